@@ -1,0 +1,49 @@
+"""What a performed Plan leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from planner.ir.plan import Access, Plan
+from planner.ir.trace import Trace
+
+from backend.sharding import join_parts
+
+__all__ = ["Outcome", "gather", "state_homes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """``states`` and ``gradients`` are logical tensors by name; ``gradients`` are the last step's, empty unless asked for."""
+
+    trace: Trace
+    losses: tuple[float, ...]
+    states: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def gather(plan: Plan, wanted: Mapping[str, Access], parts: Mapping[tuple[str, int, int], Tensor]) -> dict[str, Tensor]:
+    """Logical tensors by name.
+
+    Args:
+        wanted: name -> where it lies.
+        parts: (regst, index, rank) -> local tensor.
+    """
+    whole: dict[str, Tensor] = {}
+    for name, access in wanted.items():
+        regst = plan.regst[access.regst]
+        placement, tensor = plan.placement[regst.placement], regst.tensors[access.index]
+        along = {placement.coordinate(rank): parts[access.regst, access.index, rank] for rank in placement.ranks}
+        whole[name] = join_parts(along, tensor.sbp, placement.mesh, tensor.shape)
+    return whole
+
+
+def state_homes(plan: Plan) -> dict[str, Access]:
+    """State name -> where its value lies; a tied weight has several homes with one value, the first is taken."""
+    homes: dict[str, Access] = {}
+    for entry in plan.states:
+        homes.setdefault(entry.name, Access(name=entry.name, regst=entry.regst, index=entry.index))
+    return homes

@@ -1,0 +1,191 @@
+"""One rank's part of a run: its compiled fragments, collectives and transfer pieces, and how one act of each kind is performed.
+
+The event loop (backend.worker) decides when; this module only does it, on the executor thread of the act's stream.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from planner.ir.actor import Actor
+from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
+from planner.ir.routes import Piece, pieces, routes
+
+from backend.blocks import Blocks
+from backend.body import Batches, loss_position, read_inputs, source_parts, write_outputs
+from backend.collectives import GroupExchange
+from backend.fragment import CompiledFragment, compile_fragment
+from backend.sharding import torch_dtype
+from backend.transport import Mesh, receive_into, tensor_bytes
+
+__all__ = ["RankBody", "axis_groups", "box"]
+
+GroupKey = tuple[str, int]
+"""(stream, axis)"""
+
+
+def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.ProcessGroup | None]:
+    """This rank's process group per (collective stream, axis).  Every rank makes all groups, in the same order.
+
+    Two streams never share a group: their collectives may run at the same time and in any order.
+    """
+    keys = dict.fromkeys((t.stream, t.body.axis) for t in plan.tasks if isinstance(t.body, Boxing))
+    mine: dict[GroupKey, dist.ProcessGroup | None] = {}
+    for stream, axis in keys:
+        placement = plan.placement[plan.stream[stream].placement]
+        for ranks in dict.fromkeys(placement.axis_ranks(axis, r) for r in placement.ranks):
+            if len(ranks) < 2:
+                continue
+            # gloo numbers the members by global rank; ours are numbered along the axis.
+            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), backend="gloo", sort_ranks=False)
+            if rank in ranks:
+                mine[stream, axis] = group
+    return mine
+
+
+def box(value: Tensor, spans: tuple[tuple[int, int], ...]) -> Tensor:
+    for dim, (offset, length) in enumerate(spans):
+        if length != value.shape[dim]:
+            value = value.narrow(dim, offset, length)
+    return value
+
+
+class RankBody:
+    """See the module's text."""
+
+    def __init__(
+        self, plan: Plan, rank: int, blocks: Blocks, batches: Batches, mesh: Mesh, groups: Mapping[GroupKey, dist.ProcessGroup | None], folder: Path
+    ) -> None:
+        self.plan, self.rank, self.blocks = plan, rank, blocks
+        self.losses: dict[int, float] = {}
+        self.captured: dict[str, list[Tensor]] | None = None
+        self._batches, self._mesh = batches, mesh
+        here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
+        self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
+        self._fragments: dict[str, CompiledFragment] = {
+            task.id: compile_fragment(task, plan.placement[task.placement], rank) for task in here if isinstance(task.body, Fragment)
+        }
+        self._exchanges = {
+            task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis))) for task in here if isinstance(task.body, Boxing)
+        }
+        self.targets: dict[str, tuple[int, ...]] = {}
+        self.senders: dict[str, tuple[int, ...]] = {}
+        self._moves: dict[str, list[tuple[Piece, ...]]] = {}
+        for task in plan.tasks:
+            if task.kind is TaskKind.TRANSFER:
+                self._add_transfer(task)
+        first = [task.placement for task in here if task.kind is TaskKind.FETCH]
+        self._reports = bool(first) and plan.placement[first[0]].ranks[0] == rank
+        self._progress = os.open(folder / "progress", os.O_WRONLY | os.O_APPEND | os.O_CREAT) if self._reports else -1
+
+    def _add_transfer(self, task: Task) -> None:
+        table = routes(self.plan, task)
+        self.targets[task.id] = table.get(self.rank, ())
+        self.senders[task.id] = tuple(src for src, targets in table.items() if self.rank in targets)
+        self._moves[task.id] = []
+        for read, write in zip(task.reads, task.writes, strict=True):
+            target = self.plan.regst[write.regst]
+            found = pieces(
+                self.plan.regst[read.regst].tensors[read.index],
+                self.plan.placement[task.placement],
+                target.tensors[write.index],
+                self.plan.placement[target.placement],
+            )
+            self._moves[task.id].append(tuple(p for p in found if self.rank in (p.src_rank, p.dst_rank)))
+
+    def peers(self) -> set[int]:
+        """Ranks that this one sends to or receives from in transfers."""
+        return {r for table in (self.targets, self.senders) for ranks in table.values() for r in ranks} - {self.rank}
+
+    def attach(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+
+    def perform(self, actor: Actor, number: int) -> Callable[[], None] | None:
+        """Do one act.  What it returns, if anything, is to be called after the act's end was recorded."""
+        task = actor.task
+        if task.kind is TaskKind.SOURCE:
+            write_outputs(actor, self.blocks, source_parts(self.plan, task, self.rank, number, self._batches))
+            return None
+        values = read_inputs(actor, self.blocks)
+        if self.captured is not None:
+            self.captured[task.id] = values
+        if task.kind is TaskKind.TRANSFER:
+            return self.send(task, number, values)
+        if task.kind is TaskKind.FETCH:
+            self._fetch(task, number, values)
+        else:
+            write_outputs(actor, self.blocks, self.compute(task, values))
+        return None
+
+    def compute(self, task: Task, values: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
+        """A fragment or a collective, without touching blocks."""
+        if task.kind is TaskKind.BOXING:
+            return self._exchanges[task.id].run(values)
+        return self._fragments[task.id](*values)
+
+    def source(self, task: Task, number: int) -> list[Tensor]:
+        return source_parts(self.plan, task, self.rank, number, self._batches)
+
+    def _fetch(self, task: Task, number: int, values: list[Tensor]) -> None:
+        loss = float(values[loss_position(self.plan, task)])
+        self.losses[number] = loss
+        if self._reports:
+            os.write(self._progress, f"{number} {loss!r}\n".encode())
+
+    def send(self, task: Task, number: int, values: list[Tensor]) -> Callable[[], None]:
+        """Send this rank's pieces; the returned call tells the receivers that the act has ended."""
+        index = self._numbers[task.id]
+        for target in self.targets[task.id]:
+            outgoing = [
+                (box(value, piece.src_spans), piece, write)
+                for value, write, moves in zip(values, task.writes, self._moves[task.id], strict=True)
+                for piece in moves
+                if piece.src_rank == self.rank and piece.dst_rank == target
+            ]
+            if target != self.rank:
+                self._mesh.send_payload(target, index, number, [tensor_bytes(part.contiguous()) for part, _, _ in outgoing])
+                continue
+            for part, piece, write in outgoing:
+                box(self._landing(write.regst, write.index, number), piece.dst_spans).copy_(part)
+        others = [target for target in self.targets[task.id] if target != self.rank]
+
+        def announce() -> None:
+            for target in others:
+                self._mesh.send_done(target, index, number)
+
+        return announce
+
+    def receive(self, peer: int, connection: object, task: Task, number: int) -> None:
+        """Read the payload of one act of one sender into the blocks (on the reader thread of that sender)."""
+        for write, moves in zip(task.writes, self._moves[task.id], strict=True):
+            for piece in moves:
+                if piece.src_rank != peer or piece.dst_rank != self.rank:
+                    continue
+                target = box(self._landing(write.regst, write.index, number), piece.dst_spans)
+                if target.is_contiguous():
+                    receive_into(connection, tensor_bytes(target))  # type: ignore[arg-type]
+                    continue
+                landed = torch.empty_like(target, memory_format=torch.contiguous_format)
+                receive_into(connection, tensor_bytes(landed))  # type: ignore[arg-type]
+                target.copy_(landed)
+
+    def _landing(self, regst: str, index: int, number: int) -> Tensor:
+        """The received tensor of act ``number``; fresh memory per block, because consumers may keep views of the last one.
+
+        Parts from several senders meet here on several threads; the blocks decide whose allocation counts.
+        """
+        placed = self.plan.regst[regst]
+        slot = number % placed.quota
+        whole = self.blocks.peek(regst, slot, index)
+        if whole is None:
+            tensor = placed.tensors[index]
+            shape = tensor.local_type(self.plan.placement[placed.placement], self.rank).shape
+            whole = self.blocks.claim(regst, slot, index, torch.empty(shape, dtype=torch_dtype(tensor.dtype)))
+        return whole

@@ -1,0 +1,301 @@
+"""Decompositions used while tracing: down to the algebra that SBP sees, and no further.
+
+A reduction over a split dim is P(sum) or P(max); an op that hides its reduction (a mean, a batch norm, a cross-entropy) would
+have to be gathered first.  So those are opened here, and a synchronous batch norm or a vocabulary-parallel loss is found by the
+planner rather than programmed.  Counts are Python literals of the traced (micro-batch) shape, so the statistics stay global.
+
+    mean            sum / N
+    batch norm      mu = sum(x)/N;  var = sum((x-mu)^2)/N;  y = (x-mu) rsqrt(var+eps) w + b
+      its gradient  db = sum(g);  dw = sum(g xhat);  dx = w rsqrt(var+eps) (g - db/N - xhat dw/N)           [Ioffe & Szegedy 2015]
+    log softmax     s = x - max(x);  y = s - log sum exp s;   dx = g - exp(y) sum(g)
+    nll             -sum(mask gather(y, target)) / sum(mask)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch._ops import OpOverload
+
+from planner.ir.errors import Unsupported
+
+__all__ = ["decomposition_table"]
+
+aten = torch.ops.aten
+
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+def _reduced(value: Tensor, reduction: int, count: int | Tensor) -> Tensor:
+    """torch's reduction codes: 0 none, 1 mean, 2 sum."""
+    if reduction == 0:
+        return value
+    total = torch.sum(value)
+    return total / count if reduction == 1 else total
+
+
+def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """What functionalization leaves of a write: the source, in the written tensor's type."""
+    return source.to(x.dtype).expand(x.shape)
+
+
+def _mean(x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.sum(x, dtype=dtype) / x.numel()
+
+
+def _mean_dim(x: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    dims = list(dim) if dim else list(range(x.ndim))
+    return torch.sum(x, dims, keepdim, dtype=dtype) / prod(x.shape[d] for d in dims)
+
+
+def _var(x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _var_mean(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    dims = list(dim) if dim else list(range(x.ndim))
+    count = prod(x.shape[d] for d in dims)
+    mean = torch.sum(x, dims, True) / count
+    centred = x - mean
+    var = torch.sum(centred * centred, dims, keepdim) / max(count - (1 if correction is None else correction), 0)
+    return var, mean if keepdim else torch.squeeze(mean, dims)
+
+
+def _std(x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    return torch.sqrt(_var(x, dim, correction=correction, keepdim=keepdim))
+
+
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _scaled_sum(torch.mm(a, b), bias, alpha, beta)
+
+
+def _baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _scaled_sum(torch.bmm(a, b), bias, alpha, beta)
+
+
+def _scaled_sum(product: Tensor, bias: Tensor, alpha: float, beta: float) -> Tensor:
+    if alpha != 1:
+        product = product * alpha
+    if beta == 0:
+        return product
+    return product + (bias if beta == 1 else bias * beta)
+
+
+def _mv(a: Tensor, b: Tensor) -> Tensor:
+    return torch.squeeze(torch.mm(a, torch.unsqueeze(b, 1)), 1)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return torch.sum(a * b)
+
+
+def _mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    difference = x - target
+    return _reduced(difference * difference, reduction, difference.numel())
+
+
+def _mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    difference = x - target
+    return difference * (2.0 / difference.numel() if reduction == 1 else 2.0) * grad
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    wide = x.to(torch.float32) if x.dtype in _LOW_PRECISION else x
+    shifted = wide - torch.amax(wide, [dim], True) if x.ndim else wide - wide
+    result = shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
+    return result if half_to_float else result.to(x.dtype)
+
+
+def _log_softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    return (grad - torch.exp(output) * torch.sum(grad, [dim], True)).to(input_dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """class_dim; ignored: mask of targets that do not count; index: legal indices with the class dim; weight of each target."""
+
+    class_dim: int
+    ignored: Tensor
+    index: Tensor
+    weight: Tensor
+
+
+def _targets(x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> _Targets:
+    class_dim = 1 if x.ndim > 1 else 0
+    ignored = torch.eq(target, ignore_index)
+    legal = torch.masked_fill(target, ignored, 0)
+    if weight is None:
+        each = torch.ne(target, ignore_index).to(x.dtype)
+    else:
+        each = torch.masked_fill(torch.gather(weight, 0, torch.reshape(legal, [-1])).view(target.shape), ignored, 0)
+    return _Targets(class_dim, ignored, torch.unsqueeze(legal, class_dim), each)
+
+
+def _nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+    t = _targets(x, target, weight, ignore_index)
+    picked = torch.neg(torch.squeeze(torch.gather(x, t.class_dim, t.index), t.class_dim))
+    # masked_fill and not a product: an ignored target's -inf would turn into nan
+    losses = torch.masked_fill(picked if weight is None else picked * t.weight, t.ignored, 0)
+    count = torch.sum(t.weight)
+    return _reduced(losses, reduction, count), count
+
+
+def _nll_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, total_weight: Tensor
+) -> Tensor:
+    t = _targets(x, target, weight, ignore_index)
+    scale = grad / total_weight if reduction == 1 else grad
+    one_hot = torch.scatter(torch.zeros_like(x), t.class_dim, t.index, -1.0)
+    each = (t.weight if weight is not None or reduction else torch.ones_like(grad)) * scale
+    return one_hot * torch.unsqueeze(torch.masked_fill(each, t.ignored, 0), t.class_dim)
+
+
+def _per_channel(value: Tensor, like: Tensor) -> Tensor:
+    return torch.reshape(value, [1, value.shape[0]] + [1] * (like.ndim - 2))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.float32) if x.dtype in _LOW_PRECISION else x
+
+
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """(y, mean, rsqrt(var + eps), new running_mean, new running_var); the running variance takes the unbiased one, as torch does."""
+    dims = [d for d in range(x.ndim) if d != 1]
+    value = _wide(x)
+    if training or running_mean is None or running_var is None:
+        count = x.numel() // x.shape[1]
+        mean = torch.sum(value, dims) / count
+        centred = value - _per_channel(mean, x)
+        var = torch.sum(centred * centred, dims) / count
+        if running_mean is not None and running_var is not None:
+            unbiased = var * (count / max(count - 1, 1))
+            running_mean = running_mean * (1 - momentum) + mean * momentum
+            running_var = running_var * (1 - momentum) + unbiased * momentum
+    else:
+        mean, var = _wide(running_mean), _wide(running_var)
+        centred = value - _per_channel(mean, x)
+    invstd = torch.rsqrt(var + eps)
+    result = centred * _per_channel(invstd, x)
+    if weight is not None:
+        result = result * _per_channel(weight, x)
+    if bias is not None:
+        result = result + _per_channel(bias, x)
+    return result.to(x.dtype), mean, invstd, running_mean, running_var
+
+
+def _batch_norm_legit(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    *results, new_mean, new_var = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    if running_mean is not None and running_var is not None and new_mean is not None and new_var is not None and training:
+        running_mean.copy_(new_mean)
+        running_var.copy_(new_var)
+    return results[0], results[1], results[2]
+
+
+def _batch_norm_no_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _batch_norm(x, weight, bias, None, None, training, momentum, eps)[:3]
+
+
+def _batch_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    save_mean: Tensor | None,
+    save_invstd: Tensor | None,
+    training: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    dims = [d for d in range(x.ndim) if d != 1]
+    count = x.numel() // x.shape[1]
+    if training and save_mean is not None and save_invstd is not None:
+        mean, invstd = save_mean, save_invstd
+    elif running_mean is not None and running_var is not None:
+        mean, invstd = _wide(running_mean), torch.rsqrt(_wide(running_var) + eps)
+    else:
+        raise Unsupported("batch norm without statistics cannot be differentiated; keep track_running_stats on or train it")
+    g = _wide(grad)
+    normal = (_wide(x) - _per_channel(mean, x)) * _per_channel(invstd, x)
+    grad_bias = torch.sum(g, dims)
+    grad_weight = torch.sum(g * normal, dims)
+    scale = _per_channel(invstd if weight is None else invstd * weight, x)
+    if training:
+        g = g - _per_channel(grad_bias / count, x) - normal * _per_channel(grad_weight / count, x)
+    grad_x = (g * scale).to(x.dtype)
+    return grad_x if output_mask[0] else None, grad_weight if output_mask[1] else None, grad_bias if output_mask[2] else None
+
+
+def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
+    """Op overload -> the function that replaces it while tracing."""
+    table: dict[OpOverload, Callable[..., object]] = dict(
+        get_decompositions(
+            [
+                aten.binary_cross_entropy,
+                aten.binary_cross_entropy_backward,
+                aten.binary_cross_entropy_with_logits,
+                aten.huber_loss,
+                aten.huber_loss_backward,
+                aten.smooth_l1_loss,
+                aten.smooth_l1_loss_backward,
+                aten.select_backward,
+                aten._safe_softmax,
+            ]
+        )
+    )
+    table.update(
+        {
+            aten.copy.default: _copy,
+            aten.fill.Tensor: _copy,
+            aten.mean.default: _mean,
+            aten.mean.dim: _mean_dim,
+            aten.var.correction: _var,
+            aten.var_mean.correction: _var_mean,
+            aten.std.correction: _std,
+            aten.addmm.default: _addmm,
+            aten.baddbmm.default: _baddbmm,
+            aten.mv.default: _mv,
+            aten.dot.default: _dot,
+            aten.mse_loss.default: _mse_loss,
+            aten.mse_loss_backward.default: _mse_loss_backward,
+            aten._log_softmax.default: _log_softmax,
+            aten._log_softmax_backward_data.default: _log_softmax_backward,
+            aten.nll_loss_forward.default: _nll_loss_forward,
+            aten.nll_loss_backward.default: _nll_loss_backward,
+            aten.nll_loss2d_forward.default: _nll_loss_forward,
+            aten.nll_loss2d_backward.default: _nll_loss_backward,
+            aten._native_batch_norm_legit_functional.default: _batch_norm,
+            aten.native_batch_norm.default: _batch_norm_legit,
+            aten._native_batch_norm_legit.default: _batch_norm_legit,
+            aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
+            aten.native_batch_norm_backward.default: _batch_norm_backward,
+        }
+    )
+    return table

@@ -1,0 +1,125 @@
+"""The last third of lowering: drop what nobody reads, number the ops, then accumulate and update.
+
+gradient --accumulate--> gradient:FQN --.
+parameter:FQN ---------------------------+--> regista.sgd / regista.adamw --> updated:FQN, updated:FQN:slot
+optimizer_state:FQN:slot ---------------'
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from planner.frontend.optim import Optimizer
+from planner.ir.errors import InvalidProgram, Unsupported
+from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, LogicalGraph, Op, Ref, Role
+from planner.ir.tensor import DType, TensorType
+
+__all__ = ["Body", "finished"]
+
+_MEAN_LOSS = "mean:loss"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """The lowered micro-batch, before anything is dropped.
+
+    ops: in trace order, with the traced node's name as id.
+    gradients: parameter name -> value.   updates: buffer input -> value.
+    places: op id -> place in the trace.   forward_of: op id of a backward op -> place of the forward node it differentiates.
+    refused: op id -> why no plan can carry it out.
+    """
+
+    inputs: tuple[GraphInput, ...]
+    types: Mapping[str, TensorType]
+    ops: tuple[Op, ...]
+    loss: str
+    gradients: Mapping[str, str]
+    updates: Mapping[str, str]
+    places: Mapping[str, int]
+    forward_of: Mapping[str, int]
+    refused: Mapping[str, str]
+
+
+def finished(body: Body, optimizer: Optimizer) -> LogicalGraph:
+    """The verified graph of a whole step.
+
+    Raises:
+        InvalidProgram: the loss is computed by no op.
+        Unsupported: the step needs an op that no plan can carry out.
+    """
+    ops = _live(body.ops, {body.loss, *body.gradients.values(), *body.updates.values()})
+    for op in ops:
+        if op.id in body.refused:
+            raise Unsupported(body.refused[op.id])
+    if not any(body.loss in op.outputs for op in ops):
+        raise InvalidProgram("the loss is one of the step's inputs, not computed from them; there is nothing to train")
+    numbered = _numbered(ops, body)
+    read = {value for op in ops for value in op.inputs}
+    inputs = [i for i in body.inputs if i.kind is not InputKind.CONSTANT or i.value in read]
+    known = {i.value for i in inputs} | {out for op in ops for out in op.outputs if out is not None}
+    types = {value: type_ for value, type_ in body.types.items() if value in known}
+    graph = _with_update(numbered, inputs, types, body, optimizer)
+    graph.verify()
+    return graph
+
+
+def _live(ops: Sequence[Op], wanted: set[str]) -> list[Op]:
+    """Ops that the wanted values need; an output that nobody reads becomes None."""
+    live, kept = set(wanted), []
+    for op in reversed(ops):
+        if any(out in live for out in op.outputs):
+            live.update(op.inputs)
+            kept.append(op)
+    return [replace(op, outputs=tuple(out if out in live else None for out in op.outputs)) for op in reversed(kept)]
+
+
+def _numbered(ops: Sequence[Op], body: Body) -> list[Op]:
+    """Ids n0, n1, ...; each backward op points to a forward op that survived: the one it differentiates, or the one before that."""
+    number = {op.id: f"n{index}" for index, op in enumerate(ops)}
+    forward = [op for op in ops if op.role is Role.FORWARD]
+    places = [body.places[op.id] for op in forward]
+
+    def survivor(place: int | None) -> str | None:
+        if place is None:
+            return number[forward[-1].id]
+        return number[forward[max(bisect_right(places, place) - 1, 0)].id]
+
+    return [
+        replace(op, id=number[op.id], forward_of=survivor(body.forward_of.get(op.id)) if op.role is Role.BACKWARD else None) for op in ops
+    ]
+
+
+def _with_update(ops: list[Op], inputs: list[GraphInput], types: dict[str, TensorType], body: Body, optimizer: Optimizer) -> LogicalGraph:
+    producer = {out: op for op in ops for out in op.outputs if out is not None}
+    updates = dict(body.updates)
+
+    def append(target: str, args: tuple[Arg, ...], outputs: tuple[str, ...], like: Sequence[str], role: Role, module: str) -> None:
+        ops.append(Op(id=f"n{len(ops)}", target=target, args=args, outputs=outputs, role=role, module=module))
+        types.update((out, types[source]) for out, source in zip(outputs, like, strict=True))
+
+    append(ACCUMULATE, (Ref(body.loss),), (_MEAN_LOSS,), (body.loss,), Role.ACCUMULATE, producer[body.loss].module)
+    for name, gradient in body.gradients.items():
+        append(ACCUMULATE, (Ref(gradient),), (f"gradient:{name}",), (gradient,), Role.ACCUMULATE, name.rpartition(".")[0])
+    for name in body.gradients:
+        parameter = f"{InputKind.PARAMETER.value}:{name}"
+        states = [f"{InputKind.OPTIMIZER_STATE.value}:{name}:{slot}" for slot in optimizer.slots]
+        for slot, state in zip(optimizer.slots, states, strict=True):
+            inputs.append(GraphInput(value=state, kind=InputKind.OPTIMIZER_STATE, name=f"{name}:{slot}"))
+            types[state] = TensorType((), DType.FLOAT32) if slot == "step" else types[parameter]
+        padding = (None,) * (optimizer.num_state_arguments - len(states))
+        args = (Ref(parameter), Ref(f"gradient:{name}"), *map(Ref, states), *padding, *optimizer.hyper_parameters)
+        old = (parameter, *states)
+        new = tuple(f"updated:{value.partition(':')[2]}" for value in old)
+        append(optimizer.target, args, new, old, Role.UPDATE, name.rpartition(".")[0])
+        updates.update(zip(old, new, strict=True))
+    return LogicalGraph(
+        values=types,
+        inputs=tuple(inputs),
+        ops=tuple(ops),
+        loss=body.loss,
+        mean_loss=_MEAN_LOSS,
+        gradients={name: f"gradient:{name}" for name in body.gradients},
+        updates=updates,
+    )

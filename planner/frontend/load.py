@@ -1,0 +1,116 @@
+"""Where programs come from: the zoo, a Python file, or an exported program."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import torch
+from torch import Tensor
+
+from planner.frontend.program import Program
+from planner.ir.errors import InvalidFile, InvalidProgram, RegistaError
+
+__all__ = ["load_program"]
+
+_FORMS = "write zoo:NAME?key=value&..., path/to/file.py:factory, or model.pt2"
+
+
+def load_program(model: str, zoo: Mapping[str, Callable[..., Program]]) -> Program:
+    """The Program that a string names.
+
+    Args:
+        model: ``zoo:gpt?layers=2&batch=4``, ``path/to/file.py:factory`` (a function without arguments that returns a Program), or
+            ``x.pt2`` (torch.export.save; its output must be the loss, its example inputs are the batch).
+        zoo: name -> factory.
+
+    Raises:
+        InvalidFile: the file is missing or is not what its name says.
+        InvalidProgram: the string, the factory or its arguments are wrong.
+    """
+    if model.startswith("zoo:"):
+        return _from_zoo(model.removeprefix("zoo:"), zoo)
+    path, colon, factory = model.rpartition(":")
+    if colon and path.endswith(".py"):
+        return _from_file(Path(path), factory)
+    if model.endswith(".py"):
+        raise InvalidProgram(f"{model!r} names no factory; write {model}:FUNCTION, a function without arguments that returns a Program")
+    if model.endswith(".pt2"):
+        return _from_export(Path(model))
+    raise InvalidProgram(f"{model!r} is not a model; {_FORMS}")
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _from_zoo(text: str, zoo: Mapping[str, Callable[..., Program]]) -> Program:
+    name, _, query = text.partition("?")
+    if name not in zoo:
+        raise InvalidProgram(f"the zoo has no {name!r}; it has {', '.join(sorted(zoo))}")
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise InvalidProgram(f"options {query!r} are not key=value pairs; {_FORMS}") from None
+    return _made(lambda: zoo[name](**{key: _number(value) for key, value in options.items()}), f"zoo:{text}")
+
+
+def _made(factory: Callable[[], object], where: str) -> Program:
+    try:
+        program = factory()
+    except RegistaError:
+        raise
+    except Exception as error:
+        raise InvalidProgram(f"{where} raised {type(error).__name__}: {error}") from error
+    if not isinstance(program, Program):
+        raise InvalidProgram(f"{where} returned a {type(program).__name__}; it must return a planner.frontend.Program")
+    return program
+
+
+def _from_file(path: Path, factory: str) -> Program:
+    if not path.is_file():
+        raise InvalidFile(f"{path} does not exist; {_FORMS}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidFile(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, factory, None)
+    if not callable(function):
+        found = [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == path.stem]
+        raise InvalidProgram(f"{path} has no function {factory!r}; it has {', '.join(found) or 'none'}")
+    return _made(function, f"{path}:{factory}")
+
+
+def _from_export(path: Path) -> Program:
+    if not path.is_file():
+        raise InvalidFile(f"{path} does not exist; {_FORMS}")
+    try:
+        exported = torch.export.load(path)
+        # the guards pin every extent to the exported batch, so no micro-batch would pass them
+        module = exported.module(check_guards=False)
+    except Exception as error:
+        raise InvalidFile(
+            f"{path} is not an exported program of this torch ({torch.__version__}): {type(error).__name__}: {error}"
+        ) from error
+    if exported.example_inputs is None:
+        raise InvalidFile(f"{path} holds no example inputs; export it with torch.export.export(module, example_inputs)")
+    args, kwargs = exported.example_inputs
+    if kwargs or not all(isinstance(value, Tensor) for value in args):
+        raise InvalidProgram(f"{path} takes other inputs than positional tensors; export module(*tensors) -> loss")
+    outputs = [spec.arg.name for spec in exported.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
+    shapes = [
+        tuple(node.meta["val"].shape) for node in exported.graph.nodes if node.name in outputs and isinstance(node.meta.get("val"), Tensor)
+    ]
+    if len(outputs) != 1 or shapes != [()]:
+        raise InvalidProgram(f"{path} returns {len(outputs)} values of shapes {shapes}; a .pt2 must return the loss, one scalar")
+    return Program(module, args, name=path.stem)

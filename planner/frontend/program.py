@@ -1,0 +1,164 @@
+"""Program: a module, a batch, a loss and an optimizer, read as one training step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from planner.frontend.lower import Lowered, lower
+from planner.frontend.optim import Optimizer, as_optimizer
+from planner.frontend.trace import capture, slice_micro_batch
+from planner.ir.errors import InvalidProgram
+from planner.ir.graph import InputKind, LogicalGraph
+
+__all__ = ["Program"]
+
+
+class Program:
+    """One training step of an ordinary module.  The module is never edited.
+
+    Args:
+        module: any nn.Module; its train()/eval() mode is used as it is.  Parameters that are tied count once, under their first
+            name; parameters with requires_grad=False are inputs without gradient and update.
+        example_inputs: one GLOBAL batch; dim 0 of the first tensor is the batch, and so is dim 0 of every tensor with that extent.
+        loss: None when module(*example_inputs) is the scalar loss; else loss(output, *targets), the targets being the last
+            example inputs, as many as ``loss`` has required positional parameters less one.
+        optimizer: SGD(...), AdamW(...), "sgd", "adamw", or a fresh torch.optim.SGD / AdamW over the trainable parameters; SGD(lr=0.01).
+        name: for reports; the module's class name by default.
+        data: step -> global batch; the example inputs at every step by default.
+        seed: kept for whoever makes data or weights.
+
+    Raises:
+        InvalidProgram, Unsupported: what is wrong with the inputs, the loss or the optimizer, and the way out.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        example_inputs: Tensor | Sequence[Tensor],
+        loss: Callable[..., object] | None = None,
+        optimizer: Optimizer | torch.optim.Optimizer | str | None = None,
+        *,
+        name: str | None = None,
+        data: Callable[[int], Sequence[Tensor]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise InvalidProgram(f"a Program needs an nn.Module but was given a {type(module).__name__}")
+        self.module = module
+        self.example_inputs = _tensors(example_inputs, "example_inputs")
+        batched = next((t for t in self.example_inputs if t.ndim), None)
+        if batched is None or batched.shape[0] == 0:
+            raise InvalidProgram("example_inputs must hold a tensor whose dim 0 is the batch, of at least one sample")
+        self.batch_size = int(batched.shape[0])
+        self.loss = loss
+        self.num_targets = 0 if loss is None else _num_targets(loss, len(self.example_inputs))
+        self.optimizer = as_optimizer(optimizer, {n: p for n, p in module.named_parameters() if p.requires_grad})
+        self.name = name or type(module).__name__.lower()
+        self.data = data
+        self.seed = seed
+        self._lowered: dict[int, Lowered] = {}
+
+    def graph(self, micro_batches: int = 1) -> LogicalGraph:
+        """The step as a graph, traced at batch_size / micro_batches samples.
+
+        Raises:
+            InvalidProgram: micro_batches does not divide the batch, or the step cannot be traced.
+            Unsupported: the step draws random numbers or writes into shared memory.
+        """
+        return self._lower(micro_batches).graph
+
+    def _lower(self, micro_batches: int) -> Lowered:
+        if micro_batches < 1 or self.batch_size % micro_batches:
+            divisors = [d for d in range(1, self.batch_size + 1) if self.batch_size % d == 0]
+            raise InvalidProgram(f"{micro_batches} micro-batches do not divide a batch of {self.batch_size}; choose one of {divisors}")
+        if micro_batches not in self._lowered:
+            captured = capture(
+                self.module,
+                self.example_inputs,
+                self.loss,
+                num_targets=self.num_targets,
+                batch_size=self.batch_size,
+                micro_batches=micro_batches,
+            )
+            self._lowered[micro_batches] = lower(captured, self.optimizer)
+        return self._lowered[micro_batches]
+
+    def initial_state(self, micro_batches: int = 1) -> dict[str, Tensor]:
+        """Values of the state inputs of ``graph(micro_batches)`` by GraphInput.name.
+
+        Returns:
+            Detached tensors of the graph's types: parameters and buffers are copies of the module's (bit-identical), optimizer
+            state is zero, constants are what the trace lifted.
+
+        Raises:
+            InvalidProgram: as graph(); or the module has no values (meta or fake tensors).
+        """
+        lowered = self._lower(micro_batches)
+        held = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        state: dict[str, Tensor] = {}
+        for given in lowered.graph.inputs:
+            if given.kind is InputKind.PARAMETER or given.kind is InputKind.BUFFER:
+                state[given.name] = _copied(held[given.name], given.name)
+            elif given.kind is InputKind.OPTIMIZER_STATE:
+                type_ = lowered.graph.values[given.value]
+                state[given.name] = torch.zeros(type_.shape, dtype=getattr(torch, type_.dtype.value))
+            elif given.kind is InputKind.CONSTANT:
+                state[given.name] = lowered.constants[given.name].clone()
+        return state
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """The global batch of a step.
+
+        Raises:
+            InvalidProgram: ``data`` gives other shapes or dtypes than example_inputs.
+        """
+        if self.data is None:
+            return self.example_inputs
+        batch = _tensors(self.data(step), f"data({step})")
+        given, wanted = ([f"{str(t.dtype)[6:]}{list(t.shape)}" for t in tensors] for tensors in (batch, self.example_inputs))
+        if given != wanted:
+            raise InvalidProgram(
+                f"data({step}) gives {', '.join(given)} but example_inputs are {', '.join(wanted)}; every step has the same types"
+            )
+        return batch
+
+    def micro_batch(self, batch: Sequence[Tensor], micro_batches: int, index: int) -> tuple[Tensor, ...]:
+        """Slice ``index`` of a global batch, as the graph's batch inputs take it."""
+        return tuple(slice_micro_batch(t, self.batch_size, micro_batches, index) for t in batch)
+
+
+def _tensors(given: object, what: str) -> tuple[Tensor, ...]:
+    items = (given,) if isinstance(given, Tensor) else given
+    if not isinstance(items, Sequence) or not items or not all(isinstance(item, Tensor) for item in items):
+        shown = [type(item).__name__ for item in items] if isinstance(items, Sequence) else type(items).__name__
+        raise InvalidProgram(f"{what} must be a tuple of tensors but is {shown}")
+    return tuple(item.detach() for item in items)
+
+
+def _num_targets(loss: Callable[..., object], num_inputs: int) -> int:
+    if not callable(loss):
+        raise InvalidProgram(f"loss must be callable but is a {type(loss).__name__}; give loss(output, *targets)")
+    function = loss.forward if isinstance(loss, nn.Module) else loss
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise InvalidProgram("the loss has no signature to count its targets; wrap it: def loss(output, target): ...") from None
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
+    if required < 1:
+        raise InvalidProgram("the loss must take the module's output as its first parameter: def loss(output, target): ...")
+    if required - 1 > num_inputs:
+        raise InvalidProgram(
+            f"the loss needs {required - 1} targets but example_inputs holds {num_inputs} tensors; targets stand at its end"
+        )
+    return required - 1
+
+
+def _copied(tensor: Tensor, name: str) -> Tensor:
+    if tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor):
+        raise InvalidProgram(f"{name} has no values (it is on the meta device or fake); build the module with real weights to run it")
+    return tensor.detach().cpu().contiguous().clone()

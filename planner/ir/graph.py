@@ -1,0 +1,189 @@
+"""The logical program: one training step in static single assignment, as if on one device.
+
+Time shapes.  Ops of role FORWARD, BACKWARD and ACCUMULATE act once per micro-batch (the graph is traced at micro-batch size), ops
+of role UPDATE once per step.  The border between the two is the op ``regista.accumulate``: m values in, their mean out.
+That, and nothing else, is what a pipelined or data-parallel Plan must equal (HINTS, "The logical program").
+
+    batch ----> FORWARD --> loss --> accumulate --> (mean loss)
+                   |
+                   v
+                BACKWARD --> gradient --> accumulate --> UPDATE --> new parameter, new optimizer state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from planner.ir.errors import InvalidProgram
+from planner.ir.tensor import DType, TensorType
+
+__all__ = ["ACCUMULATE", "Arg", "Dt", "GraphInput", "InputKind", "LogicalGraph", "Op", "Ref", "Role", "refs_in", "substitute"]
+
+ACCUMULATE = "regista.accumulate"
+
+
+class Role(Enum):
+    """The part of the step an op belongs to; also the colour of its act in every picture."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    ACCUMULATE = "accumulate"
+    UPDATE = "update"
+
+    @property
+    def per_micro_batch(self) -> bool:
+        return self is not Role.UPDATE
+
+
+class InputKind(Enum):
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    OPTIMIZER_STATE = "optimizer_state"
+    BATCH = "batch"
+    CONSTANT = "constant"
+
+    @property
+    def is_state(self) -> bool:
+        """State lives across steps; a batch input is fed for every micro-batch."""
+        return self is not InputKind.BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of a value inside an op's arguments."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dt:
+    """A dtype as an argument."""
+
+    dtype: DType
+
+
+Arg = None | bool | int | float | str | Ref | Dt | tuple["Arg", ...]
+
+
+def refs_in(arg: Arg) -> Iterator[str]:
+    """Value ids used in an argument, left to right, repeated as often as they stand there."""
+    if isinstance(arg, Ref):
+        yield arg.value
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from refs_in(item)
+
+
+def substitute(arg: Arg, names: Mapping[str, str]) -> Arg:
+    """The argument with value ids renamed."""
+    if isinstance(arg, Ref):
+        return Ref(names.get(arg.value, arg.value))
+    if isinstance(arg, tuple):
+        return tuple(substitute(item, names) for item in arg)
+    return arg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operator.  ``target`` is an aten overload (``aten.mm.default``) or one of ours (``regista.adamw``).
+
+    ``outputs`` has one entry per tensor that the operator returns; None where nobody reads it.
+    ``forward_of`` of a backward op is the id of the forward op whose gradient it computes: it decides the stage.
+    """
+
+    id: str
+    target: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...] = ()
+    outputs: tuple[str | None, ...]
+    role: Role
+    module: str = ""
+    forward_of: str | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tensor operands in the order they stand in args, then kwargs (with repeats)."""
+        return tuple(r for a in self.args for r in refs_in(a)) + tuple(r for _, a in self.kwargs for r in refs_in(a))
+
+    def renamed(self, names: Mapping[str, str]) -> Op:
+        """The op reading other values; its outputs keep their names."""
+        return replace(
+            self,
+            args=tuple(substitute(a, names) for a in self.args),
+            kwargs=tuple((k, substitute(a, names)) for k, a in self.kwargs),
+        )
+
+    def where(self) -> str:
+        """How an error message names this op."""
+        return f"op {self.id} ({self.target}, {self.role.value}, module {self.module or '<root>'})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphInput:
+    """A value that enters the graph.
+
+    ``name``: a parameter's or buffer's FQN; ``FQN:slot`` for optimizer state (``h.0.weight:exp_avg``); for the batch the
+    argument's position (``input.0``).  ``batch_dim`` is the tensor dim that micro-batches slice (None: every micro-batch sees it all).
+    """
+
+    value: str
+    kind: InputKind
+    name: str
+    batch_dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalGraph:
+    """Ops in topological (trace) order.
+
+    values: id -> type of every value, inputs included (batch inputs at micro-batch size).
+    loss: the per-micro-batch scalar;  mean_loss: its accumulated value (one per step).
+    gradients: parameter name -> accumulated gradient value.
+    updates: value of a state input -> value that replaces it (parameters, optimizer state, buffers).
+    """
+
+    values: Mapping[str, TensorType]
+    inputs: tuple[GraphInput, ...]
+    ops: tuple[Op, ...]
+    loss: str
+    mean_loss: str
+    gradients: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
+
+    def producers(self) -> dict[str, Op]:
+        return {out: op for op in self.ops for out in op.outputs if out is not None}
+
+    def input_of(self, value: str) -> GraphInput | None:
+        return next((i for i in self.inputs if i.value == value), None)
+
+    def consumers(self) -> dict[str, list[Op]]:
+        """Value id -> ops that read it, each op once."""
+        readers: dict[str, list[Op]] = {value: [] for value in self.values}
+        for op in self.ops:
+            for value in dict.fromkeys(op.inputs):
+                readers[value].append(op)
+        return readers
+
+    def verify(self) -> None:
+        """Single assignment, definition before use, and every named value typed.
+
+        Raises:
+            InvalidProgram: with the op that breaks the law.
+        """
+        known = {i.value for i in self.inputs}
+        for op in self.ops:
+            for value in op.inputs:
+                if value not in known:
+                    raise InvalidProgram(f"{op.where()} reads {value}, which nothing before it produces")
+            for value in op.outputs:
+                if value is None:
+                    continue
+                if value in known:
+                    raise InvalidProgram(f"{op.where()} produces {value} a second time; values are assigned once")
+                known.add(value)
+        named = {self.loss, self.mean_loss, *self.gradients.values(), *self.updates.values(), *known}
+        for value in named:
+            if value not in known or value not in self.values:
+                raise InvalidProgram(f"the graph names {value}, which is {'not typed' if value in known else 'never produced'}")

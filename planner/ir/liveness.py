@@ -1,0 +1,112 @@
+"""Liveness (SEMANTICS 4.1) by playing the token game, and the story of a dead-lock when there is one.
+
+Why playing proves it.  Each Regst has one producer, messages are first-in first-out, and an act runs to its end once begun, so the net is
+persistent: whatever may fire stays fireable until it fires.  All maximal firing orders then fire the same acts.  If one order completes a
+step, every order does; and after a step all counters stand as before it, so every later step completes too.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.ir.actor import Actor, ActorId, StreamGate, build_actors
+from planner.ir.errors import DeadLock
+from planner.ir.plan import Plan, Task
+
+__all__ = ["Firing", "explain_wait", "play"]
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One act of the folded game."""
+
+    task: str
+    act: int
+    start_s: float
+    end_s: float
+
+
+def play(plan: Plan, steps: int = 1, duration_s: Callable[[Task], float] = lambda task: 1.0) -> tuple[Firing, ...]:
+    """Fire every act of ``steps`` steps in the folded Plan, streams one act at a time, ready tasks by priority.
+
+    Args:
+        duration_s: how long an act takes; orders the firings, never decides liveness.
+
+    Raises:
+        DeadLock: some act can never fire; the message names the cycle and the quota that would break it.
+    """
+    actors, gates = build_actors(plan, steps, folded=True)
+    running: list[tuple[float, int, str, ActorId]] = []
+    log: list[Firing] = []
+    now, number = 0.0, 0
+    while True:
+        for (stream, _), gate in gates.items():
+            if (actor := gate.choose()) is not None:
+                act = gate.start(actor)
+                end_s = now + duration_s(actor.task)
+                log.append(Firing(actor.task.id, act, now, end_s))
+                heapq.heappush(running, (end_s, number, stream, actor.id))
+                number += 1
+        if not running:
+            break
+        now = running[0][0]
+        while running and running[0][0] == now:
+            _, _, stream, actor_id = heapq.heappop(running)
+            gates[stream, -1].finish()
+            for message in actors[actor_id].end():
+                actors[message.receiver].receive(message)
+    if any(not actor.done for actor in actors.values()):
+        raise DeadLock(explain_wait(plan, actors, gates))
+    return tuple(log)
+
+
+def explain_wait(plan: Plan, actors: dict[ActorId, Actor], gates: dict[tuple[str, int], StreamGate]) -> str:
+    """Follow 'who waits for whom' until it bites its tail, and say it in the user's words."""
+    waiting = [actor for actor in actors.values() if not actor.done]
+    path: list[tuple[ActorId, str, str | None]] = []
+    current = waiting[0]
+    seen: dict[ActorId, int] = {}
+    while current.id not in seen:
+        seen[current.id] = len(path)
+        blocker, reason, regst = _blocked_by(plan, current, actors, gates)
+        path.append((current.id, reason, regst))
+        if blocker is None:
+            break
+        current = actors[blocker]
+    cycle = path[seen.get(current.id, 0) :]
+    full = [regst for _, _, regst in cycle if regst is not None]
+    story = "; ".join(f"{_name(actor)} {reason}" for actor, reason, _ in cycle)
+    # Among the full Regsts on the cycle, the cheapest one to enlarge is the way out that costs least memory.
+    if full:
+        cheapest = min(full, key=lambda r: plan.block_bytes(plan.regst[r]))
+        way_out = f"raise the quota of regst {cheapest} from {plan.regst[cheapest].quota} to {plan.regst[cheapest].quota + 1}"
+    else:
+        way_out = "no quota is on the cycle, so the stream orders or the edges themselves contradict each other; lower the plan anew"
+    return f"the plan is not live (SEMANTICS 4.1), these actors wait for each other for ever: {story}; the way out: {way_out}"
+
+
+def _name(actor: ActorId) -> str:
+    task, rank = actor
+    return task if rank < 0 else f"{task} (rank {rank})"
+
+
+def _blocked_by(
+    plan: Plan, actor: Actor, actors: dict[ActorId, Actor], gates: dict[tuple[str, int], StreamGate]
+) -> tuple[ActorId | None, str, str | None]:
+    """Whom this actor waits for, why, and the full Regst if that is the reason."""
+    for out in actor.outputs.values():
+        if not out.free:
+            holder = min(out.acked, key=lambda sink: out.acked[sink])
+            return holder, f"waits until {_name(holder)} frees a block of regst {out.regst} (quota {out.quota})", out.regst
+    for incoming in actor.inputs.values():
+        if not incoming.readable:
+            source = min(incoming.received, key=lambda s: incoming.received[s])
+            return source, f"waits for data of regst {incoming.regst} from {_name(source)}", None
+    gate = gates[actor.task.stream, actor.rank]
+    if gate.order and actor.acts_begun < actor.total_acts:
+        turn = gate.order[gate.position % len(gate.order)]
+        if turn != actor.task.id:
+            return (turn, actor.rank), f"waits for its turn after {turn} on stream {actor.task.stream}", None
+    return None, "waits for an act that never ends", None

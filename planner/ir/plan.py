@@ -1,0 +1,313 @@
+"""The Plan: tasks (actors), Regsts with quotas, placements and streams; everything a performer needs, and no durations.
+
+A Plan is folded (SEMANTICS 3.9): a Task names the placement that performs it, and every rank of the placement performs it on its own part.
+
+    Task --produces--> Regst (quota blocks, each a tuple of tensors) --consumed by--> Tasks
+
+Rates (SEMANTICS 3.6) sit on ports.  A consumed port with ``acts_per_block = m`` keeps one block for m acts (repeat: a parameter is read by
+all m micro-batches).  A produced port with ``acts_per_block = m`` fills one block with the mean of m acts (accumulate: gradients).
+State (parameters, optimizer state, buffers) is a Regst that starts full: its readers may fire at once, and its producer, the task that
+updates it, may write the next version in place as soon as all readers have acknowledged the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+
+from planner.ir.cluster import Cluster
+from planner.ir.collective import Collective
+from planner.ir.graph import InputKind, Op
+from planner.ir.sbp import NdSbp, coordinates
+from planner.ir.tensor import DType, TensorType
+from planner.ir.text import canonical, content_id, decode, encode, load_json, save_text
+
+__all__ = [
+    "Access",
+    "BatchInput",
+    "Boxing",
+    "Fragment",
+    "PlacedTensor",
+    "Placement",
+    "Plan",
+    "Port",
+    "Regst",
+    "RegstKind",
+    "Search",
+    "State",
+    "Stream",
+    "StreamKind",
+    "Task",
+    "TaskKind",
+    "load_plan",
+    "save_plan",
+]
+
+VERSION = 1
+
+
+class TaskKind(Enum):
+    SOURCE = "source"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+    BOXING = "boxing"
+    TRANSFER = "transfer"
+    FETCH = "fetch"
+
+    @property
+    def is_compute(self) -> bool:
+        return self in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE)
+
+    @property
+    def is_communication(self) -> bool:
+        return self in (TaskKind.BOXING, TaskKind.TRANSFER)
+
+
+class StreamKind(Enum):
+    COMPUTE = "compute"
+    COLLECTIVE = "collective"
+    LINK = "link"
+    HOST = "host"
+
+
+class RegstKind(Enum):
+    DATA = "data"
+    STATE = "state"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The ranks that perform a task together, row-major on a mesh."""
+
+    id: str
+    ranks: tuple[int, ...]
+    mesh: tuple[int, ...]
+
+    def coordinate(self, rank: int) -> tuple[int, ...]:
+        return list(coordinates(self.mesh))[self.ranks.index(rank)]
+
+    def rank_at(self, coordinate: tuple[int, ...]) -> int:
+        return dict(zip(coordinates(self.mesh), self.ranks, strict=True))[coordinate]
+
+    def axis_ranks(self, axis: int, rank: int) -> tuple[int, ...]:
+        """The ranks that differ from ``rank`` on ``axis`` only, in axis order (itself included)."""
+        here = self.coordinate(rank)
+        return tuple(self.rank_at((*here[:axis], i, *here[axis + 1 :])) for i in range(self.mesh[axis]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedTensor:
+    """A logical tensor as it lies on a placement.  ``name`` is the value's id, ``value@sbp`` for a boxed copy."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    sbp: NdSbp
+
+    def local_type(self, placement: Placement, rank: int) -> TensorType:
+        return TensorType(self.sbp.local_shape(self.shape, placement.mesh, placement.coordinate(rank)), self.dtype)
+
+    def local_bytes(self, placement: Placement) -> int:
+        """Bytes of the largest part."""
+        return TensorType(self.sbp.local_shape(self.shape, placement.mesh), self.dtype).size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regst:
+    """``quota`` blocks of the same tensors.  The consumers stand in the tasks' ports.
+
+    producer is None for constants: always readable, never written.
+    """
+
+    id: str
+    kind: RegstKind
+    placement: str
+    producer: str | None
+    quota: int
+    tensors: tuple[PlacedTensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    regst: str
+    acts_per_block: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """``name``, a value inside the task, is tensor number ``index`` of ``regst``."""
+
+    name: str
+    regst: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """A contiguous piece of one rank's graph, with literals already local, and its price in work."""
+
+    ops: tuple[Op, ...]
+    flop: int
+    traffic_bytes: int
+    workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boxing:
+    """One step of boxing along one mesh axis; all tensors of the task take the same step."""
+
+    src: NdSbp
+    dst: NdSbp
+    axis: int
+    collective: Collective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """An actor.  ``acts`` per step; ``priority``: among tasks that could start on a stream the smallest (step, priority, act) goes first."""
+
+    id: str
+    kind: TaskKind
+    placement: str
+    stream: str
+    acts: int
+    priority: int
+    consumes: tuple[Port, ...]
+    produces: tuple[Port, ...]
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+    body: Fragment | Boxing | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A queue of a device that performs one act at a time (every rank of the placement has its own).
+
+    ``order``: task ids in the order of one step, repeated as often as they act; empty: by priority among the ready.
+    Collectives of one communicator always have an order (SEMANTICS 3.10).
+    """
+
+    id: str
+    kind: StreamKind
+    placement: str
+    order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A parameter, buffer, optimizer state or constant: where the logical tensor ``name`` lives."""
+
+    name: str
+    kind: InputKind
+    regst: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchInput:
+    """A batch argument: ``value`` is its name inside SOURCE tasks, ``batch_dim`` the dim that micro-batches slice."""
+
+    name: str
+    value: str
+    batch_dim: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What the search claims: objective and lower bound in seconds per step, of the cost model named."""
+
+    method: str
+    cost_model: str
+    objective_s: float
+    lower_bound_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """See the module's text.  ``gradients``: parameter name -> the access that holds its mean gradient after a step's last micro-batch."""
+
+    model: str
+    options: Mapping[str, str]
+    micro_batches: int
+    batch_size: int
+    cluster: Cluster
+    placements: tuple[Placement, ...]
+    streams: tuple[Stream, ...]
+    regsts: tuple[Regst, ...]
+    tasks: tuple[Task, ...]
+    states: tuple[State, ...]
+    batch_inputs: tuple[BatchInput, ...]
+    loss: Access
+    gradients: Mapping[str, Access]
+    search: Search
+
+    @cached_property
+    def plan_id(self) -> str:
+        return content_id(self)
+
+    @cached_property
+    def task(self) -> Mapping[str, Task]:
+        return {task.id: task for task in self.tasks}
+
+    @cached_property
+    def regst(self) -> Mapping[str, Regst]:
+        return {regst.id: regst for regst in self.regsts}
+
+    @cached_property
+    def placement(self) -> Mapping[str, Placement]:
+        return {placement.id: placement for placement in self.placements}
+
+    @cached_property
+    def stream(self) -> Mapping[str, Stream]:
+        return {stream.id: stream for stream in self.streams}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[tuple[Task, Port], ...]]:
+        """Regst id -> (consumer, its port), in task order."""
+        found: dict[str, list[tuple[Task, Port]]] = {regst.id: [] for regst in self.regsts}
+        for task in self.tasks:
+            for port in task.consumes:
+                found[port.regst].append((task, port))
+        return {regst: tuple(pairs) for regst, pairs in found.items()}
+
+    @property
+    def num_ranks(self) -> int:
+        return len({rank for placement in self.placements for rank in placement.ranks})
+
+    def ranks_of(self, task: Task) -> tuple[int, ...]:
+        return self.placement[task.placement].ranks
+
+    def block_bytes(self, regst: Regst) -> int:
+        """Bytes of one block on the fullest rank."""
+        return sum(tensor.local_bytes(self.placement[regst.placement]) for tensor in regst.tensors)
+
+    def with_quotas(self, quotas: Mapping[str, int]) -> Plan:
+        """The same Plan with other quotas, and so with another id."""
+        return replace(self, regsts=tuple(replace(r, quota=quotas.get(r.id, r.quota)) for r in self.regsts))
+
+
+def save_plan(plan: Plan, path: str) -> None:
+    """Write the Plan with its id."""
+    body = encode(plan)
+    assert isinstance(body, dict)
+    save_text(path, canonical({"kind": "plan", "version": VERSION, "plan_id": plan.plan_id, "plan": body}) + "\n")
+
+
+def load_plan(path: str) -> Plan:
+    """Read and verify a Plan.
+
+    Raises:
+        InvalidFile: missing, truncated, another version, or a field that breaks the schema.
+        InvalidPlan, DeadLock, OutOfMemory: see planner.ir.verify.
+    """
+    from planner.ir.verify import verify  # verify imports this module
+
+    data = load_json(path, "plan", VERSION)
+    plan = decode(Plan, data.get("plan"), "plan")
+    assert isinstance(plan, Plan)
+    verify(plan)
+    return plan

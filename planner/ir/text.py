@@ -1,0 +1,208 @@
+"""Values <-> canonical JSON: one codec, driven by the type annotations of frozen dataclasses.
+
+Canonical means: sorted keys, no spaces, shortest round-trip floats, no NaN.  Equal values have equal text, so the SHA-256 of the text is a
+content id.  Decoding validates every field and says where a file breaks the schema; nothing is guessed, nothing unknown is passed over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from planner.ir.errors import InvalidFile, RegistaError
+from planner.ir.graph import Arg, Dt, Ref
+from planner.ir.sbp import NdSbp
+from planner.ir.tensor import DType
+
+__all__ = ["canonical", "content_id", "decode", "encode", "load_json", "save_text"]
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+T = TypeVar("T")
+
+
+def encode(value: object) -> Json:
+    """A frozen value as plain JSON data.  Members of a union of dataclasses carry their class name under ``is``."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {"float": repr(value)}
+        case Enum():
+            return typing.cast(str, value.value)
+        case NdSbp():
+            return str(value)
+        case Ref():
+            return {"ref": value.value}
+        case Dt():
+            return {"dtype": value.dtype.value}
+        case tuple() | list():
+            return [encode(item) for item in value]
+        case Mapping():
+            return {str(key): encode(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {"is": type(value).__name__} | {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} has no text form")
+
+
+def canonical(value: object) -> str:
+    """Canonical JSON text of a frozen value or of plain JSON data."""
+    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def content_id(value: object) -> str:
+    """First 16 hex digits of the SHA-256 of the canonical text."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
+
+
+def _fail(where: str, want: str, got: object) -> typing.NoReturn:
+    shown = json.dumps(got, default=str)
+    raise InvalidFile(f"{where or 'file'}: expected {want}, found {shown if len(shown) <= 60 else shown[:57] + '...'}")
+
+
+def _decode_arg(data: object, where: str) -> Arg:
+    if data is None or isinstance(data, bool | int | float | str):
+        return data
+    if isinstance(data, list):
+        return tuple(_decode_arg(item, where) for item in data)
+    if isinstance(data, dict) and len(data) == 1:
+        (key, item), *_ = data.items()
+        if key == "ref" and isinstance(item, str):
+            return Ref(item)
+        if key == "dtype" and isinstance(item, str):
+            return Dt(DType.parse(item))
+        if key == "float" and item in ("inf", "-inf", "nan"):
+            return float(item)
+    _fail(where, "an op argument", data)
+
+
+def _decode_scalar(kind: type, data: object, where: str) -> object:
+    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
+        return float(data)
+    if kind in (int, str, bool) and type(data) is kind:
+        return data
+    _fail(where, kind.__name__, data)
+
+
+def _decode_dataclass(kind: type, data: object, where: str) -> object:
+    if not isinstance(data, dict):
+        _fail(where, f"an object ({kind.__name__})", data)
+    hints = _hints(kind)
+    names = {f.name for f in dataclasses.fields(kind)}
+    unknown = sorted(set(data) - names - {"is"})
+    missing = sorted(names - set(data))
+    if unknown or missing or data.get("is", kind.__name__) != kind.__name__:
+        _fail(where, f"a {kind.__name__} (missing fields {missing}, unknown fields {unknown})", data)
+    fields = {name: decode(hints[name], data[name], f"{where}.{name}" if where else name) for name in names}
+    try:
+        return kind(**fields)
+    except RegistaError as error:
+        raise InvalidFile(f"{where or 'file'}: {error}") from error
+
+
+_HINTS: dict[type, dict[str, object]] = {}
+
+
+def _hints(kind: type) -> dict[str, object]:
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
+
+
+def decode(kind: object, data: object, where: str = "") -> typing.Any:
+    """JSON data -> a value of the annotated type.
+
+    Args:
+        kind: a type annotation (dataclass, Enum, tuple[X, ...], Mapping[str, X], unions, scalars).
+        where: path inside the file, for messages.
+
+    Raises:
+        InvalidFile: naming the path, what the schema expects and what stands there.
+    """
+    if kind == Arg:
+        return _decode_arg(data, where)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        if not isinstance(data, list):
+            _fail(where, "a list", data)
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+        if len(arguments) != len(data):
+            _fail(where, f"a list of {len(arguments)}", data)
+        return tuple(decode(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(arguments, data, strict=True)))
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(data, dict):
+            _fail(where, "an object", data)
+        return {key: decode(arguments[1], item, f"{where}.{key}") for key, item in data.items()}
+    if origin in (typing.Union, types.UnionType):
+        if data is None and type(None) in arguments:
+            return None
+        members = [a for a in arguments if a is not type(None)]
+        if len(members) == 1:
+            return decode(members[0], data, where)
+        name = data.get("is") if isinstance(data, dict) else None
+        chosen = [m for m in members if dataclasses.is_dataclass(m) and getattr(m, "__name__", "") == name]
+        if not chosen:
+            _fail(where, f"one of {[getattr(m, '__name__', str(m)) for m in members]}", data)
+        return _decode_dataclass(typing.cast(type, chosen[0]), data, where)
+    if isinstance(kind, type):
+        if kind is NdSbp and isinstance(data, str):
+            return NdSbp.parse(data)
+        if issubclass(kind, Enum):
+            try:
+                return kind(data)
+            except ValueError:
+                _fail(where, f"one of {[m.value for m in kind]}", data)
+        if dataclasses.is_dataclass(kind):
+            return _decode_dataclass(kind, data, where)
+        return _decode_scalar(kind, data, where)
+    raise TypeError(f"no decoder for {kind}")
+
+
+def save_text(path: str | Path, text: str) -> None:
+    """Write a file whole or not at all: a temporary neighbour, then an atomic rename.
+
+    Raises:
+        InvalidFile: the folder does not exist or cannot be written.
+    """
+    target = Path(path)
+    neighbour = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        neighbour.write_text(text, encoding="utf-8")
+        os.replace(neighbour, target)
+    except OSError as error:
+        neighbour.unlink(missing_ok=True)
+        raise InvalidFile(f"cannot write {target}: {error.strerror}; give a path in an existing, writable folder") from error
+
+
+def load_json(path: str | Path, kind: str, version: int) -> dict[str, object]:
+    """Read one of our files and check its ``kind`` and ``version``.
+
+    Raises:
+        InvalidFile: the file is missing, truncated, of another kind, or of another schema version.
+    """
+    source = Path(path)
+    try:
+        data = json.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidFile(f"{source}: no such file; 'regista --help' shows which command writes a {kind}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidFile(f"{source}: cannot be read as text ({error})") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidFile(f"{source}: not valid JSON ({error}); the file is truncated or damaged, write it anew") from None
+    if not isinstance(data, dict) or data.get("kind") != kind:
+        found = data.get("kind") if isinstance(data, dict) else type(data).__name__
+        raise InvalidFile(f"{source}: expected a regista {kind} file, found {found!r}; check the order of the arguments")
+    if data.get("version") != version:
+        raise InvalidFile(
+            f"{source}: schema version {data.get('version')!r}, but this regista reads {kind} version {version}; write the file anew with this regista"
+        )
+    return data

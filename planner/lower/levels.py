@@ -1,0 +1,103 @@
+"""Fragments: contiguous pieces of one stage's graph between boxing points.
+
+The level of an op is the longest chain of communications before it.  Ops of one (stage, role, level) form a fragment: edges inside it need no
+communication, edges out of it go to a higher level or a later role, so fragments cannot wait for each other in a circle.
+
+    forward, level 0 --> all-reduce --> forward, level 1 --> ... --> backward, level k --> gradient all-reduce --> update
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from planner.ir.graph import LogicalGraph, Op, Role
+from planner.stages.prepare import region_of
+
+__all__ = ["FragmentKey", "fragment_keys"]
+
+_ROLE_ORDER = {Role.FORWARD: 0, Role.BACKWARD: 1, Role.UPDATE: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentKey:
+    """Sorts in an order in which fragments can be performed one after another."""
+
+    stage: int
+    role: Role
+    level: int
+    chunk: int
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        return (_ROLE_ORDER[self.role], self.level, self.stage, self.chunk)
+
+
+def fragment_keys(
+    graph: LogicalGraph,
+    stage: Mapping[str, int],
+    num_moves: Callable[[Op, str], int],
+    gradient_bytes: Callable[[Op], int],
+    bucket_bytes: int,
+) -> dict[str, FragmentKey]:
+    """Op id -> its fragment.
+
+    Args:
+        num_moves: (consumer, value) -> communications between the value's producer and this consumer.
+        gradient_bytes: bytes of a gradient that an accumulate op finishes and that must be communicated afterwards, else 0.
+        bucket_bytes: a backward fragment ends once it has finished so many bytes of gradients, so that their reduction overlaps the rest.
+    """
+    producers = graph.producers()
+    region = {op.id: region_of(op, stage, producers) for op in graph.ops}
+    level = _levels(graph, producers, region, num_moves)
+    chunk: dict[str, int] = {}
+    filled: dict[tuple[int, Role, int], tuple[int, int]] = {}
+    for op in graph.ops:
+        if region[op.id][1] is Role.UPDATE:
+            continue
+        place = (*region[op.id], level[op.id])
+        number, size_bytes = filled.get(place, (0, 0))
+        chunk[op.id] = number
+        size_bytes += gradient_bytes(op)
+        filled[place] = (number + 1, 0) if size_bytes >= bucket_bytes else (number, size_bytes)
+    # An update starts when the bucket that holds its gradient is reduced; without communication there is nothing to wait for, and one will do.
+    buckets: dict[tuple[int, int, int], int] = {}
+    for op in graph.ops:
+        if region[op.id][1] is not Role.UPDATE:
+            continue
+        number = 0
+        for value in op.inputs:
+            made_by = producers.get(value)
+            if made_by is None:
+                continue
+            if region[made_by.id][1] is Role.UPDATE:
+                number = max(number, chunk[made_by.id])
+            elif num_moves(op, value):
+                bucket = (stage[made_by.id], level[made_by.id], chunk[made_by.id])
+                number = max(number, buckets.setdefault(bucket, len(buckets) + 1))
+        chunk[op.id] = number
+    return {op.id: FragmentKey(*region[op.id], level[op.id], chunk[op.id]) for op in graph.ops}
+
+
+def _levels(
+    graph: LogicalGraph, producers: Mapping[str, Op], region: Mapping[str, tuple[int, Role]], num_moves: Callable[[Op, str], int]
+) -> dict[str, int]:
+    level: dict[str, int] = {}
+    light: set[str] = set()  # ops that depend on nothing computed: they may wait for whoever needs them
+    for op in graph.ops:
+        update = region[op.id][1] is Role.UPDATE
+        made = [(producers[v], num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]
+        # Updates count levels among themselves only: they never feed the same step's forward or backward part.
+        made = [(p, n) for p, n in made if not update or region[p.id][1] is Role.UPDATE]
+        level[op.id] = max((level[p.id] + n for p, n in made), default=0)
+        if not update and all(p.id in light for p, _ in made):
+            light.add(op.id)
+    consumers = graph.consumers()
+    for op in reversed(graph.ops):
+        if op.id not in light:
+            continue
+        readers = [(r, num_moves(r, v)) for v in op.outputs if v for r in consumers[v]]
+        latest = [level[r.id] - n for r, n in readers if region[r.id] == region[op.id] or n]
+        if latest:
+            level[op.id] = max(level[op.id], min(latest))
+    return level

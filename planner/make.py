@@ -1,0 +1,88 @@
+"""From a logical graph and a cluster to a verified Plan: stages, layouts, lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from planner.ir.cluster import Cluster
+from planner.ir.errors import Unsupported
+from planner.ir.graph import LogicalGraph
+from planner.ir.plan import Plan
+from planner.ir.units import MB
+from planner.ir.verify import verify
+from planner.lower import Schedule, lower
+from planner.search import assign, parse_pins
+from planner.stages import assign_stages, prepare
+
+__all__ = ["PlanOptions", "make_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What the user fixes; the rest is chosen.
+
+    stages: pipeline stages, each on its own devices.  mesh: device mesh inside a stage (default: one axis of all its devices).
+    cuts: module paths that begin the next stage.  pins: 'PATTERN=SBP'.  quotas: Regst id pattern -> blocks.
+    bucket_bytes: gradients are reduced in buckets of about so many bytes.
+    """
+
+    stages: int = 1
+    mesh: tuple[int, ...] | None = None
+    micro_batches: int = 1
+    cuts: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    bucket_bytes: int = 25 * MB
+    quotas: Mapping[str, int] = field(default_factory=dict)
+
+    def as_text(self) -> dict[str, str]:
+        """For the Plan's record of how it was made."""
+        return {
+            "stages": str(self.stages),
+            "cuts": ",".join(self.cuts),
+            "pins": ";".join(self.pins),
+            "schedule": self.schedule.value,
+            "bucket_bytes": str(self.bucket_bytes),
+            "quotas": ";".join(f"{p}={q}" for p, q in self.quotas.items()),
+        }
+
+
+def make_plan(graph: LogicalGraph, *, model: str, batch_size: int, cluster: Cluster, options: PlanOptions) -> Plan:
+    """Search and lower.
+
+    Args:
+        graph: one step at micro-batch size, traced for ``options.micro_batches``.
+        batch_size: samples per step.
+
+    Raises:
+        Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
+    """
+    if options.stages < 1 or options.micro_batches < 1:
+        raise Unsupported(f"stages = {options.stages}, micro-batches = {options.micro_batches}; both are at least 1")
+    if cluster.num_devices % options.stages:
+        raise Unsupported(f"{options.stages} stages do not divide the {cluster.num_devices} devices of {cluster.name}")
+    per_stage = cluster.num_devices // options.stages
+    mesh = options.mesh if options.mesh is not None else (per_stage,)
+    if any(extent < 1 for extent in mesh) or prod(mesh) != per_stage:
+        raise Unsupported(
+            f"mesh {'x'.join(map(str, mesh))} has {prod(mesh)} places, but each of {options.stages} stages has {per_stage} devices of {cluster.name}"
+        )
+    staged = prepare(graph, assign_stages(graph, options.stages, options.cuts), options.stages)
+    assignment = assign(staged, mesh, cluster, parse_pins(options.pins), options.micro_batches)
+    plan = lower(
+        model=model,
+        staged=staged,
+        assignment=assignment,
+        cluster=cluster,
+        mesh=mesh,
+        micro_batches=options.micro_batches,
+        batch_size=batch_size,
+        bucket_bytes=options.bucket_bytes,
+        schedule=options.schedule,
+        quotas=options.quotas,
+        options=options.as_text(),
+    )
+    verify(plan)
+    return plan

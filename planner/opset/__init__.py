@@ -1,0 +1,159 @@
+"""The ops that Regista knows: for each target a factor rule (-> SBP signatures), its flop and the bytes it moves.
+
+Adding an op is one row in a family's ``TABLE`` and one case in ``tests/planner/test_opset.py``, which runs every signature that
+the rule gives (SEMANTICS 1.6).  Pure: no torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.ir.errors import InvalidPlan, UnknownOp
+from planner.ir.graph import Arg, Op
+from planner.ir.sbp import NdSbp, Sbp
+from planner.ir.tensor import TensorType
+from planner.opset import conv, creation, elementwise, index, linalg, norm, optimizer, reduce, view
+from planner.opset.rule import FactorRule, Signature, derive
+from planner.opset.spec import Kind, OpSpec, join_tables
+
+__all__ = [
+    "FactorRule",
+    "Signature",
+    "factor_rule",
+    "flop",
+    "is_creation",
+    "is_view",
+    "known_targets",
+    "local_types",
+    "localize",
+    "signatures",
+    "traffic_bytes",
+]
+
+_TABLE = join_tables(
+    elementwise.TABLE,
+    linalg.TABLE,
+    reduce.TABLE,
+    view.TABLE,
+    norm.TABLE,
+    index.TABLE,
+    conv.TABLE,
+    optimizer.TABLE,
+    creation.TABLE,
+)
+
+
+def _spec(op: Op) -> OpSpec:
+    try:
+        return _TABLE[op.target]
+    except KeyError:
+        raise UnknownOp(_how_to_add(op)) from None
+
+
+def _how_to_add(op: Op) -> str:
+    return (
+        f"{op.where()} has no SBP rule. Add one row to the TABLE of its family in planner/opset/ "
+        f"(elementwise, linalg, reduce, view, norm, index, conv, optimizer, creation), for instance\n"
+        f"    def _rule(op: Op, types: Types) -> FactorRule:\n"
+        f'        return FactorRule(operands=(("m", "k"), ("k", "n")), results=(("m", "n"),))\n'
+        f'    TABLE["{op.target}"] = OpSpec(rule=_rule)\n'
+        f"and a case for it in tests/planner/test_opset.py, which checks every signature by execution"
+    )
+
+
+def factor_rule(op: Op, types: Mapping[str, TensorType]) -> FactorRule:
+    """The op's index factors on these shapes.
+
+    Raises:
+        UnknownOp: the target has no rule; the message says how to add one.
+    """
+    return _spec(op).rule(op, types)
+
+
+def signatures(op: Op, types: Mapping[str, TensorType], parts: int) -> tuple[Signature, ...]:
+    """Legal ways to lay the op on one mesh axis (SEMANTICS 1.4): all-B first, a fixed order, no repetition, even splits only.
+
+    For a mesh of several axes call it axis after axis, each time with the types that are local so far (SEMANTICS 1.5).
+
+    Args:
+        types: type of every value the op reads or writes, local w.r.t. the axes cut before.
+        parts: number of devices on the axis.
+
+    Raises:
+        UnknownOp: the target has no rule; the message says how to add one.
+    """
+    return derive(factor_rule(op, types), op, types, parts)
+
+
+def local_types(op: Op, signature: Signature, types: Mapping[str, TensorType], parts: int) -> dict[str, TensorType]:
+    """Types of the op's outputs on one part.
+
+    Raises:
+        InvalidPlan: the signature cuts a dim unevenly.
+    """
+    return {
+        name: _local(types[name], sbp, parts, op)
+        for name, sbp in zip(op.outputs, signature.outputs, strict=True)
+        if name is not None and sbp is not None
+    }
+
+
+def localize(op: Op, signature: Signature, types: Mapping[str, TensorType], parts: int) -> Op:
+    """The same op with its literal sizes rewritten for one part; nothing else changes.
+
+    Raises:
+        InvalidPlan: the signature cuts a dim unevenly.
+        UnknownOp: the target has no rule.
+    """
+    for size in factor_rule(op, types).sizes:
+        if size.operand is not None:
+            whole = types[op.inputs[size.operand]]
+            sbp: Sbp | None = signature.inputs[size.operand]
+        else:
+            name = op.outputs[size.result]
+            assert name is not None, "a rule takes sizes only from an output that is read"
+            whole, sbp = types[name], signature.outputs[size.result]
+        shape = _local(whole, sbp, parts, op).shape
+        op = _with_argument(op, size.arg, size.name, shape if size.dims is None else tuple(shape[d] for d in size.dims))
+    return op
+
+
+def _local(whole: TensorType, sbp: Sbp | None, parts: int, op: Op) -> TensorType:
+    if sbp is None:
+        return whole
+    lies = NdSbp((sbp,))
+    if not lies.splits_evenly(whole.shape, (parts,)):
+        raise InvalidPlan(f"{op.where()}: {whole} cannot be cut into {parts} equal parts by {sbp}; take a signature from signatures()")
+    return whole.with_shape(lies.local_shape(whole.shape, (parts,)))
+
+
+def _with_argument(op: Op, position: int, name: str, value: Arg) -> Op:
+    if position < len(op.args):
+        return replace(op, args=(*op.args[:position], value, *op.args[position + 1 :]))
+    return replace(op, kwargs=tuple((k, value if k == name else v) for k, v in op.kwargs))
+
+
+def flop(op: Op, types: Mapping[str, TensorType]) -> int:
+    """Floating-point operations of the op on these types: 2 m n k for a matrix product, about one per element otherwise, 0 for views."""
+    return _spec(op).flop(op, types)
+
+
+def traffic_bytes(op: Op, types: Mapping[str, TensorType]) -> int:
+    """Bytes read and written on these types; 0 for views."""
+    return 0 if is_view(op) else _spec(op).traffic(op, types)
+
+
+def is_view(op: Op) -> bool:
+    """True if the output aliases the input, so that the op moves nothing."""
+    return _spec(op).kind is Kind.VIEW
+
+
+def is_creation(op: Op) -> bool:
+    """True if the op has no tensor operand (full, arange, ...)."""
+    return _spec(op).kind is Kind.CREATION
+
+
+def known_targets() -> frozenset[str]:
+    """Targets that have a rule."""
+    return frozenset(_TABLE)

@@ -1,0 +1,115 @@
+"""Look-ups by index.  The indexed dim is whole (its parts would need shifted indices); index dims and the rest are factors.
+
+The names on the left are the factors:
+
+    embedding (V D)(i) -> i D:        S(i) of the index -> S(i);  S(1) of the table -> S(last);  P of the table -> P
+    embedding backward (i D)(i) -> V D:  i is contracted -> P;  D -> S(1)
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from planner.ir.graph import Op, Ref
+from planner.ir.tensor import DType
+from planner.opset.elementwise import broadcast_factors
+from planner.opset.rule import FactorRule, Types
+from planner.opset.spec import OpSpec, argument, dim_of, integer, labels, no_flop, result_shape, shape_of, written_bytes
+
+__all__ = ["TABLE"]
+
+
+def _embedding(op: Op, types: Types) -> FactorRule:
+    """weight, indices."""
+    index = labels(len(shape_of(op, types, 1)), "i")
+    return FactorRule(operands=(("v", "d"), index), results=((*index, "d"),), whole=frozenset({"v"}), linear=(frozenset({0}),))
+
+
+def _embedding_backward(op: Op, types: Types) -> FactorRule:
+    """grad, indices, num_weights, padding_idx, scale_grad_by_freq (which counts all indices, so these must be whole)."""
+    index = labels(len(shape_of(op, types, 1)), "i")
+    by_frequency = bool(integer(op, 4, "scale_grad_by_freq", 0))
+    whole = frozenset({"v", *index}) if by_frequency else frozenset({"v"})
+    return FactorRule(operands=((*index, "d"), index), results=(("v", "d"),), whole=whole, linear=(frozenset({0}),))
+
+
+def _gather(op: Op, types: Types) -> FactorRule:
+    """x, dim, index: the index runs over its own factor on dim; other dims are factors where index and x agree."""
+    source, index = shape_of(op, types, 0), shape_of(op, types, 1)
+    dim = dim_of(op, 1, "dim", 0, len(index))
+    names = tuple("i" if d == dim else f"d{d}" if source[d] == extent else "" for d, extent in enumerate(index))
+    operand = tuple("" if d == dim else f for d, f in enumerate(names))
+    return FactorRule(operands=(operand, names), results=(names,), linear=(frozenset({0}),))
+
+
+def _scatter(op: Op, types: Types, *, joint: bool) -> FactorRule:
+    """x, dim, index, src (a tensor or a number): dim is whole, others are factors where all shapes agree."""
+    shapes = [types[v].shape for v in op.inputs]
+    dim = dim_of(op, 1, "dim", 0, len(shapes[0]))
+    names = tuple(f"d{d}" if d != dim and len({s[d] for s in shapes}) == 1 else "" for d in range(len(shapes[0])))
+    linear = (frozenset({0, 2}),) if joint else ()
+    return FactorRule(operands=(names,) * len(shapes), results=(names,), linear=linear)
+
+
+def _index_select(op: Op, types: Types) -> FactorRule:
+    """x, dim, index (1-D)."""
+    names = labels(len(shape_of(op, types, 0)))
+    dim = dim_of(op, 1, "dim", 0, len(names))
+    result = tuple("i" if d == dim else f for d, f in enumerate(names))
+    return FactorRule(operands=(names, ("i",)), results=(result,), whole=frozenset({names[dim]}), linear=(frozenset({0}),))
+
+
+def _advanced(op: Op, types: Types, *, put: bool) -> FactorRule:
+    """x[indices], and its writing twin index_put(x, indices, values): indexed dims are whole, the others factors.
+
+    The dims of the broadcast index stand where the first indexed dim stood, or in front if the indexed dims are not adjacent.
+    """
+    positions = argument(op, 1, "indices")
+    assert isinstance(positions, tuple)
+    indexed = [d for d, a in enumerate(positions) if isinstance(a, Ref)]
+    names = labels(len(shape_of(op, types, 0)))
+    if any(types[v].dtype is DType.BOOL for v in op.inputs[1 : 1 + len(indexed)]):  # a mask covers several dims: all-B only
+        blank = tuple(("",) * types[v].ndim for v in op.inputs)
+        return FactorRule(operands=blank, results=(("",) * len(result_shape(op, types)),))
+    shapes = [shape_of(op, types, 1 + k) for k in range(len(indexed))]
+    index = labels(max(map(len, shapes)), "i")
+    extent = tuple(max(s[k - len(index)] for s in shapes if len(s) >= len(index) - k) for k in range(len(index)))
+    adjacent = indexed == list(range(indexed[0], indexed[-1] + 1))
+    at = indexed[0] if adjacent else 0
+    kept = [f for d, f in enumerate(names) if d not in indexed]
+    looked_up = (*kept[:at], *index, *kept[at:])
+    operands = (names, *(broadcast_factors(s, extent, index) for s in shapes))
+    whole = frozenset(names[d] for d in indexed)
+    if not put:
+        return FactorRule(operands=operands, results=(looked_up,), whole=whole, linear=(frozenset({0}),))
+    kept_extent = [e for d, e in enumerate(shape_of(op, types, 0)) if d not in indexed]
+    full = (*kept_extent[:at], *extent, *kept_extent[at:])
+    values = broadcast_factors(types[op.inputs[-1]].shape, full, looked_up)
+    joint = frozenset({0, len(operands)})
+    return FactorRule(operands=(*operands, values), results=(names,), whole=whole | set(index), linear=(joint,))
+
+
+def _triangle(op: Op, types: Types) -> FactorRule:
+    """The diagonal runs through the last two dims: both whole."""
+    names = labels(len(result_shape(op, types)))
+    return FactorRule(operands=(names,), results=(names,), whole=frozenset(names[-2:]), linear=(frozenset({0}),))
+
+
+def _looked_up_bytes(op: Op, types: Types) -> int:
+    """Of the table only the rows that the index names are read: as many bytes as are written."""
+    return sum(types[v].size_bytes for v in op.inputs[1:]) + 2 * written_bytes(op, types)
+
+
+TABLE: dict[str, OpSpec] = {
+    "aten.embedding.default": OpSpec(rule=_embedding, flop=no_flop, traffic=_looked_up_bytes),
+    "aten.embedding_dense_backward.default": OpSpec(rule=_embedding_backward),
+    "aten.gather.default": OpSpec(rule=_gather, flop=no_flop, traffic=_looked_up_bytes),
+    "aten.index_select.default": OpSpec(rule=_index_select, flop=no_flop, traffic=_looked_up_bytes),
+    "aten.index.Tensor": OpSpec(rule=partial(_advanced, put=False), flop=no_flop, traffic=_looked_up_bytes),
+    "aten.index_put.default": OpSpec(rule=partial(_advanced, put=True)),
+    "aten.scatter.value": OpSpec(rule=partial(_scatter, joint=False)),
+    "aten.scatter.src": OpSpec(rule=partial(_scatter, joint=False)),
+    "aten.scatter_add.default": OpSpec(rule=partial(_scatter, joint=True)),
+    "aten.tril.default": OpSpec(rule=_triangle, flop=no_flop),
+    "aten.triu.default": OpSpec(rule=_triangle, flop=no_flop),
+}

@@ -1,0 +1,54 @@
+"""Matrix products:  mm = mk,kn->mn   bmm = bmk,bkn->bmn   addmm = bias + mm.
+
+mm: S(0),B -> S(0)   B,S(1) -> S(1)   S(1),S(0) -> P   P,B -> P   B,P -> P
+"""
+
+from __future__ import annotations
+
+from planner.ir.graph import Op
+from planner.opset.elementwise import broadcast_factors
+from planner.opset.rule import FactorRule, Types
+from planner.opset.spec import OpSpec, shape_of
+
+__all__ = ["TABLE"]
+
+_EACH = (frozenset({0}), frozenset({1}))
+
+
+def _mm(op: Op, types: Types) -> FactorRule:
+    return FactorRule(operands=(("m", "k"), ("k", "n")), results=(("m", "n"),), linear=_EACH)
+
+
+def _bmm(op: Op, types: Types) -> FactorRule:
+    return FactorRule(operands=(("b", "m", "k"), ("b", "k", "n")), results=(("b", "m", "n"),), linear=_EACH)
+
+
+def _mv(op: Op, types: Types) -> FactorRule:
+    return FactorRule(operands=(("m", "k"), ("k",)), results=(("m",),), linear=_EACH)
+
+
+def _dot(op: Op, types: Types) -> FactorRule:
+    return FactorRule(operands=(("k",), ("k",)), results=((),), linear=_EACH)
+
+
+def _addmm(op: Op, types: Types) -> FactorRule:
+    """The bias would be added once per part: k may not be split; P passes only jointly with the bias."""
+    shape = (shape_of(op, types, 1)[0], shape_of(op, types, 2)[1])
+    bias = broadcast_factors(shape_of(op, types, 0), shape, ("m", "n"))
+    joint = (frozenset({0, 1}), frozenset({0, 2}))
+    return FactorRule(operands=(bias, ("m", "k"), ("k", "n")), results=(("m", "n"),), reduce={"k": None}, linear=joint)
+
+
+def _mm_flop(op: Op, types: Types) -> int:
+    """2 m n k, from the last two operands (batched: times b)."""
+    left, right = (types[v] for v in op.inputs[-2:])
+    return 2 * left.numel * (right.shape[-1] if right.ndim > 1 else 1)
+
+
+TABLE: dict[str, OpSpec] = {
+    "aten.mm.default": OpSpec(rule=_mm, flop=_mm_flop),
+    "aten.bmm.default": OpSpec(rule=_bmm, flop=_mm_flop),
+    "aten.mv.default": OpSpec(rule=_mv, flop=_mm_flop),
+    "aten.dot.default": OpSpec(rule=_dot, flop=_mm_flop),
+    "aten.addmm.default": OpSpec(rule=_addmm, flop=_mm_flop),
+}

@@ -1,0 +1,45 @@
+"""Parameter updates, one op per parameter: elementwise over the parameter, never P.
+
+The first operand is the parameter; gradient and state of its shape are split with it, 0-d operands (a step count) are B.
+That the gradient may not be P is what forces the all-reduce, or the reduce-scatter of ZeRO.
+"""
+
+from __future__ import annotations
+
+from planner.ir.graph import Op
+from planner.opset.rule import FactorRule, Factors, Types
+from planner.opset.spec import OpSpec, elementwise_flop, labels, shape_of
+
+__all__ = ["TABLE"]
+
+
+def _update(op: Op, types: Types) -> FactorRule:
+    shape = shape_of(op, types, 0)
+    names = labels(len(shape))
+
+    def factors(value: str | None) -> Factors:
+        if value is None:
+            return ()
+        return names if types[value].shape == shape else ("",) * types[value].ndim
+
+    # the next step count is made from the step count, not from the tensors beside it: B, whatever their split
+    counts = frozenset(k for k, v in enumerate(op.inputs) if types[v].shape != shape)
+    everything = frozenset(range(len(op.inputs)))
+    depends = tuple(counts if v is not None and types[v].shape != shape else everything for v in op.outputs)
+    return FactorRule(operands=tuple(map(factors, op.inputs)), results=tuple(map(factors, op.outputs)), depends=depends)
+
+
+def _adamw_flop(op: Op, types: Types) -> int:
+    """About twelve operations per element: two moments, two corrections, root, division, decay, step."""
+    return 12 * elementwise_flop(op, types)
+
+
+def _sgd_flop(op: Op, types: Types) -> int:
+    """Decay, momentum, step: two operations each."""
+    return 6 * elementwise_flop(op, types)
+
+
+TABLE: dict[str, OpSpec] = {
+    "regista.sgd": OpSpec(rule=_update, flop=_sgd_flop),
+    "regista.adamw": OpSpec(rule=_update, flop=_adamw_flop),
+}

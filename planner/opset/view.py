@@ -1,0 +1,231 @@
+"""Views, joins and slices: data keeps its values and changes its place; all are linear.
+
+Views that fold or unfold dims.  Both shapes (without their 1s) fall into groups of equal product; inside a group only the first
+dims on either side share a factor, because a contiguous cut of the group is a cut of its first dim:
+
+    [B, T, C] -> [B*T, C]      groups (B T | B*T) (C | C)     S(0) -> S(0),  S(2) -> S(1);  T cannot be split
+    [N, C]    -> [N, H, D]     groups (N | N) (C | H D)       S(1) -> S(1) if the parts divide H
+
+Sizes stand as literals in the arguments; ``Size`` tells ``localize`` to repeat the local shape of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.ir.errors import InvalidProgram
+from planner.ir.graph import Op
+from planner.opset.elementwise import broadcast_factors
+from planner.opset.rule import FactorRule, Factors, Size, Types
+from planner.opset.spec import Kind, OpSpec, argument, dim_of, dims_of, integer, labels, no_flop, result_shape, shape_of
+
+__all__ = ["TABLE", "fold_factors"]
+
+_FIRST = (frozenset({0}),)
+
+
+def fold_factors(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[Factors, Factors]:
+    """Factors of both sides of a view.
+
+    >>> fold_factors((2, 3, 4), (6, 1, 4))
+    (('g0', '', 'g1'), ('g0', '', 'g1'))
+    """
+    left, right = [""] * len(source), [""] * len(target)
+    rows = [d for d, extent in enumerate(source) if extent != 1]
+    columns = [d for d, extent in enumerate(target) if extent != 1]
+    i = j = group = 0
+    while i < len(rows) and j < len(columns):
+        left[rows[i]] = right[columns[j]] = f"g{group}"
+        a, b = source[rows[i]], target[columns[j]]
+        i, j, group = i + 1, j + 1, group + 1
+        while a != b:
+            if a < b and i < len(rows):
+                a, i = a * source[rows[i]], i + 1
+            elif b < a and j < len(columns):
+                b, j = b * target[columns[j]], j + 1
+            else:
+                return ("",) * len(source), ("",) * len(target)  # only with empty dims: nothing is split
+    return tuple(left), tuple(right)
+
+
+def _view(op: Op, types: Types) -> FactorRule:
+    source, target = types[op.inputs[0]], result_shape(op, types)
+    if source.with_shape(target).numel != source.numel:
+        raise InvalidProgram(f"{op.where()}: {source} has {source.numel} elements, its view {target} has another number")
+    left, right = fold_factors(source.shape, target)
+    return FactorRule(operands=(left,), results=(right,), linear=_FIRST, sizes=(Size(arg=1, name="size"),))
+
+
+def _expand(op: Op, types: Types) -> FactorRule:
+    """A dim that is made, not read, is a factor of the result alone: B -> S(d)."""
+    shape = result_shape(op, types)
+    names = labels(len(shape))
+    source = broadcast_factors(shape_of(op, types, 0), shape, names)
+    return FactorRule(operands=(source,), results=(names,), linear=_FIRST, sizes=(Size(arg=1, name="size"),))
+
+
+def _moved(order: Callable[[Op, int], tuple[int, ...]]) -> Callable[[Op, Types], FactorRule]:
+    """A rule for views that permute, drop or insert dims: ``order`` lists the source dim of every result dim, -1 for a new one."""
+
+    def rule(op: Op, types: Types) -> FactorRule:
+        names = labels(len(shape_of(op, types, 0)))
+        result = tuple("" if d < 0 else names[d] for d in order(op, len(names)))
+        return FactorRule(operands=(names,), results=(result,) * len(op.outputs), whole=frozenset(names) - set(result), linear=_FIRST)
+
+    return rule
+
+
+def _t(op: Op, ndim: int) -> tuple[int, ...]:
+    return tuple(reversed(range(ndim)))
+
+
+def _transpose(op: Op, ndim: int) -> tuple[int, ...]:
+    a, b = dim_of(op, 1, "dim0", 0, ndim), dim_of(op, 2, "dim1", 0, ndim)
+    swap = {a: b, b: a}
+    return tuple(swap.get(d, d) for d in range(ndim))
+
+
+def _permute(op: Op, ndim: int) -> tuple[int, ...]:
+    dims = argument(op, 1, "dims")
+    assert isinstance(dims, tuple)
+    return tuple(int(d) % ndim for d in dims if isinstance(d, int))
+
+
+def _unsqueeze(op: Op, ndim: int) -> tuple[int, ...]:
+    new = dim_of(op, 1, "dim", 0, ndim + 1)
+    return (*range(new), -1, *range(new, ndim))
+
+
+def _select(op: Op, ndim: int) -> tuple[int, ...]:
+    gone = dim_of(op, 1, "dim", 0, ndim)
+    return tuple(d for d in range(ndim) if d != gone)
+
+
+def _same(op: Op, types: Types) -> FactorRule:
+    names = labels(len(shape_of(op, types, 0)))
+    return FactorRule(operands=(names,), results=(names,) * len(op.outputs), linear=_FIRST)
+
+
+def _squeeze(op: Op, types: Types) -> FactorRule:
+    """A listed dim that is not 1 stays, and must be whole: cut down to 1 it would vanish on the parts."""
+    shape = shape_of(op, types, 0)
+    names = labels(len(shape))
+    listed = dims_of(op, 1, "dim", len(shape))
+    result = tuple(f for d, f in enumerate(names) if d not in listed or shape[d] != 1)
+    return FactorRule(operands=(names,), results=(result,), whole=frozenset(names[d] for d in listed), linear=_FIRST)
+
+
+def _slice(op: Op, types: Types) -> FactorRule:
+    """x, dim=0, start, end, step: the sliced dim is a factor only if the slice takes all of it."""
+    return _cut(shape_of(op, types, 0), op, first=1, sizes=())
+
+
+def _slice_backward(op: Op, types: Types) -> FactorRule:
+    """grad, input_sizes, dim, start, end, step."""
+    return _cut(result_shape(op, types), op, first=2, sizes=(Size(arg=1, name="input_sizes"),))
+
+
+def _cut(shape: tuple[int, ...], op: Op, *, first: int, sizes: tuple[Size, ...]) -> FactorRule:
+    names = labels(len(shape))
+    dim = dim_of(op, first, "dim", 0, len(shape))
+    start, end, step = integer(op, first + 1, "start", 0), integer(op, first + 2, "end", shape[dim]), integer(op, first + 3, "step", 1)
+    full = start == 0 and end >= shape[dim] and step == 1
+    whole = frozenset() if full else frozenset({names[dim]})
+    return FactorRule(operands=(names,), results=(names,), whole=whole, linear=_FIRST, sizes=sizes)
+
+
+def _select_backward(op: Op, types: Types) -> FactorRule:
+    """grad, input_sizes, dim, index."""
+    names = labels(len(result_shape(op, types)))
+    gone = dim_of(op, 2, "dim", 0, len(names))
+    source = (*names[:gone], *names[gone + 1 :])
+    whole = frozenset({names[gone]})
+    return FactorRule(operands=(source,), results=(names,), whole=whole, linear=_FIRST, sizes=(Size(arg=1, name="input_sizes"),))
+
+
+def _along_dim(at: int) -> Callable[[Op, Types], FactorRule]:
+    """Joins and cuts along one dim (argument ``at``), which must be whole; the others are factors."""
+
+    def rule(op: Op, types: Types) -> FactorRule:
+        names = labels(len(shape_of(op, types, 0)))
+        dim = dim_of(op, at, "dim", 0, len(names))
+        joint = (frozenset(range(len(op.inputs))),)
+        return FactorRule(
+            operands=(names,) * len(op.inputs), results=(names,) * len(op.outputs), whole=frozenset({names[dim]}), linear=joint
+        )
+
+    return rule
+
+
+def _stack(op: Op, types: Types) -> FactorRule:
+    names = labels(len(shape_of(op, types, 0)))
+    dim = dim_of(op, 1, "dim", 0, len(names) + 1)
+    result = (*names[:dim], "", *names[dim:])
+    joint = (frozenset(range(len(op.inputs))),)
+    return FactorRule(operands=(names,) * len(op.inputs), results=(result,), linear=joint)
+
+
+def _pad(op: Op, types: Types) -> FactorRule:
+    """x, pad (pairs from the last dim), value: a padded dim must be whole; padding with zeros is linear."""
+    names = labels(len(shape_of(op, types, 0)))
+    pad = argument(op, 1, "pad")
+    assert isinstance(pad, tuple)
+    padded = frozenset(names[-1 - k // 2] for k, amount in enumerate(pad) if amount != 0)
+    zero = argument(op, 2, "value", 0) == 0
+    return FactorRule(operands=(names,), results=(names,), whole=padded, linear=_FIRST if zero else ())
+
+
+def _copy(op: Op, types: Types) -> FactorRule:
+    """target, source: the source broadcasts into the target, whose elements are not read."""
+    names = labels(len(result_shape(op, types)))
+    source = broadcast_factors(shape_of(op, types, 1), result_shape(op, types), names)
+    return FactorRule(operands=(names, source), results=(names,), linear=(frozenset({1}), frozenset({0, 1})), unread=frozenset({0}))
+
+
+def _insert(op: Op, types: Types) -> FactorRule:
+    """slice_scatter(x, src, dim, ...): dim is whole."""
+    names = labels(len(shape_of(op, types, 0)))
+    dim = dim_of(op, 2, "dim", 0, len(names))
+    return FactorRule(operands=(names, names), results=(names,), whole=frozenset({names[dim]}), linear=(frozenset({0, 1}),))
+
+
+def _insert_one(op: Op, types: Types) -> FactorRule:
+    """select_scatter(x, src, dim, index): dim is whole, src has it not."""
+    names = labels(len(shape_of(op, types, 0)))
+    dim = dim_of(op, 2, "dim", 0, len(names))
+    source = (*names[:dim], *names[dim + 1 :])
+    return FactorRule(operands=(names, source), results=(names,), whole=frozenset({names[dim]}), linear=(frozenset({0, 1}),))
+
+
+def _alias(rule: Callable[[Op, Types], FactorRule]) -> OpSpec:
+    return OpSpec(rule=rule, kind=Kind.VIEW, flop=no_flop)
+
+
+TABLE: dict[str, OpSpec] = {
+    "aten.view.default": _alias(_view),
+    "aten._unsafe_view.default": _alias(_view),
+    "aten.reshape.default": _alias(_view),
+    "aten.expand.default": _alias(_expand),
+    "aten.t.default": _alias(_moved(_t)),
+    "aten.transpose.int": _alias(_moved(_transpose)),
+    "aten.permute.default": _alias(_moved(_permute)),
+    "aten.unsqueeze.default": _alias(_moved(_unsqueeze)),
+    "aten.select.int": _alias(_moved(_select)),
+    "aten.unbind.int": _alias(_moved(_select)),
+    "aten.squeeze.default": _alias(_squeeze),
+    "aten.squeeze.dim": _alias(_squeeze),
+    "aten.squeeze.dims": _alias(_squeeze),
+    "aten.alias.default": _alias(_same),
+    "aten.detach.default": _alias(_same),
+    "aten.slice.Tensor": _alias(_slice),
+    "aten.split.Tensor": _alias(_along_dim(2)),
+    "aten.split_with_sizes.default": _alias(_along_dim(2)),
+    "aten.cat.default": OpSpec(rule=_along_dim(1), flop=no_flop),
+    "aten.stack.default": OpSpec(rule=_stack, flop=no_flop),
+    "aten.constant_pad_nd.default": OpSpec(rule=_pad, flop=no_flop),
+    "aten.copy.default": OpSpec(rule=_copy, flop=no_flop),
+    "aten.slice_scatter.default": OpSpec(rule=_insert, flop=no_flop),
+    "aten.select_scatter.default": OpSpec(rule=_insert_one, flop=no_flop),
+    "aten.slice_backward.default": OpSpec(rule=_slice_backward, flop=no_flop),
+    "aten.select_backward.default": OpSpec(rule=_select_backward, flop=no_flop),
+}

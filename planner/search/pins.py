@@ -1,0 +1,72 @@
+"""Pins: the user's word on how a tensor lies, by name pattern; the rest is searched around it.
+
+    h.*.mlp.c_fc.weight=S(1)      a parameter          input.0=S(0)        a batch input
+    *:exp_avg=S(0)                optimizer state      input.*=S(0),B      on a mesh of two axes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from planner.ir.errors import InvalidPlan, Unsupported
+from planner.ir.graph import LogicalGraph
+from planner.ir.sbp import NdSbp
+
+__all__ = ["Pin", "parse_pins", "pinned_inputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    pattern: str
+    sbp: NdSbp
+
+    def __str__(self) -> str:
+        return f"{self.pattern}={self.sbp}"
+
+
+def parse_pins(texts: Iterable[str]) -> tuple[Pin, ...]:
+    """Raises Unsupported for a text that is not PATTERN=SBP."""
+    pins = []
+    for text in texts:
+        pattern, equals, sbp = text.partition("=")
+        if not equals or not pattern:
+            raise Unsupported(f"pin {text!r}: write PATTERN=SBP, for example 'h.*.mlp.c_fc.weight=S(0)' or 'input.0=S(0)'")
+        try:
+            pins.append(Pin(pattern, NdSbp.parse(sbp)))
+        except InvalidPlan as error:
+            raise Unsupported(f"pin {text!r}: {error}") from error
+    return tuple(pins)
+
+
+def pinned_inputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...]) -> Mapping[str, NdSbp]:
+    """Value of each pinned graph input -> its NdSbp; a later pin that says something else about the same tensor is a contradiction.
+
+    Raises:
+        Unsupported: a pin that names nothing, has another number of axes, cuts unevenly, or contradicts another.
+    """
+    found: dict[str, tuple[Pin, NdSbp]] = {}
+    for pin in pins:
+        named = [i for i in graph.inputs if fnmatchcase(i.name, pin.pattern)]
+        if not named:
+            some = ", ".join(sorted(i.name for i in graph.inputs)[:8])
+            raise Unsupported(f"pin {pin} names no parameter, state or input of the model; names are like {some} ...")
+        if len(pin.sbp) != len(mesh):
+            raise Unsupported(f"pin {pin} has {len(pin.sbp)} entries, the mesh {'x'.join(map(str, mesh))} has {len(mesh)} axes; write one per axis")
+        if pin.sbp.has_partial:
+            raise Unsupported(f"pin {pin}: what enters the graph is a value, not a part of a sum; use S(d) or B")
+        for graph_input in named:
+            logical = graph.values[graph_input.value]
+            if graph_input.name.endswith(":step"):
+                continue  # the 0-d step counter of an optimizer is always whole
+            if not pin.sbp.splits_evenly(logical.shape, mesh):
+                raise Unsupported(
+                    f"pin {pin}: {graph_input.name} has shape {logical.shape}, which does not split evenly on mesh {'x'.join(map(str, mesh))}; "
+                    f"choose another dim or narrow the pattern"
+                )
+            earlier = found.get(graph_input.value)
+            if earlier is not None and earlier[1] != pin.sbp:
+                raise Unsupported(f"pins {earlier[0]} and {pin} contradict each other on {graph_input.name}; keep one of them")
+            found[graph_input.value] = (pin, pin.sbp)
+    return {value: sbp for value, (_, sbp) in found.items()}

@@ -1,0 +1,87 @@
+"""Op -> stage.  Forward ops are cut along the trace order, so data never flows backwards; everything else follows its forward op."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from planner.ir.errors import Unsupported
+from planner.ir.graph import LogicalGraph, Op, Role
+from planner.opset import flop
+
+__all__ = ["assign_stages"]
+
+
+def assign_stages(graph: LogicalGraph, num_stages: int, cuts: Sequence[str] = ()) -> Mapping[str, int]:
+    """Stage of every op.
+
+    Args:
+        num_stages: how many stages.
+        cuts: module paths; each begins the next stage at its first forward op.  Empty: cuts of even forward flop.
+
+    Raises:
+        Unsupported: more stages than can be filled, a cut that names no module, or cuts out of order.
+    """
+    forward = [op for op in graph.ops if op.role is Role.FORWARD]
+    borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages)
+    stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
+    producers = graph.producers()
+    home = _parameter_homes(graph, forward, stage)
+    for op in graph.ops:
+        if op.role is Role.BACKWARD:
+            if op.forward_of not in stage:
+                raise Unsupported(f"{op.where()} does not say which forward op it belongs to, so it cannot be placed on a stage")
+            stage[op.id] = stage[op.forward_of]
+        elif op.role is Role.ACCUMULATE:
+            made_by = producers.get(op.inputs[0])
+            stage[op.id] = stage[made_by.id] if made_by is not None else num_stages - 1
+        elif op.role is Role.UPDATE:
+            stage[op.id] = next((home[value] for value in op.inputs if value in home), 0)
+    return stage
+
+
+def _even_borders(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> list[int]:
+    """Places in trace order where the running forward flop crosses k/num_stages of the total."""
+    work = list(accumulate(flop(op, {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}) for op in forward))
+    if num_stages > len(forward):
+        raise Unsupported(f"{num_stages} stages for {len(forward)} forward ops; use fewer stages")
+    borders = [bisect_right(work, work[-1] * k / num_stages) for k in range(1, num_stages)]
+    return [_module_border(forward, border) for border in borders]
+
+
+def _module_border(forward: Sequence[Op], border: int) -> int:
+    """Move a border to the nearest change of the numbered block (h.3 -> h.4) if one is near, so that only the block's output crosses."""
+
+    def block(op: Op) -> str:
+        parts = op.module.split(".")
+        digits = [i for i, part in enumerate(parts) if part.isdigit()]
+        return ".".join(parts[: digits[0] + 1]) if digits else op.module
+
+    changes = [i for i in range(1, len(forward)) if block(forward[i]) != block(forward[i - 1]) and any(c.isdigit() for c in block(forward[i]))]
+    near = [i for i in changes if abs(i - border) <= len(forward) // 4]
+    return min(near, key=lambda i: abs(i - border)) if near else border
+
+
+def _borders_at(forward: Sequence[Op], cuts: Sequence[str], num_stages: int) -> list[int]:
+    if len(cuts) != num_stages - 1:
+        raise Unsupported(f"{len(cuts)} cuts make {len(cuts) + 1} stages, but {num_stages} stages were asked for")
+    borders = []
+    for cut in cuts:
+        inside = [i for i, op in enumerate(forward) if op.module == cut or op.module.startswith(cut + ".")]
+        if not inside:
+            modules = sorted({op.module for op in forward if op.module})
+            raise Unsupported(f"cut at module {cut!r}: no forward op belongs to it; modules are {', '.join(modules[:12])} ...")
+        borders.append(inside[0])
+    if borders != sorted(set(borders)) or borders[0] == 0:
+        raise Unsupported(f"cuts {list(cuts)} stand at ops {borders}; each stage must begin after the one before it")
+    return borders
+
+
+def _parameter_homes(graph: LogicalGraph, forward: Sequence[Op], stage: Mapping[str, int]) -> dict[str, int]:
+    """A parameter (and its optimizer state) lives on the stage of its first forward reader."""
+    readers: dict[str, int] = {}
+    for op in forward:
+        for value in op.inputs:
+            readers.setdefault(value, stage[op.id])
+    return {i.value: readers.get(i.value, 0) for i in graph.inputs if i.kind.is_state and i.value in readers}

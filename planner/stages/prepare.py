@@ -1,0 +1,131 @@
+"""Passes between the traced graph and the search, so that nothing needless crosses a border.
+
+1. Views and creations are cheap: each (stage, role) that needs one makes its own, and the base crosses instead (no view of a parameter is
+   ever kept as an activation, no alias is counted as bytes twice).
+2. Gradients of a parameter that several stages read are accumulated where they arise, and meet once per step instead of once per
+   micro-batch:  acc(a + b) = acc(a) + acc(b).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from planner.ir.graph import LogicalGraph, Op, Ref, Role
+from planner.opset import is_creation, is_view
+
+__all__ = ["Staged", "prepare", "region_of"]
+
+Region = tuple[int, Role]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A graph whose ops know their stage."""
+
+    graph: LogicalGraph
+    stage: Mapping[str, int]
+    num_stages: int
+
+    def home(self, value: str) -> int:
+        """The stage on which a state input lives: that of the op that updates it, else of its first reader."""
+        new = self.graph.updates.get(value)
+        for op in self.graph.ops:
+            if (new is not None and new in op.outputs) or (new is None and value in op.inputs):
+                return self.stage[op.id]
+        return 0
+
+
+def region_of(op: Op, stage: Mapping[str, int], producers: Mapping[str, Op]) -> Region:
+    """(stage, role); an accumulate op belongs to the role of what it accumulates."""
+    if op.role is Role.ACCUMULATE:
+        made_by = producers.get(op.inputs[0])
+        return stage[op.id], made_by.role if made_by is not None and made_by.role.per_micro_batch else Role.BACKWARD
+    return stage[op.id], op.role
+
+
+def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int) -> Staged:
+    """Run the passes; the meaning of the graph does not change."""
+    staged = _split_accumulates(graph, dict(stage))
+    return Staged(*_clone_cheap(*staged), num_stages)
+
+
+def _split_accumulates(graph: LogicalGraph, stage: dict[str, int]) -> tuple[LogicalGraph, dict[str, int]]:
+    producers, consumers = graph.producers(), graph.consumers()
+    values = dict(graph.values)
+    ops: list[Op] = []
+    dropped: set[str] = set()
+    for op in graph.ops:
+        adder = producers.get(op.inputs[0]) if op.role is Role.ACCUMULATE else None
+        if adder is None or adder.target != "aten.add.Tensor" or len(adder.inputs) != 2 or adder.kwargs or len(consumers[op.inputs[0]]) != 1:
+            ops.append(op)
+            continue
+        made_by = [producers.get(value) for value in adder.inputs]
+        if None in made_by or len({stage[m.id] for m in made_by if m is not None}) == 1:
+            ops.append(op)
+            continue
+        dropped.add(adder.id)
+        (result,) = op.outputs
+        assert result is not None
+        parts = []
+        for number, (value, maker) in enumerate(zip(adder.inputs, made_by, strict=True)):
+            assert maker is not None
+            part = f"{result}.{number}"
+            values[part] = values[value]
+            parts.append(part)
+            ops.append(replace(op, id=f"{op.id}.{number}", args=(Ref(value),), outputs=(part,)))
+            stage[f"{op.id}.{number}"] = stage[maker.id]
+        home = next((stage[r.id] for r in consumers[result]), stage[adder.id])
+        ops.append(replace(adder, id=f"{op.id}.sum", args=tuple(Ref(p) for p in parts), outputs=(result,), role=Role.UPDATE))
+        stage[f"{op.id}.sum"] = home
+    kept = tuple(op for op in ops if op.id not in dropped)
+    used = {v for op in kept for v in (*op.inputs, *op.outputs) if v} | {i.value for i in graph.inputs}
+    return replace(graph, ops=kept, values={v: t for v, t in values.items() if v in used}), stage
+
+
+def _clone_cheap(graph: LogicalGraph, stage: dict[str, int]) -> tuple[LogicalGraph, dict[str, int]]:
+    producers = graph.producers()
+    regions = {op.id: region_of(op, stage, producers) for op in graph.ops}
+    wanted: dict[str, dict[Region, None]] = {}  # value -> regions that read it, filled from the back
+    keep = {graph.loss, graph.mean_loss, *graph.gradients.values(), *graph.updates.values()}
+    values = dict(graph.values)
+    out: list[Op] = []
+    for op in reversed(graph.ops):
+        here = regions[op.id]
+        readers = {region: None for value in op.outputs if value for region in wanted.get(value, {})}
+        cheap = (is_view(op) or is_creation(op)) and not any(value in keep for value in op.outputs)
+        homes = list(readers) if cheap else [here]
+        for region in homes:
+            clone = op if region == here else _clone(op, region, values, stage)
+            out.append(clone)
+            for value in op.inputs:
+                wanted.setdefault(value, {})[region] = None
+    out.reverse()
+    cloned = {value: None for op in out for value in op.outputs if value}
+    renamed = []
+    for op in out:
+        region = _region_from_id(op, regions, stage)
+        names = {value: alias for value in op.inputs if (alias := _alias(value, region)) in cloned}
+        renamed.append(op.renamed(names))
+    used = {v for op in renamed for v in (*op.inputs, *op.outputs) if v} | {i.value for i in graph.inputs}
+    trimmed = replace(graph, ops=tuple(renamed), values={v: t for v, t in values.items() if v in used})
+    trimmed.verify()
+    return trimmed, {op.id: stage[op.id] for op in renamed}
+
+
+def _alias(value: str, region: Region) -> str:
+    return f"{value}~{region[0]}{region[1].value[0]}"
+
+
+def _clone(op: Op, region: Region, values: dict[str, object], stage: dict[str, int]) -> Op:  # type: ignore[type-arg]
+    outputs = tuple(_alias(v, region) if v else None for v in op.outputs)
+    for old, new in zip(op.outputs, outputs, strict=True):
+        if old and new:
+            values[new] = values[old]
+    clone = replace(op, id=_alias(op.id, region), outputs=outputs, role=region[1])
+    stage[clone.id] = region[0]
+    return clone
+
+
+def _region_from_id(op: Op, regions: Mapping[str, Region], stage: Mapping[str, int]) -> Region:
+    return regions.get(op.id, (stage[op.id], op.role))

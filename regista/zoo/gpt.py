@@ -1,0 +1,139 @@
+"""A GPT-2 style decoder with weights as nn.Linear stores them, (out, in), and attention written out as matrix products.
+
+    x = wte(ids) + wpe(positions);   x += attn(ln_1(x));   x += mlp(ln_2(x));   logits = lm_head(ln_f(x))       [Radford et al. 2019]
+
+The query, key and value projections are separate matrices: a column split of each is a split over heads (SBP S(0) of the weight).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.frontend import Program
+from planner.ir.errors import InvalidProgram
+from regista.zoo.seeded import seeded_data, seeded_module
+
+__all__ = ["GPT", "gpt"]
+
+
+class Attention(nn.Module):
+    mask: Tensor
+
+    def __init__(self, width: int, heads: int, seq: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(width, width)
+        self.k = nn.Linear(width, width)
+        self.v = nn.Linear(width, width)
+        self.c_proj = nn.Linear(width, width)
+        self.register_buffer("mask", torch.ones(seq, seq, dtype=torch.bool).triu(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time, width = x.shape
+
+        def by_head(projected: Tensor) -> Tensor:
+            return projected.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
+
+        q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
+        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
+        weights = F.softmax(scores.masked_fill(self.mask[:time, :time], float("-inf")), dim=-1)
+        out: Tensor = self.c_proj((weights @ v).transpose(1, 2).reshape(batch, time, width))
+        return out
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.c_proj = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, seq: int) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = Attention(width, heads, seq)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = FeedForward(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+class GPT(nn.Module):
+    """Token ids (batch, time) -> logits (batch, time, vocab)."""
+
+    def __init__(self, layers: int, width: int, heads: int, vocab: int, seq: int, tied: bool) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(vocab, width)
+        self.wpe = nn.Embedding(seq, width)
+        self.h = nn.ModuleList(Block(width, heads, seq) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+        self.lm_head = nn.Linear(width, vocab, bias=False)
+        self.apply(_initialise)
+        if tied:
+            self.lm_head.weight = self.wte.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        x: Tensor = self.wte(ids) + self.wpe(positions)
+        for block in self.h:
+            x = block(x)
+        logits: Tensor = self.lm_head(self.ln_f(x))
+        return logits
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def next_token_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean cross-entropy over all (batch * time) tokens."""
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), target.view(-1))
+
+
+def gpt(
+    layers: int = 4,
+    width: int = 256,
+    heads: int = 8,
+    vocab: int = 2048,
+    batch: int = 8,
+    seq: int = 128,
+    tied: int = 1,
+    optimizer: str = "adamw",
+    seed: int = 0,
+) -> Program:
+    """A GPT-2 style language model on random tokens.
+
+    Args:
+        layers, width, heads, vocab: the architecture; heads must divide width.
+        batch, seq: global batch and tokens per sample.
+        tied: 1 shares the embedding with the head, 0 does not.
+        optimizer: "sgd" or "adamw".
+
+    Raises:
+        InvalidProgram: heads does not divide width.
+    """
+    if width % heads:
+        raise InvalidProgram(f"gpt: {heads} heads do not divide a width of {width}")
+    module = seeded_module(lambda: GPT(layers, width, heads, vocab, seq, bool(tied)), seed)
+
+    def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
+        tokens = torch.randint(0, vocab, (batch, seq + 1), generator=generator)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    data = seeded_data(draw, seed)
+    return Program(module, data(0), next_token_loss, optimizer, name="gpt", data=data, seed=seed)

@@ -1,0 +1,232 @@
+"""The discrete-event performer: every stream of every rank is a SimPy process that steps the actors of planner.ir.actor.
+
+    t:  acts end, messages arrive            (any number of events at t)
+        -- all of t's messages are in --     ("settled", once per instant)
+        every idle stream chooses one actor that can fire, and starts it
+
+Choosing only after an instant has settled makes the trace independent of the order in which simultaneous events happen to be processed.
+
+Messages (SEMANTICS 3.3, 3.4): zero latency on a rank, ``cost.message_s(src, dst)`` between ranks.
+Collectives (SEMANTICS 3.10): see simulator.rendezvous.   Memory (SEMANTICS 5, law 5): see simulator.memory.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Generator, Iterable
+from typing import cast
+
+import simpy
+from simpy.events import EventPriority
+
+from planner.ir.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
+from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
+from planner.ir.liveness import explain_wait
+from planner.ir.plan import Plan
+from planner.ir.protocols import CostModel
+from planner.ir.trace import Act, Source, Trace
+from simulator.memory import Ledger
+from simulator.rendezvous import Meeting, explain_meetings, partners
+
+__all__ = ["simulate"]
+
+_SETTLED = EventPriority(2)
+"""SimPy priority of the end of an instant: after URGENT (0) and NORMAL (1) events of the same time."""
+
+
+class _Settled(simpy.Event):
+    """Fires at the present time, after everything else that happens at it."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        super().__init__(env)
+        self._ok = True
+        self._value = None
+        env.schedule(self, priority=_SETTLED)
+
+
+class _Lane:
+    """One stream of one rank.  ``gate.members`` is narrowed to the actors that can fire, in Plan order: once ready, an actor stays ready."""
+
+    __slots__ = ("gate", "left", "number", "wake")
+
+    def __init__(self, number: int, gate: StreamGate) -> None:
+        self.number = number
+        self.gate = gate
+        self.left = sum(actor.total_acts for actor in gate.members)
+        self.wake: simpy.Event | None = None
+        gate.members = []
+
+
+class _Game:
+    """The whole token game: mutable, used once."""
+
+    def __init__(self, plan: Plan, cost: CostModel, steps: int) -> None:
+        self.plan, self.cost = plan, cost
+        self.env = simpy.Environment()
+        self.actors, self.gates = build_actors(plan, steps)
+        self.place = {actor_id: number for number, actor_id in enumerate(self.actors)}
+        self.lanes = {key: _Lane(number, gate) for number, (key, gate) in enumerate(self.gates.items())}
+        self.lane_of = {actor.id: self.lanes[actor.task.stream, actor.rank] for actor in self.actors.values()}
+        self.ready_s: dict[ActorId, float] = {}
+        self.stirred: dict[int, _Lane] = {}
+        self.meetings: dict[tuple[str, tuple[int, ...], int], Meeting] = {}
+        self.partners: dict[ActorId, tuple[int, ...]] = {}
+        self.ledger = Ledger(plan, self.actors.values())
+        self.acts: list[tuple[float, float, int, int, Act]] = []
+        self.price_s: dict[ActorId, float] = {}
+        self.latency_s: dict[tuple[int, int], float] = {}
+        for actor in self.actors.values():
+            self.price_s[actor.id] = _time(cost.act_s(plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
+            self.partners[actor.id] = partners(plan, actor)
+            self._note_ready(actor)
+        for lane in self.lanes.values():
+            self.env.process(self._perform(lane))
+
+    def run(self) -> None:
+        self.env.run()
+        if all(actor.done for actor in self.actors.values()):
+            return
+        if self.meetings:
+            raise DeadLock(explain_meetings(self.plan, self.actors, self.gates, tuple(self.meetings.values())))
+        raise DeadLock(explain_wait(self.plan, self.actors, self.gates))
+
+    def _perform(self, lane: _Lane) -> Generator[simpy.Event, object, None]:
+        gate, env = lane.gate, self.env
+        while lane.left:
+            actor = gate.choose()
+            if actor is None:
+                lane.wake = env.event()
+                yield lane.wake
+                lane.wake = None
+                continue
+            ready_s = self.ready_s.pop(actor.id)
+            gate.members.remove(actor)
+            number = gate.start(actor)
+            self.ledger.begin(actor)
+            duration_s = self.price_s[actor.id]
+            if group := self.partners[actor.id]:
+                meeting = self._meet(actor, group, number)
+                yield meeting.complete
+                duration_s = max(self.price_s[actor.task.id, rank] for rank in group)
+            start_s = env.now
+            yield env.timeout(duration_s)
+            gate.finish()
+            lane.left -= 1
+            act = Act(actor.task.id, actor.rank, number, ready_s, start_s, env.now)
+            self.acts.append((start_s, env.now, self.place[actor.id], number, act))
+            messages = actor.end()
+            self.ledger.end(actor)
+            self._send(actor.rank, messages)
+            self._note_ready(actor)
+            if lane.left:
+                lane.wake = env.event()
+                if gate.members:
+                    self._stir(lane)
+                yield lane.wake
+                lane.wake = None
+
+    def _meet(self, actor: Actor, group: tuple[int, ...], number: int) -> Meeting:
+        """Join the collective; the last one to arrive lets everybody go."""
+        key = actor.task.id, group, number
+        meeting = self.meetings.setdefault(key, Meeting(actor.task.id, number, group, self.env.event()))
+        meeting.present.append(actor.rank)
+        if len(meeting.present) == len(group):
+            del self.meetings[key]
+            meeting.complete.succeed()
+        return meeting
+
+    def _send(self, rank: int, messages: Iterable[Message]) -> None:
+        remote: dict[int, list[Message]] = {}
+        for message in messages:
+            if message.receiver[1] == rank:
+                self._receive(message)
+            else:
+                remote.setdefault(message.receiver[1], []).append(message)
+        for target, bundle in remote.items():
+            if (rank, target) not in self.latency_s:
+                latency_s = _time(self.cost.message_s(rank, target), f"a message from rank {rank} to rank {target}")
+                self.latency_s[rank, target] = latency_s
+            travel = self.env.timeout(self.latency_s[rank, target], bundle)
+            assert travel.callbacks is not None
+            travel.callbacks.append(self._arrive)
+
+    def _arrive(self, travel: simpy.Event) -> None:
+        for message in cast(list[Message], travel.value):
+            self._receive(message)
+
+    def _receive(self, message: Message) -> None:
+        actor = self.actors[message.receiver]
+        actor.receive(message)
+        if message.kind is MessageKind.ACK:
+            self.ledger.acknowledged(actor, message)
+        self._note_ready(actor)
+
+    def _note_ready(self, actor: Actor) -> None:
+        """Put the actor among its stream's candidates as soon as it can fire."""
+        if actor.busy or actor.id in self.ready_s or not actor.can_fire():
+            return
+        self.ready_s[actor.id] = self.env.now
+        lane = self.lane_of[actor.id]
+        insort(lane.gate.members, actor, key=lambda a: self.place[a.id])
+        self._stir(lane)
+
+    def _stir(self, lane: _Lane) -> None:
+        """This stream may have something to choose once the instant has settled."""
+        if lane.gate.running is not None:
+            return
+        if not self.stirred:
+            callbacks = _Settled(self.env).callbacks
+            assert callbacks is not None
+            callbacks.append(self._settle)
+        self.stirred[lane.number] = lane
+
+    def _settle(self, _: simpy.Event) -> None:
+        stirred, self.stirred = self.stirred, {}
+        for number in sorted(stirred):
+            wake = stirred[number].wake
+            if wake is not None and not wake.triggered:
+                wake.succeed()
+
+
+def _time(duration_s: float, what: str) -> float:
+    if not (math.isfinite(duration_s) and duration_s >= 0):
+        raise InvalidCluster(f"the cost model says that {what} takes {duration_s} s; times must be finite and >= 0, calibrate again")
+    return float(duration_s)
+
+
+def simulate(plan: Plan, cost: CostModel, *, steps: int = 4, max_acts: int | None = None) -> Trace:
+    """Perform ``steps`` steps of a Plan on the clock of a cost model.
+
+    Args:
+        plan: a verified Plan.
+        cost: seconds per act and per message; asked once per task and rank.
+        steps: training steps; the fill of the pipeline is part of the first.
+        max_acts: refuse a game of more acts than this (all ranks, all steps); None: no limit.
+
+    Returns:
+        A SIM trace, acts sorted by start; peak_bytes per rank: state + blocks between first write and last ack + running workspaces.
+
+    Raises:
+        InvalidPlan: steps < 1.   Unsupported: more than max_acts acts.   InvalidCluster: a price that is negative or not finite.
+        DeadLock: some act can never start (SEMANTICS 4.1); the message names the cycle.
+
+    Source: SEMANTICS 3, oneflow.md 1.1 and 1.2.
+    """
+    if steps < 1:
+        raise InvalidPlan(f"steps = {steps}; a simulation performs at least 1 step")
+    total = steps * sum(task.acts * len(plan.ranks_of(task)) for task in plan.tasks)
+    if max_acts is not None and total > max_acts:
+        raise Unsupported(f"{steps} steps of this plan are {total} acts, more than max_acts = {max_acts}; simulate fewer steps or raise max_acts")
+    game = _Game(plan, cost, steps)
+    game.run()
+    game.acts.sort(key=lambda entry: entry[:4])
+    return Trace(
+        source=Source.SIM,
+        performer="simulator",
+        plan_id=plan.plan_id,
+        steps=steps,
+        acts=tuple(act for *_, act in game.acts),
+        peak_bytes=game.ledger.peaks(),
+        about={"cost_model": cost.id, "engine": f"simpy {simpy.__version__}"},
+    )

@@ -1,0 +1,62 @@
+"""The oracle: plain eager training on one device, with gradient accumulation over the same slices."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from planner.frontend import SGD, AdamW, Program
+
+__all__ = ["Outcome", "train_eagerly"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """losses: the mean loss of each step; gradients: of the last step, by parameter name; the rest: after the last step."""
+
+    losses: tuple[float, ...]
+    gradients_of_last_step: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+
+def torch_optimizer(program: Program, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    match program.optimizer:
+        case SGD(lr, momentum, weight_decay, nesterov):
+            return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, foreach=False)
+        case AdamW(lr, betas, eps, weight_decay):
+            return torch.optim.AdamW(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, foreach=False)
+
+
+def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:
+    """Train a deep copy of the program's module; the program is left as it is.
+
+    Args:
+        micro_batches: slices per step; each loss is divided by it before backward.
+        steps: number of optimizer steps, on program.batch(0), program.batch(1), ...
+    """
+    module = copy.deepcopy(program.module)
+    optimizer = torch_optimizer(program, [p for p in module.parameters() if p.requires_grad])
+    losses: list[float] = []
+    for step in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for index in range(micro_batches):
+            inputs = program.micro_batch(program.batch(step), micro_batches, index)
+            split = len(inputs) - program.num_targets
+            output = module(*inputs[:split])
+            loss = output if program.loss is None else program.loss(output, *inputs[split:])
+            assert isinstance(loss, Tensor)
+            (loss / micro_batches).backward()
+            total += loss.item() / micro_batches
+        losses.append(total)
+        optimizer.step()
+    return Outcome(
+        losses=tuple(losses),
+        gradients_of_last_step={n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None},
+        parameters={n: p.detach().clone() for n, p in module.named_parameters()},
+        buffers={n: b.detach().clone() for n, b in module.named_buffers()},
+    )

@@ -1,0 +1,74 @@
+"""Hypothesis strategies for random Plans on one rank: DAGs with quotas, rates, shared streams, fixed orders and state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from math import gcd
+
+from hypothesis import assume
+from hypothesis import strategies as st
+from stories import Story, TableCost
+
+from planner.ir.errors import DeadLock
+from planner.ir.liveness import play
+from planner.ir.plan import Plan, RegstKind, TaskKind
+
+
+@st.composite
+def dags(draw: st.DrawFn, *, max_tasks: int = 6, same_rate: bool = False) -> Plan:
+    """A DAG of up to ``max_tasks`` tasks; it may dead-lock (small quotas and unequal rates)."""
+    count = draw(st.integers(2, max_tasks))
+    acts = [4] * count if same_rate else draw(st.lists(st.sampled_from([1, 2, 4]), min_size=count, max_size=count))
+    lanes = draw(st.lists(st.integers(0, count - 1), min_size=count, max_size=count))
+    story = Story()
+    consumes: dict[int, dict[str, int]] = defaultdict(dict)
+    produces: dict[int, dict[str, int]] = defaultdict(dict)
+    for i in range(count):
+        readers = draw(st.sets(st.integers(i + 1, count - 1), max_size=3)) if i + 1 < count else set()
+        if not readers and i + 1 < count and i > 0:
+            continue
+        blocks = gcd(acts[i], *(acts[j] for j in readers))
+        story.regst(f"r{i}", f"t{i}", draw(st.integers(1, 3)), draw(st.sampled_from([RegstKind.DATA, RegstKind.DATA, RegstKind.CONTROL])))
+        produces[i][f"r{i}"] = acts[i] // blocks
+        for j in readers:
+            consumes[j][f"r{i}"] = acts[j] // blocks
+    if draw(st.booleans()):  # a parameter: read by the first task, replaced by the last
+        story.regst("w", f"t{count - 1}", kind=RegstKind.STATE)
+        consumes[0]["w"] = acts[0]
+        produces[count - 1]["w"] = acts[count - 1]
+    story.regst("loss", f"t{count - 1}", 2)
+    produces[count - 1]["loss"] = 1
+    for i in range(count):
+        kind = TaskKind.SOURCE if i == 0 else draw(st.sampled_from([TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.FETCH]))
+        priority = draw(st.integers(0, 2))
+        story.task(f"t{i}", consumes[i], produces[i], acts=acts[i], kind=kind, stream=f"s{lanes[i]}", priority=priority)
+    return story.freeze(micro_batches=4)
+
+
+@st.composite
+def prices(draw: st.DrawFn, plan: Plan, *, zero: bool = True) -> TableCost:
+    """Durations in binary fractions, so that sums are exact; zero durations among them."""
+    quarter = st.integers(0 if zero else 1, 12).map(lambda n: n / 4)
+    return TableCost({task.id: draw(quarter) for task in plan.tasks})
+
+
+def is_live(plan: Plan) -> bool:
+    try:
+        play(plan)
+    except DeadLock:
+        return False
+    return True
+
+
+@st.composite
+def live_dags(draw: st.DrawFn, *, fixed_order: bool = False, same_rate: bool = False) -> Plan:
+    """A live DAG; with ``fixed_order`` each stream follows the order in which one step of the token game fires."""
+    plan = draw(dags(same_rate=same_rate))
+    assume(is_live(plan))
+    if not fixed_order:
+        return plan
+    fired: dict[str, list[str]] = defaultdict(list)
+    for firing in play(plan):
+        fired[plan.task[firing.task].stream].append(firing.task)
+    return replace(plan, streams=tuple(replace(s, order=tuple(fired[s.id])) for s in plan.streams))

@@ -1,0 +1,85 @@
+"""The op set against traced steps: every op of the zoo has a rule, and its signatures hold on the traced shapes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from planner.ir.graph import LogicalGraph, Op
+from planner.ir.sbp import B, S
+from planner.ir.tensor import TensorType
+from planner.opset import flop, known_targets, localize, signatures, traffic_bytes
+from regista.zoo import ZOO
+from tests.conformance.sbp_check import Case, disagreement
+
+MODELS: dict[str, dict[str, int | str]] = {
+    "mlp": {"optimizer": "adamw"},
+    "gpt": {"batch": 8},
+    "convnet": {"batch": 8, "channels": 4, "size": 8},
+}
+
+
+@cache
+def graph(model: str) -> LogicalGraph:
+    return ZOO[model](**MODELS[model]).graph(2)
+
+
+def _value(value_type: TensorType, generator: torch.Generator) -> Tensor:
+    """Positive reals (logarithms and roots are defined), indices 0 and 1 (in range of every table)."""
+    dtype = getattr(torch, value_type.dtype.value)
+    if value_type.dtype.is_floating:
+        return (torch.rand(value_type.shape, generator=generator) + 0.1).to(dtype)
+    return torch.randint(0, 2, value_type.shape, generator=generator).to(dtype)
+
+
+def _distinct_ops(model: str) -> Iterator[tuple[Op, Case]]:
+    """One op of each target and shapes, with values drawn for its traced types."""
+    traced, seen = graph(model), set[object]()
+    generator = torch.Generator().manual_seed(0)
+    for op in traced.ops:
+        types = {v: traced.values[v] for v in (*op.inputs, *op.outputs) if v is not None}
+        key = (op.target, tuple(types.values()), len(set(op.inputs)), str([a for a in op.args if isinstance(a, int | tuple)]))
+        if key not in seen and max((t.numel for t in types.values()), default=0) <= 1 << 18:
+            seen.add(key)
+            yield op, Case(op=op, types=types, env={v: _value(types[v], generator) for v in op.inputs})
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_op_of_a_traced_step_has_a_rule(model: str) -> None:
+    assert {op.target for op in graph(model).ops} <= known_targets()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_signatures_hold_on_the_traced_shapes(model: str) -> None:
+    by_target: dict[str, list[Case]] = {}
+    for op, case in _distinct_ops(model):
+        by_target.setdefault(op.target, []).append(case)
+    rng = random.Random(0)
+    sample = [case for group in by_target.values() for case in rng.sample(group, min(3, len(group)))]
+    assert not [wrong for case in sample for s in signatures(case.op, case.types, 2) if (wrong := disagreement(case, s, 2))]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_data_parallelism_is_found_for_every_op_of_forward_and_backward(model: str) -> None:
+    """No op of a micro-batch stops the batch split: each has a signature beyond all-B, or reads and writes nothing of batch size."""
+    traced = graph(model)
+    rows = next(traced.values[i.value].shape[0] for i in traced.inputs if i.batch_dim == 0)
+    for op in traced.ops:
+        first = traced.values[op.inputs[0]] if op.inputs else None
+        if op.role.per_micro_batch and first is not None and first.ndim > 1 and first.shape[0] == rows:
+            assert any(s.inputs[0] == S(0) for s in signatures(op, traced.values, 2)), op.where()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_op_has_a_cost_and_runs_on_one_device(model: str) -> None:
+    traced = graph(model)
+    for op in traced.ops:
+        types = {v: traced.values[v] for v in (*op.inputs, *op.outputs) if v is not None}
+        assert flop(op, types) >= 0 and traffic_bytes(op, types) >= 0
+        (alone,) = signatures(op, types, 1)
+        assert set(alone.inputs) <= {B} and localize(op, alone, types, 1).target == op.target
