@@ -19,34 +19,44 @@ from planner.ir.plan import Access, Plan, RegstKind
 
 from backend.sharding import slice_part
 
-__all__ = ["Blocks", "initial_states"]
+__all__ = ["Blocks", "check_state", "initial_states"]
 
 Slot = list[Tensor | None]
 
 
-def initial_states(plan: Plan, rank: int, state: Mapping[str, Tensor]) -> dict[tuple[str, int], Tensor]:
-    """(regst, index) -> this rank's part of every state tensor that lies on it.
+def check_state(plan: Plan, state: Mapping[str, Tensor]) -> None:
+    """Refuse a state that does not fit the Plan.
 
     Raises:
         InvalidPlan: ``state`` lacks a name of the Plan, or has it in another shape or dtype.
     """
+    for entry in plan.states:
+        tensor = plan.regst[entry.regst].tensors[entry.index]
+        if entry.name not in state:
+            raise InvalidPlan(f"the plan needs state {entry.name}, which was not given; give the state of the model that the plan was made for")
+        value = state[entry.name]
+        if tuple(value.shape) != tensor.shape or str(value.dtype) != f"torch.{tensor.dtype.value}":
+            raise InvalidPlan(
+                f"state {entry.name} has shape {tuple(value.shape)} {value.dtype}, the plan was made for {tensor.shape} {tensor.dtype.value}"
+            )
+
+
+def initial_states(plan: Plan, rank: int, state: Mapping[str, Tensor]) -> dict[tuple[str, int], Tensor]:
+    """(regst, index) -> this rank's part of every state tensor that lies on it, in memory of its own.
+
+    Raises:
+        InvalidPlan: see check_state.
+    """
+    check_state(plan, state)
     found: dict[tuple[str, int], Tensor] = {}
     for entry in plan.states:
         regst = plan.regst[entry.regst]
         placement = plan.placement[regst.placement]
         if rank not in placement.ranks:
             continue
-        tensor = regst.tensors[entry.index]
-        if entry.name not in state:
-            raise InvalidPlan(f"the plan needs state {entry.name}, which was not given; give the state of the model that the plan was made for")
-        value = state[entry.name].detach()
-        if tuple(value.shape) != tensor.shape or str(value.dtype) != f"torch.{tensor.dtype.value}":
-            raise InvalidPlan(
-                f"state {entry.name} has shape {tuple(value.shape)} {value.dtype}, the plan was made for {tensor.shape} {tensor.dtype.value}"
-            )
-        part = slice_part(value, tensor.sbp, placement.mesh, placement.coordinate(rank))
-        # A part that still shares memory with the caller's tensor (or a mapped file) must not keep the whole of it alive.
-        found[entry.regst, entry.index] = part.clone() if part._base is not None or part is value else part
+        part = slice_part(state[entry.name].detach(), regst.tensors[entry.index].sbp, placement.mesh, placement.coordinate(rank))
+        # A part that shares memory with the caller's tensor (or a mapped file) would keep the whole of it alive.
+        found[entry.regst, entry.index] = part.clone()
     return found
 
 
@@ -138,6 +148,10 @@ class Blocks:
         self.bytes_now += self._size_bytes[regst]
         self.peak_bytes = max(self.peak_bytes, self.bytes_now)
 
-    def _drop(self, regst: str, slot: int) -> None:
+    def clear(self, regst: str, slot: int) -> None:
+        """Forget the content of a block that was never completed."""
         self._slots[regst][slot] = [None] * self._num_tensors[regst]
+
+    def _drop(self, regst: str, slot: int) -> None:
+        self.clear(regst, slot)
         self.bytes_now -= self._size_bytes[regst]

@@ -1,6 +1,6 @@
 """One rank's part of a run: its compiled fragments, collectives and transfer pieces, and how one act of each kind is performed.
 
-The event loop (backend.worker) decides when; this module only does it, on the executor thread of the act's stream.
+The event loop (backend.loop) decides when; this module only does it, on the executor thread of the act's stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
 from planner.ir.routes import Piece, pieces, routes
 
 from backend.blocks import Blocks
-from backend.body import Batches, loss_position, read_inputs, source_parts, write_outputs
+from backend.body import Batches, loss_position, read_inputs, settle, source_parts, write_outputs
 from backend.collectives import GroupExchange
 from backend.fragment import CompiledFragment, compile_fragment
 from backend.sharding import torch_dtype
@@ -43,8 +43,9 @@ def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.
         for ranks in dict.fromkeys(placement.axis_ranks(axis, r) for r in placement.ranks):
             if len(ranks) < 2:
                 continue
-            # gloo numbers the members by global rank; ours are numbered along the axis.
-            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), backend="gloo", sort_ranks=False)
+            # torch numbers members by global rank unless told otherwise (an argument of newer versions); ours stand in axis order.
+            order = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
+            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), backend="gloo", **order)
             if rank in ranks:
                 mine[stream, axis] = group
     return mine
@@ -61,12 +62,13 @@ class RankBody:
     """See the module's text."""
 
     def __init__(
-        self, plan: Plan, rank: int, blocks: Blocks, batches: Batches, mesh: Mesh, groups: Mapping[GroupKey, dist.ProcessGroup | None], folder: Path
+        self, plan: Plan, rank: int, blocks: Blocks, batches: Batches, groups: Mapping[GroupKey, dist.ProcessGroup | None], folder: Path
     ) -> None:
         self.plan, self.rank, self.blocks = plan, rank, blocks
         self.losses: dict[int, float] = {}
         self.captured: dict[str, list[Tensor]] | None = None
-        self._batches, self._mesh = batches, mesh
+        self._batches = batches
+        self._mesh: Mesh | None = None
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
         self._fragments: dict[str, CompiledFragment] = {
@@ -105,7 +107,13 @@ class RankBody:
         return {r for table in (self.targets, self.senders) for ranks in table.values() for r in ranks} - {self.rank}
 
     def attach(self, mesh: Mesh) -> None:
+        """Give the connections to ``peers()``."""
         self._mesh = mesh
+
+    @property
+    def _connected(self) -> Mesh:
+        assert self._mesh is not None
+        return self._mesh
 
     def perform(self, actor: Actor, number: int) -> Callable[[], None] | None:
         """Do one act.  What it returns, if anything, is to be called after the act's end was recorded."""
@@ -123,6 +131,10 @@ class RankBody:
         else:
             write_outputs(actor, self.blocks, self.compute(task, values))
         return None
+
+    def settle(self, actor: Actor) -> None:
+        """Account for the blocks of a finished act (event loop); a transfer's blocks are completed by their arrival."""
+        settle(actor, self.blocks, produced_here=actor.task.kind is not TaskKind.TRANSFER)
 
     def compute(self, task: Task, values: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
         """A fragment or a collective, without touching blocks."""
@@ -150,7 +162,7 @@ class RankBody:
                 if piece.src_rank == self.rank and piece.dst_rank == target
             ]
             if target != self.rank:
-                self._mesh.send_payload(target, index, number, [tensor_bytes(part.contiguous()) for part, _, _ in outgoing])
+                self._connected.send_payload(target, index, number, [tensor_bytes(part.contiguous()) for part, _, _ in outgoing])
                 continue
             for part, piece, write in outgoing:
                 box(self._landing(write.regst, write.index, number), piece.dst_spans).copy_(part)
@@ -158,7 +170,7 @@ class RankBody:
 
         def announce() -> None:
             for target in others:
-                self._mesh.send_done(target, index, number)
+                self._connected.send_done(target, index, number)
 
         return announce
 
@@ -175,6 +187,12 @@ class RankBody:
                 landed = torch.empty_like(target, memory_format=torch.contiguous_format)
                 receive_into(connection, tensor_bytes(landed))  # type: ignore[arg-type]
                 target.copy_(landed)
+
+    def forget(self, task: Task, number: int) -> None:
+        """Throw away what act ``number`` of a transfer brought here."""
+        for port in task.produces:
+            if self.rank in self.plan.placement[self.plan.regst[port.regst].placement].ranks:
+                self.blocks.clear(port.regst, number % self.plan.regst[port.regst].quota)
 
     def _landing(self, regst: str, index: int, number: int) -> Tensor:
         """The received tensor of act ``number``; fresh memory per block, because consumers may keep views of the last one.

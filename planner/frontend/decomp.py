@@ -199,23 +199,6 @@ def _batch_norm(
     return result.to(x.dtype), mean, invstd, running_mean, running_var
 
 
-def _batch_norm_legit(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    *results, new_mean, new_var = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    if running_mean is not None and running_var is not None and new_mean is not None and new_var is not None and training:
-        running_mean.copy_(new_mean)
-        running_var.copy_(new_var)
-    return results[0], results[1], results[2]
-
-
 def _batch_norm_no_stats(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -255,21 +238,20 @@ def _batch_norm_backward(
 
 def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
     """Op overload -> the function that replaces it while tracing."""
-    table: dict[OpOverload, Callable[..., object]] = dict(
-        get_decompositions(
-            [
-                aten.binary_cross_entropy,
-                aten.binary_cross_entropy_backward,
-                aten.binary_cross_entropy_with_logits,
-                aten.huber_loss,
-                aten.huber_loss_backward,
-                aten.smooth_l1_loss,
-                aten.smooth_l1_loss_backward,
-                aten.select_backward,
-                aten._safe_softmax,
-            ]
-        )
+    borrowed = get_decompositions(
+        [
+            aten.binary_cross_entropy,
+            aten.binary_cross_entropy_backward,
+            aten.binary_cross_entropy_with_logits,
+            aten.huber_loss,
+            aten.huber_loss_backward,
+            aten.smooth_l1_loss,
+            aten.smooth_l1_loss_backward,
+            aten.select_backward,
+            aten._safe_softmax,
+        ]
     )
+    table: dict[OpOverload, Callable[..., object]] = {op: function for op, function in borrowed.items() if isinstance(op, OpOverload)}
     table.update(
         {
             aten.copy.default: _copy,
@@ -292,8 +274,6 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.nll_loss2d_forward.default: _nll_loss_forward,
             aten.nll_loss2d_backward.default: _nll_loss_backward,
             aten._native_batch_norm_legit_functional.default: _batch_norm,
-            aten.native_batch_norm.default: _batch_norm_legit,
-            aten._native_batch_norm_legit.default: _batch_norm_legit,
             aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
             aten.native_batch_norm_backward.default: _batch_norm_backward,
         }

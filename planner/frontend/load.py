@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
@@ -94,6 +95,8 @@ def _from_file(path: Path, factory: str) -> Program:
 def _from_export(path: Path) -> Program:
     if not path.is_file():
         raise InvalidFile(f"{path} does not exist; {_FORMS}")
+    if not is_zipfile(path):
+        raise InvalidFile(f"{path} is not an exported program; write it with torch.export.save(torch.export.export(module, inputs), path)")
     try:
         exported = torch.export.load(path)
         # the guards pin every extent to the exported batch, so no micro-batch would pass them
@@ -108,9 +111,8 @@ def _from_export(path: Path) -> Program:
     if kwargs or not all(isinstance(value, Tensor) for value in args):
         raise InvalidProgram(f"{path} takes other inputs than positional tensors; export module(*tensors) -> loss")
     outputs = [spec.arg.name for spec in exported.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
-    shapes = [
-        tuple(node.meta["val"].shape) for node in exported.graph.nodes if node.name in outputs and isinstance(node.meta.get("val"), Tensor)
-    ]
+    values = [node.meta.get("val") for node in exported.graph.nodes if node.name in outputs]
+    shapes = [tuple(value.shape) for value in values if isinstance(value, Tensor)]
     if len(outputs) != 1 or shapes != [()]:
         raise InvalidProgram(f"{path} returns {len(outputs)} values of shapes {shapes}; a .pt2 must return the loss, one scalar")
     return Program(module, args, name=path.stem)

@@ -174,7 +174,8 @@ class _Lowering:
             if self._name(node) != given.value:
                 assert isinstance(node, fx.Node)
                 raise InvalidProgram(
-                    f"{where(node)} changes {given.kind.value} {given.name} in place during forward ({node.target}); compute a new tensor instead"
+                    f"{where(node)} changes {given.kind.value} {given.name} in place during forward "
+                    f"({node.target}); compute a new tensor instead"
                 )
 
     def _emit(self, node: fx.Node, target: OpOverload) -> _Value:

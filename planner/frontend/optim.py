@@ -1,7 +1,9 @@
 """Optimizers as one op per parameter: functional, so that a step is a value and not an effect.
 
-    regista.sgd    (param, grad, momentum_buffer | None, lr, momentum, weight_decay, nesterov)          -> [param', (momentum_buffer')]
-    regista.adamw  (param, grad, exp_avg, exp_avg_sq, step, lr, beta1, beta2, eps, weight_decay)        -> [param', exp_avg', exp_avg_sq', step']
+    regista.sgd    (param, grad, momentum_buffer | None, lr, momentum, weight_decay, nesterov)
+                   -> [param', momentum_buffer']        the second only with momentum
+    regista.adamw  (param, grad, exp_avg, exp_avg_sq, step, lr, beta1, beta2, eps, weight_decay)
+                   -> [param', exp_avg', exp_avg_sq', step']
 
 Both follow torch.optim's single-tensor code (foreach=False) operation by operation, so they agree to the last bits.
 """

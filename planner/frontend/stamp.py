@@ -92,7 +92,7 @@ class Stamper:
             node.meta[STAMP] = self._stamp(node)
             return node
 
-        mode.tracer.create_node = stamped  # type: ignore[method-assign, assignment]
+        mode.tracer.create_node = stamped  # type: ignore[method-assign]
 
     def _stamp(self, node: fx.Node) -> Stamp:
         if self._role is Role.FORWARD:
@@ -115,7 +115,7 @@ class Stamper:
             if grad_fn is None or grad_fn in seen:
                 continue
             seen.add(grad_fn)
-            grad_fn.register_prehook(self._announcer(grad_fn._sequence_nr()))  # type: ignore[attr-defined]
+            grad_fn.register_prehook(self._announcer(grad_fn._sequence_nr()))
             pending.extend(following for following, _ in grad_fn.next_functions)
 
     def _announcer(self, number: int) -> Callable[[object], None]:

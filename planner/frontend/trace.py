@@ -145,14 +145,14 @@ def capture(
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with mode, torch.enable_grad():
+        with untouched(module), mode, torch.enable_grad():
             # fresh fakes from shape and dtype alone: any source device, or none (meta), gives the same graph
             arguments = (
                 [torch.empty(p.shape, dtype=p.dtype).requires_grad_(p.requires_grad) for p in parameters.values()],
                 [torch.empty(b.shape, dtype=b.dtype) for b in buffers.values()],
                 [torch.empty(slice_micro_batch(t, batch_size, micro_batches, 0).shape, dtype=t.dtype) for t in batch],
             )
-            with untouched(module), stamper, sdpa_kernel(SDPBackend.MATH), device_neutral():
+            with stamper, sdpa_kernel(SDPBackend.MATH), device_neutral():
                 traced = make_fx(traced_step, decomposition_table=decomposition_table())(*arguments)
     except RegistaError:
         raise
@@ -177,6 +177,8 @@ def _explained(error: Exception, module: str) -> InvalidProgram:
             f"{where} lets a value decide what is computed ({text}): a plan needs one fixed graph; "
             "replace if/int()/item()/nonzero on tensors by torch.where or a mask"
         )
+    if "mutating a non-functional tensor" in text:
+        return InvalidProgram(f"{where} writes in place into a tensor that is no buffer of the module; register it as a buffer")
     return InvalidProgram(
         f"tracing {where} raised {type(error).__name__}: {text}; the module must run on its example inputs at micro-batch size"
     )

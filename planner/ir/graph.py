@@ -177,12 +177,10 @@ class LogicalGraph:
             for value in op.inputs:
                 if value not in known:
                     raise InvalidProgram(f"{op.where()} reads {value}, which nothing before it produces")
-            for value in op.outputs:
-                if value is None:
-                    continue
-                if value in known:
-                    raise InvalidProgram(f"{op.where()} produces {value} a second time; values are assigned once")
-                known.add(value)
+            for made in filter(None, op.outputs):
+                if made in known:
+                    raise InvalidProgram(f"{op.where()} produces {made} a second time; values are assigned once")
+                known.add(made)
         named = {self.loss, self.mean_loss, *self.gradients.values(), *self.updates.values(), *known}
         for value in named:
             if value not in known or value not in self.values:

@@ -127,9 +127,10 @@ def decode(kind: object, data: object, where: str = "") -> typing.Any:
     Raises:
         InvalidFile: naming the path, what the schema expects and what stands there.
     """
-    if kind == Arg:
-        return _decode_arg(data, where)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    # Arg names itself, and get_type_hints unrolls that once: the resolved annotation is no longer equal to Arg.
+    if origin in (typing.Union, types.UnionType) and Ref in arguments:
+        return _decode_arg(data, where)
     if origin is tuple:
         if not isinstance(data, list):
             _fail(where, "a list", data)

@@ -106,9 +106,9 @@ def check_trace(plan: Plan, trace: Trace, *, slack_s: float = 0.0) -> None:
     _check_streams(plan, trace, slack_s)
     _check_blocks(plan, trace, by_actor, slack_s)
     limit = plan.cluster.device.memory_bytes
-    for rank, peak in trace.peak_bytes.items():
+    for name, peak in trace.peak_bytes.items():
         if peak > limit:
-            raise InvalidTrace(f"law 5: rank {rank} held {peak} bytes; its device has {limit}")
+            raise InvalidTrace(f"law 5: rank {name} held {peak} bytes; its device has {limit}")
     if trace.source is Source.SIM:
         planned = device_bytes(plan)
         for name, peak in trace.peak_bytes.items():

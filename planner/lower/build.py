@@ -212,12 +212,11 @@ class _Lowering:
                     known[value, wanted] = self._bring(draft, value, wanted, value in inside, ops, known)
                 names[value] = known[value, wanted]
             ops.append(self.assignment.ops[op.id].op.renamed(names))
-            for value in op.outputs:
-                if value is not None:
-                    stage, sbp = self._native(value, draft.stage, NdSbp(()))
-                    native = self.instances.setdefault((value, stage, sbp), Instance(value, stage, sbp))
-                    self.owner[native] = task_id
-                    known[value, sbp] = value
+            for made in filter(None, op.outputs):
+                stage, sbp = self._native(made, draft.stage, NdSbp(()))
+                native = self.instances.setdefault((made, stage, sbp), Instance(made, stage, sbp))
+                self.owner[native] = task_id
+                known[made, sbp] = made
         self.fragment_ops[task_id] = ops
 
     def _bring(self, draft: _Draft, value: str, wanted: NdSbp, inside: bool, ops: list[Op], known: dict[tuple[str, NdSbp], str]) -> str:
@@ -298,8 +297,7 @@ class _Lowering:
             key = (made_by, root.stage, instance.moves, self._per_step(root.value), tuple(sorted(readers[instance])), instance in self.stored)
             groups[key].append(instance)
         counts: dict[str, int] = defaultdict(int)
-        for key in sorted(groups, key=lambda k: len(k[2])):  # type: ignore[arg-type]
-            members = groups[key]
+        for members in sorted(groups.values(), key=lambda group: len(group[0].moves)):
             move, parent = members[0].via, members[0].parent
             assert move is not None and parent is not None
             label = self._label(members[0], move)
@@ -431,7 +429,7 @@ class _Lowering:
 
     def _regsts(self, readers: Mapping[Instance, list[str]]) -> tuple[dict[str, Regst], dict[Instance, Access]]:
         """Tensors with one maker and the same readers share a Regst, so that one message speaks for all of them."""
-        groups: dict[tuple[object, ...], list[Instance]] = defaultdict(list)
+        groups: dict[tuple[RegstKind, str | None, int, tuple[str, ...], bool], list[Instance]] = defaultdict(list)
         forced = {self._gradient_instance(value) for value in self.graph.gradients.values()}
         maker_of_state = {state: self.owner[instance] for instance, state in self.stored.items()}
         for value in self.assignment.states:
@@ -459,9 +457,9 @@ class _Lowering:
             counts[base] += 1
             regsts[regst_id] = Regst(
                 id=regst_id,
-                kind=RegstKind(kind),
+                kind=kind,
                 placement=f"s{stage}",
-                producer=None if made_by is None else str(made_by),
+                producer=made_by,
                 quota=1,
                 tensors=tuple(self._placed(i) for i in members),
             )

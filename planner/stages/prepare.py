@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from planner.ir.graph import LogicalGraph, Op, Ref, Role
+from planner.ir.tensor import TensorType
 from planner.opset import is_creation, is_view
 
 __all__ = ["Staged", "prepare", "region_of"]
@@ -117,7 +118,7 @@ def _alias(value: str, region: Region) -> str:
     return f"{value}~{region[0]}{region[1].value[0]}"
 
 
-def _clone(op: Op, region: Region, values: dict[str, object], stage: dict[str, int]) -> Op:  # type: ignore[type-arg]
+def _clone(op: Op, region: Region, values: dict[str, TensorType], stage: dict[str, int]) -> Op:
     outputs = tuple(_alias(v, region) if v else None for v in op.outputs)
     for old, new in zip(op.outputs, outputs, strict=True):
         if old and new:

@@ -50,7 +50,7 @@ def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:
             output = module(*inputs[:split])
             loss = output if program.loss is None else program.loss(output, *inputs[split:])
             assert isinstance(loss, Tensor)
-            (loss / micro_batches).backward()
+            torch.autograd.backward(loss / micro_batches)
             total += loss.item() / micro_batches
         losses.append(total)
         optimizer.step()

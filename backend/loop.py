@@ -1,0 +1,296 @@
+"""One rank of a run: the event loop that owns its Actors.
+
+    reader threads --arrived, ack--> +------------+ --work--> executor thread of each stream
+                                     | event loop |
+    executor threads ---done-------> +------------+ --ack to other ranks--> control sockets
+
+The event loop is the only one that touches Actors, gates and the accounts of the blocks; executors only compute and read clocks.  A thread per
+actor would cost a wake-up of 14 us per message, a deque 0.2 us (reference/backend.md, section 3).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from planner.ir.actor import Actor, ActorId, Message, MessageKind, build_actors
+from planner.ir.errors import RegistaError, WorkerFailed
+from planner.ir.plan import Plan, TaskKind
+from planner.ir.routes import routes
+
+from backend.rank import RankBody
+from backend.record import Failure
+from backend.transport import Frame, Mesh
+
+__all__ = ["ActRow", "EventLoop", "RankFailed"]
+
+GateKey = tuple[str, int]
+ActRow = tuple[int, int, int, int, int]
+"""(task's place in the Plan, number, ready, start, end), times in ns of CLOCK_MONOTONIC, which all processes of a host share."""
+
+
+class RankFailed(Exception):
+    """Carries the Failure that ends this worker."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    actor: Actor
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    task: int
+    number: int
+    sender: int
+    time_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Acked:
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    failure: Failure
+
+
+_Event = _Done | _Arrived | _Acked | _Failed
+
+
+def ack_links(plan: Plan) -> list[Message]:
+    """Every acknowledgement that crosses ranks, in Plan order.  Both ends count the same Plan, so a place in this list says everything."""
+    found: list[Message] = []
+    for task in plan.tasks:
+        if task.kind is not TaskKind.TRANSFER:
+            continue
+        for src, targets in routes(plan, task).items():
+            for port in task.produces:
+                for consumer, _ in plan.consumers[port.regst]:
+                    found += [Message(MessageKind.ACK, port.regst, (consumer.id, dst), (task.id, src)) for dst in targets]
+    return found
+
+
+class EventLoop:
+    """Steps the Actors of one rank through ``steps`` steps."""
+
+    def __init__(self, plan: Plan, rank: int, steps: int, body: RankBody, mesh: Mesh, timeout_s: float) -> None:
+        self.plan, self.rank = plan, rank
+        self.rows: list[ActRow] = []
+        self._body, self._mesh, self._timeout_s = body, mesh, timeout_s
+        actors, gates = build_actors(plan, steps)
+        self._actors = {key: actor for key, actor in actors.items() if key[1] == rank}
+        self._gates = {key: gate for key, gate in gates.items() if key[1] == rank}
+        self._places = {task.id: place for place, task in enumerate(plan.tasks)}
+        self._links = ack_links(plan)
+        self._link_numbers = {link: number for number, link in enumerate(self._links)}
+        self._inbox: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._work: dict[GateKey, queue.SimpleQueue[tuple[Actor, int] | None]] = {}
+        self._ready_ns: dict[ActorId, int] = {}
+        # Ready actors per gate: a gate without any needs no look at its members.
+        self._waiting: dict[GateKey, int] = dict.fromkeys(self._gates, 0)
+        self._arrivals: dict[tuple[int, int], int] = {}
+        self._unfinished = len(self._actors)
+
+    def start_threads(self) -> None:
+        for key in self._gates:
+            self._work[key] = queue.SimpleQueue()
+            threading.Thread(target=self._execute, args=(self._work[key],), daemon=True, name=f"stream {key[0]}").start()
+        self._mesh.start_readers(self._on_control, self._on_data, self._on_lost)
+
+    def run(self) -> None:
+        """Until every actor of this rank has done all its acts.
+
+        Raises:
+            RankFailed: an act raised, a peer was lost, or nothing moved for timeout_s.
+        """
+        self._note_ready(self._actors.values())
+        self._dispatch(self._gates)
+        while self._unfinished:
+            try:
+                event = self._inbox.get(timeout=self._timeout_s)
+            except queue.Empty:
+                raise RankFailed(self._stalled()) from None
+            self._dispatch(self._handle(event))
+
+    def stop(self) -> None:
+        for work in self._work.values():
+            work.put(None)
+
+    def arrivals(self, task: str, senders: set[int], timeout_s: float) -> list[tuple[int, int]]:
+        """After the run: wait until a payload of ``task`` came from every sender; (sender, time in ns).
+
+        Raises:
+            RankFailed: a peer was lost, or nothing came for timeout_s.
+        """
+        found: list[tuple[int, int]] = []
+        while len(found) < len(senders):
+            try:
+                event = self._inbox.get(timeout=timeout_s)
+            except queue.Empty:
+                message = f"timing {task}: nothing came from ranks {sorted(senders)} for {timeout_s:g} s"
+                raise RankFailed(Failure(rank=self.rank, kind="stalled", message=message, task=task)) from None
+            if isinstance(event, _Failed):
+                raise RankFailed(event.failure)
+            if isinstance(event, _Arrived) and self.plan.tasks[event.task].id == task:
+                found.append((event.sender, event.time_ns))
+        return found
+
+    # Event loop thread.
+
+    def _handle(self, event: _Event) -> Iterable[GateKey]:
+        """Account for one event; returns the gates at which something may start now."""
+        match event:
+            case _Done():
+                return self._finish(event)
+            case _Acked(link):
+                message = self._links[link]
+                return self._deliver([message])
+            case _Arrived():
+                return self._deliver(self._arrive(event))
+            case _Failed(failure):
+                raise RankFailed(failure)
+
+    def _finish(self, done: _Done) -> Iterable[GateKey]:
+        actor, task = done.actor, done.actor.task
+        gate = (task.stream, self.rank)
+        self.rows.append((self._places[task.id], done.number, self._ready_ns.pop(actor.id), done.start_ns, done.end_ns))
+        self._body.settle(actor)
+        self._gates[gate].finish()
+        messages = actor.end()
+        if actor.done:
+            self._unfinished -= 1
+        if task.kind is TaskKind.TRANSFER:
+            messages = [m for m in messages if m.kind is MessageKind.ACK]
+            if self.rank in self._body.targets[task.id]:
+                messages += self._arrive(_Arrived(self._places[task.id], done.number, self.rank))
+        self._note_ready((actor,))
+        return {gate, *self._deliver(messages)}
+
+    def _arrive(self, arrived: _Arrived) -> list[Message]:
+        """READY for the consumers here; the last sender's arrival completes the block."""
+        task = self.plan.tasks[arrived.task]
+        key = arrived.task, arrived.number
+        senders = self._body.senders[task.id]
+        count = self._arrivals.get(key, 0) + 1
+        if count == len(senders):
+            self._arrivals.pop(key, None)
+            for port in task.produces:
+                self._body.blocks.complete(port.regst, arrived.number % self.plan.regst[port.regst].quota)
+        else:
+            self._arrivals[key] = count
+        sender = task.id, arrived.sender
+        return [
+            Message(MessageKind.READY, port.regst, sender, (consumer.id, self.rank))
+            for port in task.produces
+            for consumer, _ in self.plan.consumers[port.regst]
+        ]
+
+    def _deliver(self, messages: Iterable[Message]) -> set[GateKey]:
+        touched: list[Actor] = []
+        for message in messages:
+            if message.receiver[1] != self.rank:
+                self._mesh.send_control(message.receiver[1], self._link_numbers[message])
+                continue
+            actor = self._actors[message.receiver]
+            actor.receive(message)
+            touched.append(actor)
+        self._note_ready(touched)
+        return {(actor.task.stream, self.rank) for actor in touched}
+
+    def _note_ready(self, actors: Iterable[Actor]) -> None:
+        for actor in actors:
+            if actor.id not in self._ready_ns and actor.can_fire():
+                self._ready_ns[actor.id] = time.monotonic_ns()
+                self._waiting[actor.task.stream, self.rank] += 1
+
+    def _dispatch(self, gates: Iterable[GateKey]) -> None:
+        for key in gates:
+            gate = self._gates[key]
+            if self._waiting[key] and (actor := gate.choose()) is not None:
+                self._waiting[key] -= 1
+                self._work[key].put((actor, gate.start(actor)))
+
+    def _stalled(self) -> Failure:
+        lines = []
+        for actor in self._actors.values():
+            if actor.done:
+                continue
+            if actor.busy:
+                lines.append(f"{actor.task.id} act {actor.acts_begun - 1} is running and does not end")
+                continue
+            lines += [f"{actor.task.id} waits for data of regst {p.regst} from {_names(p.received, p.consumed)}" for p in actor.inputs.values() if not p.readable]
+            lines += [f"{actor.task.id} waits until {_names(p.acked, p.produced - p.quota)} frees regst {p.regst}" for p in actor.outputs.values() if not p.free]
+        shown = "; ".join(sorted(lines, key=lambda line: "is running" not in line)[:8])
+        return Failure(rank=self.rank, kind="stalled", message=f"no act ended and no message came for {self._timeout_s:g} s: {shown}")
+
+    # Executor threads.
+
+    def _execute(self, work: queue.SimpleQueue[tuple[Actor, int] | None]) -> None:
+        # The thread count of OpenMP is per thread; without this a small matmul costs 23 times as much.
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            while (item := work.get()) is not None:
+                actor, number = item
+                try:
+                    start_ns = time.monotonic_ns()
+                    announce = self._body.perform(actor, number)
+                    end_ns = time.monotonic_ns()
+                    if announce is not None:
+                        announce()
+                except BaseException as error:
+                    self._inbox.put(_Failed(self._failure(actor, number, error)))
+                    return
+                self._inbox.put(_Done(actor, number, start_ns, end_ns))
+
+    def _failure(self, actor: Actor, number: int, error: BaseException) -> Failure:
+        import traceback
+
+        text = str(error)
+        if isinstance(error, WorkerFailed) or (actor.task.kind is TaskKind.BOXING and ("onnection" in text or "reset by peer" in text)):
+            kind = "peer_lost"
+        elif actor.task.kind is TaskKind.BOXING and "imed out" in text:
+            kind = "stalled"
+        else:
+            kind = "raised"
+        name = "" if isinstance(error, RegistaError) else f"{type(error).__name__}: "
+        return Failure(
+            rank=self.rank,
+            kind=kind,
+            message=f"{name}{text}",
+            task=actor.task.id,
+            act=number,
+            micro_batch=number % actor.task.acts,
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+    # Reader threads.
+
+    def _on_control(self, peer: int, link: int) -> None:
+        self._inbox.put(_Acked(link))
+
+    def _on_data(self, peer: int, connection: object, frame: Frame, task: int, number: int) -> None:
+        if frame is Frame.PAYLOAD:
+            self._body.receive(peer, connection, self.plan.tasks[task], number)
+        else:
+            self._inbox.put(_Arrived(task, number, peer, time.monotonic_ns()))
+
+    def _on_lost(self, peer: int) -> None:
+        self._inbox.put(_Failed(Failure(rank=self.rank, kind="peer_lost", message=f"the connection to rank {peer} broke")))
+
+
+def _names(counts: dict[ActorId, int], done: int) -> str:
+    return ", ".join(f"{task} (rank {rank})" for (task, rank), count in counts.items() if count <= done)

@@ -1,0 +1,146 @@
+"""The life of one worker process: ``python -m backend.worker FOLDER``, started by torchrun.
+
+    read plan, state, batches --> same plan everywhere? --> groups, sockets --> barrier --> event loop --> [isolated timing] --> results --> barrier
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from planner.ir.errors import Mismatch, RegistaError
+from planner.ir.plan import Plan
+
+from backend.blocks import Blocks, initial_states
+from backend.isolated import time_tasks
+from backend.loop import EventLoop, RankFailed
+from backend.outcome import state_homes
+from backend.rank import RankBody, axis_groups
+from backend.record import Failure, Options, load_options, read_batches, read_plan, write_failure
+from backend.transport import Mesh
+
+__all__ = ["connect", "main", "work"]
+
+STARTUP_TIMEOUT_S = 120.0
+
+
+def connect(options: Options) -> tuple[dist.Store, int, int]:
+    """Join the run: (store prefixed with run and attempt, rank, number of ranks), default process group made.
+
+    A prefix per attempt, because addresses of a failed attempt would otherwise be found by the next one: restarts then came back 2 times in 6
+    instead of 10 in 10 [measured 2026-11-21, reference/backend.md section 7].
+    """
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    base = dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0 and not agent_has_store,
+        timeout=timedelta(seconds=STARTUP_TIMEOUT_S),
+    )
+    store = dist.PrefixStore(f"{options.run_id}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", base)
+    dist.init_process_group("gloo", store=dist.PrefixStore("gloo", store), rank=rank, world_size=ranks, timeout=timedelta(seconds=STARTUP_TIMEOUT_S))
+    return store, rank, ranks
+
+
+def _meet(store: dist.Store, name: str, rank: int, ranks: int) -> None:
+    """All ranks come here before any goes on.  Over the store, so that it works even while gloo is in use."""
+    store.set(f"{name}/{rank}", "1")
+    store.wait([f"{name}/{r}" for r in range(ranks)], timedelta(seconds=STARTUP_TIMEOUT_S))
+
+
+def _agree(store: dist.Store, plan: Plan, rank: int, ranks: int) -> None:
+    """Refuse to start unless all ranks hold the same Plan under the same torch: gloo would call a shape mismatch a dead peer.
+
+    Raises:
+        Mismatch: naming the rank that differs.
+    """
+    mine = f"plan {plan.plan_id}, torch {torch.__version__}"
+    if ranks != plan.num_ranks:
+        raise Mismatch(f"{ranks} workers were started for a plan of {plan.num_ranks} ranks")
+    store.set(f"plan/{rank}", mine)
+    for other in range(ranks):
+        theirs = store.get(f"plan/{other}").decode()
+        if theirs != mine:
+            raise Mismatch(f"rank {rank} holds {mine}, rank {other} holds {theirs}; all ranks need the same")
+
+
+def work(folder: Path, options: Options) -> None:
+    """Everything between start and exit.
+
+    Raises:
+        RankFailed: the run broke.   RegistaError: it could not start.
+    """
+    plan = read_plan(folder)
+    store, rank, ranks = connect(options)
+    (folder / f"rank{rank}.pid").write_text(str(os.getpid()))
+    _agree(store, plan, rank, ranks)
+    blocks = Blocks(plan, rank, taps=plan.gradients.values() if options.gradients else ())
+    state = torch.load(folder / "state.pt", mmap=True, weights_only=True)
+    blocks.fill_state(initial_states(plan, rank, state))
+    del state
+    body = RankBody(plan, rank, blocks, read_batches(folder), axis_groups(plan, rank, options.timeout_s), folder)
+    mesh = Mesh(rank, body.peers(), store, options.run_id, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S)
+    body.attach(mesh)
+    if options.isolated_rounds:
+        body.captured = {}
+    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s)
+    loop.start_threads()
+    # The young generation would be scanned thousands of times for acyclic tuples; what exists now stays for good.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    _meet(store, "start", rank, ranks)
+    loop.run()
+    gc.enable()
+    timings = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else {}
+    held = {(a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in _ranks(plan, a.regst)}
+    result = {
+        "acts": torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5),
+        "losses": body.losses,
+        "states": {f"{regst}\n{index}": value.clone() for (regst, index), value in held.items()},
+        "gradients": {f"{regst}\n{index}": value.clone() for (regst, index), value in blocks.tapped.items()},
+        "peak_bytes": blocks.peak_bytes,
+        "timings": timings,
+    }
+    torch.save(result, folder / f"rank{rank}.pt")
+    _meet(store, "end", rank, ranks)
+    mesh.close()
+
+
+def _ranks(plan: Plan, regst: str) -> tuple[int, ...]:
+    return plan.placement[plan.regst[regst].placement].ranks
+
+
+def main(path: str) -> int:
+    """Run one worker; returns its exit code after leaving a rank*.error.json when it failed."""
+    folder = Path(path)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        work(folder, load_options(folder))
+    except RankFailed as failed:
+        write_failure(folder, failed.failure)
+        return 1
+    except BaseException as error:
+        name = "" if isinstance(error, RegistaError) else f"{type(error).__name__}: "
+        kind = "peer_lost" if isinstance(error, dist.DistError) else "raised"
+        write_failure(folder, Failure(rank=rank, kind=kind, message=f"{name}{error}", traceback=traceback.format_exc()))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    # No clean-up on purpose: after a failure gloo's threads may wait for peers that will never answer.
+    sys.stdout.flush()
+    os._exit(code)

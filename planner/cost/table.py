@@ -1,0 +1,104 @@
+"""A measured price list: seconds per act of the tasks of a Plan, as profiled on a machine.
+
+The key of an entry is what the act does (its kind, its ops, the local tensors it reads and writes, its mesh), not the name of its task.  So a
+table also prices another Plan that is made of the same acts: other quotas, another schedule, another number of micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from planner.ir.errors import Mismatch
+from planner.ir.plan import Access, Plan, Task
+from planner.ir.text import canonical, content_id, decode, encode, load_json, save_text
+
+__all__ = ["ActPrice", "MeasuredCost", "act_key", "load_cost", "save_cost"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActPrice:
+    """Seconds of one act over ``samples`` repeats on ``ranks`` ranks; ``price_s`` is what the simulator charges.
+
+    task: the name under which it was measured, for readers.
+    """
+
+    task: str
+    price_s: float
+    min_s: float
+    p10_s: float
+    median_s: float
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCost:
+    """The CostModel of a machine that was measured (same formulas for every Plan made of the acts in the table).
+
+    acts: act key -> price.  message_latency_s: from the end of an act to the reaction of another rank.
+    act_overhead_s: what the runtime adds between two acts of a stream.
+    """
+
+    plan_id: str
+    acts: Mapping[str, ActPrice]
+    message_latency_s: float
+    act_overhead_s: float
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return f"measured-{content_id(self)}"
+
+    def message_s(self, src_rank: int, dst_rank: int) -> float:
+        return self.message_latency_s
+
+    def act_s(self, plan: Plan, task: Task, rank: int) -> float:
+        """Raises Mismatch when the table has no entry for what this task does."""
+        price = self.acts.get(_keys(plan)[task.id])
+        if price is None:
+            raise Mismatch(
+                f"the cost table (measured for plan {self.plan_id}) has no price for task {task.id} of plan {plan.plan_id}; "
+                f"measure this plan with 'regista calibrate PLAN -o COST'"
+            )
+        return price.price_s + self.act_overhead_s
+
+
+def _keys(plan: Plan) -> Mapping[str, str]:
+    """Task id -> act key, worked out once per Plan (kept on the Plan, which never changes)."""
+    found = plan.__dict__.get("_act_keys")
+    if found is None:
+        found = {task.id: act_key(plan, task) for task in plan.tasks}
+        plan.__dict__["_act_keys"] = found
+    return found  # type: ignore[no-any-return]
+
+
+def act_key(plan: Plan, task: Task) -> str:
+    """Content id of what one act of the task does."""
+    placement = plan.placement[task.placement]
+
+    def tensors(accesses: Sequence[Access]) -> list[object]:
+        found: list[object] = []
+        for access in accesses:
+            regst = plan.regst[access.regst]
+            tensor = regst.tensors[access.index]
+            local = tensor.local_type(plan.placement[regst.placement], plan.placement[regst.placement].ranks[0])
+            found.append([access.name, list(local.shape), local.dtype.value])
+        return found
+
+    filled = [port.acts_per_block for port in task.produces]
+    return content_id(
+        [task.kind.value, encode(task.body), list(placement.mesh), tensors(task.reads), tensors(task.writes), [n > 1 for n in filled]]
+    )
+
+
+def save_cost(cost: MeasuredCost, path: str) -> None:
+    save_text(path, canonical({"kind": "cost", "version": VERSION, "cost": encode(cost)}) + "\n")
+
+
+def load_cost(path: str) -> MeasuredCost:
+    """Raises InvalidFile when the file is missing, truncated or of another schema."""
+    cost = decode(MeasuredCost, load_json(path, "cost", VERSION).get("cost"), "cost")
+    assert isinstance(cost, MeasuredCost)
+    return cost
