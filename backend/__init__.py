@@ -1,0 +1,12 @@
+"""The backend: performs Plans, in one process (``perform``, the meaning) or on real ones (``run``), and measures them.
+
+It may import ``planner``, never ``simulator`` or ``regista``.
+"""
+
+from backend.launch import run
+from backend.microbench import microbench
+from backend.outcome import Outcome
+from backend.profile import Profile, profile
+from backend.reference import ReferencePerformer, perform
+
+__all__ = ["Outcome", "Profile", "ReferencePerformer", "microbench", "perform", "profile", "run"]

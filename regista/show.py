@@ -13,7 +13,7 @@ from planner.ir.units import show_bytes, show_s
 from planner.ir.verify import device_bytes
 from regista.compare import Comparison, Pair, Summary
 
-__all__ = ["MEASURED", "PREDICTED", "show_comparison", "show_plan", "show_summary"]
+__all__ = ["MEASURED", "PREDICTED", "show_comparison", "show_layouts", "show_plan", "show_summary"]
 
 PREDICTED = "predicted (sim)"
 MEASURED = "measured (run)"
@@ -142,4 +142,15 @@ def _regsts(plan: Plan) -> Table:
         size = "-" if regst.kind is RegstKind.CONTROL else show_bytes(plan.block_bytes(regst))
         cells = (regst.kind.value, escape(regst.placement), str(regst.quota), size, escape(regst.producer or "(constant)"))
         table.add_row(escape(regst.id), *cells, escape(tensors))
+    return table
+
+
+def show_layouts(plan: Plan) -> RenderableType:
+    """Where every parameter lives and how it is cut."""
+    table = Table("parameter or state", "kind", "placement", "layout", "part per device", title="layouts", title_justify="left")
+    for state in plan.states:
+        regst = plan.regst[state.regst]
+        tensor, placement = regst.tensors[state.index], plan.placement[regst.placement]
+        local = tensor.sbp.local_shape(tensor.shape, placement.mesh)
+        table.add_row(escape(state.name), state.kind.value, placement.id, str(tensor.sbp), f"{list(local)} of {list(tensor.shape)}")
     return table

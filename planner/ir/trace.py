@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from planner.ir.actor import build_actors
-from planner.ir.errors import InvalidTrace
+from planner.ir.errors import InvalidFile, InvalidTrace, Mismatch
 from planner.ir.plan import Plan
 from planner.ir.text import canonical, decode, encode, load_json, save_text
 from planner.ir.verify import device_bytes
@@ -159,12 +159,27 @@ def _check_blocks(plan: Plan, trace: Trace, by_actor: Mapping[tuple[str, int], l
                             )
 
 
-def save_trace(trace: Trace, path: str) -> None:
-    save_text(path, canonical({"kind": "trace", "version": VERSION, "trace": encode(trace)}) + "\n")
+def save_trace(plan: Plan, trace: Trace, path: str) -> None:
+    """Write a trace together with the Plan it is of, so that the file can be read, compared and drawn by itself.
+
+    Raises:
+        Mismatch: the trace is of another plan.
+    """
+    if trace.plan_id != plan.plan_id:
+        raise Mismatch(f"a trace of plan {trace.plan_id} cannot be saved with plan {plan.plan_id}")
+    save_text(path, canonical({"kind": "trace", "version": VERSION, "plan": encode(plan), "trace": encode(trace)}) + "\n")
 
 
-def load_trace(path: str) -> Trace:
-    """Raises InvalidFile when the file is missing, truncated, or of another schema."""
-    trace = decode(Trace, load_json(path, "trace", VERSION).get("trace"), "trace")
+def load_trace(path: str) -> tuple[Plan, Trace]:
+    """Read a trace and its Plan.
+
+    Raises:
+        InvalidFile: missing, truncated, of another schema, or trace and Plan do not belong together.
+    """
+    data = load_json(path, "trace", VERSION)
+    plan, trace = decode(Plan, data.get("plan"), "plan"), decode(Trace, data.get("trace"), "trace")
+    assert isinstance(plan, Plan)
     assert isinstance(trace, Trace)
-    return trace
+    if trace.plan_id != plan.plan_id:
+        raise InvalidFile(f"{path}: holds a trace of plan {trace.plan_id} beside plan {plan.plan_id}; the file was edited, write it anew")
+    return plan, trace

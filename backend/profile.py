@@ -1,0 +1,173 @@
+"""Measuring a Plan at the grain of its actors, on real processes while the peers run.
+
+Sums of per-op times are 12 to 32 % too low, whole fragments within 3 % (reference/backend.md, section 4); and a process alone on its host is
+faster than one whose neighbours share the memory bus.  So the unit is the act, and all ranks work.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from planner.ir.actor import Actor, build_actors
+from planner.ir.errors import Unsupported
+from planner.ir.plan import Boxing, Plan, StreamKind, TaskKind
+from planner.ir.trace import Act, Trace
+from planner.ir.verify import verify
+
+from backend.body import Batches
+from backend.launch import run_folder, start
+from backend.merge import Merged, Spans, merge
+from backend.record import Options
+
+__all__ = ["Profile", "Spread", "overheads", "profile"]
+
+_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """``n`` durations in seconds.  Trust ``min`` and ``p10``: on a shared host medians move by 10 %."""
+
+    min_s: float
+    p10_s: float
+    median_s: float
+    n: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        ordered = sorted(values)
+        return Spread(min_s=ordered[0], p10_s=ordered[len(ordered) // 10], median_s=ordered[len(ordered) // 2], n=len(ordered))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """``tasks``: task id -> rank -> one act's duration.
+
+    ``overheads`` (seconds, from a real run; absent where the plan has no such case):
+        act_gap        end of an act to the start of the next on the same stream, which was ready before
+        dispatch       ready to start on an idle stream
+        message_local  end of the last enabling act, on the same rank, to ready
+        message_remote the same with the enabling act on another rank
+    """
+
+    mode: str
+    plan_id: str
+    tasks: Mapping[str, Mapping[int, Spread]]
+    overheads: Mapping[str, Spread]
+    trace: Trace
+    about: Mapping[str, str] = field(default_factory=dict)
+
+
+def profile(
+    plan: Plan,
+    state: Mapping[str, Tensor],
+    batches: Batches,
+    *,
+    rounds: int = 15,
+    warmup: int = 3,
+    mode: Literal["isolated", "run"] = "isolated",
+    timeout_s: float = 60.0,
+    workdir: str | Path | None = None,
+) -> Profile:
+    """Durations of every task on every rank.
+
+    Args:
+        rounds, warmup: counted and uncounted repeats, interleaved over all tasks.
+        mode: ``isolated`` times tasks apart from each other (compute beside the peers' compute, communication alone);
+            ``run`` takes the durations from real steps, where computing and communicating overlap.
+
+    Raises:
+        As backend.run.   Unsupported: another mode.
+    """
+    if mode not in ("isolated", "run"):
+        raise Unsupported(f"profile mode {mode!r} is unknown; use 'isolated' or 'run'")
+    verify(plan)
+    isolated = mode == "isolated"
+    steps = warmup + (2 if isolated else rounds)
+    options = Options(
+        run_id=uuid.uuid4().hex[:12], steps=steps, timeout_s=timeout_s, isolated_rounds=rounds if isolated else 0, warmup=warmup if isolated else 0
+    )
+    with run_folder(workdir, options.run_id) as folder:
+        start(folder, plan, state, batches, options)
+        merged = merge(plan, folder, options)
+    trace = merged.outcome.trace
+    durations = _isolated(plan, merged) if isolated else _from_run(plan, trace, warmup)
+    tasks: dict[str, dict[int, Spread]] = {}
+    for (task, rank), values in durations.items():
+        tasks.setdefault(task, {})[rank] = Spread.of(values)
+    return Profile(mode=mode, plan_id=plan.plan_id, tasks=tasks, overheads=overheads(plan, trace, skip_steps=1), trace=trace, about=trace.about)
+
+
+def _from_run(plan: Plan, trace: Trace, warmup: int) -> dict[tuple[str, int], list[float]]:
+    found: dict[tuple[str, int], list[float]] = {}
+    for act in trace.acts:
+        if act.number >= warmup * plan.task[act.task].acts:
+            found.setdefault((act.task, act.rank), []).append(act.duration_s)
+    return found
+
+
+def _isolated(plan: Plan, merged: Merged) -> dict[tuple[str, int], list[float]]:
+    """Collectives count from the last rank's start, transfers until the last arrival of what a sender sent."""
+    timings: Mapping[int, Spans] = merged.timings
+    found: dict[tuple[str, int], list[float]] = {}
+    for task in plan.tasks:
+        placement = plan.placement[task.placement]
+        for rank in placement.ranks:
+            spans = timings[rank][task.id]
+            starts = [start for start, _ in spans]
+            ends = [end for _, end in spans]
+            if isinstance(task.body, Boxing):
+                crew = placement.axis_ranks(task.body.axis, rank)
+                starts = [max(timings[other][task.id][n][0] for other in crew) for n in range(len(spans))]
+            if task.kind is TaskKind.TRANSFER:
+                key = f"{task.id}<{rank}"
+                arrivals = [timing[key] for timing in timings.values() if key in timing]
+                ends = [max((arrival[n][1] for arrival in arrivals), default=ends[n]) for n in range(len(spans))]
+            found[task.id, rank] = [(end - start) * _S for start, end in zip(starts, ends, strict=True)]
+    return found
+
+
+def overheads(plan: Plan, trace: Trace, skip_steps: int = 1) -> dict[str, Spread]:
+    """What lies between acts of a measured trace; see Profile."""
+    found: dict[str, list[float]] = {}
+    acts = {(act.task, act.rank, act.number): act for act in trace.acts}
+    lanes: dict[tuple[str, int], list[Act]] = {}
+    for act in sorted(trace.acts, key=lambda a: a.start_s):
+        lanes.setdefault((plan.task[act.task].stream, act.rank), []).append(act)
+    for (stream, _), lane in lanes.items():
+        # A collective's start is its last rank's; the gap before it would count waiting for peers.
+        if plan.stream[stream].kind is StreamKind.COLLECTIVE:
+            continue
+        for before, after in zip(lane, lane[1:], strict=False):
+            if after.number < skip_steps * plan.task[after.task].acts:
+                continue
+            if after.ready_s <= before.end_s:
+                found.setdefault("act_gap", []).append(after.start_s - before.end_s)
+            else:
+                found.setdefault("dispatch", []).append(after.start_s - after.ready_s)
+    actors, _ = build_actors(plan, trace.steps)
+    for act in trace.acts:
+        if act.number >= skip_steps * plan.task[act.task].acts and (cause := _cause(plan, actors[act.task, act.rank], acts, act)) is not None:
+            kind = "message_local" if cause.rank == act.rank else "message_remote"
+            found.setdefault(kind, []).append(act.ready_s - cause.end_s)
+    return {kind: Spread.of(values) for kind, values in sorted(found.items())}
+
+
+def _cause(plan: Plan, actor: Actor, acts: Mapping[tuple[str, int, int], Act], act: Act) -> Act | None:
+    """The act whose end made this one ready: its last producer, the last reader of the block it fills, or its own predecessor."""
+    enabling = [(act.task, act.rank, act.number - 1)]
+    for port in actor.inputs.values():
+        for (task, rank), full in port.received.items():
+            (made,) = [p.acts_per_block for p in plan.task[task].produces if p.regst == port.regst]
+            enabling.append((task, rank, (act.number // port.acts_per_block - full + 1) * made - 1))
+    for out in actor.outputs.values():
+        for sink, _ in out.acked.items():
+            (used,) = [p.acts_per_block for p in plan.task[sink[0]].consumes if p.regst == out.regst]
+            enabling.append((*sink, (act.number // out.acts_per_block + out.produced - out.quota + 1) * used - 1))
+    return max((acts[key] for key in enabling if key in acts), key=lambda a: a.end_s, default=None)

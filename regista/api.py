@@ -1,0 +1,134 @@
+"""The Python API: the same verbs as the command line, on values instead of files.
+
+    program = regista.Program(module, (inputs, targets), loss=cross_entropy, optimizer=regista.AdamW(lr=1e-3))
+    plan    = regista.plan(program, "local:2", pins=["input.0=S(0)"])
+    sim     = regista.simulate(plan)
+    outcome = regista.run(plan, program, steps=20)
+    print(regista.compare(plan, sim, outcome.trace).step_time_s.relative_error)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+
+import backend
+import simulator
+from backend.outcome import Outcome
+from planner.cost import AnalyticCost
+from planner.frontend import Program, load_program
+from planner.ir.cluster import Cluster
+from planner.ir.errors import Mismatch, Unsupported
+from planner.ir.plan import Plan
+from planner.ir.protocols import CostModel
+from planner.ir.trace import Trace
+from planner.lower import Schedule
+from planner.make import PlanOptions, make_plan
+from regista.clusters import resolve_cluster
+from regista.zoo import ZOO
+
+__all__ = ["Performer", "plan", "program_of", "run", "simulate"]
+
+
+class Performer(Enum):
+    """Who performs a Plan: real gloo processes, or one process with virtual devices (the meaning of a Plan)."""
+
+    GLOO = "gloo"
+    REFERENCE = "reference"
+
+
+def program_of(model: str) -> Program:
+    """The Program named by ``zoo:NAME``, ``file.py:factory`` or a ``.pt2``.
+
+    Raises:
+        InvalidFile, InvalidProgram: with the way out.
+    """
+    return load_program(model, ZOO)
+
+
+def plan(
+    program: Program | str,
+    cluster: Cluster | str,
+    *,
+    stages: int = 1,
+    mesh: Sequence[int] | None = None,
+    micro_batches: int = 1,
+    cuts: Iterable[str] = (),
+    pins: Iterable[str] = (),
+    schedule: str = "1f1b",
+    quotas: Mapping[str, int] | None = None,
+    bucket_bytes: int | None = None,
+) -> Plan:
+    """Search a Plan for a program on a cluster.
+
+    Args:
+        program: a Program or the name of one.   cluster: a Cluster, ``local:N``, or a TOML path.
+        stages: pipeline stages.   mesh: device mesh inside each stage.   micro_batches: per step.
+        cuts: module paths that begin the next stage.   pins: ``PATTERN=SBP``.   schedule: ``1f1b`` or ``gpipe``.
+        quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
+
+    Raises:
+        RegistaError: what cannot be traced, placed, fitted or kept live, with the way out.
+    """
+    model = program if isinstance(program, str) else program.name
+    found = program_of(program) if isinstance(program, str) else program
+    if schedule not in {s.value for s in Schedule}:
+        raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join(s.value for s in Schedule)}")
+    options = PlanOptions(
+        stages=stages,
+        mesh=tuple(mesh) if mesh is not None else None,
+        micro_batches=micro_batches,
+        cuts=tuple(cuts),
+        pins=tuple(pins),
+        schedule=Schedule(schedule),
+        quotas=dict(quotas or {}),
+    )
+    if bucket_bytes is not None:
+        options = PlanOptions(**{f: getattr(options, f) for f in options.__slots__} | {"bucket_bytes": bucket_bytes})
+    target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
+    return make_plan(found.graph(micro_batches), model=model, batch_size=found.batch_size, cluster=target, options=options)
+
+
+def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4) -> Trace:
+    """Predict the timeline.  cost: a measured table; None: the roofline and alpha-beta prices of the Plan's cluster."""
+    return simulator.simulate(plan, cost if cost is not None else AnalyticCost(plan.cluster), steps=steps)
+
+
+def run(
+    plan: Plan,
+    program: Program | None = None,
+    *,
+    steps: int = 20,
+    performer: Performer = Performer.GLOO,
+    gradients: bool = False,
+    timeout_s: float = 30.0,
+    on_progress: Callable[[int, float], None] | None = None,
+) -> Outcome:
+    """Perform the Plan on real devices.
+
+    Args:
+        program: where initial values and data come from; None: the program that the Plan names.
+        gradients: also return the last step's mean gradients.
+        timeout_s: give up when nothing happens for so long.
+
+    Raises:
+        Mismatch: the program is not the one that was planned.   WorkerFailed: a process died, hung or raised.
+    """
+    if steps < 1:
+        raise Unsupported(f"steps = {steps}; a run has at least 1")
+    source = program if program is not None else program_of(plan.model)
+    state = source.initial_state(plan.micro_batches)
+    _check_program(plan, source, set(state))
+    if performer is Performer.REFERENCE:
+        return backend.perform(plan, state, source.batch, steps, gradients=gradients)
+    return backend.run(plan, state, source.batch, steps, gradients=gradients, timeout_s=timeout_s, on_progress=on_progress)
+
+
+def _check_program(plan: Plan, program: Program, names: set[str]) -> None:
+    wanted = {state.name for state in plan.states}
+    if wanted - names or program.batch_size != plan.batch_size:
+        missing = ", ".join(sorted(wanted - names)[:5]) or "none"
+        raise Mismatch(
+            f"plan {plan.plan_id} was made for {plan.model} with batch {plan.batch_size}; the program given has batch {program.batch_size} and "
+            f"lacks the states: {missing}; plan this program anew"
+        )

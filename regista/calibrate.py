@@ -1,0 +1,93 @@
+"""Measurements in, price lists out: a cluster file from microbenchmarks, a cost table from the profile of a Plan's acts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from statistics import median
+
+from backend.microbench import fit, microbench
+from backend.profile import Profile, profile
+from planner.cost import ActPrice, MeasuredCost, act_key
+from planner.frontend import Program
+from planner.ir.cluster import Cluster, LinkSpec
+from planner.ir.collective import Collective, sent_bytes
+from planner.ir.errors import Unsupported
+from planner.ir.plan import Plan
+from regista.api import program_of
+
+__all__ = ["calibrate_machine", "calibrate_plan", "cost_of"]
+
+
+def calibrate_machine(cluster: Cluster, *, rounds: int = 15) -> Cluster:
+    """Replace a local cluster's rates by measured ones: matrix products, memory, collectives and messages, on all ranks at once.
+
+    The node link is fitted on the all-reduce, the collective that training waits for most: alpha + sent bytes / beta.
+
+    Raises:
+        Unsupported: a cluster of other machines; only this one can be measured here.   WorkerFailed: a process died.
+    """
+    if cluster.device.kind != "cpu" or cluster.num_nodes != 1:
+        raise Unsupported(f"cluster {cluster.name} is not one node of CPU devices; calibrate measures this machine, use local:N")
+    ranks = cluster.num_devices
+    found = microbench(ranks, rounds=rounds)
+    node = cluster.node
+    if ranks > 1:
+        points = found["collectives"]["all_reduce"]["points"]
+        sizes = [sent_bytes(Collective.ALL_REDUCE, size, ranks) for size in points]
+        alpha_s, beta = fit(sizes, list(points.values()))
+        node = LinkSpec(latency_s=alpha_s, bandwidth_bytes_per_s=beta)
+    device = replace(
+        cluster.device,
+        rate_flop_per_s=found["flop_per_s"],
+        memory_bandwidth_bytes_per_s=found["memory_bytes_per_s"],
+        act_overhead_s=cluster.device.act_overhead_s if not found["message_s"] else found["message_s"],
+    )
+    about = found["about"]
+    source = f"regista calibrate: {about.get('cpu', 'cpu')}, {about.get('cores', '?')} cores, torch {about.get('torch', '?')}"
+    return replace(cluster, source=source, device=device, node=node)
+
+
+def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 15) -> MeasuredCost:
+    """Profile every act of a Plan on its own processes while the peers run.
+
+    Args:
+        program: where values and data come from; None: the program that the Plan names.
+        rounds: interleaved repeats of each act.
+
+    Raises:
+        WorkerFailed: a process died, hung or raised.
+    """
+    source = program if program is not None else program_of(plan.model)
+    return cost_of(plan, profile(plan, source.initial_state(plan.micro_batches), source.batch, rounds=rounds))
+
+
+def cost_of(plan: Plan, found: Profile) -> MeasuredCost:
+    """A cost table from a profile.
+
+    Tasks that do the same (layers of one shape) share an entry: the median over all of them.  Ranks that meet in a collective wait for the
+    slowest of them, so an act's price is that of its slowest rank.
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for task in plan.tasks:
+        groups[act_key(plan, task)].append(task.id)
+    acts = {}
+    for key, names in groups.items():
+        ranks = [spread for name in names for spread in found.tasks[name].values()]
+        acts[key] = ActPrice(
+            task=names[0],
+            price_s=median(max(s.median_s for s in found.tasks[name].values()) for name in names),
+            min_s=min(s.min_s for s in ranks),
+            p10_s=median(s.p10_s for s in ranks),
+            median_s=median(s.median_s for s in ranks),
+            samples=sum(s.n for s in ranks),
+        )
+    remote = found.overheads.get("message_remote")
+    gap = found.overheads.get("act_gap") or found.overheads.get("dispatch")
+    return MeasuredCost(
+        plan_id=plan.plan_id,
+        acts=acts,
+        message_latency_s=remote.median_s if remote is not None else 0.0,
+        act_overhead_s=gap.median_s if gap is not None else 0.0,
+        about=dict(found.about),
+    )

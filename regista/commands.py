@@ -1,0 +1,259 @@
+"""What each verb does.  A verb returns plain JSON data and shows tables unless --json asks for the data alone."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+import regista.api as api
+from planner.cost import load_cost, save_cost
+from planner.ir.cluster import save_cluster
+from planner.ir.errors import InvalidFile, Mismatch, Unsupported
+from planner.ir.plan import Plan, load_plan, save_plan
+from planner.ir.text import canonical, save_text
+from planner.ir.trace import Source, Trace, check_trace, load_trace, save_trace
+from planner.ir.units import MB
+from planner.ir.verify import device_bytes
+from regista.calibrate import calibrate_machine, calibrate_plan
+from regista.clusters import resolve_cluster
+from regista.compare import compare as lay_over
+from regista.compare import summarise
+from regista.demo import run_demo
+from regista.doctor import examine
+from regista.gantt import gantt as draw
+from regista.perfetto import save_perfetto
+from regista.show import show_comparison, show_layouts, show_plan, show_summary
+
+__all__ = ["calibrate", "compare", "demo", "doctor", "explain", "export", "gantt", "plan", "run", "simulate"]
+
+Json = dict[str, object]
+
+out = Console()
+err = Console(stderr=True)
+
+
+def _show(args: argparse.Namespace, *parts: RenderableType) -> None:
+    if not args.json:
+        for part in parts:
+            out.print(part)
+
+
+def _target(path: str | None) -> None:
+    """Refuse a bad output path before the work, not after it.
+
+    Raises:
+        InvalidFile: the folder does not exist, or the path is a folder.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise InvalidFile(f"{target} is a folder; give the name of a file")
+    if not target.absolute().parent.is_dir():
+        raise InvalidFile(f"cannot write {target}: folder {target.parent} does not exist; make it first")
+
+
+def _steps_progress(args: argparse.Namespace, steps: int) -> tuple[Progress, Callable[[int, float], None]]:
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("step {task.completed:.0f}/{task.total:.0f}  loss {task.fields[loss]}"),
+        TimeElapsedColumn(),
+        console=err,
+        disable=args.json,
+    )
+    bar = progress.add_task("running", total=steps, loss="-")
+
+    def on_progress(step: int, loss: float) -> None:
+        progress.update(bar, completed=step + 1, loss=f"{loss:.4f}")
+
+    return progress, on_progress
+
+
+def _mesh(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise Unsupported(f"mesh {text!r}: write numbers joined by commas, for example 2,2") from None
+
+
+def _quotas(texts: list[str]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        pattern, equals, number = text.rpartition("=")
+        if not equals or not number.lstrip("-").isdigit():
+            raise Unsupported(f"quota {text!r}: write PATTERN=N, for example 's0-s1.*=2'")
+        found[pattern] = int(number)
+    return found
+
+
+def plan_json(plan: Plan) -> Json:
+    """The facts of a plan for machines."""
+    return {
+        "plan_id": plan.plan_id,
+        "model": plan.model,
+        "cluster": plan.cluster.name,
+        "num_ranks": plan.num_ranks,
+        "micro_batches": plan.micro_batches,
+        "batch_size": plan.batch_size,
+        "placements": {p.id: {"ranks": list(p.ranks), "mesh": list(p.mesh)} for p in plan.placements},
+        "tasks": len(plan.tasks),
+        "regsts": {r.id: r.quota for r in plan.regsts},
+        "layouts": {s.name: str(plan.regst[s.regst].tensors[s.index].sbp) for s in plan.states},
+        "search": {
+            "method": plan.search.method,
+            "cost_model": plan.search.cost_model,
+            "objective_s": plan.search.objective_s,
+            "lower_bound_s": plan.search.lower_bound_s,
+        },
+        "planned_bytes": {str(rank): size for rank, size in device_bytes(plan).items()},
+    }
+
+
+def plan(args: argparse.Namespace) -> Json:
+    _target(args.out)
+    with err.status("tracing and searching ...") if not args.json else _Quiet():
+        found = api.plan(
+            args.model,
+            args.cluster,
+            stages=args.stages,
+            mesh=_mesh(args.mesh),
+            micro_batches=args.micro_batches,
+            cuts=args.cut,
+            pins=args.pin,
+            schedule=args.schedule,
+            quotas=_quotas(args.quota),
+            bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
+        )
+    save_plan(found, args.out)
+    _show(args, show_plan(found), f"wrote {args.out}")
+    return plan_json(found)
+
+
+class _Quiet:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def explain(args: argparse.Namespace) -> Json:
+    found = load_plan(args.plan)
+    _show(args, show_plan(found), show_layouts(found))
+    return plan_json(found)
+
+
+def _trace_json(plan: Plan, trace: Trace) -> Json:
+    summary = summarise(plan, trace)
+    return {
+        "plan_id": plan.plan_id,
+        "source": trace.source.value,
+        "performer": trace.performer,
+        "steps": trace.steps,
+        "step_time_s": summary.step_time_s,
+        "throughput_per_s": summary.throughput_per_s,
+        "peak_bytes": dict(trace.peak_bytes),
+        "about": dict(trace.about),
+    }
+
+
+def simulate(args: argparse.Namespace) -> Json:
+    _target(args.out)
+    if args.steps < 1:
+        raise Unsupported(f"--steps {args.steps}: at least 1 step is simulated")
+    found = load_plan(args.plan)
+    cost = load_cost(args.cost) if args.cost else None
+    trace = api.simulate(found, cost, steps=args.steps)
+    check_trace(found, trace)
+    if args.out:
+        save_trace(found, trace, args.out)
+    _show(args, show_summary(found, summarise(found, trace)))
+    return _trace_json(found, trace)
+
+
+def run(args: argparse.Namespace) -> Json:
+    _target(args.out)
+    found = load_plan(args.plan)
+    progress, on_progress = _steps_progress(args, args.steps)
+    with progress:
+        outcome = api.run(
+            found, steps=args.steps, performer=api.Performer(args.performer), timeout_s=args.timeout, on_progress=on_progress
+        )
+    check_trace(found, outcome.trace)
+    if args.out:
+        save_trace(found, outcome.trace, args.out)
+    _show(args, show_summary(found, summarise(found, outcome.trace)), f"loss: {outcome.losses[0]:.4f} -> {outcome.losses[-1]:.4f}")
+    return _trace_json(found, outcome.trace) | {"losses": list(outcome.losses)}
+
+
+def compare(args: argparse.Namespace) -> Json:
+    _target(args.out)
+    _target(args.gantt)
+    sim_plan, sim = load_trace(args.sim)
+    run_plan, measured = load_trace(args.run)
+    if (sim.source, measured.source) == (Source.SIM, Source.RUN) and sim_plan.plan_id != run_plan.plan_id:
+        raise Mismatch(f"{args.sim} is of plan {sim_plan.plan_id}, {args.run} of plan {run_plan.plan_id}; simulate and run the same plan file")
+    comparison = lay_over(sim_plan, sim, measured, warmup=args.warmup)
+    if args.gantt:
+        draw(sim_plan, (sim, measured), args.gantt)
+    if args.out:
+        save_text(args.out, canonical(comparison.to_json()) + "\n")
+    _show(args, show_comparison(comparison))
+    return comparison.to_json()
+
+
+def _traces(paths: list[str]) -> tuple[Plan, list[Trace]]:
+    loaded = [load_trace(path) for path in paths]
+    ids = {plan.plan_id for plan, _ in loaded}
+    if len(ids) > 1:
+        raise Mismatch(f"the traces are of different plans ({', '.join(sorted(ids))}); draw traces of one plan together")
+    return loaded[0][0], [trace for _, trace in loaded]
+
+
+def gantt(args: argparse.Namespace) -> Json:
+    _target(args.out)
+    found, traces = _traces(args.traces)
+    draw(found, traces, args.out, steps=args.steps)
+    _show(args, f"wrote {args.out}")
+    return {"out": args.out, "plan_id": found.plan_id}
+
+
+def export(args: argparse.Namespace) -> Json:
+    _target(args.out)
+    found, traces = _traces(args.traces)
+    save_perfetto(found, traces, args.out)
+    _show(args, f"wrote {args.out}; open it at ui.perfetto.dev or chrome://tracing")
+    return {"out": args.out, "plan_id": found.plan_id, "format": args.format}
+
+
+def calibrate(args: argparse.Namespace) -> Json:
+    _target(args.out)
+    with err.status("measuring ...") if not args.json else _Quiet():
+        if args.plan is None:
+            cluster = calibrate_machine(resolve_cluster(args.cluster))
+            save_cluster(cluster, args.out)
+            result: Json = {"out": args.out, "cluster": cluster.name, "rate_flop_per_s": cluster.device.rate_flop_per_s}
+            result |= {"node_latency_s": cluster.node.latency_s, "node_bandwidth_bytes_per_s": cluster.node.bandwidth_bytes_per_s}
+        else:
+            cost = calibrate_plan(load_plan(args.plan), rounds=args.rounds)
+            save_cost(cost, args.out)
+            result = {"out": args.out, "cost_id": cost.id, "acts": len(cost.acts), "act_overhead_s": cost.act_overhead_s}
+    _show(args, f"wrote {args.out}")
+    return result
+
+
+def doctor(args: argparse.Namespace) -> Json:
+    report = examine()
+    _show(args, *(f"{'ok  ' if item.good else 'LOOK'}  {item.what}: {item.found}{item.advice}" for item in report))
+    return {"good": all(item.good for item in report), "checks": [{"what": i.what, "found": i.found, "good": i.good} for i in report]}
+
+
+def demo(args: argparse.Namespace) -> Json:
+    comparison = run_demo(args.model, Path(args.out), args.steps, quiet=args.json)
+    _show(args, show_comparison(comparison, actors=False), f"files: {args.out}/")
+    return comparison.to_json()

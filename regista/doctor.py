@@ -1,0 +1,91 @@
+"""Is this machine fit?  Each check says what was found and, where it is not good, what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+
+__all__ = ["Check", "examine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    what: str
+    found: str
+    good: bool
+    way_out: str = ""
+
+    @property
+    def advice(self) -> str:
+        return "" if self.good else f" -> {self.way_out}"
+
+
+def examine() -> tuple[Check, ...]:
+    """Look at versions, cores, memory, solver, gloo and devices."""
+    return (_python(), _torch(), _gloo(), _solver(), _cores(), _memory(), _threads(), _disk(), _cuda())
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    return Check(what="python", found=version, good=sys.version_info >= (3, 11), way_out="use Python 3.11 or newer")
+
+
+def _torch() -> Check:
+    import torch
+
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    return Check(what="torch", found=torch.__version__, good=(major, minor) >= (2, 11), way_out="install torch 2.11 or newer")
+
+
+def _gloo() -> Check:
+    import torch.distributed as dist
+
+    good = dist.is_available() and dist.is_gloo_available()
+    return Check(what="gloo", found="available" if good else "missing", good=good, way_out="install a torch built with gloo")
+
+
+def _solver() -> Check:
+    from planner.ir.errors import RegistaError
+    from planner.ir.sbp import B, S
+    from planner.search.axis_ilp import AxisProblem, Node, Use, solve_axis
+
+    price_s = {(B, B): 0.0, (B, S(0)): 1.0, (S(0), B): 1.0, (S(0), S(0)): 0.0}
+    nodes = (Node("a", (2.0, 1.0)), Node("b", (1.0, 1.5)))
+    try:
+        solution = solve_axis(AxisProblem(nodes, (Use("a", "b", "v", (B, S(0)), (B, S(0)), price_s),)))
+        good, found = abs(solution.objective_s - 2.5) < 1e-9, f"HiGHS, objective {solution.objective_s:g} of a two-node problem (2.5)"
+    except RegistaError as error:
+        good, found = False, str(error)
+    return Check(what="solver", found=found, good=good, way_out="pip install highspy")
+
+
+def _cores() -> Check:
+    cores = os.cpu_count() or 1
+    return Check(what="cores", found=f"{cores} (local:N predicts well up to N = {cores})", good=cores >= 2, way_out="use a machine with 2 cores")
+
+
+def _memory() -> Check:
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Check(what="memory", found=f"{size:.1f} GiB", good=size >= 4, way_out="the demo wants 4 GiB")
+
+
+def _threads() -> Check:
+    import torch
+
+    threads = torch.get_num_threads()
+    return Check(what="threads of this process", found=f"{threads} (workers use 1 each)", good=True)
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(".").free / 2**30
+    return Check(what="disk", found=f"{free:.1f} GiB free", good=free >= 1, way_out="free 1 GiB for traces and temporary state")
+
+
+def _cuda() -> Check:
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return Check(what="CUDA devices", found=str(count) if count else "none (CPU processes over gloo are used)", good=True)

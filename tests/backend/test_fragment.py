@@ -1,0 +1,104 @@
+"""Fragments as generated functions."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import replace
+
+import handmade
+import pytest
+import torch
+
+from planner.ir.errors import UnknownOp
+from planner.ir.graph import Dt, Op, Ref, Role
+from planner.ir.plan import Access, Fragment, Placement, Task, TaskKind
+from planner.ir.tensor import DType
+
+from backend.fragment import compile_fragment, fragment_source
+
+HERE = Placement(id="p", ranks=(0, 1), mesh=(2,))
+
+
+def _task(ops: list[Op], reads: list[str], writes: list[str]) -> Task:
+    return Task(
+        id="t",
+        kind=TaskKind.FORWARD,
+        placement="p",
+        stream="s",
+        acts=1,
+        priority=0,
+        consumes=(),
+        produces=(),
+        reads=tuple(Access(name=n, regst="r", index=i) for i, n in enumerate(reads)),
+        writes=tuple(Access(name=n, regst="w", index=i) for i, n in enumerate(writes)),
+        body=Fragment(ops=tuple(ops), flop=0, traffic_bytes=0, workspace_bytes=0),
+    )
+
+
+def _op(target: str, args: tuple[object, ...], *outputs: str | None, **kwargs: object) -> Op:
+    return Op(id="o", target=target, args=args, kwargs=tuple(kwargs.items()), outputs=outputs, role=Role.FORWARD)  # type: ignore[arg-type]
+
+
+def test_a_fragment_reads_as_the_docstring_draws_it() -> None:
+    task = _task([_op("aten.mm.default", (Ref("x"), Ref("w")), "y"), _op("aten.relu.default", (Ref("y"),), "h")], ["x", "w"], ["h"])
+    text, _ = fragment_source(task, HERE, 0)
+    assert text.splitlines() == [
+        "def fragment(v0, v1):",
+        "    v2 = k1(v0, v1)",
+        "    del v0, v1",
+        "    v3 = k2(v2)",
+        "    del v2",
+        "    return (v3, )",
+    ]
+
+
+def test_operators_with_several_outputs_keep_only_the_named_ones() -> None:
+    task = _task([_op("aten.max.dim", (Ref("x"), 1), None, "where")], ["x"], ["where", "x"])
+    x = torch.tensor([[1.0, 5.0], [7.0, 2.0]])
+    where, same = compile_fragment(task, HERE, 0)(x)
+    assert where.tolist() == [1, 0] and same is x
+
+
+def test_arguments_that_are_no_literals_arrive_whole() -> None:
+    ops = [_op("aten.full.default", ((2, 2), -math.inf), "low", dtype=Dt(DType.FLOAT64)), _op("aten.cat.default", ((Ref("low"), Ref("low")), 1), "wide")]
+    (wide,) = compile_fragment(_task(ops, [], ["wide"]), HERE, 0)()
+    assert wide.shape == (2, 4) and wide.dtype is torch.float64 and bool((wide == -math.inf).all())
+
+
+def test_boxing_inside_a_fragment_uses_the_ranks_coordinate() -> None:
+    ops = [_op("regista.boxing", (Ref("x"), "B", "S(0)", 0), "part"), _op("regista.boxing", (Ref("part"), "S(0)", "P", 0, 3), "padded")]
+    x = torch.arange(3.0)
+    parts = [compile_fragment(_task(ops, ["x"], ["part", "padded"]), HERE, rank)(x) for rank in (0, 1)]
+    assert [p[0].tolist() for p in parts] == [[0.0, 1.0], [2.0]]
+    assert [p[1].tolist() for p in parts] == [[0.0, 1.0, 0.0], [0.0, 0.0, 2.0]]
+
+
+def test_values_die_after_their_last_use() -> None:
+    alive: list[int] = []
+    refs: list[weakref.ref[torch.Tensor]] = []
+
+    def spy(value: torch.Tensor) -> torch.Tensor:
+        alive.append(sum(r() is not None for r in refs))
+        result = value + 1
+        refs.append(weakref.ref(result))
+        return result
+
+    ops = [_op("aten.neg.default", (Ref(f"v{i}"),), f"v{i + 1}") for i in range(4)]
+    text, scope = fragment_source(_task(ops, ["v0"], ["v4"]), HERE, 0)
+    scope |= {name: spy for name in scope if name.startswith("k")}
+    exec(text, scope)
+    scope["fragment"](torch.zeros(1))  # type: ignore[operator]
+    assert alive == [0, 1, 1, 1]
+
+
+def test_an_unknown_target_is_refused_when_compiling() -> None:
+    with pytest.raises(UnknownOp):
+        compile_fragment(_task([_op("aten.no_such_op.default", (Ref("x"),), "y")], ["x"], ["y"]), HERE, 0)
+
+
+def test_a_value_read_twice_is_one_value() -> None:
+    task = handmade.data_parallel().task["update.w1"]
+    doubled = replace(task, reads=(*task.reads, task.reads[0]))
+    g, w = torch.ones(2), torch.zeros(2)
+    assert torch.equal(*(compile_fragment(t, HERE, 0)(*values)[0] for t, values in ((task, (g, w)), (doubled, (g, w, g)))))
