@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from backend.record import Failure, load_options, write_failure
 from backend.transport import Frame, Mesh, receive_into, tensor_bytes
-from backend.worker import connect
+from backend.worker import connect, die_with_parent
 
 __all__ = ["main"]
 
@@ -129,13 +129,15 @@ def measure(folder: Path) -> dict[str, object]:
 
 def main(path: str) -> int:
     folder, rank = Path(path), int(os.environ.get("RANK", "0"))
+    die_with_parent()
     torch.set_num_threads(1)
     try:
         result = measure(folder)
         (folder / f"rank{rank}.json").write_text(json.dumps(result))
         dist.barrier()
     except BaseException as error:
-        write_failure(folder, Failure(rank=rank, kind="raised", message=f"{type(error).__name__}: {error}", traceback=traceback.format_exc()))
+        message = f"{type(error).__name__}: {error}"
+        write_failure(folder, Failure(rank=rank, kind="raised", message=message, traceback=traceback.format_exc()))
         return 1
     return 0
 

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
+from backend.sharding import slice_part
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Access, Plan, RegstKind
-
-from backend.sharding import slice_part
 
 __all__ = ["Blocks", "check_state", "initial_states"]
 
@@ -33,12 +32,11 @@ def check_state(plan: Plan, state: Mapping[str, Tensor]) -> None:
     for entry in plan.states:
         tensor = plan.regst[entry.regst].tensors[entry.index]
         if entry.name not in state:
-            raise InvalidPlan(f"the plan needs state {entry.name}, which was not given; give the state of the model that the plan was made for")
+            raise InvalidPlan(f"the plan needs state {entry.name}, which was not given; give the state of the model it was made for")
         value = state[entry.name]
         if tuple(value.shape) != tensor.shape or str(value.dtype) != f"torch.{tensor.dtype.value}":
-            raise InvalidPlan(
-                f"state {entry.name} has shape {tuple(value.shape)} {value.dtype}, the plan was made for {tensor.shape} {tensor.dtype.value}"
-            )
+            wanted = f"{tensor.shape} {tensor.dtype.value}"
+            raise InvalidPlan(f"state {entry.name} has shape {tuple(value.shape)} {value.dtype}, the plan was made for {wanted}")
 
 
 def initial_states(plan: Plan, rank: int, state: Mapping[str, Tensor]) -> dict[tuple[str, int], Tensor]:

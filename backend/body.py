@@ -1,7 +1,7 @@
 """What one rank does in one act, between the Actor's begin and end: read blocks, compute, write blocks.
 
-Shared by the reference performer and the workers, so that both give a Plan the same meaning; they differ in when and where acts happen, and in
-how boxing and transfers move data.
+Shared by the reference performer and the workers, so that both give a Plan the same meaning; they differ in when and where acts happen,
+and in how boxing and transfers move data.
 
     gather(actor) -> values  -->  body (fragment | batch slices | loss)  -->  scatter(actor, results)
 """
@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from backend.blocks import Blocks
+from backend.sharding import slice_part
 from planner.ir.actor import Actor
 from planner.ir.errors import InvalidPlan, InvalidProgram
 from planner.ir.plan import Plan, Task
-
-from backend.blocks import Blocks
-from backend.sharding import slice_part
 
 __all__ = ["Batches", "accumulate", "loss_position", "read_inputs", "settle", "source_parts", "write_outputs"]
 
@@ -112,5 +111,3 @@ def source_parts(plan: Plan, task: Task, rank: int, act: int, batches: Batches) 
             )
         parts.append(slice_part(tensor, placed.sbp, placement.mesh, placement.coordinate(rank)))
     return parts
-
-

@@ -1,7 +1,7 @@
 """Local boxing: the steps that need no neighbour, only the rank's own coordinate (SEMANTICS 2, first and last row).
 
-    B -> S(d)     keep the own part               B -> P(sum)  keep the value at coordinate 0, zeros elsewhere
-    S(d) -> P     pad with the neutral element    B -> P(max), P(min)  keep the value everywhere
+B -> S(d)     keep the own part               B -> P(sum)  keep the value at coordinate 0, zeros elsewhere
+S(d) -> P     pad with the neutral element    B -> P(max), P(min)  keep the value everywhere
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from backend.sharding import cut, neutral
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.graph import Arg, Op, Ref
 from planner.ir.sbp import Broadcast, NdSbp, Partial, ReduceOp, Sbp, Split, part_of
-
-from backend.sharding import cut, neutral
 
 __all__ = ["BOXING", "local_step", "pad_part", "parse_boxing"]
 

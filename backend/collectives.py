@@ -1,7 +1,7 @@
 """Boxing between ranks: P -> B all-reduce, P -> S reduce-scatter, S -> B all-gather, S(i) -> S(j) all-to-all (SEMANTICS 2).
 
-Two versions of the same meaning.  ``exchange`` works on the list of all parts in one process and *is* the meaning; ``GroupExchange`` runs on
-one rank of a torch.distributed group and moves all tensors of a task in one call per dtype (a bucket).
+Two versions of the same meaning.  ``exchange`` works on the list of all parts in one process and *is* the meaning; ``GroupExchange`` runs
+on one rank of a torch.distributed group and moves all tensors of a task in one call per dtype (a bucket).
 
 gloo's reduce-scatter is an all-reduce followed by a cut; all-to-all plus a local sum moves half the bytes and took half the time
 [measured: 2 ranks, 64 MB, 25.8 against 68.8 ms, 2026-11-21, reference/backend.md section 8.8].
@@ -16,15 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from backend.boxing import local_step
+from backend.sharding import cut, glue, reduce_parts
 from planner.ir.collective import Collective, collective_for
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Boxing, PlacedTensor, Plan, Task
 from planner.ir.sbp import Broadcast, Partial, ReduceOp, Sbp, Split, part_of
 
-from backend.boxing import local_step
-from backend.sharding import cut, glue, reduce_parts
-
-__all__ = ["GroupExchange", "check_boxing", "exchange", "local_extents"]
+__all__ = ["GroupExchange", "check_boxing", "crew_of", "exchange", "local_extents"]
 
 _REDUCE = {ReduceOp.SUM: dist.ReduceOp.SUM, ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
 
@@ -70,11 +69,18 @@ def local_extents(tensor: PlacedTensor, mesh: Sequence[int], coordinate: Sequenc
     return tensor.sbp.replace(axis, Broadcast()).local_shape(tensor.shape, mesh, coordinate)
 
 
+def crew_of(plan: Plan, task: Task, rank: int) -> tuple[int, ...]:
+    """The ranks that meet in an act of ``task`` (SEMANTICS 3.10), in axis order; the rank alone where nobody needs to meet."""
+    if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
+        return plan.placement[task.placement].axis_ranks(task.body.axis, rank)
+    return (rank,)
+
+
 class GroupExchange:
     """One BOXING task on one rank: shapes and bucket offsets worked out once, then ``run`` per act.
 
     Args:
-        group: the torch.distributed group of the ranks along the axis, in axis order; None when the axis has one rank.
+        group: the torch.distributed group of the ranks along the axis, in axis order; None when the axis has one rank or the step is local.
     """
 
     def __init__(self, plan: Plan, task: Task, rank: int, group: dist.ProcessGroup | None) -> None:
@@ -109,10 +115,11 @@ class GroupExchange:
 
     def _exchange(self, values: list[Tensor], bucket: list[int]) -> list[Tensor]:
         extents = [self._extents[p] for p in bucket]
-        if self._parts == 1 or self._group is None:
-            return [exchange(self._src, self._dst, [value])[0] for value in values]
         if self._collective is Collective.LOCAL:
             return [self._local(value, extent) for value, extent in zip(values, extents, strict=True)]
+        if self._group is None:
+            assert self._parts == 1
+            return [exchange(self._src, self._dst, [value])[0] for value in values]
         match self._src, self._dst:
             case Partial(op), Broadcast():
                 return self._all_reduce(values, op)
@@ -155,20 +162,25 @@ class GroupExchange:
 
     def _all_to_all(self, values: list[Tensor], extents: list[tuple[int, ...]], src_dim: int, dst_dim: int) -> list[Tensor]:
         mine = [_with(e, dst_dim, part_of(e[dst_dim], self._parts, self._index)[1]) for e in extents]
-        incoming = [[_with(m, src_dim, part_of(e[src_dim], self._parts, r)[1]) for m, e in zip(mine, extents, strict=True)] for r in range(self._parts)]
+        lengths = [[part_of(e[src_dim], self._parts, r)[1] for e in extents] for r in range(self._parts)]
+        incoming = [[_with(m, src_dim, length) for m, length in zip(mine, row, strict=True)] for row in lengths]
         rows = self._swap(values, extents, dst_dim, incoming)
         return [torch.cat([row[n] for row in rows], src_dim) for n in range(len(values))]
 
-    def _swap(self, values: list[Tensor], extents: list[tuple[int, ...]], dim: int, incoming: list[list[tuple[int, ...]]]) -> list[list[Tensor]]:
+    def _swap(
+        self, values: list[Tensor], extents: list[tuple[int, ...]], dim: int, incoming: list[list[tuple[int, ...]]]
+    ) -> list[list[Tensor]]:
         """Cut every value along ``dim``, send part r to neighbour r, return what came from each neighbour."""
-        outgoing = [[v.narrow(dim, *part_of(e[dim], self._parts, r)) for v, e in zip(values, extents, strict=True)] for r in range(self._parts)]
+        cuts = [[part_of(e[dim], self._parts, r) for e in extents] for r in range(self._parts)]
+        outgoing = [[v.narrow(dim, *span) for v, span in zip(values, spans, strict=True)] for spans in cuts]
         send_widths = [sum(piece.numel() for piece in pieces) for pieces in outgoing]
         recv_widths = [sum(map(_numel, shapes)) for shapes in incoming]
         sent = _flat([piece for pieces in outgoing for piece in pieces])
         received = sent.new_empty(sum(recv_widths))
         dist.all_to_all_single(received, sent, recv_widths, send_widths, group=self._group)
         starts = [0, *running_sum(recv_widths)]
-        return [_unflat(received[start : start + width], shapes) for start, width, shapes in zip(starts, recv_widths, incoming, strict=False)]
+        pieces = [received[start : start + width] for start, width in zip(starts, recv_widths, strict=False)]
+        return [_unflat(piece, shapes) for piece, shapes in zip(pieces, incoming, strict=True)]
 
 
 def _with(shape: tuple[int, ...], dim: int, length: int) -> tuple[int, ...]:
@@ -187,4 +199,4 @@ def _flat(values: Sequence[Tensor]) -> Tensor:
 
 
 def _unflat(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    return [piece.view(shape) for piece, shape in zip(flat.split([_numel(s) for s in shapes]), shapes, strict=True)]
+    return [piece.view(shape) for piece, shape in zip(torch.split(flat, [_numel(s) for s in shapes]), shapes, strict=True)]

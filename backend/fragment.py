@@ -18,13 +18,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from planner.ir.errors import InvalidPlan
-from planner.ir.graph import Arg, Dt, Op, Ref
-from planner.ir.plan import Fragment, Placement, Task
-
 from backend.boxing import BOXING, parse_boxing
 from backend.kernels import kernel
 from backend.sharding import torch_dtype
+from planner.ir.errors import InvalidPlan
+from planner.ir.graph import Arg, Dt, Op, Ref
+from planner.ir.plan import Fragment, Placement, Task
 
 __all__ = ["CompiledFragment", "compile_fragment", "fragment_source"]
 

@@ -1,7 +1,7 @@
 """Timing tasks one kind at a time, on all ranks of a run, with the inputs of its last real act.
 
-A run's own durations mix computing with the communication beside it; a prediction must not simply replay them.  Here compute tasks run while
-the other stages run theirs (the memory bus is shared, as in training), and communication runs alone.
+A run's own durations mix computing with the communication beside it; a prediction must not simply replay them.  Here compute tasks run
+while the other stages run theirs (the memory bus is shared, as in training), and communication runs alone.
 
     slot 0: first compute task of every placement   | barrier |   slot 1: the second ...   | barrier |   each communication task alone
 """
@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from planner.ir.plan import Plan, Task, TaskKind
-
 from backend.body import accumulate
 from backend.loop import EventLoop
 from backend.rank import RankBody
 from backend.record import Options
+from planner.ir.plan import Plan, Task, TaskKind
 
 __all__ = ["time_tasks", "timing_slots"]
 

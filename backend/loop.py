@@ -1,11 +1,13 @@
-"""One rank of a run: the event loop that owns its Actors.
+"""One rank of a run: its Actors, stepped by events.
 
-    reader threads --arrived, ack--> +------------+ --work--> executor thread of each stream
-                                     | event loop |
-    executor threads ---done-------> +------------+ --ack to other ranks--> control sockets
+    reader threads --arrived, ack--> +---------------------+ --work--> executor thread of each stream
+                                     | Actors, gates,      |
+    executor threads ---done-------> | accounts of blocks  | --ack to other ranks--> control sockets
+                                     +---------------------+
 
-The event loop is the only one that touches Actors, gates and the accounts of the blocks; executors only compute and read clocks.  A thread per
-actor would cost a wake-up of 14 us per message, a deque 0.2 us (reference/backend.md, section 3).
+A monitor: the thread that brings an event handles it, under one lock.  A thread of its own for the Actors would cost a wake-up of 14 us or
+more for every event (reference/backend.md, section 3); so the next act of a stream starts without any, if it is ready.
+Nobody blocks while holding the lock: executors compute and readers receive outside of it.
 """
 
 from __future__ import annotations
@@ -13,19 +15,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from backend.rank import RankBody
+from backend.record import Failure
+from backend.transport import Frame, Mesh
 from planner.ir.actor import Actor, ActorId, Message, MessageKind, build_actors
 from planner.ir.errors import RegistaError, WorkerFailed
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.routes import routes
-
-from backend.rank import RankBody
-from backend.record import Failure
-from backend.transport import Frame, Mesh
 
 __all__ = ["ActRow", "EventLoop", "RankFailed"]
 
@@ -97,7 +99,11 @@ class EventLoop:
         self._places = {task.id: place for place, task in enumerate(plan.tasks)}
         self._links = ack_links(plan)
         self._link_numbers = {link: number for number, link in enumerate(self._links)}
-        self._inbox: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._failure_found: Failure | None = None
+        self._last_event_s = time.monotonic()
+        self._later: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._work: dict[GateKey, queue.SimpleQueue[tuple[Actor, int] | None]] = {}
         self._ready_ns: dict[ActorId, int] = {}
         # Ready actors per gate: a gate without any needs no look at its members.
@@ -117,14 +123,18 @@ class EventLoop:
         Raises:
             RankFailed: an act raised, a peer was lost, or nothing moved for timeout_s.
         """
-        self._note_ready(self._actors.values())
-        self._dispatch(self._gates)
-        while self._unfinished:
-            try:
-                event = self._inbox.get(timeout=self._timeout_s)
-            except queue.Empty:
-                raise RankFailed(self._stalled()) from None
-            self._dispatch(self._handle(event))
+        with self._lock:
+            self._last_event_s = time.monotonic()
+            self._note_ready(self._actors.values())
+            self._dispatch(self._gates)
+            if not self._unfinished:
+                self._over.set()
+        while not self._over.wait(min(self._timeout_s / 4, 1.0)):
+            if time.monotonic() > self._last_event_s + self._timeout_s:
+                with self._lock:
+                    raise RankFailed(self._stalled())
+        if self._failure_found is not None:
+            raise RankFailed(self._failure_found)
 
     def stop(self) -> None:
         for work in self._work.values():
@@ -139,7 +149,7 @@ class EventLoop:
         found: list[tuple[int, int]] = []
         while len(found) < len(senders):
             try:
-                event = self._inbox.get(timeout=timeout_s)
+                event = self._later.get(timeout=timeout_s)
             except queue.Empty:
                 message = f"timing {task}: nothing came from ranks {sorted(senders)} for {timeout_s:g} s"
                 raise RankFailed(Failure(rank=self.rank, kind="stalled", message=message, task=task)) from None
@@ -149,7 +159,27 @@ class EventLoop:
                 found.append((event.sender, event.time_ns))
         return found
 
-    # Event loop thread.
+    def _post(self, event: _Event) -> None:
+        """Handle an event on the thread that brings it."""
+        with self._lock:
+            self._last_event_s = time.monotonic()
+            if self._over.is_set():
+                self._later.put(event)
+                return
+            try:
+                self._dispatch(self._handle(event))
+            except RankFailed as failed:
+                self._failure_found = failed.failure
+                self._over.set()
+            except Exception as error:
+                lost = isinstance(error, WorkerFailed)
+                story = "".join(traceback.format_exception(error))
+                self._failure_found = Failure(rank=self.rank, kind="peer_lost" if lost else "raised", message=str(error), traceback=story)
+                self._over.set()
+            if not self._unfinished:
+                self._over.set()
+
+    # Under the lock.
 
     def _handle(self, event: _Event) -> Iterable[GateKey]:
         """Account for one event; returns the gates at which something may start now."""
@@ -232,8 +262,13 @@ class EventLoop:
             if actor.busy:
                 lines.append(f"{actor.task.id} act {actor.acts_begun - 1} is running and does not end")
                 continue
-            lines += [f"{actor.task.id} waits for data of regst {p.regst} from {_names(p.received, p.consumed)}" for p in actor.inputs.values() if not p.readable]
-            lines += [f"{actor.task.id} waits until {_names(p.acked, p.produced - p.quota)} frees regst {p.regst}" for p in actor.outputs.values() if not p.free]
+            for incoming in actor.inputs.values():
+                if not incoming.readable:
+                    sources = _names(incoming.received, incoming.consumed)
+                    lines.append(f"{actor.task.id} waits for data of regst {incoming.regst} from {sources}")
+            for out in actor.outputs.values():
+                if not out.free:
+                    lines.append(f"{actor.task.id} waits until {_names(out.acked, out.produced - out.quota)} frees regst {out.regst}")
         shown = "; ".join(sorted(lines, key=lambda line: "is running" not in line)[:8])
         return Failure(rank=self.rank, kind="stalled", message=f"no act ended and no message came for {self._timeout_s:g} s: {shown}")
 
@@ -252,13 +287,11 @@ class EventLoop:
                     if announce is not None:
                         announce()
                 except BaseException as error:
-                    self._inbox.put(_Failed(self._failure(actor, number, error)))
+                    self._post(_Failed(self._failure(actor, number, error)))
                     return
-                self._inbox.put(_Done(actor, number, start_ns, end_ns))
+                self._post(_Done(actor, number, start_ns, end_ns))
 
     def _failure(self, actor: Actor, number: int, error: BaseException) -> Failure:
-        import traceback
-
         text = str(error)
         if isinstance(error, WorkerFailed) or (actor.task.kind is TaskKind.BOXING and ("onnection" in text or "reset by peer" in text)):
             kind = "peer_lost"
@@ -280,16 +313,16 @@ class EventLoop:
     # Reader threads.
 
     def _on_control(self, peer: int, link: int) -> None:
-        self._inbox.put(_Acked(link))
+        self._post(_Acked(link))
 
     def _on_data(self, peer: int, connection: object, frame: Frame, task: int, number: int) -> None:
         if frame is Frame.PAYLOAD:
             self._body.receive(peer, connection, self.plan.tasks[task], number)
         else:
-            self._inbox.put(_Arrived(task, number, peer, time.monotonic_ns()))
+            self._post(_Arrived(task, number, peer, time.monotonic_ns()))
 
     def _on_lost(self, peer: int) -> None:
-        self._inbox.put(_Failed(Failure(rank=self.rank, kind="peer_lost", message=f"the connection to rank {peer} broke")))
+        self._post(_Failed(Failure(rank=self.rank, kind="peer_lost", message=f"the connection to rank {peer} broke")))
 
 
 def _names(counts: dict[ActorId, int], done: int) -> str:

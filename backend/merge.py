@@ -1,7 +1,7 @@
 """What the ranks of a run left behind -> one Outcome.
 
-All processes of a host share CLOCK_MONOTONIC, so times only need a common zero.  An act of a collective starts, for the trace, when the last
-of its ranks has come: waiting for a peer is not work.
+All processes of a host share CLOCK_MONOTONIC, so times only need a common zero.  An act of a collective starts, for the trace, when the
+last of its ranks has come: waiting for a peer is not work.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from planner.ir.errors import WorkerFailed
-from planner.ir.plan import Boxing, Plan
-from planner.ir.trace import Act, Source, Trace
-
+from backend.collectives import crew_of
 from backend.outcome import Outcome, gather, state_homes
 from backend.record import Options
+from planner.ir.errors import WorkerFailed
+from planner.ir.plan import Plan
+from planner.ir.trace import Act, Source, Trace
 
 __all__ = ["Merged", "hardware", "merge"]
 
@@ -42,13 +43,13 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
     Raises:
         WorkerFailed: a rank left no result although it ended well.
     """
-    results = {}
+    results: dict[int, dict[str, Any]] = {}
     for rank in range(plan.num_ranks):
         path = folder / f"rank{rank}.pt"
         if not path.exists():
             raise WorkerFailed(f"rank {rank} ended without a result; look for a full disk or a killed process")
         results[rank] = torch.load(path, weights_only=True)
-    losses_of = next((result["losses"] for result in results.values() if result["losses"]), {})
+    losses_of: dict[int, float] = next((result["losses"] for result in results.values() if result["losses"]), {})
     losses = tuple(losses_of[step] for step in sorted(losses_of))
     trace = Trace(
         source=Source.RUN,
@@ -82,14 +83,13 @@ def _acts(plan: Plan, rows: Mapping[int, list[list[int]]]) -> tuple[Act, ...]:
     for rank, acts in rows.items():
         for place, number, _, start, _ in acts:
             task = plan.tasks[place]
-            if isinstance(task.body, Boxing):
-                crew = crews.setdefault((place, rank), plan.placement[task.placement].axis_ranks(task.body.axis, rank))
+            crew = crews.setdefault((place, rank), crew_of(plan, task, rank))
+            if len(crew) > 1:
                 met[place, number, crew] = max(met.get((place, number, crew), 0), start)
     found: list[Act] = []
     for rank, acts in rows.items():
         for place, number, ready, start, end in acts:
-            if (place, rank) in crews:
-                start = max(start, met[place, number, crews[place, rank]])
+            start = max(start, met.get((place, number, crews[place, rank]), start))
             found.append(Act(plan.tasks[place].id, rank, number, (ready - zero) * _S, (start - zero) * _S, (end - zero) * _S))
     return tuple(sorted(found, key=lambda act: (act.start_s, act.end_s, act.task, act.rank)))
 

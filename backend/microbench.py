@@ -1,6 +1,6 @@
 """Machine constants, measured on all ranks at once: what the cost model and a cluster file are made from.
 
-    alpha-beta   t(n) = alpha + n / beta      least squares weighted by 1/t, so that small messages count as much as large ones   -> fit()
+alpha-beta   t(n) = alpha + n / beta      least squares weighted by 1/t, so that small messages count as much as large ones   -> fit()
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.ir.errors import Unsupported
-
 from backend.launch import launch, run_folder
 from backend.merge import hardware
 from backend.record import Options
+from planner.ir.errors import Unsupported
 
 __all__ = ["fit", "microbench"]
 
@@ -47,7 +46,9 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> tuple[float, 
     return max(mean_t - slope * mean_n, 0.0), 1.0 / slope
 
 
-def microbench(ranks: int = 2, *, rounds: int = 15, sizes_bytes: Sequence[int] = SIZES_BYTES, workdir: str | Path | None = None) -> Constants:
+def microbench(
+    ranks: int = 2, *, rounds: int = 15, sizes_bytes: Sequence[int] = SIZES_BYTES, workdir: str | Path | None = None
+) -> Constants:
     """Measure ``ranks`` processes of this host.
 
     Returns:

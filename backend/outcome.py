@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from backend.sharding import join_parts
 from planner.ir.plan import Access, Plan
 from planner.ir.trace import Trace
-
-from backend.sharding import join_parts
 
 __all__ = ["Outcome", "gather", "state_homes"]
 

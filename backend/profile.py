@@ -6,6 +6,7 @@ faster than one whose neighbours share the memory bus.  So the unit is the act, 
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +15,16 @@ from typing import Literal
 
 from torch import Tensor
 
-from planner.ir.actor import Actor, build_actors
-from planner.ir.errors import Unsupported
-from planner.ir.plan import Boxing, Plan, StreamKind, TaskKind
-from planner.ir.trace import Act, Trace
-from planner.ir.verify import verify
-
 from backend.body import Batches
+from backend.collectives import crew_of
 from backend.launch import run_folder, start
 from backend.merge import Merged, Spans, merge
 from backend.record import Options
+from planner.ir.actor import Actor, build_actors
+from planner.ir.errors import Unsupported
+from planner.ir.plan import Plan, StreamKind, TaskKind
+from planner.ir.trace import Act, Trace
+from planner.ir.verify import verify
 
 __all__ = ["Profile", "Spread", "overheads", "profile"]
 
@@ -91,7 +92,11 @@ def profile(
     isolated = mode == "isolated"
     steps = warmup + (2 if isolated else rounds)
     options = Options(
-        run_id=uuid.uuid4().hex[:12], steps=steps, timeout_s=timeout_s, isolated_rounds=rounds if isolated else 0, warmup=warmup if isolated else 0
+        run_id=uuid.uuid4().hex[:12],
+        steps=steps,
+        timeout_s=timeout_s,
+        isolated_rounds=rounds if isolated else 0,
+        warmup=warmup if isolated else 0,
     )
     with run_folder(workdir, options.run_id) as folder:
         start(folder, plan, state, batches, options)
@@ -101,7 +106,9 @@ def profile(
     tasks: dict[str, dict[int, Spread]] = {}
     for (task, rank), values in durations.items():
         tasks.setdefault(task, {})[rank] = Spread.of(values)
-    return Profile(mode=mode, plan_id=plan.plan_id, tasks=tasks, overheads=overheads(plan, trace, skip_steps=1), trace=trace, about=trace.about)
+    return Profile(
+        mode=mode, plan_id=plan.plan_id, tasks=tasks, overheads=overheads(plan, trace, skip_steps=1), trace=trace, about=trace.about
+    )
 
 
 def _from_run(plan: Plan, trace: Trace, warmup: int) -> dict[tuple[str, int], list[float]]:
@@ -122,8 +129,8 @@ def _isolated(plan: Plan, merged: Merged) -> dict[tuple[str, int], list[float]]:
             spans = timings[rank][task.id]
             starts = [start for start, _ in spans]
             ends = [end for _, end in spans]
-            if isinstance(task.body, Boxing):
-                crew = placement.axis_ranks(task.body.axis, rank)
+            crew = crew_of(plan, task, rank)
+            if len(crew) > 1:
                 starts = [max(timings[other][task.id][n][0] for other in crew) for n in range(len(spans))]
             if task.kind is TaskKind.TRANSFER:
                 key = f"{task.id}<{rank}"
@@ -144,7 +151,7 @@ def overheads(plan: Plan, trace: Trace, skip_steps: int = 1) -> dict[str, Spread
         # A collective's start is its last rank's; the gap before it would count waiting for peers.
         if plan.stream[stream].kind is StreamKind.COLLECTIVE:
             continue
-        for before, after in zip(lane, lane[1:], strict=False):
+        for before, after in itertools.pairwise(lane):
             if after.number < skip_steps * plan.task[after.task].acts:
                 continue
             if after.ready_s <= before.end_s:
@@ -153,7 +160,10 @@ def overheads(plan: Plan, trace: Trace, skip_steps: int = 1) -> dict[str, Spread
                 found.setdefault("dispatch", []).append(after.start_s - after.ready_s)
     actors, _ = build_actors(plan, trace.steps)
     for act in trace.acts:
-        if act.number >= skip_steps * plan.task[act.task].acts and (cause := _cause(plan, actors[act.task, act.rank], acts, act)) is not None:
+        if (
+            act.number >= skip_steps * plan.task[act.task].acts
+            and (cause := _cause(plan, actors[act.task, act.rank], acts, act)) is not None
+        ):
             kind = "message_local" if cause.rank == act.rank else "message_remote"
             found.setdefault(kind, []).append(act.ready_s - cause.end_s)
     return {kind: Spread.of(values) for kind, values in sorted(found.items())}

@@ -1,6 +1,6 @@
 """One rank's part of a run: its compiled fragments, collectives and transfer pieces, and how one act of each kind is performed.
 
-The event loop (backend.loop) decides when; this module only does it, on the executor thread of the act's stream.
+backend.loop decides when; this module only does it, on the executor thread of the act's stream.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from planner.ir.actor import Actor
-from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
-from planner.ir.routes import Piece, pieces, routes
-
 from backend.blocks import Blocks
 from backend.body import Batches, loss_position, read_inputs, settle, source_parts, write_outputs
-from backend.collectives import GroupExchange
+from backend.collectives import GroupExchange, crew_of
 from backend.fragment import CompiledFragment, compile_fragment
 from backend.sharding import torch_dtype
 from backend.transport import Mesh, receive_into, tensor_bytes
+from planner.ir.actor import Actor
+from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
+from planner.ir.routes import Piece, pieces, routes
 
 __all__ = ["RankBody", "axis_groups", "box"]
 
@@ -36,7 +36,8 @@ def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.
 
     Two streams never share a group: their collectives may run at the same time and in any order.
     """
-    keys = dict.fromkeys((t.stream, t.body.axis) for t in plan.tasks if isinstance(t.body, Boxing))
+    meetings = [t for t in plan.tasks if len(crew_of(plan, t, plan.ranks_of(t)[0])) > 1]
+    keys = dict.fromkeys((t.stream, t.body.axis) for t in meetings if isinstance(t.body, Boxing))
     mine: dict[GroupKey, dist.ProcessGroup | None] = {}
     for stream, axis in keys:
         placement = plan.placement[plan.stream[stream].placement]
@@ -44,7 +45,7 @@ def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.
             if len(ranks) < 2:
                 continue
             # torch numbers members by global rank unless told otherwise (an argument of newer versions); ours stand in axis order.
-            order = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
+            order: dict[str, Any] = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
             group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), backend="gloo", **order)
             if rank in ranks:
                 mine[stream, axis] = group
@@ -75,7 +76,9 @@ class RankBody:
             task.id: compile_fragment(task, plan.placement[task.placement], rank) for task in here if isinstance(task.body, Fragment)
         }
         self._exchanges = {
-            task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis))) for task in here if isinstance(task.body, Boxing)
+            task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)))
+            for task in here
+            if isinstance(task.body, Boxing)
         }
         self.targets: dict[str, tuple[int, ...]] = {}
         self.senders: dict[str, tuple[int, ...]] = {}
@@ -133,7 +136,7 @@ class RankBody:
         return None
 
     def settle(self, actor: Actor) -> None:
-        """Account for the blocks of a finished act (event loop); a transfer's blocks are completed by their arrival."""
+        """Account for the blocks of a finished act; a transfer's blocks are completed by their arrival."""
         settle(actor, self.blocks, produced_here=actor.task.kind is not TaskKind.TRANSFER)
 
     def compute(self, task: Task, values: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
 """The files of one run: what the parent hands to the workers and what they leave behind.
 
-    plan.json  state.pt  batches.pt  options.json          written by the parent
-    rank0.pid  rank0.pt (acts, losses, states, gradients)  rank0.error.json  progress           written by the workers
+plan.json  state.pt  batches.pt  options.json          written by the parent
+rank0.pid  rank0.pt (acts, losses, states, gradients)  rank0.error.json  progress           written by the workers
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backend.body import Batches
 from planner.ir.errors import InvalidFile
 from planner.ir.plan import Plan, save_plan
 from planner.ir.text import decode, load_json, save_text
-
-from backend.body import Batches
 
 __all__ = ["Failure", "Options", "load_options", "prepare", "read_batches", "read_failures", "read_plan", "write_failure"]
 

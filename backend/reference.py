@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from backend.blocks import Blocks, initial_states
+from backend.body import Batches, accumulate, loss_position, read_inputs, settle, source_parts, write_outputs
+from backend.collectives import GroupExchange, check_boxing, crew_of, exchange
+from backend.fragment import CompiledFragment, compile_fragment
+from backend.outcome import Outcome, gather, state_homes
+from backend.sharding import torch_dtype
 from planner.ir.actor import Actor, ActorId, build_actors
+from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock, InvalidPlan
 from planner.ir.liveness import explain_wait
 from planner.ir.plan import Boxing, Plan, Task, TaskKind
 from planner.ir.routes import Piece, pieces
 from planner.ir.trace import Act, Source, Trace
 from planner.ir.verify import verify
-
-from backend.blocks import Blocks, initial_states
-from backend.body import Batches, accumulate, loss_position, read_inputs, settle, source_parts, write_outputs
-from backend.collectives import check_boxing, exchange
-from backend.fragment import CompiledFragment, compile_fragment
-from backend.outcome import Outcome, gather, state_homes
-from backend.sharding import torch_dtype
 
 __all__ = ["ReferencePerformer", "perform"]
 
@@ -147,10 +147,7 @@ class ReferencePerformer:
 
     def _crew(self, actor: Actor) -> list[Actor] | None:
         """All actors that meet in this act, in axis order; None while some are not at their turn."""
-        if not isinstance(actor.task.body, Boxing):
-            return [actor]
-        ranks = self.plan.placement[actor.task.placement].axis_ranks(actor.task.body.axis, actor.rank)
-        crew = [self._actors[actor.task.id, rank] for rank in ranks]
+        crew = [self._actors[actor.task.id, rank] for rank in crew_of(self.plan, actor.task, actor.rank)]
         chosen = [self._gates[member.task.stream, member.rank].choose() for member in crew]
         return crew if all(a is b for a, b in zip(chosen, crew, strict=True)) else None
 
@@ -192,10 +189,15 @@ class ReferencePerformer:
                 self._ready_s[actor.id] = now_s
 
     def _box(self, crew: list[Actor]) -> None:
-        body = crew[0].task.body
+        task, body = crew[0].task, crew[0].task.body
         assert isinstance(body, Boxing)
+        if body.collective is Collective.LOCAL:
+            (actor,) = crew
+            mover = GroupExchange(self.plan, task, actor.rank, None)
+            write_outputs(actor, self._blocks[actor.rank], mover.run(read_inputs(actor, self._blocks[actor.rank])), self.accumulate)
+            return
         inputs = [read_inputs(actor, self._blocks[actor.rank]) for actor in crew]
-        results = [self.run_boxing(crew[0].task, body, parts) for parts in zip(*inputs, strict=True)]
+        results = [self.run_boxing(task, body, parts) for parts in zip(*inputs, strict=True)]
         for position, actor in enumerate(crew):
             write_outputs(actor, self._blocks[actor.rank], [moved[position] for moved in results], self.accumulate)
 
@@ -225,7 +227,8 @@ class ReferencePerformer:
         """One sender's part of a block is there; the last one completes it."""
         missing = self._awaited.setdefault((regst, rank), {})
         if slot not in missing:
-            missing[slot] = len({p.src_rank for w, moves in zip(task.writes, self._pieces[task.id], strict=True) if w.regst == regst for p in moves if p.dst_rank == rank})
+            pairs = zip(task.writes, self._pieces[task.id], strict=True)
+            missing[slot] = len({p.src_rank for write, moves in pairs if write.regst == regst for p in moves if p.dst_rank == rank})
         missing[slot] -= 1
         if missing[slot] == 0:
             del missing[slot]
@@ -245,7 +248,11 @@ class ReferencePerformer:
             about={"torch": torch.__version__, "threads": "1"},
         )
         homes = state_homes(plan)
-        held = {(a.regst, a.index, rank): self._blocks[rank].state_of(a.regst, a.index) for a in homes.values() for rank in _ranks(plan, a.regst)}
+        held = {
+            (a.regst, a.index, rank): self._blocks[rank].state_of(a.regst, a.index)
+            for a in homes.values()
+            for rank in _ranks(plan, a.regst)
+        }
         tapped = {(*key, rank): value for rank, blocks in self._blocks.items() for key, value in blocks.tapped.items()}
         slopes = gather(plan, plan.gradients, tapped) if self._gradients else {}
         return Outcome(trace=trace, losses=losses, states=gather(plan, homes, held), gradients=slopes)

@@ -1,6 +1,6 @@
 """Logical tensors <-> their parts on a mesh (SEMANTICS 1): the only place where values are cut and put together.
 
-    logical --slice_part--> part of every coordinate --join_parts--> logical
+logical --slice_part--> part of every coordinate --join_parts--> logical
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The life of one worker process: ``python -m backend.worker FOLDER``, started by torchrun.
 
-    read plan, state, batches --> same plan everywhere? --> groups, sockets --> barrier --> event loop --> [isolated timing] --> results --> barrier
+read plan, state, batches --> same plan everywhere? --> groups, sockets --> barrier --> acts --> [isolated timing] --> results --> barrier
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -15,9 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-from planner.ir.errors import Mismatch, RegistaError
-from planner.ir.plan import Plan
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from backend.blocks import Blocks, initial_states
 from backend.isolated import time_tasks
@@ -26,13 +25,18 @@ from backend.outcome import state_homes
 from backend.rank import RankBody, axis_groups
 from backend.record import Failure, Options, load_options, read_batches, read_plan, write_failure
 from backend.transport import Mesh
+from planner.ir.errors import Mismatch, RegistaError
+from planner.ir.plan import Plan
 
-__all__ = ["connect", "main", "work"]
+__all__ = ["connect", "die_with_parent", "main", "work"]
 
 STARTUP_TIMEOUT_S = 120.0
 
+_PR_SET_PDEATHSIG = 1
+"""prctl's number for it [linux/prctl.h]."""
 
-def connect(options: Options) -> tuple[dist.Store, int, int]:
+
+def connect(options: Options) -> tuple[Store, int, int]:
     """Join the run: (store prefixed with run and attempt, rank, number of ranks), default process group made.
 
     A prefix per attempt, because addresses of a failed attempt would otherwise be found by the next one: restarts then came back 2 times in 6
@@ -40,24 +44,26 @@ def connect(options: Options) -> tuple[dist.Store, int, int]:
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    base = dist.TCPStore(
+    base = TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         is_master=rank == 0 and not agent_has_store,
         timeout=timedelta(seconds=STARTUP_TIMEOUT_S),
     )
-    store = dist.PrefixStore(f"{options.run_id}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", base)
-    dist.init_process_group("gloo", store=dist.PrefixStore("gloo", store), rank=rank, world_size=ranks, timeout=timedelta(seconds=STARTUP_TIMEOUT_S))
+    store = PrefixStore(f"{options.run_id}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", base)
+    dist.init_process_group(
+        "gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks, timeout=timedelta(seconds=STARTUP_TIMEOUT_S)
+    )
     return store, rank, ranks
 
 
-def _meet(store: dist.Store, name: str, rank: int, ranks: int) -> None:
+def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
     """All ranks come here before any goes on.  Over the store, so that it works even while gloo is in use."""
     store.set(f"{name}/{rank}", "1")
     store.wait([f"{name}/{r}" for r in range(ranks)], timedelta(seconds=STARTUP_TIMEOUT_S))
 
 
-def _agree(store: dist.Store, plan: Plan, rank: int, ranks: int) -> None:
+def _agree(store: Store, plan: Plan, rank: int, ranks: int) -> None:
     """Refuse to start unless all ranks hold the same Plan under the same torch: gloo would call a shape mismatch a dead peer.
 
     Raises:
@@ -94,13 +100,11 @@ def work(folder: Path, options: Options) -> None:
         body.captured = {}
     loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s)
     loop.start_threads()
-    # The young generation would be scanned thousands of times for acyclic tuples; what exists now stays for good.
+    # What exists now stays for good; without this the collector looks through torch's modules in the midst of acts.
     gc.collect()
     gc.freeze()
-    gc.disable()
     _meet(store, "start", rank, ranks)
     loop.run()
-    gc.enable()
     timings = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else {}
     held = {(a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in _ranks(plan, a.regst)}
     result = {
@@ -120,10 +124,17 @@ def _ranks(plan: Plan, regst: str) -> tuple[int, ...]:
     return plan.placement[plan.regst[regst].placement].ranks
 
 
+def die_with_parent() -> None:
+    """Let the kernel end this process when its parent ends, however that comes about (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main(path: str) -> int:
     """Run one worker; returns its exit code after leaving a rank*.error.json when it failed."""
     folder = Path(path)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with_parent()
     torch.set_num_threads(1)
     rank = int(os.environ.get("RANK", "0"))
     try:

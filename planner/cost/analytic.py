@@ -23,11 +23,16 @@ def op_s(cluster: Cluster, flop: float, traffic_bytes: float) -> float:
     return max(flop / device.rate_flop_per_s, traffic_bytes / device.memory_bandwidth_bytes_per_s)
 
 
-def boxing_s(cluster: Cluster, collective: Collective, total_bytes: float, ranks: tuple[int, ...]) -> float:
-    """Equation (2): ``total_bytes`` is what the ranks of the axis hold together."""
+def boxing_s(cluster: Cluster, collective: Collective, total_bytes: float, ranks: tuple[int, ...], *, bucketed: bool = False) -> float:
+    """Equation (2): ``total_bytes`` is what the ranks of the axis hold together.
+
+    bucketed: the tensor shares its collective with many others (gradients, parameters), so the latency is not its own.
+    """
     if collective is Collective.LOCAL or len(ranks) == 1:
         return 0.0
-    return cluster.link_between(ranks).time_s(sent_bytes(collective, total_bytes, len(ranks)))
+    link = cluster.link_between(ranks)
+    sent = sent_bytes(collective, total_bytes, len(ranks))
+    return sent / link.bandwidth_bytes_per_s if bucketed else link.time_s(sent)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from planner.cost.analytic import boxing_s, op_s
 from planner.ir.cluster import Cluster
-from planner.ir.collective import collective_for
+from planner.ir.collective import Collective, collective_for
 from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind, LogicalGraph, Op, Role
 from planner.ir.sbp import B, NdSbp, Partial, Sbp, Split
 from planner.ir.tensor import TensorType
 from planner.opset import Signature, flop, local_types, localize, signatures, traffic_bytes
 from planner.search.axis_ilp import AxisProblem, Node, Use, solve_axis
-from planner.search.pins import Pin, pinned_inputs
+from planner.search.pins import Pin, pinned_inputs, pinned_outputs
 from planner.stages import Staged
 
 __all__ = ["Assignment", "LocalOp", "assign"]
@@ -61,12 +61,13 @@ def assign(staged: Staged, mesh: tuple[int, ...], cluster: Cluster, pins: Sequen
     """
     graph = staged.graph
     pinned = pinned_inputs(graph, pins, mesh)
+    outputs = pinned_outputs(graph, pins, mesh)
     updated = [i for i in graph.inputs if i.value in graph.updates]
     local = {op.id: LocalOp(op, _types_of(graph, op), (), ()) for op in graph.ops}
     states: dict[str, tuple[Sbp, ...]] = {i.value: () for i in updated}
     objective_s = lower_bound_s = 0.0
     for axis, parts in enumerate(mesh):
-        builder = _Axis(staged, cluster, micro_batches, mesh, axis, local, states, pinned)
+        builder = _Axis(staged, cluster, micro_batches, mesh, axis, local, states, pinned, outputs)
         solution = solve_axis(builder.problem())
         objective_s, lower_bound_s = solution.objective_s, solution.lower_bound_s
         for op in graph.ops:
@@ -123,6 +124,7 @@ class _Axis:
         local: Mapping[str, LocalOp],
         states: Mapping[str, tuple[Sbp, ...]],
         pinned: Mapping[str, NdSbp],
+        outputs: Mapping[str, NdSbp],
     ) -> None:
         self.staged, self.graph, self.cluster, self.m = staged, staged.graph, cluster, micro_batches
         self.mesh, self.axis, self.parts, self.local, self.states, self.pinned = mesh, axis, mesh[axis], local, states, pinned
@@ -134,8 +136,18 @@ class _Axis:
         for extent in mesh[:axis]:
             size *= extent
         self.hop = (0, min(size, cluster.num_devices - 1))  # from a stage to the next
-        self.signatures = {op_id: signatures(lo.op, lo.types, self.parts) for op_id, lo in local.items()}
+        self.signatures = {op_id: self._legal(lo, outputs) for op_id, lo in local.items()}
         self.state_choices = {value: self._state_choices(value) for value in states}
+
+    def _legal(self, local: LocalOp, outputs: Mapping[str, NdSbp]) -> tuple[Signature, ...]:
+        """The op's signatures, those that give a pinned output its layout."""
+        legal = signatures(local.op, local.types, self.parts)
+        pins = [(place, outputs[value]) for place, value in enumerate(local.op.outputs) if value in outputs]
+        kept = tuple(s for s in legal if all(self.parts == 1 or s.outputs[place] == sbp[self.axis] for place, sbp in pins))
+        if not kept:
+            ways = ", ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in legal))
+            raise Unsupported(f"{local.op.where()} cannot return {pins[0][1]} on mesh axis {self.axis}; its rule allows {ways}")
+        return kept
 
     def problem(self) -> AxisProblem:
         nodes = [Node(op.id, tuple(self._op_price_s(op, s) for s in self.signatures[op.id])) for op in self.graph.ops]
@@ -189,8 +201,10 @@ class _Axis:
     def _use(
         self, value: str, consumer: str, consumer_stage: int, needs: tuple[Sbp, ...], needed_bytes: int, producers: Mapping[str, Op]
     ) -> Use | None:
+        bucketed = value in self.states
         if value in producers:
             op = producers[value]
+            bucketed = op.role in (Role.ACCUMULATE, Role.UPDATE) and value != self.graph.mean_loss
             place = op.outputs.index(value)
             leaves = tuple(_sbp(s.outputs[place]) for s in self.signatures[op.id])
             node, stage, have_bytes = op.id, self.staged.stage[op.id], self.local[op.id].types[value].size_bytes
@@ -209,21 +223,27 @@ class _Axis:
         price_s = {}
         for p in dict.fromkeys(leaves):
             for c in dict.fromkeys(needs):
-                seconds = self._boxing_price_s(p, c, total_bytes, stage != consumer_stage)
+                seconds = self._boxing_price_s(p, c, total_bytes, stage != consumer_stage, bucketed)
                 if seconds is not None:
                     price_s[p, c] = count * seconds
         return Use(node, consumer, f"{value}->{consumer_stage}", leaves, needs, price_s)
 
-    def _boxing_price_s(self, p: Sbp, c: Sbp, total_bytes: int, crosses: bool) -> float | None:
+    def _boxing_price_s(self, p: Sbp, c: Sbp, total_bytes: int, crosses: bool, bucketed: bool) -> float | None:
         if isinstance(p, Partial) and isinstance(c, Partial) and p != c:
             return None
         if not crosses:
-            return boxing_s(self.cluster, collective_for(p, c), total_bytes, self.ranks) if p != c else 0.0
+            return self._collective_s(p, c, total_bytes, bucketed) if p != c else 0.0
         # Partial values are reduced before they travel; then each receiver is sent its own part.
         landing: Sbp = c if not isinstance(c, Partial) else B
-        reduce_s = boxing_s(self.cluster, collective_for(p, landing), total_bytes, self.ranks) if isinstance(p, Partial) else 0.0
+        reduce_s = self._collective_s(p, landing, total_bytes, bucketed) if isinstance(p, Partial) else 0.0
         sent = total_bytes / self.parts if isinstance(landing, Split) else total_bytes
         return reduce_s + self.cluster.link_between(self.hop).time_s(sent)
+
+    def _collective_s(self, p: Sbp, c: Sbp, total_bytes: int, bucketed: bool) -> float:
+        """A collective ends one act and begins another, so it costs their overhead as well."""
+        collective = collective_for(p, c)
+        own_s = 0.0 if bucketed or collective is Collective.LOCAL else 2 * self.cluster.device.act_overhead_s
+        return own_s + boxing_s(self.cluster, collective, total_bytes, self.ranks, bucketed=bucketed)
 
 
 def _sbp(entry: Sbp | None) -> Sbp:

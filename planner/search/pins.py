@@ -2,6 +2,7 @@
 
     h.*.mlp.c_fc.weight=S(1)      a parameter          input.0=S(0)        a batch input
     *:exp_avg=S(0)                optimizer state      input.*=S(0),B      on a mesh of two axes
+    out:h.*=S(0)                  what these modules return (an activation)
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from planner.ir.errors import InvalidPlan, Unsupported
-from planner.ir.graph import LogicalGraph
+from planner.ir.graph import LogicalGraph, Role
 from planner.ir.sbp import NdSbp
 
-__all__ = ["Pin", "parse_pins", "pinned_inputs"]
+__all__ = ["Pin", "parse_pins", "pinned_inputs", "pinned_outputs"]
+
+_OUT = "out:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +49,62 @@ def pinned_inputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...
     Raises:
         Unsupported: a pin that names nothing, has another number of axes, cuts unevenly, or contradicts another.
     """
+    names = {i.value: i.name for i in graph.inputs}
+    return _resolve(graph, [pin for pin in pins if not pin.pattern.startswith(_OUT)], mesh, names, "parameter, state or input")
+
+
+def pinned_outputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...]) -> Mapping[str, NdSbp]:
+    """Value that a module returns -> its NdSbp, for pins that begin with ``out:``.
+
+    What a module returns is the result of its last forward op.
+
+    Raises:
+        Unsupported: as pinned_inputs.
+    """
+    names: dict[str, str] = {}
+    last: dict[str, str] = {}
+    for op in graph.ops:
+        if op.role is not Role.FORWARD or op.outputs[0] is None:
+            continue
+        parts = op.module.split(".") if op.module else []
+        for depth in range(1, len(parts) + 1):
+            last[".".join(parts[:depth])] = op.outputs[0]
+    for module, value in sorted(last.items(), reverse=True):
+        names[value] = f"{_OUT}{module}"  # of nested modules that return the same value, the outermost names it ...
+    aliases = {f"{_OUT}{module}": value for module, value in last.items()}  # ... but each may be pinned
+    chosen = [pin for pin in pins if pin.pattern.startswith(_OUT)]
+    return _resolve(graph, chosen, mesh, names, "module", aliases)
+
+
+def _resolve(
+    graph: LogicalGraph,
+    pins: Sequence[Pin],
+    mesh: tuple[int, ...],
+    names: Mapping[str, str],
+    what: str,
+    aliases: Mapping[str, str] | None = None,
+) -> Mapping[str, NdSbp]:
+    by_name = aliases if aliases is not None else {name: value for value, name in names.items()}
     found: dict[str, tuple[Pin, NdSbp]] = {}
     for pin in pins:
-        named = [i for i in graph.inputs if fnmatchcase(i.name, pin.pattern)]
+        named = {name: value for name, value in by_name.items() if fnmatchcase(name, pin.pattern)}
         if not named:
-            some = ", ".join(sorted(i.name for i in graph.inputs)[:8])
-            raise Unsupported(f"pin {pin} names no parameter, state or input of the model; names are like {some} ...")
+            raise Unsupported(f"pin {pin} names no {what} of the model; names are like {', '.join(sorted(by_name)[:8])} ...")
         if len(pin.sbp) != len(mesh):
             raise Unsupported(f"pin {pin} has {len(pin.sbp)} entries, the mesh {'x'.join(map(str, mesh))} has {len(mesh)} axes; write one per axis")
         if pin.sbp.has_partial:
-            raise Unsupported(f"pin {pin}: what enters the graph is a value, not a part of a sum; use S(d) or B")
-        for graph_input in named:
-            logical = graph.values[graph_input.value]
-            if graph_input.name.endswith(":step"):
+            raise Unsupported(f"pin {pin}: only values can be pinned, not parts of a sum; use S(d) or B")
+        for name, value in named.items():
+            logical = graph.values[value]
+            if name.endswith(":step"):
                 continue  # the 0-d step counter of an optimizer is always whole
             if not pin.sbp.splits_evenly(logical.shape, mesh):
                 raise Unsupported(
-                    f"pin {pin}: {graph_input.name} has shape {logical.shape}, which does not split evenly on mesh {'x'.join(map(str, mesh))}; "
+                    f"pin {pin}: {name} has shape {logical.shape}, which does not split evenly on mesh {'x'.join(map(str, mesh))}; "
                     f"choose another dim or narrow the pattern"
                 )
-            earlier = found.get(graph_input.value)
+            earlier = found.get(value)
             if earlier is not None and earlier[1] != pin.sbp:
-                raise Unsupported(f"pins {earlier[0]} and {pin} contradict each other on {graph_input.name}; keep one of them")
-            found[graph_input.value] = (pin, pin.sbp)
+                raise Unsupported(f"pins {earlier[0]} and {pin} contradict each other on {name}; keep one of them")
+            found[value] = (pin, pin.sbp)
     return {value: sbp for value, (_, sbp) in found.items()}

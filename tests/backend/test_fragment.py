@@ -10,12 +10,11 @@ import handmade
 import pytest
 import torch
 
+from backend.fragment import compile_fragment, fragment_source
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import Dt, Op, Ref, Role
 from planner.ir.plan import Access, Fragment, Placement, Task, TaskKind
 from planner.ir.tensor import DType
-
-from backend.fragment import compile_fragment, fragment_source
 
 HERE = Placement(id="p", ranks=(0, 1), mesh=(2,))
 
@@ -57,13 +56,19 @@ def test_operators_with_several_outputs_keep_only_the_named_ones() -> None:
     task = _task([_op("aten.max.dim", (Ref("x"), 1), None, "where")], ["x"], ["where", "x"])
     x = torch.tensor([[1.0, 5.0], [7.0, 2.0]])
     where, same = compile_fragment(task, HERE, 0)(x)
-    assert where.tolist() == [1, 0] and same is x
+    assert where.tolist() == [1, 0]
+    assert same is x
 
 
 def test_arguments_that_are_no_literals_arrive_whole() -> None:
-    ops = [_op("aten.full.default", ((2, 2), -math.inf), "low", dtype=Dt(DType.FLOAT64)), _op("aten.cat.default", ((Ref("low"), Ref("low")), 1), "wide")]
+    ops = [
+        _op("aten.full.default", ((2, 2), -math.inf), "low", dtype=Dt(DType.FLOAT64)),
+        _op("aten.cat.default", ((Ref("low"), Ref("low")), 1), "wide"),
+    ]
     (wide,) = compile_fragment(_task(ops, [], ["wide"]), HERE, 0)()
-    assert wide.shape == (2, 4) and wide.dtype is torch.float64 and bool((wide == -math.inf).all())
+    assert wide.shape == (2, 4)
+    assert wide.dtype is torch.float64
+    assert bool((wide == -math.inf).all())
 
 
 def test_boxing_inside_a_fragment_uses_the_ranks_coordinate() -> None:

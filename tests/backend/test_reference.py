@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from backend.outcome import Outcome
+from backend.reference import ReferencePerformer, perform
 from planner.ir.errors import InvalidPlan, InvalidProgram
 from planner.ir.plan import Boxing, Task
 from planner.ir.routes import Piece
 from planner.ir.trace import Act, Source, check_trace
-
-from backend.outcome import Outcome
-from backend.reference import ReferencePerformer, perform
 
 STEPS = 3
 PLANS = {
@@ -45,7 +44,8 @@ def test_a_plan_on_many_ranks_equals_one_device(name: str) -> None:
     assert_transparent(outcome, micro_batches)
     assert all(torch.equal(given[key], before[key]) for key in before)
     check_trace(plan, outcome.trace)
-    assert outcome.trace.source is Source.RUN and len(seen) == len(outcome.trace.acts)
+    assert outcome.trace.source is Source.RUN
+    assert len(seen) == len(outcome.trace.acts)
 
 
 def test_blocks_are_given_back_and_the_peak_stays_within_the_plan() -> None:
@@ -81,15 +81,18 @@ class DeliversZeros(ReferencePerformer):
 
 @pytest.mark.parametrize(
     ("wrong", "name"),
-    [(CopiesInsteadOfSums, "data parallel 2"), (SumsInsteadOfMean, "pipeline"), (ForgetsNegatives, "data parallel 2"), (DeliversZeros, "pipeline")],
+    [
+        (CopiesInsteadOfSums, "data parallel 2"),
+        (SumsInsteadOfMean, "pipeline"),
+        (ForgetsNegatives, "data parallel 2"),
+        (DeliversZeros, "pipeline"),
+    ],
 )
 def test_a_planted_wrong_performer_is_caught(wrong: type[ReferencePerformer], name: str) -> None:
     plan, micro_batches = PLANS[name]
     outcome = wrong(plan, handmade.start(), handmade.batches(micro_batches), STEPS, gradients=True).run()
     with pytest.raises(AssertionError):
         assert_transparent(outcome, micro_batches)
-
-
 
 
 def test_a_state_or_batch_that_does_not_fit_is_refused_with_its_name() -> None:

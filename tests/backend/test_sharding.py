@@ -7,12 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.ir.errors import InvalidPlan, Unsupported
-from planner.ir.sbp import B, NdSbp, P, Partial, ReduceOp, S, Sbp, coordinates, part_of
-
 from backend.boxing import local_step
 from backend.collectives import exchange
 from backend.sharding import glue, join_parts, reduce_parts, slice_part
+from planner.ir.errors import InvalidPlan, Unsupported
+from planner.ir.sbp import B, NdSbp, P, Partial, ReduceOp, S, Sbp, coordinates, part_of
 
 ENTRIES = st.sampled_from([B, P, S(0), S(1), Partial(ReduceOp.MAX), Partial(ReduceOp.MIN)])
 SHAPES = st.tuples(st.integers(6, 11), st.integers(6, 9))
@@ -25,7 +24,8 @@ def test_joining_the_parts_gives_the_tensor_back(shape: tuple[int, int], mesh: t
     parts = {c: slice_part(value, sbp, mesh, c) for c in coordinates(mesh)}
     assert torch.equal(join_parts(parts, sbp, mesh, shape), value)
     for coordinate, part in parts.items():
-        assert tuple(part.shape) == sbp.local_shape(shape, mesh, coordinate) and part.is_contiguous()
+        assert tuple(part.shape) == sbp.local_shape(shape, mesh, coordinate)
+        assert part.is_contiguous()
 
 
 @given(shape=SHAPES, parts=st.integers(1, 4), src=ENTRIES, dst=ENTRIES)
@@ -40,7 +40,8 @@ def test_one_boxing_step_keeps_the_logical_value(shape: tuple[int, int], parts: 
     try:
         after = exchange(src, dst, held)
     except Unsupported:
-        assert isinstance(src, Partial) and isinstance(dst, Partial)
+        assert isinstance(src, Partial)
+        assert isinstance(dst, Partial)
         return
     torch.testing.assert_close(glue(dst, after), glue(src, held))
 

@@ -116,7 +116,15 @@ class _Builder:
         self.regsts: list[Regst] = []
         self.tasks: list[Task] = []
 
-    def regst(self, id_: str, placement: str, producer: str | None, *tensors: PlacedTensor, quota: int = 1, kind: RegstKind = RegstKind.DATA) -> None:
+    def regst(
+        self,
+        id_: str,
+        placement: str,
+        producer: str | None,
+        *tensors: PlacedTensor,
+        quota: int = 1,
+        kind: RegstKind = RegstKind.DATA,
+    ) -> None:
         self.regsts.append(Regst(id=id_, kind=kind, placement=placement, producer=producer, quota=quota, tensors=tensors))
 
     def task(
@@ -173,7 +181,8 @@ def data_parallel(ranks: int = 2, micro_batches: int = 2) -> Plan:
     b.regst("x", "all", "load", _tensor("x", (SAMPLES, WIDTH), "S(0)"), quota=2)
     for name, shape in (("w1", (WIDTH, HIDDEN)), ("w2", (HIDDEN, OUT))):
         b.regst(f"{name}.state", "all", f"update.{name}", _tensor(name, shape, "B"), kind=RegstKind.STATE)
-    b.regst("saved", "all", "forward", _tensor("y", (SAMPLES, HIDDEN), "S(0)"), _tensor("h", (SAMPLES, HIDDEN), "S(0)"), _tensor("z", (SAMPLES, OUT), "S(0)"))
+    y, h, z = (_tensor(name, (SAMPLES, width), "S(0)") for name, width in (("y", HIDDEN), ("h", HIDDEN), ("z", OUT)))
+    b.regst("saved", "all", "forward", y, h, z)
     b.regst("loss.part", "all", "forward", _tensor("loss", (), "P"))
     b.regst("loss.mean", "all", "reduce.loss", _tensor("loss", (), "B"))
     b.regst("grads.part", "all", "backward", _tensor("dw1", (WIDTH, HIDDEN), "P"), _tensor("dw2", (HIDDEN, OUT), "P"))
@@ -204,9 +213,8 @@ def data_parallel(ranks: int = 2, micro_batches: int = 2) -> Plan:
         _body([*_backward_2(SAMPLES), *_backward_1()]),
     )
     step = Boxing(src=NdSbp.parse("P"), dst=NdSbp.parse("B"), axis=0, collective=Collective.ALL_REDUCE)
-    b.task(
-        "reduce.loss", TaskKind.BOXING, "all", "collective", 1, {"loss.part": 1}, {"loss.mean": 1}, [("l", "loss.part", 0)], [("l", "loss.mean", 0)], step
-    )
+    part, mean = [("l", "loss.part", 0)], [("l", "loss.mean", 0)]
+    b.task("reduce.loss", TaskKind.BOXING, "all", "collective", 1, {"loss.part": 1}, {"loss.mean": 1}, part, mean, step)
     pairs = [("dw1", 0), ("dw2", 1)]
     b.task(
         "reduce.grads",
@@ -360,7 +368,9 @@ def batches(micro_batches: int, seed: int = 1) -> Callable[[int], tuple[Tensor, 
     return batch
 
 
-def plain(state: dict[str, Tensor], batch: Callable[[int], tuple[Tensor, ...]], micro_batches: int, steps: int) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
+def plain(
+    state: dict[str, Tensor], batch: Callable[[int], tuple[Tensor, ...]], micro_batches: int, steps: int
+) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor]]:
     """(losses, final weights, last mean gradients) of gradient accumulation on one device, by autograd."""
     weights = {name: value.clone().requires_grad_() for name, value in state.items()}
     losses: list[float] = []

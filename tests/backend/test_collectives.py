@@ -1,0 +1,69 @@
+"""Collectives over gloo equal their single-process meaning."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import gloo_exchange
+import pytest
+
+from backend.collectives import check_boxing
+from planner.ir.errors import InvalidPlan, Unsupported
+from planner.ir.plan import Boxing
+from planner.ir.sbp import B, NdSbp, P, S
+from planner.ir.tensor import DType
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_collective_equals_its_single_process_version(ranks: int) -> None:
+    port = str(_free_port())
+    shared = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "conformance")]),
+    }
+    command = [sys.executable, str(Path(gloo_exchange.__file__))]
+    workers = [subprocess.Popen(command, env=shared | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True) for rank in range(ranks)]
+    try:
+        said = [worker.communicate(timeout=60)[1] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0] * ranks, "\n".join(said)
+
+
+def test_a_step_that_does_not_move_what_it_says_is_refused() -> None:
+    _, task = gloo_exchange.boxing_plan(2, P, B, (DType.FLOAT32,), ((4, 4),))
+    body = task.body
+    assert isinstance(body, Boxing)
+    with pytest.raises(InvalidPlan, match="is not"):
+        check_boxing(task, replace(body, dst=NdSbp((S(0),))))
+    with pytest.raises(InvalidPlan, match="changes more than"):
+        check_boxing(task, replace(body, src=NdSbp((P, P)), dst=NdSbp((B, B))))
+
+
+def test_the_outer_of_two_axes_that_cut_one_dim_cannot_move_first() -> None:
+    _, task = gloo_exchange.boxing_plan(2, S(0), B, (DType.FLOAT32,), ((4, 4),))
+    body = task.body
+    assert isinstance(body, Boxing)
+    with pytest.raises(Unsupported, match="later axis"):
+        check_boxing(task, replace(body, src=NdSbp((S(0), S(0))), dst=NdSbp((B, S(0)))))
+    check_boxing(task, replace(body, src=NdSbp((S(0), S(0))), dst=NdSbp((S(0), B)), axis=1))
