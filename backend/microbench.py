@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,8 @@ def microbench(
     """Measure ``ranks`` processes of this host.
 
     Returns:
-        flop_per_s and memory_bytes_per_s per core while the peers work as well; ``collectives``: name -> {alpha_s, beta_bytes_per_s, points};
+        flop_per_s and memory_bytes_per_s per core while the peers work as well;
+        ``collectives``: name -> {alpha_s, beta_bytes_per_s, points};
         ``transfer``: the same for the socket path of TRANSFER tasks; message_s: one-way latency of an acknowledgement between ranks.
         Times are the 10th percentile of ``rounds``; sizes are the logical bytes T of SEMANTICS 2.
 
@@ -67,12 +68,11 @@ def microbench(
         (folder / "sizes.json").write_text(json.dumps(list(sizes_bytes)))
         launch(folder, "backend.bench_worker", ranks, options.run_id)
         measured = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
-    slowest: Callable[[str], float] = lambda name: min(m[name] for m in measured)  # noqa: E731
     first = measured[0]
     return {
         "ranks": ranks,
-        "flop_per_s": slowest("flop_per_s"),
-        "memory_bytes_per_s": slowest("memory_bytes_per_s"),
+        "flop_per_s": min(m["flop_per_s"] for m in measured),
+        "memory_bytes_per_s": min(m["memory_bytes_per_s"] for m in measured),
         "collectives": {name: _line(points) for name, points in first["collectives"].items()},
         "transfer": _line(first["transfer"]) if first["transfer"] else None,
         "message_s": first["message_s"],

@@ -58,7 +58,10 @@ def perform(
 
 
 class ReferencePerformer:
-    """See the module's text.  Tests plant wrong performers by overriding ``run_fragment``, ``run_boxing``, ``run_transfer`` or ``accumulate``."""
+    """See the module's text.
+
+    Tests plant wrong performers by overriding ``run_fragment``, ``run_boxing``, ``run_transfer`` or ``accumulate``.
+    """
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from planner.ir.errors import InvalidFile, Mismatch
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.trace import Act, Source, Trace
 from planner.ir.units import MS
-from regista.compare import default_warmup, summarise
+from regista.compare import summarise
 
 __all__ = ["COLOURS", "PANEL", "gantt", "gantt_rows"]
 
@@ -47,7 +47,7 @@ PANEL: Mapping[Source, str] = {Source.SIM: "predicted (sim)", Source.RUN: "measu
 DARK_TEXT = frozenset({TaskKind.TRANSFER, TaskKind.BOXING, TaskKind.SOURCE, TaskKind.UPDATE})
 
 WIDTH_IN, ROW_IN, HEAD_IN = 13.0, 0.27, 1.0
-AXES_PX_PER_IN = 72 * 0.80  # points of axes width per inch of figure, margins taken off
+AXES_POINTS_PER_IN = 72 * 0.80  # points of axes width per inch of figure, margins taken off
 MAX_ROWS = 48
 
 Row = tuple[int, str]
@@ -122,8 +122,6 @@ def _title(plan: Plan, traces: Sequence[Trace]) -> str:
 def _window(plan: Plan, trace: Trace, steps: int) -> _Shown:
     ends = trace.step_ends_s(plan)
     first = max(0, trace.steps - steps)
-    if default_warmup(trace) < trace.steps - steps:
-        first = max(first, default_warmup(trace))
     begin_s = ends[first - 1] if first else min((act.start_s for act in trace.acts), default=0.0)
     acts = tuple(act for act in trace.acts if act.end_s > begin_s)
     return _Shown(trace, acts, begin_s, tuple(end - begin_s for end in ends[first:]), first)
@@ -132,7 +130,7 @@ def _window(plan: Plan, trace: Trace, steps: int) -> _Shown:
 def _draw(plan: Plan, axes: Axes, panel: _Shown, rows: Sequence[Row], length_s: float) -> None:
     line = {row: number for number, row in enumerate(rows)}
     bars: dict[tuple[TaskKind, bool], list[Rectangle]] = defaultdict(list)
-    points_per_s = WIDTH_IN * AXES_PX_PER_IN / length_s if length_s else 0.0
+    points_per_s = WIDTH_IN * AXES_POINTS_PER_IN / length_s if length_s else 0.0
     for act in panel.acts:
         task = plan.task[act.task]
         if (act.rank, task.stream) not in line:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import gloo_exchange
 import pytest
+import torch
 
-from backend.collectives import check_boxing
+from backend.collectives import GroupExchange, check_boxing, crew_of
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, P, S
@@ -48,6 +49,17 @@ def test_every_collective_equals_its_single_process_version(ranks: int) -> None:
         for worker in workers:
             worker.kill()
     assert [worker.returncode for worker in workers] == [0] * ranks, "\n".join(said)
+
+
+def test_nobody_meets_in_a_local_step() -> None:
+    """A run's trace had acts that ended before they started: a LOCAL boxing task was given the start of the last rank of its axis, although
+    its ranks do not wait for each other.  Only tasks that exchange something have a crew."""
+    plan, task = gloo_exchange.boxing_plan(2, S(0), P, (DType.FLOAT32,), ((3, 4),))
+    assert crew_of(plan, task, 1) == (1,)
+    (padded,) = GroupExchange(plan, task, 1, None).run([torch.ones(1, 4)])
+    assert padded.tolist() == [[0.0] * 4, [0.0] * 4, [1.0] * 4]
+    plan, task = gloo_exchange.boxing_plan(2, P, B, (DType.FLOAT32,), ((3, 4),))
+    assert crew_of(plan, task, 1) == (0, 1)
 
 
 def test_a_step_that_does_not_move_what_it_says_is_refused() -> None:

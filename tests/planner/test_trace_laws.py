@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from stories import TableCost, chain, data_parallel, pipeline
 
-from planner.ir.errors import InvalidFile, InvalidTrace
+from planner.ir.errors import InvalidFile, InvalidTrace, Mismatch
 from planner.ir.plan import Plan
 from planner.ir.trace import Act, Source, Trace, check_trace, load_trace, save_trace
 from simulator import simulate
@@ -98,14 +98,24 @@ def test_slack_forgives_clock_skew_up_to_its_size_and_no_more():
 
 def test_a_trace_file_comes_back_equal_and_a_damaged_one_is_refused(tmp_path):
     path = tmp_path / "trace.json"
-    save_trace(TRACE, str(path))
-    assert load_trace(str(path)) == TRACE
+    save_trace(PLAN, TRACE, str(path))
+    assert load_trace(str(path)) == (PLAN, TRACE)
     text = path.read_text()
     path.write_text(text[: len(text) // 2])
     with pytest.raises(InvalidFile, match="truncated or damaged"):
         load_trace(str(path))
     path.write_text(text.replace('"number":0', '"number":"zero"', 1))
     with pytest.raises(InvalidFile, match=r'number: expected int, found "zero"'):
+        load_trace(str(path))
+
+
+def test_a_trace_file_whose_plan_was_edited_is_refused(tmp_path):
+    path = tmp_path / "trace.json"
+    with pytest.raises(Mismatch, match="cannot be saved with plan"):
+        save_trace(chain("ab", 1, 1), TRACE, str(path))
+    save_trace(PLAN, TRACE, str(path))
+    path.write_text(path.read_text().replace('"batch_size":24', '"batch_size":48'))
+    with pytest.raises(InvalidFile, match="the file was edited, write it anew"):
         load_trace(str(path))
 
 
