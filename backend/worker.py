@@ -28,7 +28,7 @@ from backend.transport import Mesh
 from planner.ir.errors import Mismatch, RegistaError
 from planner.ir.plan import Plan
 
-__all__ = ["connect", "die_with_parent", "main", "work"]
+__all__ = ["agree", "connect", "die_with_parent", "main", "work"]
 
 STARTUP_TIMEOUT_S = 120.0
 
@@ -63,7 +63,7 @@ def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
     store.wait([f"{name}/{r}" for r in range(ranks)], timedelta(seconds=STARTUP_TIMEOUT_S))
 
 
-def _agree(store: Store, plan: Plan, rank: int, ranks: int) -> None:
+def agree(store: Store, plan: Plan, rank: int, ranks: int) -> None:
     """Refuse to start unless all ranks hold the same Plan under the same torch: gloo would call a shape mismatch a dead peer.
 
     Raises:
@@ -88,7 +88,7 @@ def work(folder: Path, options: Options) -> None:
     plan = read_plan(folder)
     store, rank, ranks = connect(options)
     (folder / f"rank{rank}.pid").write_text(str(os.getpid()))
-    _agree(store, plan, rank, ranks)
+    agree(store, plan, rank, ranks)
     blocks = Blocks(plan, rank, taps=plan.gradients.values() if options.gradients else ())
     state = torch.load(folder / "state.pt", mmap=True, weights_only=True)
     blocks.fill_state(initial_states(plan, rank, state))

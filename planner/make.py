@@ -12,7 +12,7 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.units import MB
 from planner.ir.verify import verify
-from planner.lower import Schedule, lower
+from planner.lower import Recipe, Schedule, lower
 from planner.search import assign, parse_pins
 from planner.stages import assign_stages, prepare
 
@@ -71,18 +71,16 @@ def make_plan(graph: LogicalGraph, *, model: str, batch_size: int, cluster: Clus
         )
     staged = prepare(graph, assign_stages(graph, options.stages, options.cuts), options.stages)
     assignment = assign(staged, mesh, cluster, parse_pins(options.pins), options.micro_batches)
-    plan = lower(
+    recipe = Recipe(
         model=model,
-        staged=staged,
-        assignment=assignment,
-        cluster=cluster,
-        mesh=mesh,
-        micro_batches=options.micro_batches,
         batch_size=batch_size,
+        micro_batches=options.micro_batches,
+        mesh=mesh,
         bucket_bytes=options.bucket_bytes,
         schedule=options.schedule,
         quotas=options.quotas,
         options=options.as_text(),
     )
+    plan = lower(staged, assignment, cluster, recipe)
     verify(plan)
     return plan

@@ -1,9 +1,9 @@
 """A simulated trace beside a measured one of the same Plan.
 
-    step time       sim: the last step (steady state)      run: median of the steps after the warm-up, with p10 and p90
-    kinds           busy seconds per step, on the rank where that kind is busiest
-    actors          median seconds per act, over ranks and acts
-    relative error  predicted / measured - 1:  -0.05 says that the prediction is 5 % too fast
+step time       sim: the last step (steady state)      run: median of the steps after the warm-up, with p10 and p90
+kinds           busy seconds per step, on the rank where that kind is busiest
+actors          median seconds per act, over ranks and acts
+relative error  predicted / measured - 1:  -0.05 says that the prediction is 5 % too fast
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def summarise(plan: Plan, trace: Trace, *, warmup: int | None = None) -> Summary
 def _same_plan(plan: Plan, traces: Iterable[Trace]) -> None:
     for trace in traces:
         if trace.plan_id != plan.plan_id:
-            raise Mismatch(f"the {trace.source.value} trace is of plan {trace.plan_id}, not of {plan.plan_id} ({plan.model}); make it anew from this plan")
+            raise Mismatch(f"the {trace.source.value} trace is of plan {trace.plan_id}, not of {plan.plan_id} ({plan.model}); make it anew")
 
 
 def _warmup(trace: Trace, wanted: int | None) -> int:

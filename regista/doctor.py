@@ -49,10 +49,10 @@ def _gloo() -> Check:
 
 def _solver() -> Check:
     from planner.ir.errors import RegistaError
-    from planner.ir.sbp import B, S
+    from planner.ir.sbp import B, S, Sbp
     from planner.search.axis_ilp import AxisProblem, Node, Use, solve_axis
 
-    price_s = {(B, B): 0.0, (B, S(0)): 1.0, (S(0), B): 1.0, (S(0), S(0)): 0.0}
+    price_s: dict[tuple[Sbp, Sbp], float] = {(B, B): 0.0, (B, S(0)): 1.0, (S(0), B): 1.0, (S(0), S(0)): 0.0}
     nodes = (Node("a", (2.0, 1.0)), Node("b", (1.0, 1.5)))
     try:
         solution = solve_axis(AxisProblem(nodes, (Use("a", "b", "v", (B, S(0)), (B, S(0)), price_s),)))

@@ -1,9 +1,9 @@
 """Gantt pictures of traces: rows are streams of devices, predicted above measured, on one time axis that starts with the shown steps.
 
-    predicted (sim)   rank 0   compute  |F0|F1|B0|F2|B1 ...
-                               link        |--|  |--|
-    measured (run)    rank 0   compute  |F0 |F1 |B0|F2 |B1 ...
-                      time in ms, from the end of the step before
+predicted (sim)   rank 0   compute  |F0|F1|B0|F2|B1 ...
+                           link        |--|  |--|
+measured (run)    rank 0   compute  |F0 |F1 |B0|F2 |B1 ...
+                  time in ms, from the end of the step before
 """
 
 from __future__ import annotations
@@ -190,7 +190,9 @@ def _save(figure: Figure, target: Path) -> None:
     suffix = target.suffix.lstrip(".").lower()
     known = figure.canvas.get_supported_filetypes()
     if suffix not in known:
-        raise InvalidFile(f"cannot draw {target}: format {suffix or 'without suffix'!r} is not among {', '.join(sorted(known))}; name it .png or .svg")
+        raise InvalidFile(
+            f"cannot draw {target}: format {suffix or 'without suffix'!r} is not among {', '.join(sorted(known))}; name it .png or .svg"
+        )
     neighbour = target.with_name(f".{target.stem}.{os.getpid()}.tmp.{suffix}")
     metadata = {"Date": None} if suffix == "svg" else None
     try:

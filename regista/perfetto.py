@@ -1,7 +1,7 @@
 """Traces as Chrome trace-event JSON, for https://ui.perfetto.dev and chrome://tracing.
 
-    process  "rank 0 (sim)"      one per trace and rank; traces start together at 0
-    thread   a stream            complete events (ph "X"), ts and dur in microseconds
+process  "rank 0 (sim)"      one per trace and rank; traces start together at 0
+thread   a stream            complete events (ph "X"), ts and dur in microseconds
 """
 
 from __future__ import annotations
@@ -74,7 +74,12 @@ def _acts(plan: Plan, trace: Trace, trace_number: int) -> Iterator[Event]:
     for act in sorted(trace.acts, key=lambda a: (a.start_s, a.end_s, a.rank, a.task)):
         task = plan.task[act.task]
         step, micro_batch = divmod(act.number, task.acts)
-        args: dict[str, object] = {"act": act.number, "step": step, "micro_batch": micro_batch, "waited_us": (act.start_s - act.ready_s) / US}
+        args: dict[str, object] = {
+            "act": act.number,
+            "step": step,
+            "micro_batch": micro_batch,
+            "waited_us": (act.start_s - act.ready_s) / US,
+        }
         if isinstance(task.body, Boxing):
             args["collective"] = task.body.collective.value
         yield {

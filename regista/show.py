@@ -59,7 +59,12 @@ def _row(table: Table, what: str, pair: Pair, show: Callable[[float], str]) -> N
 def show_summary(plan: Plan, summary: Summary) -> RenderableType:
     """Step time, throughput, memory per device and how busy each stream is."""
     column = PREDICTED if summary.source.value == "sim" else MEASURED
-    head = Table(title=f"{escape(plan.model)}, plan {plan.plan_id}, {summary.steps} steps", title_justify="left", caption_justify="left", min_width=64)
+    head = Table(
+        title=f"{escape(plan.model)}, plan {plan.plan_id}, {summary.steps} steps",
+        title_justify="left",
+        caption_justify="left",
+        min_width=64,
+    )
     head.add_column("quantity")
     head.add_column(column, justify="right", no_wrap=True)
     head.add_row("step time", show_s(summary.step_time_s))
@@ -138,7 +143,9 @@ def _body(task: Task) -> str:
 def _regsts(plan: Plan) -> Table:
     table = Table("regst", "kind", "placement", "quota", "block", "producer", "tensors", title="regsts", title_justify="left")
     for regst in plan.regsts:
-        tensors = ", ".join(f"{t.name} {t.sbp}" for t in regst.tensors[:4]) + (f", ... ({len(regst.tensors)})" if len(regst.tensors) > 4 else "")
+        tensors = ", ".join(f"{t.name} {t.sbp}" for t in regst.tensors[:4]) + (
+            f", ... ({len(regst.tensors)})" if len(regst.tensors) > 4 else ""
+        )
         size = "-" if regst.kind is RegstKind.CONTROL else show_bytes(plan.block_bytes(regst))
         cells = (regst.kind.value, escape(regst.placement), str(regst.quota), size, escape(regst.producer or "(constant)"))
         table.add_row(escape(regst.id), *cells, escape(tensors))

@@ -46,7 +46,7 @@ class _Settled(simpy.Event):
 
 
 class _Lane:
-    """One stream of one rank.  ``gate.members`` is narrowed to the actors that can fire, in Plan order: once ready, an actor stays ready."""
+    """One stream of one rank.  ``gate.members`` is narrowed to those that can fire, in Plan order: once ready, an actor stays ready."""
 
     __slots__ = ("gate", "left", "number", "wake")
 
@@ -217,7 +217,9 @@ def simulate(plan: Plan, cost: CostModel, *, steps: int = 4, max_acts: int | Non
         raise InvalidPlan(f"steps = {steps}; a simulation performs at least 1 step")
     total = steps * sum(task.acts * len(plan.ranks_of(task)) for task in plan.tasks)
     if max_acts is not None and total > max_acts:
-        raise Unsupported(f"{steps} steps of this plan are {total} acts, more than max_acts = {max_acts}; simulate fewer steps or raise max_acts")
+        raise Unsupported(
+            f"{steps} steps of this plan are {total} acts, more than max_acts = {max_acts}; simulate fewer steps or raise max_acts"
+        )
     game = _Game(plan, cost, steps)
     game.run()
     game.acts.sort(key=lambda entry: entry[:4])

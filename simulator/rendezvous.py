@@ -63,9 +63,7 @@ def explain_meetings(
     )
 
 
-def _blocked_by(
-    actor: Actor, gates: Mapping[tuple[str, int], StreamGate], there: Mapping[ActorId, Meeting]
-) -> tuple[ActorId | None, str]:
+def _blocked_by(actor: Actor, gates: Mapping[tuple[str, int], StreamGate], there: Mapping[ActorId, Meeting]) -> tuple[ActorId | None, str]:
     if meeting := there.get(actor.id):
         rank = meeting.missing[0]
         return (actor.task.id, rank), f"waits in act {meeting.number} for rank {rank}"

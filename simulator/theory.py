@@ -1,9 +1,9 @@
 """Closed forms to hold simulations against.  Numbers from here are of the kind ``theory``.
 
- (1) ring all-reduce   T = 2 (p-1) (alpha + n / (p beta))                     -> ring_all_reduce_s()
- (2) pipeline bubble   (p-1) / (m+p-1)          GPipe and 1F1B alike          -> bubble_fraction()
- (3) chain of actors   L = max( max_i d_i,  max_i (d_i + d_{i+1}) / q_i )     -> chain_period_s()
- (4) roofline of a pipeline step  T = (m+p-1) (F+B)  equal stages, free links -> pipeline_step_s()
+(1) ring all-reduce   T = 2 (p-1) (alpha + n / (p beta))                     -> ring_all_reduce_s()
+(2) pipeline bubble   (p-1) / (m+p-1)          GPipe and 1F1B alike          -> bubble_fraction()
+(3) chain of actors   L = max( max_i d_i,  max_i (d_i + d_{i+1}) / q_i )     -> chain_period_s()
+(4) roofline of a pipeline step  T = (m+p-1) (F+B)  equal stages, free links -> pipeline_step_s()
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _keys(plan: Plan) -> Mapping[str, str]:
     if found is None:
         found = {task.id: act_key(plan, task) for task in plan.tasks}
         plan.__dict__["_act_keys"] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def act_key(plan: Plan, task: Task) -> str:

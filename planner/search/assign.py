@@ -142,7 +142,7 @@ class _Axis:
     def _legal(self, local: LocalOp, outputs: Mapping[str, NdSbp]) -> tuple[Signature, ...]:
         """The op's signatures, those that give a pinned output its layout."""
         legal = signatures(local.op, local.types, self.parts)
-        pins = [(place, outputs[value]) for place, value in enumerate(local.op.outputs) if value in outputs]
+        pins = [(place, outputs[value]) for place, value in enumerate(local.op.outputs) if value is not None and value in outputs]
         kept = tuple(s for s in legal if all(self.parts == 1 or s.outputs[place] == sbp[self.axis] for place, sbp in pins))
         if not kept:
             ways = ", ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in legal))

@@ -15,12 +15,14 @@ from pathlib import Path
 import handmade
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from backend.launch import run
 from backend.outcome import Outcome
 from backend.profile import profile
 from backend.reference import perform
-from planner.ir.errors import DeadLock, InvalidProgram, WorkerFailed
+from backend.worker import agree
+from planner.ir.errors import DeadLock, InvalidProgram, Mismatch, WorkerFailed
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan
 from planner.ir.trace import check_trace
@@ -66,9 +68,11 @@ def assert_same(measured: Outcome, reference: Outcome) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "micro_batches"), [(handmade.data_parallel(2, 2), 2), (handmade.pipeline(3), 3)], ids=["data parallel", "pipeline"]
+    ("plan", "micro_batches"),
+    [(handmade.data_parallel(2, 2), 2), (handmade.pipeline(3), 3), (handmade.data_parallel(1, 2), 2)],
+    ids=["data parallel", "pipeline", "one rank"],
 )
-def test_a_run_on_two_processes_equals_the_reference(plan: Plan, micro_batches: int, workdir: Path) -> None:
+def test_a_run_on_real_processes_equals_the_reference(plan: Plan, micro_batches: int, workdir: Path) -> None:
     seen: list[tuple[int, float]] = []
     batch = handmade.batches(micro_batches)
     before = signal.getsignal(signal.SIGINT)
@@ -97,6 +101,12 @@ def test_more_ranks_than_cores_is_said_and_still_right(workdir: Path) -> None:
     assert outcome.trace.about["oversubscribed"] == "yes"
 
 
+def forever(micro_batches: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    """One batch for all of very many steps; it is stored once."""
+    same = handmade.batches(micro_batches)(0)
+    return lambda step: same
+
+
 def _signal_rank(workdir: Path, rank: int, number: signal.Signals) -> Callable[[int, float], None]:
     def at_step(step: int, loss: float) -> None:
         if step == 5:
@@ -110,7 +120,7 @@ def _signal_rank(workdir: Path, rank: int, number: signal.Signals) -> Callable[[
 def test_a_killed_worker_is_named_and_ends_the_run(plan: Plan, workdir: Path) -> None:
     begin = time.monotonic()
     with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL"):
-        run(plan, handmade.start(), handmade.batches(2), 20000, workdir=workdir, on_progress=_signal_rank(workdir, 1, signal.SIGKILL))
+        run(plan, handmade.start(), forever(2), 20000, workdir=workdir, on_progress=_signal_rank(workdir, 1, signal.SIGKILL))
     assert time.monotonic() - begin < 30
     assert_nothing_is_left(workdir)
 
@@ -121,7 +131,7 @@ def test_a_stopped_worker_ends_the_run_within_the_timeout(workdir: Path) -> None
         run(
             handmade.pipeline(2),
             handmade.start(),
-            handmade.batches(2),
+            forever(2),
             20000,
             timeout_s=3,
             workdir=workdir,
@@ -148,8 +158,18 @@ def test_a_fault_in_the_callers_progress_function_comes_back(workdir: Path) -> N
         raise KeyError("enough")
 
     with pytest.raises(KeyError, match="enough"):
-        run(handmade.pipeline(2), handmade.start(), handmade.batches(2), 20000, workdir=workdir, on_progress=stop)
+        run(handmade.pipeline(2), handmade.start(), forever(2), 20000, workdir=workdir, on_progress=stop)
     assert_nothing_is_left(workdir)
+
+
+def test_ranks_with_different_plans_refuse_to_start() -> None:
+    store = HashStore()
+    plan = handmade.pipeline(2)
+    store.set("plan/1", f"plan {handmade.pipeline(3).plan_id}, torch {torch.__version__}")
+    with pytest.raises(Mismatch, match=r"rank 0 holds plan .*, rank 1 holds plan"):
+        agree(store, plan, 0, 2)
+    with pytest.raises(Mismatch, match="3 workers were started for a plan of 2 ranks"):
+        agree(store, plan, 0, 3)
 
 
 def test_what_can_be_refused_is_refused_before_anything_starts(workdir: Path) -> None:
@@ -179,8 +199,9 @@ from backend import run
 def report(step, loss):
     if step == 0:
         print("going", flush=True)
+same = handmade.batches(2)(0)
 try:
-    run(handmade.pipeline(2), handmade.start(), handmade.batches(2), 20000, workdir=sys.argv[1], on_progress=report)
+    run(handmade.pipeline(2), handmade.start(), lambda step: same, 20000, workdir=sys.argv[1], on_progress=report)
 except KeyboardInterrupt:
     sys.exit(42)
 """

@@ -179,7 +179,23 @@ def test_the_plan_id_is_the_same_in_every_process():
 
 
 def test_floor_0_loads_the_standard_library_only():
-    modules = "actor cluster collective errors graph liveness plan protocols routes sbp tensor text trace units verify".split()
+    modules = [
+        "actor",
+        "cluster",
+        "collective",
+        "errors",
+        "graph",
+        "liveness",
+        "plan",
+        "protocols",
+        "routes",
+        "sbp",
+        "tensor",
+        "text",
+        "trace",
+        "units",
+        "verify",
+    ]
     imports = "".join(f"import planner.ir.{module}\n" for module in modules)
     # No stories here: what the tests load would hide what floor 0 loads.
     loaded = run_python(f"{imports}print(*sorted({{name.split('.')[0] for name in sys.modules}}))").split()
@@ -213,12 +229,20 @@ def rewritten(tmp_path, change: Callable[[dict], object]) -> str:
         (lambda d: d["plan"]["regsts"][0].update(quota="2"), InvalidFile, r'plan\.regsts\[0\]\.quota: expected int, found "2"'),
         (lambda d: d["plan"]["regsts"][0].update(quota=2.0), InvalidFile, r"quota: expected int, found 2\.0"),
         (lambda d: d["plan"]["regsts"][0].update(quota=True), InvalidFile, r"quota: expected int, found true"),
-        (lambda d: d["plan"]["tasks"][0].update(kind="dance"), InvalidFile, r"tasks\[0\]\.kind: expected one of \['source', .*found \"dance\""),
+        (
+            lambda d: d["plan"]["tasks"][0].update(kind="dance"),
+            InvalidFile,
+            r"tasks\[0\]\.kind: expected one of \['source', .*found \"dance\"",
+        ),
         (lambda d: d["plan"].update(tasks={}), InvalidFile, r"plan\.tasks: expected a list, found \{\}"),
         (lambda d: d["plan"]["tasks"][1]["body"].update({"is": "Sonata"}), InvalidFile, r"tasks\[1\]\.body: expected one of"),
         (lambda d: d["plan"]["tasks"][1].update(stream="nowhere"), InvalidPlan, r"task b runs on stream nowhere"),
-        (lambda d: d["plan"]["tasks"][1].update(acts=3), InvalidPlan, r"regst Regst_a: a makes 4 blocks per step, b takes 3; rates must agree"),
-        (lambda d: d["plan"].update(tasks=[]), InvalidPlan, r"task Regst_a|producer a, which is not a task|no task"),
+        (
+            lambda d: d["plan"]["tasks"][1].update(acts=3),
+            InvalidPlan,
+            r"regst Regst_a: a makes 4 blocks per step, b takes 3; rates must agree",
+        ),
+        (lambda d: d["plan"].update(tasks=[]), InvalidPlan, r"the plan has no task; there is nothing to perform"),
         (lambda d: d["plan"]["cluster"]["device"].update(memory_bytes=-1), InvalidFile, r"plan\.cluster: .*device\.memory_GB = -1"),
         (lambda d: d["plan"]["cluster"]["device"].update(memory_bytes=10), OutOfMemory, r"rank 0 needs 6\.0 KiB .* has 10 B"),
     ],

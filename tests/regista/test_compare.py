@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from rich.console import Console, RenderableType
@@ -33,7 +34,7 @@ def slowed(plan: Plan, trace: Trace, factors: dict[int, float]) -> Trace:
 
 
 def text_of(renderable: RenderableType) -> str:
-    console = Console(width=160, color_system=None, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=160, color_system=None, record=True, file=StringIO())
     console.print(renderable)
     return console.export_text()
 

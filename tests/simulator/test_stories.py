@@ -13,7 +13,7 @@ from simulator import chain_period_s, simulate
 
 
 def log(plan: Plan, trace: Trace, until: int) -> list[str]:
-    """One line per unit time in the words of the text: which block each actor reads and writes, and in which of the quota's slots it lies."""
+    """One line per unit time in the words of the text: which block each actor reads and writes, and in which slot it lies."""
     lines = []
     for time in range(until):
         said = []

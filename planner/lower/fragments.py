@@ -1,0 +1,114 @@
+"""Drafts of compute tasks: which ops they hold, what they read, and the boxing steps that need no communication."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from planner.ir.graph import Arg, Op, Ref, Role
+from planner.ir.plan import Boxing, TaskKind
+from planner.ir.sbp import B, NdSbp, Split
+from planner.ir.tensor import TensorType
+from planner.lower.drafts import Draft, Drafts
+from planner.lower.instances import Instance
+from planner.lower.levels import FragmentKey, fragment_keys
+from planner.lower.work import BOXING_OP
+
+__all__ = ["draft_fragments", "draft_state_writers"]
+
+_SHORT = {Role.FORWARD: "fwd", Role.BACKWARD: "bwd", Role.UPDATE: "upd"}
+_KIND = {Role.FORWARD: TaskKind.FORWARD, Role.BACKWARD: TaskKind.BACKWARD, Role.UPDATE: TaskKind.UPDATE}
+_ROLE = {kind: role for role, kind in _KIND.items()}
+
+
+def draft_fragments(drafts: Drafts, bucket_bytes: int) -> None:
+    """Cut the graph into fragments and draft a task for each, in an order in which they can be performed."""
+    graph, stage = drafts.staged.graph, drafts.staged.stage
+    consumers = graph.consumers()
+
+    def gradient_bytes(op: Op) -> int:
+        """Bytes that an accumulate op hands to a collective."""
+        (value,) = op.outputs if op.role is Role.ACCUMULATE else (None,)
+        if value is None or not any(drafts.num_moves(reader, value) for reader in consumers[value]):
+            return 0
+        return drafts.assignment.ops[op.id].types[value].size_bytes
+
+    keys = fragment_keys(graph, stage, drafts.num_moves, gradient_bytes, bucket_bytes)
+    members: dict[FragmentKey, list[Op]] = defaultdict(list)
+    for op in graph.ops:
+        members[keys[op.id]].append(op)
+    counts: dict[tuple[int, Role], int] = defaultdict(int)
+    for key in sorted(members, key=lambda k: k.order):
+        number = counts[key.stage, key.role]
+        counts[key.stage, key.role] += 1
+        acts = 1 if key.role is Role.UPDATE else drafts.micro_batches
+        task_id = f"s{key.stage}.{_SHORT[key.role]}.{number}"
+        draft = Draft(task_id, _KIND[key.role], key.stage, f"s{key.stage}.compute", acts, {}, {})
+        drafts.tasks[task_id] = draft
+        _fill(drafts, draft, members[key])
+
+
+def _fill(drafts: Drafts, draft: Draft, members: list[Op]) -> None:
+    inside = {value for op in members for value in op.outputs if value}
+    ops: list[Op] = []
+    known: dict[tuple[str, NdSbp], str] = {}
+    for op in members:
+        names: dict[str, str] = {}
+        for value in dict.fromkeys(op.inputs):
+            wanted = drafts.wanted(op, value)
+            if (value, wanted) not in known:
+                known[value, wanted] = _bring(drafts, draft, value, wanted, value in inside, ops, known)
+            names[value] = known[value, wanted]
+        ops.append(drafts.assignment.ops[op.id].op.renamed(names))
+        for made in filter(None, op.outputs):
+            native = drafts.native(made)
+            drafts.owner[native] = draft.id
+            known[made, native.sbp] = made
+    drafts.fragment_ops[draft.id] = ops
+
+
+def _bring(
+    drafts: Drafts, draft: Draft, value: str, wanted: NdSbp, inside: bool, ops: list[Op], known: dict[tuple[str, NdSbp], str]
+) -> str:
+    """The name under which ``value`` stands in the fragment in the layout wanted; adds reads and local boxing steps."""
+    native, route = drafts.route(value, draft.stage, wanted)
+    last = drafts.follow(native, route)
+    # A batch input or constant may be delivered in several layouts at once, so its layout is part of its name.
+    name = f"{value}@{last.sbp}" if drafts.is_delivered(value) else last.name
+    if not (inside and last is native):
+        draft.reads[last] = name
+    for step in route.local:
+        if (value, step.dst) not in known:
+            known[value, step.dst] = f"{value}@{step.dst}"
+            ops.append(_local_step(drafts, name, known[value, step.dst], step, drafts.staged.graph.values[value], draft.kind))
+        name = known[value, step.dst]
+    return name
+
+
+def _local_step(drafts: Drafts, source: str, target: str, step: Boxing, logical: TensorType, kind: TaskKind) -> Op:
+    """Cut (B -> S), pad (S -> P) or keep (B -> P) along one axis; the rank's coordinate is filled in when the fragment is compiled."""
+    src, dst = step.src[step.axis], step.dst[step.axis]
+    args: tuple[Arg, ...] = (Ref(source), str(src), str(dst), step.axis)
+    if isinstance(src, Split):  # pads to the extent that the axis' parts have together
+        args = (*args, step.src.replace(step.axis, B).local_shape(logical.shape, drafts.mesh)[src.dim])
+    return Op(id=f"box.{target}", target=BOXING_OP, args=args, outputs=(target,), role=_ROLE[kind])
+
+
+def draft_state_writers(drafts: Drafts) -> None:
+    """What replaces a state must reach the state's home in the state's layout; note which instance that is."""
+    graph = drafts.staged.graph
+    for old, new in graph.updates.items():
+        stage, sbp = drafts.staged.home(old), drafts.assignment.states[old]
+        native, route = drafts.route(new, stage, sbp)
+        last = drafts.follow(native, route)
+        if route.moves:
+            for step in route.local:  # a cut after a collective is a task of its own, since no fragment follows
+                last = drafts.instances.setdefault((new, stage, step.dst), Instance(new, stage, step.dst, last, step))
+        else:
+            draft = drafts.tasks[drafts.owner[native]]
+            name = native.name
+            for step in route.local:
+                last = Instance(f"{new}@{step.dst}", stage, step.dst)
+                drafts.fragment_ops[draft.id].append(_local_step(drafts, name, last.value, step, graph.values[new], draft.kind))
+                drafts.owner[last] = draft.id
+                name = last.value
+        drafts.stored[last] = old

@@ -1,0 +1,124 @@
+"""Which tensors share a Regst, and how many blocks it gets."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from planner.ir.errors import Unsupported
+from planner.ir.graph import Role
+from planner.ir.plan import Access, PlacedTensor, Regst, RegstKind, Task
+from planner.lower.drafts import Draft, Drafts
+from planner.lower.instances import Instance
+from planner.lower.quotas import Schedule, quota
+
+__all__ = ["Rates", "apply_wishes", "group_regsts", "size_regst"]
+
+
+def group_regsts(drafts: Drafts) -> tuple[dict[str, Regst], dict[Instance, Access]]:
+    """Tensors with one maker and the same readers share a Regst, so that one message speaks for all of them.
+
+    Returns:
+        Regsts by id (quota 1 for now), and where each instance lies.
+    """
+    readers: dict[Instance, list[str]] = defaultdict(list)
+    for draft in drafts.tasks.values():
+        for instance in draft.reads:
+            readers[instance].append(draft.id)
+    groups: dict[tuple[RegstKind, str | None, int, tuple[str, ...], bool], list[Instance]] = defaultdict(list)
+    maker_of_state = {state: drafts.owner[instance] for instance, state in drafts.stored.items()}
+    for value in drafts.assignment.states:
+        instance = drafts.native(value)
+        groups[RegstKind.STATE, maker_of_state[value], instance.stage, tuple(readers.get(instance, ())), False].append(instance)
+    gradients = {drafts.native(value) for value in drafts.staged.graph.gradients.values()}
+    for instance in dict.fromkeys([*drafts.instances.values(), *readers]):
+        if instance in drafts.stored or (instance.parent is None and instance.value in drafts.assignment.states):
+            continue
+        made_by = drafts.owner.get(instance)
+        if made_by is None:  # constants and frozen parameters
+            if readers.get(instance):
+                groups[RegstKind.STATE, None, instance.stage, (), False].append(instance)
+            continue
+        outside = tuple(reader for reader in readers.get(instance, ()) if reader != made_by)
+        # Gradients lie in a Regst even if only their maker reads them, so that a user can.
+        if outside or instance in gradients:
+            accumulated = instance.parent is None and drafts.is_accumulated(instance.value)
+            groups[RegstKind.DATA, made_by, instance.stage, outside, accumulated].append(instance)
+    regsts: dict[str, Regst] = {}
+    access: dict[Instance, Access] = {}
+    counts: dict[str, int] = defaultdict(int)
+    for (kind, made_by, stage, _, _), members in groups.items():
+        base = f"{made_by}.out" if kind is RegstKind.DATA else f"s{stage}.{'state' if made_by else 'constant'}"
+        regst_id = f"{base}.{counts[base]}"
+        counts[base] += 1
+        tensors = tuple(_placed(drafts, instance) for instance in members)
+        regsts[regst_id] = Regst(id=regst_id, kind=kind, placement=f"s{stage}", producer=made_by, quota=1, tensors=tensors)
+        for index, (instance, tensor) in enumerate(zip(members, tensors, strict=True)):
+            access[instance] = Access(name=tensor.name, regst=regst_id, index=index)
+    for instance, state in drafts.stored.items():
+        access[instance] = replace(access[drafts.native(state)], name=instance.name)
+    return regsts, access
+
+
+def _placed(drafts: Drafts, instance: Instance) -> PlacedTensor:
+    logical = drafts.staged.graph.values[instance.value]
+    name = f"{instance.value}@{instance.sbp}" if drafts.is_batch(instance.value) else instance.name
+    return PlacedTensor(name=name, shape=logical.shape, dtype=logical.dtype, sbp=instance.sbp)
+
+
+class Rates:
+    """Acts per block (SEMANTICS 3.6)."""
+
+    def __init__(self, drafts: Drafts) -> None:
+        self._drafts = drafts
+
+    def fill(self, draft: Draft, regst: Regst) -> int:
+        """Acts that make one block: all of a step's for what is accumulated."""
+        accumulated = regst.kind is RegstKind.DATA and draft.kind.is_compute and self._drafts.is_accumulated(regst.tensors[0].name)
+        return self._drafts.micro_batches if accumulated else 1
+
+    def blocks_per_step(self, regst: Regst) -> int:
+        if regst.producer is None:
+            return self._drafts.micro_batches
+        producer = self._drafts.tasks[regst.producer]
+        return producer.acts // self.fill(producer, regst)
+
+    def hold(self, draft: Draft, regst: Regst) -> int:
+        """Acts for which a consumer keeps one block."""
+        return 1 if regst.producer is None else draft.acts // self.blocks_per_step(regst)
+
+
+def size_regst(drafts: Drafts, rates: Rates, regst: Regst, tasks: Mapping[str, Task], schedule: Schedule) -> Regst:
+    """The Regst with the quota that the rule of planner.lower.quotas gives it."""
+    first = drafts.producers.get(regst.tensors[0].name.partition("@")[0])
+    blocks = quota(
+        kind=regst.kind,
+        producer=tasks[regst.producer] if regst.producer is not None else None,
+        consumers=[t for t in tasks.values() if any(p.regst == regst.id for p in t.consumes)],
+        blocks_per_step=rates.blocks_per_step(regst),
+        stage=int(regst.placement[1:]),
+        num_stages=drafts.staged.num_stages,
+        micro_batches=drafts.micro_batches,
+        backward_value=first is not None and first.role is Role.BACKWARD,
+        schedule=schedule,
+    )
+    return replace(regst, quota=blocks)
+
+
+def apply_wishes(regsts: Mapping[str, Regst], wishes: Mapping[str, int]) -> dict[str, Regst]:
+    """Quotas that the user asked for, by id pattern, over the rule's.
+
+    Raises:
+        Unsupported: a pattern that names no data Regst.
+    """
+    sized = dict(regsts)
+    for pattern, wished in wishes.items():
+        data = [r for r in sized if sized[r].kind is RegstKind.DATA]
+        named = [r for r in data if fnmatchcase(r, pattern)]
+        if not named:
+            raise Unsupported(f"quota {pattern}={wished}: no regst has such an id; ids are {', '.join(sorted(data)[:10])} ...")
+        for regst_id in named:
+            sized[regst_id] = replace(sized[regst_id], quota=wished)
+    return sized
