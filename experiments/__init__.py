@@ -1,0 +1,1 @@
+"""Experiments: benchmarks, manifests, figures.  Run from the repository's root."""

@@ -1,0 +1,161 @@
+"""make bench: how fast planning, predicting and performing are.  Medians with their spread; against rivals only ratios taken in one run.
+
+The two sides of a ratio alternate (A B A B ...), so that a machine whose speed drifts slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import regista
+from planner.ir.actor import build_actors
+from planner.ir.plan import Plan
+from planner.ir.units import show_s
+from regista.api import program_of
+from regista.clusters import resolve_cluster
+
+__all__ = ["main"]
+
+MODEL = "zoo:gpt"
+DATA_PARALLEL = ("input.0=S(0)", "out:h.?=S(0)", "*:exp_avg*=B")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    what: str
+    value: str
+    spread: str
+
+
+def timed(work: Callable[[], object], repeats: int) -> list[float]:
+    times_s = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times_s.append(time.perf_counter() - start)
+    return times_s
+
+
+def seconds(what: str, times_s: Sequence[float]) -> Row:
+    return Row(what, show_s(median(times_s)), f"{show_s(min(times_s))} .. {show_s(max(times_s))}, n = {len(times_s)}")
+
+
+def front_half(repeats: int) -> tuple[list[Row], Plan]:
+    """Trace, plan and simulate times of the demo's model."""
+    cluster = resolve_cluster("local:2")
+    program = program_of(MODEL)
+    plan = regista.plan(program, cluster)
+    tracing = timed(lambda: program.graph(1), repeats)
+    planning = timed(lambda: regista.plan(program, cluster), repeats)
+    simulating = timed(lambda: regista.simulate(plan), repeats)
+    acts = len(regista.simulate(plan).acts)
+    rows = [
+        seconds(f"trace {MODEL} (forward, loss, backward, AdamW)", tracing),
+        seconds("trace + search + lower + verify", planning),
+        seconds(f"simulate 4 steps ({acts} acts)", simulating),
+        Row("simulated acts per second", f"{acts / median(simulating):,.0f}", ""),
+    ]
+    return rows, plan
+
+
+def message_rate(plan: Plan, steps: int = 400) -> Row:
+    """Messages per second through the state machines that the worker loop steps: gates, counters, ready and ack; no data, no sockets."""
+    small = replace(plan)
+    actors, gates = build_actors(small, steps)
+    count = 0
+    start = time.perf_counter()
+    busy = True
+    while busy:
+        busy = False
+        for gate in gates.values():
+            while (actor := gate.choose()) is not None:
+                busy = True
+                gate.start(actor)
+                gate.finish()
+                for message in actor.end():
+                    actors[message.receiver].receive(message)
+                    count += 1
+    spent_s = time.perf_counter() - start
+    return Row("actor messages per second, state machines", f"{count / spent_s:,.0f}", f"{count:,} messages in {spent_s:.2f} s")
+
+
+def worker_overhead(steps: int) -> list[Row]:
+    """What the real worker adds per act: a model so small that hardly anything is computed."""
+    tiny = "zoo:mlp?batch=4&width=4&hidden=4&depth=2"
+    program = program_of(tiny)
+    plan = regista.plan(program, resolve_cluster("local:2"), stages=2, micro_batches=4)
+    outcome = regista.run(plan, program, steps=steps)
+    actors, _ = build_actors(plan, 1)
+    per_step = sum(
+        a.task.acts // p.acts_per_block * len(links)
+        for a in actors.values()
+        for p, links in [*((p, p.acked) for p in a.outputs.values()), *((p, p.received) for p in a.inputs.values())]
+    )
+    acts = len(outcome.trace.acts) / steps
+    step_s = median(outcome.trace.step_times_s(plan)[steps // 4 :])
+    return [
+        Row("actor messages per second, worker loop of 2 processes", f"{per_step / step_s:,.0f}", f"{per_step} messages per step of {show_s(step_s)}"),
+        Row("act of the tiny pipeline, all in (compute, loop, sockets)", show_s(2 * step_s / acts), f"{acts:.0f} acts per step on 2 ranks"),
+    ]
+
+
+def ddp_step_s(steps: int, folder: Path) -> float:
+    target = folder / "ddp.json"
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.getcwd(), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "experiments.bench_ddp"]
+    subprocess.run([*command, MODEL, str(steps), str(target)], check=True, env=env, capture_output=True)
+    times_s = json.loads(target.read_text())
+    return median(times_s[steps // 4 :])
+
+
+def against_ddp(pairs: int, steps: int) -> list[Row]:
+    """Step time of the data-parallel Plan over that of DistributedDataParallel, pair by pair."""
+    program = program_of(MODEL)
+    plan = regista.plan(program, resolve_cluster("local:2"), pins=DATA_PARALLEL)
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(pairs):
+            trace = regista.run(plan, program, steps=steps).trace
+            ours.append(median(trace.step_times_s(plan)[steps // 4 :]))
+            theirs.append(ddp_step_s(steps, Path(folder)))
+    ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+    return [
+        seconds("data-parallel Plan, 2 processes, step", ours),
+        seconds("DistributedDataParallel, 2 processes, step", theirs),
+        Row(
+            "speed of the Plan over DistributedDataParallel",
+            f"{median(ratios):.3f}",
+            f"{min(ratios):.3f} .. {max(ratios):.3f}, {pairs} pairs (above 1: the Plan is faster)",
+        ),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few repeats, to see that it works")
+    quick = parser.parse_args().quick
+    rows, plan = front_half(3 if quick else 7)
+    rows += [message_rate(plan, 50 if quick else 400), *worker_overhead(40 if quick else 200), *against_ddp(2 if quick else 5, 12 if quick else 24)]
+    table = Table("what", "median", "spread", title=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
+    for row in rows:
+        table.add_row(row.what, row.value, row.spread)
+    Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    main()
