@@ -20,6 +20,7 @@ from torch import Tensor
 
 from backend.boxing import BOXING, parse_boxing
 from backend.kernels import kernel
+from backend.optimizer import adamw_in_place
 from backend.sharding import torch_dtype
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Arg, Dt, Op, Ref
@@ -66,10 +67,14 @@ def _as_list(result: object) -> Sequence[Tensor]:
     return (result,) if isinstance(result, Tensor) else result  # type: ignore[return-value]
 
 
-def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, ...]) -> str:
+def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, ...], overwritable: frozenset[str]) -> str:
     if op.target == BOXING:
         value, function = parse_boxing(op, placement.mesh, coordinate)
         return f"{writer.bind('b', function)}({writer.names[value]})"
+    if overwritable and op.target == "regista.adamw":
+        param, _, *state = op.inputs
+        own = adamw_in_place(tuple(value in overwritable for value in (param, *state)))  # type: ignore[arg-type]
+        return f"{writer.bind('u', own)}({', '.join(writer.arg(a) for a in op.args)})"
     arguments = [writer.arg(a) for a in op.args] + [f"{key}={writer.arg(a)}" for key, a in op.kwargs]
     return f"{writer.bind('k', kernel(op.target))}({', '.join(arguments)})"
 
@@ -82,8 +87,13 @@ def _single(op: Op, writer_target: object) -> bool:
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
 
-def fragment_source(task: Task, placement: Placement, rank: int) -> tuple[str, dict[str, object]]:
+def fragment_source(
+    task: Task, placement: Placement, rank: int, overwritable: frozenset[str] = frozenset()
+) -> tuple[str, dict[str, object]]:
     """The function's text and the names it needs.
+
+    Args:
+        overwritable: values among task.reads that lie in blocks this task is about to replace, so that it may update them in place.
 
     Raises:
         InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
@@ -101,7 +111,7 @@ def fragment_source(task: Task, placement: Placement, rank: int) -> tuple[str, d
     if unused:
         writer.lines.append(f"del {', '.join(unused)}")
     for place, op in enumerate(ops):
-        call = _call(writer, op, placement, coordinate)
+        call = _call(writer, op, placement, coordinate, frozenset(v for v in overwritable if last_use.get(v) == place))
         target = writer.scope[call.split("(", 1)[0]]
         outputs = ["_" if out is None else writer.name(out) for out in op.outputs]
         if len(outputs) == 1 and _single(op, target):
@@ -118,13 +128,16 @@ def fragment_source(task: Task, placement: Placement, rank: int) -> tuple[str, d
     return f"def fragment({', '.join(params)}):\n    {body}\n", writer.scope
 
 
-def compile_fragment(task: Task, placement: Placement, rank: int) -> CompiledFragment:
+def compile_fragment(task: Task, placement: Placement, rank: int, overwritable: frozenset[str] = frozenset()) -> CompiledFragment:
     """The task's fragment as a function of the local values of task.reads, in order, bound to the rank's coordinate.
+
+    Args:
+        overwritable: see fragment_source.
 
     Raises:
         InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
     """
-    source, scope = fragment_source(task, placement, rank)
+    source, scope = fragment_source(task, placement, rank, overwritable)
     exec(compile(source, f"<fragment {task.id}>", "exec"), scope)
     function = scope["fragment"]
     assert callable(function)

@@ -22,7 +22,7 @@ from backend.fragment import CompiledFragment, compile_fragment
 from backend.sharding import torch_dtype
 from backend.transport import Mesh, receive_into, tensor_bytes
 from planner.ir.actor import Actor
-from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
+from planner.ir.plan import Boxing, Fragment, Plan, RegstKind, Task, TaskKind
 from planner.ir.routes import Piece, pieces, routes
 
 __all__ = ["RankBody", "axis_groups", "box"]
@@ -59,6 +59,13 @@ def box(value: Tensor, spans: tuple[tuple[int, int], ...]) -> Tensor:
     return value
 
 
+def _own_state(plan: Plan, task: Task) -> frozenset[str]:
+    """Values that the task reads from state blocks which it is itself about to replace: nobody else holds them while it acts."""
+    return frozenset(
+        access.name for access in task.reads if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
+    )
+
+
 class RankBody:
     """See the module's text."""
 
@@ -73,7 +80,9 @@ class RankBody:
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
         self._fragments: dict[str, CompiledFragment] = {
-            task.id: compile_fragment(task, plan.placement[task.placement], rank) for task in here if isinstance(task.body, Fragment)
+            task.id: compile_fragment(task, plan.placement[task.placement], rank, _own_state(plan, task))
+            for task in here
+            if isinstance(task.body, Fragment)
         }
         self._exchanges = {
             task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)))

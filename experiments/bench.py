@@ -109,7 +109,11 @@ def worker_overhead(steps: int) -> list[Row]:
     acts = len(outcome.trace.acts) / steps
     step_s = median(outcome.trace.step_times_s(plan)[steps // 4 :])
     return [
-        Row("actor messages per second, worker loop of 2 processes", f"{per_step / step_s:,.0f}", f"{per_step} messages per step of {show_s(step_s)}"),
+        Row(
+            "actor messages per second, worker loop of 2 processes",
+            f"{per_step / step_s:,.0f}",
+            f"{per_step} messages per step of {show_s(step_s)}",
+        ),
         Row("act of the tiny pipeline, all in (compute, loop, sockets)", show_s(2 * step_s / acts), f"{acts:.0f} acts per step on 2 ranks"),
     ]
 
@@ -150,8 +154,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few repeats, to see that it works")
     quick = parser.parse_args().quick
     rows, plan = front_half(3 if quick else 7)
-    rows += [message_rate(plan, 50 if quick else 400), *worker_overhead(40 if quick else 200), *against_ddp(2 if quick else 5, 12 if quick else 24)]
-    table = Table("what", "median", "spread", title=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
+    rows += [
+        message_rate(plan, 50 if quick else 400),
+        *worker_overhead(40 if quick else 200),
+        *against_ddp(2 if quick else 5, 12 if quick else 24),
+    ]
+    table = Table(
+        "what", "median", "spread", title=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    )
     for row in rows:
         table.add_row(row.what, row.value, row.spread)
     Console(width=150).print(table)

@@ -1,6 +1,6 @@
 """One rank of the rival: the same model trained by plain DistributedDataParallel with torch.optim.  Started by torchrun from bench.py.
 
-    argv: MODEL STEPS FILE      FILE receives the step times of rank 0 in seconds, as JSON
+argv: MODEL STEPS FILE      FILE receives the step times of rank 0 in seconds, as JSON
 """
 
 from __future__ import annotations

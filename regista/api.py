@@ -1,10 +1,10 @@
 """The Python API: the same verbs as the command line, on values instead of files.
 
-    program = regista.Program(module, (inputs, targets), loss=cross_entropy, optimizer=regista.AdamW(lr=1e-3))
-    plan    = regista.plan(program, "local:2", pins=["input.0=S(0)"])
-    sim     = regista.simulate(plan)
-    outcome = regista.run(plan, program, steps=20)
-    print(regista.compare(plan, sim, outcome.trace).step_time_s.relative_error)
+program = regista.Program(module, (inputs, targets), loss=cross_entropy, optimizer=regista.AdamW(lr=1e-3))
+plan    = regista.plan(program, "local:2", pins=["input.0=S(0)"])
+sim     = regista.simulate(plan)
+outcome = regista.run(plan, program, steps=20)
+print(regista.compare(plan, sim, outcome.trace).step_time_s.relative_error)
 """
 
 from __future__ import annotations

@@ -21,11 +21,15 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--stages", type=int, default=1, metavar="P", help="pipeline stages (default 1)")
     group.add_argument("--mesh", metavar="A,B", help="device mesh inside each stage, for example 2,2 (default: one axis)")
     group.add_argument("--micro-batches", type=int, default=1, metavar="M", help="micro-batches per step (default 1)")
-    group.add_argument("--cut", action="append", default=[], metavar="MODULE", help="module path that begins the next stage (default: even flop)")
+    group.add_argument(
+        "--cut", action="append", default=[], metavar="MODULE", help="module path that begins the next stage (default: even flop)"
+    )
     group.add_argument("--pin", action="append", default=[], metavar="PATTERN=SBP", help="layout of parameters, states or inputs by name")
     group.add_argument("--schedule", default="1f1b", choices=["1f1b", "gpipe"], help="sets the quotas between forward and backward")
     group.add_argument("--quota", action="append", default=[], metavar="REGST=N", help="blocks of the regsts whose id matches the pattern")
-    group.add_argument("--bucket-mb", type=float, default=None, metavar="MB", help="gradients are reduced in buckets of this size (default 25)")
+    group.add_argument(
+        "--bucket-mb", type=float, default=None, metavar="MB", help="gradients are reduced in buckets of this size (default 25)"
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -74,7 +78,9 @@ def build_parser() -> argparse.ArgumentParser:
     run = verb("run", "perform a plan with real processes")
     run.add_argument("plan", metavar="PLAN")
     run.add_argument("--steps", type=int, default=20, help="training steps (default 20)")
-    run.add_argument("--performer", default="gloo", choices=["gloo", "reference"], help="gloo: one process per device; reference: one process")
+    run.add_argument(
+        "--performer", default="gloo", choices=["gloo", "reference"], help="gloo: one process per device; reference: one process"
+    )
     run.add_argument("--timeout", type=float, default=30.0, metavar="S", help="give up when nothing happens for so long (default 30 s)")
     run.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON)")
 

@@ -181,9 +181,7 @@ def run(args: argparse.Namespace) -> Json:
     found = load_plan(args.plan)
     progress, on_progress = _steps_progress(args, args.steps)
     with progress:
-        outcome = api.run(
-            found, steps=args.steps, performer=api.Performer(args.performer), timeout_s=args.timeout, on_progress=on_progress
-        )
+        outcome = api.run(found, steps=args.steps, performer=api.Performer(args.performer), timeout_s=args.timeout, on_progress=on_progress)
     check_trace(found, outcome.trace)
     if args.out:
         save_trace(found, outcome.trace, args.out)
@@ -197,7 +195,9 @@ def compare(args: argparse.Namespace) -> Json:
     sim_plan, sim = load_trace(args.sim)
     run_plan, measured = load_trace(args.run)
     if (sim.source, measured.source) == (Source.SIM, Source.RUN) and sim_plan.plan_id != run_plan.plan_id:
-        raise Mismatch(f"{args.sim} is of plan {sim_plan.plan_id}, {args.run} of plan {run_plan.plan_id}; simulate and run the same plan file")
+        raise Mismatch(
+            f"{args.sim} is of plan {sim_plan.plan_id}, {args.run} of plan {run_plan.plan_id}; simulate and run the same plan file"
+        )
     comparison = lay_over(sim_plan, sim, measured, warmup=args.warmup)
     if args.gantt:
         draw(sim_plan, (sim, measured), args.gantt)

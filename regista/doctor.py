@@ -64,7 +64,9 @@ def _solver() -> Check:
 
 def _cores() -> Check:
     cores = os.cpu_count() or 1
-    return Check(what="cores", found=f"{cores} (local:N predicts well up to N = {cores})", good=cores >= 2, way_out="use a machine with 2 cores")
+    return Check(
+        what="cores", found=f"{cores} (local:N predicts well up to N = {cores})", good=cores >= 2, way_out="use a machine with 2 cores"
+    )
 
 
 def _memory() -> Check:

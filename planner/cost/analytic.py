@@ -1,8 +1,8 @@
 """Prices from a cluster description alone.
 
- (1) act      = overhead + max(flop / rate, traffic / memory bandwidth)          roofline     -> AnalyticCost.act_s, op_s
- (2) boxing   = alpha + sent bytes / beta, sent bytes from SEMANTICS 2           alpha-beta   -> boxing_s
- (3) transfer = alpha + largest sender's bytes / beta                                         -> AnalyticCost.act_s
+(1) act      = overhead + max(flop / rate, traffic / memory bandwidth)          roofline     -> AnalyticCost.act_s, op_s
+(2) boxing   = alpha + sent bytes / beta, sent bytes from SEMANTICS 2           alpha-beta   -> boxing_s
+(3) transfer = alpha + largest sender's bytes / beta                                         -> AnalyticCost.act_s
 """
 
 from __future__ import annotations

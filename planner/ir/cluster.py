@@ -1,20 +1,20 @@
 """A cluster: equal devices in nodes, and the links between them.  Files are TOML with the unit in every key.
 
-    schema = 1
-    name = "local-2"
-    source = "regista calibrate, 2 cores"
-    [device]
-    kind = "cpu"
-    memory_GB = 8.0
-    compute_GFLOPs = 90.0
-    memory_bandwidth_GBps = 10.0
-    act_overhead_us = 30.0
-    [topology]
-    nodes = 1
-    devices_per_node = 2
-    [links.node]
-    latency_us = 200.0
-    bandwidth_GBps = 1.2
+schema = 1
+name = "local-2"
+source = "regista calibrate, 2 cores"
+[device]
+kind = "cpu"
+memory_GB = 8.0
+compute_GFLOPs = 90.0
+memory_bandwidth_GBps = 10.0
+act_overhead_us = 30.0
+[topology]
+nodes = 1
+devices_per_node = 2
+[links.node]
+latency_us = 200.0
+bandwidth_GBps = 1.2
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ def load_cluster(path: str | Path) -> Cluster:
         raise InvalidFile(f"{source}: not a readable TOML file ({error})") from None
     where = str(source)
     if data.get("schema") != SCHEMA:
-        raise InvalidFile(f"{where}: cluster schema {data.get('schema')!r}, this regista reads {SCHEMA}; add 'schema = {SCHEMA}' or rewrite the file")
+        raise InvalidFile(
+            f"{where}: cluster schema {data.get('schema')!r}, this regista reads {SCHEMA}; add 'schema = {SCHEMA}' or rewrite the file"
+        )
     unknown = sorted(set(data) - {"schema", "name", "source", "device", "topology", "links"})
     if unknown:
         raise InvalidCluster(f"{where}: unknown keys {unknown}")
@@ -202,5 +204,10 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
     ]
     for name, link in (("node", cluster.node), ("nic", cluster.nic)):
         if link is not None:
-            lines += ["", f"[links.{name}]", f"latency_us = {link.latency_s / US!r}", f"bandwidth_GBps = {link.bandwidth_bytes_per_s / GB!r}"]
+            lines += [
+                "",
+                f"[links.{name}]",
+                f"latency_us = {link.latency_s / US!r}",
+                f"bandwidth_GBps = {link.bandwidth_bytes_per_s / GB!r}",
+            ]
     save_text(path, "\n".join(lines) + "\n")

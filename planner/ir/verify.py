@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from planner.ir.collective import Collective
 from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.graph import Op
 from planner.ir.liveness import play
-from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, StreamKind, Task, TaskKind
+from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.routes import routes
 from planner.ir.units import show_bytes
 
@@ -105,7 +106,9 @@ def _verify_task(plan: Plan, task: Task) -> None:
         if port.regst not in plan.regst:
             raise InvalidPlan(f"task {task.id} names regst {port.regst}, which the plan does not have")
         if port.acts_per_block < 1 or task.acts % port.acts_per_block:
-            raise InvalidPlan(f"task {task.id}: {port.acts_per_block} acts per block of {port.regst} do not divide its {task.acts} acts per step")
+            raise InvalidPlan(
+                f"task {task.id}: {port.acts_per_block} acts per block of {port.regst} do not divide its {task.acts} acts per step"
+            )
     names = [port.regst for port in task.consumes]
     if len(set(names)) != len(names):
         raise InvalidPlan(f"task {task.id} consumes a regst twice; one port per regst")
@@ -127,7 +130,9 @@ def _verify_task(plan: Plan, task: Task) -> None:
     if isinstance(task.body, Fragment):
         _verify_fragment(task, task.body.ops)
     if isinstance(task.body, Boxing) and not 0 <= task.body.axis < len(plan.placement[task.placement].mesh):
-        raise InvalidPlan(f"boxing task {task.id} works on axis {task.body.axis} of a mesh of {len(plan.placement[task.placement].mesh)} axes")
+        raise InvalidPlan(
+            f"boxing task {task.id} works on axis {task.body.axis} of a mesh of {len(plan.placement[task.placement].mesh)} axes"
+        )
     if task.kind in (TaskKind.BOXING, TaskKind.TRANSFER) and len(task.reads) != len(task.writes):
         raise InvalidPlan(f"task {task.id} reads {len(task.reads)} tensors and writes {len(task.writes)}; communication keeps their number")
     if task.kind is TaskKind.TRANSFER:
@@ -158,7 +163,9 @@ def _verify_rates(plan: Plan, regst: Regst) -> None:
     for consumer, port in plan.consumers[regst.id]:
         taken = consumer.acts // port.acts_per_block
         if taken != made:
-            raise InvalidPlan(f"regst {regst.id}: {producer.id} makes {made} blocks per step, {consumer.id} takes {taken}; rates must agree")
+            raise InvalidPlan(
+                f"regst {regst.id}: {producer.id} makes {made} blocks per step, {consumer.id} takes {taken}; rates must agree"
+            )
         if producer.kind is not TaskKind.TRANSFER and consumer.placement != producer.placement:
             raise InvalidPlan(f"regst {regst.id} goes from {producer.id} to {consumer.id} on another placement; only a TRANSFER crosses")
         if consumer.placement != regst.placement:
@@ -170,19 +177,31 @@ def _verify_orders(plan: Plan) -> None:
         members = Counter({task.id: task.acts for task in plan.tasks if task.stream == stream.id})
         if stream.order and Counter(stream.order) != members:
             raise InvalidPlan(f"stream {stream.id} orders {dict(Counter(stream.order))}, but its tasks act {dict(members)} times per step")
-        if stream.kind is StreamKind.COLLECTIVE and not stream.order and members:
+        if not stream.order and any(_is_collective(plan, task) for task in plan.tasks if task.stream == stream.id):
             raise InvalidPlan(f"stream {stream.id} carries collectives without an order; all ranks must call them alike (SEMANTICS 3.10)")
 
 
+def _is_collective(plan: Plan, task: Task) -> bool:
+    """Whether ranks must meet in it, so that they could wait for each other in different orders."""
+    match task.body:
+        case Boxing(collective=collective, axis=axis) if collective is not Collective.LOCAL:
+            return plan.placement[task.placement].mesh[axis] > 1
+    return False
+
+
 def device_bytes(plan: Plan) -> dict[int, int]:
-    """Planned peak bytes per rank: all blocks of all Regsts on it plus the largest workspace of its fragments."""
+    """Planned peak bytes per rank: all blocks of all Regsts on it plus the largest workspace of each of its streams."""
     total = dict.fromkeys(range(plan.num_ranks), 0)
     for regst in plan.regsts:
         for rank in plan.placement[regst.placement].ranks:
             total[rank] += regst.quota * plan.block_bytes(regst)
-    for rank in total:
-        work = [t.body.workspace_bytes for t in plan.tasks if isinstance(t.body, Fragment) and rank in plan.ranks_of(t)]
-        total[rank] += max(work, default=0)
+    largest: dict[tuple[int, str], int] = {}
+    for task in plan.tasks:
+        if isinstance(task.body, Fragment):
+            for rank in plan.ranks_of(task):
+                largest[rank, task.stream] = max(largest.get((rank, task.stream), 0), task.body.workspace_bytes)
+    for (rank, _), workspace_bytes in largest.items():
+        total[rank] += workspace_bytes
     return total
 
 

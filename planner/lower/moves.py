@@ -33,9 +33,7 @@ def draft_moves(drafts: Drafts) -> None:
         root = instance.root
         made_by = drafts.owner.get(root) or f"{drafts.inputs[root.value].kind.value} on s{root.stage}"
         per_step = drafts.per_step(root.value)
-        groups[
-            made_by, root.stage, instance.moves, per_step, tuple(sorted(readers[instance])), instance in drafts.stored
-        ].append(instance)
+        groups[made_by, root.stage, instance.moves, per_step, tuple(sorted(readers[instance])), instance in drafts.stored].append(instance)
     counts: dict[str, int] = defaultdict(int)
     for members in sorted(groups.values(), key=lambda group: len(group[0].moves)):
         move, parent = members[0].via, members[0].parent

@@ -1,9 +1,9 @@
 """Quotas: how many blocks each Regst gets.
 
-    what crosses from forward to backward on stage i of p      min(m, p - i)     1F1B (SEMANTICS 3.8);  m for GPipe
-    ... and is filled by another stream                        one more, so that the next block arrives while the last is in use
-    between two streams of a device                            min(m, 2)         a double buffer
-    between tasks of one stream, once-per-step values, state   1
+what crosses from forward to backward on stage i of p      min(m, p - i)     1F1B (SEMANTICS 3.8);  m for GPipe
+... and is filled by another stream                        one more, so that the next block arrives while the last is in use
+between two streams of a device                            min(m, 2)         a double buffer
+between tasks of one stream, once-per-step values, state   1
 """
 
 from __future__ import annotations

@@ -187,7 +187,9 @@ class _Axis:
                 if use is not None:
                     uses.append(use)
         for old, new in graph.updates.items():
-            use = self._use(new, f"state {old}", self.staged.home(old), self.state_choices[old], self._state_type(old).size_bytes, producers)
+            use = self._use(
+                new, f"state {old}", self.staged.home(old), self.state_choices[old], self._state_type(old).size_bytes, producers
+            )
             if use is not None:
                 uses.append(use)
         loss_stage = stage[producers[graph.mean_loss].id]
@@ -248,5 +250,3 @@ class _Axis:
 
 def _sbp(entry: Sbp | None) -> Sbp:
     return entry if entry is not None else B
-
-

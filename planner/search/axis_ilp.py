@@ -139,10 +139,10 @@ def solve_axis(problem: AxisProblem, *, time_limit_s: float = 60.0) -> AxisSolut
     for (node_id, s), value in values.items():
         if value > 0.5:
             choice[node_id] = s
-    objective_s = constant_s + pulp.value(model.objective) / _SCALE
+    objective_s = float(constant_s + pulp.value(model.objective) / _SCALE)
     # Without a binary variable the model is an LP, solved to optimality, and HiGHS keeps no branch-and-bound bound.
     bound_s = constant_s + model.solverModel.getInfo().mip_dual_bound / _SCALE if x else objective_s
-    return AxisSolution(choice, objective_s, min(objective_s, bound_s))
+    return AxisSolution(choice, objective_s, min(objective_s, float(bound_s)))
 
 
 def _marginal(

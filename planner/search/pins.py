@@ -1,8 +1,8 @@
 """Pins: the user's word on how a tensor lies, by name pattern; the rest is searched around it.
 
-    h.*.mlp.c_fc.weight=S(1)      a parameter          input.0=S(0)        a batch input
-    *:exp_avg=S(0)                optimizer state      input.*=S(0),B      on a mesh of two axes
-    out:h.*=S(0)                  what these modules return (an activation)
+h.*.mlp.c_fc.weight=S(1)      a parameter          input.0=S(0)        a batch input
+*:exp_avg=S(0)                optimizer state      input.*=S(0),B      on a mesh of two axes
+out:h.*=S(0)                  what these modules return (an activation)
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _resolve(
         if not named:
             raise Unsupported(f"pin {pin} names no {what} of the model; names are like {', '.join(sorted(by_name)[:8])} ...")
         if len(pin.sbp) != len(mesh):
-            raise Unsupported(f"pin {pin} has {len(pin.sbp)} entries, the mesh {'x'.join(map(str, mesh))} has {len(mesh)} axes; write one per axis")
+            raise Unsupported(
+                f"pin {pin} has {len(pin.sbp)} entries, the mesh {'x'.join(map(str, mesh))} has {len(mesh)} axes; write one per axis"
+            )
         if pin.sbp.has_partial:
             raise Unsupported(f"pin {pin}: only values can be pinned, not parts of a sum; use S(d) or B")
         for name, value in named.items():

@@ -58,7 +58,9 @@ def _module_border(forward: Sequence[Op], border: int) -> int:
         digits = [i for i, part in enumerate(parts) if part.isdigit()]
         return ".".join(parts[: digits[0] + 1]) if digits else op.module
 
-    changes = [i for i in range(1, len(forward)) if block(forward[i]) != block(forward[i - 1]) and any(c.isdigit() for c in block(forward[i]))]
+    changes = [
+        i for i in range(1, len(forward)) if block(forward[i]) != block(forward[i - 1]) and any(c.isdigit() for c in block(forward[i]))
+    ]
     near = [i for i in changes if abs(i - border) <= len(forward) // 4]
     return min(near, key=lambda i: abs(i - border)) if near else border
 

@@ -58,7 +58,13 @@ def _split_accumulates(graph: LogicalGraph, stage: dict[str, int]) -> tuple[Logi
     dropped: set[str] = set()
     for op in graph.ops:
         adder = producers.get(op.inputs[0]) if op.role is Role.ACCUMULATE else None
-        if adder is None or adder.target != "aten.add.Tensor" or len(adder.inputs) != 2 or adder.kwargs or len(consumers[op.inputs[0]]) != 1:
+        if (
+            adder is None
+            or adder.target != "aten.add.Tensor"
+            or len(adder.inputs) != 2
+            or adder.kwargs
+            or len(consumers[op.inputs[0]]) != 1
+        ):
             ops.append(op)
             continue
         made_by = [producers.get(value) for value in adder.inputs]

@@ -59,7 +59,8 @@ class ScalesTwice(ReferencePerformer):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "way"), [(ForgetsToReduce, "data2"), (ForgetsToReduce, "tensor2"), (LeavesOutAMicroBatch, "pipeline2"), (ScalesTwice, "pipeline2")]
+    ("wrong", "way"),
+    [(ForgetsToReduce, "data2"), (ForgetsToReduce, "tensor2"), (LeavesOutAMicroBatch, "pipeline2"), (ScalesTwice, "pipeline2")],
 )
 @pytest.mark.parametrize("model", MODELS)
 def test_a_wrong_performer_is_caught(wrong: type[ReferencePerformer], way: str, model: str) -> None:

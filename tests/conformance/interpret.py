@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+from oracle import Outcome
 from torch import Tensor
 
-from oracle import Outcome
 from planner.frontend import Program
 from planner.ir.graph import ACCUMULATE, Arg, Dt, InputKind, LogicalGraph, Op, Ref, Role
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 import torch
 from oracle import Outcome as Eager
@@ -29,7 +29,7 @@ SMALL: Mapping[str, Mapping[str, int]] = {
 # Column, then row: the first weight of each pair is cut by output features, the second by input features.
 TENSOR_PARALLEL: Mapping[str, tuple[str, ...]] = {
     "mlp": ("blocks.*.up.weight={0}", "blocks.*.up.bias={0}", "blocks.*.down.weight={1}"),
-    "gpt": tuple(f"h.*.attn.{n}.weight={{0}}" for n in "qkv") + ("h.*.attn.c_proj.weight={1}", "h.*.mlp.c_fc.weight={0}", "h.*.mlp.c_proj.weight={1}"),
+    "gpt": (*tuple(f"h.*.attn.{n}.weight={{0}}" for n in "qkv"), "h.*.attn.c_proj.weight={1}", "h.*.mlp.c_fc.weight={0}", "h.*.mlp.c_proj.weight={1}"),
     "convnet": ("stage*.conv1.weight={0}", "stage*.conv2.weight={1}"),
 }
 
@@ -56,7 +56,9 @@ WAYS: Mapping[str, Way] = {
     "tensor2": Way(devices=2, data="B", tensor=("S(0)", "S(1)"), proof=(".fwd",)),
     "data2_tensor2": Way(devices=4, mesh=(2, 2), data="S(0),B", tensor=("B,S(0)", "B,S(1)"), proof=(".axis0.", ".axis1.")),
     "pipeline2": Way(devices=2, stages=2, micro_batches=4, proof=("s0-s1.fwd", "s1-s0.bwd")),
-    "pipeline2_data2": Way(devices=4, stages=2, micro_batches=2, data="S(0)", proof=("s0-s1.fwd", "s0.all_reduce.grad", "s1.all_reduce.grad")),
+    "pipeline2_data2": Way(
+        devices=4, stages=2, micro_batches=2, data="S(0)", proof=("s0-s1.fwd", "s0.all_reduce.grad", "s1.all_reduce.grad")
+    ),
     "zero2": Way(devices=2, data="S(0)", zero=True, proof=("reduce_scatter.grad", "all_gather.param")),
 }
 
@@ -68,7 +70,7 @@ def roomy_cluster(num_devices: int) -> Cluster:
     return Cluster(name=f"test-{num_devices}", source="", num_nodes=1, devices_per_node=num_devices, device=device, node=link)
 
 
-@lru_cache(maxsize=None)
+@cache
 def program(model: str) -> Program:
     """The small model with AdamW.
 
@@ -78,7 +80,7 @@ def program(model: str) -> Program:
     return Program(made.module, made.example_inputs, made.loss, AdamW(lr=1e-2, eps=1e-3), name=model, data=made.data)
 
 
-@lru_cache(maxsize=None)
+@cache
 def expected(model: str, micro_batches: int) -> Eager:
     return train_eagerly(program(model), micro_batches, STEPS)
 
@@ -93,7 +95,7 @@ def pins_of(model: str, way: Way) -> tuple[str, ...]:
     return pins
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan_for(model: str, name: str) -> Plan:
     way = WAYS[name]
     source = program(model)
@@ -116,6 +118,8 @@ def assert_transparent(outcome: Outcome, eager: Eager) -> None:
     assert set(outcome.gradients) == set(eager.gradients_of_last_step)
     for name, gradient in eager.gradients_of_last_step.items():
         scale = float(gradient.abs().max())
-        torch.testing.assert_close(outcome.gradients[name], gradient, rtol=1e-4, atol=1e-5 * scale + 1e-7, msg=lambda m, n=name: f"gradient {n}: {m}")
+        torch.testing.assert_close(
+            outcome.gradients[name], gradient, rtol=1e-4, atol=1e-5 * scale + 1e-7, msg=lambda m, n=name: f"gradient {n}: {m}"
+        )
     for name, parameter in {**eager.parameters, **eager.buffers}.items():
         torch.testing.assert_close(outcome.states[name], parameter, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"state {n}: {m}")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from interpret import interpret
+from oracle import Outcome, train_eagerly
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from interpret import interpret
-from oracle import Outcome, train_eagerly
 from planner.frontend import SGD, AdamW, Program, load_program
 from planner.ir.errors import InvalidFile, InvalidProgram, RegistaError, Unsupported
 from planner.ir.graph import ACCUMULATE, InputKind, LogicalGraph, Op, Role
@@ -124,7 +124,7 @@ LOSSES: dict[str, tuple[Callable[..., object], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("loss, target", LOSSES.values(), ids=list(LOSSES))
+@pytest.mark.parametrize(("loss", "target"), LOSSES.values(), ids=list(LOSSES))
 def test_decomposed_losses_equal_torch(loss: Callable[..., object], target: Tensor) -> None:
     torch.manual_seed(0)
     assert_transparent(Program(nn.Linear(8, 8), (X, target), loss), 2, 2)
@@ -492,7 +492,7 @@ REFUSED: dict[str, tuple[Callable[[], Program], type[RegistaError], str]] = {
 }
 
 
-@pytest.mark.parametrize("make, kind, words", REFUSED.values(), ids=list(REFUSED))
+@pytest.mark.parametrize(("make", "kind", "words"), REFUSED.values(), ids=list(REFUSED))
 def test_refusals_name_the_cause(make: Callable[[], Program], kind: type[RegistaError], words: str) -> None:
     with pytest.raises(kind, match=words):
         make().graph()
@@ -580,7 +580,7 @@ def test_an_export_without_loss_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "model, kind, words",
+    ("model", "kind", "words"),
     [
         ("zoo:resnet", InvalidProgram, "convnet, gpt, gpt2, mlp"),
         ("zoo:mlp?depth", InvalidProgram, "key=value"),
