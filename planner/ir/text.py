@@ -49,7 +49,11 @@ def encode(value: object) -> Json:
         case Mapping():
             return {str(key): encode(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"is": type(value).__name__} | {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        hints = _hints(type(value))
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        # An int in a float field is the same value, so it must have the same text.
+        exact = {name: float(found) if hints[name] is float and type(found) is int else found for name, found in fields.items()}
+        return {"is": type(value).__name__} | {name: encode(found) for name, found in exact.items()}
     raise TypeError(f"{type(value).__name__} has no text form")
 
 
