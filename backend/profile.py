@@ -48,7 +48,9 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """``tasks``: task id -> rank -> one act's duration.
+    """``tasks``: task id -> rank -> one act's duration.  ``slowest``: task id -> the longest of all ranks' durations, round by round.
+
+    Ranks that meet in a collective wait for the slowest of them, and the median of the maximum lies above the maximum of the medians.
 
     ``overheads`` (seconds, from a real run; absent where the plan has no such case):
         act_gap        end of an act to the start of the next on the same stream, which was ready before
@@ -60,6 +62,7 @@ class Profile:
     mode: str
     plan_id: str
     tasks: Mapping[str, Mapping[int, Spread]]
+    slowest: Mapping[str, Spread]
     overheads: Mapping[str, Spread]
     trace: Trace
     about: Mapping[str, str] = field(default_factory=dict)
@@ -106,8 +109,16 @@ def profile(
     tasks: dict[str, dict[int, Spread]] = {}
     for (task, rank), values in durations.items():
         tasks.setdefault(task, {})[rank] = Spread.of(values)
+    together = {task.id: zip(*(durations[task.id, rank] for rank in plan.ranks_of(task)), strict=False) for task in plan.tasks}
+    slowest = {task: Spread.of([max(ranks) for ranks in counted]) for task, counted in together.items()}
     return Profile(
-        mode=mode, plan_id=plan.plan_id, tasks=tasks, overheads=overheads(plan, trace, skip_steps=1), trace=trace, about=trace.about
+        mode=mode,
+        plan_id=plan.plan_id,
+        tasks=tasks,
+        slowest=slowest,
+        overheads=overheads(plan, trace, skip_steps=1),
+        trace=trace,
+        about=trace.about,
     )
 
 

@@ -66,7 +66,7 @@ def cost_of(plan: Plan, found: Profile) -> MeasuredCost:
     """A cost table from a profile.
 
     Tasks that do the same (layers of one shape) share an entry: the median over all of them.  Ranks that meet in a collective wait for the
-    slowest of them, so an act's price is that of its slowest rank.
+    slowest of them, so an act's price is the median, over the rounds, of the slowest rank's time.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for task in plan.tasks:
@@ -76,7 +76,7 @@ def cost_of(plan: Plan, found: Profile) -> MeasuredCost:
         ranks = [spread for name in names for spread in found.tasks[name].values()]
         acts[key] = ActPrice(
             task=names[0],
-            price_s=median(max(s.median_s for s in found.tasks[name].values()) for name in names),
+            price_s=median(found.slowest[name].median_s for name in names),
             min_s=min(s.min_s for s in ranks),
             p10_s=median(s.p10_s for s in ranks),
             median_s=median(s.median_s for s in ranks),

@@ -20,6 +20,8 @@ _LATENCY_S = 250 * US
 _BANDWIDTH_BYTES_PER_S = 1.0 * GB
 _ACT_OVERHEAD_S = 50 * US
 
+_MOST_LOCAL = 1024
+
 
 class Oversubscribed(UserWarning):
     """More devices than cores: the scheduler's 4 ms quanta make times unpredictable."""
@@ -37,6 +39,10 @@ def local_cluster(num_devices: int) -> Cluster:
     """
     if num_devices < 1:
         raise InvalidCluster(f"local:{num_devices}: a cluster needs at least 1 device")
+    if num_devices > _MOST_LOCAL:
+        raise InvalidCluster(
+            f"local:{num_devices}: every device is a process of this machine, at most {_MOST_LOCAL}; describe a larger cluster in a TOML file"
+        )
     cores = os.cpu_count() or 1
     if num_devices > cores:
         warnings.warn(
@@ -68,7 +74,7 @@ def resolve_cluster(text: str) -> Cluster:
         InvalidCluster, InvalidFile: with the way out.
     """
     if text.startswith("local"):
-        match = re.fullmatch(r"local:(-?\d+)", text)
+        match = re.fullmatch(r"local:(-?[0-9]{1,9})", text)
         if match is None:
             raise InvalidCluster(f"cluster {text!r}: write local:N with N devices, for example local:2, or the path of a TOML file")
         return local_cluster(int(match[1]))

@@ -20,7 +20,6 @@ bandwidth_GBps = 1.2
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +32,10 @@ from planner.ir.units import GB, US
 __all__ = ["Cluster", "DeviceSpec", "LinkSpec", "load_cluster", "save_cluster"]
 
 SCHEMA = 1
+
+_SMALLEST, _LARGEST = 1e-12, 1e15
+"""No rate of a machine is beyond these, in the units of the file; there, bytes / rate is no longer a useful number of seconds."""
+_MOST_DEVICES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,21 +80,27 @@ class Cluster:
         for label, count in (("topology.nodes", self.num_nodes), ("topology.devices_per_node", self.devices_per_node)):
             if count < 1:
                 raise InvalidCluster(f"cluster {self.name}: {label} = {count}; a cluster needs at least 1")
+        if self.num_devices > _MOST_DEVICES:
+            raise InvalidCluster(f"cluster {self.name}: {self.num_devices} devices; at most {_MOST_DEVICES} are planned for")
+        # In the units of the file, which is where the reader mends them.
         positive: dict[str, float] = {
-            "device.memory_GB": self.device.memory_bytes,
-            "device.compute_GFLOPs": self.device.rate_flop_per_s,
-            "device.memory_bandwidth_GBps": self.device.memory_bandwidth_bytes_per_s,
-            "links.node.bandwidth_GBps": self.node.bandwidth_bytes_per_s,
+            "device.memory_GB": self.device.memory_bytes / GB,
+            "device.compute_GFLOPs": self.device.rate_flop_per_s / GB,
+            "device.memory_bandwidth_GBps": self.device.memory_bandwidth_bytes_per_s / GB,
+            "links.node.bandwidth_GBps": self.node.bandwidth_bytes_per_s / GB,
         }
-        latencies = {"device.act_overhead_us": self.device.act_overhead_s, "links.node.latency_us": self.node.latency_s}
+        latencies = {"device.act_overhead_us": self.device.act_overhead_s / US, "links.node.latency_us": self.node.latency_s / US}
         if self.nic is not None:
-            positive["links.nic.bandwidth_GBps"] = self.nic.bandwidth_bytes_per_s
-            latencies["links.nic.latency_us"] = self.nic.latency_s
+            positive["links.nic.bandwidth_GBps"] = self.nic.bandwidth_bytes_per_s / GB
+            latencies["links.nic.latency_us"] = self.nic.latency_s / US
         for label, rate in positive.items():
-            if not (rate > 0 and math.isfinite(rate)):
-                raise InvalidCluster(f"cluster {self.name}: {label} = {rate:g}; rates must be finite and > 0, or nothing ever arrives")
+            if not _SMALLEST <= rate <= _LARGEST:
+                raise InvalidCluster(
+                    f"cluster {self.name}: {label} = {rate:g}; rates must be finite and > 0, or nothing ever arrives "
+                    f"({_SMALLEST:g} to {_LARGEST:g})"
+                )
         for label, latency in latencies.items():
-            if not (latency >= 0 and math.isfinite(latency)):
+            if not 0 <= latency <= _LARGEST:
                 raise InvalidCluster(f"cluster {self.name}: {label} = {latency:g}; latencies must be finite and >= 0")
         if self.num_nodes > 1 and self.nic is None:
             raise InvalidCluster(f"cluster {self.name}: {self.num_nodes} nodes but no [links.nic]; say how the nodes are connected")
@@ -113,6 +122,8 @@ def _number(table: Mapping[str, object], section: str, key: str, where: str, def
     value = table.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidCluster(f"{where}: [{section}] {key} = {value!r}; a number is needed")
+    if not -_LARGEST < value < _LARGEST:  # nan is not in between either
+        raise InvalidCluster(f"{where}: [{section}] {key} = {value!r:.40}; a finite number below {_LARGEST:g} is needed")
     return float(value)
 
 
@@ -152,7 +163,7 @@ def load_cluster(path: str | Path) -> Cluster:
         data = tomllib.loads(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidFile(f"{source}: no such cluster file; give a TOML file or local:N (N CPU devices of this machine)") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # numbers of 5000 digits are a ValueError, deep nesting is a RecursionError
         raise InvalidFile(f"{source}: not a readable TOML file ({error})") from None
     where = str(source)
     if data.get("schema") != SCHEMA:
@@ -192,7 +203,7 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
         f"source = {json.dumps(cluster.source)}",
         "",
         "[device]",
-        f'kind = "{device.kind}"',
+        f"kind = {json.dumps(device.kind)}",
         f"memory_GB = {device.memory_bytes / GB!r}",
         f"compute_GFLOPs = {device.rate_flop_per_s / GB!r}",
         f"memory_bandwidth_GBps = {device.memory_bandwidth_bytes_per_s / GB!r}",

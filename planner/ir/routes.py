@@ -42,6 +42,8 @@ def pieces(src: PlacedTensor, src_placement: Placement, dst: PlacedTensor, dst_p
     """
     if src.sbp.has_partial or dst.sbp.has_partial:
         raise InvalidPlan(f"transfer of {src.name}: {src.sbp} -> {dst.sbp}; partial values are reduced before they travel")
+    if src.shape != dst.shape:
+        raise InvalidPlan(f"transfer of {src.name}: shape {src.shape} leaves, {dst.shape} is to arrive; a transfer changes no shape")
     holders: dict[tuple[Span, ...], list[int]] = {}
     for rank in src_placement.ranks:
         region = src.sbp.region(src.shape, src_placement.mesh, src_placement.coordinate(rank))

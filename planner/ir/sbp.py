@@ -60,7 +60,7 @@ def S(dim: int) -> Split:
     return Split(dim)
 
 
-_SPLIT = re.compile(r"S\((\d+)\)")
+_SPLIT = re.compile(r"S\(([0-9]{1,4})\)")
 _PARTIAL = re.compile(r"P(?:\((sum|min|max)\))?")
 
 

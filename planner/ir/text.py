@@ -11,8 +11,10 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import types
 import typing
+import uuid
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -23,7 +25,10 @@ from planner.ir.graph import Arg, Dt, Ref
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
 
-__all__ = ["canonical", "content_id", "decode", "encode", "load_json", "save_text"]
+__all__ = ["canonical", "check_target", "content_id", "decode", "encode", "load_json", "save_text"]
+
+MAX_DEPTH = 64
+"""Levels of nesting that a file may have.  Ours have about 10; a thousand would end in Python's recursion limit instead of a message."""
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
@@ -91,6 +96,8 @@ def _decode_arg(data: object, where: str) -> Arg:
 def _decode_scalar(kind: type, data: object, where: str) -> object:
     if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
         return float(data)
+    if kind is float and isinstance(data, dict) and list(data) == ["float"] and data["float"] in ("inf", "-inf", "nan"):
+        return float(data["float"])  # a loss may be: training that diverged is a result too
     if kind in (int, str, bool) and type(data) is kind:
         return data
     _fail(where, kind.__name__, data)
@@ -160,7 +167,10 @@ def decode(kind: object, data: object, where: str = "") -> typing.Any:
         return _decode_dataclass(typing.cast(type, chosen[0]), data, where)
     if isinstance(kind, type):
         if kind is NdSbp and isinstance(data, str):
-            return NdSbp.parse(data)
+            try:
+                return NdSbp.parse(data)
+            except RegistaError as error:
+                raise InvalidFile(f"{where}: {error}") from error
         if issubclass(kind, Enum):
             try:
                 return kind(data)
@@ -172,20 +182,78 @@ def decode(kind: object, data: object, where: str = "") -> typing.Any:
     raise TypeError(f"no decoder for {kind}")
 
 
+def check_target(path: str | Path) -> Path:
+    """The file that ``path`` means, if it can be written: asked before long work, not after it.
+
+    Raises:
+        InvalidFile: it is a folder or a device, or its folder does not exist or takes no file.
+    """
+    target = Path(path)
+    try:
+        if target.is_symlink():
+            target = Path(os.path.realpath(target))  # else the rename would replace the link
+        if target.is_dir():
+            raise InvalidFile(f"cannot write {path}: it is a folder; give the name of a file")
+        if target.exists() and not target.is_file():
+            raise InvalidFile(f"cannot write {path}: it is not a regular file; give the name of a file")
+        with tempfile.NamedTemporaryFile(dir=target.absolute().parent, prefix=".regista-"):
+            return target
+    except OSError as error:
+        raise InvalidFile(f"cannot write {path}: {error.strerror}; give a path in an existing, writable folder") from error
+
+
 def save_text(path: str | Path, text: str) -> None:
     """Write a file whole or not at all: a temporary neighbour, then an atomic rename.
 
     Raises:
-        InvalidFile: the folder does not exist or cannot be written.
+        InvalidFile: see check_target; or the disk is full.
     """
-    target = Path(path)
-    neighbour = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    target = check_target(path)
+    neighbour = target.with_name(f".regista-{uuid.uuid4().hex[:12]}.tmp")
     try:
         neighbour.write_text(text, encoding="utf-8")
         os.replace(neighbour, target)
     except OSError as error:
-        neighbour.unlink(missing_ok=True)
         raise InvalidFile(f"cannot write {target}: {error.strerror}; give a path in an existing, writable folder") from error
+    finally:
+        neighbour.unlink(missing_ok=True)
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+        raise InvalidFile(f"the number {digits[:20]}{'...' if len(digits) > 20 else ''} does not fit into 64 bits")
+    return int(digits)
+
+
+def _parse_float(digits: str) -> float:
+    if not math.isfinite(float(digits)):
+        raise InvalidFile(f"the number {digits[:20]} is too large for a float")
+    return float(digits)
+
+
+def _parse_constant(name: str) -> typing.NoReturn:
+    raise InvalidFile(f"{name} is not JSON; regista's files have finite numbers")
+
+
+def _depth(data: object) -> int:
+    """Levels of lists and objects, counted without recursion."""
+    level, depth = [data], 0
+    while level := [item for item in level if isinstance(item, list | dict)]:
+        depth += 1
+        level = [inner for item in level for inner in (item if isinstance(item, list) else item.values())]
+        if depth > MAX_DEPTH:
+            break
+    return depth
+
+
+def _parse(text: str) -> object:
+    data = json.loads(text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_constant)
+    if _depth(data) > MAX_DEPTH:
+        raise InvalidFile(f"nested deeper than {MAX_DEPTH} levels")
+    # Half a surrogate pair is a string that no file and no hash can take.
+    if "\\ud" in text.lower():
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
 
 
 def load_json(path: str | Path, kind: str, version: int) -> dict[str, object]:
@@ -196,18 +264,27 @@ def load_json(path: str | Path, kind: str, version: int) -> dict[str, object]:
     """
     source = Path(path)
     try:
-        data = json.loads(source.read_text(encoding="utf-8"))
+        data = _parse(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidFile(f"{source}: no such file; 'regista --help' shows which command writes a {kind}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{source}: cannot be read as text ({error})") from None
+    except OSError as error:
+        raise InvalidFile(f"{source}: cannot be read as text ({error.strerror})") from None
+    except UnicodeError:
+        raise InvalidFile(f"{source}: cannot be read as text; expected the JSON of a regista {kind}") from None
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidFile(f"{source}: not valid JSON ({error}); the file is truncated or damaged, write it anew") from None
+        raise InvalidFile(f"{source}: not valid JSON ({error}); the file is empty, truncated or damaged, write it anew") from None
+    except InvalidFile as error:
+        raise InvalidFile(f"{source}: {error}; the file is damaged, write it anew") from None
     if not isinstance(data, dict) or data.get("kind") != kind:
-        found = data.get("kind") if isinstance(data, dict) else type(data).__name__
-        raise InvalidFile(f"{source}: expected a regista {kind} file, found {found!r}; check the order of the arguments")
+        found = _kind_of(data)
+        raise InvalidFile(f"{source}: expected a regista {kind} file, found {found}; check the order of the arguments")
     if data.get("version") != version:
         raise InvalidFile(
             f"{source}: schema version {data.get('version')!r}, but this regista reads {kind} version {version}; write the file anew with this regista"
         )
     return data
+
+
+def _kind_of(data: object) -> str:
+    kind = data.get("kind") if isinstance(data, dict) else None
+    return repr(kind) if kind in ("plan", "trace", "cost") else "JSON of another program"

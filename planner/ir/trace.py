@@ -8,6 +8,7 @@ Laws of a trace (SEMANTICS 5), checked by check_trace:
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from planner.ir.actor import build_actors
 from planner.ir.errors import InvalidFile, InvalidTrace, Mismatch
 from planner.ir.plan import Plan
 from planner.ir.text import canonical, decode, encode, load_json, save_text
-from planner.ir.verify import device_bytes
+from planner.ir.verify import device_bytes, verify
 
 __all__ = ["Act", "Source", "Trace", "check_trace", "load_trace", "save_trace"]
 
@@ -89,10 +90,17 @@ def check_trace(plan: Plan, trace: Trace, *, slack_s: float = 0.0) -> None:
     """
     if trace.plan_id != plan.plan_id:
         raise InvalidTrace(f"law 6: the trace is of plan {trace.plan_id}, not of {plan.plan_id}")
+    if trace.steps < 1:
+        raise InvalidTrace(f"law 1: the trace has {trace.steps} steps; at least 1 was performed")
+    ranks = {str(rank) for rank in range(plan.num_ranks)}
+    if not set(trace.peak_bytes) <= ranks:
+        raise InvalidTrace(f"law 6: peak bytes of ranks {sorted(set(trace.peak_bytes) - ranks)[:8]}; the plan has {plan.num_ranks} ranks")
     by_actor: dict[tuple[str, int], list[Act]] = defaultdict(list)
     for act in trace.acts:
         if act.task not in plan.task or act.rank not in plan.ranks_of(plan.task[act.task]):
             raise InvalidTrace(f"law 6: act of {act.task} on rank {act.rank}, which the plan does not have")
+        if not (math.isfinite(act.ready_s) and math.isfinite(act.start_s) and math.isfinite(act.end_s)):
+            raise InvalidTrace(f"law 6: act {act.number} of {act.task} on rank {act.rank} has no finite times")
         if act.end_s < act.start_s:
             raise InvalidTrace(f"law 6: act {act.number} of {act.task} on rank {act.rank} ends before it starts")
         by_actor[act.task, act.rank].append(act)
@@ -101,7 +109,7 @@ def check_trace(plan: Plan, trace: Trace, *, slack_s: float = 0.0) -> None:
             acts = sorted(by_actor[task.id, rank], key=lambda a: a.number)
             by_actor[task.id, rank] = acts
             want = trace.steps * task.acts
-            if [a.number for a in acts] != list(range(want)):
+            if len(acts) != want or [a.number for a in acts] != list(range(want)):
                 raise InvalidTrace(f"law 1: {task.id} on rank {rank} acted {len(acts)} times in {trace.steps} steps; the plan says {want}")
     _check_streams(plan, trace, slack_s)
     _check_blocks(plan, trace, by_actor, slack_s)
@@ -171,10 +179,11 @@ def save_trace(plan: Plan, trace: Trace, path: str) -> None:
 
 
 def load_trace(path: str) -> tuple[Plan, Trace]:
-    """Read a trace and its Plan.
+    """Read a trace and its Plan, and verify both.
 
     Raises:
         InvalidFile: missing, truncated, of another schema, or trace and Plan do not belong together.
+        InvalidPlan, InvalidTrace: see planner.ir.verify and check_trace.
     """
     data = load_json(path, "trace", VERSION)
     plan, trace = decode(Plan, data.get("plan"), "plan"), decode(Trace, data.get("trace"), "trace")
@@ -182,4 +191,6 @@ def load_trace(path: str) -> tuple[Plan, Trace]:
     assert isinstance(trace, Trace)
     if trace.plan_id != plan.plan_id:
         raise InvalidFile(f"{path}: holds a trace of plan {trace.plan_id} beside plan {plan.plan_id}; the file was edited, write it anew")
+    verify(plan)
+    check_trace(plan, trace)
     return plan, trace

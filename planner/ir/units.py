@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 __all__ = ["GB", "GIB", "KB", "KIB", "MB", "MIB", "MS", "US", "show_bytes", "show_s"]
 
 KB, MB, GB = 10**3, 10**6, 10**9
@@ -15,6 +17,8 @@ def show_bytes(size_bytes: float) -> str:
     >>> show_bytes(3 * 2**20)
     '3.0 MiB'
     """
+    if size_bytes >= 2**70:
+        return f"more than 2^{math.log2(size_bytes):.0f} B"
     for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if abs(size_bytes) >= scale:
             return f"{size_bytes / scale:.1f} {unit}"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from keyword import iskeyword
 
 from planner.ir.collective import Collective
 from planner.ir.errors import InvalidPlan, OutOfMemory
-from planner.ir.graph import Op
 from planner.ir.liveness import play
 from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.routes import routes
 from planner.ir.units import show_bytes
 
 __all__ = ["device_bytes", "verify", "verify_structure"]
+
+MOST_ACTS, MOST_BLOCKS = 10**7, 10**6
+"""Beyond these a file holds a slip of the pen, and playing or allocating it would never end."""
 
 
 def verify(plan: Plan) -> None:
@@ -41,7 +45,12 @@ def verify_structure(plan: Plan) -> None:
         raise InvalidPlan(f"micro_batches = {plan.micro_batches}, batch_size = {plan.batch_size}; both are at least 1")
     if not plan.tasks:
         raise InvalidPlan("the plan has no task; there is nothing to perform")
+    if not math.isfinite(plan.search.objective_s) or not math.isfinite(plan.search.lower_bound_s):
+        raise InvalidPlan(f"the search claims {plan.search.objective_s} s per step, at best {plan.search.lower_bound_s} s; both are finite")
     _verify_placements(plan)
+    for stream in plan.streams:
+        if stream.placement not in plan.placement:
+            raise InvalidPlan(f"stream {stream.id} belongs to placement {stream.placement}, which the plan does not have")
     for regst in plan.regsts:
         _verify_regst(plan, regst)
     for task in plan.tasks:
@@ -49,6 +58,9 @@ def verify_structure(plan: Plan) -> None:
     for regst in plan.regsts:
         _verify_rates(plan, regst)
     _verify_orders(plan)
+    acts = sum(task.acts for task in plan.tasks)
+    if acts > MOST_ACTS:
+        raise InvalidPlan(f"the plan has {acts} acts per step, more than {MOST_ACTS}; use fewer micro-batches")
     for label, access in (("loss", plan.loss), *((f"gradient of {n}", a) for n, a in plan.gradients.items())):
         _tensor_exists(plan, label, access.regst, access.index)
     for state in plan.states:
@@ -65,13 +77,16 @@ def _verify_placements(plan: Plan) -> None:
         size = 1
         for extent in placement.mesh:
             size *= extent
-        if size != len(placement.ranks) or len(set(placement.ranks)) != len(placement.ranks) or size < 1:
+        whole = all(extent >= 1 for extent in placement.mesh) and len(set(placement.ranks)) == len(placement.ranks)
+        if size != len(placement.ranks) or not whole:
             raise InvalidPlan(f"placement {placement.id}: mesh {placement.mesh} has {size} places for ranks {placement.ranks}")
 
 
 def _verify_regst(plan: Plan, regst: Regst) -> None:
     if regst.quota < 1:
         raise InvalidPlan(f"regst {regst.id} has quota {regst.quota}; an actor needs at least 1 block to write to, set quota >= 1")
+    if regst.quota > MOST_BLOCKS:
+        raise InvalidPlan(f"regst {regst.id} has quota {regst.quota}; more than {MOST_BLOCKS} blocks serve nobody, set a smaller one")
     if regst.placement not in plan.placement:
         raise InvalidPlan(f"regst {regst.id} lies on placement {regst.placement}, which the plan does not have")
     if regst.producer is not None and regst.producer not in plan.task:
@@ -84,6 +99,8 @@ def _verify_regst(plan: Plan, regst: Regst) -> None:
     for tensor in regst.tensors:
         if len(tensor.sbp) != len(placement.mesh):
             raise InvalidPlan(f"regst {regst.id}: {tensor.name} has SBP {tensor.sbp} for a mesh of {len(placement.mesh)} axes")
+        if any(extent < 0 for extent in tensor.shape):
+            raise InvalidPlan(f"regst {regst.id}: {tensor.name} has shape {tensor.shape}; extents are at least 0")
         tensor.sbp.region(tensor.shape, placement.mesh, (0,) * len(placement.mesh))
 
 
@@ -109,6 +126,7 @@ def _verify_task(plan: Plan, task: Task) -> None:
             raise InvalidPlan(
                 f"task {task.id}: {port.acts_per_block} acts per block of {port.regst} do not divide its {task.acts} acts per step"
             )
+    _verify_places(plan, task)
     names = [port.regst for port in task.consumes]
     if len(set(names)) != len(names):
         raise InvalidPlan(f"task {task.id} consumes a regst twice; one port per regst")
@@ -128,20 +146,49 @@ def _verify_task(plan: Plan, task: Task) -> None:
     if task.kind.is_compute != isinstance(task.body, Fragment) or (task.kind is TaskKind.BOXING) != isinstance(task.body, Boxing):
         raise InvalidPlan(f"task {task.id} of kind {task.kind.value} has a body of type {type(task.body).__name__}")
     if isinstance(task.body, Fragment):
-        _verify_fragment(task, task.body.ops)
+        _verify_fragment(task, task.body)
     if isinstance(task.body, Boxing) and not 0 <= task.body.axis < len(plan.placement[task.placement].mesh):
         raise InvalidPlan(
             f"boxing task {task.id} works on axis {task.body.axis} of a mesh of {len(plan.placement[task.placement].mesh)} axes"
         )
+    if isinstance(task.body, Boxing) and not task.body.axis < len(task.body.src) == len(task.body.dst):
+        raise InvalidPlan(f"boxing task {task.id}: {task.body.src} -> {task.body.dst} on axis {task.body.axis} are not of one mesh")
     if task.kind in (TaskKind.BOXING, TaskKind.TRANSFER) and len(task.reads) != len(task.writes):
         raise InvalidPlan(f"task {task.id} reads {len(task.reads)} tensors and writes {len(task.writes)}; communication keeps their number")
     if task.kind is TaskKind.TRANSFER:
-        routes(plan, task)
+        _verify_transfer(plan, task)
 
 
-def _verify_fragment(task: Task, ops: tuple[Op, ...]) -> None:
+def _verify_places(plan: Plan, task: Task) -> None:
+    """An act reads and writes blocks of its own placement; only what a TRANSFER writes lies elsewhere."""
+    ports = task.consumes if task.kind is TaskKind.TRANSFER else (*task.consumes, *task.produces)
+    for port in ports:
+        there = plan.regst[port.regst].placement
+        if there != task.placement:
+            raise InvalidPlan(f"task {task.id} on {task.placement} uses regst {port.regst}, which lies on {there}; only a TRANSFER crosses")
+
+
+def _verify_transfer(plan: Plan, task: Task) -> None:
+    """Every rank of the one placement it writes to gets something; a rank that nobody sends to would wait for ever."""
+    targets = {plan.regst[port.regst].placement for port in task.produces}
+    if len(targets) != 1 or not task.reads:
+        raise InvalidPlan(f"transfer {task.id} moves {len(task.reads)} tensors to placements {sorted(targets)}; it moves some to exactly one")
+    wanted = set(plan.placement[targets.pop()].ranks)
+    unserved = sorted(wanted - {rank for receivers in routes(plan, task).values() for rank in receivers})
+    if unserved:
+        raise InvalidPlan(f"transfer {task.id} sends nothing to ranks {unserved[:8]}, which wait for it; its tensors are empty")
+
+
+def _verify_fragment(task: Task, body: Fragment) -> None:
+    if min(body.flop, body.traffic_bytes, body.workspace_bytes) < 0:
+        raise InvalidPlan(
+            f"task {task.id}: {body.flop} flop, {body.traffic_bytes} B of traffic, {body.workspace_bytes} B of workspace; none is negative"
+        )
     known = {access.name for access in task.reads}
-    for op in ops:
+    for op in body.ops:
+        # They become parameters of generated code.
+        if not all(key.isidentifier() and not iskeyword(key) for key, _ in op.kwargs):
+            raise InvalidPlan(f"task {task.id}: {op.where()} has keyword arguments {[key for key, _ in op.kwargs]}; they must be names")
         missing = [value for value in op.inputs if value not in known]
         if missing:
             raise InvalidPlan(f"task {task.id}: {op.where()} reads {missing}, which nothing before it defines")

@@ -116,7 +116,7 @@ def gpt(
     optimizer: str = "adamw",
     seed: int = 0,
 ) -> Program:
-    """A GPT-2 style language model on random tokens.
+    """A GPT-2 style language model on random tokens of skewed frequency.
 
     Args:
         layers, width, heads, vocab: the architecture; heads must divide width.
@@ -132,7 +132,8 @@ def gpt(
     module = seeded_module(lambda: GPT(layers, width, heads, vocab, seq, bool(tied)), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
-        tokens = torch.randint(0, vocab, (batch, seq + 1), generator=generator)
+        # Skewed like words are, so that there is something to learn and the loss of a short run falls.
+        tokens = (torch.rand((batch, seq + 1), generator=generator) ** 4 * vocab).long().clamp_(max=vocab - 1)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     data = seeded_data(draw, seed)
