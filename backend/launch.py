@@ -50,6 +50,10 @@ _ENVIRONMENT = (
 )
 
 
+class Oversubscribed(UserWarning):
+    """More ranks than cores."""
+
+
 def run(
     plan: Plan,
     state: Mapping[str, Tensor],
@@ -103,7 +107,9 @@ def start(
     cores = len(os.sched_getaffinity(0))
     if plan.num_ranks > cores:
         warnings.warn(
-            f"{plan.num_ranks} ranks on {cores} cores: times carry scheduler quanta of 4 ms; only results stay right", stacklevel=3
+            f"{plan.num_ranks} ranks on {cores} cores: times carry scheduler quanta of 4 ms; only results stay right",
+            Oversubscribed,
+            stacklevel=3,
         )
     prepare(folder, plan, state, batches, options)
     launch(folder, "backend.worker", plan.num_ranks, options.run_id, on_progress, plan)

@@ -20,7 +20,7 @@ from backend.outcome import Outcome, gather, state_homes
 from backend.sharding import torch_dtype
 from planner.ir.actor import Actor, ActorId, build_actors
 from planner.ir.collective import Collective
-from planner.ir.errors import DeadLock, InvalidPlan
+from planner.ir.errors import DeadLock, InvalidPlan, RegistaError, WorkerFailed
 from planner.ir.liveness import explain_wait
 from planner.ir.plan import Boxing, Plan, Task, TaskKind
 from planner.ir.routes import Piece, pieces
@@ -53,6 +53,7 @@ def perform(
     Raises:
         InvalidPlan, DeadLock, OutOfMemory: the Plan is refused (planner.ir.verify), or ``state`` does not fit it.
         InvalidProgram: a batch does not fit the Plan.
+        WorkerFailed: an op of a fragment raised.
     """
     return ReferencePerformer(plan, state, batches, steps, gradients=gradients, on_event=on_event).run()
 
@@ -100,9 +101,15 @@ class ReferencePerformer:
 
     def run_fragment(self, task: Task, rank: int, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """The values of task.writes, from those of task.reads."""
-        if (task.id, rank) not in self._fragments:
-            self._fragments[task.id, rank] = compile_fragment(task, self.plan.placement[task.placement], rank)
-        return self._fragments[task.id, rank](*inputs)
+        try:
+            if (task.id, rank) not in self._fragments:
+                self._fragments[task.id, rank] = compile_fragment(task, self.plan.placement[task.placement], rank)
+            return self._fragments[task.id, rank](*inputs)
+        except RegistaError:
+            raise
+        except Exception as error:  # what torch says of an op with other arguments or shapes than the planner gives it
+            text = str(error).strip().split("\n")[0]
+            raise WorkerFailed(f"rank {rank} failed in task {task.id}: {type(error).__name__}: {text}; plan this program anew") from error
 
     def run_boxing(self, task: Task, body: Boxing, parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """One tensor's parts along the axis before -> after."""

@@ -10,6 +10,7 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
+from planner.ir.text import content_id
 from planner.ir.units import MB
 from planner.ir.verify import verify
 from planner.lower import Recipe, Schedule, lower
@@ -79,7 +80,7 @@ def make_plan(graph: LogicalGraph, *, model: str, batch_size: int, cluster: Clus
         bucket_bytes=options.bucket_bytes,
         schedule=options.schedule,
         quotas=options.quotas,
-        options=options.as_text(),
+        options=options.as_text() | {"graph": content_id(graph)},
     )
     plan = lower(staged, assignment, cluster, recipe)
     verify(plan)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
+from torch import Tensor
+
 import backend
 import simulator
 from backend.outcome import Outcome
@@ -21,13 +23,14 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
+from planner.ir.text import content_id
 from planner.ir.trace import Trace
 from planner.lower import Schedule
 from planner.make import PlanOptions, make_plan
 from regista.clusters import resolve_cluster
 from regista.zoo import ZOO
 
-__all__ = ["Performer", "plan", "program_of", "run", "simulate"]
+__all__ = ["Performer", "check_program", "plan", "planned_program", "program_of", "run", "simulate"]
 
 
 class Performer(Enum):
@@ -116,19 +119,52 @@ def run(
     """
     if steps < 1:
         raise Unsupported(f"steps = {steps}; a run has at least 1")
-    source = program if program is not None else program_of(plan.model)
+    source = program if program is not None else planned_program(plan)
     state = source.initial_state(plan.micro_batches)
-    _check_program(plan, source, set(state))
+    check_program(plan, source, state)
     if performer is Performer.REFERENCE:
         return backend.perform(plan, state, source.batch, steps, gradients=gradients)
     return backend.run(plan, state, source.batch, steps, gradients=gradients, timeout_s=timeout_s, on_progress=on_progress)
 
 
-def _check_program(plan: Plan, program: Program, names: set[str]) -> None:
-    wanted = {state.name for state in plan.states}
-    if wanted - names or program.batch_size != plan.batch_size:
-        missing = ", ".join(sorted(wanted - names)[:5]) or "none"
+def planned_program(plan: Plan) -> Program:
+    """The Program that the Plan names.
+
+    Raises:
+        Mismatch: the Plan was made from a value, which only the caller has.   InvalidFile, InvalidProgram: see program_of.
+    """
+    if not plan.model.startswith("zoo:") and not plan.model.endswith(".pt2") and ".py:" not in plan.model:
         raise Mismatch(
-            f"plan {plan.plan_id} was made for {plan.model} with batch {plan.batch_size}; the program given has batch {program.batch_size} and "
-            f"lacks the states: {missing}; plan this program anew"
+            f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; "
+            f"call regista.run(plan, program), or plan file.py:factory"
+        )
+    return program_of(plan.model)
+
+
+def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> None:
+    """Refuse to perform a Plan with the values and data of another program.
+
+    Args:
+        state: ``program.initial_state(plan.micro_batches)``.
+
+    Raises:
+        Mismatch: other states, another batch, or another step.
+    """
+    held = {name: (tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in state.items()}
+    wrong = []
+    for entry in plan.states:
+        tensor = plan.regst[entry.regst].tensors[entry.index]
+        wanted = tensor.shape, tensor.dtype.value
+        if held.get(entry.name) != wanted:
+            found = held.get(entry.name)
+            wrong.append(f"{entry.name} is {found[1]}{list(found[0])}, not {wanted[1]}{list(wanted[0])}" if found else f"no {entry.name}")
+    if program.batch_size != plan.batch_size:
+        wrong.append(f"batch {program.batch_size}, not {plan.batch_size}")
+    planned, given = plan.options.get("graph"), content_id(program.graph(plan.micro_batches))
+    if not wrong and planned is not None and planned != given:
+        wrong.append(f"its step is graph {given}, not {planned}: the ops, the optimizer's numbers or torch's version have changed")
+    if wrong:
+        raise Mismatch(
+            f"plan {plan.plan_id} was made for another program than {program.name}: {'; '.join(wrong[:3])}"
+            f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; plan this program anew"
         )

@@ -14,7 +14,7 @@ from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
-from regista.api import program_of
+from regista.api import check_program, planned_program
 
 __all__ = ["calibrate_machine", "calibrate_plan", "cost_of"]
 
@@ -56,10 +56,12 @@ def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 
         rounds: interleaved repeats of each act.
 
     Raises:
-        WorkerFailed: a process died, hung or raised.
+        Mismatch: the program is not the one that was planned.   WorkerFailed: a process died, hung or raised.
     """
-    source = program if program is not None else program_of(plan.model)
-    return cost_of(plan, profile(plan, source.initial_state(plan.micro_batches), source.batch, rounds=rounds))
+    source = program if program is not None else planned_program(plan)
+    state = source.initial_state(plan.micro_batches)
+    check_program(plan, source, state)
+    return cost_of(plan, profile(plan, state, source.batch, rounds=rounds))
 
 
 def cost_of(plan: Plan, found: Profile) -> MeasuredCost:

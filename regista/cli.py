@@ -4,13 +4,45 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from planner.ir.errors import RegistaError
 
 __all__ = ["build_parser", "main"]
+
+
+class Usage(RegistaError):
+    """Arguments that the command line does not understand."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses as every verb does: one message, no table of options in front of it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"{message}; '{self.prog} --help' lists what can be given")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: at least 1 is needed")
+    return number
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text}: a finite number above 0 is needed")
+    return number
+
+
+# What argparse calls them in its messages.
+_count.__name__, _positive.__name__ = "whole number", "number"
 
 _MODEL_HELP = "zoo:NAME?key=value&..., file.py:factory (a function without arguments that returns a regista.Program), or a .pt2"
 _CLUSTER_HELP = "local:N (N CPU devices of this machine) or a cluster TOML"
@@ -18,9 +50,9 @@ _CLUSTER_HELP = "local:N (N CPU devices of this machine) or a cluster TOML"
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to fix (the rest is searched)")
-    group.add_argument("--stages", type=int, default=1, metavar="P", help="pipeline stages (default 1)")
+    group.add_argument("--stages", type=_count, default=1, metavar="P", help="pipeline stages (default 1)")
     group.add_argument("--mesh", metavar="A,B", help="device mesh inside each stage, for example 2,2 (default: one axis)")
-    group.add_argument("--micro-batches", type=int, default=1, metavar="M", help="micro-batches per step (default 1)")
+    group.add_argument("--micro-batches", type=_count, default=1, metavar="M", help="micro-batches per step (default 1)")
     group.add_argument(
         "--cut", action="append", default=[], metavar="MODULE", help="module path that begins the next stage (default: even flop)"
     )
@@ -28,14 +60,15 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--schedule", default="1f1b", choices=["1f1b", "gpipe"], help="sets the quotas between forward and backward")
     group.add_argument("--quota", action="append", default=[], metavar="REGST=N", help="blocks of the regsts whose id matches the pattern")
     group.add_argument(
-        "--bucket-mb", type=float, default=None, metavar="MB", help="gradients are reduced in buckets of this size (default 25)"
+        "--bucket-mb", type=_positive, default=None, metavar="MB", help="gradients are reduced in buckets of this size (default 25)"
     )
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all verbs."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="regista",
+        allow_abbrev=False,
         description="Plan, predict and perform distributed training: an nn.Module and a cluster become one Plan of actors and registers, "
         "which is simulated, run by real processes, and compared.",
         epilog="a first look: regista demo.   Then: regista plan zoo:gpt --cluster local:2 -o plan.json",
@@ -43,21 +76,21 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", title="verbs")
 
     def verb(name: str, text: str) -> argparse.ArgumentParser:
-        sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
         return sub
 
     demo = verb("demo", "plan, predict, run and compare a GPT on 2 CPU devices")
     demo.add_argument("--out", default="out/demo", metavar="DIR", help="where the files go (default out/demo)")
-    demo.add_argument("--steps", type=int, default=20, help="training steps to run (default 20)")
+    demo.add_argument("--steps", type=_count, default=20, help="training steps to run (default 20)")
     demo.add_argument("--model", default="zoo:gpt", metavar="MODEL", help=_MODEL_HELP)
 
     verb("doctor", "check this machine: versions, cores, memory, solver, processes")
 
     calibrate = verb("calibrate", "measure this machine (a cluster TOML) or the acts of a plan (a cost table)")
     calibrate.add_argument("plan", nargs="?", metavar="PLAN", help="a plan: profile its acts while the peers run; without it: the machine")
-    calibrate.add_argument("--cluster", default="local:2", metavar="C", help="what to measure without a plan: " + _CLUSTER_HELP)
-    calibrate.add_argument("--rounds", type=int, default=15, help="interleaved repeats of every act (default 15)")
+    calibrate.add_argument("--cluster", metavar="C", help="what to measure without a plan (default local:2): " + _CLUSTER_HELP)
+    calibrate.add_argument("--rounds", type=_count, default=15, help="interleaved repeats of every measurement (default 15)")
     calibrate.add_argument("-o", "--out", required=True, metavar="FILE", help="cluster TOML, or cost table JSON with PLAN")
 
     plan = verb("plan", "search a plan for a model on a cluster")
@@ -72,16 +105,16 @@ def build_parser() -> argparse.ArgumentParser:
     simulate = verb("simulate", "predict a plan's timeline, throughput and memory")
     simulate.add_argument("plan", metavar="PLAN")
     simulate.add_argument("--cost", metavar="FILE", help="cost table of 'calibrate PLAN' (default: prices of the plan's cluster)")
-    simulate.add_argument("--steps", type=int, default=4, help="steps to simulate (default 4)")
+    simulate.add_argument("--steps", type=_count, default=4, help="steps to simulate (default 4)")
     simulate.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON)")
 
     run = verb("run", "perform a plan with real processes")
     run.add_argument("plan", metavar="PLAN")
-    run.add_argument("--steps", type=int, default=20, help="training steps (default 20)")
+    run.add_argument("--steps", type=_count, default=20, help="training steps (default 20)")
     run.add_argument(
         "--performer", default="gloo", choices=["gloo", "reference"], help="gloo: one process per device; reference: one process"
     )
-    run.add_argument("--timeout", type=float, default=30.0, metavar="S", help="give up when nothing happens for so long (default 30 s)")
+    run.add_argument("--timeout", type=_positive, metavar="S", help="gloo: give up when nothing happens for so long (default 30 s)")
     run.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON)")
 
     compare = verb("compare", "lay a simulated and a measured trace over each other")
@@ -93,7 +126,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     gantt = verb("gantt", "draw one trace, or two above each other")
     gantt.add_argument("traces", nargs="+", metavar="TRACE")
-    gantt.add_argument("--steps", type=int, default=2, help="the last N steps (default 2)")
+    gantt.add_argument("--steps", type=_count, default=2, help="the last N steps (default 2)")
     gantt.add_argument("-o", "--out", required=True, metavar="FILE", help="PNG or SVG")
 
     export = verb("export", "write traces for other tools: Perfetto / Chrome trace JSON")
@@ -105,24 +138,52 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code (0 done, 2 refused, 130 interrupted)."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    # Read before the arguments are, which may be what is refused.
+    as_json = "--json" in given
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _perform(given)
+    except (RegistaError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader of our output has gone ('| head'): end in silence, also when Python flushes stdout at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        return _refuse(given, as_json, type(error).__name__, str(error), 2)
+    except KeyboardInterrupt:
+        return _refuse(given, as_json, "Interrupted", "interrupted", 130)
+
+
+def _perform(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
-    warnings.showwarning = _show_warning
-    # Imported late: 'regista --help' should not wait for torch.
+    # Imported late: nobody who mistypes an option should wait for a solver.
     from regista import commands
 
-    try:
-        result = getattr(commands, args.verb)(args)
-    except RegistaError as error:
-        print(f"regista {args.verb}: {error}", file=sys.stderr)
-        if args.json:
-            print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
-        return 2
-    except KeyboardInterrupt:
-        print(f"regista {args.verb}: interrupted", file=sys.stderr)
-        return 130
+    result = getattr(commands, args.verb)(args)
     if args.json:
-        print(json.dumps(result, indent=1))
+        print(json.dumps(_finite(result), indent=1, allow_nan=False), flush=True)
     return 0
+
+
+def _refuse(argv: Sequence[str], as_json: bool, kind: str, message: str, code: int) -> int:
+    verb = f" {argv[0]}" if argv and not argv[0].startswith("-") else ""
+    print(f"regista{verb}: {message}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": {"type": kind, "message": message}}), flush=True)
+    return code
+
+
+def _finite(data: object) -> object:
+    """JSON has no nan and no infinity; null stands for a number that is none (the loss of a run that diverged)."""
+    match data:
+        case float():
+            return data if math.isfinite(data) else None
+        case dict():
+            return {key: _finite(value) for key, value in data.items()}
+        case list() | tuple():
+            return [_finite(value) for value in data]
+    return data
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -14,7 +18,7 @@ from planner.cost import load_cost, save_cost
 from planner.ir.cluster import save_cluster
 from planner.ir.errors import InvalidFile, Mismatch, Unsupported
 from planner.ir.plan import Plan, load_plan, save_plan
-from planner.ir.text import canonical, save_text
+from planner.ir.text import canonical, check_target, save_text
 from planner.ir.trace import Source, Trace, check_trace, load_trace, save_trace
 from planner.ir.units import MB
 from planner.ir.verify import device_bytes
@@ -24,6 +28,7 @@ from regista.compare import compare as lay_over
 from regista.compare import summarise
 from regista.demo import run_demo
 from regista.doctor import examine
+from regista.gantt import check_picture
 from regista.gantt import gantt as draw
 from regista.perfetto import save_perfetto
 from regista.show import show_comparison, show_layouts, show_plan, show_summary
@@ -32,29 +37,40 @@ __all__ = ["calibrate", "compare", "demo", "doctor", "explain", "export", "gantt
 
 Json = dict[str, object]
 
+
+class Diverged(UserWarning):
+    """A loss that is nan or infinite."""
+
+
 out = Console()
 err = Console(stderr=True)
 
 
 def _show(args: argparse.Namespace, *parts: RenderableType) -> None:
-    if not args.json:
-        for part in parts:
-            out.print(part)
+    if args.json:
+        return
+    for part in parts:
+        if isinstance(part, str):
+            out.print(part, markup=False, highlight=False, soft_wrap=True)
+        else:
+            # A file or a pipe has no width of its own; 80 columns would cut the ids short.
+            out.print(part, width=None if out.is_terminal else max(out.width, 160))
 
 
-def _target(path: str | None) -> None:
+def _targets(outputs: Sequence[str | None], inputs: Sequence[str | None] = ()) -> None:
     """Refuse a bad output path before the work, not after it.
 
     Raises:
-        InvalidFile: the folder does not exist, or the path is a folder.
+        InvalidFile: it cannot be written (see check_target), or it would overwrite what is read or written beside it.
     """
-    if path is None:
-        return
-    target = Path(path)
-    if target.is_dir():
-        raise InvalidFile(f"{target} is a folder; give the name of a file")
-    if not target.absolute().parent.is_dir():
-        raise InvalidFile(f"cannot write {target}: folder {target.parent} does not exist; make it first")
+    wanted = [path for path in outputs if path is not None]
+    taken = {os.path.realpath(path): path for path in inputs if path is not None}
+    for path in wanted:
+        real = os.path.realpath(path)
+        if real in taken:
+            raise InvalidFile(f"cannot write {path}: {taken[real]} of the same command is that file; give another name")
+        taken[real] = path
+        check_target(path)
 
 
 def _steps_progress(args: argparse.Namespace, steps: int) -> tuple[Progress, Callable[[int, float], None]]:
@@ -64,7 +80,7 @@ def _steps_progress(args: argparse.Namespace, steps: int) -> tuple[Progress, Cal
         TextColumn("step {task.completed:.0f}/{task.total:.0f}  loss {task.fields[loss]}"),
         TimeElapsedColumn(),
         console=err,
-        disable=args.json,
+        disable=args.json or not err.is_terminal or args.performer != "gloo",
     )
     bar = progress.add_task("running", total=steps, loss="-")
 
@@ -87,7 +103,7 @@ def _quotas(texts: list[str]) -> dict[str, int]:
     found = {}
     for text in texts:
         pattern, equals, number = text.rpartition("=")
-        if not equals or not number.lstrip("-").isdigit():
+        if not equals or not pattern or not re.fullmatch(r"-?[0-9]{1,9}", number):
             raise Unsupported(f"quota {text!r}: write PATTERN=N, for example 's0-s1.*=2'")
         found[pattern] = int(number)
     return found
@@ -117,7 +133,7 @@ def plan_json(plan: Plan) -> Json:
 
 
 def plan(args: argparse.Namespace) -> Json:
-    _target(args.out)
+    _targets([args.out], [args.model, args.cluster])
     with err.status("tracing and searching ...") if not args.json else _Quiet():
         found = api.plan(
             args.model,
@@ -163,9 +179,7 @@ def _trace_json(plan: Plan, trace: Trace) -> Json:
 
 
 def simulate(args: argparse.Namespace) -> Json:
-    _target(args.out)
-    if args.steps < 1:
-        raise Unsupported(f"--steps {args.steps}: at least 1 step is simulated")
+    _targets([args.out], [args.plan, args.cost])
     found = load_plan(args.plan)
     cost = load_cost(args.cost) if args.cost else None
     trace = api.simulate(found, cost, steps=args.steps)
@@ -177,12 +191,18 @@ def simulate(args: argparse.Namespace) -> Json:
 
 
 def run(args: argparse.Namespace) -> Json:
-    _target(args.out)
+    _targets([args.out], [args.plan])
+    performer = api.Performer(args.performer)
+    if args.timeout is not None and performer is not api.Performer.GLOO:
+        raise Unsupported(f"--timeout watches processes; performer {performer.value} has none, leave it out")
     found = load_plan(args.plan)
     progress, on_progress = _steps_progress(args, args.steps)
     with progress:
-        outcome = api.run(found, steps=args.steps, performer=api.Performer(args.performer), timeout_s=args.timeout, on_progress=on_progress)
+        outcome = api.run(found, steps=args.steps, performer=performer, timeout_s=args.timeout or 30.0, on_progress=on_progress)
     check_trace(found, outcome.trace)
+    lost = next((step for step, loss in enumerate(outcome.losses) if not math.isfinite(loss)), None)
+    if lost is not None:
+        warnings.warn(f"the loss is {outcome.losses[lost]} from step {lost} on; lower the learning rate", Diverged, stacklevel=2)
     if args.out:
         save_trace(found, outcome.trace, args.out)
     _show(args, show_summary(found, summarise(found, outcome.trace)), f"loss: {outcome.losses[0]:.4f} -> {outcome.losses[-1]:.4f}")
@@ -190,8 +210,9 @@ def run(args: argparse.Namespace) -> Json:
 
 
 def compare(args: argparse.Namespace) -> Json:
-    _target(args.out)
-    _target(args.gantt)
+    _targets([args.out, args.gantt], [args.sim, args.run])
+    if args.gantt:
+        check_picture(args.gantt)
     sim_plan, sim = load_trace(args.sim)
     run_plan, measured = load_trace(args.run)
     if (sim.source, measured.source) == (Source.SIM, Source.RUN) and sim_plan.plan_id != run_plan.plan_id:
@@ -216,7 +237,8 @@ def _traces(paths: list[str]) -> tuple[Plan, list[Trace]]:
 
 
 def gantt(args: argparse.Namespace) -> Json:
-    _target(args.out)
+    _targets([args.out], args.traces)
+    check_picture(args.out)
     found, traces = _traces(args.traces)
     draw(found, traces, args.out, steps=args.steps)
     _show(args, f"wrote {args.out}")
@@ -224,7 +246,7 @@ def gantt(args: argparse.Namespace) -> Json:
 
 
 def export(args: argparse.Namespace) -> Json:
-    _target(args.out)
+    _targets([args.out], args.traces)
     found, traces = _traces(args.traces)
     save_perfetto(found, traces, args.out)
     _show(args, f"wrote {args.out}; open it at ui.perfetto.dev or chrome://tracing")
@@ -232,10 +254,12 @@ def export(args: argparse.Namespace) -> Json:
 
 
 def calibrate(args: argparse.Namespace) -> Json:
-    _target(args.out)
+    _targets([args.out], [args.plan, args.cluster])
+    if args.plan is not None and args.cluster is not None:
+        raise Unsupported(f"--cluster {args.cluster} has no meaning beside a plan, which has its own; leave one of them out")
     with err.status("measuring ...") if not args.json else _Quiet():
         if args.plan is None:
-            cluster = calibrate_machine(resolve_cluster(args.cluster))
+            cluster = calibrate_machine(resolve_cluster(args.cluster or "local:2"), rounds=args.rounds)
             save_cluster(cluster, args.out)
             result: Json = {"out": args.out, "cluster": cluster.name, "rate_flop_per_s": cluster.device.rate_flop_per_s}
             result |= {"node_latency_s": cluster.node.latency_s, "node_bandwidth_bytes_per_s": cluster.node.bandwidth_bytes_per_s}

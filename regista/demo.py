@@ -9,9 +9,9 @@ from rich.console import Console
 import regista.api as api
 from planner.cost import save_cost
 from planner.ir.cluster import save_cluster
-from planner.ir.errors import InvalidFile
+from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.plan import save_plan
-from planner.ir.text import canonical, save_text
+from planner.ir.text import canonical, check_target, save_text
 from planner.ir.trace import check_trace, save_trace
 from planner.ir.units import show_s
 from regista.calibrate import calibrate_machine, calibrate_plan
@@ -33,7 +33,10 @@ def run_demo(model: str, folder: Path, steps: int, *, quiet: bool = False) -> Co
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidFile(f"cannot make folder {folder}: {error.strerror}") from error
+        raise InvalidFile(f"cannot make folder {folder}: {error.strerror}; give another one") from error
+    check_target(folder / "plan.json")
+    if steps < 1:
+        raise Unsupported(f"steps = {steps}; a run has at least 1")
     program = api.program_of(model)
     with say.status("1/6 measuring this machine ..."):
         cluster = calibrate_machine(resolve_cluster("local:2"))

@@ -9,6 +9,7 @@ measured (run)    rank 0   compute  |F0 |F1 |B0|F2 |B1 ...
 from __future__ import annotations
 
 import os
+import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +17,19 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from planner.ir.errors import InvalidFile, Mismatch
 from planner.ir.plan import Plan, TaskKind
+from planner.ir.text import check_target
 from planner.ir.trace import Act, Source, Trace
 from planner.ir.units import MS
 from regista.compare import summarise
 
-__all__ = ["COLOURS", "PANEL", "gantt", "gantt_rows"]
+__all__ = ["COLOURS", "PANEL", "check_picture", "gantt", "gantt_rows"]
 
 # Okabe & Ito 2008, "Color Universal Design": told apart with every common colour vision; the greys by lightness.
 COLOURS: Mapping[TaskKind, str] = {
@@ -186,14 +189,24 @@ def _frame(axes: Axes, panel: _Shown, rows: Sequence[Row], length_s: float) -> N
     axes.set_title(PANEL[panel.trace.source], loc="left", fontweight="bold", fontsize=9.5, pad=6)
 
 
-def _save(figure: Figure, target: Path) -> None:
-    suffix = target.suffix.lstrip(".").lower()
-    known = figure.canvas.get_supported_filetypes()
+def check_picture(path: str | Path) -> tuple[Path, str]:
+    """The file and the format that ``path`` means, if a picture can be written there: asked before the work.
+
+    Raises:
+        InvalidFile: unknown suffix, or see planner.ir.text.check_target.
+    """
+    suffix = Path(path).suffix.lstrip(".").lower()
+    known = FigureCanvasBase.get_supported_filetypes()
     if suffix not in known:
         raise InvalidFile(
-            f"cannot draw {target}: format {suffix or 'without suffix'!r} is not among {', '.join(sorted(known))}; name it .png or .svg"
+            f"cannot draw {path}: format {suffix or 'without suffix'!r} is not among {', '.join(sorted(known))}; name it .png or .svg"
         )
-    neighbour = target.with_name(f".{target.stem}.{os.getpid()}.tmp.{suffix}")
+    return check_target(path), suffix
+
+
+def _save(figure: Figure, path: Path) -> None:
+    target, suffix = check_picture(path)
+    neighbour = target.with_name(f".regista-{uuid.uuid4().hex[:12]}.tmp.{suffix}")
     metadata = {"Date": None} if suffix == "svg" else None
     try:
         figure.savefig(neighbour, format=suffix, dpi=150, metadata=metadata)

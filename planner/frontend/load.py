@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -68,7 +69,7 @@ def _made(factory: Callable[[], object], where: str) -> Program:
         program = factory()
     except RegistaError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidProgram(f"{where} raised {type(error).__name__}: {error}") from error
     if not isinstance(program, Program):
         raise InvalidProgram(f"{where} returned a {type(program).__name__}; it must return a planner.frontend.Program")
@@ -78,18 +79,26 @@ def _made(factory: Callable[[], object], where: str) -> Program:
 def _from_file(path: Path, factory: str) -> Program:
     if not path.is_file():
         raise InvalidFile(f"{path} does not exist; {_FORMS}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"regista_model_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # As 'python file.py' would have it: neighbours can be imported, and classes of the file find their module by name.
+    folder = str(path.absolute().parent)
+    sys.path.insert(0, folder)
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+        function = getattr(module, factory, None)
+        if callable(function):
+            return _made(function, f"{path}:{factory}")
+    except RegistaError:
+        raise
+    except (Exception, SystemExit) as error:
         raise InvalidFile(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    function = getattr(module, factory, None)
-    if not callable(function):
-        found = [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == path.stem]
-        raise InvalidProgram(f"{path} has no function {factory!r}; it has {', '.join(found) or 'none'}")
-    return _made(function, f"{path}:{factory}")
+    finally:
+        sys.path.remove(folder)
+    found = [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == spec.name]
+    raise InvalidProgram(f"{path} has no function {factory!r}; it has {', '.join(found) or 'none'}")
 
 
 def _from_export(path: Path) -> Program:

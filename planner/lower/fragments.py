@@ -25,13 +25,12 @@ def draft_fragments(drafts: Drafts, bucket_bytes: int) -> None:
     graph, stage = drafts.staged.graph, drafts.staged.stage
     consumers = graph.consumers()
 
-    def gradient_bytes(op: Op) -> int:
-        """Bytes that an accumulate op hands to a collective."""
-        (value,) = op.outputs if op.role is Role.ACCUMULATE else (None,)
-        if value is None or not any(drafts.num_moves(reader, value) for reader in consumers[value]):
-            return 0
-        return drafts.assignment.ops[op.id].types[value].size_bytes
-
+    gradient_bytes: dict[str, int] = {}
+    for op in graph.ops:
+        value = op.outputs[0] if op.role is Role.ACCUMULATE else None
+        made_by = drafts.producers.get(op.inputs[0]) if value is not None else None
+        if value is not None and made_by is not None and any(drafts.num_moves(reader, value) for reader in consumers[value]):
+            gradient_bytes[made_by.id] = drafts.assignment.ops[op.id].types[value].size_bytes
     keys = fragment_keys(graph, stage, drafts.num_moves, gradient_bytes, bucket_bytes)
     members: dict[FragmentKey, list[Op]] = defaultdict(list)
     for op in graph.ops:

@@ -37,14 +37,14 @@ def fragment_keys(
     graph: LogicalGraph,
     stage: Mapping[str, int],
     num_moves: Callable[[Op, str], int],
-    gradient_bytes: Callable[[Op], int],
+    gradient_bytes: Mapping[str, int],
     bucket_bytes: int,
 ) -> dict[str, FragmentKey]:
     """Op id -> its fragment.
 
     Args:
         num_moves: (consumer, value) -> communications between the value's producer and this consumer.
-        gradient_bytes: bytes of a gradient that an accumulate op finishes and that must be communicated afterwards, else 0.
+        gradient_bytes: op id -> bytes of the gradient that it finishes and that must be communicated after its accumulation.
         bucket_bytes: a backward fragment ends once it has finished so many bytes of gradients, so that their reduction overlaps the rest.
     """
     producers = graph.producers()
@@ -56,9 +56,13 @@ def fragment_keys(
         if region[op.id][1] is Role.UPDATE:
             continue
         place = (*region[op.id], level[op.id])
+        made_by = producers.get(op.inputs[0]) if op.role is Role.ACCUMULATE else None
+        if made_by is not None and level[made_by.id] == level[op.id]:
+            chunk[op.id] = chunk[made_by.id]  # a gradient is accumulated where it is ready, wherever the op stands in the trace
+            continue
         number, size_bytes = filled.get(place, (0, 0))
         chunk[op.id] = number
-        size_bytes += gradient_bytes(op)
+        size_bytes += gradient_bytes.get(op.id, 0)
         filled[place] = (number + 1, 0) if size_bytes >= bucket_bytes else (number, size_bytes)
     # An update starts when the bucket that holds its gradient is reduced; without communication there is nothing to wait for, and one will do.
     buckets: dict[tuple[int, int, int], int] = {}

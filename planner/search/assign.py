@@ -171,6 +171,8 @@ class _Axis:
         return tensor
 
     def _op_price_s(self, op: Op, signature: Signature) -> float:
+        if op.role is Role.ACCUMULATE:
+            return 0.0  # done while the gradient is written; no reason to reduce it before, once per micro-batch
         cut = _extend(self.local[op.id], signature, self.parts)
         count = self.m if op.role.per_micro_batch else 1
         return count * op_s(self.cluster, flop(cut.op, cut.types), traffic_bytes(cut.op, cut.types))

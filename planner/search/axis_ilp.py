@@ -66,6 +66,7 @@ class AxisSolution:
     lower_bound_s: float
 
 
+_WAY_OUT = "the pins contradict each other or cut something that must stay whole; remove a pin or choose another mesh"
 _SCALE = 1e6  # seconds -> microseconds: keeps coefficients near 1 for the solver's tolerances
 
 
@@ -108,6 +109,8 @@ def solve_axis(problem: AxisProblem, *, time_limit_s: float = 60.0) -> AxisSolut
                     if (p, c) in use.price_s:
                         y[p, c] = pulp.LpVariable(f"y{number}", lowBound=0)
                         number += 1
+            if not y:
+                raise Unsupported(f"no legal combination: {use.producer} gives {_names(leaves)}, {use.consumer} needs {_names(needs)}; {_WAY_OUT}")
             for p in leaves:
                 model += pulp.lpSum(y[p, c] for c in needs if (p, c) in y) == _marginal(x, fixed, use.producer, use.leaves, p)
             for c in needs:
@@ -132,8 +135,7 @@ def solve_axis(problem: AxisProblem, *, time_limit_s: float = 60.0) -> AxisSolut
     values = {key: variable.value() for key, variable in x.items()}
     if pulp.LpStatus[status] not in ("Optimal", "Not Solved") or any(v is None for v in values.values()):
         raise Unsupported(
-            f"the search found no legal combination of SBP signatures (solver: {pulp.LpStatus[status]}); the pins contradict each other or cut "
-            f"something that must stay whole; remove a pin or choose another mesh"
+            f"no legal combination of SBP signatures was found (solver: {pulp.LpStatus[status]}); {_WAY_OUT}"
         )
     choice = dict(fixed)
     for (node_id, s), value in values.items():
@@ -151,3 +153,7 @@ def _marginal(
     if node in fixed:
         return 1.0 if states[0] == state else 0.0
     return pulp.lpSum(x[node, s] for s, found in enumerate(states) if found == state)
+
+
+def _names(states: Sequence[Sbp]) -> str:
+    return "|".join(map(str, states))
