@@ -62,6 +62,11 @@ def make_plan(graph: LogicalGraph, *, model: str, batch_size: int, cluster: Clus
     """
     if options.stages < 1 or options.micro_batches < 1:
         raise Unsupported(f"stages = {options.stages}, micro-batches = {options.micro_batches}; both are at least 1")
+    for pattern, wished in options.quotas.items():
+        if wished < 1:
+            raise Unsupported(f"quota {pattern}={wished}: an actor needs at least 1 block to write to, ask for 1 or more")
+    if options.bucket_bytes < 1:
+        raise Unsupported(f"buckets of {options.bucket_bytes} bytes hold no gradient; give at least 1 byte")
     if cluster.num_devices % options.stages:
         raise Unsupported(f"{options.stages} stages do not divide the {cluster.num_devices} devices of {cluster.name}")
     per_stage = cluster.num_devices // options.stages

@@ -45,6 +45,7 @@ def _positive(text: str) -> float:
 _count.__name__, _positive.__name__ = "whole number", "number"
 
 _MODEL_HELP = "zoo:NAME?key=value&..., file.py:factory (a function without arguments that returns a regista.Program), or a .pt2"
+_PLAN_HELP = "the file of 'regista plan'"
 _CLUSTER_HELP = "local:N (N CPU devices of this machine) or a cluster TOML"
 
 
@@ -100,16 +101,16 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plan_options(plan)
 
     explain = verb("explain", "show a plan in words: placements, layouts, tasks, regsts with quotas, streams")
-    explain.add_argument("plan", metavar="PLAN")
+    explain.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
 
     simulate = verb("simulate", "predict a plan's timeline, throughput and memory")
-    simulate.add_argument("plan", metavar="PLAN")
+    simulate.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
     simulate.add_argument("--cost", metavar="FILE", help="cost table of 'calibrate PLAN' (default: prices of the plan's cluster)")
     simulate.add_argument("--steps", type=_count, default=4, help="steps to simulate (default 4)")
     simulate.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON)")
 
     run = verb("run", "perform a plan with real processes")
-    run.add_argument("plan", metavar="PLAN")
+    run.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
     run.add_argument("--steps", type=_count, default=20, help="training steps (default 20)")
     run.add_argument(
         "--performer", default="gloo", choices=["gloo", "reference"], help="gloo: one process per device; reference: one process"
@@ -118,21 +119,21 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON)")
 
     compare = verb("compare", "lay a simulated and a measured trace over each other")
-    compare.add_argument("sim", metavar="SIM")
-    compare.add_argument("run", metavar="RUN")
+    compare.add_argument("sim", metavar="SIM", help="the trace of 'regista simulate'")
+    compare.add_argument("run", metavar="RUN", help="the trace of 'regista run', of the same plan")
     compare.add_argument("--warmup", type=int, default=None, metavar="N", help="steps of the run to leave out (default: 3 or a quarter)")
     compare.add_argument("--gantt", metavar="FILE", help="draw predicted above measured (PNG or SVG)")
     compare.add_argument("-o", "--out", metavar="FILE", help="the comparison (JSON)")
 
     gantt = verb("gantt", "draw one trace, or two above each other")
-    gantt.add_argument("traces", nargs="+", metavar="TRACE")
+    gantt.add_argument("traces", nargs="+", metavar="TRACE", help="traces of one plan, simulated or measured")
     gantt.add_argument("--steps", type=_count, default=2, help="the last N steps (default 2)")
     gantt.add_argument("-o", "--out", required=True, metavar="FILE", help="PNG or SVG")
 
     export = verb("export", "write traces for other tools: Perfetto / Chrome trace JSON")
-    export.add_argument("traces", nargs="+", metavar="TRACE")
+    export.add_argument("traces", nargs="+", metavar="TRACE", help="traces of one plan, simulated or measured")
     export.add_argument("--format", default="perfetto", choices=["perfetto"], help="the format (default perfetto)")
-    export.add_argument("-o", "--out", required=True, metavar="FILE")
+    export.add_argument("-o", "--out", required=True, metavar="FILE", help="JSON; open it at ui.perfetto.dev or chrome://tracing")
     return parser
 
 

@@ -68,7 +68,7 @@ def _targets(outputs: Sequence[str | None], inputs: Sequence[str | None] = ()) -
     for path in wanted:
         real = os.path.realpath(path)
         if real in taken:
-            raise InvalidFile(f"cannot write {path}: {taken[real]} of the same command is that file; give another name")
+            raise InvalidFile(f"cannot write {path!r}: the same command reads or writes that file for something else; give another name")
         taken[real] = path
         check_target(path)
 

@@ -212,6 +212,6 @@ def _save(figure: Figure, path: Path) -> None:
         figure.savefig(neighbour, format=suffix, dpi=150, metadata=metadata)
         os.replace(neighbour, target)
     except OSError as error:
-        raise InvalidFile(f"cannot write {target}: {error.strerror}; give a path in an existing, writable folder") from error
+        raise InvalidFile(f"cannot write {path}: {error.strerror}; give a path in an existing, writable folder") from error
     finally:
         neighbour.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -58,9 +59,12 @@ def _from_zoo(text: str, zoo: Mapping[str, Callable[..., Program]]) -> Program:
     if name not in zoo:
         raise InvalidProgram(f"the zoo has no {name!r}; it has {', '.join(sorted(zoo))}")
     try:
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise InvalidProgram(f"options {query!r} are not key=value pairs; {_FORMS}") from None
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        raise InvalidProgram(f"options {query!r} give a key twice; keep one of them")
     return _made(lambda: zoo[name](**{key: _number(value) for key, value in options.items()}), f"zoo:{text}")
 
 
@@ -70,7 +74,8 @@ def _made(factory: Callable[[], object], where: str) -> Program:
     except RegistaError:
         raise
     except (Exception, SystemExit) as error:
-        raise InvalidProgram(f"{where} raised {type(error).__name__}: {error}") from error
+        text = str(error).strip().split("\n")[0]
+        raise InvalidProgram(f"{where} raised {type(error).__name__}: {text}; mend the options or the factory") from error
     if not isinstance(program, Program):
         raise InvalidProgram(f"{where} returned a {type(program).__name__}; it must return a planner.frontend.Program")
     return program
@@ -106,14 +111,19 @@ def _from_export(path: Path) -> Program:
         raise InvalidFile(f"{path} does not exist; {_FORMS}")
     if not is_zipfile(path):
         raise InvalidFile(f"{path} is not an exported program; write it with torch.export.save(torch.export.export(module, inputs), path)")
+    logger = logging.getLogger("torch.export")
+    disabled, logger.disabled = logger.disabled, True  # it logs the traceback of what it then raises
     try:
         exported = torch.export.load(path)
         # the guards pin every extent to the exported batch, so no micro-batch would pass them
         module = exported.module(check_guards=False)
     except Exception as error:
         raise InvalidFile(
-            f"{path} is not an exported program of this torch ({torch.__version__}): {type(error).__name__}: {error}"
+            f"{path} is not an exported program of this torch ({torch.__version__}, {type(error).__name__} while loading it); "
+            "write it anew with torch.export.save(torch.export.export(module, inputs), path)"
         ) from error
+    finally:
+        logger.disabled = disabled
     if exported.example_inputs is None:
         raise InvalidFile(f"{path} holds no example inputs; export it with torch.export.export(module, example_inputs)")
     args, kwargs = exported.example_inputs

@@ -189,7 +189,10 @@ class _Lowering:
             name = f"{node.name}:{index}" if several else node.name
             outputs.append(name if isinstance(tensor, Tensor) else None)
             if isinstance(tensor, Tensor):
-                self._types[name] = _type_of(tensor)
+                try:
+                    self._types[name] = _type_of(tensor)
+                except InvalidProgram as error:
+                    raise InvalidProgram(f"{where(node)} calls {node.target}: {error}") from error
         self._ops.append(
             Op(
                 id=node.name,

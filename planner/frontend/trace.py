@@ -8,7 +8,9 @@ The optimizer is not traced: it is one op per parameter, and lower.py writes it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -145,7 +147,7 @@ def capture(
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with untouched(module), mode, torch.enable_grad():
+        with _quiet(), untouched(module), mode, torch.enable_grad():
             # fresh fakes from shape and dtype alone: any source device, or none (meta), gives the same graph
             arguments = (
                 [torch.empty(p.shape, dtype=p.dtype).requires_grad_(p.requires_grad) for p in parameters.values()],
@@ -166,6 +168,17 @@ def capture(
         batch_dims=tuple(0 if t.ndim and t.shape[0] == batch_size else None for t in batch),
         trained=tuple(trained),
     )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch logs the traceback of what it then raises; the raise is enough."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 def _explained(error: Exception, module: str) -> InvalidProgram:

@@ -96,7 +96,7 @@ class Cluster:
         for label, rate in positive.items():
             if not _SMALLEST <= rate <= _LARGEST:
                 raise InvalidCluster(
-                    f"cluster {self.name}: {label} = {rate:g}; rates must be finite and > 0, or nothing ever arrives "
+                    f"cluster {self.name}: {label} = {rate:g}; memory and rates must be finite and > 0, or nothing ever arrives "
                     f"({_SMALLEST:g} to {_LARGEST:g})"
                 )
         for label, latency in latencies.items():
@@ -134,18 +134,18 @@ def _count(table: Mapping[str, object], section: str, key: str, where: str) -> i
     return int(value)
 
 
-def _section(table: Mapping[str, object], name: str, where: str, known: set[str]) -> Mapping[str, object]:
+def _section(table: Mapping[str, object], name: str, where: str, known: set[str], inside: str = "") -> Mapping[str, object]:
     section = table.get(name)
     if not isinstance(section, dict):
-        raise InvalidCluster(f"{where}: section [{name}] is missing")
+        raise InvalidCluster(f"{where}: section [{inside}{name}] is missing")
     unknown = sorted(set(section) - known)
     if unknown:
-        raise InvalidCluster(f"{where}: [{name}] has unknown keys {unknown}; known are {sorted(known)}")
+        raise InvalidCluster(f"{where}: [{inside}{name}] has unknown keys {unknown}; known are {sorted(known)}")
     return section
 
 
 def _link(links: Mapping[str, object], name: str, where: str) -> LinkSpec:
-    section = _section(links, name, where, {"latency_us", "bandwidth_GBps"})
+    section = _section(links, name, where, {"latency_us", "bandwidth_GBps"}, inside="links.")
     return LinkSpec(
         latency_s=_number(section, f"links.{name}", "latency_us", where) * US,
         bandwidth_bytes_per_s=_number(section, f"links.{name}", "bandwidth_GBps", where) * GB,
@@ -170,9 +170,10 @@ def load_cluster(path: str | Path) -> Cluster:
         raise InvalidFile(
             f"{where}: cluster schema {data.get('schema')!r}, this regista reads {SCHEMA}; add 'schema = {SCHEMA}' or rewrite the file"
         )
-    unknown = sorted(set(data) - {"schema", "name", "source", "device", "topology", "links"})
+    known = {"schema", "name", "source", "device", "topology", "links"}
+    unknown = sorted(set(data) - known)
     if unknown:
-        raise InvalidCluster(f"{where}: unknown keys {unknown}")
+        raise InvalidCluster(f"{where}: unknown keys {unknown}; known are {sorted(known)}")
     device_keys = {"kind", "memory_GB", "compute_GFLOPs", "memory_bandwidth_GBps", "act_overhead_us"}
     device = _section(data, "device", where, device_keys)
     topology = _section(data, "topology", where, {"nodes", "devices_per_node"})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from planner.ir.actor import Actor, ActorId, StreamGate, build_actors
 from planner.ir.errors import DeadLock
-from planner.ir.plan import Plan, Task
+from planner.ir.plan import Plan, RegstKind, Task
 
 __all__ = ["Firing", "explain_wait", "play"]
 
@@ -76,7 +76,8 @@ def explain_wait(plan: Plan, actors: dict[ActorId, Actor], gates: dict[tuple[str
             break
         current = actors[blocker]
     cycle = path[seen.get(current.id, 0) :]
-    full = [regst for _, _, regst in cycle if regst is not None]
+    # State is updated in place: it has one block by law.
+    full = [regst for _, _, regst in cycle if regst is not None and plan.regst[regst].kind is not RegstKind.STATE]
     story = "; ".join(f"{_name(actor)} {reason}" for actor, reason, _ in cycle)
     # Among the full Regsts on the cycle, the cheapest one to enlarge is the way out that costs least memory.
     if full:

@@ -193,13 +193,13 @@ def check_target(path: str | Path) -> Path:
         if target.is_symlink():
             target = Path(os.path.realpath(target))  # else the rename would replace the link
         if target.is_dir():
-            raise InvalidFile(f"cannot write {path}: it is a folder; give the name of a file")
+            raise InvalidFile(f"cannot write {str(path) or repr('')}: it is a folder; give the name of a file")
         if target.exists() and not target.is_file():
-            raise InvalidFile(f"cannot write {path}: it is not a regular file; give the name of a file")
+            raise InvalidFile(f"cannot write {str(path) or repr('')}: it is not a regular file; give the name of a file")
         with tempfile.NamedTemporaryFile(dir=target.absolute().parent, prefix=".regista-"):
             return target
     except OSError as error:
-        raise InvalidFile(f"cannot write {path}: {error.strerror}; give a path in an existing, writable folder") from error
+        raise InvalidFile(f"cannot write {str(path) or repr('')}: {error.strerror}; give a path in an existing, writable folder") from error
 
 
 def save_text(path: str | Path, text: str) -> None:
@@ -214,7 +214,7 @@ def save_text(path: str | Path, text: str) -> None:
         neighbour.write_text(text, encoding="utf-8")
         os.replace(neighbour, target)
     except OSError as error:
-        raise InvalidFile(f"cannot write {target}: {error.strerror}; give a path in an existing, writable folder") from error
+        raise InvalidFile(f"cannot write {str(path) or repr('')}: {error.strerror}; give a path in an existing, writable folder") from error
     finally:
         neighbour.unlink(missing_ok=True)
 
@@ -266,7 +266,7 @@ def load_json(path: str | Path, kind: str, version: int) -> dict[str, object]:
     try:
         data = _parse(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InvalidFile(f"{source}: no such file; 'regista --help' shows which command writes a {kind}") from None
+        raise InvalidFile(f"{source}: no such file; {_WRITTEN_BY.get(kind, 'regista')} writes one") from None
     except OSError as error:
         raise InvalidFile(f"{source}: cannot be read as text ({error.strerror})") from None
     except UnicodeError:
@@ -283,6 +283,13 @@ def load_json(path: str | Path, kind: str, version: int) -> dict[str, object]:
             f"{source}: schema version {data.get('version')!r}, but this regista reads {kind} version {version}; write the file anew with this regista"
         )
     return data
+
+
+_WRITTEN_BY = {
+    "plan": "'regista plan MODEL --cluster C -o FILE'",
+    "trace": "'regista simulate PLAN -o FILE' or 'regista run PLAN -o FILE'",
+    "cost": "'regista calibrate PLAN -o FILE'",
+}
 
 
 def _kind_of(data: object) -> str:

@@ -172,7 +172,9 @@ def _verify_transfer(plan: Plan, task: Task) -> None:
     """Every rank of the one placement it writes to gets something; a rank that nobody sends to would wait for ever."""
     targets = {plan.regst[port.regst].placement for port in task.produces}
     if len(targets) != 1 or not task.reads:
-        raise InvalidPlan(f"transfer {task.id} moves {len(task.reads)} tensors to placements {sorted(targets)}; it moves some to exactly one")
+        raise InvalidPlan(
+            f"transfer {task.id} moves {len(task.reads)} tensors to placements {sorted(targets)}; it moves some to exactly one"
+        )
     wanted = set(plan.placement[targets.pop()].ranks)
     unserved = sorted(wanted - {rank for receivers in routes(plan, task).values() for rank in receivers})
     if unserved:

@@ -47,6 +47,7 @@ class Assignment:
 
 
 _LOSS = "<loss>"
+_TIE_S = 1e-8
 
 
 def assign(staged: Staged, mesh: tuple[int, ...], cluster: Cluster, pins: Sequence[Pin], micro_batches: int) -> Assignment:
@@ -151,7 +152,8 @@ class _Axis:
 
     def problem(self) -> AxisProblem:
         nodes = [Node(op.id, tuple(self._op_price_s(op, s) for s in self.signatures[op.id])) for op in self.graph.ops]
-        nodes += [Node(f"state {value}", (0.0,) * len(choices)) for value, choices in self.state_choices.items()]
+        # Where it costs the same, parameters are gathered once, after the update, in one bucket.
+        nodes += [Node(f"state {v}", tuple(_TIE_S * (c != B) for c in choices)) for v, choices in self.state_choices.items()]
         nodes += [Node(f"pinned {value}", (0.0,)) for value in self.pinned if value not in self.states]
         nodes.append(Node(_LOSS, (0.0,)))
         return AxisProblem(tuple(nodes), tuple(self._uses()))
@@ -208,7 +210,7 @@ class _Axis:
         bucketed = value in self.states
         if value in producers:
             op = producers[value]
-            bucketed = op.role in (Role.ACCUMULATE, Role.UPDATE) and value != self.graph.mean_loss
+            bucketed = op.role in (Role.ACCUMULATE, Role.UPDATE)  # and nothing in the step waits for the mean loss
             place = op.outputs.index(value)
             leaves = tuple(_sbp(s.outputs[place]) for s in self.signatures[op.id])
             node, stage, have_bytes = op.id, self.staged.stage[op.id], self.local[op.id].types[value].size_bytes
