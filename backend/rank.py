@@ -62,7 +62,9 @@ def box(value: Tensor, spans: tuple[tuple[int, int], ...]) -> Tensor:
 def _own_state(plan: Plan, task: Task) -> frozenset[str]:
     """Values that the task reads from state blocks which it is itself about to replace: nobody else holds them while it acts."""
     return frozenset(
-        access.name for access in task.reads if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
+        access.name
+        for access in task.reads
+        if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
     )
 
 

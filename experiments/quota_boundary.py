@@ -41,9 +41,7 @@ BOUNDARY = ("s0.fwd.*", "s0-s1.fwd.*")
 def measure(repeats: int, steps: int) -> None:
     program = program_of(MODEL)
     cluster = resolve_cluster("local:2")
-    plans = {
-        q: regista.plan(program, cluster, stages=2, micro_batches=MICRO_BATCHES, quotas=dict.fromkeys(BOUNDARY, q)) for q in (1, 2)
-    }
+    plans = {q: regista.plan(program, cluster, stages=2, micro_batches=MICRO_BATCHES, quotas=dict.fromkeys(BOUNDARY, q)) for q in (1, 2)}
     rows = []
     last: dict[int, tuple[Trace, Trace]] = {}
     for repeat in range(repeats):

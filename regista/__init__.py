@@ -1,13 +1,22 @@
-"""Regista: a research planner and simulator of distributed deep-learning training whose Plans really run."""
+"""Regista: a research planner and simulator of distributed deep-learning training whose Plans really run.
 
-from planner.frontend import SGD, AdamW, Program
-from planner.ir.cluster import Cluster, load_cluster
-from planner.ir.errors import RegistaError
-from planner.ir.plan import Plan, load_plan, save_plan
-from planner.ir.trace import Trace, check_trace, load_trace, save_trace
-from regista.api import Performer, plan, run, simulate
-from regista.calibrate import calibrate_machine, calibrate_plan
-from regista.compare import Comparison, compare
+Names are loaded when they are first used, so that ``regista --help`` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.frontend import SGD, AdamW, Program
+    from planner.ir.cluster import Cluster, load_cluster
+    from planner.ir.errors import RegistaError
+    from planner.ir.plan import Plan, load_plan, save_plan
+    from planner.ir.trace import Trace, check_trace, load_trace, save_trace
+    from regista.api import Performer, plan, run, simulate
+    from regista.calibrate import calibrate_machine, calibrate_plan
+    from regista.comparison import Comparison, compare
 
 __all__ = [
     "SGD",
@@ -32,3 +41,26 @@ __all__ = [
     "save_trace",
     "simulate",
 ]
+
+_HOME = {
+    **dict.fromkeys(("SGD", "AdamW", "Program"), "planner.frontend"),
+    **dict.fromkeys(("Cluster", "load_cluster"), "planner.ir.cluster"),
+    **dict.fromkeys(("Plan", "load_plan", "save_plan"), "planner.ir.plan"),
+    **dict.fromkeys(("Trace", "check_trace", "load_trace", "save_trace"), "planner.ir.trace"),
+    **dict.fromkeys(("Performer", "plan", "run", "simulate"), "regista.api"),
+    **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
+    "RegistaError": "planner.ir.errors",
+    **dict.fromkeys(("Comparison", "compare"), "regista.comparison"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'regista' has no attribute {name!r}")
+    found: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -24,8 +24,8 @@ from planner.ir.units import MB
 from planner.ir.verify import device_bytes
 from regista.calibrate import calibrate_machine, calibrate_plan
 from regista.clusters import resolve_cluster
-from regista.compare import compare as lay_over
-from regista.compare import summarise
+from regista.comparison import compare as lay_over
+from regista.comparison import summarise
 from regista.demo import run_demo
 from regista.doctor import examine
 from regista.gantt import check_picture

@@ -16,7 +16,7 @@ from planner.ir.trace import check_trace, save_trace
 from planner.ir.units import show_s
 from regista.calibrate import calibrate_machine, calibrate_plan
 from regista.clusters import resolve_cluster
-from regista.compare import Comparison, compare
+from regista.comparison import Comparison, compare
 from regista.gantt import gantt
 from regista.perfetto import save_perfetto
 

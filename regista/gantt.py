@@ -27,7 +27,7 @@ from planner.ir.plan import Plan, TaskKind
 from planner.ir.text import check_target
 from planner.ir.trace import Act, Source, Trace
 from planner.ir.units import MS
-from regista.compare import summarise
+from regista.comparison import summarise
 
 __all__ = ["COLOURS", "PANEL", "check_picture", "gantt", "gantt_rows"]
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from planner.ir.plan import Boxing, Fragment, Plan, Port, RegstKind, Task
 from planner.ir.units import show_bytes, show_s
 from planner.ir.verify import device_bytes
-from regista.compare import Comparison, Pair, Summary
+from regista.comparison import Comparison, Pair, Summary
 
 __all__ = ["MEASURED", "PREDICTED", "show_comparison", "show_layouts", "show_plan", "show_summary"]
 

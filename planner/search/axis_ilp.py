@@ -86,7 +86,7 @@ def solve_axis(problem: AxisProblem, *, time_limit_s: float = 60.0) -> AxisSolut
             constant_s += node.price_s[0]
             continue
         for s, price_s in enumerate(node.price_s):
-            x[node.id, s] = pulp.LpVariable(f"x{number}_{s}", cat=pulp.LpBinary)
+            x[node.id, s] = model.add_variable(f"x{number}_{s}", cat=pulp.LpBinary)
             # The index-ordered addend breaks ties the same way on every machine.
             terms.append((x[node.id, s], price_s * _SCALE + 1e-7 * s))
         model += pulp.lpSum(x[node.id, s] for s in range(len(node.price_s))) == 1
@@ -107,10 +107,12 @@ def solve_axis(problem: AxisProblem, *, time_limit_s: float = 60.0) -> AxisSolut
             for p in leaves:
                 for c in needs:
                     if (p, c) in use.price_s:
-                        y[p, c] = pulp.LpVariable(f"y{number}", lowBound=0)
+                        y[p, c] = model.add_variable(f"y{number}", lowBound=0)
                         number += 1
             if not y:
-                raise Unsupported(f"no legal combination: {use.producer} gives {_names(leaves)}, {use.consumer} needs {_names(needs)}; {_WAY_OUT}")
+                raise Unsupported(
+                    f"no legal combination: {use.producer} gives {_names(leaves)}, {use.consumer} needs {_names(needs)}; {_WAY_OUT}"
+                )
             for p in leaves:
                 model += pulp.lpSum(y[p, c] for c in needs if (p, c) in y) == _marginal(x, fixed, use.producer, use.leaves, p)
             for c in needs:
@@ -123,7 +125,7 @@ def solve_axis(problem: AxisProblem, *, time_limit_s: float = 60.0) -> AxisSolut
                     terms.append((variable, price_s * _SCALE))
                     continue
                 if pair not in shared:
-                    shared[pair] = pulp.LpVariable(f"w{number}", lowBound=0)
+                    shared[pair] = model.add_variable(f"w{number}", lowBound=0)
                     number += 1
                     terms.append((shared[pair], price_s * _SCALE))
                 model += shared[pair] >= variable
@@ -134,9 +136,7 @@ def solve_axis(problem: AxisProblem, *, time_limit_s: float = 60.0) -> AxisSolut
     status = model.solve(solver)
     values = {key: variable.value() for key, variable in x.items()}
     if pulp.LpStatus[status] not in ("Optimal", "Not Solved") or any(v is None for v in values.values()):
-        raise Unsupported(
-            f"no legal combination of SBP signatures was found (solver: {pulp.LpStatus[status]}); {_WAY_OUT}"
-        )
+        raise Unsupported(f"no legal combination of SBP signatures was found (solver: {pulp.LpStatus[status]}); {_WAY_OUT}")
     choice = dict(fixed)
     for (node_id, s), value in values.items():
         if value > 0.5:

@@ -29,7 +29,12 @@ SMALL: Mapping[str, Mapping[str, int]] = {
 # Column, then row: the first weight of each pair is cut by output features, the second by input features.
 TENSOR_PARALLEL: Mapping[str, tuple[str, ...]] = {
     "mlp": ("blocks.*.up.weight={0}", "blocks.*.up.bias={0}", "blocks.*.down.weight={1}"),
-    "gpt": (*tuple(f"h.*.attn.{n}.weight={{0}}" for n in "qkv"), "h.*.attn.c_proj.weight={1}", "h.*.mlp.c_fc.weight={0}", "h.*.mlp.c_proj.weight={1}"),
+    "gpt": (
+        *tuple(f"h.*.attn.{n}.weight={{0}}" for n in "qkv"),
+        "h.*.attn.c_proj.weight={1}",
+        "h.*.mlp.c_fc.weight={0}",
+        "h.*.mlp.c_proj.weight={1}",
+    ),
     "convnet": ("stage*.conv1.weight={0}", "stage*.conv2.weight={1}"),
 }
 

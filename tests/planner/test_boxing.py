@@ -35,7 +35,10 @@ def path(src: str | NdSbp, dst: str | NdSbp) -> tuple[Boxing, ...]:
 
 def shard(value: Tensor, sbp: NdSbp) -> dict[tuple[int, ...], Tensor]:
     """Parts on the mesh; partial entries are random numbers that sum to the value."""
-    parts = {c: slice_part(value, NdSbp(tuple(B if isinstance(e, Partial) else e for e in sbp.entries)), MESH, c).clone() for c in coordinates(MESH)}
+    parts = {
+        c: slice_part(value, NdSbp(tuple(B if isinstance(e, Partial) else e for e in sbp.entries)), MESH, c).clone()
+        for c in coordinates(MESH)
+    }
     for axis, entry in enumerate(sbp.entries):
         if isinstance(entry, Partial):
             for c in [c for c in coordinates(MESH) if c[axis] == 0]:

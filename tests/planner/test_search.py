@@ -83,7 +83,8 @@ def test_a_column_split_is_followed_by_a_row_split() -> None:
 
 def test_the_same_input_gives_the_same_plan() -> None:
     ids = {
-        make_plan(ZOO["mlp"]().graph(1), model="mlp", batch_size=32, cluster=roomy_cluster(2), options=PlanOptions()).plan_id for _ in range(2)
+        make_plan(ZOO["mlp"]().graph(1), model="mlp", batch_size=32, cluster=roomy_cluster(2), options=PlanOptions()).plan_id
+        for _ in range(2)
     }
     assert len(ids) == 1
 

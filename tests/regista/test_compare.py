@@ -13,7 +13,7 @@ from stories import TableCost, chain, data_parallel, pipeline
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan
 from planner.ir.trace import Act, Source, Trace
-from regista.compare import compare, default_warmup, summarise
+from regista.comparison import compare, default_warmup, summarise
 from regista.show import show_comparison, show_plan, show_summary
 from simulator import simulate
 
