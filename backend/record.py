@@ -19,7 +19,8 @@ from torch import Tensor
 
 from backend.body import Batches
 from planner.ir.errors import InvalidFile
-from planner.ir.plan import Plan, save_plan
+from planner.ir.files import save_plan
+from planner.ir.plan import Plan
 from planner.ir.text import decode, load_json, save_text
 
 __all__ = ["Failure", "Options", "load_options", "prepare", "read_batches", "read_failures", "read_plan", "write_failure"]

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from planner.frontend import SGD, AdamW, Program
     from planner.ir.cluster import Cluster, load_cluster
     from planner.ir.errors import RegistaError
-    from planner.ir.plan import Plan, load_plan, save_plan
-    from planner.ir.trace import Trace, check_trace, load_trace, save_trace
+    from planner.ir.files import load_plan, load_trace, save_plan, save_trace
+    from planner.ir.plan import Plan
+    from planner.ir.trace import Trace, check_trace
     from regista.api import Performer, plan, run, simulate
     from regista.calibrate import calibrate_machine, calibrate_plan
     from regista.comparison import Comparison, compare
@@ -45,8 +46,9 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("SGD", "AdamW", "Program"), "planner.frontend"),
     **dict.fromkeys(("Cluster", "load_cluster"), "planner.ir.cluster"),
-    **dict.fromkeys(("Plan", "load_plan", "save_plan"), "planner.ir.plan"),
-    **dict.fromkeys(("Trace", "check_trace", "load_trace", "save_trace"), "planner.ir.trace"),
+    **dict.fromkeys(("load_plan", "load_trace", "save_plan", "save_trace"), "planner.ir.files"),
+    **dict.fromkeys(("Trace", "check_trace"), "planner.ir.trace"),
+    "Plan": "planner.ir.plan",
     **dict.fromkeys(("Performer", "plan", "run", "simulate"), "regista.api"),
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
     "RegistaError": "planner.ir.errors",

@@ -17,9 +17,10 @@ import regista.api as api
 from planner.cost import load_cost, save_cost
 from planner.ir.cluster import save_cluster
 from planner.ir.errors import InvalidFile, Mismatch, Unsupported
-from planner.ir.plan import Plan, load_plan, save_plan
+from planner.ir.files import load_plan, load_trace, save_plan, save_trace
+from planner.ir.plan import Plan
 from planner.ir.text import canonical, check_target, save_text
-from planner.ir.trace import Source, Trace, check_trace, load_trace, save_trace
+from planner.ir.trace import Source, Trace, check_trace
 from planner.ir.units import MB
 from planner.ir.verify import device_bytes
 from regista.calibrate import calibrate_machine, calibrate_plan

@@ -10,9 +10,9 @@ import regista.api as api
 from planner.cost import save_cost
 from planner.ir.cluster import save_cluster
 from planner.ir.errors import InvalidFile, Unsupported
-from planner.ir.plan import save_plan
+from planner.ir.files import save_plan, save_trace
 from planner.ir.text import canonical, check_target, save_text
-from planner.ir.trace import check_trace, save_trace
+from planner.ir.trace import check_trace
 from planner.ir.units import show_s
 from regista.calibrate import calibrate_machine, calibrate_plan
 from regista.clusters import resolve_cluster

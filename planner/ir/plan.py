@@ -22,7 +22,7 @@ from planner.ir.collective import Collective
 from planner.ir.graph import InputKind, Op
 from planner.ir.sbp import NdSbp, coordinates
 from planner.ir.tensor import DType, TensorType
-from planner.ir.text import canonical, content_id, decode, encode, load_json, save_text
+from planner.ir.text import content_id
 
 __all__ = [
     "Access",
@@ -41,11 +41,7 @@ __all__ = [
     "StreamKind",
     "Task",
     "TaskKind",
-    "load_plan",
-    "save_plan",
 ]
-
-VERSION = 1
 
 
 class TaskKind(Enum):
@@ -288,26 +284,3 @@ class Plan:
     def with_quotas(self, quotas: Mapping[str, int]) -> Plan:
         """The same Plan with other quotas, and so with another id."""
         return replace(self, regsts=tuple(replace(r, quota=quotas.get(r.id, r.quota)) for r in self.regsts))
-
-
-def save_plan(plan: Plan, path: str) -> None:
-    """Write the Plan with its id."""
-    body = encode(plan)
-    assert isinstance(body, dict)
-    save_text(path, canonical({"kind": "plan", "version": VERSION, "plan_id": plan.plan_id, "plan": body}) + "\n")
-
-
-def load_plan(path: str) -> Plan:
-    """Read and verify a Plan.
-
-    Raises:
-        InvalidFile: missing, truncated, another version, or a field that breaks the schema.
-        InvalidPlan, DeadLock, OutOfMemory: see planner.ir.verify.
-    """
-    from planner.ir.verify import verify  # verify imports this module
-
-    data = load_json(path, "plan", VERSION)
-    plan = decode(Plan, data.get("plan"), "plan")
-    assert isinstance(plan, Plan)
-    verify(plan)
-    return plan

@@ -15,14 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from planner.ir.actor import build_actors
-from planner.ir.errors import InvalidFile, InvalidTrace, Mismatch
+from planner.ir.errors import InvalidTrace
 from planner.ir.plan import Plan
-from planner.ir.text import canonical, decode, encode, load_json, save_text
-from planner.ir.verify import device_bytes, verify
+from planner.ir.verify import device_bytes
 
-__all__ = ["Act", "Source", "Trace", "check_trace", "load_trace", "save_trace"]
-
-VERSION = 1
+__all__ = ["Act", "Source", "Trace", "check_trace"]
 
 
 class Source(Enum):
@@ -165,32 +162,3 @@ def _check_blocks(plan: Plan, trace: Trace, by_actor: Mapping[tuple[str, int], l
                                 f"law 4: {task} act {first.number} on rank {rank} starts at {first.start_s:.9f} s, while all {port.quota} blocks "
                                 f"of {port.regst} are held ({sink[0]} act {release.number} ends at {release.end_s:.9f} s)"
                             )
-
-
-def save_trace(plan: Plan, trace: Trace, path: str) -> None:
-    """Write a trace together with the Plan it is of, so that the file can be read, compared and drawn by itself.
-
-    Raises:
-        Mismatch: the trace is of another plan.
-    """
-    if trace.plan_id != plan.plan_id:
-        raise Mismatch(f"a trace of plan {trace.plan_id} cannot be saved with plan {plan.plan_id}")
-    save_text(path, canonical({"kind": "trace", "version": VERSION, "plan": encode(plan), "trace": encode(trace)}) + "\n")
-
-
-def load_trace(path: str) -> tuple[Plan, Trace]:
-    """Read a trace and its Plan, and verify both.
-
-    Raises:
-        InvalidFile: missing, truncated, of another schema, or trace and Plan do not belong together.
-        InvalidPlan, InvalidTrace: see planner.ir.verify and check_trace.
-    """
-    data = load_json(path, "trace", VERSION)
-    plan, trace = decode(Plan, data.get("plan"), "plan"), decode(Trace, data.get("trace"), "trace")
-    assert isinstance(plan, Plan)
-    assert isinstance(trace, Trace)
-    if trace.plan_id != plan.plan_id:
-        raise InvalidFile(f"{path}: holds a trace of plan {trace.plan_id} beside plan {plan.plan_id}; the file was edited, write it anew")
-    verify(plan)
-    check_trace(plan, trace)
-    return plan, trace

@@ -18,7 +18,8 @@ from stories import Story, TableCost, chain, data_parallel, pipeline, story_clus
 
 from planner.ir.cluster import Cluster, load_cluster, save_cluster
 from planner.ir.errors import DeadLock, InvalidFile, InvalidPlan, OutOfMemory, RegistaError
-from planner.ir.plan import PlacedTensor, Placement, Plan, RegstKind, TaskKind, load_plan, save_plan
+from planner.ir.files import load_plan, save_plan
+from planner.ir.plan import PlacedTensor, Placement, Plan, RegstKind, TaskKind
 from planner.ir.routes import pieces
 from planner.ir.sbp import Broadcast, NdSbp, Partial, ReduceOp, Sbp, Split, coordinates, part_of
 from planner.ir.tensor import DType

@@ -18,8 +18,9 @@ from stories import Story, TableCost, chain
 
 from planner.cost import MeasuredCost, save_cost
 from planner.ir.errors import RegistaError
-from planner.ir.plan import Plan, load_plan, save_plan
-from planner.ir.trace import Source, load_trace, save_trace
+from planner.ir.files import load_plan, load_trace, save_plan, save_trace
+from planner.ir.plan import Plan
+from planner.ir.trace import Source
 from regista import cli
 from regista import commands as verbs
 from simulator import simulate

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from command_line import CLUSTER, TINY, Command, commands
 
-from planner.ir.plan import load_plan
-from planner.ir.trace import load_trace
+from planner.ir.files import load_plan, load_trace
 from regista.cli import build_parser, main
 
 VERBS = {"demo", "doctor", "calibrate", "plan", "explain", "simulate", "run", "compare", "gantt", "export"}
