@@ -58,6 +58,7 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         steps=options.steps,
         acts=_acts(plan, {rank: result["acts"].tolist() for rank, result in results.items()}),
         peak_bytes={str(rank): result["peak_bytes"] for rank, result in results.items()},
+        register_bytes={str(rank): result["peak_bytes"] for rank, result in results.items()},
         losses=losses,
         about=hardware(plan.num_ranks),
     )

@@ -29,6 +29,7 @@ from planner.ir.verify import verify
 __all__ = ["Profile", "Spread", "overheads", "profile"]
 
 _S = 1e-9
+_TRAINING_STEPS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class Profile:
     """``tasks``: task id -> rank -> one act's duration.  ``slowest``: task id -> the longest of all ranks' durations, round by round.
 
     Ranks that meet in a collective wait for the slowest of them, and the median of the maximum lies above the maximum of the medians.
+    ``in_training``: collective -> its duration between the computing of real steps, where caches are cold and peers have just worked.
 
     ``overheads`` (seconds, from a real run; absent where the plan has no such case):
         act_gap        end of an act to the start of the next on the same stream, which was ready before
@@ -63,6 +65,7 @@ class Profile:
     plan_id: str
     tasks: Mapping[str, Mapping[int, Spread]]
     slowest: Mapping[str, Spread]
+    in_training: Mapping[str, Spread]
     overheads: Mapping[str, Spread]
     trace: Trace
     about: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +96,7 @@ def profile(
         raise Unsupported(f"profile mode {mode!r} is unknown; use 'isolated' or 'run'")
     verify(plan)
     isolated = mode == "isolated"
-    steps = warmup + (2 if isolated else rounds)
+    steps = warmup + (_TRAINING_STEPS if isolated else rounds)
     options = Options(
         run_id=uuid.uuid4().hex[:12],
         steps=steps,
@@ -116,10 +119,23 @@ def profile(
         plan_id=plan.plan_id,
         tasks=tasks,
         slowest=slowest,
+        in_training=_collectives_in_training(plan, trace, warmup),
         overheads=overheads(plan, trace, skip_steps=1),
         trace=trace,
         about=trace.about,
     )
+
+
+def _collectives_in_training(plan: Plan, trace: Trace, warmup: int) -> dict[str, Spread]:
+    """Collective -> its duration in the real steps after the warm-up, from the last rank's arrival to the last rank's end."""
+    ends: dict[tuple[str, int], list[Act]] = {}
+    for act in trace.acts:
+        if plan.stream[plan.task[act.task].stream].kind is StreamKind.COLLECTIVE and act.number >= warmup * plan.task[act.task].acts:
+            ends.setdefault((act.task, act.number), []).append(act)
+    found: dict[str, list[float]] = {}
+    for (task, _), acts in ends.items():
+        found.setdefault(task, []).append(max(act.duration_s for act in acts))
+    return {task: Spread.of(durations) for task, durations in found.items()}
 
 
 def _from_run(plan: Plan, trace: Trace, warmup: int) -> dict[tuple[str, int], list[float]]:

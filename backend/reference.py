@@ -254,6 +254,7 @@ class ReferencePerformer:
             steps=self._steps,
             acts=tuple(sorted(self._acts, key=lambda a: (a.start_s, a.end_s, a.task, a.rank))),
             peak_bytes={str(rank): blocks.peak_bytes for rank, blocks in self._blocks.items()},
+            register_bytes={str(rank): blocks.peak_bytes for rank, blocks in self._blocks.items()},
             losses=losses,
             about={"torch": torch.__version__, "threads": "1"},
         )

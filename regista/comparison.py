@@ -61,7 +61,7 @@ class Comparison:
     throughput_per_s: Pair
     kinds: Mapping[str, Pair]
     actors: Mapping[str, Pair]
-    peak_bytes: Mapping[str, Pair]
+    register_bytes: Mapping[str, Pair]
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON data; ``predicted`` is always sim, ``measured`` always run."""
@@ -74,7 +74,7 @@ class Comparison:
             "throughput_per_s": self.throughput_per_s.to_json(),
             "kinds": {kind: pair.to_json() for kind, pair in self.kinds.items()},
             "actors": {task: pair.to_json() for task, pair in self.actors.items()},
-            "peak_bytes": {rank: pair.to_json() for rank, pair in self.peak_bytes.items()},
+            "register_bytes": {rank: pair.to_json() for rank, pair in self.register_bytes.items()},
         }
 
 
@@ -132,7 +132,9 @@ def compare(plan: Plan, sim: Trace, run: Trace, *, warmup: int | None = None) ->
         throughput_per_s=Pair(predicted=_rate(plan, step.predicted), measured=_rate(plan, step.measured)),
         kinds={kind: Pair(predicted=busy[0].get(kind, 0.0), measured=busy[1].get(kind, 0.0)) for kind in _kinds(plan)},
         actors={t.id: Pair(predicted=acts[0].get(t.id, 0.0), measured=acts[1].get(t.id, 0.0)) for t in plan.tasks},
-        peak_bytes={r: Pair(predicted=sim.peak_bytes[r], measured=run.peak_bytes[r]) for r in sim.peak_bytes if r in run.peak_bytes},
+        register_bytes={
+            r: Pair(predicted=n, measured=run.register_bytes[r]) for r, n in sim.register_bytes.items() if r in run.register_bytes
+        },
     )
 
 

@@ -25,8 +25,8 @@ def show_comparison(comparison: Comparison, *, actors: bool = True) -> Renderabl
     head = _pairs(f"{escape(comparison.model)}, plan {comparison.plan_id}", "quantity")
     _row(head, "step time", comparison.step_time_s, show_s)
     _row(head, "throughput", comparison.throughput_per_s, lambda rate: f"{rate:.1f} samples/s")
-    for rank, peak in comparison.peak_bytes.items():
-        _row(head, f"peak memory, rank {rank}", peak, show_bytes)
+    for rank, peak in comparison.register_bytes.items():
+        _row(head, f"registers and state, rank {rank}", peak, show_bytes)
     head.caption = (
         f"measured: median of {spread.steps} steps after {comparison.warmup_steps} warm-up steps, "
         f"p10 {show_s(spread.p10)}, p90 {show_s(spread.p90)}; error = predicted / measured - 1"

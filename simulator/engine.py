@@ -230,5 +230,6 @@ def simulate(plan: Plan, cost: CostModel, *, steps: int = 4, max_acts: int | Non
         steps=steps,
         acts=tuple(act for *_, act in game.acts),
         peak_bytes=game.ledger.peaks(),
+        register_bytes=game.ledger.register_peaks(),
         about={"cost_model": cost.id, "engine": f"simpy {simpy.__version__}"},
     )

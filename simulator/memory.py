@@ -52,6 +52,8 @@ class Ledger:
                 for rank in plan.placement[regst.placement].ranks:
                     self._live[rank] += plan.block_bytes(regst)
         self._peak = dict(self._live)
+        self._working = dict.fromkeys(self._live, 0)
+        self._register_peak = dict(self._live)
         size = {regst.id: 0 if regst.kind is RegstKind.STATE else plan.block_bytes(regst) for regst in plan.regsts}
         shelves: dict[tuple[str, int], _Shelf] = {}
         self._lines: dict[ActorId, dict[str, dict[int, _Line]]] = {}
@@ -76,7 +78,7 @@ class Ledger:
                 for line in lines.values():
                     self._hold(line.shelf, actor.id, 1)
         if workspace := self._workspace.get(actor.task.id, 0):
-            self._grow(actor.rank, workspace)
+            self._work(actor.rank, workspace)
 
     def end(self, actor: Actor) -> None:
         """Workspace goes; a full block that nobody reads is recycled at once."""
@@ -86,7 +88,7 @@ class Ledger:
                     if not line.sinks:
                         self._hold(line.shelf, actor.id, -1)
         if workspace := self._workspace.get(actor.task.id, 0):
-            self._grow(actor.rank, -workspace)
+            self._work(actor.rank, -workspace)
 
     def acknowledged(self, actor: Actor, message: Message) -> None:
         """An ack has arrived at the producer ``actor``."""
@@ -103,6 +105,10 @@ class Ledger:
         """Peak live bytes per rank, keyed as in Trace.peak_bytes."""
         return {str(rank): peak for rank, peak in self._peak.items()}
 
+    def register_peaks(self) -> dict[str, int]:
+        """The same without workspace, keyed as in Trace.register_bytes."""
+        return {str(rank): peak for rank, peak in self._register_peak.items()}
+
     def _hold(self, shelf: _Shelf, producer: ActorId, blocks: int) -> None:
         shelf.held[producer] += blocks
         level = max(shelf.held.values())
@@ -112,4 +118,9 @@ class Ledger:
 
     def _grow(self, rank: int, size_bytes: int) -> None:
         self._live[rank] += size_bytes
-        self._peak[rank] = max(self._peak[rank], self._live[rank])
+        self._register_peak[rank] = max(self._register_peak[rank], self._live[rank])
+        self._peak[rank] = max(self._peak[rank], self._live[rank] + self._working[rank])
+
+    def _work(self, rank: int, size_bytes: int) -> None:
+        self._working[rank] += size_bytes
+        self._peak[rank] = max(self._peak[rank], self._live[rank] + self._working[rank])

@@ -50,7 +50,9 @@ class Act:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """``peak_bytes``: per rank (sim: planned blocks that were live; run: measured resident bytes of registers and state)."""
+    """Peaks per rank.  ``register_bytes``: blocks that held data, state included; both kinds of trace count it the same way.
+    ``peak_bytes``: sim: the same and the workspace of the running fragment; run: registers and state, as workspace is not seen.
+    """
 
     source: Source
     performer: str
@@ -58,6 +60,7 @@ class Trace:
     steps: int
     acts: tuple[Act, ...]
     peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    register_bytes: Mapping[str, int] = field(default_factory=dict)
     losses: tuple[float, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
 

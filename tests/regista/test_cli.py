@@ -80,7 +80,7 @@ def test_with_json_stdout_is_one_document_with_the_promised_keys(command: Comman
     assert set(compared["step_time_s"]) == PAIR | {"p10", "p90", "measured_steps"}
     assert set(compared["throughput_per_s"]) == PAIR
     assert {"forward", "backward", "update"} <= set(compared["kinds"])
-    for table in ("kinds", "actors", "peak_bytes"):
+    for table in ("kinds", "actors", "register_bytes"):
         assert all(set(entry) == PAIR for entry in compared[table].values())
     step = compared["step_time_s"]
     assert step["predicted"] == simulated["step_time_s"]

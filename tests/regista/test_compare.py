@@ -88,14 +88,14 @@ def test_json_has_exactly_the_promised_keys():
     plan = pipeline(2, 2)
     data = compare(plan, simulate(plan, TableCost()), performed(plan, TableCost(), steps=4)).to_json()
     assert json.loads(json.dumps(data)) == data
-    assert set(data) == {"plan_id", "model", "warmup_steps", "step_time_s", "throughput_per_s", "kinds", "actors", "peak_bytes"}
+    assert set(data) == {"plan_id", "model", "warmup_steps", "step_time_s", "throughput_per_s", "kinds", "actors", "register_bytes"}
     pair = {"predicted", "measured", "relative_error"}
     assert set(data["step_time_s"]) == pair | {"p10", "p90", "measured_steps"}
     assert set(data["throughput_per_s"]) == pair
     assert set(data["kinds"]) == {"source", "forward", "backward", "update", "transfer"}
     assert set(data["actors"]) == {task.id for task in plan.tasks}
-    assert set(data["peak_bytes"]) == {"0", "1"}
-    assert all(set(entry) == pair for table in ("kinds", "actors", "peak_bytes") for entry in data[table].values())
+    assert set(data["register_bytes"]) == {"0", "1"}
+    assert all(set(entry) == pair for table in ("kinds", "actors", "register_bytes") for entry in data[table].values())
 
 
 def test_an_error_over_nothing_measured_is_none_and_not_infinite():
