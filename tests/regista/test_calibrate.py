@@ -1,0 +1,66 @@
+"""From measurements to prices: what an act is charged, and which plans a table can price."""
+
+from __future__ import annotations
+
+import pytest
+from matrix import plan_for
+
+from backend.profile import Profile, Spread
+from planner.cost import act_key, load_cost, save_cost
+from planner.ir.errors import Mismatch
+from planner.ir.plan import Plan, StreamKind
+from planner.ir.trace import Source, Trace
+from regista.calibrate import cost_of
+from simulator import simulate
+
+
+def spread(seconds: float) -> Spread:
+    return Spread(min_s=seconds / 2, p10_s=seconds / 2, median_s=seconds, n=5)
+
+
+def profile_of(plan: Plan, slowest_s: float = 2e-3, collective_s: float = 7e-3) -> Profile:
+    """Every rank takes 1 ms alone, the slowest of a round 2 ms, and a collective 7 ms between computing."""
+    collectives = [t.id for t in plan.tasks if plan.stream[t.stream].kind is StreamKind.COLLECTIVE]
+    return Profile(
+        mode="isolated",
+        plan_id=plan.plan_id,
+        tasks={t.id: {rank: spread(1e-3) for rank in plan.ranks_of(t)} for t in plan.tasks},
+        slowest={t.id: spread(slowest_s) for t in plan.tasks},
+        in_training={task: spread(collective_s) for task in collectives},
+        overheads={"message_remote": spread(3e-5), "act_gap": spread(5e-5)},
+        trace=Trace(source=Source.RUN, performer="gloo", plan_id=plan.plan_id, steps=1, acts=()),
+    )
+
+
+def test_an_act_costs_what_its_slowest_rank_takes_and_a_collective_what_it_takes_between_computing() -> None:
+    plan = plan_for("mlp", "data2")
+    cost = cost_of(plan, profile_of(plan))
+    for task in plan.tasks:
+        collective = plan.stream[task.stream].kind is StreamKind.COLLECTIVE
+        assert cost.act_s(plan, task, 0) == pytest.approx((7e-3 if collective else 2e-3) + 5e-5)
+    assert cost.message_s(0, 1) == pytest.approx(3e-5)
+
+
+def test_a_table_prices_the_same_acts_under_other_quotas() -> None:
+    plan = plan_for("mlp", "pipeline2")
+    cost = cost_of(plan, profile_of(plan))
+    other = plan.with_quotas({r.id: r.quota + 1 for r in plan.regsts if r.kind.value == "data"})
+    assert other.plan_id != plan.plan_id
+    assert [act_key(other, t) for t in other.tasks] == [act_key(plan, t) for t in plan.tasks]
+    assert simulate(other, cost).acts
+
+
+def test_a_table_refuses_acts_that_were_not_measured() -> None:
+    measured, other = plan_for("mlp", "data2"), plan_for("gpt", "data2")
+    cost = cost_of(measured, profile_of(measured))
+    with pytest.raises(Mismatch, match=r"has no price for task .* measure this plan with 'regista calibrate"):
+        simulate(other, cost)
+
+
+def test_a_table_reads_back_as_it_was_written(tmp_path_factory: pytest.TempPathFactory) -> None:
+    plan = plan_for("mlp", "data2")
+    cost = cost_of(plan, profile_of(plan))
+    path = str(tmp_path_factory.mktemp("cost") / "cost.json")
+    save_cost(cost, path)
+    assert load_cost(path) == cost
+    assert load_cost(path).id == cost.id
