@@ -9,6 +9,9 @@ planner rather than programmed.  Counts are Python literals of the traced (micro
       its gradient  db = sum(g);  dw = sum(g xhat);  dx = w rsqrt(var+eps) (g - db/N - xhat dw/N)           [Ioffe & Szegedy 2015]
     log softmax     s = x - max(x);  y = s - log sum exp s;   dx = g - exp(y) sum(g)
     nll             -sum(mask gather(y, target)) / sum(mask)
+    group norm      as batch norm, with the sums over a sample's group instead of the batch
+    log sum exp     m = max(x);  m + log sum exp (x - m)
+    norms           sqrt(sum(x^2)), sum(|x|), max(|x|), ...
 """
 
 from __future__ import annotations
@@ -236,6 +239,97 @@ def _batch_norm_backward(
     return grad_x if output_mask[0] else None, grad_weight if output_mask[1] else None, grad_bias if output_mask[2] else None
 
 
+def _groups(x: Tensor, samples: int, channels: int, positions: int, groups: int) -> Tensor:
+    """x [N, C, ...] as [N, groups, C/groups, positions]: the dims of each are factors of the view, so the batch and the groups split."""
+    return torch.reshape(_wide(x), [samples, groups, channels // groups, positions])
+
+
+def _by_group(weight: Tensor, groups: int) -> Tensor:
+    return torch.reshape(_wide(weight), [1, groups, weight.shape[0] // groups, 1])
+
+
+def _group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, samples: int, channels: int, positions: int, groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(y, mean, rsqrt(var + eps)), the latter two [N, groups]."""
+    value = _groups(x, samples, channels, positions, groups)
+    count = channels // groups * positions
+    mean = torch.sum(value, [2, 3], True) / count
+    centred = value - mean
+    invstd = torch.rsqrt(torch.sum(centred * centred, [2, 3], True) / count + eps)
+    result = centred * invstd
+    if weight is not None:
+        result = result * _by_group(weight, groups)
+    if bias is not None:
+        result = result + _by_group(bias, groups)
+    return torch.reshape(result, x.shape).to(x.dtype), torch.squeeze(mean, [2, 3]), torch.squeeze(invstd, [2, 3])
+
+
+def _group_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    samples: int,
+    channels: int,
+    positions: int,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    g, value = (_groups(t, samples, channels, positions, groups) for t in (grad, x))
+    mean, invstd = (torch.reshape(t, [samples, groups, 1, 1]) for t in (mean, invstd))
+    normal = (value - mean) * invstd
+    grad_weight = torch.reshape(torch.sum(g * normal, [0, 3]), [channels]) if output_mask[1] else None
+    grad_bias = torch.reshape(torch.sum(g, [0, 3]), [channels]) if output_mask[2] else None
+    if not output_mask[0]:
+        return None, grad_weight, grad_bias
+    if weight is not None:
+        g = g * _by_group(weight, groups)
+    count = channels // groups * positions
+    means = torch.sum(g, [2, 3], True) / count, torch.sum(g * normal, [2, 3], True) / count
+    grad_x = (g - means[0] - normal * means[1]) * invstd
+    return torch.reshape(grad_x, x.shape).to(x.dtype), grad_weight, grad_bias
+
+
+def _logsumexp(x: Tensor, dim: Sequence[int], keepdim: bool = False) -> Tensor:
+    dims = list(dim) if dim else list(range(x.ndim))
+    largest = torch.amax(x, dims, True)
+    # where the largest is infinite, x - largest would be nan
+    largest = torch.where(torch.isinf(largest), torch.zeros_like(largest), largest)
+    result = torch.log(torch.sum(torch.exp(x - largest), dims, True)) + largest
+    return result if keepdim else torch.squeeze(result, dims)
+
+
+def _vector_norm(
+    x: Tensor, order: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    dims = list(dim) if dim else list(range(x.ndim))
+    kind = x.dtype if dtype is None else dtype
+    value = _wide(x.to(kind))
+    if order == 2:
+        result = torch.sqrt(torch.sum(value * value, dims, keepdim))
+    elif order == 1:
+        result = torch.sum(torch.abs(value), dims, keepdim)
+    elif order == 0:
+        result = torch.sum(torch.ne(value, 0).to(value.dtype), dims, keepdim)
+    elif order == float("inf"):
+        result = torch.amax(torch.abs(value), dims, keepdim)
+    elif order == float("-inf"):
+        result = torch.amin(torch.abs(value), dims, keepdim)
+    else:
+        result = torch.pow(torch.sum(torch.pow(torch.abs(value), order), dims, keepdim), 1 / order)
+    return result.to(kind)
+
+
+def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    """Each dim of extent s, r times over, is [r, s] folded; a repeat of 1 leaves its dim as it is, so that it can be split."""
+    extents = [1] * (len(repeats) - x.ndim) + list(x.shape)
+    pairs = [(r, s) if r != 1 and s != 1 else (1, r * s) if s != 1 else (r, 1) for r, s in zip(repeats, extents, strict=True)]
+    apart = torch.reshape(x, [e for (_, s) in pairs for e in (1, s)])
+    return torch.reshape(apart.expand([e for pair in pairs for e in pair]), [r * s for r, s in pairs])
+
+
 def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
     """Op overload -> the function that replaces it while tracing."""
     borrowed = get_decompositions(
@@ -249,6 +343,25 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.smooth_l1_loss_backward,
             aten.select_backward,
             aten._safe_softmax,
+            aten._prelu_kernel,
+            aten._prelu_kernel_backward,
+            aten.addcdiv,
+            aten.addcmul,
+            aten.celu,
+            aten.diagonal_backward,
+            aten.glu,
+            aten.glu_backward,
+            aten.lerp,
+            aten.log_sigmoid_backward,
+            aten.log_sigmoid_forward,
+            aten.logaddexp,
+            aten.pixel_shuffle,
+            aten.pixel_unshuffle,
+            aten.soft_margin_loss,
+            aten.soft_margin_loss_backward,
+            aten.std_mean,
+            aten.threshold,
+            aten.xlogy,
         ]
     )
     table: dict[OpOverload, Callable[..., object]] = {op: function for op, function in borrowed.items() if isinstance(op, OpOverload)}
@@ -276,6 +389,11 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten._native_batch_norm_legit_functional.default: _batch_norm,
             aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
             aten.native_batch_norm_backward.default: _batch_norm_backward,
+            aten.native_group_norm.default: _group_norm,
+            aten.native_group_norm_backward.default: _group_norm_backward,
+            aten.logsumexp.default: _logsumexp,
+            aten.linalg_vector_norm.default: _vector_norm,
+            aten.repeat.default: _repeat,
         }
     )
     return table

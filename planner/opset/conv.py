@@ -1,4 +1,4 @@
-"""Convolution and pooling: batch and channels are factors, spatial dims are whole (their cut would need halos).
+"""Convolution, pooling and resizing: batch and channels are factors, spatial dims are whole (their cut would need halos).
 
 Factors (x, k: spatial):
 
@@ -86,6 +86,17 @@ def _pool(spatial: int, *, linear: bool, unread: frozenset[int] = frozenset()) -
     return rule
 
 
+def _resize(spatial: int, *, back: bool) -> Callable[[Op, Types], FactorRule]:
+    """Resizing looks at one plane at a time and is linear; backward takes (grad, output_size, input_size, ...), the latter with N and C."""
+
+    def rule(op: Op, types: Types) -> FactorRule:
+        names = ("n", "c", *labels(spatial, "x"))
+        sizes = (Size(arg=2, name="input_size"),) if back else ()
+        return FactorRule(operands=(names,), results=(names,), whole=frozenset(names[2:]), linear=(frozenset({0}),), sizes=sizes)
+
+    return rule
+
+
 def _window_flop(op: Op, types: Types) -> int:
     """Window size times the number of windows."""
     kernel = next((a for a in op.args if isinstance(a, tuple) and not any(isinstance(i, Ref) for i in a)), ())
@@ -104,4 +115,10 @@ TABLE: dict[str, OpSpec] = {
     "aten.avg_pool2d_backward.default": OpSpec(rule=_pool(2, linear=True, unread=_SELF)),
     "aten._adaptive_avg_pool2d.default": OpSpec(rule=_pool(2, linear=True)),
     "aten._adaptive_avg_pool2d_backward.default": OpSpec(rule=_pool(2, linear=True, unread=_SELF)),
+    "aten.upsample_nearest1d.default": OpSpec(rule=_resize(1, back=False)),
+    "aten.upsample_nearest1d_backward.default": OpSpec(rule=_resize(1, back=True)),
+    "aten.upsample_nearest2d.default": OpSpec(rule=_resize(2, back=False)),
+    "aten.upsample_nearest2d_backward.default": OpSpec(rule=_resize(2, back=True)),
+    "aten.upsample_bilinear2d.default": OpSpec(rule=_resize(2, back=False)),
+    "aten.upsample_bilinear2d_backward.default": OpSpec(rule=_resize(2, back=True)),
 }

@@ -80,6 +80,9 @@ TABLE: dict[str, OpSpec] = (
         """exp.default expm1.default log.default log1p.default sqrt.default rsqrt.default reciprocal.default abs.default sign.default
         sgn.default sin.default cos.default tanh.default sigmoid.default erf.default silu.default relu.default gelu.default
         leaky_relu.default elu.default softplus.default hardtanh.default clamp.default clamp_min.default clamp_max.default floor.default
+        tan.default sinh.default cosh.default asin.default acos.default atan.default erfc.default exp2.default log2.default log10.default
+        hardswish.default hardsigmoid.default mish.default trunc.default fmod.Scalar fmod.Tensor atan2.default
+        clamp.Tensor clamp_min.Tensor clamp_max.Tensor
         ceil.default round.default isnan.default isinf.default pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar
         maximum.default minimum.default add.Scalar sub.Scalar rsub.Scalar
         eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar
@@ -91,7 +94,8 @@ TABLE: dict[str, OpSpec] = (
     | _rows("neg.default clone.default mul.Scalar div.Scalar lift_fresh_copy.default", _first)
     | _rows(
         """div.Tensor threshold_backward.default tanh_backward.default sigmoid_backward.default gelu_backward.default
-        silu_backward.default leaky_relu_backward.default elu_backward.default hardtanh_backward.default softplus_backward.default""",
+        silu_backward.default leaky_relu_backward.default elu_backward.default hardtanh_backward.default softplus_backward.default
+        hardswish_backward.default hardsigmoid_backward.default mish_backward.default""",
         _first,
     )
     | _rows("add.Tensor sub.Tensor", _jointly)

@@ -3,6 +3,7 @@
 How the parts of a split reduced dim combine:
 
     sum  over a split dim -> P(sum)      amax -> P(max)      amin -> P(min)
+    all, any: refused over a split dim, booleans have no sum
     mean over a split dim: refused, each part divides by its own count (traces with sum and a division keep it splittable)
 """
 
@@ -50,7 +51,14 @@ TABLE: dict[str, OpSpec] = {
     "aten.min.dim": OpSpec(rule=partial(_reduction, by=None)),
     "aten.argmax.default": OpSpec(rule=partial(_reduction, by=None)),
     "aten.argmin.default": OpSpec(rule=partial(_reduction, by=None)),
+    "aten.all.default": OpSpec(rule=partial(_reduction, by=None, whole=True)),
+    "aten.all.dim": OpSpec(rule=partial(_reduction, by=None)),
+    "aten.any.default": OpSpec(rule=partial(_reduction, by=None, whole=True)),
+    "aten.any.dim": OpSpec(rule=partial(_reduction, by=None)),
+    "aten.prod.default": OpSpec(rule=partial(_reduction, by=None, whole=True)),
+    "aten.prod.dim_int": OpSpec(rule=partial(_reduction, by=None)),
     "aten.cumsum.default": OpSpec(rule=partial(_along, linear=True)),
+    "aten.cumprod.default": OpSpec(rule=partial(_along, linear=False)),
     "aten.sort.default": OpSpec(rule=partial(_along, linear=False, default=-1)),
     "aten.topk.default": OpSpec(rule=partial(_along, linear=False, at=2, default=-1)),
 }

@@ -143,6 +143,24 @@ def _select_backward(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(source,), results=(names,), whole=whole, linear=_FIRST, sizes=(Size(arg=1, name="input_sizes"),))
 
 
+def _turned(at: int) -> Callable[[Op, Types], FactorRule]:
+    """flip and roll (dims in argument ``at``, none listed: all): what stands in a dim moves along it, so that dim is whole."""
+
+    def rule(op: Op, types: Types) -> FactorRule:
+        names = labels(len(shape_of(op, types, 0)))
+        whole = frozenset(names[d] for d in dims_of(op, at, "dims", len(names)))
+        return FactorRule(operands=(names,), results=(names,), whole=whole, linear=_FIRST)
+
+    return rule
+
+
+def _diagonal(op: Op, types: Types) -> FactorRule:
+    """x, offset=0, dim1=0, dim2=1: the two dims are whole; the diagonal stands last."""
+    names = labels(len(shape_of(op, types, 0)))
+    met = frozenset(names[dim_of(op, at, name, at - 2, len(names))] for at, name in ((2, "dim1"), (3, "dim2")))
+    return FactorRule(operands=(names,), results=((*(f for f in names if f not in met), ""),), whole=met, linear=_FIRST)
+
+
 def _along_dim(at: int) -> Callable[[Op, Types], FactorRule]:
     """Joins and cuts along one dim (argument ``at``), which must be whole; the others are factors."""
 
@@ -197,6 +215,14 @@ def _insert_one(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(names, source), results=(names,), whole=frozenset({names[dim]}), linear=(frozenset({0, 1}),))
 
 
+def _insert_diagonal(op: Op, types: Types) -> FactorRule:
+    """diagonal_scatter(x, src, offset=0, dim1=0, dim2=1): the two dims are whole; src has the diagonal last."""
+    names = labels(len(shape_of(op, types, 0)))
+    met = frozenset(names[dim_of(op, at, name, at - 3, len(names))] for at, name in ((3, "dim1"), (4, "dim2")))
+    source = (*(f for f in names if f not in met), "")
+    return FactorRule(operands=(names, source), results=(names,), whole=met, linear=(frozenset({0, 1}),))
+
+
 def _alias(rule: Callable[[Op, Types], FactorRule]) -> OpSpec:
     return OpSpec(rule=rule, kind=Kind.VIEW, flop=no_flop)
 
@@ -222,10 +248,14 @@ TABLE: dict[str, OpSpec] = {
     "aten.split_with_sizes.default": _alias(_along_dim(2)),
     "aten.cat.default": OpSpec(rule=_along_dim(1), flop=no_flop),
     "aten.stack.default": OpSpec(rule=_stack, flop=no_flop),
+    "aten.diagonal.default": _alias(_diagonal),
+    "aten.flip.default": OpSpec(rule=_turned(1), flop=no_flop),
+    "aten.roll.default": OpSpec(rule=_turned(2), flop=no_flop),
     "aten.constant_pad_nd.default": OpSpec(rule=_pad, flop=no_flop),
     "aten.copy.default": OpSpec(rule=_copy, flop=no_flop),
     "aten.slice_scatter.default": OpSpec(rule=_insert, flop=no_flop),
     "aten.select_scatter.default": OpSpec(rule=_insert_one, flop=no_flop),
+    "aten.diagonal_scatter.default": OpSpec(rule=_insert_diagonal, flop=no_flop),
     "aten.slice_backward.default": OpSpec(rule=_slice_backward, flop=no_flop),
     "aten.select_backward.default": OpSpec(rule=_select_backward, flop=no_flop),
 }

@@ -86,17 +86,19 @@ _each(
     """exp.default expm1.default log.default log1p.default sqrt.default rsqrt.default reciprocal.default abs.default sign.default
     sgn.default sin.default cos.default tanh.default sigmoid.default erf.default silu.default relu.default gelu.default leaky_relu.default
     elu.default softplus.default hardtanh.default floor.default ceil.default round.default isnan.default isinf.default
-    neg.default clone.default alias.default detach.default lift_fresh_copy.default regista.accumulate""",
+    neg.default clone.default tan.default sinh.default cosh.default asin.default acos.default atan.default erfc.default exp2.default
+    log2.default log10.default hardswish.default hardsigmoid.default mish.default trunc.default
+    alias.default detach.default lift_fresh_copy.default regista.accumulate""",
     _unary,
 )
 _each(
     """pow.Tensor_Scalar add.Scalar sub.Scalar rsub.Scalar eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar mul.Scalar
-    div.Scalar remainder.Scalar clamp.default clamp_min.default clamp_max.default""",
+    div.Scalar remainder.Scalar fmod.Scalar clamp.default clamp_min.default clamp_max.default""",
     _unary_scalar,
 )
 _each(
     """maximum.default minimum.default eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor add.Tensor sub.Tensor mul.Tensor
-    div.Tensor pow.Tensor_Tensor remainder.Tensor floor_divide.default""",
+    div.Tensor pow.Tensor_Tensor remainder.Tensor floor_divide.default fmod.Tensor atan2.default clamp.Tensor clamp_min.Tensor clamp_max.Tensor""",
     _binary,
 )
 
@@ -128,7 +130,11 @@ def _gradient(*extra: object) -> Callable[[str, Draw], Iterator[Case]]:
     return build
 
 
-_each("tanh_backward.default sigmoid_backward.default silu_backward.default gelu_backward.default", _gradient())
+_each(
+    """tanh_backward.default sigmoid_backward.default silu_backward.default gelu_backward.default hardswish_backward.default
+    hardsigmoid_backward.default mish_backward.default""",
+    _gradient(),
+)
 _each("threshold_backward.default", _gradient(0))
 _each("leaky_relu_backward.default", _gradient(0.1, False))
 _each("elu_backward.default", lambda t, d: iter((make_case(t, d.real(6, 12), 1.0, 1.0, 1.0, False, d.real(6, 12)),)))
@@ -214,9 +220,22 @@ _each(
     argmax.default argmin.default""",
     _reduce,
 )
+
+
+def _truth(t: str, d: Draw) -> Iterator[Case]:
+    """all, any, prod: over everything or over one dim."""
+    x = d.real(6, d.size(), 12) if "prod" in t else d.mask(6, d.size(), 12)
+    if t.endswith("default"):
+        yield make_case(t, x)
+        return
+    yield make_case(t, x, -1)
+    yield make_case(t, x, 0, True)
+
+
+_each("all.default all.dim any.default any.dim prod.default prod.dim_int", _truth)
 _each("sort.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6)), make_case(t, d.real(6, d.size()), 0))))
 _each("topk.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6), 2), make_case(t, d.real(6, d.size()), 3, 0))))
-_each("cumsum.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6), 1), make_case(t, d.real(6, d.size()), -2))))
+_each("cumsum.default cumprod.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6), 1), make_case(t, d.real(6, d.size()), -2))))
 
 FOLDS = (
     ((2, 3, 4), (6, 4)),
@@ -312,9 +331,16 @@ _each("slice.Tensor", _slice)
 _each("split.Tensor", lambda t, d: iter((make_case(t, d.real(6, d.size(), 4), 2, -1), make_case(t, d.real(6, d.size()), 4))))
 _each("split_with_sizes.default", lambda t, d: iter((make_case(t, d.real(6, d.size(), 4), [1, 3], 2),)))
 _each("cat.default stack.default", _cat)
+_each("diagonal.default", _move((), (1, -1, 0), (0, 1, 2)))
+_each("flip.default", _move(([1],), ([-1, 0],)))
+_each("roll.default", _move(([2], [1]), ([1, -1], [0, -1]), ([5],)))
 _each("constant_pad_nd.default", _pad)
 _each("copy.default", lambda t, d: iter((make_case(t, d.real(6, d.size(), 6), d.real(6)), make_case(t, d.real(6), d.real(6)))))
 _each("slice_scatter.default select_scatter.default", _insert)
+_each(
+    "diagonal_scatter.default",
+    lambda t, d: iter((make_case(t, d.real(4, 6, 6), d.real(6, 4), 0, 0, -1), make_case(t, d.real(6, 6, 2), d.real(2, 6)))),
+)
 _each("slice_backward.default", _slice_backward)
 _each(
     "select_backward.default",
@@ -447,6 +473,23 @@ def _pool(t: str, d: Draw) -> Iterator[Case]:
             yield make_case(t, d.real(*out.shape), x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
 
 
+def _resize(t: str, d: Draw) -> Iterator[Case]:
+    small, large = ([3], [6]) if "1d" in t else ([3, 2], [6, 5])
+    extra = (False,) if "bilinear" in t else ()
+    n = d.size()
+    if "backward" in t:
+        yield make_case(t, d.real(n, 6, *large), large, [n, 6, *small], *extra)
+        yield make_case(t, d.real(6, n, *small), small, [6, n, *large], *extra)
+    else:
+        yield make_case(t, d.real(n, 6, *small), large, *extra)
+        yield make_case(t, d.real(6, n, *large), small, *extra)
+
+
+_each(
+    """upsample_nearest1d.default upsample_nearest1d_backward.default upsample_nearest2d.default upsample_nearest2d_backward.default
+    upsample_bilinear2d.default upsample_bilinear2d_backward.default""",
+    _resize,
+)
 _each("convolution.default", _convolution)
 _each("convolution_backward.default", _convolution_backward)
 _each(

@@ -1,0 +1,312 @@
+"""Ordinary modules off the zoo's path: traced, planned on two devices, performed, and equal to eager training (SEMANTICS 6.1).
+
+Each row is small, so that what it tests is the op set and not the machine: 10 samples (no other dim has that extent), two steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from matrix import assert_transparent, roomy_cluster
+from oracle import train_eagerly
+from torch import Tensor, nn
+
+from backend.reference import perform
+from planner.frontend import SGD, Program
+from planner.ir.errors import UnknownOp
+from planner.ir.sbp import S
+from planner.make import PlanOptions, make_plan
+from planner.opset import signatures
+
+BATCH, STEPS = 10, 2
+
+
+class Model(nn.Module):
+    """Layers by name, and what they do with the batch."""
+
+    def __init__(self, forward: Callable[[Model, Tensor], Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict(layers)
+        self._forward = forward
+
+    def __getitem__(self, name: str) -> nn.Module:
+        return self.layers[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self, x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A model, its input and its loss.
+
+    x: the shape of a real input, or a tensor.  target: of the loss; a real one of the output's shape by default.
+    """
+
+    make: Callable[[], nn.Module]
+    x: tuple[int, ...] | Tensor
+    loss: Callable[[Tensor, Tensor], Tensor] = F.mse_loss
+    target: Callable[[Tensor], Tensor] = torch.randn_like
+
+
+def _of(layer: Callable[[], nn.Module], *shape: int) -> Row:
+    """One layer behind a trainable scale, so that its input's gradient is wanted too."""
+    return Row(make=lambda: nn.Sequential(Scale(shape[1]), layer()), x=shape)
+
+
+class Scale(nn.Module):
+    """A factor per feature or channel, on dim 1."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(features) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.view(-1, *[1] * (x.ndim - 2))
+
+
+def _on(forward: Callable[[Tensor], Tensor], *shape: int) -> Row:
+    """A function of scaled inputs."""
+    return Row(make=lambda: Model(lambda m, x: forward(m["scale"](x)), scale=Scale(shape[1])), x=shape)
+
+
+def _loss(loss: Callable[[Tensor, Tensor], Tensor], target: Callable[[Tensor], Tensor], classes: int = 6) -> Row:
+    return Row(make=lambda: nn.Linear(4, classes), x=(BATCH, 4), loss=loss, target=target)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)[0]
+        return out
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.0, batch_first=True)
+        self.options = options
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.attention(x, x, x, **self.options)[0]
+        return out
+
+
+def _heads(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (2, 4)).transpose(1, 2)
+
+
+def _causal(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(_heads(x), _heads(x.cos()), _heads(x.sin()), is_causal=True)
+
+
+def _masked(x: Tensor) -> Tensor:
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()
+    return F.scaled_dot_product_attention(_heads(x), _heads(x.cos()), _heads(x.sin()), attn_mask=mask)
+
+
+def _biased(x: Tensor) -> Tensor:
+    bias = torch.arange(16.0).view(4, 4) / 16
+    return F.scaled_dot_product_attention(_heads(x), _heads(x.cos()), _heads(x.sin()), attn_mask=bias)
+
+
+def _joined(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, 1)
+    c, d, e = x.split([1, 2, 3], 1)
+    return torch.cat([torch.stack([a, b], 1).flatten(1), d * 2, torch.roll(c + e, 1, 1), torch.flip(x, [1])], 1)
+
+
+def _last_token(x: Tensor) -> Tensor:
+    index = torch.arange(x.shape[0]) % x.shape[1]
+    return x[torch.arange(x.shape[0]), index]
+
+
+def _masked_mean(x: Tensor) -> Tensor:
+    mask = (x > -0.5).to(x.dtype)
+    return (x * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def _algebra(x: Tensor) -> Tensor:
+    y = torch.where(x > 0, x, x.exp()).clamp(-1, 2) + x.pow(3) + x.square().add(1).pow(0.5) + torch.maximum(x, x.cos())
+    return y + torch.minimum(x, x.sin()) + x.abs().clamp(min=0.1).log() + x[:, 1:2] * x.clamp(max=1)
+
+
+def _slices(x: Tensor) -> Tensor:
+    return x[:, 1:5:2] + x[..., 2:4] * x[:, -1:] + x[:, 0, None]
+
+
+def _distances(x: Tensor) -> Tensor:
+    return F.cosine_similarity(F.normalize(x, dim=1), x.cos(), dim=-1) + x.norm(dim=1) + x.std(1) + x.logsumexp(1)
+
+
+def _norms(x: Tensor) -> Tensor:
+    orders = (0, 0.5, 1, 2, 3, float("inf"), float("-inf"))
+    norms = [torch.linalg.vector_norm(x, order, dim=1) for order in orders]
+    return torch.stack(norms, 1) + x.norm() + torch.logsumexp(x[:, :, None], (1, 2))[:, None]
+
+
+def _repeats(x: Tensor) -> Tensor:
+    return x.repeat(1, 2) + x[:, None].repeat(1, 3, 2).sum(1) + x.repeat(2, 1, 2)[1] + x.repeat_interleave(2, 1) + torch.tile(x, (2,))
+
+
+def _truths(x: Tensor) -> Tensor:
+    y = x + 3 * (x > 2).all(1, keepdim=True) + (x > 1).any(-1, keepdim=True) * x
+    return y + x.prod(1, keepdim=True) + torch.diagonal(x[:, None] * x[:, :, None], dim1=1, dim2=2) + torch.lerp(x, x.cos(), 0.3)
+
+
+def _padded(m: Model, x: Tensor) -> Tensor:
+    padding = (torch.arange(x.shape[1]) >= 3).expand(x.shape[:2])
+    out: Tensor = m["encoder"](x, src_key_padding_mask=padding)
+    return out
+
+
+def _classes(y: Tensor) -> Tensor:
+    return torch.arange(len(y)) % y.shape[1]
+
+
+def _rare(y: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(y, target, weight=torch.arange(1.0, y.shape[1] + 1))
+
+
+ROWS: dict[str, Row] = {
+    "encoder_layer": Row(make=lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), x=(BATCH, 4, 8)),
+    "encoder_layer_pre_norm_gelu": Row(
+        make=lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation="gelu", batch_first=True, norm_first=True),
+        x=(BATCH, 4, 8),
+    ),
+    "attention": Row(make=SelfAttention, x=(BATCH, 4, 8)),
+    "attention_without_weights": Row(make=lambda: SelfAttention(need_weights=False), x=(BATCH, 4, 8)),
+    "sdpa_causal": _on(_causal, BATCH, 4, 8),
+    "sdpa_mask": _on(_masked, BATCH, 4, 8),
+    "sdpa_bias": _on(_biased, BATCH, 4, 8),
+    "encoder_with_padding": Row(
+        make=lambda: Model(_padded, encoder=nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)), x=(BATCH, 4, 8)
+    ),
+    "group_norm_plain": _of(lambda: nn.GroupNorm(2, 4, affine=False), BATCH, 4, 3),
+    "norms": _on(_norms, BATCH, 6),
+    "repeats": _on(_repeats, BATCH, 6),
+    "truths": _on(_truths, BATCH, 6),
+    "group_norm": _of(lambda: nn.GroupNorm(2, 4), BATCH, 4, 3, 3),
+    "instance_norm": _of(lambda: nn.InstanceNorm2d(4, affine=True), BATCH, 4, 3, 3),
+    "layer_norm": _of(lambda: nn.LayerNorm(6), BATCH, 4, 6),
+    "rms_norm": _of(lambda: nn.RMSNorm(6), BATCH, 4, 6),
+    "batch_norm_2d_input": _of(lambda: nn.BatchNorm1d(6), BATCH, 6),
+    "lstm": Row(make=lambda: Recurrent(nn.LSTM(4, 6, batch_first=True)), x=(BATCH, 3, 4)),
+    "lstm_two_way": Row(make=lambda: Recurrent(nn.LSTM(4, 6, 2, bidirectional=True, batch_first=True)), x=(BATCH, 3, 4)),
+    "gru": Row(make=lambda: Recurrent(nn.GRU(4, 6, batch_first=True)), x=(BATCH, 3, 4)),
+    "rnn": Row(make=lambda: Recurrent(nn.RNN(4, 6, batch_first=True)), x=(BATCH, 3, 4)),
+    "conv1d": _of(lambda: nn.Conv1d(4, 6, 3, padding=1, stride=2), BATCH, 4, 6),
+    "conv3d": _of(lambda: nn.Conv3d(2, 4, 2), BATCH, 2, 3, 3, 3),
+    "conv_transpose2d": _of(lambda: nn.ConvTranspose2d(4, 6, 2, stride=2), BATCH, 4, 3, 3),
+    "avg_pool2d": _of(lambda: nn.AvgPool2d(2), BATCH, 4, 6, 6),
+    "avg_pool1d": _of(lambda: nn.AvgPool1d(2), BATCH, 4, 6),
+    "adaptive_pool_1": _of(lambda: nn.AdaptiveAvgPool2d(1), BATCH, 4, 5, 5),
+    "adaptive_pool_2x3": _of(lambda: nn.AdaptiveAvgPool2d((2, 3)), BATCH, 4, 5, 5),
+    "max_pool2d": _of(lambda: nn.MaxPool2d(3, 2, 1), BATCH, 4, 6, 6),
+    "max_pool1d": _of(lambda: nn.MaxPool1d(2), BATCH, 4, 6),
+    "upsample": _of(lambda: nn.Upsample(scale_factor=2), BATCH, 4, 3, 3),
+    "upsample_bilinear": _of(lambda: nn.Upsample(scale_factor=2, mode="bilinear"), BATCH, 4, 3, 3),
+    "pixel_shuffle": _of(lambda: nn.PixelShuffle(2), BATCH, 4, 3, 3),
+    "embedding": Row(
+        make=lambda: nn.Sequential(nn.Embedding(12, 6, padding_idx=0), nn.Linear(6, 4)), x=torch.arange(BATCH * 4).view(BATCH, 4) % 12
+    ),
+    "bce_logits": _loss(F.binary_cross_entropy_with_logits, torch.rand_like),
+    "bce": _loss(lambda y, t: F.binary_cross_entropy(y.sigmoid(), t), torch.rand_like),
+    "bce_pos_weight": _loss(lambda y, t: F.binary_cross_entropy_with_logits(y, t, pos_weight=torch.tensor(3.0)), torch.rand_like),
+    "l1": _loss(F.l1_loss, torch.randn_like),
+    "smooth_l1": _loss(F.smooth_l1_loss, torch.randn_like),
+    "huber": _loss(F.huber_loss, torch.randn_like),
+    "label_smoothing": _loss(lambda y, t: F.cross_entropy(y, t, label_smoothing=0.1), _classes),
+    "class_weights": _loss(_rare, _classes),
+    "soft_classes": _loss(F.cross_entropy, lambda y: torch.softmax(torch.randn_like(y), 1)),
+    "kl_div": _loss(lambda y, t: F.kl_div(F.log_softmax(y, -1), t, reduction="batchmean"), lambda y: torch.softmax(torch.randn_like(y), 1)),
+    "kl_div_log": _loss(
+        lambda y, t: F.kl_div(F.log_softmax(y, -1), t, reduction="sum", log_target=True),
+        lambda y: torch.log_softmax(torch.randn_like(y), 1),
+    ),
+    "picked_by_target": _loss(lambda y, t: -(y[torch.arange(len(y)), t].sigmoid() * y[:, 0]).mean(), _classes),
+    "joined": _on(_joined, BATCH, 6),
+    "einsum": _on(lambda x: torch.einsum("bij,bkj->bik", x, x.cos()) + torch.einsum("bij->bi", x)[..., None], BATCH, 3, 4),
+    "indexing": _on(_last_token, BATCH, 4, 6),
+    "slices": _on(_slices, BATCH, 6),
+    "cumsum": _on(lambda x: x.cumsum(1), BATCH, 6),
+    "masked_mean": _on(_masked_mean, BATCH, 6, 4),
+    "algebra": _on(_algebra, BATCH, 6),
+    "distances": _on(_distances, BATCH, 6),
+    **{
+        name: _of(layer, BATCH, 6)
+        for name, layer in {
+            "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
+            "silu": nn.SiLU,
+            "softplus": nn.Softplus,
+            "leaky_relu": nn.LeakyReLU,
+            "elu": nn.ELU,
+            "selu": nn.SELU,
+            "hardswish": nn.Hardswish,
+            "hardsigmoid": nn.Hardsigmoid,
+            "relu6": nn.ReLU6,
+            "mish": nn.Mish,
+            "prelu": nn.PReLU,
+            "log_sigmoid": nn.LogSigmoid,
+            "glu": nn.GLU,
+            "tanh": nn.Tanh,
+            "softmax": lambda: nn.Softmax(-1),
+        }.items()
+    },
+}
+
+# A look-up by (sample, index) runs over the batch; recurrent layers and nn.MultiheadAttention fold [time, sample] into one dim, in which
+# a split of the samples is not contiguous.  Such ops take the batch whole: gathered, but right.
+NEEDS_THE_WHOLE_BATCH = {
+    *("indexing", "picked_by_target"),
+    *("encoder_layer", "encoder_layer_pre_norm_gelu", "encoder_with_padding", "attention", "attention_without_weights"),
+    *("lstm", "lstm_two_way", "gru", "rnn"),
+}
+
+
+def program(name: str) -> Program:
+    row = ROWS[name]
+    module = row.make()
+    x = row.x if isinstance(row.x, Tensor) else torch.randn(row.x)
+    with torch.no_grad():
+        target = row.target(copy.deepcopy(module)(x))
+    return Program(module, (x, target), row.loss, SGD(lr=0.05, momentum=0.9), name=name)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_two_devices_train_like_one(name: str) -> None:
+    source = program(name)
+    options = PlanOptions(pins=("input.0=S(0)",))
+    plan = make_plan(source.graph(), model=name, batch_size=BATCH, cluster=roomy_cluster(2), options=options)
+    outcome = perform(plan, source.initial_state(), source.batch, STEPS, gradients=True)
+    assert_transparent(outcome, train_eagerly(source, 1, STEPS))
+
+
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - NEEDS_THE_WHOLE_BATCH))
+def test_no_op_stops_the_batch(name: str) -> None:
+    """An op whose first operand has the batch as a dim may lie with that dim split: data parallelism needs no gather."""
+    graph = program(name).graph()
+    for op in graph.ops:
+        if op.role.per_micro_batch and op.inputs and BATCH in (shape := graph.values[op.inputs[0]].shape):
+            split = S(shape.index(BATCH))
+            assert any(s.inputs[0] == split for s in signatures(op, graph.values, 2)), op.where()
+
+
+class Distances(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cdist(x, x)
+
+
+def test_an_op_without_a_rule_is_refused_with_its_module() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Sequential(Distances()))
+    source = Program(model, torch.randn(BATCH, 3, 4), lambda y: y.sum())
+    with pytest.raises(UnknownOp, match=r"aten._cdist_forward.default, forward, module 1\.0\) has no SBP rule"):
+        make_plan(source.graph(), model="far", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions())
