@@ -272,7 +272,7 @@ def make(f, **more):
     return Program(Net(f), torch.randn(8, 8), **more)
 
 def fft(): return make(lambda x: torch.fft.fft(x).abs().mean())
-def cumprod(): return make(lambda x: x.cumprod(1).mean())
+def distances(): return make(lambda x: torch.cdist(x, x).mean())
 def vector(): return make(lambda x: x)
 def pair(): return make(lambda x: (x.mean(), x.mean()))
 def integer(): return make(lambda x: x.argmax())
@@ -292,7 +292,7 @@ def lion(): return make(lambda x: x.mean(), optimizer="lion")
     ("factory", "says"),
     [
         ("fft", "module 'odd' calls aten._fft_r2c.default: dtype 'torch.complex64' is not supported"),
-        ("cumprod", r"op \S+ \(aten\.cumprod\.default, forward, module odd\) has no SBP rule"),
+        ("distances", r"op \S+ \(aten\._cdist_forward\.default, forward, module odd\) has no SBP rule"),
         ("vector", r"the loss must be a scalar but the module returned shape \(8, 8\); return the loss"),
         ("pair", "must return a scalar loss but returned a tuple"),
         ("integer", "the loss must be floating"),
@@ -305,7 +305,7 @@ def lion(): return make(lambda x: x.mean(), optimizer="lion")
         ("number", r"m\.py:number returned a int; it must return a planner\.frontend\.Program"),
         ("wants", "missing 1 required positional argument"),
         ("lion", "optimizer 'lion' is unknown"),
-        ("nope", r"has no function 'nope'; it has .*cumprod"),
+        ("nope", r"has no function 'nope'; it has .*distances"),
     ],
 )
 def test_a_model_that_cannot_be_planned_is_refused_by_op_module_or_factory(command: Command, tmp_path: Path, factory: str, says: str):
