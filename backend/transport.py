@@ -5,7 +5,7 @@
     whoever ends an act              --ACK------------------> control socket --reader thread--> ACK
 
 Tensors travel straight from and into their own memory.  On one host the sockets are unix sockets (1 KB round trip 29 us against 110 us of
-gloo send and receive [measured 2026-11-21, reference/backend.md section 3]); their names are abstract, so nothing is left on disk.
+gloo send and receive [measured 2026-11-21, 2 cores]); their names are abstract, so nothing is left on disk.
 """
 
 from __future__ import annotations
