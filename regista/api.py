@@ -10,6 +10,7 @@ print(regista.compare(plan, sim, outcome.trace).step_time_s.relative_error)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from torch import Tensor
@@ -87,7 +88,7 @@ def plan(
         quotas=dict(quotas or {}),
     )
     if bucket_bytes is not None:
-        options = PlanOptions(**{f: getattr(options, f) for f in options.__slots__} | {"bucket_bytes": bucket_bytes})
+        options = replace(options, bucket_bytes=bucket_bytes)
     target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
     return make_plan(found.graph(micro_batches), model=model, batch_size=found.batch_size, cluster=target, options=options)
 

@@ -49,8 +49,8 @@ def pinned_inputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...
     Raises:
         Unsupported: a pin that names nothing, has another number of axes, cuts unevenly, or contradicts another.
     """
-    names = {i.value: i.name for i in graph.inputs}
-    return _resolve(graph, [pin for pin in pins if not pin.pattern.startswith(_OUT)], mesh, names, "parameter, state or input")
+    by_name = {i.name: i.value for i in graph.inputs}
+    return _resolve(graph, [pin for pin in pins if not pin.pattern.startswith(_OUT)], mesh, by_name, "parameter, state or input")
 
 
 def pinned_outputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...]) -> Mapping[str, NdSbp]:
@@ -61,30 +61,23 @@ def pinned_outputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ..
     Raises:
         Unsupported: as pinned_inputs.
     """
-    names: dict[str, str] = {}
     last: dict[str, str] = {}
     for op in graph.ops:
         if op.role is not Role.FORWARD or op.outputs[0] is None:
             continue
         parts = op.module.split(".") if op.module else []
         for depth in range(1, len(parts) + 1):
-            last[".".join(parts[:depth])] = op.outputs[0]
-    for module, value in sorted(last.items(), reverse=True):
-        names[value] = f"{_OUT}{module}"  # of nested modules that return the same value, the outermost names it ...
-    aliases = {f"{_OUT}{module}": value for module, value in last.items()}  # ... but each may be pinned
-    chosen = [pin for pin in pins if pin.pattern.startswith(_OUT)]
-    return _resolve(graph, chosen, mesh, names, "module", aliases)
+            last[_OUT + ".".join(parts[:depth])] = op.outputs[0]
+    return _resolve(graph, [pin for pin in pins if pin.pattern.startswith(_OUT)], mesh, last, "module")
 
 
 def _resolve(
     graph: LogicalGraph,
     pins: Sequence[Pin],
     mesh: tuple[int, ...],
-    names: Mapping[str, str],
+    by_name: Mapping[str, str],
     what: str,
-    aliases: Mapping[str, str] | None = None,
 ) -> Mapping[str, NdSbp]:
-    by_name = aliases if aliases is not None else {name: value for value, name in names.items()}
     found: dict[str, tuple[Pin, NdSbp]] = {}
     for pin in pins:
         named = {name: value for name, value in by_name.items() if fnmatchcase(name, pin.pattern)}
