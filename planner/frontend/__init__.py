@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from planner.frontend.deferred import Deferred
 from planner.frontend.load import load_program
 from planner.frontend.optim import SGD, AdamW
 from planner.frontend.program import Program
 
-__all__ = ["SGD", "AdamW", "Program", "load_program"]
+__all__ = ["SGD", "AdamW", "Deferred", "Program", "load_program"]

@@ -8,7 +8,8 @@ planner rather than programmed.  Counts are Python literals of the traced (micro
     batch norm      mu = sum(x)/N;  var = sum((x-mu)^2)/N;  y = (x-mu) rsqrt(var+eps) w + b
       its gradient  db = sum(g);  dw = sum(g xhat);  dx = w rsqrt(var+eps) (g - db/N - xhat dw/N)           [Ioffe & Szegedy 2015]
     log softmax     s = x - max(x);  y = s - log sum exp s;   dx = g - exp(y) sum(g)
-    nll             -sum(mask gather(y, target)) / sum(mask)
+    nll             -sum(mask pick(y, target)) / sum(mask);   dy = place(-mask, target)     (lookup.py: the classes can be split)
+    embedding       rows of a table by an op that knows which rows it holds (lookup.py: the vocabulary can be split)
     group norm      as batch norm, with the sums over a sample's group instead of the batch
     log sum exp     m = max(x);  m + log sum exp (x - m)
     norms           sqrt(sum(x^2)), sum(|x|), max(|x|), ...
@@ -25,11 +26,13 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 
+from planner.frontend.lookup import slots_of
 from planner.ir.errors import Unsupported
 
 __all__ = ["decomposition_table"]
 
 aten = torch.ops.aten
+regista = torch.ops.regista
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -143,7 +146,9 @@ def _targets(x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
 
 def _nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> tuple[Tensor, Tensor]:
     t = _targets(x, target, weight, ignore_index)
-    picked = torch.neg(torch.squeeze(torch.gather(x, t.class_dim, t.index), t.class_dim))
+    classes = x.shape[t.class_dim]
+    slots, _ = slots_of(classes)
+    picked = torch.neg(torch.squeeze(regista.pick(x, t.class_dim, t.index, slots, classes), t.class_dim))
     # masked_fill and not a product: an ignored target's -inf would turn into nan
     losses = torch.masked_fill(picked if weight is None else picked * t.weight, t.ignored, 0)
     count = torch.sum(t.weight)
@@ -155,9 +160,23 @@ def _nll_loss_backward(
 ) -> Tensor:
     t = _targets(x, target, weight, ignore_index)
     scale = grad / total_weight if reduction == 1 else grad
-    one_hot = torch.scatter(torch.zeros_like(x), t.class_dim, t.index, -1.0)
     each = (t.weight if weight is not None or reduction else torch.ones_like(grad)) * scale
-    return one_hot * torch.unsqueeze(torch.masked_fill(each, t.ignored, 0), t.class_dim)
+    source = torch.unsqueeze(torch.neg(torch.masked_fill(each, t.ignored, 0)), t.class_dim)
+    classes = x.shape[t.class_dim]
+    slots, step = slots_of(classes)
+    return regista.place(source, t.class_dim, t.index, slots, classes, step)  # type: ignore[no-any-return]
+
+
+def _embedding(weight: Tensor, index: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
+    rows = weight.shape[0]
+    return regista.embedding(weight, index, slots_of(rows)[0], rows)  # type: ignore[no-any-return]
+
+
+def _embedding_backward(grad: Tensor, index: Tensor, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Tensor:
+    if scale_grad_by_freq:  # counts all indices, and stays what it is
+        return NotImplemented  # type: ignore[no-any-return]
+    slots, step = slots_of(rows)
+    return regista.embedding_backward(grad, index, slots, rows, padding_idx, step)  # type: ignore[no-any-return]
 
 
 def _per_channel(value: Tensor, like: Tensor) -> Tensor:
@@ -382,6 +401,8 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.mse_loss_backward.default: _mse_loss_backward,
             aten._log_softmax.default: _log_softmax,
             aten._log_softmax_backward_data.default: _log_softmax_backward,
+            aten.embedding.default: _embedding,
+            aten.embedding_dense_backward.default: _embedding_backward,
             aten.nll_loss_forward.default: _nll_loss_forward,
             aten.nll_loss_backward.default: _nll_loss_backward,
             aten.nll_loss2d_forward.default: _nll_loss_forward,

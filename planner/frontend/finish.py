@@ -72,7 +72,11 @@ def _live(ops: Sequence[Op], wanted: set[str]) -> list[Op]:
         if any(out in live for out in op.outputs):
             live.update(op.inputs)
             kept.append(op)
-    return [replace(op, outputs=tuple(out if out in live else None for out in op.outputs)) for op in reversed(kept)]
+    kept.reverse()
+    return [
+        op if all(out in live for out in op.outputs) else replace(op, outputs=tuple(out if out in live else None for out in op.outputs))
+        for op in kept
+    ]
 
 
 def _numbered(ops: Sequence[Op], body: Body) -> list[Op]:

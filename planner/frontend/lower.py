@@ -14,6 +14,7 @@ import hashlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, fx
@@ -54,7 +55,13 @@ def lower(captured: Capture, optimizer: Optimizer) -> Lowered:
 
 
 def _type_of(tensor: Tensor) -> TensorType:
-    return TensorType(tuple(int(extent) for extent in tensor.shape), DType.parse(str(tensor.dtype)))
+    return _type(tensor.shape, tensor.dtype)
+
+
+@lru_cache(maxsize=4096)
+def _type(shape: Sequence[int], dtype: torch.dtype) -> TensorType:
+    """A model has few types and many tensors: equal types are one object."""
+    return TensorType(tuple(int(extent) for extent in shape), DType.parse(str(dtype)))
 
 
 class _Lowering:
@@ -68,14 +75,18 @@ class _Lowering:
         self._ops: list[Op] = []
         self._values: dict[fx.Node, _Value] = {}
         self._refused: dict[str, str] = {}  # op id -> why it cannot be carried out; raised only if the op is needed
-        self._order = {node: index for index, node in enumerate(captured.module.graph.nodes)}
+        self._order = {node: index for index, node in enumerate(captured.graph.nodes)}
 
     def run(self, optimizer: Optimizer) -> Lowered:
         nodes, captured = list(self._order), self._captured
         self._declare([node for node in nodes if node.op == "placeholder"])
+        names: dict[str, str] = {}
         for node in nodes:
             if node.op == "get_attr":
-                self._values[node] = self._constant(node)
+                held = str(node.target)
+                if held not in names:  # read once, however many nodes name it
+                    names[held] = self._constant(node)
+                self._values[node] = names[held]
             elif node.op == "call_function":
                 self._values[node] = self._call(node)
         (output,) = nodes[-1].args
@@ -130,8 +141,7 @@ class _Lowering:
         return value
 
     def _constant(self, node: fx.Node) -> str:
-        tensor = getattr(self._captured.module, str(node.target))
-        assert isinstance(tensor, Tensor)
+        tensor = self._captured.constants[str(node.target)]
         if tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor):
             raise InvalidProgram(f"{where(node)} uses a tensor without values that is no parameter or buffer; register it as a buffer")
         if tensor.requires_grad:
@@ -196,7 +206,7 @@ class _Lowering:
         self._ops.append(
             Op(
                 id=node.name,
-                target=str(target),
+                target=str(target).removesuffix(".default") if target.namespace == "regista" else str(target),
                 args=tuple(self._arg(node, a) for a in node.args),
                 kwargs=tuple((key, self._arg(node, a)) for key, a in node.kwargs.items() if key not in _DROPPED_KWARGS),
                 outputs=tuple(outputs),

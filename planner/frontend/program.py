@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from planner.frontend.deferred import Deferred
 from planner.frontend.lower import Lowered, lower
 from planner.frontend.optim import Optimizer, as_optimizer
-from planner.frontend.trace import capture, slice_micro_batch
+from planner.frontend.trace import capture, loss_of, slice_micro_batch
+from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import InputKind, LogicalGraph
 
@@ -22,10 +24,13 @@ class Program:
 
     Args:
         module: any nn.Module; its train()/eval() mode is used as it is.  Parameters that are tied count once, under their first
-            name; parameters with requires_grad=False are inputs without gradient and update.
+            name; parameters with requires_grad=False are inputs without gradient and update.  A Deferred is planned without memory:
+            its values are made when ``module`` or ``initial_state`` is first asked for.
         example_inputs: one GLOBAL batch; dim 0 of the first tensor is the batch, and so is dim 0 of every tensor with that extent.
-        loss: None when module(*example_inputs) is the scalar loss; else loss(output, *targets), the targets being the last
-            example inputs, as many as ``loss`` has required positional parameters less one.
+            A mapping is given by keyword, module(**example_inputs); its order numbers the inputs (``input.0`` is the first).
+        loss: None when module(*example_inputs) is the scalar loss, or an object that holds it as ``.loss`` (an output of Hugging Face);
+            else loss(output, *targets), the targets being the last example inputs, as many as ``loss`` has required positional
+            parameters less one.
         optimizer: SGD(...), AdamW(...), "sgd", "adamw", or a fresh torch.optim.SGD / AdamW over the trainable parameters; SGD(lr=0.01).
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
@@ -37,18 +42,22 @@ class Program:
 
     def __init__(
         self,
-        module: nn.Module,
-        example_inputs: Tensor | Sequence[Tensor],
+        module: nn.Module | Deferred,
+        example_inputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
         loss: Callable[..., object] | None = None,
         optimizer: Optimizer | torch.optim.Optimizer | str | None = None,
         *,
         name: str | None = None,
-        data: Callable[[int], Sequence[Tensor]] | None = None,
+        data: Callable[[int], Sequence[Tensor] | Mapping[str, Tensor]] | None = None,
         seed: int = 0,
     ) -> None:
+        self._deferred = module if isinstance(module, Deferred) else None
+        if isinstance(module, Deferred):
+            module = module.skeleton()
         if not isinstance(module, nn.Module):
             raise InvalidProgram(f"a Program needs an nn.Module but was given a {type(module).__name__}")
-        self.module = module
+        self._module = module
+        self._names = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
         self.example_inputs = _tensors(example_inputs, "example_inputs")
         batched = next((t for t in self.example_inputs if t.ndim), None)
         if batched is None or batched.shape[0] == 0:
@@ -61,6 +70,25 @@ class Program:
         self.data = data
         self.seed = seed
         self._lowered: dict[int, Lowered] = {}
+
+    @property
+    def module(self) -> nn.Module:
+        """The module with its values; a Deferred one is built here, once, and from then on it is the one that is traced."""
+        if self._deferred is not None:
+            self._module, self._deferred = self._deferred.build(), None
+        return self._module
+
+    @property
+    def _keywords(self) -> tuple[str, ...]:
+        return self._names[: len(self._names) - self.num_targets]
+
+    def loss_of(self, module: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
+        """The scalar loss of ``module`` on one (micro-)batch in the order of example_inputs, as an ordinary training loop computes it.
+
+        Raises:
+            InvalidProgram: it is no scalar of floating type.
+        """
+        return loss_of(module, self.loss, self._keywords, inputs, self.num_targets)
 
     def graph(self, micro_batches: int = 1) -> LogicalGraph:
         """The step as a graph, traced at batch_size / micro_batches samples.
@@ -76,15 +104,17 @@ class Program:
             divisors = [d for d in range(1, self.batch_size + 1) if self.batch_size % d == 0]
             raise InvalidProgram(f"{micro_batches} micro-batches do not divide a batch of {self.batch_size}; choose one of {divisors}")
         if micro_batches not in self._lowered:
-            captured = capture(
-                self.module,
-                self.example_inputs,
-                self.loss,
-                num_targets=self.num_targets,
-                batch_size=self.batch_size,
-                micro_batches=micro_batches,
-            )
-            self._lowered[micro_batches] = lower(captured, self.optimizer)
+            with collector_paused():
+                captured = capture(
+                    self._module,
+                    self.example_inputs,
+                    self.loss,
+                    num_targets=self.num_targets,
+                    batch_size=self.batch_size,
+                    micro_batches=micro_batches,
+                    keywords=self._keywords,
+                )
+                self._lowered[micro_batches] = lower(captured, self.optimizer)
         return self._lowered[micro_batches]
 
     def initial_state(self, micro_batches: int = 1) -> dict[str, Tensor]:
@@ -114,11 +144,18 @@ class Program:
         """The global batch of a step.
 
         Raises:
-            InvalidProgram: ``data`` gives other shapes or dtypes than example_inputs.
+            InvalidProgram: ``data`` gives other shapes or dtypes than example_inputs; or there is no ``data``, and they have no values.
         """
+        if self.data is None and any(t.is_meta for t in self.example_inputs):
+            raise InvalidProgram("the example inputs have no values (they are on the meta device); give Program(data=...) to run it")
         if self.data is None:
             return self.example_inputs
-        batch = _tensors(self.data(step), f"data({step})")
+        drawn = self.data(step)
+        if self._names and not (isinstance(drawn, Mapping) and tuple(drawn) == self._names):
+            raise InvalidProgram(
+                f"data({step}) must be a mapping with the keys of example_inputs, in their order: {', '.join(self._names)}"
+            )
+        batch = _tensors(drawn, f"data({step})")
         given, wanted = ([f"{str(t.dtype)[6:]}{list(t.shape)}" for t in tensors] for tensors in (batch, self.example_inputs))
         if given != wanted:
             raise InvalidProgram(
@@ -132,10 +169,10 @@ class Program:
 
 
 def _tensors(given: object, what: str) -> tuple[Tensor, ...]:
-    items = (given,) if isinstance(given, Tensor) else given
+    items = (given,) if isinstance(given, Tensor) else tuple(given.values()) if isinstance(given, Mapping) else given
     if not isinstance(items, Sequence) or not items or not all(isinstance(item, Tensor) for item in items):
         shown = [type(item).__name__ for item in items] if isinstance(items, Sequence) else type(items).__name__
-        raise InvalidProgram(f"{what} must be a tuple of tensors but is {shown}")
+        raise InvalidProgram(f"{what} must be a tuple of tensors, or a mapping to tensors, but is {shown}")
     return tuple(item.detach() for item in items)
 
 

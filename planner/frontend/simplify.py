@@ -98,7 +98,7 @@ def target_of(node: fx.Node) -> OpOverload:
     target = node.target
     if not isinstance(target, OpOverload):
         raise Unsupported(f"{where(node)} calls {target}, which is not a tensor operator; write it with torch operators")
-    if any(a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments):
+    if target._schema.is_mutable:
         raise Unsupported(
             f"{where(node)} writes in place ({target}) into a tensor that is neither a buffer nor computed in the step; "
             "register it as a buffer, or compute a new tensor"

@@ -79,20 +79,28 @@ class Stamper:
         """Path of the module that runs now (or raised)."""
         return self._stack[-1] if self._stack else ""
 
+    def begin(self, graph: fx.Graph) -> None:
+        """The placeholders of the graph stand; what follows is to be stamped."""
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self._on_the_way.update(node for node, trains in zip(placeholders, self._trainable, strict=False) if trains)
+
     def attach(self) -> None:
-        """Shadow the running tracer's create_node; called inside the traced function."""
+        """Begin, and shadow the running tracer's create_node; called inside the traced function."""
         mode = get_proxy_mode()
         assert mode is not None
         create: Callable[..., fx.Node] = mode.tracer.create_node
-        placeholders = [node for node in mode.tracer.graph.nodes if node.op == "placeholder"]
-        self._on_the_way.update(node for node, trains in zip(placeholders, self._trainable, strict=False) if trains)
+        self.begin(mode.tracer.graph)
 
         def stamped(*args: object, **kwargs: object) -> fx.Node:
             node = create(*args, **kwargs)
-            node.meta[STAMP] = self._stamp(node)
+            self.stamp(node)
             return node
 
         mode.tracer.create_node = stamped  # type: ignore[method-assign]
+
+    def stamp(self, node: fx.Node) -> None:
+        """Write who made the node into its meta."""
+        node.meta[STAMP] = self._stamp(node)
 
     def _stamp(self, node: fx.Node) -> Stamp:
         if self._role is Role.FORWARD:

@@ -2,7 +2,8 @@
 
     parameters, buffers, micro-batch --> functional_call --> loss --> autograd.grad --> loss, gradients, new buffers
 
-Functionalization runs between autograd and the tracer, so writes in place (also through views) arrive here as new values.
+Two ways give the same graph.  The short one (record.py) is for modules that write nothing in place.  In the long one (make_fx)
+functionalization runs between autograd and the tracer, so writes in place (also through views) arrive here as new values.
 The optimizer is not traced: it is one op per parameter, and lower.py writes it behind the accumulations.
 """
 
@@ -12,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -23,23 +25,25 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.decomp import decomposition_table
+from planner.frontend.record import Recorder
 from planner.frontend.stamp import Stamper
-from planner.frontend.untouched import device_neutral, untouched
+from planner.frontend.untouched import as_in_make_fx, device_neutral, exporting, untouched
 from planner.ir.errors import InvalidProgram, RegistaError
 
-__all__ = ["Capture", "capture", "slice_micro_batch"]
+__all__ = ["Capture", "capture", "loss_of", "slice_micro_batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
     """The traced micro-batch.  Placeholders and outputs stand in the order of the names.
 
+    constants: what the graph's get_attr nodes name.
     trained: names of the parameters that have a gradient, in the order of the gradients.
     batch_dims: per batch input 0 or None.
     """
 
-    module: fx.GraphModule
-    fake_mode: FakeTensorMode
+    graph: fx.Graph
+    constants: Mapping[str, Tensor]
     parameters: tuple[str, ...]
     buffers: tuple[str, ...]
     batch_dims: tuple[int | None, ...]
@@ -52,6 +56,26 @@ def slice_micro_batch(tensor: Tensor, batch_size: int, micro_batches: int, index
         return tensor
     size = batch_size // micro_batches
     return tensor[index * size : (index + 1) * size]
+
+
+def loss_of(
+    module: nn.Module, loss: Callable[..., object] | None, keywords: Sequence[str], inputs: Sequence[Tensor], num_targets: int
+) -> Tensor:
+    """The scalar loss of one (micro-)batch: what the user's ordinary loop would differentiate.
+
+    Args:
+        keywords: names of the module's inputs; none: they are positional.
+        inputs: the module's inputs, then the targets of ``loss``.
+
+    Raises:
+        InvalidProgram: what comes out is no scalar floating tensor, nor (without ``loss``) an output object that holds one as ``.loss``.
+    """
+    split = len(inputs) - num_targets
+    output: object = module(**dict(zip(keywords, inputs, strict=False))) if keywords else module(*inputs[:split])
+    if loss is not None:
+        return _scalar_loss(loss(output, *inputs[split:]), has_loss=True)
+    held = getattr(output, "loss", None)
+    return _scalar_loss(held if isinstance(held, Tensor) and not isinstance(output, Tensor) else output, has_loss=False)
 
 
 def _scalar_loss(output: object, has_loss: bool) -> Tensor:
@@ -82,9 +106,11 @@ class _Step(nn.Module):
         parameters: Mapping[str, Tensor],
         stamper: Stamper,
         trained: list[str],
+        keywords: Sequence[str],
     ) -> None:
         super().__init__()
         self.module = module
+        self._keywords = tuple(keywords)
         self._loss, self._num_targets = (loss,), num_targets  # in a tuple: a loss that is a module must not become a submodule
         self._trainable = [name for name, p in parameters.items() if p.requires_grad]
         self._names, self._stamper, self._trained = tuple(parameters), stamper, trained
@@ -92,9 +118,8 @@ class _Step(nn.Module):
     def forward(self, parameter_values: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
         if not self._trainable:
             raise InvalidProgram("the module has no trainable parameter; set requires_grad on at least one")
-        (loss,), split = self._loss, len(inputs) - self._num_targets
-        output = self.module(*inputs[:split])
-        value = _scalar_loss(output if loss is None else loss(output, *inputs[split:]), loss is not None)
+        (loss,) = self._loss
+        value = loss_of(self.module, loss, self._keywords, inputs, self._num_targets)
         wanted = {name: p for name, p in zip(self._names, parameter_values, strict=True) if name in self._trainable}
         if not value.requires_grad:
             raise InvalidProgram(_UNREACHED)
@@ -118,56 +143,112 @@ def capture(
     num_targets: int,
     batch_size: int,
     micro_batches: int,
+    keywords: Sequence[str] = (),
 ) -> Capture:
     """Trace forward, loss and backward of one micro-batch.
 
     Args:
         batch: one global batch; only shapes and dtypes are used.
         loss: applied to the module's output and the last ``num_targets`` batch tensors; None when the module returns the loss.
+        keywords: names of the module's inputs, in the order of ``batch``; none: they are positional.
 
     Raises:
         InvalidProgram: the step cannot be traced; the message names the module that raised.
     """
+    examples = [slice_micro_batch(t, batch_size, micro_batches, 0) for t in batch]
+    batch_dims = tuple(0 if t.ndim and t.shape[0] == batch_size else None for t in batch)
+    try:
+        return _traced(_short_way, module, examples, loss, num_targets, batch_dims, keywords)
+    except RegistaError:
+        pass  # the long way goes on, or says better why not
+    return _traced(_long_way, module, examples, loss, num_targets, batch_dims, keywords)
+
+
+_Values = list[Tensor]
+_StepFunction = Callable[[_Values, _Values, _Values], tuple[_Values, ...]]
+_Inputs = tuple[list["_Input"], list["_Input"], list["_Input"]]  # parameters, buffers, batch
+_Way = Callable[[_StepFunction, Stamper, _Inputs], tuple[fx.Graph, Mapping[str, Tensor]]]
+
+
+class _Input(NamedTuple):
+    shape: torch.Size
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+def _traced(
+    way: _Way,
+    module: nn.Module,
+    batch: Sequence[Tensor],
+    loss: Callable[..., object] | None,
+    num_targets: int,
+    batch_dims: tuple[int | None, ...],
+    keywords: Sequence[str],
+) -> Capture:
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     trained: list[str] = []
     stamper = Stamper(module, [p.requires_grad for p in parameters.values()])
-    whole = _Step(module, loss, num_targets, parameters, stamper, trained)
+    whole = _Step(module, loss, num_targets, parameters, stamper, trained, keywords)
 
-    def step(parameter_values: list[Tensor], buffer_values: list[Tensor], inputs: list[Tensor]) -> tuple[list[Tensor], ...]:
+    def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values) -> tuple[_Values, ...]:
         state = dict(zip(parameters, parameter_values, strict=True)) | dict(zip(buffers, buffer_values, strict=True))
         swapped = {f"module.{name}": value for name, value in state.items()}
         results = functional_call(whole, swapped, (parameter_values, inputs), tie_weights=True)
         # functional_call writes reassigned buffers back; parameters and inputs come along to see that nobody changed them
         return results, [swapped[f"module.{name}"] for name in buffers], [swapped[f"module.{name}"] for name in parameters], inputs
 
-    def traced_step(*values: list[Tensor]) -> tuple[list[Tensor], ...]:
-        stamper.attach()
-        results: tuple[list[Tensor], ...] = dispatch_functionalize(step, FunctionalTensorMode())(*values)
-        return results
-
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    # shape and dtype alone: any source device, or none (meta), gives the same graph
+    arguments = (
+        [_Input(p.shape, p.dtype, p.requires_grad) for p in parameters.values()],
+        [_Input(b.shape, b.dtype, False) for b in buffers.values()],
+        [_Input(t.shape, t.dtype, False) for t in batch],
+    )
     try:
-        with _quiet(), untouched(module), mode, torch.enable_grad():
-            # fresh fakes from shape and dtype alone: any source device, or none (meta), gives the same graph
-            arguments = (
-                [torch.empty(p.shape, dtype=p.dtype).requires_grad_(p.requires_grad) for p in parameters.values()],
-                [torch.empty(b.shape, dtype=b.dtype) for b in buffers.values()],
-                [torch.empty(slice_micro_batch(t, batch_size, micro_batches, 0).shape, dtype=t.dtype) for t in batch],
-            )
-            with stamper, sdpa_kernel(SDPBackend.MATH), device_neutral():
-                traced = make_fx(traced_step, decomposition_table=decomposition_table())(*arguments)
+        with (
+            _quiet(),
+            untouched(module),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            torch.enable_grad(),
+            stamper,
+            sdpa_kernel(SDPBackend.MATH),
+            device_neutral(),
+            exporting(),
+        ):
+            graph, constants = way(step, stamper, arguments)
     except RegistaError:
         raise
     except Exception as error:
         raise _explained(error, stamper.module) from error
     return Capture(
-        module=traced,
-        fake_mode=mode,
+        graph=graph,
+        constants=constants,
         parameters=tuple(parameters),
         buffers=tuple(buffers),
-        batch_dims=tuple(0 if t.ndim and t.shape[0] == batch_size else None for t in batch),
+        batch_dims=batch_dims,
         trained=tuple(trained),
     )
+
+
+def _short_way(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
+    recorder = Recorder(decomposition_table(), stamper.stamp)
+    parameters, buffers, inputs = ([recorder.placeholder(*given) for given in group] for group in arguments)
+    stamper.begin(recorder.graph)
+    with as_in_make_fx(), recorder:
+        results = step(list(parameters), list(buffers), list(inputs))
+    recorder.output([tensor for group in results for tensor in group])
+    return recorder.graph, recorder.constants
+
+
+def _long_way(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
+    def functional_step(*values: _Values) -> tuple[_Values, ...]:
+        stamper.attach()
+        results: tuple[_Values, ...] = dispatch_functionalize(step, FunctionalTensorMode())(*values)
+        return results
+
+    fakes = ([torch.empty(shape, dtype=dtype).requires_grad_(grad) for shape, dtype, grad in group] for group in arguments)
+    traced = make_fx(functional_step, decomposition_table=decomposition_table())(*fakes)
+    names = [str(node.target) for node in traced.graph.nodes if node.op == "get_attr"]
+    return traced.graph, {name: getattr(traced, name) for name in names}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["device_neutral", "untouched"]
+__all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched"]
 
 
 @contextmanager
@@ -59,3 +59,30 @@ def device_neutral() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """torch.compiler.is_exporting() says yes, as under torch.export: a module that asks (masks of Hugging Face do) lets no value decide."""
+    before = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = before
+
+
+@contextmanager
+def as_in_make_fx() -> Iterator[None]:
+    """The process-wide switches that modules ask for, set as make_fx sets them."""
+    tracing = torch.fx._symbolic_trace._is_fx_tracing_flag
+    cached, fast = torch.is_autocast_cache_enabled(), torch.backends.mha.get_fastpath_enabled()
+    torch.fx._symbolic_trace._is_fx_tracing_flag = True
+    torch.set_autocast_cache_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.fx._symbolic_trace._is_fx_tracing_flag = tracing
+        torch.set_autocast_cache_enabled(cached)
+        torch.backends.mha.set_fastpath_enabled(fast)

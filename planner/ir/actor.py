@@ -83,7 +83,7 @@ class OutPort:
         return self.produced % self.quota
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Actor:
     """One task on one rank; ``total_acts`` bounds the run (steps x acts per step)."""
 

@@ -1,4 +1,15 @@
-"""A cluster: equal devices in nodes, and the links between them.  Files are TOML with the unit in every key.
+"""A cluster: equal devices in nodes, nodes in racks, and the links between them.  Files are TOML with the unit in every key.
+
+    device --node link--> node --nic link--> rack --rack link--> rest of the cluster
+
+What a bandwidth belongs to (one direction; both directions work at once):
+
+    links.node   one device: its own port to the other devices of its node
+    links.nic    one node: all its network ports together, shared by the devices that send out of the node at the same time
+    links.rack   one rack: its uplink, shared by the nodes that send out of the rack at the same time (left out: racks do not matter)
+
+So a single ring through a node has the whole nic, eight rings have an eighth each (planner.cost.mesh_links).  A latency is that of a
+collective, or of a message, whose outermost link it is.
 
 schema = 1
 name = "local-2"
@@ -9,9 +20,12 @@ memory_GB = 8.0
 compute_GFLOPs = 90.0
 memory_bandwidth_GBps = 10.0
 act_overhead_us = 30.0
+[device.rates]              # optional: dtypes that the device computes at another rate than compute_GFLOPs
+bfloat16_GFLOPs = 180.0
 [topology]
 nodes = 1
 devices_per_node = 2
+nodes_per_rack = 4          # optional, together with [links.rack]
 [links.node]
 latency_us = 200.0
 bandwidth_GBps = 1.2
@@ -26,10 +40,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.ir.errors import InvalidCluster, InvalidFile
+from planner.ir.tensor import DType
 from planner.ir.text import save_text
 from planner.ir.units import GB, US
 
-__all__ = ["Cluster", "DeviceSpec", "LinkSpec", "load_cluster", "save_cluster"]
+__all__ = ["Cluster", "DeviceSpec", "LinkSpec", "Rate", "load_cluster", "save_cluster"]
 
 SCHEMA = 1
 
@@ -39,14 +54,30 @@ _MOST_DEVICES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How fast a device computes on operands of one dtype."""
+
+    dtype: DType
+    flop_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """One device.  Rates are sustained ones, not the data sheet's peaks; act_overhead_s is paid once per act."""
+    """One device.  Rates are sustained ones, not the data sheet's peaks; act_overhead_s is paid once per act.
+
+    rates: dtypes that have a rate of their own (half precision on matrix units); every other dtype is computed at rate_flop_per_s.
+    """
 
     kind: str
     memory_bytes: int
     rate_flop_per_s: float
     memory_bandwidth_bytes_per_s: float
     act_overhead_s: float = 0.0
+    rates: tuple[Rate, ...] = ()
+
+    def rate_for(self, dtype: DType | None) -> float:
+        """flop/s on operands of ``dtype`` (None: no dtype in particular)."""
+        return next((rate.flop_per_s for rate in self.rates if rate.dtype is dtype), self.rate_flop_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +93,9 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """num_nodes x devices_per_node devices; ``node`` links devices of a node, ``nic`` devices of different nodes.
+    """num_nodes x devices_per_node devices; ``node`` links devices of a node, ``nic`` nodes, ``rack`` racks of nodes_per_rack nodes.
+
+    What each bandwidth belongs to is said above.  The last rack may hold fewer nodes than the others.
 
     Raises:
         InvalidCluster: a count, rate or latency that no machine can have.
@@ -75,9 +108,14 @@ class Cluster:
     device: DeviceSpec
     node: LinkSpec
     nic: LinkSpec | None = None
+    nodes_per_rack: int | None = None
+    rack: LinkSpec | None = None
 
     def __post_init__(self) -> None:
-        for label, count in (("topology.nodes", self.num_nodes), ("topology.devices_per_node", self.devices_per_node)):
+        counts = {"topology.nodes": self.num_nodes, "topology.devices_per_node": self.devices_per_node}
+        if self.nodes_per_rack is not None:
+            counts["topology.nodes_per_rack"] = self.nodes_per_rack
+        for label, count in counts.items():
             if count < 1:
                 raise InvalidCluster(f"cluster {self.name}: {label} = {count}; a cluster needs at least 1")
         if self.num_devices > _MOST_DEVICES:
@@ -90,9 +128,15 @@ class Cluster:
             "links.node.bandwidth_GBps": self.node.bandwidth_bytes_per_s / GB,
         }
         latencies = {"device.act_overhead_us": self.device.act_overhead_s / US, "links.node.latency_us": self.node.latency_s / US}
-        if self.nic is not None:
-            positive["links.nic.bandwidth_GBps"] = self.nic.bandwidth_bytes_per_s / GB
-            latencies["links.nic.latency_us"] = self.nic.latency_s / US
+        for name, link in (("nic", self.nic), ("rack", self.rack)):
+            if link is not None:
+                positive[f"links.{name}.bandwidth_GBps"] = link.bandwidth_bytes_per_s / GB
+                latencies[f"links.{name}.latency_us"] = link.latency_s / US
+        for own in self.device.rates:
+            label = f"device.rates.{own.dtype.value}_GFLOPs"
+            if label in positive:
+                raise InvalidCluster(f"cluster {self.name}: {label} stands twice; a dtype has one rate")
+            positive[label] = own.flop_per_s / GB
         for label, rate in positive.items():
             if not _SMALLEST <= rate <= _LARGEST:
                 raise InvalidCluster(
@@ -104,6 +148,11 @@ class Cluster:
                 raise InvalidCluster(f"cluster {self.name}: {label} = {latency:g}; latencies must be finite and >= 0")
         if self.num_nodes > 1 and self.nic is None:
             raise InvalidCluster(f"cluster {self.name}: {self.num_nodes} nodes but no [links.nic]; say how the nodes are connected")
+        if (self.nodes_per_rack is None) != (self.rack is None):
+            given, missing = (
+                ("topology.nodes_per_rack", "[links.rack]") if self.rack is None else ("[links.rack]", "topology.nodes_per_rack")
+            )
+            raise InvalidCluster(f"cluster {self.name}: {given} is given but no {missing}; racks need both, or leave both out")
 
     @property
     def num_devices(self) -> int:
@@ -112,8 +161,14 @@ class Cluster:
     def node_of(self, rank: int) -> int:
         return rank // self.devices_per_node
 
+    def rack_of(self, rank: int) -> int:
+        """0 for every rank where racks do not matter."""
+        return self.node_of(rank) // self.nodes_per_rack if self.nodes_per_rack is not None else 0
+
     def link_between(self, ranks: tuple[int, ...]) -> LinkSpec:
-        """The slowest link that traffic among these ranks must cross."""
+        """The outermost link that traffic among these ranks must cross, with nobody else on it."""
+        if self.rack is not None and len({self.rack_of(rank) for rank in ranks}) > 1:
+            return self.rack
         crosses = len({self.node_of(rank) for rank in ranks}) > 1
         return self.nic if crosses and self.nic is not None else self.node
 
@@ -142,6 +197,17 @@ def _section(table: Mapping[str, object], name: str, where: str, known: set[str]
     if unknown:
         raise InvalidCluster(f"{where}: [{inside}{name}] has unknown keys {unknown}; known are {sorted(known)}")
     return section
+
+
+def _rates(device: Mapping[str, object], where: str) -> tuple[Rate, ...]:
+    """[device.rates], in the order of DType."""
+    if "rates" not in device:
+        return ()
+    keys = {f"{dtype.value}_GFLOPs": dtype for dtype in DType}
+    section = _section(device, "rates", where, set(keys), inside="device.")
+    return tuple(
+        Rate(dtype=dtype, flop_per_s=_number(section, "device.rates", key, where) * GB) for key, dtype in keys.items() if key in section
+    )
 
 
 def _link(links: Mapping[str, object], name: str, where: str) -> LinkSpec:
@@ -174,10 +240,10 @@ def load_cluster(path: str | Path) -> Cluster:
     unknown = sorted(set(data) - known)
     if unknown:
         raise InvalidCluster(f"{where}: unknown keys {unknown}; known are {sorted(known)}")
-    device_keys = {"kind", "memory_GB", "compute_GFLOPs", "memory_bandwidth_GBps", "act_overhead_us"}
+    device_keys = {"kind", "memory_GB", "compute_GFLOPs", "memory_bandwidth_GBps", "act_overhead_us", "rates"}
     device = _section(data, "device", where, device_keys)
-    topology = _section(data, "topology", where, {"nodes", "devices_per_node"})
-    links = _section(data, "links", where, {"node", "nic"})
+    topology = _section(data, "topology", where, {"nodes", "devices_per_node", "nodes_per_rack"})
+    links = _section(data, "links", where, {"node", "nic", "rack"})
     return Cluster(
         name=str(data.get("name", source.stem)),
         source=str(data.get("source", "")),
@@ -189,9 +255,12 @@ def load_cluster(path: str | Path) -> Cluster:
             rate_flop_per_s=_number(device, "device", "compute_GFLOPs", where) * GB,
             memory_bandwidth_bytes_per_s=_number(device, "device", "memory_bandwidth_GBps", where) * GB,
             act_overhead_s=_number(device, "device", "act_overhead_us", where, 0.0) * US,
+            rates=_rates(device, where),
         ),
         node=_link(links, "node", where),
         nic=_link(links, "nic", where) if "nic" in links else None,
+        nodes_per_rack=_count(topology, "topology", "nodes_per_rack", where) if "nodes_per_rack" in topology else None,
+        rack=_link(links, "rack", where) if "rack" in links else None,
     )
 
 
@@ -209,12 +278,13 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
         f"compute_GFLOPs = {device.rate_flop_per_s / GB!r}",
         f"memory_bandwidth_GBps = {device.memory_bandwidth_bytes_per_s / GB!r}",
         f"act_overhead_us = {device.act_overhead_s / US!r}",
-        "",
-        "[topology]",
-        f"nodes = {cluster.num_nodes}",
-        f"devices_per_node = {cluster.devices_per_node}",
     ]
-    for name, link in (("node", cluster.node), ("nic", cluster.nic)):
+    if device.rates:
+        lines += ["", "[device.rates]", *(f"{rate.dtype.value}_GFLOPs = {rate.flop_per_s / GB!r}" for rate in device.rates)]
+    lines += ["", "[topology]", f"nodes = {cluster.num_nodes}", f"devices_per_node = {cluster.devices_per_node}"]
+    if cluster.nodes_per_rack is not None:
+        lines.append(f"nodes_per_rack = {cluster.nodes_per_rack}")
+    for name, link in (("node", cluster.node), ("nic", cluster.nic), ("rack", cluster.rack)):
         if link is not None:
             lines += [
                 "",

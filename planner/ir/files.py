@@ -8,10 +8,10 @@ from planner.ir.text import canonical, decode, encode, load_json, save_text
 from planner.ir.trace import Trace, check_trace
 from planner.ir.verify import verify
 
-__all__ = ["load_plan", "load_trace", "save_plan", "save_trace"]
+__all__ = ["PLAN_VERSION", "load_plan", "load_trace", "save_plan", "save_trace"]
 
-PLAN_VERSION = 1
-TRACE_VERSION = 1
+PLAN_VERSION = 2
+TRACE_VERSION = 2
 
 
 def save_plan(plan: Plan, path: str) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 
 from planner.ir.errors import InvalidProgram
 from planner.ir.tensor import DType, TensorType
@@ -85,7 +86,7 @@ def substitute(arg: Arg, names: Mapping[str, str]) -> Arg:
     return arg
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: ``inputs`` is worked out once and kept
 class Op:
     """One operator.  ``target`` is an aten overload (``aten.mm.default``) or one of ours (``regista.adamw``).
 
@@ -102,13 +103,23 @@ class Op:
     module: str = ""
     forward_of: str | None = None
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Tensor operands in the order they stand in args, then kwargs (with repeats)."""
-        return tuple(r for a in self.args for r in refs_in(a)) + tuple(r for _, a in self.kwargs for r in refs_in(a))
+        found: list[str] = []
+        for arg in self.args:
+            if isinstance(arg, Ref):
+                found.append(arg.value)
+            elif isinstance(arg, tuple):
+                found.extend(refs_in(arg))
+        for _, arg in self.kwargs:
+            found.extend(refs_in(arg))
+        return tuple(found)
 
     def renamed(self, names: Mapping[str, str]) -> Op:
         """The op reading other values; its outputs keep their names."""
+        if not any(value in names for value in self.inputs):
+            return self
         return replace(
             self,
             args=tuple(substitute(a, names) for a in self.args),
@@ -134,7 +145,7 @@ class GraphInput:
     batch_dim: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the inputs by value are kept
 class LogicalGraph:
     """Ops in topological (trace) order.
 
@@ -156,7 +167,11 @@ class LogicalGraph:
         return {out: op for op in self.ops for out in op.outputs if out is not None}
 
     def input_of(self, value: str) -> GraphInput | None:
-        return next((i for i in self.inputs if i.value == value), None)
+        return self._input_by_value.get(value)
+
+    @cached_property
+    def _input_by_value(self) -> Mapping[str, GraphInput]:
+        return {i.value: i for i in reversed(self.inputs)}
 
     def consumers(self) -> dict[str, list[Op]]:
         """Value id -> ops that read it, each op once."""
@@ -177,7 +192,9 @@ class LogicalGraph:
             for value in op.inputs:
                 if value not in known:
                     raise InvalidProgram(f"{op.where()} reads {value}, which nothing before it produces")
-            for made in filter(None, op.outputs):
+            for made in op.outputs:
+                if made is None:
+                    continue
                 if made in known:
                     raise InvalidProgram(f"{op.where()} produces {made} a second time; values are assigned once")
                 known.add(made)

@@ -41,22 +41,58 @@ def play(plan: Plan, steps: int = 1, duration_s: Callable[[Task], float] = lambd
     running: list[tuple[float, int, str, ActorId]] = []
     log: list[Firing] = []
     now, number = 0.0, 0
+    # Once ready, an actor stays ready: each gate has a queue of those, most urgent first.
+    place = {actor_id: number for number, actor_id in enumerate(actors)}
+    ready: dict[tuple[str, int], list[tuple[tuple[int, int, int, int], Actor]]] = {key: [] for key in gates}
+    queued: set[ActorId] = set()
+
+    def note(actor: Actor) -> None:
+        if actor.id not in queued and actor.can_fire():
+            queued.add(actor.id)
+            heapq.heappush(ready[actor.task.stream, actor.rank], (actor.priority(place[actor.id]), actor))
+
+    def next_of(key: tuple[str, int]) -> Actor | None:
+        """As StreamGate.choose, from the queue."""
+        gate, queue = gates[key], ready[key]
+        if gate.running is not None or not queue:
+            return None
+        if not gate.order:
+            return heapq.heappop(queue)[1]
+        turn = gate.order[gate.position % len(gate.order)]
+        found = next((entry for entry in queue if entry[1].task.id == turn), None)
+        if found is None:
+            return None
+        queue.remove(found)
+        return found[1]
+
+    for actor in actors.values():
+        note(actor)
+    first = {key: number for number, key in enumerate(gates)}
+    stirred = dict.fromkeys(gates)
     while True:
-        for (stream, _), gate in gates.items():
-            if (actor := gate.choose()) is not None:
-                act = gate.start(actor)
-                end_s = now + duration_s(actor.task)
-                log.append(Firing(actor.task.id, act, now, end_s))
-                heapq.heappush(running, (end_s, number, stream, actor.id))
+        for stream, rank in sorted(stirred, key=first.__getitem__):
+            if (chosen := next_of((stream, rank))) is not None:
+                queued.discard(chosen.id)
+                act = gates[stream, rank].start(chosen)
+                end_s = now + duration_s(chosen.task)
+                log.append(Firing(chosen.task.id, act, now, end_s))
+                heapq.heappush(running, (end_s, number, stream, chosen.id))
                 number += 1
         if not running:
             break
         now = running[0][0]
+        stirred = {}
         while running and running[0][0] == now:
             _, _, stream, actor_id = heapq.heappop(running)
             gates[stream, -1].finish()
+            touched = dict.fromkeys((actor_id,))
             for message in actors[actor_id].end():
                 actors[message.receiver].receive(message)
+                touched[message.receiver] = None
+            stirred[stream, -1] = None
+            for actor in (actors[t] for t in touched):
+                stirred[actor.task.stream, -1] = None
+                note(actor)
     if any(not actor.done for actor in actors.values()):
         raise DeadLock(explain_wait(plan, actors, gates))
     return tuple(log)

@@ -28,6 +28,7 @@ __all__ = [
     "Access",
     "BatchInput",
     "Boxing",
+    "DTypeFlop",
     "Fragment",
     "PlacedTensor",
     "Placement",
@@ -143,13 +144,26 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DTypeFlop:
+    """flop that are computed in one dtype."""
+
+    dtype: DType
+    flop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """A contiguous piece of one rank's graph, with literals already local, and its price in work."""
+    """A contiguous piece of one rank's graph, with literals already local, and its price in work.
+
+    flop: all of it.   flop_by_dtype: how much of that is computed in which floating dtype (a device may have a rate for each); the rest is
+    work on integers, or in a dtype that nobody told.
+    """
 
     ops: tuple[Op, ...]
     flop: int
     traffic_bytes: int
     workspace_bytes: int
+    flop_by_dtype: tuple[DTypeFlop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

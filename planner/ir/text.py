@@ -7,6 +7,7 @@ content id.  Decoding validates every field and says where a file breaks the sch
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -30,12 +31,29 @@ __all__ = ["canonical", "check_target", "content_id", "decode", "encode", "load_
 MAX_DEPTH = 64
 """Levels of nesting that a file may have.  Ours have about 10; a thousand would end in Python's recursion limit instead of a message."""
 
+_PLAIN = frozenset({type(None), bool, int, str})
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
 
 
 def encode(value: object) -> Json:
     """A frozen value as plain JSON data.  Members of a union of dataclasses carry their class name under ``is``."""
+    # Records, tuples and plain data are what large values are made of, so they do not go through the match.
+    kind = type(value)
+    if kind in _PLAIN:
+        return value  # type: ignore[return-value]
+    if kind is tuple:
+        return [item if type(item) in _PLAIN else encode(item) for item in value]  # type: ignore[attr-defined]
+    if (fields := _record_fields(kind)) is not None:  # type: ignore[arg-type]
+        data: dict[str, Json] = {"is": kind.__name__}
+        for name, is_float in fields:
+            found = getattr(value, name)
+            # An int in a float field is the same value, so it must have the same text.
+            data[name] = (
+                found if type(found) in _PLAIN and not is_float else encode(float(found) if is_float and type(found) is int else found)
+            )
+        return data
     match value:
         case None | bool() | int() | str():
             return value
@@ -53,13 +71,7 @@ def encode(value: object) -> Json:
             return [encode(item) for item in value]
         case Mapping():
             return {str(key): encode(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hints = _hints(type(value))
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        # An int in a float field is the same value, so it must have the same text.
-        exact = {name: float(found) if hints[name] is float and type(found) is int else found for name, found in fields.items()}
-        return {"is": type(value).__name__} | {name: encode(found) for name, found in exact.items()}
-    raise TypeError(f"{type(value).__name__} has no text form")
+    raise TypeError(f"{kind.__name__} has no text form")
 
 
 def canonical(value: object) -> str:
@@ -117,6 +129,15 @@ def _decode_dataclass(kind: type, data: object, where: str) -> object:
         return kind(**fields)
     except RegistaError as error:
         raise InvalidFile(f"{where or 'file'}: {error}") from error
+
+
+@functools.cache
+def _record_fields(kind: type) -> tuple[tuple[str, bool], ...] | None:
+    """The names of a dataclass' fields, and whether they are floats; None for what has a text of its own."""
+    if not dataclasses.is_dataclass(kind) or issubclass(kind, int | str | float | Enum | NdSbp | Ref | Dt | tuple | list | Mapping):
+        return None
+    hints = _hints(kind)
+    return tuple((f.name, hints[f.name] is float) for f in dataclasses.fields(kind))
 
 
 _HINTS: dict[type, dict[str, object]] = {}

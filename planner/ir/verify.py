@@ -186,6 +186,12 @@ def _verify_fragment(task: Task, body: Fragment) -> None:
         raise InvalidPlan(
             f"task {task.id}: {body.flop} flop, {body.traffic_bytes} B of traffic, {body.workspace_bytes} B of workspace; none is negative"
         )
+    parts = [part.flop for part in body.flop_by_dtype]
+    if sum(parts) > body.flop or min(parts, default=0) < 0 or len({part.dtype for part in body.flop_by_dtype}) < len(parts):
+        shown = ", ".join(f"{part.flop} in {part.dtype.value}" for part in body.flop_by_dtype)
+        raise InvalidPlan(
+            f"task {task.id}: {body.flop} flop, of them {shown}; parts are >= 0, stand once per dtype and are no more than the whole"
+        )
     known = {access.name for access in task.reads}
     for op in body.ops:
         # They become parameters of generated code.
@@ -241,16 +247,20 @@ def _is_collective(plan: Plan, task: Task) -> bool:
 def device_bytes(plan: Plan) -> dict[int, int]:
     """Planned peak bytes per rank: all blocks of all Regsts on it plus the largest workspace of each of its streams."""
     total = dict.fromkeys(range(plan.num_ranks), 0)
+    placed: dict[str, int] = {}
     for regst in plan.regsts:
-        for rank in plan.placement[regst.placement].ranks:
-            total[rank] += regst.quota * plan.block_bytes(regst)
-    largest: dict[tuple[int, str], int] = {}
+        placed[regst.placement] = placed.get(regst.placement, 0) + regst.quota * plan.block_bytes(regst)
+    for placement, size_bytes in placed.items():
+        for rank in plan.placement[placement].ranks:
+            total[rank] += size_bytes
+    largest: dict[tuple[str, str], int] = {}
     for task in plan.tasks:
         if isinstance(task.body, Fragment):
-            for rank in plan.ranks_of(task):
-                largest[rank, task.stream] = max(largest.get((rank, task.stream), 0), task.body.workspace_bytes)
-    for (rank, _), workspace_bytes in largest.items():
-        total[rank] += workspace_bytes
+            key = (task.placement, task.stream)
+            largest[key] = max(largest.get(key, 0), task.body.workspace_bytes)
+    for (placement, _), workspace_bytes in largest.items():
+        for rank in plan.placement[placement].ranks:
+            total[rank] += workspace_bytes
     return total
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from planner.ir.graph import LogicalGraph, Op, Ref, Role
 from planner.ir.tensor import TensorType
@@ -20,7 +21,7 @@ __all__ = ["Staged", "prepare", "region_of"]
 Region = tuple[int, Role]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the homes are kept
 class Staged:
     """A graph whose ops know their stage."""
 
@@ -30,11 +31,18 @@ class Staged:
 
     def home(self, value: str) -> int:
         """The stage on which a state input lives: that of the op that updates it, else of its first reader."""
-        new = self.graph.updates.get(value)
+        return self._homes.get(value, 0)
+
+    @cached_property
+    def _homes(self) -> Mapping[str, int]:
+        reader: dict[str, int] = {}
+        maker: dict[str, int] = {}
         for op in self.graph.ops:
-            if (new is not None and new in op.outputs) or (new is None and value in op.inputs):
-                return self.stage[op.id]
-        return 0
+            stage = self.stage[op.id]
+            for value in op.inputs:
+                reader.setdefault(value, stage)
+            maker.update((value, stage) for value in op.outputs if value is not None)
+        return reader | {old: maker.get(new, 0) for old, new in self.graph.updates.items()}
 
 
 def region_of(op: Op, stage: Mapping[str, int], producers: Mapping[str, Op]) -> Region:
@@ -109,10 +117,11 @@ def _clone_cheap(graph: LogicalGraph, stage: dict[str, int]) -> tuple[LogicalGra
                 wanted.setdefault(value, {})[region] = None
     out.reverse()
     cloned = {value: None for op in out for value in op.outputs if value}
+    aliased = {alias.rpartition("~")[0] for alias in cloned}
     renamed = []
     for op in out:
         region = _region_from_id(op, regions, stage)
-        names = {value: alias for value in op.inputs if (alias := _alias(value, region)) in cloned}
+        names = {value: alias for value in op.inputs if value in aliased and (alias := _alias(value, region)) in cloned}
         renamed.append(op.renamed(names))
     used = {v for op in renamed for v in (*op.inputs, *op.outputs) if v} | {i.value for i in graph.inputs}
     trimmed = replace(graph, ops=tuple(renamed), values={v: t for v, t in values.items() if v in used})
