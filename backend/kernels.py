@@ -1,7 +1,8 @@
 """Kernels: what an op of the graph runs on one part.
 
 ``aten.mm.default`` is ``torch.ops.aten.mm.default``; ``regista.accumulate`` is the identity (adding up m micro-batches is the
-runtime's work); ``regista.sgd`` and ``regista.adamw`` are the custom ops of ``planner.frontend.optim``.
+runtime's work); ``regista.sgd`` and ``regista.adamw`` are the custom ops of ``planner.frontend.optim``; ``regista.embedding`` and its like are
+the functions of ``planner.frontend.lookup``, called without torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def kernel(target: str) -> Callable[..., object]:
         return _overload(f"{target}.default")
     if target.startswith("aten."):
         return _overload(target)
+    from planner.frontend.lookup import KERNELS  # late, for the same reason
+
+    if target in KERNELS:
+        return KERNELS[target]
     raise UnknownOp(f"{target} has no kernel; give it one in backend/kernels.py")
 
 

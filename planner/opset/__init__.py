@@ -15,7 +15,7 @@ from planner.ir.sbp import NdSbp, Sbp
 from planner.ir.tensor import TensorType
 from planner.opset import conv, creation, elementwise, index, linalg, norm, optimizer, reduce, view
 from planner.opset.rule import FactorRule, Signature, derive
-from planner.opset.spec import Kind, OpSpec, join_tables
+from planner.opset.spec import Kind, OpSpec, integer, join_tables
 
 __all__ = [
     "FactorRule",
@@ -115,7 +115,11 @@ def localize(op: Op, signature: Signature, types: Mapping[str, TensorType], part
             assert name is not None, "a rule takes sizes only from an output that is read"
             whole, sbp = types[name], signature.outputs[size.result]
         shape = _local(whole, sbp, parts, op).shape
-        op = _with_argument(op, size.arg, size.name, shape if size.dims is None else tuple(shape[d] for d in size.dims))
+        dims = tuple(range(len(shape))) if size.dims is None else size.dims
+        value: Arg = tuple(shape[d] for d in dims)
+        if size.shrinks:
+            value = integer(op, size.arg, size.name, 1) * shape[dims[0]] // whole.shape[dims[0]]
+        op = _with_argument(op, size.arg, size.name, value)
     return op
 
 

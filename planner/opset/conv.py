@@ -1,54 +1,92 @@
-"""Convolution, pooling and resizing: batch and channels are factors, spatial dims are whole (their cut would need halos).
+"""Convolution, pooling, padding and resizing: batch and channels are factors, spatial dims are whole (their cut would need halos).
 
 Factors (x, k: spatial):
 
-    convolution  (n i x)(o i k)(o) -> n o x     n, o split;  i contracted -> P, but not with a bias, which every part would add
+    convolution  (n i x)(o i k)(o) -> n o x     n, o split;  i contracted -> P, and so must be a bias, which every part adds
     backward     (n o x)(n i x)(o i k) -> dx n i x,  dw o i k,  db o        batch split: dx S(0), dw P, db P
+    in groups    (n g x)(g . k)(g) -> n g x     g split: whole groups per part; the literal number of groups shrinks with the weight
+    pool, pad    n c x -> n c y                 max pool's indices are places in their own plane, so they split as the values do
+    unfold       n c x -> n c l                 the channels stand first in the folded dim (c k)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 
 from planner.ir.graph import Op, Ref
 from planner.opset.rule import FactorRule, Factors, Size, Types
-from planner.opset.spec import OpSpec, argument, integer, is_ref, labels, result_shape, shape_of
+from planner.opset.spec import OpSpec, argument, integer, is_ref, labels, no_flop, result_shape, shape_of
 
 __all__ = ["TABLE"]
 
 
-def _factors(spatial: int, op: Op, groups_at: int, transposed_at: int) -> tuple[Factors, Factors, Factors, frozenset[str]]:
-    """Factors of input, weight and output, and those that are whole: the spatial ones, and the channels of a grouped convolution."""
-    x, k, y = labels(spatial, "x"), labels(spatial, "k"), labels(spatial, "y")
-    whole = frozenset((*x, *k, *y))
-    weight: Factors = ("i", "o", *k) if integer(op, transposed_at, "transposed", 0) else ("o", "i", *k)
-    if integer(op, groups_at, "groups", 1) == 1:
-        return ("n", "i", *x), weight, ("n", "o", *y), whole
-    channels = ("cw0", "cw1")
-    return ("n", "ci", *x), (*channels, *k), ("n", "co", *y), whole | {"ci", "co", *channels}
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Convolution:
+    """Factors of input, weight and output, of which the spatial ones are whole; the groups, and the literal that says how many."""
+
+    x: Factors
+    weight: Factors
+    y: Factors
+    whole: frozenset[str]
+    counts: dict[str, int]
+    sizes: tuple[Size, ...]
+
+
+def _factors(x: Shape, weight: Shape, y: Shape, *, transposed: bool, groups_at: int, weight_at: int) -> _Convolution:
+    """From the shapes; the literal number of groups is that of the whole, and is not read.
+
+    Grouped channels stand group by group in all three tensors, so a cut between groups is a cut of each tensor's channels.
+    """
+    inner, kernel, outer = labels(len(x) - 2, "x"), labels(len(x) - 2, "k"), labels(len(x) - 2, "y")
+    whole = frozenset((*inner, *kernel, *outer))
+    groups = (y if transposed else x)[1] // max(weight[1], 1)
+    if groups == 1:
+        channels = ("i", "o") if transposed else ("o", "i")
+        return _Convolution(x=("n", "i", *inner), weight=(*channels, *kernel), y=("n", "o", *outer), whole=whole, counts={}, sizes=())
+    return _Convolution(
+        x=("n", "g", *inner),
+        weight=("g", "", *kernel),
+        y=("n", "g", *outer),
+        whole=whole,
+        counts={"g": groups},
+        sizes=(Size(arg=groups_at, name="groups", operand=weight_at, dims=(0,), shrinks=True),),
+    )
 
 
 def _convolution(op: Op, types: Types) -> FactorRule:
     """x, weight, bias?, stride, padding, dilation, transposed, output_padding, groups."""
-    x, weight, y, whole = _factors(len(shape_of(op, types, 0)) - 2, op, 8, 6)
-    if not is_ref(op, 2, "bias"):
-        return FactorRule(operands=(x, weight), results=(y,), whole=whole, linear=(frozenset({0}), frozenset({1})))
-    joint = (frozenset({1, 2}),)
-    return FactorRule(operands=(x, weight, (y[1],)), results=(y,), whole=whole, reduce={"i": None}, linear=joint)
+    x, weight, y = shape_of(op, types, 0), shape_of(op, types, 1), result_shape(op, types)
+    c = _factors(x, weight, y, transposed=bool(integer(op, 6, "transposed", 0)), groups_at=8, weight_at=1)
+    with_bias = is_ref(op, 2, "bias")
+    return FactorRule(
+        operands=(c.x, c.weight, (c.y[1],)) if with_bias else (c.x, c.weight),
+        results=(c.y,),
+        whole=c.whole,
+        addends=frozenset({2}) if with_bias else frozenset(),
+        linear=(frozenset({0, 2}), frozenset({1, 2})) if with_bias else (frozenset({0}), frozenset({1})),
+        sizes=c.sizes,
+        counts=c.counts,
+    )
 
 
 def _convolution_backward(op: Op, types: Types) -> FactorRule:
     """grad, x, weight, bias_sizes?, stride, padding, dilation, transposed, output_padding, groups, output_mask."""
-    x, weight, y, whole = _factors(len(shape_of(op, types, 1)) - 2, op, 9, 7)
-    sizes = (Size(arg=3, name="bias_sizes", operand=0, dims=(1,)),) if argument(op, 3, "bias_sizes") is not None else ()
+    y, x, weight = (shape_of(op, types, k) for k in range(3))
+    c = _factors(x, weight, y, transposed=bool(integer(op, 7, "transposed", 0)), groups_at=9, weight_at=2)
+    bias = (Size(arg=3, name="bias_sizes", operand=0, dims=(1,)),) if argument(op, 3, "bias_sizes") is not None else ()
     return FactorRule(
-        operands=(y, x, weight),
-        results=(x, weight, (y[1],)),
-        whole=whole,
+        operands=(c.y, c.x, c.weight),
+        results=(c.x, c.weight, (c.y[1],)),
+        whole=c.whole,
         linear=(frozenset({0}), frozenset({1}), frozenset({2})),
         depends=(frozenset({0, 2}), frozenset({0, 1}), frozenset({0})),
-        sizes=sizes,
+        sizes=(*c.sizes, *bias),
+        counts=c.counts,
     )
 
 
@@ -97,6 +135,33 @@ def _resize(spatial: int, *, back: bool) -> Callable[[Op, Types], FactorRule]:
     return rule
 
 
+def _plane(spatial: int, *, back: bool) -> Callable[[Op, Types], FactorRule]:
+    """Padding by what is there looks at one plane at a time and is linear; backward takes (grad, x, pad) and reads only x's shape."""
+
+    def rule(op: Op, types: Types) -> FactorRule:
+        lead = labels(len(shape_of(op, types, 0)) - spatial)
+        names = (*lead, *labels(spatial, "x"))
+        unread = _SELF if back else frozenset[int]()
+        return FactorRule(
+            operands=(names,) * len(op.inputs),
+            results=(names,),
+            whole=frozenset(names[len(lead) :]),
+            linear=(frozenset({0}),),
+            unread=unread,
+        )
+
+    return rule
+
+
+def _unfold(op: Op, types: Types) -> FactorRule:
+    """x [n, c, h, w] -> [n, c k, l], and back."""
+    image, columns = ("n", "c", "x0", "x1"), ("n", "c", "l")
+    whole, linear = frozenset({"x0", "x1", "l"}), (frozenset({0}),)
+    if len(shape_of(op, types, 0)) == 4:
+        return FactorRule(operands=(image,), results=(columns,), whole=whole, linear=linear)
+    return FactorRule(operands=(columns,), results=(image,), whole=whole, linear=linear)
+
+
 def _window_flop(op: Op, types: Types) -> int:
     """Window size times the number of windows."""
     kernel = next((a for a in op.args if isinstance(a, tuple) and not any(isinstance(i, Ref) for i in a)), ())
@@ -105,6 +170,17 @@ def _window_flop(op: Op, types: Types) -> int:
 
 
 _SELF = frozenset({1})
+
+
+def _resizing(spatial: int, *names: str) -> dict[str, OpSpec]:
+    rows = {f"aten.{name}.default": OpSpec(rule=_resize(spatial, back=False)) for name in names}
+    return rows | {f"aten.{name}_backward.default": OpSpec(rule=_resize(spatial, back=True)) for name in names}
+
+
+def _padding(spatial: int, *names: str) -> dict[str, OpSpec]:
+    rows = {f"aten.{name}.default": OpSpec(rule=_plane(spatial, back=False), flop=no_flop) for name in names}
+    return rows | {f"aten.{name}_backward.default": OpSpec(rule=_plane(spatial, back=True)) for name in names}
+
 
 TABLE: dict[str, OpSpec] = {
     "aten.convolution.default": OpSpec(rule=_convolution, flop=_convolution_flop),
@@ -115,10 +191,20 @@ TABLE: dict[str, OpSpec] = {
     "aten.avg_pool2d_backward.default": OpSpec(rule=_pool(2, linear=True, unread=_SELF)),
     "aten._adaptive_avg_pool2d.default": OpSpec(rule=_pool(2, linear=True)),
     "aten._adaptive_avg_pool2d_backward.default": OpSpec(rule=_pool(2, linear=True, unread=_SELF)),
-    "aten.upsample_nearest1d.default": OpSpec(rule=_resize(1, back=False)),
-    "aten.upsample_nearest1d_backward.default": OpSpec(rule=_resize(1, back=True)),
-    "aten.upsample_nearest2d.default": OpSpec(rule=_resize(2, back=False)),
-    "aten.upsample_nearest2d_backward.default": OpSpec(rule=_resize(2, back=True)),
-    "aten.upsample_bilinear2d.default": OpSpec(rule=_resize(2, back=False)),
-    "aten.upsample_bilinear2d_backward.default": OpSpec(rule=_resize(2, back=True)),
+    "aten.adaptive_max_pool2d.default": OpSpec(rule=_pool(2, linear=False)),
+    "aten.adaptive_max_pool2d_backward.default": OpSpec(rule=_pool(2, linear=True)),
+    "aten.max_pool3d_with_indices.default": OpSpec(rule=_pool(3, linear=False), flop=_window_flop),
+    "aten.max_pool3d_with_indices_backward.default": OpSpec(rule=_pool(3, linear=True)),
+    "aten.avg_pool3d.default": OpSpec(rule=_pool(3, linear=True), flop=_window_flop),
+    "aten.avg_pool3d_backward.default": OpSpec(rule=_pool(3, linear=True, unread=_SELF)),
+    "aten._adaptive_avg_pool3d.default": OpSpec(rule=_pool(3, linear=True)),
+    "aten._adaptive_avg_pool3d_backward.default": OpSpec(rule=_pool(3, linear=True, unread=_SELF)),
+    **_resizing(1, "upsample_nearest1d", "upsample_linear1d", "_upsample_nearest_exact1d"),
+    **_resizing(2, "upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_nearest_exact2d"),
+    **_resizing(3, "upsample_nearest3d", "upsample_trilinear3d", "_upsample_nearest_exact3d"),
+    **_padding(1, "reflection_pad1d", "replication_pad1d"),
+    **_padding(2, "reflection_pad2d", "replication_pad2d"),
+    **_padding(3, "reflection_pad3d", "replication_pad3d"),
+    "aten.im2col.default": OpSpec(rule=_unfold, flop=no_flop),
+    "aten.col2im.default": OpSpec(rule=_unfold),
 }

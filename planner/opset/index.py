@@ -1,5 +1,11 @@
 """Look-ups by index.  The indexed dim is whole (its parts would need shifted indices); index dims and the rest are factors.
 
+The look-ups of ours (planner/frontend/lookup.py) carry the numbers of the table's slots beside the table, and cut both together:
+
+    regista.embedding (V D)(i)(V) -> i D:            S(0) of table and slots: V is contracted -> P
+    regista.embedding_backward (i D)(i)(V) -> V D:   S(0) of the slots -> S(0)
+    regista.pick (.. V ..)(.. k ..)(V) -> .. k ..    V is contracted -> P;     regista.place: its adjoint, k is contracted
+
 The names on the left are the factors:
 
     embedding (V D)(i) -> i D:        S(i) of the index -> S(i);  S(1) of the table -> S(last);  P of the table -> P
@@ -51,6 +57,35 @@ def _scatter(op: Op, types: Types, *, joint: bool) -> FactorRule:
     return FactorRule(operands=(names,) * len(shapes), results=(names,), linear=linear)
 
 
+def _sliced_embedding(op: Op, types: Types) -> FactorRule:
+    """weight, index, slots, extent."""
+    index = labels(len(shape_of(op, types, 1)), "i")
+    return FactorRule(operands=(("v", "d"), index, ("v",)), results=((*index, "d"),), linear=(frozenset({0}),))
+
+
+def _sliced_embedding_backward(op: Op, types: Types) -> FactorRule:
+    """grad, index, slots, extent, padding_idx."""
+    index = labels(len(shape_of(op, types, 1)), "i")
+    return FactorRule(operands=((*index, "d"), index, ("v",)), results=(("v", "d"),), linear=(frozenset({0}),))
+
+
+def _pick(op: Op, types: Types) -> FactorRule:
+    """x, dim, index, slots, extent: as gather, the dim being a factor of x and of the slots."""
+    gathered = _gather(op, types)
+    source, picked = gathered.operands
+    dim = dim_of(op, 1, "dim", 0, len(picked))
+    whole_x = (*source[:dim], "v", *source[dim + 1 :])
+    return FactorRule(operands=(whole_x, picked, ("v",)), results=(picked,), linear=(frozenset({0}),))
+
+
+def _place(op: Op, types: Types) -> FactorRule:
+    """source, dim, index (of one shape), slots, extent."""
+    placed = labels(len(shape_of(op, types, 0)))
+    dim = dim_of(op, 1, "dim", 0, len(placed))
+    result = (*placed[:dim], "v", *placed[dim + 1 :])
+    return FactorRule(operands=(placed, placed, ("v",)), results=(result,), linear=(frozenset({0}),))
+
+
 def _index_select(op: Op, types: Types) -> FactorRule:
     """x, dim, index (1-D)."""
     names = labels(len(shape_of(op, types, 0)))
@@ -68,7 +103,12 @@ def _advanced(op: Op, types: Types, *, put: bool) -> FactorRule:
     assert isinstance(positions, tuple)
     indexed = [d for d, a in enumerate(positions) if isinstance(a, Ref)]
     names = labels(len(shape_of(op, types, 0)))
-    if any(types[v].dtype is DType.BOOL for v in op.inputs[1 : 1 + len(indexed)]):  # a mask covers several dims: all-B only
+    masks = [d for d, v in zip(indexed, op.inputs[1:], strict=False) if types[v].dtype is DType.BOOL]
+    if put and masks and len(indexed) == 1 and types[op.inputs[-1]].numel == 1:  # one number into all places of a mask: elementwise
+        mask, value = (types[v].ndim for v in op.inputs[1:])
+        covered = names[masks[0] : masks[0] + mask]
+        return FactorRule(operands=(names, covered, ("",) * value), results=(names,), linear=(frozenset({0, 2}),))
+    if masks:  # how many places a mask names depends on its values: all-B only
         blank = tuple(("",) * types[v].ndim for v in op.inputs)
         return FactorRule(operands=blank, results=(("",) * len(result_shape(op, types)),))
     shapes = [shape_of(op, types, 1 + k) for k in range(len(indexed))]
@@ -100,7 +140,22 @@ def _looked_up_bytes(op: Op, types: Types) -> int:
     return sum(types[v].size_bytes for v in op.inputs[1:]) + 2 * written_bytes(op, types)
 
 
+def _picked_bytes(op: Op, types: Types) -> int:
+    """The index, and twice what is written; of the slots only the first is read."""
+    return types[op.inputs[1]].size_bytes + 2 * written_bytes(op, types)
+
+
+def _placed_bytes(op: Op, types: Types) -> int:
+    """The source and its index are read, the result is cleared and partly written again."""
+    source, index = (types[v].size_bytes for v in op.inputs[:2])
+    return 2 * source + index + written_bytes(op, types)
+
+
 TABLE: dict[str, OpSpec] = {
+    "regista.embedding": OpSpec(rule=_sliced_embedding, flop=no_flop, traffic=_picked_bytes),
+    "regista.embedding_backward": OpSpec(rule=_sliced_embedding_backward, traffic=_placed_bytes),
+    "regista.pick": OpSpec(rule=_pick, flop=no_flop, traffic=_picked_bytes),
+    "regista.place": OpSpec(rule=_place, flop=no_flop, traffic=_placed_bytes),
     "aten.embedding.default": OpSpec(rule=_embedding, flop=no_flop, traffic=_looked_up_bytes),
     "aten.embedding_dense_backward.default": OpSpec(rule=_embedding_backward),
     "aten.gather.default": OpSpec(rule=_gather, flop=no_flop, traffic=_looked_up_bytes),

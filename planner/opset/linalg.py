@@ -32,11 +32,11 @@ def _dot(op: Op, types: Types) -> FactorRule:
 
 
 def _addmm(op: Op, types: Types) -> FactorRule:
-    """The bias would be added once per part: k may not be split; P passes only jointly with the bias."""
+    """The bias is added on every part: with k split it must be P, and P passes only jointly with the bias."""
     shape = (shape_of(op, types, 1)[0], shape_of(op, types, 2)[1])
     bias = broadcast_factors(shape_of(op, types, 0), shape, ("m", "n"))
     joint = (frozenset({0, 1}), frozenset({0, 2}))
-    return FactorRule(operands=(bias, ("m", "k"), ("k", "n")), results=(("m", "n"),), reduce={"k": None}, linear=joint)
+    return FactorRule(operands=(bias, ("m", "k"), ("k", "n")), results=(("m", "n"),), addends=frozenset({0}), linear=joint)
 
 
 def _mm_flop(op: Op, types: Types) -> int:

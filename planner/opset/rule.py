@@ -4,6 +4,7 @@ A rule names the index factors of an op's dims, as an einsum does; ``mm`` is ``m
 
     factor f borne by a result        operands bearing f: S(dim of f), the others B   ->  that result S(dim of f)
     factor f contracted               operands bearing f: S(dim of f), the others B   ->  the result P(reduce op of f)
+                                      (an addend, which bears no f: P, since every part adds it)
     result that never sees f          (no operand it depends on bears f)              ->  B
     linear group g of operands        operands in g: P(sum), the others B             ->  results that depend on g: P(sum)
     always                            all operands B                                  ->  all results B
@@ -44,10 +45,11 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A literal list of sizes in the op's arguments that must follow the local shape of a result or of an operand.
+    """A literal in the op's arguments that must follow the local shape of a result or of an operand.
 
     arg, name: where the literal stands (position, or keyword when it is not given by position).
     result, operand: whose shape it repeats;  dims: which dims of it (None: all).
+    shrinks: the literal is one number, which shrinks as the first of ``dims`` does (the groups of a convolution).
     """
 
     arg: int
@@ -55,6 +57,7 @@ class Size:
     result: int = 0
     operand: int | None = None
     dims: tuple[int, ...] | None = None
+    shrinks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +67,27 @@ class FactorRule:
     operands: per tensor operand (order and repeats of ``op.inputs``) the factor of every dim.
     results: per output the factor of every dim.
     whole: factors that may not be split.
+    thick: factors whose parts must keep an extent above 1 (a squeezed dim of 1 would vanish).
+    addends: operands that are added to a contraction; they are P(sum) while a contracted factor that they do not bear is split.
     reduce: contracted factor -> how the parts combine (default SUM); None forbids the split.
     linear: groups of operand indices in which the op is jointly linear; an empty group says that the results are zero.
     depends: per result the operand indices it is computed from (None: all of them).
     unread: operands whose elements are never read: they may be P, and S on dims that bear no factor.
     sizes: literals that repeat a shape.
+    counts: factor -> a number that the parts must divide too, beside the dims that bear the factor.
     """
 
     operands: tuple[Factors, ...]
     results: tuple[Factors, ...]
     whole: frozenset[str] = frozenset()
+    thick: frozenset[str] = frozenset()
+    addends: frozenset[int] = frozenset()
     reduce: Mapping[str, ReduceOp | None] = field(default_factory=dict)
     linear: tuple[frozenset[int], ...] = ()
     depends: tuple[frozenset[int], ...] | None = None
     unread: frozenset[int] = frozenset()
     sizes: tuple[Size, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     def depends_on(self, result: int) -> frozenset[int]:
         return frozenset(range(len(self.operands))) if self.depends is None else self.depends[result]
@@ -121,12 +130,16 @@ def _candidates(rule: FactorRule, op: Op, types: Types, parts: int, everywhere: 
 
 
 def _split_factor(rule: FactorRule, op: Op, types: Types, parts: int, factor: str) -> Signature | None:
+    if rule.counts.get(factor, parts) % parts:
+        return None
     inputs: list[Sbp] = []
-    for value, dims in zip(op.inputs, rule.operands, strict=True):
+    contracted = not any(factor in dims for dims in rule.results)
+    for k, (value, dims) in enumerate(zip(op.inputs, rule.operands, strict=True)):
         if factor not in dims:
-            inputs.append(B)
+            inputs.append(P if contracted and k in rule.addends else B)
             continue
-        if not _even(types[value].shape[dims.index(factor)], parts):
+        extent = types[value].shape[dims.index(factor)]
+        if not _even(extent, parts) or (factor in rule.thick and extent == parts):
             return None
         inputs.append(Split(dims.index(factor)))
     outputs: list[Sbp | None] = []

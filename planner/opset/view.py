@@ -107,12 +107,12 @@ def _same(op: Op, types: Types) -> FactorRule:
 
 
 def _squeeze(op: Op, types: Types) -> FactorRule:
-    """A listed dim that is not 1 stays, and must be whole: cut down to 1 it would vanish on the parts."""
+    """A listed dim that is not 1 stays; its parts must not be 1 either, or it would vanish on them."""
     shape = shape_of(op, types, 0)
     names = labels(len(shape))
     listed = dims_of(op, 1, "dim", len(shape))
     result = tuple(f for d, f in enumerate(names) if d not in listed or shape[d] != 1)
-    return FactorRule(operands=(names,), results=(result,), whole=frozenset(names[d] for d in listed), linear=_FIRST)
+    return FactorRule(operands=(names,), results=(result,), thick=frozenset(names[d] for d in listed), linear=_FIRST)
 
 
 def _slice(op: Op, types: Types) -> FactorRule:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from regista.zoo.mlp import cross_entropy
-from regista.zoo.seeded import seeded_data, seeded_module
+from regista.zoo.seeded import deferred_module, seeded_data
 
 __all__ = ["ConvNet", "convnet"]
 
@@ -54,7 +54,7 @@ def convnet(batch: int = 16, channels: int = 16, size: int = 16, classes: int = 
         size: image height and width.
         optimizer: "sgd" or "adamw".
     """
-    module = seeded_module(lambda: ConvNet(channels, classes), seed)
+    module = deferred_module(lambda: ConvNet(channels, classes), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
         return torch.randn(batch, 3, size, size, generator=generator), torch.randint(0, classes, (batch,), generator=generator)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
-from regista.zoo.seeded import seeded_data, seeded_module
+from regista.zoo.seeded import deferred_module
+from regista.zoo.text import initialise, next_tokens, token_loss
 
 __all__ = ["GPT", "gpt"]
 
@@ -71,16 +72,20 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token ids (batch, time) -> logits (batch, time, vocab)."""
+    """Token ids (batch, time) -> logits (batch, time, vocab).
 
-    def __init__(self, layers: int, width: int, heads: int, vocab: int, seq: int, tied: bool) -> None:
+    Args:
+        seq: the longest input.   context: positions that have an embedding (``seq`` if None).
+    """
+
+    def __init__(self, layers: int, width: int, heads: int, vocab: int, seq: int, tied: bool, context: int | None = None) -> None:
         super().__init__()
         self.wte = nn.Embedding(vocab, width)
-        self.wpe = nn.Embedding(seq, width)
+        self.wpe = nn.Embedding(context or seq, width)
         self.h = nn.ModuleList(Block(width, heads, seq) for _ in range(layers))
         self.ln_f = nn.LayerNorm(width)
         self.lm_head = nn.Linear(width, vocab, bias=False)
-        self.apply(_initialise)
+        self.apply(initialise)
         if tied:
             self.lm_head.weight = self.wte.weight
 
@@ -91,18 +96,6 @@ class GPT(nn.Module):
             x = block(x)
         logits: Tensor = self.lm_head(self.ln_f(x))
         return logits
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
-
-
-def next_token_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean cross-entropy over all (batch * time) tokens."""
-    return F.cross_entropy(logits.view(-1, logits.shape[-1]), target.view(-1))
 
 
 def gpt(
@@ -129,12 +122,7 @@ def gpt(
     """
     if width % heads:
         raise InvalidProgram(f"gpt: {heads} heads do not divide a width of {width}")
-    module = seeded_module(lambda: GPT(layers, width, heads, vocab, seq, bool(tied)), seed)
+    module = deferred_module(lambda: GPT(layers, width, heads, vocab, seq, bool(tied)), seed)
 
-    def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
-        # Skewed like words are, so that there is something to learn and the loss of a short run falls.
-        tokens = (torch.rand((batch, seq + 1), generator=generator) ** 4 * vocab).long().clamp_(max=vocab - 1)
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-    data = seeded_data(draw, seed)
-    return Program(module, data(0), next_token_loss, optimizer, name="gpt", data=data, seed=seed)
+    data = next_tokens(batch, seq, vocab, seed)
+    return Program(module, data(0), token_loss, optimizer, name="gpt", data=data, seed=seed)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.frontend import Program
-from regista.zoo.seeded import seeded_data, seeded_module
+from regista.zoo.seeded import deferred_module, seeded_data
 
 __all__ = ["MLP", "mlp"]
 
@@ -51,7 +51,7 @@ def mlp(
         depth: number of blocks.
         optimizer: "sgd" or "adamw".
     """
-    module = seeded_module(lambda: MLP(width, hidden, depth, classes), seed)
+    module = deferred_module(lambda: MLP(width, hidden, depth, classes), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
         return torch.randn(batch, width, generator=generator), torch.randint(0, classes, (batch,), generator=generator)

@@ -394,6 +394,31 @@ def _gather(t: str, d: Draw) -> Iterator[Case]:
     yield make_case(t, d.real(6, 4), -1, d.index(4, 6, 1))
 
 
+def _sliced(t: str, d: Draw) -> Iterator[Case]:
+    """The look-ups that know their slots, all or every second: ``extent`` stays the whole, the slots are cut with the table."""
+    a, slots = d.size(), torch.arange(12)
+    second = torch.arange(0, 24, 2)
+    match t:
+        case "regista.embedding":
+            yield make_case(t, d.real(12, 6), d.index(12, 6, a), slots, 12)
+            yield make_case(t, d.real(12, a), d.index(12, 6), slots, 12)
+            yield make_case(t, d.real(24, a), d.index(24, 12), second, 24)
+        case "regista.embedding_backward":
+            for padding in (-1, 2, 7):
+                yield make_case(t, d.real(6, a, 12), d.index(12, 6, a), slots, 12, padding)
+                yield make_case(t, d.real(12, a), d.index(24, 12), second, 24, padding, 2)
+        case "regista.pick":
+            yield make_case(t, d.real(6, 12, a), 1, d.index(12, 6, 2, a), slots, 12)
+            yield make_case(t, d.real(a, 12), -1, d.index(12, a, 6), slots, 12)
+            yield make_case(t, d.real(12), 0, d.index(12, 6), slots, 12)
+            yield make_case(t, d.real(a, 24), 1, d.index(24, a, 6), second, 24)
+        case _:
+            yield make_case(t, d.real(6, 2, a), 1, d.index(12, 6, 2, a), slots, 12)
+            yield make_case(t, d.real(a, 6), -1, d.index(12, a, 6), slots, 12)
+            yield make_case(t, d.real(6), 0, d.index(12, 6), slots, 12)
+            yield make_case(t, d.real(a, 6), 1, d.index(24, a, 6), second, 24, 2)
+
+
 def _advanced(t: str, d: Draw) -> Iterator[Case]:
     """index_put with accumulation only: without it, which of two writes to one place wins is not defined."""
     x = d.real(6, 4, 12, 2)
@@ -427,6 +452,7 @@ def _scatter(t: str, d: Draw) -> Iterator[Case]:
 _each("embedding.default", _embedding)
 _each("embedding_dense_backward.default", _embedding_backward)
 _each("gather.default", _gather)
+_each("regista.embedding regista.embedding_backward regista.pick regista.place", _sliced)
 _each("index.Tensor index_put.default", _advanced)
 _each("index_select.default", lambda t, d: iter((make_case(t, d.real(6, 4, 6), 1, d.index(4, 6)),)))
 _each("scatter.value scatter.src scatter_add.default", _scatter)
@@ -443,6 +469,9 @@ def _convolution(t: str, d: Draw) -> Iterator[Case]:
     yield make_case(t, d.real(n, 6, 5, 5), d.real(6, 1, 3, 3), d.real(6), *GEOMETRY, False, [0, 0], 6)
     yield make_case(t, x, transposed, None, *GEOMETRY, True, [0, 0], 1)
     yield make_case(t, d.real(n, 6, 7), d.real(6, 6, 3), d.real(6), [2], [0], [1], False, [0], 1)
+    yield make_case(t, x, d.real(12, 3, 3, 3), d.real(12), [2, 1], [2, 0], [2, 1], False, [0, 0], 2)
+    yield make_case(t, x, d.real(12, 2, 3, 3), None, *GEOMETRY, False, [0, 0], 3)
+    yield make_case(t, d.real(n, 6, 3, 2), d.real(6, 2, 3, 3), d.real(4), [2, 2], [1, 1], [1, 1], True, [1, 1], 2)
 
 
 def _convolution_backward(t: str, d: Draw) -> Iterator[Case]:
@@ -453,6 +482,10 @@ def _convolution_backward(t: str, d: Draw) -> Iterator[Case]:
     yield make_case(t, grad, x, w, None, *GEOMETRY, False, [0, 0], 1, [True, True, False])
     yield make_case(t, d.real(6, 6, 5, 4), x, d.real(6, 1, 3, 3), [6], *GEOMETRY, False, [0, 0], 6, [True, True, True])
     yield make_case(t, grad, x, d.real(6, 12, 3, 3), [12], *GEOMETRY, True, [0, 0], 1, [True, True, True])
+    yield make_case(t, d.real(6, 12, 3, 2), x, d.real(12, 3, 3, 3), [12], [2, 1], [2, 0], [2, 1], False, [0, 0], 2, [True, True, True])
+    yield make_case(t, grad, x, d.real(12, 2, 3, 3), None, *GEOMETRY, False, [0, 0], 3, [True, True, False])
+    small = d.real(6, 6, 3, 2)
+    yield make_case(t, d.real(6, 4, 6, 4), small, d.real(6, 2, 3, 3), [4], [2, 2], [1, 1], [1, 1], True, [1, 1], 2, [True, True, True])
 
 
 def _pool(t: str, d: Draw) -> Iterator[Case]:
@@ -473,9 +506,70 @@ def _pool(t: str, d: Draw) -> Iterator[Case]:
             yield make_case(t, d.real(*out.shape), x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
 
 
+def _pool3d(t: str, d: Draw) -> Iterator[Case]:
+    x, out = d.real(6, d.size(), 4, 2, 6), (2, 1, 3)
+    match t.split(".")[1]:
+        case "max_pool3d_with_indices" | "avg_pool3d":
+            yield make_case(t, x, [2, 2, 2], [2, 2, 2])
+            yield make_case(t, d.real(6, 3, 4, 6), [2, 1, 2], [2, 1, 2])
+        case "_adaptive_avg_pool3d":
+            yield make_case(t, x, list(out))
+        case "_adaptive_avg_pool3d_backward":
+            yield make_case(t, d.real(*x.shape[:2], *out), x)
+        case "avg_pool3d_backward":
+            yield make_case(t, d.real(*x.shape[:2], *out), x, [2, 2, 2], [2, 2, 2], [0, 0, 0], False, True, None)
+        case _:
+            pooled, indices = torch.ops.aten.max_pool3d_with_indices(x, [2, 2, 2], [2, 2, 2])
+            yield make_case(t, d.real(*pooled.shape), x, [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False, indices)
+
+
+def _adaptive_max_pool(t: str, d: Draw) -> Iterator[Case]:
+    for x in (d.real(6, d.size(), 6, 4), d.real(6, 6, 4)):
+        if "backward" not in t:
+            yield make_case(t, x, [3, 2])
+            continue
+        pooled, indices = torch.ops.aten.adaptive_max_pool2d(x, [3, 2])
+        yield make_case(t, d.real(*pooled.shape), x, indices)
+
+
+def _pad_by_content(t: str, d: Draw) -> Iterator[Case]:
+    spatial = int(t.split("pad")[1][0])
+    plane, pad = (4, 3, 5)[:spatial], [1, 2] * spatial
+    larger = [extent + 3 for extent in plane]
+    for x in (d.real(6, d.size(), *plane), d.real(6, *plane)):
+        if "backward" in t:
+            yield make_case(t, d.real(*x.shape[: x.ndim - spatial], *larger), x, pad)
+        else:
+            yield make_case(t, x, pad)
+
+
+def _unfold(t: str, d: Draw) -> Iterator[Case]:
+    window: tuple[object, ...] = ([3, 2], [1, 1], [1, 0], [1, 2])
+    n = d.size()
+    if "im2col" in t:
+        yield make_case(t, d.real(n, 6, 4, 5), *window)
+        yield make_case(t, d.real(6, 1, 4, 5), *window)
+    else:
+        yield make_case(t, d.real(n, 6 * 6, 4 * 2), [4, 5], *window)
+        yield make_case(t, d.real(6, 1 * 6, 4 * 2), [4, 5], *window)
+
+
+_each(
+    """max_pool3d_with_indices.default max_pool3d_with_indices_backward.default avg_pool3d.default avg_pool3d_backward.default
+    _adaptive_avg_pool3d.default _adaptive_avg_pool3d_backward.default""",
+    _pool3d,
+)
+_each("adaptive_max_pool2d.default adaptive_max_pool2d_backward.default", _adaptive_max_pool)
+_each(
+    " ".join(f"{kind}_pad{n}d{way}.default" for kind in ("reflection", "replication") for n in (1, 2, 3) for way in ("", "_backward")),
+    _pad_by_content,
+)
+_each("im2col.default col2im.default", _unfold)
+
+
 def _resize(t: str, d: Draw) -> Iterator[Case]:
-    small, large = ([3], [6]) if "1d" in t else ([3, 2], [6, 5])
-    extra = (False,) if "bilinear" in t else ()
+    small, large = ([3], [6]) if "1d" in t else ([3, 2], [6, 5]) if "2d" in t else ([3, 2, 1], [6, 5, 2])
+    extra = (False,) if "linear" in t or "cubic" in t else ()
     n = d.size()
     if "backward" in t:
         yield make_case(t, d.real(n, 6, *large), large, [n, 6, *small], *extra)
@@ -486,8 +580,14 @@ def _resize(t: str, d: Draw) -> Iterator[Case]:
 
 
 _each(
-    """upsample_nearest1d.default upsample_nearest1d_backward.default upsample_nearest2d.default upsample_nearest2d_backward.default
-    upsample_bilinear2d.default upsample_bilinear2d_backward.default""",
+    " ".join(
+        f"{name}{way}.default"
+        for name in (
+            *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d"),
+            *("upsample_bicubic2d", "upsample_trilinear3d", *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3))),
+        )
+        for way in ("", "_backward")
+    ),
     _resize,
 )
 _each("convolution.default", _convolution)

@@ -46,10 +46,7 @@ def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:
         total = 0.0
         for index in range(micro_batches):
             inputs = program.micro_batch(program.batch(step), micro_batches, index)
-            split = len(inputs) - program.num_targets
-            output = module(*inputs[:split])
-            loss = output if program.loss is None else program.loss(output, *inputs[split:])
-            assert isinstance(loss, Tensor)
+            loss = program.loss_of(module, inputs)
             torch.autograd.backward(loss / micro_batches)
             total += loss.item() / micro_batches
         losses.append(total)

@@ -148,6 +148,22 @@ STORIES = {
         make_case("aten.embedding_dense_backward.default", R.real(4, 6), R.index(8, 4), 8, -1, False),
         ["B, B -> B", "S(1), B -> S(1)", "S(0), S(0) -> P", "P, B -> P"],
     ),
+    "embedding that knows its rows": (
+        make_case("regista.embedding", R.real(8, 6), R.index(8, 4), torch.arange(8), 8),
+        ["B, B, B -> B", "B, S(0), B -> S(0)", "S(1), B, B -> S(1)", "S(0), B, S(0) -> P", "P, B, B -> P"],
+    ),
+    "its gradient": (
+        make_case("regista.embedding_backward", R.real(4, 6), R.index(8, 4), torch.arange(8), 8, -1),
+        ["B, B, B -> B", "B, B, S(0) -> S(0)", "S(1), B, B -> S(1)", "S(0), S(0), B -> P", "P, B, B -> P"],
+    ),
+    "the picked logits": (
+        make_case("regista.pick", R.real(4, 8), 1, R.index(8, 4, 1), torch.arange(8), 8),
+        ["B, B, B -> B", "S(0), S(0), B -> S(0)", "S(1), B, S(0) -> P", "P, B, B -> P"],
+    ),
+    "their gradient": (
+        make_case("regista.place", R.real(4, 1), 1, R.index(8, 4, 1), torch.arange(8), 8),
+        ["B, B, B -> B", "S(0), S(0), B -> S(0)", "B, B, S(0) -> S(1)", "P, B, B -> P"],
+    ),
     "x * x": (make_case("aten.mul.Tensor", *[R.real(4)] * 2), ["B, B -> B", "S(0), S(0) -> S(0)"]),
     "masks have no sum": (make_case("aten.clone.default", R.mask(4)), ["B -> B", "S(0) -> S(0)"]),
     "zeros": (make_case("aten.zeros.default", [4], dtype=torch.float64), [" -> B", " -> S(0)", " -> P"]),
@@ -176,6 +192,19 @@ def test_convolution_backward_splits_batch_and_channels() -> None:
     assert "B, S(1), S(1) -> S(1), S(1), B" in found
     (by_channel,) = [s for s in signatures(case.op, case.types, 2) if str(s) == "S(1), B, S(0) -> P, S(0), S(0)"]
     assert localize(case.op, by_channel, case.types, 2).args[3] == (2,)
+
+
+def test_a_grouped_convolution_splits_between_groups_and_nowhere_else() -> None:
+    """Three groups of two channels: two parts would cut a group, three parts hold one group each."""
+    case = make_case("aten.convolution.default", R.real(2, 6, 4), R.real(6, 2, 3), None, [1], [0], [1], False, [0], 3)
+    assert shown(case) == ["B, B -> B", "S(0), B -> S(0)", "P, B -> P", "B, P -> P"]
+    (by_group,) = [s for s in signatures(case.op, case.types, 3) if str(s) == "S(1), S(0) -> S(1)"]
+    assert localize(case.op, by_group, case.types, 3).args[8] == 1
+
+
+def test_a_bias_is_partial_where_the_channels_that_are_summed_are_split() -> None:
+    case = make_case("aten.convolution.default", R.real(2, 6, 4), R.real(4, 6, 3), R.real(4), [1], [0], [1], False, [0], 1)
+    assert "S(1), S(1), P -> P" in shown(case)
 
 
 def test_a_result_that_nobody_reads_does_not_restrict() -> None:

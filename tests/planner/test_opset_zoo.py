@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
+from backend.kernels import call
 from planner.ir.graph import LogicalGraph, Op
 from planner.ir.sbp import B, S
 from planner.ir.tensor import TensorType
-from planner.opset import flop, known_targets, localize, signatures, traffic_bytes
+from planner.opset import flop, is_creation, known_targets, localize, signatures, traffic_bytes
 from regista.zoo import ZOO
 from tests.conformance.sbp_check import Case, disagreement
 
@@ -21,6 +22,16 @@ MODELS: dict[str, dict[str, int | str]] = {
     "mlp": {"optimizer": "adamw"},
     "gpt": {"batch": 8},
     "convnet": {"batch": 8, "channels": 4, "size": 8},
+    "alexnet": {"batch": 8, "image": 63, "width": 2, "classes": 6},
+    "resnet50": {"batch": 8, "image": 16, "width": 4, "classes": 6, "layers": 8, "statistics": 2},
+    "unet": {"batch": 8, "image": 16, "width": 4, "classes": 3, "layers": 2, "norm": 1, "bilinear": 1},
+    "vit": {"batch": 8, "image": 16, "patch": 8, "width": 8, "heads": 2, "layers": 1, "classes": 6},
+    "wide_deep": {"batch": 8, "vocab": 64, "embedding": 4, "layers": 2, "width": 8},
+    "dlrm": {"batch": 8, "rows": 256, "tables": 4, "width": 8},
+    "insightface": {"batch": 8, "image": 16, "classes": 12, "layers": 6, "width": 4, "vector": 8},
+    "llama3": {"batch": 8, "layers": 1, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "vocab": 64, "seq": 16},
+    "t5": {"batch": 8, "layers": 1, "width": 32, "heads": 4, "hidden": 48, "vocab": 64, "seq": 16},
+    "moe": {"batch": 8, "layers": 2, "width": 32, "heads": 4, "experts": 4, "hidden": 48, "vocab": 64, "seq": 16},
 }
 
 
@@ -37,16 +48,22 @@ def _value(value_type: TensorType, generator: torch.Generator) -> Tensor:
     return torch.randint(0, 2, value_type.shape, generator=generator).to(dtype)
 
 
+def _drawn(value: str, value_type: TensorType, made: Mapping[str | None, Tensor | None], generator: torch.Generator) -> Tensor:
+    known = made.get(value)
+    return _value(value_type, generator) if known is None else known
+
+
 def _distinct_ops(model: str) -> Iterator[tuple[Op, Case]]:
-    """One op of each target and shapes, with values drawn for its traced types."""
+    """One op of each target and shapes, with values drawn for its traced types; what is made from literals is what it is."""
     traced, seen = graph(model), set[object]()
     generator = torch.Generator().manual_seed(0)
+    made = {op.outputs[0]: call(op, {})[0] for op in traced.ops if is_creation(op)}
     for op in traced.ops:
         types = {v: traced.values[v] for v in (*op.inputs, *op.outputs) if v is not None}
         key = (op.target, tuple(types.values()), len(set(op.inputs)), str([a for a in op.args if isinstance(a, int | tuple)]))
         if key not in seen and max((t.numel for t in types.values()), default=0) <= 1 << 18:
             seen.add(key)
-            yield op, Case(op=op, types=types, env={v: _value(types[v], generator) for v in op.inputs})
+            yield op, Case(op=op, types=types, env={v: _drawn(v, types[v], made, generator) for v in op.inputs})
 
 
 @pytest.mark.parametrize("model", MODELS)
