@@ -1,16 +1,24 @@
-"""Clusters by name: ``local:N`` (N CPU devices of this machine) or a TOML file."""
+"""Clusters by name: ``local:N`` (N CPU devices of this machine), a preset (``dgx-a100:16``: 16 nodes of it), or a TOML file."""
 
 from __future__ import annotations
 
 import os
 import re
 import warnings
+from pathlib import Path
 
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from planner.cost.clusters import preset, preset_names
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec, load_cluster
 from planner.ir.errors import InvalidCluster
+from planner.ir.tensor import DType
+from planner.ir.text import encode
 from planner.ir.units import GB, US
 
-__all__ = ["Oversubscribed", "local_cluster", "resolve_cluster"]
+__all__ = ["Oversubscribed", "clusters_json", "local_cluster", "named_clusters", "resolve_cluster", "show_clusters"]
 
 # One core of a 2-core Zen4 virtual machine and gloo over loopback, measured 2026-11: 97-103 GFLOP/s of fp32 matrix products, about 10 GB/s of
 # memory traffic per core, all-reduce of 16 MB in 18 ms.  'regista calibrate' replaces them by this machine's own.
@@ -68,7 +76,7 @@ def local_cluster(num_devices: int) -> Cluster:
 
 
 def resolve_cluster(text: str) -> Cluster:
-    """``local:N`` or the path of a TOML file.
+    """``local:N``, the name of a preset with or without ``:NODES``, or the path of a TOML file.
 
     Raises:
         InvalidCluster, InvalidFile: with the way out.
@@ -78,4 +86,39 @@ def resolve_cluster(text: str) -> Cluster:
         if match is None:
             raise InvalidCluster(f"cluster {text!r}: write local:N with N devices, for example local:2, or the path of a TOML file")
         return local_cluster(int(match[1]))
-    return load_cluster(text)
+    is_file = text.endswith(".toml") or "/" in text or Path(text).is_file()
+    return load_cluster(text) if is_file and text.partition(":")[0] not in preset_names() else preset(text)
+
+
+def named_clusters() -> tuple[Cluster, ...]:
+    """The presets, as their files say."""
+    return tuple(map(preset, preset_names()))
+
+
+def clusters_json(found: tuple[Cluster, ...]) -> dict[str, object]:
+    """The facts of clusters for machines, in SI units."""
+    return {"clusters": {cluster.name: encode(cluster) for cluster in found}}
+
+
+def show_clusters(found: tuple[Cluster, ...]) -> RenderableType:
+    """One row per cluster, then where the numbers come from; rates are sustained ones."""
+    table = Table(title="clusters by name (NAME:NODES for more nodes); sustained rates", title_justify="left")
+    for column in ("name", "nodes x devices", "device", "memory GB"):
+        table.add_column(column, no_wrap=True)
+    for column in ("TFLOP/s float32", "other dtypes", "memory GB/s", "node GB/s", "nic GB/s"):
+        table.add_column(column)
+    for c in found:
+        device = c.device
+        table.add_row(
+            escape(c.name),
+            f"{c.num_nodes} x {c.devices_per_node}",
+            escape(device.kind),
+            f"{device.memory_bytes / GB:.4g}",
+            f"{device.rate_for(DType.FLOAT32) / GB / 1000:.4g}",
+            ", ".join(f"{rate.dtype.value} {rate.flop_per_s / GB / 1000:.4g}" for rate in device.rates),
+            f"{device.memory_bandwidth_bytes_per_s / GB:.4g}",
+            f"{c.node.bandwidth_bytes_per_s / GB:.4g}",
+            "-" if c.nic is None else f"{c.nic.bandwidth_bytes_per_s / GB:.4g}",
+        )
+    table.caption = "node: of one device; nic: of one node, shared by its devices"
+    return Group(table, *(escape(f"{c.name}: {c.source}") for c in found))

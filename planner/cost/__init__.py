@@ -1,6 +1,23 @@
 """The price list: one for the search and for the simulator."""
 
-from planner.cost.analytic import AnalyticCost
+from planner.cost.analytic import AnalyticCost, axis_boxing_s, boxing_s, compute_dtype, op_s, transfer_s
+from planner.cost.mesh_links import axis_link
+from planner.cost.meshes import meshes, parse_mesh
 from planner.cost.table import ActPrice, MeasuredCost, act_key, load_cost, save_cost
 
-__all__ = ["ActPrice", "AnalyticCost", "MeasuredCost", "act_key", "load_cost", "save_cost"]
+__all__ = [
+    "ActPrice",
+    "AnalyticCost",
+    "MeasuredCost",
+    "act_key",
+    "axis_boxing_s",
+    "axis_link",
+    "boxing_s",
+    "compute_dtype",
+    "load_cost",
+    "meshes",
+    "op_s",
+    "parse_mesh",
+    "save_cost",
+    "transfer_s",
+]

@@ -1,38 +1,90 @@
 """Prices from a cluster description alone.
 
-(1) act      = overhead + max(flop / rate, traffic / memory bandwidth)          roofline     -> AnalyticCost.act_s, op_s
-(2) boxing   = alpha + sent bytes / beta, sent bytes from SEMANTICS 2           alpha-beta   -> boxing_s
-(3) transfer = alpha + largest sender's bytes / beta                                         -> AnalyticCost.act_s
+(1) act      = overhead + max(sum over dtypes of flop / rate, traffic / memory bandwidth)   roofline   -> AnalyticCost.act_s, op_s
+(2) boxing   = alpha + sent bytes / beta, sent bytes from SEMANTICS 2                       alpha-beta -> axis_boxing_s, boxing_s
+(3) transfer = alpha + largest sender's bytes / beta                                                   -> transfer_s
+
+alpha and beta are those of planner.cost.mesh_links: all lines of an axis, or all senders of a stage, are at work at once.  The search and
+the simulator call the same functions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.ir.cluster import Cluster
+from planner.cost.mesh_links import axis_link, hop_link, line_link
+from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
+from planner.ir.graph import Op
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
+from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
 
-__all__ = ["AnalyticCost", "boxing_s", "op_s"]
+__all__ = ["AnalyticCost", "axis_boxing_s", "boxing_s", "compute_dtype", "op_s", "transfer_s"]
 
 
-def op_s(cluster: Cluster, flop: float, traffic_bytes: float) -> float:
-    """Equation (1) without the overhead, which is paid per act and not per op."""
+def compute_dtype(op: Op, types: Mapping[str, TensorType]) -> DType | None:
+    """The dtype in which an op computes: the floating type to which its operands are promoted; None for an op on integers alone.
+
+    An op without floating operands that makes floating numbers (full, a cast) computes in those.
+    """
+    for values in (op.inputs, op.outputs):
+        found = {types[v].dtype for v in values if v is not None and types[v].dtype.is_floating}
+        if found == {DType.FLOAT16, DType.BFLOAT16}:
+            return DType.FLOAT32
+        if found:
+            return max(found, key=lambda dtype: dtype.size_bytes)
+    return None
+
+
+def op_s(cluster: Cluster, flop: float, traffic_bytes: float, dtype: DType | None = None) -> float:
+    """Equation (1) without the overhead, which is paid per act and not per op.
+
+    Args:
+        dtype: what the op computes in (compute_dtype); None: at the device's general rate.
+    """
     device = cluster.device
-    return max(flop / device.rate_flop_per_s, traffic_bytes / device.memory_bandwidth_bytes_per_s)
+    return max(flop / device.rate_for(dtype), traffic_bytes / device.memory_bandwidth_bytes_per_s)
+
+
+def _fragment_s(cluster: Cluster, fragment: Fragment) -> float:
+    """Equation (1) without the overhead; flop of a dtype without a rate of its own, or of no dtype, are at the general rate."""
+    device = cluster.device
+    general_flop, compute_s = fragment.flop, 0.0
+    for rate in device.rates:
+        flop = sum(part.flop for part in fragment.flop_by_dtype if part.dtype is rate.dtype)
+        general_flop -= flop
+        compute_s += flop / rate.flop_per_s
+    return max(compute_s + general_flop / device.rate_flop_per_s, fragment.traffic_bytes / device.memory_bandwidth_bytes_per_s)
+
+
+def axis_boxing_s(
+    cluster: Cluster, mesh: tuple[int, ...], axis: int, collective: Collective, total_bytes: float, *, bucketed: bool = False
+) -> float:
+    """Equation (2) along one mesh axis; arguments as in boxing_s."""
+    if collective is Collective.LOCAL or mesh[axis] == 1:
+        return 0.0
+    return _priced_s(axis_link(cluster, mesh, axis, collective), sent_bytes(collective, total_bytes, mesh[axis]), bucketed)
+
+
+def transfer_s(cluster: Cluster, src_ranks: Sequence[int], dst_ranks: Sequence[int], largest_bytes: float) -> float:
+    """Equation (3): all ranks of a stage send to another stage, the one with most to send ``largest_bytes``."""
+    return hop_link(cluster, src_ranks, dst_ranks).time_s(largest_bytes)
+
+
+def _priced_s(link: LinkSpec, sent: float, bucketed: bool) -> float:
+    return sent / link.bandwidth_bytes_per_s if bucketed else link.time_s(sent)
 
 
 def boxing_s(cluster: Cluster, collective: Collective, total_bytes: float, ranks: tuple[int, ...], *, bucketed: bool = False) -> float:
-    """Equation (2): ``total_bytes`` is what the ranks of the axis hold together.
+    """Equation (2): ``total_bytes`` is what the ranks of one line of an axis hold together.
 
     bucketed: the tensor shares its collective with many others (gradients, parameters), so the latency is not its own.
     """
     if collective is Collective.LOCAL or len(ranks) == 1:
         return 0.0
-    link = cluster.link_between(ranks)
-    sent = sent_bytes(collective, total_bytes, len(ranks))
-    return sent / link.bandwidth_bytes_per_s if bucketed else link.time_s(sent)
+    return _priced_s(line_link(cluster, ranks, collective), sent_bytes(collective, total_bytes, len(ranks)), bucketed)
 
 
 @dataclass(frozen=True)
@@ -51,15 +103,19 @@ class AnalyticCost:
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
         overhead_s = self.cluster.device.act_overhead_s
         match task.body:
-            case Fragment(flop=flop, traffic_bytes=traffic_bytes):
-                return overhead_s + op_s(self.cluster, flop, traffic_bytes)
+            case Fragment() as fragment:
+                return overhead_s + _fragment_s(self.cluster, fragment)
             case Boxing(axis=axis, collective=collective):
                 total_bytes = sum(self._axis_bytes(plan, task, i) for i in range(len(task.reads)))
-                return overhead_s + boxing_s(self.cluster, collective, total_bytes, plan.placement[task.placement].axis_ranks(axis, rank))
+                placement = plan.placement[task.placement]
+                first, size = placement.ranks[0], len(placement.ranks)
+                if first % size == 0 and placement.ranks == tuple(range(first, first + size)):  # as lowering lays out stages
+                    return overhead_s + axis_boxing_s(self.cluster, placement.mesh, axis, collective, total_bytes)
+                return overhead_s + boxing_s(self.cluster, collective, total_bytes, placement.axis_ranks(axis, rank))
         if task.kind is TaskKind.TRANSFER:
             target = plan.regst[task.produces[0].regst]
-            ranks = (rank, plan.placement[target.placement].ranks[0])
-            return overhead_s + self.cluster.link_between(ranks).time_s(plan.block_bytes(target))
+            src_ranks, dst_ranks = plan.placement[task.placement].ranks, plan.placement[target.placement].ranks
+            return overhead_s + transfer_s(self.cluster, src_ranks, dst_ranks, plan.block_bytes(target))
         return overhead_s
 
     def _axis_bytes(self, plan: Plan, task: Task, index: int) -> int:
