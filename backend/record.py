@@ -19,7 +19,7 @@ from torch import Tensor
 
 from backend.body import Batches
 from planner.ir.errors import InvalidFile
-from planner.ir.files import save_plan
+from planner.ir.files import PLAN_VERSION, save_plan
 from planner.ir.plan import Plan
 from planner.ir.text import decode, load_json, save_text
 
@@ -88,7 +88,7 @@ def read_plan(folder: Path) -> Plan:
     Raises:
         InvalidFile: its content is not what its id says.
     """
-    data = load_json(folder / "plan.json", "plan", 1)
+    data = load_json(folder / "plan.json", "plan", PLAN_VERSION)
     plan = decode(Plan, data.get("plan"), "plan")
     assert isinstance(plan, Plan)
     if plan.plan_id != data.get("plan_id"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 
 from planner.ir.cluster import Cluster
+from planner.ir.collector import collector_paused
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
@@ -14,7 +15,8 @@ from planner.ir.text import content_id
 from planner.ir.units import MB
 from planner.ir.verify import verify
 from planner.lower import Recipe, Schedule, lower
-from planner.search import assign, parse_pins
+from planner.search import Method, assign, parse_pins
+from planner.solve import Watch
 from planner.stages import assign_stages, prepare
 
 __all__ = ["PlanOptions", "make_plan"]
@@ -27,6 +29,7 @@ class PlanOptions:
     stages: pipeline stages, each on its own devices.  mesh: device mesh inside a stage (default: one axis of all its devices).
     cuts: module paths that begin the next stage.  pins: 'PATTERN=SBP'.  quotas: Regst id pattern -> blocks.
     bucket_bytes: gradients are reduced in buckets of about so many bytes.
+    method, seconds: how to search, and when to stop with the best plan so far (that is not part of the record: it is no wish).
     """
 
     stages: int = 1
@@ -37,6 +40,8 @@ class PlanOptions:
     schedule: Schedule = Schedule.ONE_F_ONE_B
     bucket_bytes: int = 25 * MB
     quotas: Mapping[str, int] = field(default_factory=dict)
+    method: Method = Method.EXACT
+    seconds: float = inf
 
     def as_text(self) -> dict[str, str]:
         """For the Plan's record of how it was made."""
@@ -50,7 +55,9 @@ class PlanOptions:
         }
 
 
-def make_plan(graph: LogicalGraph, *, model: str, batch_size: int, cluster: Cluster, options: PlanOptions) -> Plan:
+def make_plan(
+    graph: LogicalGraph, *, model: str, batch_size: int, cluster: Cluster, options: PlanOptions, watch: Watch | None = None
+) -> Plan:
     """Search and lower.
 
     Args:
@@ -75,8 +82,17 @@ def make_plan(graph: LogicalGraph, *, model: str, batch_size: int, cluster: Clus
         raise Unsupported(
             f"mesh {'x'.join(map(str, mesh))} has {prod(mesh)} places, but each of {options.stages} stages has {per_stage} devices of {cluster.name}"
         )
+    with collector_paused():
+        return _make(graph, model, batch_size, cluster, options, mesh, watch)
+
+
+def _make(
+    graph: LogicalGraph, model: str, batch_size: int, cluster: Cluster, options: PlanOptions, mesh: tuple[int, ...], watch: Watch | None
+) -> Plan:
     staged = prepare(graph, assign_stages(graph, options.stages, options.cuts), options.stages)
-    assignment = assign(staged, mesh, cluster, parse_pins(options.pins), options.micro_batches)
+    assignment = assign(
+        staged, mesh, cluster, parse_pins(options.pins), options.micro_batches, method=options.method, seconds=options.seconds, watch=watch
+    )
     recipe = Recipe(
         model=model,
         batch_size=batch_size,

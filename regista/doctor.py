@@ -48,15 +48,15 @@ def _gloo() -> Check:
 
 
 def _solver() -> Check:
-    from planner.ir.errors import RegistaError
-    from planner.ir.sbp import B, S, Sbp
-    from planner.search.axis_ilp import AxisProblem, Node, Use, solve_axis
+    import numpy as np
 
-    price_s: dict[tuple[Sbp, Sbp], float] = {(B, B): 0.0, (B, S(0)): 1.0, (S(0), B): 1.0, (S(0), S(0)): 0.0}
-    nodes = (Node("a", (2.0, 1.0)), Node("b", (1.0, 1.5)))
+    from planner.ir.errors import RegistaError
+    from planner.solve import Edge, Problem, solve_ilp
+
+    problem = Problem(("a", "b"), (np.array([2.0, 1.0]), np.array([1.0, 1.5])), (Edge(0, 1, np.array([[0.0, 1.0], [1.0, 0.0]])),))
     try:
-        solution = solve_axis(AxisProblem(nodes, (Use("a", "b", "v", (B, S(0)), (B, S(0)), price_s),)))
-        good, found = abs(solution.objective_s - 2.5) < 1e-9, f"HiGHS, objective {solution.objective_s:g} of a two-node problem (2.5)"
+        _, objective, _ = solve_ilp(problem)
+        good, found = abs(objective - 2.5) < 1e-9, f"HiGHS, objective {objective:g} of a two-node problem (2.5)"
     except RegistaError as error:
         good, found = False, str(error)
     return Check(what="solver", found=found, good=good, way_out="pip install highspy")

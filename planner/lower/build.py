@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.cost.analytic import AnalyticCost
@@ -71,8 +72,18 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
     _order(drafts)
     regsts, access = group_regsts(drafts)
     rates = Rates(drafts)
-    tasks = {draft.id: _task(drafts, rates, draft, regsts, access) for draft in drafts.tasks.values()}
-    sized = {r: size_regst(drafts, rates, regst, tasks, recipe.schedule) for r, regst in regsts.items()}
+    made: dict[str | None, list[tuple[Instance, Access]]] = defaultdict(list)
+    for instance, found in access.items():
+        made[drafts.owner.get(instance)].append((instance, found))
+    produced: dict[str | None, list[Regst]] = defaultdict(list)
+    for regst in regsts.values():
+        produced[regst.producer].append(regst)
+    tasks = {d.id: _task(drafts, rates, d, regsts, access, made[d.id], produced[d.id]) for d in drafts.tasks.values()}
+    consumers: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks.values():
+        for port in task.consumes:
+            consumers[port.regst].append(task)
+    sized = {r: size_regst(drafts, rates, regst, tasks, consumers[r], recipe.schedule) for r, regst in regsts.items()}
     gradients = {name: access[drafts.native(value)] for name, value in staged.graph.gradients.items()}
     batch = [i for i in staged.graph.inputs if i.kind is InputKind.BATCH]
     plan = Plan(
@@ -120,13 +131,20 @@ def _order(drafts: Drafts) -> None:
     drafts.tasks = placed
 
 
-def _task(drafts: Drafts, rates: Rates, draft: Draft, regsts: Mapping[str, Regst], access: Mapping[Instance, Access]) -> Task:
+def _task(
+    drafts: Drafts,
+    rates: Rates,
+    draft: Draft,
+    regsts: Mapping[str, Regst],
+    access: Mapping[Instance, Access],
+    made: Sequence[tuple[Instance, Access]],
+    produced: Sequence[Regst],
+) -> Task:
     reads = [replace(access[i], name=name) for i, name in draft.reads.items()]
     if draft.makes:
         writes = [replace(access[i], name=name) for i, name in draft.makes.items()]
     else:
-        writes = [replace(found, name=instance.name) for instance, found in access.items() if drafts.owner.get(instance) == draft.id]
-    produced = [regst for regst in regsts.values() if regst.producer == draft.id]
+        writes = [replace(found, name=instance.name) for instance, found in made]
     own = {regst.id for regst in produced}
     consumed = [regst for regst in dict.fromkeys(a.regst for a in reads) if regst not in own]
     return Task(
@@ -147,8 +165,14 @@ def _task(drafts: Drafts, rates: Rates, draft: Draft, regsts: Mapping[str, Regst
 def _fragment(drafts: Drafts, draft: Draft, written: frozenset[str]) -> Fragment:
     ops = drafts.fragment_ops[draft.id]
     types = {op.id: _named_types(drafts, op) for op in ops if op.target != BOXING_OP}
-    flop, traffic_bytes, workspace_bytes = fragment_work(ops, types, written)
-    return Fragment(ops=tuple(ops), flop=flop, traffic_bytes=traffic_bytes, workspace_bytes=workspace_bytes)
+    work = fragment_work(ops, types, written)
+    return Fragment(
+        ops=tuple(ops),
+        flop=work.flop,
+        traffic_bytes=work.traffic_bytes,
+        workspace_bytes=work.workspace_bytes,
+        flop_by_dtype=work.flop_by_dtype,
+    )
 
 
 def _named_types(drafts: Drafts, op: Op) -> dict[str, TensorType]:

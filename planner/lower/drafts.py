@@ -73,7 +73,8 @@ class Drafts:
     def route(self, value: str, stage: int, wanted: NdSbp) -> tuple[Instance, Route]:
         """The native instance and the way from it to (stage, wanted)."""
         native = self.native(value, stage, wanted)
-        return native, self.mover.route(self.staged.graph.values[value], native.stage, native.sbp, stage, wanted)
+        shared = self.assignment.delivered.get((value, stage), wanted)
+        return native, self.mover.route(self.staged.graph.values[value], native.stage, native.sbp, stage, wanted, shared)
 
     def follow(self, native: Instance, route: Route) -> Instance:
         """The last instance of a route, making the ones between."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from planner.boxing import boxing_path
-from planner.cost.analytic import boxing_s
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
 from planner.ir.plan import Boxing
-from planner.ir.sbp import B, NdSbp, Partial
+from planner.ir.sbp import NdSbp
 from planner.ir.tensor import TensorType
+from planner.search import Prices
 
 __all__ = ["Hop", "Instance", "Mover", "Route"]
 
@@ -64,35 +63,24 @@ class Instance:
 
 
 class Mover:
-    """Finds routes; one price list for all of a Plan's boxing."""
+    """Finds routes; the prices are the search's."""
 
     def __init__(self, cluster: Cluster, mesh: tuple[int, ...]) -> None:
-        self.cluster, self.mesh = cluster, mesh
-        self._stride = [1] * len(mesh)
-        for axis in range(len(mesh) - 2, -1, -1):
-            self._stride[axis] = self._stride[axis + 1] * mesh[axis + 1]
+        self.prices = Prices(cluster, mesh)
 
-    def _step_s(self, collective: Collective, total_bytes: float, axis: int) -> float:
-        return boxing_s(self.cluster, collective, total_bytes, tuple(i * self._stride[axis] for i in range(self.mesh[axis])))
+    def route(self, logical: TensorType, src_stage: int, src: NdSbp, dst_stage: int, dst: NdSbp, shared: NdSbp) -> Route:
+        """The moves from one (stage, layout) to another.
 
-    def path(self, logical: TensorType, src: NdSbp, dst: NdSbp) -> tuple[Boxing, ...]:
-        return boxing_path(logical, self.mesh, src, dst, self._step_s)[0]
-
-    def route(self, logical: TensorType, src_stage: int, src: NdSbp, dst_stage: int, dst: NdSbp) -> Route:
-        """The moves from one (stage, layout) to another."""
-        if src_stage == dst_stage:
-            steps: tuple[Move, ...] = self.path(logical, src, dst)
+        shared: the layout in which several readers on ``dst_stage`` share the value; the way leads through it unless the direct one is as cheap.
+        """
+        if src_stage != dst_stage:
+            leaving, landing = self.prices.ends_of_hop(logical, src, shared)
+            hop: tuple[Move, ...] = (*self.prices.path(logical, src, leaving), Hop(src_stage, dst_stage, landing))
+            steps = (*hop, *self.prices.path(logical, landing, shared), *self.prices.path(logical, shared, dst))
+        elif dst == shared or self.prices.boxing_s(logical, src, dst) <= self.prices.boxing_s(logical, shared, dst):
+            steps = self.prices.path(logical, src, dst)
         else:
-            # Nothing partial travels: reduce on the way out, into the layout that is wanted where that is a split.
-            landing = NdSbp(tuple(B if isinstance(entry, Partial) else entry for entry in dst.entries))
-            leaving = src
-            for axis, entry in enumerate(src.entries):
-                if isinstance(entry, Partial):
-                    reduced = src.replace(axis, landing[axis])
-                    leaving = leaving.replace(axis, landing[axis] if reduced.splits_evenly(logical.shape, self.mesh) else B)
-            if not leaving.splits_evenly(logical.shape, self.mesh):
-                leaving = NdSbp(tuple(B if isinstance(entry, Partial) else entry for entry in src.entries))
-            steps = (*self.path(logical, src, leaving), Hop(src_stage, dst_stage, landing), *self.path(logical, landing, dst))
+            steps = (*self.prices.path(logical, src, shared), *self.prices.path(logical, shared, dst))
         cut = len(steps)
         while cut and isinstance(last := steps[cut - 1], Boxing) and last.collective is Collective.LOCAL:
             cut -= 1

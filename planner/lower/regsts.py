@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -90,13 +90,15 @@ class Rates:
         return 1 if regst.producer is None else draft.acts // self.blocks_per_step(regst)
 
 
-def size_regst(drafts: Drafts, rates: Rates, regst: Regst, tasks: Mapping[str, Task], schedule: Schedule) -> Regst:
+def size_regst(
+    drafts: Drafts, rates: Rates, regst: Regst, tasks: Mapping[str, Task], consumers: Sequence[Task], schedule: Schedule
+) -> Regst:
     """The Regst with the quota that the rule of planner.lower.quotas gives it."""
     first = drafts.producers.get(regst.tensors[0].name.partition("@")[0])
     blocks = quota(
         kind=regst.kind,
         producer=tasks[regst.producer] if regst.producer is not None else None,
-        consumers=[t for t in tasks.values() if any(p.regst == regst.id for p in t.consumes)],
+        consumers=consumers,
         blocks_per_step=rates.blocks_per_step(regst),
         stage=int(regst.placement[1:]),
         num_stages=drafts.staged.num_stages,

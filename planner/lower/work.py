@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from planner.cost import compute_dtype
 from planner.ir.graph import Op
-from planner.ir.tensor import TensorType
+from planner.ir.plan import DTypeFlop
+from planner.ir.tensor import DType, TensorType
 from planner.opset import flop, is_creation, is_view, traffic_bytes
 
-__all__ = ["BOXING_OP", "fragment_work"]
+__all__ = ["BOXING_OP", "Work", "fragment_work"]
 
 BOXING_OP = "regista.boxing"
 
 
-def fragment_work(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType]], written: frozenset[str]) -> tuple[int, int, int]:
-    """(flop, traffic bytes, workspace bytes) of ops performed in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The work of a fragment; the fields are those of Fragment."""
+
+    flop: int
+    flop_by_dtype: tuple[DTypeFlop, ...]
+    traffic_bytes: int
+    workspace_bytes: int
+
+
+def fragment_work(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType]], written: frozenset[str]) -> Work:
+    """The work of ops performed in order.
 
     Args:
         types: op id -> local types of what it reads and writes (not for boxing steps, which only cut or pad).
@@ -24,13 +38,17 @@ def fragment_work(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType
         workspace: the peak of bytes that are neither in a Regst nor freed yet; a value is freed after its last use.
     """
     total_flop = total_traffic = 0
+    by_dtype: dict[DType, int] = defaultdict(int)
     last_use = {value: place for place, op in enumerate(ops) for value in op.inputs}
     live: dict[str, int] = {}
     peak = now = 0
     for place, op in enumerate(ops):
         if op.target == BOXING_OP:
             continue
-        total_flop += flop(op, types[op.id])
+        op_flop = flop(op, types[op.id])
+        total_flop += op_flop
+        if (dtype := compute_dtype(op, types[op.id])) is not None and op_flop:
+            by_dtype[dtype] += op_flop
         total_traffic += traffic_bytes(op, types[op.id])
         for value in op.outputs:
             if value is not None and value not in written and (not is_view(op) or is_creation(op)):
@@ -40,4 +58,5 @@ def fragment_work(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType
         for value in op.inputs:
             if last_use[value] == place:
                 now -= live.pop(value, 0)
-    return total_flop, total_traffic, peak
+    parts = tuple(DTypeFlop(dtype=dtype, flop=by_dtype[dtype]) for dtype in DType if dtype in by_dtype)
+    return Work(flop=total_flop, flop_by_dtype=parts, traffic_bytes=total_traffic, workspace_bytes=peak)

@@ -1,6 +1,10 @@
-"""Search: which SBP signature each op takes."""
+"""Search: pins, the choice problem of a staged graph, and the methods that solve it."""
 
-from planner.search.assign import Assignment, LocalOp, assign
+from planner.search.assign import assign
+from planner.search.menu import LocalOp
+from planner.search.methods import Method, search
+from planner.search.model import Assignment, SearchModel, build_model
 from planner.search.pins import Pin, parse_pins
+from planner.search.prices import Prices
 
-__all__ = ["Assignment", "LocalOp", "Pin", "assign", "parse_pins"]
+__all__ = ["Assignment", "LocalOp", "Method", "Pin", "Prices", "SearchModel", "assign", "build_model", "parse_pins", "search"]

@@ -1,9 +1,8 @@
-"""The ILP against exhaustive search, and what it does with pins and prices."""
+"""The search methods against exhaustive search and against each other, and what they do with pins and prices."""
 
 from __future__ import annotations
 
-from itertools import product
-
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,61 +10,126 @@ from matrix import roomy_cluster
 
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
-from planner.ir.sbp import B, P, S, Sbp
 from planner.make import PlanOptions, make_plan
-from planner.search.axis_ilp import AxisProblem, Node, Use, solve_axis
+from planner.search import Method, build_model, search
+from planner.search.exhaustive import search_exhaustively
+from planner.solve import Edge, Elimination, Problem, eliminate, solve_exactly, solve_ilp
+from planner.solve.dual import Dual
+from planner.stages import assign_stages, prepare
 from regista.zoo import ZOO
-
-STATES: tuple[Sbp, ...] = (B, S(0), P)
-
-
-def exhaustive_s(problem: AxisProblem) -> float:
-    """The best objective by trying everything; boxing is paid once per (group, leaves, needs)."""
-    best = float("inf")
-    names = [node.id for node in problem.nodes]
-    for pick in product(*(range(len(node.price_s)) for node in problem.nodes)):
-        choice = dict(zip(names, pick, strict=True))
-        total_s = sum(node.price_s[choice[node.id]] for node in problem.nodes)
-        paid: dict[tuple[str, Sbp, Sbp], float] = {}
-        for use in problem.uses:
-            pair = use.leaves[choice[use.producer]], use.needs[choice[use.consumer]]
-            paid[use.group, *pair] = use.price_s.get(pair, float("inf"))
-        best = min(best, total_s + sum(paid.values()))
-    return best
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> AxisProblem:
-    """Random DAGs of 2 to 5 nodes with up to 3 strategies, some pairs forbidden, values with several readers."""
-    price = st.integers(0, 50).map(lambda n: n * 1e-4)
-    nodes = tuple(Node(f"n{i}", tuple(draw(st.lists(price, min_size=1, max_size=3)))) for i in range(draw(st.integers(2, 5))))
-    uses = []
-    for reader in range(1, len(nodes)):
-        for maker in draw(st.sets(st.integers(0, reader - 1), min_size=1, max_size=2)):
-            leaves = tuple(draw(st.sampled_from(STATES)) for _ in nodes[maker].price_s)
-            needs = tuple(draw(st.sampled_from(STATES)) for _ in nodes[reader].price_s)
-            uses.append((maker, reader, leaves, needs))
-    prices = {(a, b): 0.0 if a == b else draw(price) for a in STATES for b in STATES}
-    made: dict[int, tuple[Sbp, ...]] = {}
-    found = []
-    for maker, reader, leaves, needs in uses:
-        leaves = made.setdefault(maker, leaves)  # a value leaves its producer in one layout, whoever reads it
-        found.append(Use(f"n{maker}", f"n{reader}", f"v{maker}", leaves, needs, prices))
-    return AxisProblem(nodes, tuple(found))
+def problems(draw: st.DrawFn, *, most_nodes: int = 7) -> Problem:
+    """Random graphs of 2 to 7 nodes with up to 4 strategies; some pairs are forbidden, some nodes are joined twice."""
+    extents = draw(st.lists(st.integers(1, 4), min_size=2, max_size=most_nodes))
+    price = st.one_of(st.integers(0, 50).map(lambda n: n * 1e-4), st.just(np.inf))
+    finite = st.integers(0, 50).map(lambda n: n * 1e-4)
+    costs = tuple(np.array(draw(st.lists(finite, min_size=k, max_size=k))) for k in extents)
+    edges = []
+    for v in range(1, len(extents)):
+        for u in draw(st.lists(st.integers(0, v - 1), min_size=1, max_size=3)):
+            matrix = np.array(draw(st.lists(price, min_size=extents[u] * extents[v], max_size=extents[u] * extents[v])))
+            a, b = (u, v) if draw(st.booleans()) else (v, u)
+            edges.append(Edge(a, b, matrix.reshape(extents[a], extents[b])))
+    return Problem(tuple(f"n{i}" for i in range(len(extents))), costs, tuple(edges))
+
+
+def optimum(problem: Problem) -> float:
+    try:
+        return search_exhaustively(problem).objective
+    except Unsupported:
+        return float("inf")
 
 
 @given(problems())
-@settings(max_examples=60, deadline=None)
-def test_the_ilp_is_as_good_as_trying_everything(problem: AxisProblem) -> None:
-    solution = solve_axis(problem)
-    assert solution.objective_s == pytest.approx(exhaustive_s(problem), abs=1e-9)
-    assert solution.lower_bound_s <= solution.objective_s + 1e-12
+@settings(max_examples=150)
+def test_exact_is_as_good_as_trying_everything(problem: Problem) -> None:
+    best = optimum(problem)
+    if best == float("inf"):
+        with pytest.raises(Unsupported, match="no legal combination"):
+            solve_exactly(problem)
+    else:
+        solution = solve_exactly(problem)
+        assert solution.objective == pytest.approx(best, rel=1e-9, abs=1e-15)
+        assert solution.gap == 0.0
+
+
+@given(problems())
+@settings(max_examples=60)
+def test_the_ilp_is_as_good_as_trying_everything(problem: Problem) -> None:
+    choice, objective, bound = solve_ilp(problem)
+    best = optimum(problem)
+    assert objective == pytest.approx(best, abs=1e-9)
+    assert bound <= objective
+    assert (choice is None) == (best == float("inf"))
+
+
+@given(problems())
+@settings(max_examples=100)
+def test_elimination_and_pruning_keep_the_optimum(problem: Problem) -> None:
+    choice = eliminate(problem)
+    assert choice is not None
+    assert problem.objective(choice) == pytest.approx(optimum(problem), rel=1e-12)
+    work = Elimination(problem)
+    work.prune()
+    work.run(neighbours=2)
+    work.prune()
+    work.run()
+    assert problem.objective(work.expand()) == pytest.approx(optimum(problem), rel=1e-12)
+
+
+@given(problems())
+@settings(max_examples=100)
+def test_message_passing_gives_a_bound_that_never_falls_and_drops_nothing_better(problem: Problem) -> None:
+    best = optimum(problem)
+    dual = Dual(problem, forbidden=1e3)
+    last = -np.inf
+    for _ in range(4):
+        bound = dual.sweep(3, np.inf)
+        assert bound >= last - 1e-12
+        assert bound <= best + 1e-9
+        last = bound
+    if best < 1e3:
+        dual.sweep(3, best + 1e-6)  # every optimal choice is better than this
+        found = search_exhaustively(problem).choice
+        assert all(s in kept for s, kept in zip(found, dual.kept(), strict=True))
+
+
+def test_a_plain_sum_of_the_best_parts_is_not_taken_for_a_choice() -> None:
+    """Frustrated triangle: each edge alone costs 0, all three cannot; the answer is 1 and proven."""
+    unequal = np.array([[1.0, 0.0], [0.0, 1.0]])
+    problem = Problem(("a", "b", "c"), (np.zeros(2),) * 3, (Edge(0, 1, unequal), Edge(1, 2, unequal), Edge(0, 2, unequal)))
+    assert solve_exactly(problem).objective == 1.0
+    assert solve_exactly(problem).gap == 0.0
+
+
+@pytest.mark.parametrize("mesh", [(2,), (2, 2)])
+@pytest.mark.parametrize("name", ["mlp", "convnet"])
+def test_exact_equals_o3_and_no_other_method_is_better(name: str, mesh: tuple[int, ...]) -> None:
+    program = ZOO[name](**({"depth": 1} if name == "mlp" else {}))
+    graph = program.graph(1)
+    ranks = int(np.prod(mesh))
+    model = build_model(prepare(graph, assign_stages(graph, 1, ()), 1), mesh, roomy_cluster(ranks), (), 1)
+    exact = search(model, Method.EXACT)
+    assert exact.gap == 0.0
+    for method in (Method.O3, Method.O2, Method.GREEDY) if len(mesh) == 1 else (Method.GREEDY,):
+        other = search(model, method)
+        assert other.objective >= exact.objective * (1 - 1e-9)
+        if method is Method.O3:
+            assert other.objective == pytest.approx(exact.objective, rel=1e-9)
+
+
+def test_a_graph_too_large_to_enumerate_is_refused() -> None:
+    problem = Problem(tuple(map(str, range(40))), (np.zeros(3),) * 40, ())
+    with pytest.raises(Unsupported, match="too many to enumerate"):
+        search_exhaustively(problem)
 
 
 def test_no_legal_combination_is_refused() -> None:
-    use = Use("a", "b", "v", (P,), (S(0),), {})
+    problem = Problem(("a", "b"), (np.zeros(1), np.zeros(1)), (Edge(0, 1, np.array([[np.inf]])),))
     with pytest.raises(Unsupported, match="no legal combination"):
-        solve_axis(AxisProblem((Node("a", (1.0,)), Node("b", (1.0,))), (use,)))
+        solve_exactly(problem)
 
 
 def layouts(plan: Plan) -> dict[str, str]:
@@ -89,6 +153,7 @@ def test_the_same_input_gives_the_same_plan() -> None:
     assert len(ids) == 1
 
 
-def test_one_axis_plans_carry_a_tight_bound() -> None:
-    plan = make_plan(ZOO["mlp"]().graph(1), model="mlp", batch_size=32, cluster=roomy_cluster(2), options=PlanOptions())
-    assert plan.search.lower_bound_s == pytest.approx(plan.search.objective_s, rel=1e-6)
+@pytest.mark.parametrize("mesh", [(4,), (2, 2)])
+def test_plans_carry_a_proof(mesh: tuple[int, ...]) -> None:
+    plan = make_plan(ZOO["mlp"]().graph(1), model="mlp", batch_size=32, cluster=roomy_cluster(4), options=PlanOptions(mesh=mesh))
+    assert plan.search.lower_bound_s == plan.search.objective_s > 0

@@ -1,0 +1,101 @@
+"""All boxing prices of one tensor type at once: the closure of single steps, so that a search can look every pair up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir.collective import Collective, collective_for
+from planner.ir.sbp import B, NdSbp, Partial, ReduceOp, Sbp, Split
+from planner.ir.tensor import TensorType
+
+__all__ = ["BoxingTable", "StepPrice", "innermost", "kinds_in"]
+
+StepPrice = Callable[[Collective, float, int], float]
+"""(collective, bytes that the axis' devices hold together, axis) -> seconds."""
+
+STEP_S = 1e-9
+"""Makes a path with fewer steps win among equals."""
+
+
+class BoxingTable:
+    """price_s[i, j]: seconds of the cheapest path from layout i to layout j of one tensor type on one mesh.
+
+    A step may change axis a only while a is the innermost axis on the dims it touches: with (S(0), S(0)) the pieces of axis 1 lie inside those
+    of axis 0, so axis 1 must be gathered before axis 0.
+
+    Args:
+        logical: the logical tensor.
+        step_s: (collective, bytes that the axis' devices hold together, axis) -> seconds.
+        partial: reductions that may occur.
+    """
+
+    def __init__(
+        self,
+        logical: TensorType,
+        mesh: tuple[int, ...],
+        step_s: StepPrice,
+        partial: tuple[ReduceOp, ...] = (ReduceOp.SUM,),
+    ) -> None:
+        entries: tuple[Sbp, ...] = (B, *(Split(d) for d in range(logical.ndim)), *(Partial(op) for op in partial))
+        per_axis = [entries if parts > 1 else (B,) for parts in mesh]
+        states = (NdSbp(state) for state in product(*per_axis))
+        self.logical, self.mesh = logical, mesh
+        self.states = tuple(s for s in states if s.splits_evenly(logical.shape, mesh))
+        self.index = {state: i for i, state in enumerate(self.states)}
+        size = len(self.states)
+        step = np.full((size, size), np.inf)
+        np.fill_diagonal(step, 0.0)
+        local_bytes = [logical.with_shape(s.local_shape(logical.shape, mesh)).size_bytes for s in self.states]
+        for i, state in enumerate(self.states):
+            for axis, entry in enumerate(state.entries):
+                if mesh[axis] == 1 or not innermost(state, axis, entry):
+                    continue
+                together = local_bytes[i] * (mesh[axis] if isinstance(entry, Split) else 1)
+                for target in entries:
+                    if target == entry or (isinstance(entry, Partial) and isinstance(target, Partial)):
+                        continue
+                    after = state.replace(axis, target)
+                    j = self.index.get(after)
+                    if j is not None and innermost(after, axis, target):
+                        step[i, j] = step_s(collective_for(entry, target), together, axis) + STEP_S
+        self._step = step
+        self.price_s = _closure(step)
+
+    def path(self, src: NdSbp, dst: NdSbp) -> tuple[NdSbp, ...] | None:
+        """Layouts from ``src`` to ``dst`` along a cheapest path, both included; None if there is none."""
+        i, j = self.index[src], self.index[dst]
+        if not np.isfinite(self.price_s[i, j]):
+            return None
+        states = [src]
+        while i != j:
+            # The first step whose price and rest make up the whole (to rounding).
+            through = self._step[i] + self.price_s[:, j]
+            through[i] = np.inf
+            i = int(np.argmin(through))
+            states.append(self.states[i])
+        return tuple(states)
+
+
+def kinds_in(layouts: Iterable[NdSbp]) -> tuple[ReduceOp, ...]:
+    """The reductions that occur in some layouts; sums always."""
+    found = {entry.op for sbp in layouts for entry in sbp.entries if isinstance(entry, Partial)}
+    return tuple(op for op in ReduceOp if op is ReduceOp.SUM or op in found)
+
+
+def innermost(state: NdSbp, axis: int, entry: Sbp) -> bool:
+    """Whether no later axis splits the dim that ``axis`` splits."""
+    return not isinstance(entry, Split) or all(
+        not (isinstance(later, Split) and later.dim == entry.dim) for later in state.entries[axis + 1 :]
+    )
+
+
+def _closure(step: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shortest paths (Floyd and Warshall)."""
+    best = step.copy()
+    for k in range(len(best)):
+        np.minimum(best, best[:, k, None] + best[None, k, :], out=best)
+    return best

@@ -1,0 +1,154 @@
+"""Menus: every joint layout of an op on a mesh of several axes (SEMANTICS 1.5: ND signatures are products of 1-D ones).
+
+Ops that differ only in the names of their values share one menu, so a model of 96 equal layers needs the menus of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.cost import compute_dtype
+from planner.ir.graph import Arg, Op, Ref
+from planner.ir.sbp import B, NdSbp, Sbp, Split
+from planner.ir.tensor import DType, TensorType
+from planner.opset import flop, local_types, localize, signatures, traffic_bytes
+
+__all__ = ["LocalOp", "Menu", "Menus", "Strategy", "cut", "relabel"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOp:
+    """An op as one rank performs it: literals and types are local, layouts per operand occurrence and per output."""
+
+    op: Op
+    types: Mapping[str, TensorType]
+    inputs: tuple[NdSbp, ...]
+    outputs: tuple[NdSbp | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to lay an op: NdSbp per operand and per output, and the work of one rank."""
+
+    inputs: tuple[NdSbp, ...]
+    outputs: tuple[NdSbp, ...]
+    flop: int
+    traffic_bytes: int
+    dtype: DType | None
+    local: LocalOp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Menu:
+    """The strategies of an op shape.  Two ops with the same Menu object differ in the names of their values only."""
+
+    number: int
+    strategies: tuple[Strategy, ...]
+
+
+class Menus:
+    """Menus by op shape, for one mesh."""
+
+    def __init__(self, mesh: tuple[int, ...]) -> None:
+        self.mesh = mesh
+        self._menus: dict[tuple[object, ...], Menu] = {}
+
+    def of(self, op: Op, types: Mapping[str, TensorType]) -> Menu:
+        """The op's menu.
+
+        Raises:
+            UnknownOp: the op has no rule.
+        """
+        key = _shape(op, types)
+        menu = self._menus.get(key)
+        if menu is None:
+            menu = self._menus[key] = Menu(len(self._menus), tuple(self._strategies(op, types)))
+        return menu
+
+    def _strategies(self, op: Op, types: Mapping[str, TensorType]) -> list[Strategy]:
+        found = [LocalOp(op, {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}, (), ())]
+        for parts in self.mesh:
+            found = [extended for local in found for extended in _extensions(local, parts)]
+        distinct = {(local.inputs, local.outputs): local for local in reversed(found)}
+        return [
+            Strategy(
+                local.inputs,
+                tuple(sbp if sbp is not None else NdSbp.broadcast(len(self.mesh)) for sbp in local.outputs),
+                flop(local.op, local.types),
+                traffic_bytes(local.op, local.types),
+                compute_dtype(local.op, local.types),
+                local,
+            )
+            for local in reversed(distinct.values())
+        ]
+
+
+def relabel(local: LocalOp, op: Op) -> LocalOp:
+    """The local op of another op of the same shape."""
+    if local.op.id == op.id:
+        return local
+    names: dict[str, str] = dict(zip(local.op.inputs, op.inputs, strict=True))
+    outputs = {o: n for o, n in zip(local.op.outputs, op.outputs, strict=True) if o is not None and n is not None}
+    mine = local.op.renamed(names)
+    mine = Op(
+        id=op.id,
+        target=op.target,
+        args=mine.args,
+        kwargs=mine.kwargs,
+        outputs=op.outputs,
+        role=op.role,
+        module=op.module,
+        forward_of=op.forward_of,
+    )
+    types = {(outputs if v in outputs else names)[v]: t for v, t in local.types.items()}
+    return LocalOp(mine, types, local.inputs, local.outputs)
+
+
+def _extensions(local: LocalOp, parts: int) -> list[LocalOp]:
+    before_in = local.inputs or (NdSbp(()),) * len(local.op.inputs)
+    before_out = local.outputs or (NdSbp(()),) * len(local.op.outputs)
+    extended = []
+    for signature in signatures(local.op, local.types, parts):
+        types = dict(local.types)
+        for value, sbp in zip(local.op.inputs, signature.inputs, strict=True):
+            types[value] = cut(local.types[value], sbp, parts)
+        types |= local_types(local.op, signature, local.types, parts)
+        extended.append(
+            LocalOp(
+                localize(local.op, signature, local.types, parts),
+                types,
+                tuple(NdSbp((*b.entries, s)) for b, s in zip(before_in, signature.inputs, strict=True)),
+                tuple(
+                    NdSbp((*(b.entries if b else ()), s if s is not None else B))
+                    for b, s in zip(before_out, signature.outputs, strict=True)
+                ),
+            )
+        )
+    return extended
+
+
+def cut(tensor: TensorType, sbp: Sbp, parts: int) -> TensorType:
+    """One even part of a tensor along one axis."""
+    if not isinstance(sbp, Split):
+        return tensor
+    shape = list(tensor.shape)
+    shape[sbp.dim] //= parts
+    return tensor.with_shape(tuple(shape))
+
+
+def _shape(op: Op, types: Mapping[str, TensorType]) -> tuple[object, ...]:
+    """What a menu depends on: everything but the names."""
+    places: dict[str, int] = {}
+
+    def abstract(arg: Arg) -> object:
+        if isinstance(arg, Ref):
+            return Ref(str(places.setdefault(arg.value, len(places))))
+        if isinstance(arg, tuple):
+            return tuple(abstract(item) for item in arg)
+        return (type(arg), arg)  # 1, 1.0 and True are equal but not the same literal
+
+    literals = tuple(abstract(arg) for arg in op.args)
+    named = tuple((name, abstract(arg)) for name, arg in op.kwargs)
+    made = tuple(types[o] if o is not None else None for o in op.outputs)
+    return (op.target, literals, named, tuple(types[v] for v in places), made)

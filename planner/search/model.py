@@ -1,0 +1,386 @@
+"""A staged graph as a choice problem: who chooses, what each choice costs, and what it costs to get from one to the next.
+
+node                     chooses                                       costs
+op                       an NdSbp signature                            roofline of one rank's part, per step
+state                    the layout it is stored in                    0 (a split a hair more, so that ties stay whole)
+delivery of a value      the layout in which a stage gets a value      0
+                         that several ops read
+edge                     from what is there to what is needed          boxing, per step
+
+With a limit on memory, a delivery says besides whether it is what is there already or a boxed copy; states, accumulated gradients, copies, and
+forward values that the backward part reads (once per micro-batch in flight) are demands on the stage's devices.
+
+A value that several ops of a stage read is delivered once, in a layout of the search's choice, from where each reader may box on: one
+all-gather serves all (OneFlow's proxy node; TePDist and Alpa let every reader pay).  Batch inputs and constants are there in any layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from planner.boxing import kinds_in
+from planner.ir.cluster import Cluster
+from planner.ir.errors import Unsupported
+from planner.ir.graph import InputKind, Op, Role
+from planner.ir.sbp import NdSbp, Split
+from planner.ir.tensor import TensorType
+from planner.search.menu import LocalOp, Menu, Menus, Strategy, relabel
+from planner.search.pins import Pin, pinned_inputs, pinned_outputs
+from planner.search.prices import Prices
+from planner.solve.problem import Demand, Edge, Floats, Ints, Problem
+from planner.stages import Staged
+
+__all__ = ["Assignment", "SearchModel", "build_model"]
+
+_TIE_S = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """ops: op id -> local op;  states: state input value -> its stored layout;  pinned: batch and constant values with a fixed layout.
+
+    delivered: (value, stage) -> the layout in which several readers on the stage share it.
+    """
+
+    ops: Mapping[str, LocalOp]
+    states: Mapping[str, NdSbp]
+    pinned: Mapping[str, NdSbp]
+    method: str
+    objective_s: float
+    lower_bound_s: float
+    delivered: Mapping[tuple[str, int], NdSbp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchModel:
+    """problem: the choice problem.  ops, states, deliveries: node numbers and what their strategies mean."""
+
+    staged: Staged
+    problem: Problem
+    ops: Mapping[str, tuple[int, tuple[Strategy, ...]]]
+    states: Mapping[str, tuple[int, tuple[NdSbp, ...]]]
+    deliveries: Mapping[tuple[str, int], tuple[int, tuple[NdSbp, ...]]]
+    pinned: Mapping[str, NdSbp]
+
+    def decode(self, choice: Sequence[int] | Ints, method: str, objective_s: float, lower_bound_s: float) -> Assignment:
+        """What a choice means."""
+        by_id = {op.id: op for op in self.staged.graph.ops}
+        return Assignment(
+            ops={op_id: relabel(menu[choice[node]].local, by_id[op_id]) for op_id, (node, menu) in self.ops.items()},
+            states={value: layouts[choice[node]] for value, (node, layouts) in self.states.items()},
+            pinned={value: sbp for value, sbp in self.pinned.items() if value not in self.states},
+            method=method,
+            objective_s=objective_s,
+            lower_bound_s=lower_bound_s,
+            delivered={key: layouts[choice[node]] for key, (node, layouts) in self.deliveries.items()},
+        )
+
+
+def build_model(
+    staged: Staged,
+    mesh: tuple[int, ...],
+    cluster: Cluster,
+    pins: Sequence[Pin],
+    micro_batches: int,
+    *,
+    limit_bytes: float = inf,
+    in_flight: Sequence[int] = (),
+) -> SearchModel:
+    """State the search for one mesh.
+
+    Args:
+        mesh: devices per axis inside each stage.
+        micro_batches: how often per step the micro-batch part acts.
+        limit_bytes: what a device may hold of states, gradients, deliveries and values kept for the backward pass; infinite: no memory rows.
+        in_flight: per stage, how many micro-batches wait for their backward pass (default: stages from there on, at most micro_batches).
+
+    Raises:
+        UnknownOp: an op has no rule.   Unsupported: pins that cannot hold.
+    """
+    return _Builder(staged, mesh, cluster, pins, micro_batches, limit_bytes, in_flight).build()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """Where a value comes from: a node and the layout it gives under each of its strategies."""
+
+    node: int
+    layouts: tuple[NdSbp, ...]
+    stage: int
+    count: int
+    bucketed: bool
+
+
+class _Builder:
+    def __init__(
+        self,
+        staged: Staged,
+        mesh: tuple[int, ...],
+        cluster: Cluster,
+        pins: Sequence[Pin],
+        micro_batches: int,
+        limit_bytes: float,
+        in_flight: Sequence[int],
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.in_flight = tuple(in_flight) or tuple(min(micro_batches, staged.num_stages - s) for s in range(staged.num_stages))
+        self.demands: list[Demand] = []
+        self.staged, self.graph, self.mesh, self.m = staged, staged.graph, mesh, micro_batches
+        self.prices = Prices(cluster, mesh)
+        self.menus = Menus(mesh)
+        self.pinned = pinned_inputs(self.graph, pins, mesh)
+        self.pinned_outputs = pinned_outputs(self.graph, pins, mesh)
+        self.names: list[str] = []
+        self.costs: list[Floats] = []
+        self.edges: list[Edge] = []
+        self.ops: dict[str, tuple[int, tuple[Strategy, ...]]] = {}
+        self.states: dict[str, tuple[int, tuple[NdSbp, ...]]] = {}
+        self.deliveries: dict[tuple[str, int], tuple[int, tuple[NdSbp, ...]]] = {}
+        self.sources: dict[str, _Source] = {}
+        self.inputs = {i.value: i for i in self.graph.inputs}
+        self._op_costs: dict[tuple[int, int], Floats] = {}
+        self._leaves: dict[tuple[int, int], tuple[NdSbp, ...]] = {}
+        self._unions: dict[tuple[int, ...], tuple[NdSbp, ...]] = {}
+        self._matrices: dict[tuple[object, ...], Floats] = {}
+        self._kept: dict[int, tuple[object, ...]] = {}
+        self._stored: dict[TensorType, tuple[tuple[NdSbp, ...], Floats]] = {}
+        self._menu_of: dict[str, Menu] = {}
+        self._zero: dict[int, Floats] = {}
+        self._amounts: dict[tuple[int, TensorType, float], Floats] = {}
+        self._native: dict[tuple[int, int], Floats] = {}
+        self._twice: dict[int, tuple[NdSbp, ...]] = {}
+        self.saved: set[tuple[str, int]] = set()
+
+    def build(self) -> SearchModel:
+        graph, stage = self.graph, self.staged.stage
+        homes = self._homes()
+        for i in graph.inputs:
+            if i.value in graph.updates:
+                self._state(i.value, homes[i.value])
+        readers = self._readers(homes)
+        self._find_saved(readers)
+        for value in self.states:
+            self._deliver(value, readers)
+        for op in graph.ops:
+            menu = self._menu(op)
+            node = self._node(op.id, self._op_cost(op, menu))
+            self.ops[op.id] = (node, menu.strategies)
+            for value in dict.fromkeys(op.inputs):
+                needs = self._layouts(menu, op.inputs.index(value), outputs=False)
+                self._need(value, stage[op.id], node, needs)
+            for place, made in enumerate(op.outputs):
+                if made is None:
+                    continue
+                count = self.m if op.role in (Role.FORWARD, Role.BACKWARD) else 1
+                bucketed = op.role in (Role.ACCUMULATE, Role.UPDATE)
+                self.sources[made] = _Source(node, self._layouts(menu, place, outputs=True), stage[op.id], count, bucketed)
+                self._deliver(made, readers)
+                if (made, stage[op.id]) in self.saved:
+                    shared = (made, stage[op.id]) in self.deliveries
+                    self._hold(
+                        node, self.sources[made].layouts, graph.values[made], stage[op.id], 1 if shared else self.in_flight[stage[op.id]]
+                    )
+                elif op.role is Role.ACCUMULATE:
+                    self._hold(node, self.sources[made].layouts, graph.values[made], stage[op.id], 1)
+        for old, new in graph.updates.items():
+            node, layouts = self.states[old]
+            self._need(new, homes[old], node, layouts)
+        whole = self._node("<loss>", np.zeros(1))
+        self._need(graph.mean_loss, self.sources[graph.mean_loss].stage, whole, (NdSbp.broadcast(len(self.mesh)),))
+        problem = Problem(tuple(self.names), tuple(self.costs), tuple(self.edges), tuple(self.demands), self.limit_bytes)
+        return SearchModel(self.staged, problem, self.ops, self.states, self.deliveries, self.pinned)
+
+    def _node(self, name: str, costs: Floats) -> int:
+        self.names.append(name)
+        self.costs.append(costs)
+        return len(self.names) - 1
+
+    def _homes(self) -> dict[str, int]:
+        """The stage of every state input that is updated."""
+        made = {value: op for op in self.graph.ops for value in op.outputs if value}
+        return {old: self.staged.stage[made[new].id] if new in made else self.staged.home(old) for old, new in self.graph.updates.items()}
+
+    def _readers(self, homes: Mapping[str, int]) -> dict[tuple[str, int], list[tuple[Op | None, str]]]:
+        """(value, stage) -> who needs it there: ops, and states that it replaces."""
+        readers: dict[tuple[str, int], list[tuple[Op | None, str]]] = {}
+        for op in self.graph.ops:
+            for value in dict.fromkeys(op.inputs):
+                readers.setdefault((value, self.staged.stage[op.id]), []).append((op, value))
+        for old, new in self.graph.updates.items():
+            readers.setdefault((new, homes[old]), []).append((None, old))
+        return readers
+
+    def _state(self, value: str, home: int) -> None:
+        tensor = self.graph.values[value]
+        layouts, costs = self._stores(tensor)
+        if value in self.pinned:
+            layouts, costs = (self.pinned[value],), np.zeros(1)
+        node = self._node(f"state {self.inputs[value].name}", costs)
+        self.states[value] = (node, layouts)
+        self._hold(node, layouts, tensor, home, 1)
+        buffer = self.inputs[value].kind is InputKind.BUFFER
+        self.sources[value] = _Source(node, layouts, home, self.m if buffer else 1, True)
+
+    def _stores(self, tensor: TensorType) -> tuple[tuple[NdSbp, ...], Floats]:
+        """Layouts in which a state may be stored, and a hair of cost for every split."""
+        if tensor not in self._stored:
+            layouts = _storable(tensor, self.mesh)
+            self._stored[tensor] = layouts, np.array([_TIE_S * sum(isinstance(e, Split) for e in sbp.entries) for sbp in layouts])
+        return self._stored[tensor]
+
+    def _menu(self, op: Op) -> Menu:
+        if op.id not in self._menu_of:
+            self._menu_of[op.id] = self._find_menu(op)
+        return self._menu_of[op.id]
+
+    def _find_menu(self, op: Op) -> Menu:
+        menu = self.menus.of(op, self.graph.values)
+        pins = [(place, self.pinned_outputs[v]) for place, v in enumerate(op.outputs) if v is not None and v in self.pinned_outputs]
+        if not pins:
+            return menu
+        kept = tuple(s for s in menu.strategies if all(s.outputs[place] == sbp for place, sbp in pins))
+        if not kept:
+            ways = "; ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in menu.strategies))
+            raise Unsupported(f"{op.where()} cannot return {pins[0][1]} on mesh {'x'.join(map(str, self.mesh))}; its rule allows {ways}")
+        return Menu(-1 - len(self.names), kept)
+
+    def _op_cost(self, op: Op, menu: Menu) -> Floats:
+        count = self.m if op.role.per_micro_batch else 1
+        if op.role is Role.ACCUMULATE:
+            count = 0  # done while the gradient is written; no reason to reduce it before, once per micro-batch
+        key = (menu.number, count)
+        if key not in self._op_costs:
+            self._op_costs[key] = np.array([count * self.prices.op_s(s) for s in menu.strategies])
+        return self._op_costs[key]
+
+    def _layouts(self, menu: Menu, place: int, *, outputs: bool) -> tuple[NdSbp, ...]:
+        key = (menu.number, place if outputs else -1 - place)
+        if key not in self._leaves:
+            self._leaves[key] = tuple((s.outputs if outputs else s.inputs)[place] for s in menu.strategies)
+        return self._leaves[key]
+
+    def _deliver(self, value: str, readers: Mapping[tuple[str, int], list[tuple[Op | None, str]]]) -> None:
+        """A node of its own for a value that several ops of one stage read."""
+        source = self.sources[value]
+        for stage in range(self.staged.num_stages):
+            here = readers.get((value, stage), [])
+            if len(here) < 2:
+                continue
+            needs = []
+            for op, name in here:
+                if op is None:
+                    needs.append(self.states[name][1])
+                else:
+                    needs.append(self._layouts(self._menu(op), op.inputs.index(name), outputs=False))
+            layouts = self._union((source.layouts, *needs))
+            logical = self.graph.values[value]
+            if self.limit_bytes == inf:
+                node = self._node(f"{value} for stage {stage}", self._zeros(len(layouts)))
+                self._connect(source, stage, node, layouts, logical)
+            else:
+                layouts = self._doubled(layouts)
+                node = self._node(f"{value} for stage {stage}", self._zeros(len(layouts)))
+                self._connect(source, stage, node, layouts, logical, split=True)
+                held = self.in_flight[stage] if (value, stage) in self.saved else 1
+                more = held - 1 if source.stage == stage and (value, stage) in self.saved else 0
+                self._hold(node, layouts, logical, stage, held, native=more)
+            self.deliveries[value, stage] = (node, layouts)
+
+    def _find_saved(self, readers: Mapping[tuple[str, int], list[tuple[Op | None, str]]]) -> None:
+        """(value, stage) of forward values that the backward part of the stage reads."""
+        if self.limit_bytes == inf:
+            return
+        forward = {value for op in self.graph.ops if op.role is Role.FORWARD for value in op.outputs if value}
+        for (value, stage), here in readers.items():
+            if value in forward and any(op is not None and op.role is Role.BACKWARD for op, _ in here):
+                self.saved.add((value, stage))
+
+    def _hold(self, node: int, layouts: tuple[NdSbp, ...], logical: TensorType, stage: int, blocks: int, native: int | None = None) -> None:
+        """The node's layouts hold ``blocks`` blocks of a value on the stage; ``native``: so many for the first half of them instead."""
+        if self.limit_bytes == inf:
+            return
+        key = (id(layouts), logical, blocks + 1e-3 * (native + 1 if native is not None else 0))
+        if key not in self._amounts:
+            size = [logical.with_shape(sbp.local_shape(logical.shape, self.mesh)).size_bytes for sbp in layouts]
+            amount = np.array(size, dtype=np.float64) * blocks
+            if native is not None:
+                half = len(layouts) // 2
+                amount[:half] = np.array(size[:half], dtype=np.float64) * native
+            self._amounts[key] = amount
+            self._kept[len(self._kept)] = (layouts,)
+        self.demands.append(Demand(node, stage, stage + 1, self._amounts[key]))
+
+    def _doubled(self, layouts: tuple[NdSbp, ...]) -> tuple[NdSbp, ...]:
+        """Once for 'what is there is delivered as it is', once for 'it is boxed, so both are held'."""
+        return self._twice.setdefault(id(layouts), (*layouts, *layouts))  # a union is kept for good, and so is its id
+
+    def _zeros(self, size: int) -> Floats:
+        return self._zero.setdefault(size, np.zeros(size))
+
+    def _union(self, parts: tuple[tuple[NdSbp, ...], ...]) -> tuple[NdSbp, ...]:
+        key = tuple(id(part) for part in parts)
+        if key not in self._unions:
+            self._kept[len(self._kept)] = parts  # keeps the ids from being used again
+            self._unions[key] = tuple(dict.fromkeys(sbp for part in parts for sbp in part))
+        return self._unions[key]
+
+    def _need(self, value: str, stage: int, node: int, needs: tuple[NdSbp, ...]) -> None:
+        """``node`` needs a value: an edge from whoever delivers it."""
+        source = self.sources.get(value)
+        if source is None:
+            if value in self.pinned:
+                fixed = _Source(self._fixed(value), (self.pinned[value],), stage, self.m, False)
+                self._connect(fixed, stage, node, needs, self.graph.values[value])
+            return
+        delivery = self.deliveries.get((value, stage))
+        if delivery is not None:
+            source = _Source(delivery[0], delivery[1], stage, source.count, source.bucketed)
+        self._connect(source, stage, node, needs, self.graph.values[value])
+
+    def _fixed(self, value: str) -> int:
+        return self._node(f"pinned {self.inputs[value].name}", np.zeros(1))
+
+    def _connect(
+        self, source: _Source, stage: int, node: int, needs: tuple[NdSbp, ...], logical: TensorType, *, split: bool = False
+    ) -> None:
+        key = (id(source.layouts), id(needs), logical, source.count, source.bucketed, source.stage != stage, split)
+        matrix = self._matrices.get(key)
+        if matrix is None:
+            if source.stage == stage:
+                table = self.prices.table(logical, source.bucketed, kinds_in((*source.layouts, *needs)))
+                rows, columns = [table.index[p] for p in source.layouts], [table.index[c] for c in needs]
+                matrix = source.count * table.price_s[np.ix_(rows, columns)]
+            else:
+                distinct = {(p, c) for p in source.layouts for c in needs}
+                hop_s = {pair: self.prices.hop_s(logical, *pair, bucketed=source.bucketed) for pair in distinct}
+                matrix = np.array([[source.count * hop_s[p, c] for c in needs] for p in source.layouts])
+            if split:
+                half = len(needs) // 2
+                same = np.array([[p == c and source.stage == stage for c in needs[:half]] for p in source.layouts])
+                matrix[:, :half][~same] = np.inf
+                matrix[:, half:][same] = np.inf
+            self._matrices[key] = matrix
+            self._kept[len(self._kept)] = (source.layouts, needs)
+        if not np.isfinite(matrix).any():
+            raise Unsupported(
+                f"no legal combination: {self.names[source.node]} gives {'|'.join(map(str, dict.fromkeys(source.layouts)))}, "
+                f"{self.names[node]} needs {'|'.join(map(str, dict.fromkeys(needs)))}; "
+                f"the pins contradict each other or cut something that must stay whole; remove a pin or choose another mesh"
+            )
+        if matrix.any():
+            self.edges.append(Edge(source.node, node, matrix))
+
+
+def _storable(tensor: TensorType, mesh: tuple[int, ...]) -> tuple[NdSbp, ...]:
+    """Layouts without partial values, whole first."""
+    found: list[NdSbp] = [NdSbp(())]
+    for axis in range(len(mesh)):
+        entries = [NdSbp.broadcast(1).entries[0]]
+        if mesh[axis] > 1:
+            entries += [Split(d) for d in range(tensor.ndim)]
+        found = [NdSbp((*sbp.entries, e)) for sbp in found for e in entries]
+    return tuple(sbp for sbp in found if sbp.splits_evenly(tensor.shape, mesh))

@@ -1,0 +1,143 @@
+"""TePDist's O2: cones, critical nodes, segments; one small problem per head and tail strategy of a segment, and a DP over the segments.
+
+    best[i][t] = min over h of  best[i-1][h] + cost of segment i with its tail at t, given the choices that led to h
+
+A critical node is a forward node that everything forward passes through.  A backward node belongs to the segment of its forward node.  What a
+segment sends to a later one beside the critical node (a gradient, a tied weight) is priced when the later one is solved, so the result is
+not an optimum, and no bound comes with it.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from time import perf_counter
+
+import numpy as np
+
+from planner.ir.errors import Unsupported
+from planner.ir.graph import Role
+from planner.search.model import SearchModel
+from planner.solve import Edge, Floats, Ints, Problem, Solution, solve_exactly
+
+__all__ = ["search_o2"]
+
+SEGMENTS = 4
+
+
+def search_o2(model: SearchModel, *, segments: int = SEGMENTS, seconds: float = inf) -> Solution:
+    """Raises Unsupported: no combination of the segments' choices is allowed, or the time is up."""
+    began = perf_counter()
+    problem = model.problem
+    position = _positions(model)
+    borders = _borders(model, position, segments)
+    segment_of = np.searchsorted([position[b] for b in borders], position, side="left")
+    paths: dict[int, tuple[float, Ints]] = {0: (0.0, np.full(len(problem.costs), -1, dtype=np.int64))}
+    solved = 0
+    for number in range(len(borders) + 1):
+        members = np.flatnonzero(segment_of == number)
+        tail = borders[number] if number < len(borders) else None
+        found: dict[int, tuple[float, Ints]] = {}
+        for cost, path in paths.values():
+            part = _segment(problem, members, path)
+            for t in range(len(problem.costs[tail])) if tail is not None else (0,):
+                if perf_counter() - began > seconds:
+                    raise Unsupported(f"method o2 did not finish in {seconds:g} s: it solves a problem per head and tail; use 'exact'")
+                solved += 1
+                try:
+                    piece = solve_exactly(_with_tail(part, members, tail, t))
+                except Unsupported:
+                    continue
+                reached = cost + piece.objective
+                if t not in found or reached < found[t][0]:
+                    extended = path.copy()
+                    extended[members] = piece.choice
+                    found[t] = (reached, extended)
+        if not found:
+            raise Unsupported("method o2: the choices of earlier segments leave a later one none that is allowed; use 'exact'")
+        paths = found
+    choice = min(paths.values(), key=lambda p: p[0])[1]
+    return Solution(
+        choice=choice,
+        objective=problem.objective(choice),
+        lower_bound=0.0,
+        seconds=perf_counter() - began,
+        method="o2",
+        proof="none: segments are chosen one after another",
+        stats={"segments": float(len(borders) + 1), "problems": float(solved)},
+    )
+
+
+def _positions(model: SearchModel) -> Ints:
+    """Where along the forward pass each node stands."""
+    position = np.full(len(model.problem.costs), -1, dtype=np.int64)
+    place: dict[str, int] = {}
+    for number, op in enumerate(model.staged.graph.ops):
+        if op.role is Role.FORWARD:
+            place[op.id] = number
+    for op in model.staged.graph.ops:
+        if op.id in place:
+            position[model.ops[op.id][0]] = place[op.id]
+        elif op.forward_of is not None and op.forward_of in place:
+            position[model.ops[op.id][0]] = place[op.forward_of]
+    around: list[list[int]] = [[] for _ in position]
+    for edge in model.problem.edges:
+        around[edge.u].append(edge.v)
+        around[edge.v].append(edge.u)
+    queue = [int(v) for v in np.flatnonzero(position >= 0)]
+    for v in queue:
+        for n in around[v]:
+            if position[n] < 0:
+                position[n] = position[v]
+                queue.append(n)
+    position[position < 0] = 0
+    return position
+
+
+def _borders(model: SearchModel, position: Ints, segments: int) -> list[int]:
+    """Forward nodes that no forward edge passes by, thinned out evenly."""
+    forward = {model.ops[op.id][0] for op in model.staged.graph.ops if op.role is Role.FORWARD}
+    states = {node for node, _ in model.states.values()}
+    made = {value for op in model.staged.graph.ops if op.role is Role.FORWARD for value in op.outputs if value}
+    forward |= {node for (value, _), (node, _) in model.deliveries.items() if value in made}
+    last = int(position.max()) + 1
+    passes = np.zeros(last + 2, dtype=np.int64)
+    for edge in model.problem.edges:
+        if edge.u in forward and edge.v in forward and not {edge.u, edge.v} & states:
+            low, high = sorted((int(position[edge.u]), int(position[edge.v])))
+            if high - low > 1:
+                passes[low + 1] += 1
+                passes[high] -= 1
+    bypassed = np.cumsum(passes)
+    at: dict[int, int] = {}
+    for node in sorted(forward):
+        place = int(position[node])
+        if bypassed[place] == 0 and len(model.problem.costs[node]) > 1:
+            at.setdefault(place, node)
+    critical = [at[place] for place in sorted(at)][1:-1]
+    if len(critical) < segments:
+        return critical
+    return [critical[round(i * len(critical) / segments)] for i in range(1, segments)]
+
+
+def _segment(problem: Problem, members: Ints, path: Ints) -> Problem:
+    index = {int(v): i for i, v in enumerate(members)}
+    costs: list[Floats] = [problem.costs[v].copy() for v in members]
+    edges = []
+    for edge in problem.edges:
+        u, v = index.get(edge.u), index.get(edge.v)
+        if u is not None and v is not None:
+            edges.append(Edge(u, v, edge.matrix))
+        elif u is not None and path[edge.v] >= 0:
+            costs[u] += edge.matrix[:, path[edge.v]]
+        elif v is not None and path[edge.u] >= 0:
+            costs[v] += edge.matrix[path[edge.u]]
+    return Problem(tuple(problem.names[v] for v in members), tuple(costs), tuple(edges))
+
+
+def _with_tail(part: Problem, members: Ints, tail: int | None, t: int) -> Problem:
+    if tail is None:
+        return part
+    place = int(np.searchsorted(members, tail))
+    fixed = np.full(len(part.costs[place]), np.inf)
+    fixed[t] = part.costs[place][t]
+    return Problem(part.names, (*part.costs[:place], fixed, *part.costs[place + 1 :]), part.edges)

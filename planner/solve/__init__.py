@@ -1,0 +1,21 @@
+"""The solver core: choice problems with pairwise costs and memory, solved with a proof."""
+
+from planner.solve.eliminate import Elimination, eliminate
+from planner.solve.exact import solve_exactly
+from planner.solve.ilp import solve_ilp
+from planner.solve.problem import Demand, Edge, Floats, Ints, Problem, Progress, Solution, Watch
+
+__all__ = [
+    "Demand",
+    "Edge",
+    "Elimination",
+    "Floats",
+    "Ints",
+    "Problem",
+    "Progress",
+    "Solution",
+    "Watch",
+    "eliminate",
+    "solve_exactly",
+    "solve_ilp",
+]

@@ -1,0 +1,227 @@
+"""The optimum of a problem without demands, with a proof, for problems of ten thousands of nodes.
+
+1. Cones: nodes with at most two neighbours are eliminated by min-plus products; equal work is done once (eliminate).
+2. Strategies that another one beats whatever the neighbours do are dropped (eliminate.prune).
+3. If the rest is narrow, it is eliminated as well: done.
+4. Otherwise message passing raises a lower bound and proposes choices; what cannot be part of a better choice is dropped (dual).
+   The bound meets the best choice: done.  Enough is dropped: the rest is narrow, 3.
+5. Otherwise the rest is an ILP (ilp), started with the best choice.
+
+Bounds and prices are compared to a relative ``EQUAL``: the proof says that no choice is cheaper than (1 - EQUAL) times the objective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf, prod
+from time import perf_counter
+
+import numpy as np
+
+from planner.ir.errors import Unsupported
+from planner.solve.dual import Dual, improved
+from planner.solve.eliminate import Elimination
+from planner.solve.ilp import solve_ilp
+from planner.solve.problem import Edge, Floats, Ints, Problem, Progress, Solution, Watch
+
+__all__ = ["EQUAL", "NO_CHOICE", "beyond", "lifted", "restricted", "solve_exactly"]
+
+EQUAL = 1e-10
+_NARROW = 1 << 16
+_WIDE = 1 << 22
+_MARGINS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+
+
+def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None = None) -> Solution:
+    """Solve a problem without demands.
+
+    Args:
+        seconds: stop by then, with the best choice so far and an honest bound.   watch: told of every round; an interrupt (Ctrl-C, or a
+            KeyboardInterrupt that it raises) stops as the time does.
+
+    Raises:
+        Unsupported: no choice is free of forbidden entries, or none was found in time.   KeyboardInterrupt: before any choice was found.
+    """
+    assert not problem.demands, "memory is the caller's: see planner.solve.memory"
+    began = perf_counter()
+    work = Elimination(problem)
+    work.run(neighbours=2)
+    while work.left and work.prune():
+        work.run(neighbours=2)
+    stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.left))}
+    if not work.left or _width(work) <= _NARROW:
+        work.run(widest=_WIDE)
+        if not work.left:
+            return _solution(problem, work.expand(), began, inf, "elimination", stats)
+    core, nodes = work.core()
+    known = _Known()
+    try:
+        best, bound, proof = _close(core, began, seconds, work.constant, watch, known)
+    except KeyboardInterrupt:
+        if known.choice is None:
+            raise
+        best, bound, proof = known.choice, known.bound, "interrupted; the bound is message passing's"
+    return _solution(problem, work.expand(zip(nodes, best, strict=True)), began, bound + work.constant, proof, stats)
+
+
+def _solution(problem: Problem, choice: Ints, began: float, bound: float, proof: str, stats: dict[str, float]) -> Solution:
+    objective = problem.objective(choice)
+    if objective == inf:
+        raise Unsupported(NO_CHOICE)
+    proven = bound >= objective * (1 - 2 * EQUAL) - 1e-300
+    return Solution(
+        choice=choice,
+        objective=objective,
+        lower_bound=objective if proven else bound,
+        seconds=perf_counter() - began,
+        method="exact",
+        proof=proof,
+        stats=stats,
+    )
+
+
+NO_CHOICE = (
+    "no legal combination of layouts: the pins contradict each other or cut something that must stay whole; "
+    "remove a pin or choose another mesh"
+)
+
+
+def _width(work: Elimination) -> int:
+    """The largest table of the elimination still to come (or more than ``_WIDE``), found on the graph alone."""
+    around = {v: {n for scope in work.factors[v] for n in scope if n != v} for v in work.left}
+    size = {v: prod(work.extent[n] for n in neighbours) for v, neighbours in around.items()}
+    queue = [(entries, v) for v, entries in size.items()]
+    heapify(queue)
+    widest = 1
+    while queue:
+        entries, v = heappop(queue)
+        if v not in around or size[v] != entries:
+            continue
+        widest = max(widest, entries)
+        if widest > _WIDE:
+            break
+        neighbours = around.pop(v)
+        for n in neighbours:
+            around[n].discard(v)
+            around[n] |= neighbours - {n}
+            size[n] = prod(work.extent[m] for m in around[n])
+            heappush(queue, (size[n], n))
+    return widest
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is left of a search that is interrupted."""
+
+    choice: Ints | None = None
+    bound: float = -inf
+
+
+def _close(core: Problem, began: float, seconds: float, constant: float, watch: Watch | None, known: _Known) -> tuple[Ints, float, str]:
+    """(choice, bound, proof) of a pairwise core; ``known`` is kept up to date."""
+    around: list[list[tuple[int, Floats]]] = [[] for _ in core.costs]
+    for edge in core.edges:
+        around[edge.u].append((edge.v, edge.matrix))
+        around[edge.v].append((edge.u, edge.matrix.T))
+    dual = Dual(core, beyond(core))
+    best: Ints | None = None
+    upper = inf
+    margin = _MARGINS[0]
+    while True:
+        before, alive = dual.lower_bound, int(dual.alive.sum())
+        dual.sweep(5, upper * (1 - EQUAL) if upper < inf else inf)
+        choice = improved(core, dual.rounded(), around)
+        objective = core.objective(choice)
+        stalled = dual.lower_bound - before <= 1e-2 * (min(upper, objective) - dual.lower_bound)
+        if stalled and (best is None or dual.lower_bound < upper * (1 - EQUAL)):
+            better = _near(core, dual, margin)
+            if better is not None and core.objective(better) < objective:
+                choice, objective = better, core.objective(better)
+        if objective < upper * (1 - EQUAL):
+            best, upper = choice, objective
+            stalled = False
+        known.choice, known.bound = best, min(upper, dual.lower_bound)
+        if watch is not None:
+            watch(Progress(perf_counter() - began, upper + constant, min(upper, dual.lower_bound) + constant))
+        if best is not None and (dual.lower_bound >= upper * (1 - EQUAL) or _none_left(dual)):
+            return best, upper, "the bound of message passing meets the choice"
+        if perf_counter() - began > seconds:
+            break
+        if stalled and int(dual.alive.sum()) == alive:
+            work, kept = _rest(core, dual.kept())
+            if _width(work) <= _WIDE:
+                work.run(widest=_WIDE)
+                choice = lifted(work.expand(), kept)
+                if best is None or core.objective(choice) < upper:
+                    best, upper = choice, core.objective(choice)
+                return best, upper, "message passing, then elimination"
+            at = _MARGINS.index(margin)
+            if at + 1 == len(_MARGINS):
+                break
+            margin = _MARGINS[at + 1]
+    left = seconds - (perf_counter() - began)
+    if left > 0:
+        work, kept = _rest(core, dual.kept())
+        small, nodes = work.core()
+        found, _, bound = solve_ilp(small, seconds=left)
+        if found is not None:
+            choice = lifted(work.expand(zip(nodes, found, strict=True)), kept)
+            if core.objective(choice) < upper:
+                best, upper = choice, core.objective(choice)
+        if best is not None:
+            return best, max(dual.lower_bound, min(upper, bound + work.constant)), "message passing, then branch and bound"
+    if best is None or upper >= dual.forbidden:
+        raise Unsupported(f"{NO_CHOICE}; or give more seconds: none was found in {seconds:g} s")
+    return best, dual.lower_bound, "stopped; the bound is message passing's"
+
+
+def _none_left(dual: Dual) -> bool:
+    return any(len(k) == 0 for k in dual.kept())
+
+
+def _rest(core: Problem, kept: list[Ints]) -> tuple[Elimination, list[Ints]]:
+    """The problem over the strategies kept, with its cones eliminated."""
+    work = Elimination(restricted(core, kept))
+    work.run(neighbours=2)
+    while work.left and work.prune():
+        work.run(neighbours=2)
+    return work, kept
+
+
+def _near(core: Problem, dual: Dual, margin: float) -> Ints | None:
+    """The best choice among strategies that the dual finds within ``margin`` (of its value) of the best; None if that is still too wide."""
+    scale = abs(dual.lower_bound)
+    reduced = dual.reduced()
+    for near in (m for m in _MARGINS if m <= margin):
+        kept = [np.flatnonzero(r <= near * scale) for r in reduced]
+        work, _ = _rest(core, kept)
+        if _width(work) <= _NARROW:
+            work.run(widest=_NARROW)
+            return lifted(work.expand(), kept)
+    return None
+
+
+def beyond(core: Problem) -> float:
+    """More than any choice without forbidden entries costs."""
+    total = 1e-6
+    for table in (*core.costs, *(e.matrix for e in core.edges)):
+        finite = table[np.isfinite(table)]
+        if not finite.size:
+            raise Unsupported(NO_CHOICE)
+        total += float(finite.max())
+    return total
+
+
+def restricted(core: Problem, kept: list[Ints]) -> Problem:
+    """The problem over some strategies of every node."""
+    return Problem(
+        core.names,
+        tuple(c[k] for c, k in zip(core.costs, kept, strict=True)),
+        tuple(Edge(e.u, e.v, e.matrix[np.ix_(kept[e.u], kept[e.v])]) for e in core.edges),
+    )
+
+
+def lifted(choice: Ints, kept: list[Ints]) -> Ints:
+    """A choice among the strategies kept, as a choice among all."""
+    return np.array([int(k[s]) for k, s in zip(kept, choice, strict=True)], dtype=np.int64)
