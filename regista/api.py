@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from math import inf
 
 from torch import Tensor
 
@@ -27,7 +28,10 @@ from planner.ir.protocols import CostModel
 from planner.ir.text import content_id
 from planner.ir.trace import Trace
 from planner.lower import Schedule
-from planner.make import PlanOptions, make_plan
+from planner.make import PlanOptions, search_plan
+from planner.search import Method
+from planner.shape import ShapeWatch
+from planner.solve import Watch
 from regista.clusters import resolve_cluster
 from regista.zoo import ZOO
 
@@ -54,30 +58,45 @@ def plan(
     program: Program | str,
     cluster: Cluster | str,
     *,
-    stages: int = 1,
+    stages: int | None = 1,
     mesh: Sequence[int] | None = None,
-    micro_batches: int = 1,
+    micro_batches: int | None = 1,
     cuts: Iterable[str] = (),
     pins: Iterable[str] = (),
     schedule: str = "1f1b",
     quotas: Mapping[str, int] | None = None,
     bucket_bytes: int | None = None,
+    recompute: bool | None = None,
+    method: str = "exact",
+    seconds: float = inf,
+    on_progress: Watch | None = None,
+    on_shape: ShapeWatch | None = None,
 ) -> Plan:
     """Search a Plan for a program on a cluster.
 
     Args:
         program: a Program or the name of one.   cluster: a Cluster, ``local:N``, or a TOML path.
-        stages: pipeline stages.   mesh: device mesh inside each stage.   micro_batches: per step.
+        stages: pipeline stages.   mesh: device mesh inside each stage.   micro_batches: per step.   None: searched.
         cuts: module paths that begin the next stage.   pins: ``PATTERN=SBP``.   schedule: ``1f1b`` or ``gpipe``.
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
+        recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
+        method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
+        on_shape: told of every shape (stages, mesh, micro-batches) that was looked at.
+        on_progress: told what the search knows (exact only).  Ctrl-C in the search, or a KeyboardInterrupt raised by on_progress, ends it
+            with the best so far.
 
     Raises:
         RegistaError: what cannot be traced, placed, fitted or kept live, with the way out.
+        KeyboardInterrupt: before anything was found.
     """
     model = program if isinstance(program, str) else program.name
     found = program_of(program) if isinstance(program, str) else program
     if schedule not in {s.value for s in Schedule}:
         raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join(s.value for s in Schedule)}")
+    if method not in {m.value for m in Method}:
+        raise Unsupported(f"search method {method!r} is not known; choose from {', '.join(m.value for m in Method)}")
+    if not seconds > 0:
+        raise Unsupported(f"seconds = {seconds}: a search needs some time; give a number above 0")
     options = PlanOptions(
         stages=stages,
         mesh=tuple(mesh) if mesh is not None else None,
@@ -86,11 +105,16 @@ def plan(
         pins=tuple(pins),
         schedule=Schedule(schedule),
         quotas=dict(quotas or {}),
+        recompute=recompute,
+        method=Method(method),
+        seconds=seconds,
     )
     if bucket_bytes is not None:
         options = replace(options, bucket_bytes=bucket_bytes)
     target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
-    return make_plan(found.graph(micro_batches), model=model, batch_size=found.batch_size, cluster=target, options=options)
+    return search_plan(
+        found.graph, model=model, batch_size=found.batch_size, cluster=target, options=options, watch=on_progress, on_shape=on_shape
+    )
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4) -> Trace:

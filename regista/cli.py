@@ -34,6 +34,10 @@ def _count(text: str) -> int:
     return number
 
 
+def _count_or_auto(text: str) -> int | None:
+    return None if text == "auto" else _count(text)
+
+
 def _positive(text: str) -> float:
     number = float(text)
     if not 0 < number < 1e9:
@@ -42,18 +46,28 @@ def _positive(text: str) -> float:
 
 
 # What argparse calls them in its messages.
-_count.__name__, _positive.__name__ = "whole number", "number"
+_count.__name__, _count_or_auto.__name__, _positive.__name__ = "whole number", "whole number or auto", "number"
 
 _MODEL_HELP = "zoo:NAME?key=value&..., file.py:factory (a function without arguments that returns a regista.Program), or a .pt2"
 _PLAN_HELP = "the file of 'regista plan'"
-_CLUSTER_HELP = "local:N (N CPU devices of this machine) or a cluster TOML"
+_CLUSTER_HELP = "local:N (N CPU devices of this machine), a preset ('regista clusters' lists them; NAME:NODES), or a cluster TOML"
 
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to fix (the rest is searched)")
-    group.add_argument("--stages", type=_count, default=1, metavar="P", help="pipeline stages (default 1)")
-    group.add_argument("--mesh", metavar="A,B", help="device mesh inside each stage, for example 2,2 (default: one axis)")
-    group.add_argument("--micro-batches", type=_count, default=1, metavar="M", help="micro-batches per step (default 1)")
+    group.add_argument("--stages", type=_count_or_auto, default=1, metavar="P", help="pipeline stages, or auto: searched (default 1)")
+    group.add_argument(
+        "--mesh", metavar="A,B", help="device mesh inside each stage, 1 to 3 axes, for example 2,2 or 2x2 (default: searched)"
+    )
+    group.add_argument(
+        "--micro-batches", type=_count_or_auto, default=1, metavar="M", help="micro-batches per step, or auto: searched (default 1)"
+    )
+    group.add_argument(
+        "--recompute",
+        default="auto",
+        choices=["auto", "none", "blocks"],
+        help="blocks: keep the inputs of numbered blocks (h.0, h.1, ...) and make the rest again (default auto: where nothing else fits)",
+    )
     group.add_argument(
         "--cut", action="append", default=[], metavar="MODULE", help="module path that begins the next stage (default: even flop)"
     )
@@ -63,6 +77,23 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--bucket-mb", type=_positive, default=None, metavar="MB", help="gradients are reduced in buckets of this size (default 25)"
     )
+    search = parser.add_argument_group("how to search (Ctrl-C takes the best plan so far)")
+    search.add_argument(
+        "--method",
+        default="exact",
+        choices=["exact", "o3", "o2", "greedy", "exhaustive"],
+        help="exact: certified optimum (default); o3, o2: as TePDist; greedy: as OneFlow; exhaustive: all combinations of a small graph",
+    )
+    search.add_argument(
+        "--seconds", type=_positive, metavar="S", help="end the search by then with the best plan so far (default: no limit)"
+    )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
+
+
+_counts.__name__ = "list of whole numbers"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -100,8 +131,28 @@ def build_parser() -> argparse.ArgumentParser:
     plan.add_argument("-o", "--out", required=True, metavar="FILE", help="the plan (JSON)")
     _add_plan_options(plan)
 
-    explain = verb("explain", "show a plan in words: placements, layouts, tasks, regsts with quotas, streams")
+    explain = verb("explain", "show a plan in words, what other layouts would cost, where its time goes and what fills its devices")
     explain.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
+    which = explain.add_mutually_exclusive_group()
+    which.add_argument("--op", metavar="PATTERN", help="price the layouts of ops (by id or target) and states whose name matches")
+    which.add_argument("--module", metavar="PATTERN", help="price those of a module's states and forward ops, what is beneath it included")
+    explain.add_argument("--top", type=_count, default=12, metavar="N", help="price so many, the largest first (default 12)")
+    explain.add_argument("--seconds", type=_positive, default=30.0, metavar="S", help="price alternatives for at most so long (default 30)")
+
+    diff = verb("diff", "say what differs between two plans")
+    diff.add_argument("a", metavar="A", help=_PLAN_HELP)
+    diff.add_argument("b", metavar="B", help="another one")
+
+    whatif = verb("whatif", "plan the same program on a changed cluster, and price the old decisions there")
+    whatif.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
+    whatif.add_argument(
+        "--set",
+        action="append",
+        required=True,
+        metavar="KEY=VALUE",
+        help="a key of the cluster's TOML, for example cluster.links.nic.bandwidth_GBps=50; may be repeated",
+    )
+    whatif.add_argument("-o", "--out", metavar="FILE", help="the new plan (JSON)")
 
     simulate = verb("simulate", "predict a plan's timeline, throughput and memory")
     simulate.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
@@ -129,6 +180,28 @@ def build_parser() -> argparse.ArgumentParser:
     gantt.add_argument("traces", nargs="+", metavar="TRACE", help="traces of one plan, simulated or measured")
     gantt.add_argument("--steps", type=_count, default=2, help="the last N steps (default 2)")
     gantt.add_argument("-o", "--out", required=True, metavar="FILE", help="PNG or SVG")
+
+    ops = verb("ops", "list the ops that have an SBP rule, or those that a model uses")
+    ops.add_argument("--model", metavar="MODEL", help="say which targets its training step uses and which lack a rule: " + _MODEL_HELP)
+
+    timing = verb("search-time", "time the search methods on models of growing size, and draw it")
+    timing.add_argument("--models", default="zoo:gpt", metavar="M,...", help="zoo models that have a key 'layers' (default zoo:gpt)")
+    timing.add_argument("--methods", default="exact,o3,o2,greedy", metavar="M,...", help="search methods (default exact,o3,o2,greedy)")
+    timing.add_argument("--layers", type=_counts, default=(1, 2, 4, 8), metavar="N,...", help="numbers of layers (default 1,2,4,8)")
+    timing.add_argument("--cluster", default="dgx-a100:1", metavar="C", help="(default dgx-a100:1) " + _CLUSTER_HELP)
+    timing.add_argument("--mesh", default="2,4", metavar="A,B", help="device mesh (default 2,4)")
+    timing.add_argument("--seconds", type=_positive, default=10.0, metavar="S", help="limit of one search (default 10)")
+    timing.add_argument(
+        "--csv", metavar="FILE", help="the table; rows it has are not measured again (default: the picture's name with .csv)"
+    )
+    timing.add_argument("-o", "--out", required=True, metavar="FILE", help="the picture (PNG or SVG)")
+
+    verb("clusters", "list the clusters that --cluster knows by name")
+
+    iopddl = verb("iopddl", "solve an instance of Google's sharding-choice contest, with a lower bound")
+    iopddl.add_argument("file", metavar="FILE", help="the instance (*.json or *.json.gz)")
+    iopddl.add_argument("--seconds", type=_positive, default=300.0, metavar="S", help="search for at most so long (default 300)")
+    iopddl.add_argument("-o", "--out", metavar="FILE", help="the choice: a JSON list with the strategy of every node")
 
     export = verb("export", "write traces for other tools: Perfetto / Chrome trace JSON")
     export.add_argument("traces", nargs="+", metavar="TRACE", help="traces of one plan, simulated or measured")
@@ -159,9 +232,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _perform(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
     # Imported late: nobody who mistypes an option should wait for a solver.
-    from regista import commands
+    if args.verb == "iopddl":
+        from regista.iopddl_command import iopddl as perform  # needs no torch
+    else:
+        from regista import commands
 
-    result = getattr(commands, args.verb)(args)
+        perform = getattr(commands, args.verb.replace("-", "_"))
+    result = perform(args)
     if args.json:
         print(json.dumps(_finite(result), indent=1, allow_nan=False), flush=True)
     return 0

@@ -14,27 +14,61 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import regista.api as api
-from planner.cost import load_cost, save_cost
+from planner.cost import load_cost, parse_mesh, save_cost
 from planner.ir.cluster import save_cluster
 from planner.ir.errors import InvalidFile, Mismatch, Unsupported
 from planner.ir.files import load_plan, load_trace, save_plan, save_trace
 from planner.ir.plan import Plan
 from planner.ir.text import canonical, check_target, save_text
 from planner.ir.trace import Source, Trace, check_trace
-from planner.ir.units import MB
+from planner.ir.units import MB, show_s
 from planner.ir.verify import device_bytes
+from planner.solve import Progress as Known
 from regista.calibrate import calibrate_machine, calibrate_plan
-from regista.clusters import resolve_cluster
+from regista.clusters import clusters_json, named_clusters, resolve_cluster, show_clusters
 from regista.comparison import compare as lay_over
 from regista.comparison import summarise
 from regista.demo import run_demo
+from regista.diff import diff as difference
 from regista.doctor import examine
+from regista.explain import Wanted
+from regista.explain import explain as explained
 from regista.gantt import check_picture
 from regista.gantt import gantt as draw
+from regista.ops_command import families, families_json, show_families, show_used, used_json, used_ops
 from regista.perfetto import save_perfetto
+from regista.search_time import draw_search_time, load_rows, measure, points, save_rows
 from regista.show import show_comparison, show_layouts, show_plan, show_summary
+from regista.show_search import (
+    difference_json,
+    explanation_json,
+    gap_text,
+    rows_json,
+    show_difference,
+    show_explanation,
+    show_rows,
+    show_whatif,
+    whatif_json,
+)
+from regista.whatif import whatif as what_if
 
-__all__ = ["calibrate", "compare", "demo", "doctor", "explain", "export", "gantt", "plan", "run", "simulate"]
+__all__ = [
+    "calibrate",
+    "clusters",
+    "compare",
+    "demo",
+    "diff",
+    "doctor",
+    "explain",
+    "export",
+    "gantt",
+    "ops",
+    "plan",
+    "run",
+    "search_time",
+    "simulate",
+    "whatif",
+]
 
 Json = dict[str, object]
 
@@ -54,8 +88,10 @@ def _show(args: argparse.Namespace, *parts: RenderableType) -> None:
         if isinstance(part, str):
             out.print(part, markup=False, highlight=False, soft_wrap=True)
         else:
-            # A file or a pipe has no width of its own; 80 columns would cut the ids short.
-            out.print(part, width=None if out.is_terminal else max(out.width, 160))
+            if not out.is_terminal:
+                # A file or a pipe has no width of its own; 80 columns would cut the ids short.
+                out.width = max(out.width, 160)
+            out.print(part)
 
 
 def _targets(outputs: Sequence[str | None], inputs: Sequence[str | None] = ()) -> None:
@@ -89,15 +125,6 @@ def _steps_progress(args: argparse.Namespace, steps: int) -> tuple[Progress, Cal
         progress.update(bar, completed=step + 1, loss=f"{loss:.4f}")
 
     return progress, on_progress
-
-
-def _mesh(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
-        raise Unsupported(f"mesh {text!r}: write numbers joined by commas, for example 2,2") from None
 
 
 def _quotas(texts: list[str]) -> dict[str, int]:
@@ -135,22 +162,43 @@ def plan_json(plan: Plan) -> Json:
 
 def plan(args: argparse.Namespace) -> Json:
     _targets([args.out], [args.model, args.cluster])
-    with err.status("tracing and searching ...") if not args.json else _Quiet():
+    with err.status("tracing and searching ...") if not args.json else _Quiet() as status:
         found = api.plan(
             args.model,
             args.cluster,
             stages=args.stages,
-            mesh=_mesh(args.mesh),
+            mesh=None if args.mesh is None else parse_mesh(args.mesh),
             micro_batches=args.micro_batches,
+            recompute={"auto": None, "none": False, "blocks": True}[args.recompute],
             cuts=args.cut,
             pins=args.pin,
             schedule=args.schedule,
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
+            method=args.method,
+            seconds=math.inf if args.seconds is None else args.seconds,
+            on_progress=(lambda known: None) if status is None else lambda known: status.update(_news(known)),
+            on_shape=None if status is None else lambda shape, best_s, bound_s: status.update(_shape_news(shape, best_s, bound_s)),
         )
     save_plan(found, args.out)
-    _show(args, show_plan(found), f"wrote {args.out}")
+    _show(args, show_plan(found), f"search: {gap_text(found)}", f"wrote {args.out}")
     return plan_json(found)
+
+
+def _news(known: Known) -> str:
+    """One line of what a search knows; Ctrl-C takes the best."""
+    if math.isinf(known.objective):
+        return f"searching: no plan yet, lower bound {show_s(max(known.lower_bound, 0.0))}   {known.seconds:.0f} s"
+    gap = max(0.0, known.objective - known.lower_bound) / max(known.objective, 1e-30)
+    bounds = f"objective {show_s(known.objective)}, lower bound {show_s(max(known.lower_bound, 0.0))}, gap {gap:.2%}"
+    return f"searching: {bounds}   {known.seconds:.0f} s, Ctrl-C takes the best"
+
+
+def _shape_news(shape: str, best_s: float, bound_s: float) -> str:
+    """The same, of a search over shapes."""
+    if math.isinf(best_s):
+        return f"searching shapes: {shape}; lower bound {show_s(bound_s)}"
+    return f"searching shapes: {shape}; best {show_s(best_s)}, lower bound {show_s(bound_s)}, Ctrl-C takes the best"
 
 
 class _Quiet:
@@ -161,8 +209,47 @@ class _Quiet:
 
 def explain(args: argparse.Namespace) -> Json:
     found = load_plan(args.plan)
-    _show(args, show_plan(found), show_layouts(found))
-    return plan_json(found)
+    wanted = Wanted(op=args.op, module=args.module, most=args.top, seconds=args.seconds)
+    with err.status("tracing and pricing alternatives ...") if not args.json else _Quiet():
+        told = explained(found, wanted)
+    _show(args, show_plan(found), show_layouts(found), show_explanation(told))
+    return plan_json(found) | explanation_json(told)
+
+
+def diff(args: argparse.Namespace) -> Json:
+    first, second = load_plan(args.a), load_plan(args.b)
+    with err.status("comparing ...") if not args.json else _Quiet():
+        found = difference(first, second)
+    _show(args, show_difference(found))
+    return difference_json(found)
+
+
+def whatif(args: argparse.Namespace) -> Json:
+    _targets([args.out], [args.plan])
+    planned = load_plan(args.plan)
+    with err.status("planning anew ...") if not args.json else _Quiet():
+        found = what_if(planned, args.set)
+    if args.out:
+        save_plan(found.plan, args.out)
+    _show(args, show_whatif(found), *([f"wrote {args.out}"] if args.out else []))
+    return whatif_json(found)
+
+
+def search_time(args: argparse.Namespace) -> Json:
+    table = args.csv or str(Path(args.out).with_suffix(".csv"))
+    _targets([args.out, table])
+    check_picture(args.out)
+    cluster = resolve_cluster(args.cluster)
+    wanted = points(args.models.split(","), args.layers, args.methods.split(","), cluster, parse_mesh(args.mesh), args.seconds)
+    rows = list(load_rows(table))
+    with err.status("searching ...") if not args.json else _Quiet() as status:
+        for row in measure(wanted, rows, cluster, status.update if status is not None else lambda text: None):
+            rows.append(row)
+            save_rows(rows, table)  # after each, so that what is interrupted can be continued
+    asked = [row for row in rows if row.point in wanted]
+    draw_search_time(asked, args.out)
+    _show(args, show_rows(asked), f"wrote {args.out} and {table}")
+    return {"out": args.out, "csv": table, "rows": rows_json(asked)}
 
 
 def _trace_json(plan: Plan, trace: Trace) -> Json:
@@ -270,6 +357,23 @@ def calibrate(args: argparse.Namespace) -> Json:
             result = {"out": args.out, "cost_id": cost.id, "acts": len(cost.acts), "act_overhead_s": cost.act_overhead_s}
     _show(args, f"wrote {args.out}")
     return result
+
+
+def ops(args: argparse.Namespace) -> Json:
+    if args.model is None:
+        known = families()
+        _show(args, show_families(known))
+        return families_json(known)
+    with err.status("tracing ...") if not args.json else _Quiet():
+        used = used_ops(api.program_of(args.model))
+    _show(args, show_used(args.model, used))
+    return used_json(args.model, used)
+
+
+def clusters(args: argparse.Namespace) -> Json:
+    found = named_clusters()
+    _show(args, show_clusters(found))
+    return clusters_json(found)
 
 
 def doctor(args: argparse.Namespace) -> Json:

@@ -29,7 +29,7 @@ from planner.ir.trace import Act, Source, Trace
 from planner.ir.units import MS
 from regista.comparison import summarise
 
-__all__ = ["COLOURS", "PANEL", "check_picture", "gantt", "gantt_rows"]
+__all__ = ["COLOURS", "PANEL", "check_picture", "gantt", "gantt_rows", "save_figure"]
 
 # Okabe & Ito 2008, "Color Universal Design": told apart with every common colour vision; the greys by lightness.
 COLOURS: Mapping[TaskKind, str] = {
@@ -109,7 +109,7 @@ def gantt(plan: Plan, traces: Sequence[Trace], path: str | Path, *, steps: int =
         kinds = [kind for kind in COLOURS if any(task.kind is kind for task in plan.tasks)]
         handles = [Patch(facecolor=COLOURS[kind], edgecolor="#333333", linewidth=0.4, label=LABELS.get(kind, kind.value)) for kind in kinds]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, handlelength=1.2, columnspacing=1.6)
-        _save(figure, Path(path))
+        save_figure(figure, Path(path))
 
 
 def _title(plan: Plan, traces: Sequence[Trace]) -> str:
@@ -204,7 +204,12 @@ def check_picture(path: str | Path) -> tuple[Path, str]:
     return check_target(path), suffix
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture whole or not at all.
+
+    Raises:
+        InvalidFile: see check_picture; or the disk is full.
+    """
     target, suffix = check_picture(path)
     neighbour = target.with_name(f".regista-{uuid.uuid4().hex[:12]}.tmp.{suffix}")
     metadata = {"Date": None} if suffix == "svg" else None

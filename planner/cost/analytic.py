@@ -18,6 +18,7 @@ from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.graph import Op
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
+from planner.ir.sbp import Split
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
 
@@ -119,7 +120,8 @@ class AnalyticCost:
         return overhead_s
 
     def _axis_bytes(self, plan: Plan, task: Task, index: int) -> int:
-        """Bytes of the tensor that the axis' ranks hold together: the larger of its local size before and after."""
-        placement = plan.placement[task.placement]
-        read, write = task.reads[index], task.writes[index]
-        return max(plan.regst[a.regst].tensors[a.index].local_bytes(placement) for a in (read, write))
+        """Bytes of the tensor that the axis' ranks hold together before."""
+        placement, read = plan.placement[task.placement], task.reads[index]
+        assert isinstance(task.body, Boxing)
+        local_bytes = plan.regst[read.regst].tensors[read.index].local_bytes(placement)
+        return local_bytes * placement.mesh[task.body.axis] if isinstance(task.body.src[task.body.axis], Split) else local_bytes

@@ -25,6 +25,7 @@ from planner.frontend.optim import Optimizer
 from planner.frontend.simplify import is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
 from planner.frontend.stamp import STAMP, Stamp
 from planner.frontend.trace import Capture
+from planner.frontend.unfold import unfolded
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import Arg, Dt, GraphInput, InputKind, LogicalGraph, Op, Ref
 from planner.ir.tensor import DType, TensorType
@@ -96,7 +97,7 @@ class _Lowering:
         loss, *gradient_values = [self._name(node) for node in output[:num_results]]
         new_buffers = [self._name(node) for node in output[num_results : num_results + num_buffers]]
         buffers = zip(captured.buffers, new_buffers, strict=True)
-        graph = finished(
+        body = unfolded(
             Body(
                 inputs=tuple(self._inputs),
                 types=self._types,
@@ -107,9 +108,9 @@ class _Lowering:
                 places={node.name: place for node, place in self._order.items()},
                 forward_of=self._forward_of(),
                 refused=self._refused,
-            ),
-            optimizer,
+            )
         )
+        graph = finished(body, optimizer)
         kept = {i.name for i in graph.inputs if i.kind is InputKind.CONSTANT}
         return Lowered(graph=graph, constants={name: value for name, value in self._constants.items() if name in kept})
 

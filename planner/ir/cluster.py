@@ -44,7 +44,7 @@ from planner.ir.tensor import DType
 from planner.ir.text import save_text
 from planner.ir.units import GB, US
 
-__all__ = ["Cluster", "DeviceSpec", "LinkSpec", "Rate", "load_cluster", "save_cluster"]
+__all__ = ["Cluster", "DeviceSpec", "LinkSpec", "Rate", "cluster_toml", "load_cluster", "parse_cluster", "save_cluster"]
 
 SCHEMA = 1
 
@@ -231,7 +231,18 @@ def load_cluster(path: str | Path) -> Cluster:
         raise InvalidFile(f"{source}: no such cluster file; give a TOML file or local:N (N CPU devices of this machine)") from None
     except (OSError, ValueError, RecursionError) as error:  # numbers of 5000 digits are a ValueError, deep nesting is a RecursionError
         raise InvalidFile(f"{source}: not a readable TOML file ({error})") from None
-    where = str(source)
+    return parse_cluster(data, str(source), source.stem)
+
+
+def parse_cluster(data: Mapping[str, object], where: str, name: str) -> Cluster:
+    """A cluster from the data of its TOML.
+
+    Args:
+        where: what messages call the file.   name: of a cluster that has none.
+
+    Raises:
+        InvalidFile: another schema.   InvalidCluster: a key is missing, unknown, or impossible.
+    """
     if data.get("schema") != SCHEMA:
         raise InvalidFile(
             f"{where}: cluster schema {data.get('schema')!r}, this regista reads {SCHEMA}; add 'schema = {SCHEMA}' or rewrite the file"
@@ -245,7 +256,7 @@ def load_cluster(path: str | Path) -> Cluster:
     topology = _section(data, "topology", where, {"nodes", "devices_per_node", "nodes_per_rack"})
     links = _section(data, "links", where, {"node", "nic", "rack"})
     return Cluster(
-        name=str(data.get("name", source.stem)),
+        name=str(data.get("name", name)),
         source=str(data.get("source", "")),
         num_nodes=_count(topology, "topology", "nodes", where),
         devices_per_node=_count(topology, "topology", "devices_per_node", where),
@@ -266,6 +277,11 @@ def load_cluster(path: str | Path) -> Cluster:
 
 def save_cluster(cluster: Cluster, path: str | Path) -> None:
     """Write the TOML that load_cluster reads."""
+    save_text(path, cluster_toml(cluster))
+
+
+def cluster_toml(cluster: Cluster) -> str:
+    """The text of a cluster's file."""
     device = cluster.device
     lines = [
         f"schema = {SCHEMA}",
@@ -292,4 +308,4 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
                 f"latency_us = {link.latency_s / US!r}",
                 f"bandwidth_GBps = {link.bandwidth_bytes_per_s / GB!r}",
             ]
-    save_text(path, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"

@@ -11,11 +11,11 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.ir.actor import Actor, ActorId, StreamGate, build_actors
+from planner.ir.actor import Actor, ActorId, Message, StreamGate, build_actors
 from planner.ir.errors import DeadLock
 from planner.ir.plan import Plan, RegstKind, Task
 
-__all__ = ["Firing", "explain_wait", "play"]
+__all__ = ["Firing", "Observer", "explain_wait", "play"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,22 @@ class Firing:
     end_s: float
 
 
-def play(plan: Plan, steps: int = 1, duration_s: Callable[[Task], float] = lambda task: 1.0) -> tuple[Firing, ...]:
+class Observer:
+    """Told of what happens in a game; does nothing by itself."""
+
+    def began(self, actor: Actor) -> None:
+        """An act begins; its blocks are taken."""
+
+    def ended(self, actor: Actor) -> None:
+        """An act has ended; its messages are about to arrive."""
+
+    def received(self, actor: Actor, message: Message) -> None:
+        """A message has arrived."""
+
+
+def play(
+    plan: Plan, steps: int = 1, duration_s: Callable[[Task], float] = lambda task: 1.0, observer: Observer | None = None
+) -> tuple[Firing, ...]:
     """Fire every act of ``steps`` steps in the folded Plan, streams one act at a time, ready tasks by priority.
 
     Args:
@@ -73,6 +88,8 @@ def play(plan: Plan, steps: int = 1, duration_s: Callable[[Task], float] = lambd
         for stream, rank in sorted(stirred, key=first.__getitem__):
             if (chosen := next_of((stream, rank))) is not None:
                 queued.discard(chosen.id)
+                if observer is not None:
+                    observer.began(chosen)
                 act = gates[stream, rank].start(chosen)
                 end_s = now + duration_s(chosen.task)
                 log.append(Firing(chosen.task.id, act, now, end_s))
@@ -86,8 +103,13 @@ def play(plan: Plan, steps: int = 1, duration_s: Callable[[Task], float] = lambd
             _, _, stream, actor_id = heapq.heappop(running)
             gates[stream, -1].finish()
             touched = dict.fromkeys((actor_id,))
-            for message in actors[actor_id].end():
+            messages = actors[actor_id].end()
+            if observer is not None:
+                observer.ended(actors[actor_id])
+            for message in messages:
                 actors[message.receiver].receive(message)
+                if observer is not None:
+                    observer.received(actors[message.receiver], message)
                 touched[message.receiver] = None
             stirred[stream, -1] = None
             for actor in (actors[t] for t in touched):

@@ -62,6 +62,10 @@ class Instance:
         return () if self.parent is None or self.via is None else (*self.parent.moves, self.via)
 
 
+_FREE_S = 1e-8
+"""More than the hairs that break ties between steps without communication add up to."""
+
+
 class Mover:
     """Finds routes; the prices are the search's."""
 
@@ -77,7 +81,7 @@ class Mover:
             leaving, landing = self.prices.ends_of_hop(logical, src, shared)
             hop: tuple[Move, ...] = (*self.prices.path(logical, src, leaving), Hop(src_stage, dst_stage, landing))
             steps = (*hop, *self.prices.path(logical, landing, shared), *self.prices.path(logical, shared, dst))
-        elif dst == shared or self.prices.boxing_s(logical, src, dst) <= self.prices.boxing_s(logical, shared, dst):
+        elif dst == shared or self.prices.boxing_s(logical, src, dst) <= self.prices.boxing_s(logical, shared, dst) + _FREE_S:
             steps = self.prices.path(logical, src, dst)
         else:
             steps = (*self.prices.path(logical, src, shared), *self.prices.path(logical, shared, dst))

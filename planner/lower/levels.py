@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.ir.graph import LogicalGraph, Op, Role
-from planner.stages.prepare import region_of
+from planner.stages.prepare import is_recomputed, region_of
 
 __all__ = ["FragmentKey", "fragment_keys"]
 
@@ -87,14 +87,15 @@ def _levels(
     graph: LogicalGraph, producers: Mapping[str, Op], region: Mapping[str, tuple[int, Role]], num_moves: Callable[[Op, str], int]
 ) -> dict[str, int]:
     level: dict[str, int] = {}
-    light: set[str] = set()  # ops that depend on nothing computed: they may wait for whoever needs them
+    light: set[str] = set()  # ops that depend on nothing computed here, and what is made again: they may wait for whoever needs them
     for op in graph.ops:
         update = region[op.id][1] is Role.UPDATE
         made = [(producers[v], num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]
         # Updates count levels among themselves only: they never feed the same step's forward or backward part.
         made = [(p, n) for p, n in made if not update or region[p.id][1] is Role.UPDATE]
         level[op.id] = max((level[p.id] + n for p, n in made), default=0)
-        if not update and all(p.id in light for p, _ in made):
+        waits = not update and all(p.id in light or (is_recomputed(op) and region[p.id] != region[op.id]) for p, _ in made)
+        if waits:
             light.add(op.id)
     consumers = graph.consumers()
     for op in reversed(graph.ops):

@@ -1,14 +1,15 @@
-"""Matrix products:  mm = mk,kn->mn   bmm = bmk,bkn->bmn   addmm = bias + mm.
+"""Matrix products:  mm = mk,kn->mn   bmm = bmk,bkn->bmn   matmul = (the same leading dims)mk,kn->mn   addmm = bias + mm.
 
 mm: S(0),B -> S(0)   B,S(1) -> S(1)   S(1),S(0) -> P   P,B -> P   B,P -> P
 """
 
 from __future__ import annotations
 
+from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Op
 from planner.opset.elementwise import broadcast_factors
 from planner.opset.rule import FactorRule, Types
-from planner.opset.spec import OpSpec, shape_of
+from planner.opset.spec import OpSpec, labels, shape_of
 
 __all__ = ["TABLE"]
 
@@ -21,6 +22,17 @@ def _mm(op: Op, types: Types) -> FactorRule:
 
 def _bmm(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(("b", "m", "k"), ("b", "k", "n")), results=(("b", "m", "n"),), linear=_EACH)
+
+
+def _matmul(op: Op, types: Types) -> FactorRule:
+    """Of two operands with the same leading dims, which the front end makes of bmm (nothing broadcasts)."""
+    left, right = shape_of(op, types, 0), shape_of(op, types, 1)
+    if len(left) < 3 or left[:-2] != right[:-2] or left[-1] != right[-2]:
+        raise InvalidProgram(
+            f"{op.where()}: {left} by {right}; only products with the same leading dims have a rule, write the others with bmm"
+        )
+    batch = labels(len(left) - 2)
+    return FactorRule(operands=((*batch, "m", "k"), (*batch, "k", "n")), results=((*batch, "m", "n"),), linear=_EACH)
 
 
 def _mv(op: Op, types: Types) -> FactorRule:
@@ -48,6 +60,7 @@ def _mm_flop(op: Op, types: Types) -> int:
 TABLE: dict[str, OpSpec] = {
     "aten.mm.default": OpSpec(rule=_mm, flop=_mm_flop),
     "aten.bmm.default": OpSpec(rule=_bmm, flop=_mm_flop),
+    "aten.matmul.default": OpSpec(rule=_matmul, flop=_mm_flop),
     "aten.mv.default": OpSpec(rule=_mv, flop=_mm_flop),
     "aten.dot.default": OpSpec(rule=_dot, flop=_mm_flop),
     "aten.addmm.default": OpSpec(rule=_addmm, flop=_mm_flop),

@@ -14,7 +14,7 @@ from planner.ir.sbp import B, NdSbp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
 from planner.opset import flop, local_types, localize, signatures, traffic_bytes
 
-__all__ = ["LocalOp", "Menu", "Menus", "Strategy", "cut", "relabel"]
+__all__ = ["LocalOp", "Menu", "Menus", "Strategy", "cut", "op_shape", "relabel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Menus:
         Raises:
             UnknownOp: the op has no rule.
         """
-        key = _shape(op, types)
+        key = op_shape(op, types)
         menu = self._menus.get(key)
         if menu is None:
             menu = self._menus[key] = Menu(len(self._menus), tuple(self._strategies(op, types)))
@@ -137,7 +137,7 @@ def cut(tensor: TensorType, sbp: Sbp, parts: int) -> TensorType:
     return tensor.with_shape(tuple(shape))
 
 
-def _shape(op: Op, types: Mapping[str, TensorType]) -> tuple[object, ...]:
+def op_shape(op: Op, types: Mapping[str, TensorType]) -> tuple[object, ...]:
     """What a menu depends on: everything but the names."""
     places: dict[str, int] = {}
 

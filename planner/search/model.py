@@ -7,8 +7,9 @@ delivery of a value      the layout in which a stage gets a value      0
                          that several ops read
 edge                     from what is there to what is needed          boxing, per step
 
-With a limit on memory, a delivery says besides whether it is what is there already or a boxed copy; states, accumulated gradients, copies, and
-forward values that the backward part reads (once per micro-batch in flight) are demands on the stage's devices.
+With a limit on memory, a delivery says besides whether it is what is there already or a boxed copy.  Demands on a stage's devices are its states;
+when its forward part is done, what the backward part will read, copies included, once per micro-batch in flight; when its backward part is
+done, the accumulated gradients.  A Plan holds more (what is on its way), never less.
 
 A value that several ops of a stage read is delivered once, in a layout of the search's choice, from where each reader may box on: one
 all-gather serves all (OneFlow's proxy node; TePDist and Alpa let every reader pay).  Batch inputs and constants are there in any layout.
@@ -44,6 +45,7 @@ class Assignment:
     """ops: op id -> local op;  states: state input value -> its stored layout;  pinned: batch and constant values with a fixed layout.
 
     delivered: (value, stage) -> the layout in which several readers on the stage share it.
+    held_bytes: what the search counts as held by the fullest stage's devices (0 if it was not asked to count).
     """
 
     ops: Mapping[str, LocalOp]
@@ -53,6 +55,17 @@ class Assignment:
     objective_s: float
     lower_bound_s: float
     delivered: Mapping[tuple[str, int], NdSbp]
+    held_bytes: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Where:
+    """On which stage each node and edge costs time, and how often it is counted."""
+
+    node_stage: Sequence[int]
+    node_count: Sequence[int]
+    edge_stage: Sequence[int]
+    edge_count: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +78,38 @@ class SearchModel:
     states: Mapping[str, tuple[int, tuple[NdSbp, ...]]]
     deliveries: Mapping[tuple[str, int], tuple[int, tuple[NdSbp, ...]]]
     pinned: Mapping[str, NdSbp]
+    micro_batches: int
+    where: _Where
 
-    def decode(self, choice: Sequence[int] | Ints, method: str, objective_s: float, lower_bound_s: float) -> Assignment:
+    @property
+    def turns(self) -> int:
+        """Acts of a micro-batch that the step waits for: m + p - 1 with p equal stages (1F1B and GPipe alike)."""
+        return self.micro_batches + self.staged.num_stages - 1
+
+    def step_s(self, choice: Sequence[int] | Ints) -> float:
+        """Seconds of a step:  sum t_i + (m - 1) max t_i + max u_i,   t_i: a micro-batch on stage i,  u_i: once per step.
+
+        The problem's objective, divided by the number of stages p, is (m + p - 1) mean t_i + mean u_i, which is never more.
+        """
+        size = self.staged.num_stages
+        micro_s, once_s = np.zeros(size), np.zeros(size)
+        for node, (stage, count) in enumerate(zip(self.where.node_stage, self.where.node_count, strict=True)):
+            seconds = self.problem.costs[node][choice[node]]
+            if count > 1:
+                micro_s[stage] += seconds / count
+            else:
+                once_s[stage] += seconds
+        for edge, stage, count in zip(self.problem.edges, self.where.edge_stage, self.where.edge_count, strict=True):
+            seconds = edge.matrix[choice[edge.u], choice[edge.v]]
+            if count > 1:
+                micro_s[stage] += seconds / count
+            else:
+                once_s[stage] += seconds
+        return float(micro_s.sum() + (self.micro_batches - 1) * micro_s.max() + once_s.max())
+
+    def decode(
+        self, choice: Sequence[int] | Ints, method: str, objective_s: float, lower_bound_s: float, held_bytes: float = 0.0
+    ) -> Assignment:
         """What a choice means."""
         by_id = {op.id: op for op in self.staged.graph.ops}
         return Assignment(
@@ -77,6 +120,7 @@ class SearchModel:
             objective_s=objective_s,
             lower_bound_s=lower_bound_s,
             delivered={key: layouts[choice[node]] for key, (node, layouts) in self.deliveries.items()},
+            held_bytes=held_bytes,
         )
 
 
@@ -129,7 +173,12 @@ class _Builder:
         self.limit_bytes = limit_bytes
         self.in_flight = tuple(in_flight) or tuple(min(micro_batches, staged.num_stages - s) for s in range(staged.num_stages))
         self.demands: list[Demand] = []
-        self.staged, self.graph, self.mesh, self.m = staged, staged.graph, mesh, micro_batches
+        self.staged, self.graph, self.mesh = staged, staged.graph, mesh
+        self.micro_batches, self.m = micro_batches, micro_batches + staged.num_stages - 1
+        self.node_stage: list[int] = []
+        self.node_count: list[int] = []
+        self.edge_stage: list[int] = []
+        self.edge_count: list[int] = []
         self.prices = Prices(cluster, mesh)
         self.menus = Menus(mesh)
         self.pinned = pinned_inputs(self.graph, pins, mesh)
@@ -167,7 +216,7 @@ class _Builder:
             self._deliver(value, readers)
         for op in graph.ops:
             menu = self._menu(op)
-            node = self._node(op.id, self._op_cost(op, menu))
+            node = self._node(op.id, self._op_cost(op, menu), stage[op.id], self.m if op.role.per_micro_batch else 1)
             self.ops[op.id] = (node, menu.strategies)
             for value in dict.fromkeys(op.inputs):
                 needs = self._layouts(menu, op.inputs.index(value), outputs=False)
@@ -179,24 +228,27 @@ class _Builder:
                 bucketed = op.role in (Role.ACCUMULATE, Role.UPDATE)
                 self.sources[made] = _Source(node, self._layouts(menu, place, outputs=True), stage[op.id], count, bucketed)
                 self._deliver(made, readers)
-                if (made, stage[op.id]) in self.saved:
-                    shared = (made, stage[op.id]) in self.deliveries
-                    self._hold(
-                        node, self.sources[made].layouts, graph.values[made], stage[op.id], 1 if shared else self.in_flight[stage[op.id]]
-                    )
-                elif op.role is Role.ACCUMULATE:
-                    self._hold(node, self.sources[made].layouts, graph.values[made], stage[op.id], 1)
+                here = stage[op.id]
+                if (made, here) in self.saved:
+                    blocks = 1 if (made, here) in self.deliveries else self.in_flight[here]
+                    self._hold(node, self.sources[made].layouts, graph.values[made], (2 * here, 2 * here + 1), blocks)
+                elif op.role is Role.ACCUMULATE and self.micro_batches > 1:
+                    self._hold(node, self.sources[made].layouts, graph.values[made], (2 * here + 1, 2 * here + 2), 1)
         for old, new in graph.updates.items():
             node, layouts = self.states[old]
             self._need(new, homes[old], node, layouts)
         whole = self._node("<loss>", np.zeros(1))
-        self._need(graph.mean_loss, self.sources[graph.mean_loss].stage, whole, (NdSbp.broadcast(len(self.mesh)),))
+        if graph.mean_loss in self.sources:
+            self._need(graph.mean_loss, self.sources[graph.mean_loss].stage, whole, (NdSbp.broadcast(len(self.mesh)),))
         problem = Problem(tuple(self.names), tuple(self.costs), tuple(self.edges), tuple(self.demands), self.limit_bytes)
-        return SearchModel(self.staged, problem, self.ops, self.states, self.deliveries, self.pinned)
+        where = _Where(self.node_stage, self.node_count, self.edge_stage, self.edge_count)
+        return SearchModel(self.staged, problem, self.ops, self.states, self.deliveries, self.pinned, self.micro_batches, where)
 
-    def _node(self, name: str, costs: Floats) -> int:
+    def _node(self, name: str, costs: Floats, stage: int = 0, count: int = 1) -> int:
         self.names.append(name)
         self.costs.append(costs)
+        self.node_stage.append(stage)
+        self.node_count.append(count)
         return len(self.names) - 1
 
     def _homes(self) -> dict[str, int]:
@@ -221,7 +273,7 @@ class _Builder:
             layouts, costs = (self.pinned[value],), np.zeros(1)
         node = self._node(f"state {self.inputs[value].name}", costs)
         self.states[value] = (node, layouts)
-        self._hold(node, layouts, tensor, home, 1)
+        self._hold(node, layouts, tensor, (2 * home, 2 * home + 2), 1)
         buffer = self.inputs[value].kind is InputKind.BUFFER
         self.sources[value] = _Source(node, layouts, home, self.m if buffer else 1, True)
 
@@ -285,23 +337,30 @@ class _Builder:
                 layouts = self._doubled(layouts)
                 node = self._node(f"{value} for stage {stage}", self._zeros(len(layouts)))
                 self._connect(source, stage, node, layouts, logical, split=True)
-                held = self.in_flight[stage] if (value, stage) in self.saved else 1
-                more = held - 1 if source.stage == stage and (value, stage) in self.saved else 0
-                self._hold(node, layouts, logical, stage, held, native=more)
+                if (value, stage) in self.saved:
+                    held = 1 if value in self.states else self.in_flight[stage]
+                    more = held - 1 if source.stage == stage else 0
+                    self._hold(node, layouts, logical, (2 * stage, 2 * stage + 1), held, native=more)
             self.deliveries[value, stage] = (node, layouts)
 
     def _find_saved(self, readers: Mapping[tuple[str, int], list[tuple[Op | None, str]]]) -> None:
-        """(value, stage) of forward values that the backward part of the stage reads."""
+        """(value, stage) of what the forward part makes or reads and the backward part of the stage reads later."""
         if self.limit_bytes == inf:
             return
         forward = {value for op in self.graph.ops if op.role is Role.FORWARD for value in op.outputs if value}
         for (value, stage), here in readers.items():
-            if value in forward and any(op is not None and op.role is Role.BACKWARD for op, _ in here):
+            roles = {op.role for op, _ in here if op is not None}
+            if Role.BACKWARD in roles and (value in forward or (value in self.states and Role.FORWARD in roles)):
                 self.saved.add((value, stage))
 
-    def _hold(self, node: int, layouts: tuple[NdSbp, ...], logical: TensorType, stage: int, blocks: int, native: int | None = None) -> None:
-        """The node's layouts hold ``blocks`` blocks of a value on the stage; ``native``: so many for the first half of them instead."""
-        if self.limit_bytes == inf:
+    def _hold(
+        self, node: int, layouts: tuple[NdSbp, ...], logical: TensorType, when: tuple[int, int], blocks: int, native: int | None = None
+    ) -> None:
+        """The node's layouts hold ``blocks`` blocks of a value at times [begin, end); ``native``: so many for the first half of them instead.
+
+        Stage s is fullest at time 2 s, when its forward part is done, or at 2 s + 1, when its backward part is.
+        """
+        if self.limit_bytes == inf or (blocks == 0 and not native):
             return
         key = (id(layouts), logical, blocks + 1e-3 * (native + 1 if native is not None else 0))
         if key not in self._amounts:
@@ -312,7 +371,7 @@ class _Builder:
                 amount[:half] = np.array(size[:half], dtype=np.float64) * native
             self._amounts[key] = amount
             self._kept[len(self._kept)] = (layouts,)
-        self.demands.append(Demand(node, stage, stage + 1, self._amounts[key]))
+        self.demands.append(Demand(node, *when, self._amounts[key]))
 
     def _doubled(self, layouts: tuple[NdSbp, ...]) -> tuple[NdSbp, ...]:
         """Once for 'what is there is delivered as it is', once for 'it is boxed, so both are held'."""
@@ -373,6 +432,8 @@ class _Builder:
             )
         if matrix.any():
             self.edges.append(Edge(source.node, node, matrix))
+            self.edge_stage.append(stage)
+            self.edge_count.append(source.count)
 
 
 def _storable(tensor: TensorType, mesh: tuple[int, ...]) -> tuple[NdSbp, ...]:

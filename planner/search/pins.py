@@ -15,7 +15,7 @@ from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.graph import LogicalGraph, Role
 from planner.ir.sbp import NdSbp
 
-__all__ = ["Pin", "parse_pins", "pinned_inputs", "pinned_outputs"]
+__all__ = ["Pin", "applicable", "parse_pins", "pinned_inputs", "pinned_outputs"]
 
 _OUT = "out:"
 
@@ -41,6 +41,12 @@ def parse_pins(texts: Iterable[str]) -> tuple[Pin, ...]:
         except InvalidPlan as error:
             raise Unsupported(f"pin {text!r}: {error}") from error
     return tuple(pins)
+
+
+def applicable(pins: Sequence[Pin], graph: LogicalGraph) -> tuple[Pin, ...]:
+    """The pins that name an input of a piece of a graph; what modules return is left out."""
+    names = [i.name for i in graph.inputs]
+    return tuple(pin for pin in pins if any(fnmatchcase(name, pin.pattern) for name in names))
 
 
 def pinned_inputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...]) -> Mapping[str, NdSbp]:

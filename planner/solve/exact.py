@@ -37,8 +37,8 @@ def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None
     """Solve a problem without demands.
 
     Args:
-        seconds: stop by then, with the best choice so far and an honest bound.   watch: told of every round; an interrupt (Ctrl-C, or a
-            KeyboardInterrupt that it raises) stops as the time does.
+        seconds: stop by then, with the best choice so far and an honest bound.   watch: told of every round; if there is one, an
+            interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.
 
     Raises:
         Unsupported: no choice is free of forbidden entries, or none was found in time.   KeyboardInterrupt: before any choice was found.
@@ -59,8 +59,8 @@ def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None
     try:
         best, bound, proof = _close(core, began, seconds, work.constant, watch, known)
     except KeyboardInterrupt:
-        if known.choice is None:
-            raise
+        if known.choice is None or watch is None:
+            raise  # nobody looks on, so the interrupt is the caller's
         best, bound, proof = known.choice, known.bound, "interrupted; the bound is message passing's"
     return _solution(problem, work.expand(zip(nodes, best, strict=True)), began, bound + work.constant, proof, stats)
 

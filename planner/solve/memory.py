@@ -21,9 +21,9 @@ from planner.solve.dual import Dual
 from planner.solve.eliminate import Elimination
 from planner.solve.exact import beyond, lifted, restricted, solve_exactly
 from planner.solve.ilp import solve_ilp
-from planner.solve.problem import Demand, Floats, Ints, Problem, Progress, Solution, Watch
+from planner.solve.problem import Demand, Edge, Floats, Ints, Problem, Progress, Solution, Watch
 
-__all__ = ["least_demand", "solve_within"]
+__all__ = ["least_demand", "priced", "solve_within"]
 
 _ROUNDS = 40
 _CLOSE = 1e-9
@@ -45,10 +45,15 @@ def solve_within(problem: Problem, *, seconds: float = inf, watch: Watch | None 
         return first
     smallest = least_demand(problem)
     if not problem.feasible(smallest):
-        raise OutOfMemory(
-            f"no layout fits: at least {problem.peak(smallest) / 1e9:.3g} GB are needed on a device that has {problem.limit / 1e9:.3g} GB; "
-            f"take more or larger devices, more stages, or smaller micro-batches"
-        )
+        singles = {t: solve_exactly(priced(_without_costs(problem), {t: 1.0})).choice for t in _times(problem)}
+        fitting = [c for c in singles.values() if problem.feasible(c)]
+        if not fitting:
+            least = max(_held(problem, c)[t] for t, c in singles.items())
+            raise OutOfMemory(
+                f"no layout fits: at least {least / 1e9:.3g} GB are needed, {problem.limit / 1e9:.3g} GB of a device are free for it; "
+                f"take more or larger devices, more stages, or smaller micro-batches"
+            )
+        smallest = fitting[0]
     best, upper = _cheapest(problem, [_crossed(problem, first.choice, smallest)])
     cuts: list[tuple[float, dict[int, float]]] = [_cut(problem, first.choice)]
     bound, price = first.lower_bound, dict[int, float]()
@@ -57,10 +62,16 @@ def solve_within(problem: Problem, *, seconds: float = inf, watch: Watch | None 
         tried, ceiling = _multipliers(cuts, times, upper)
         if ceiling - bound <= _CLOSE * abs(upper) or perf_counter() - began > seconds:
             break
-        solution = solve_exactly(_priced(problem, free, tried), seconds=seconds - (perf_counter() - began))
-        found = solution.lower_bound - sum(tried.values()) * problem.limit
-        if found > bound:
-            bound, price = found, tried
+        try:
+            solution = solve_exactly(priced(problem, tried), seconds=seconds - (perf_counter() - began))
+        except KeyboardInterrupt:
+            if watch is None:
+                raise  # nobody looks on, so the interrupt is the caller's
+            seconds = 0.0  # the best so far it is
+            break
+        raised = solution.lower_bound - sum(tried.values()) * problem.limit
+        if raised > bound:
+            bound, price = raised, tried
         cuts.append(_cut(problem, solution.choice))
         times = sorted({*times, *_too_full(problem, solution.choice)})
         candidates = [solution.choice] if problem.feasible(solution.choice) else [_crossed(problem, solution.choice, best)]
@@ -100,7 +111,7 @@ def _close(problem: Problem, free: Problem, price: dict[int, float], upper: floa
     Returns:
         (a better choice or None, lower bound).
     """
-    relaxed = _priced(problem, free, price)
+    relaxed = priced(problem, price)
     offset = sum(price.values()) * problem.limit
     dual = Dual(relaxed, beyond(relaxed))
     for _ in range(12):
@@ -132,7 +143,14 @@ def least_demand(problem: Problem) -> Ints:
     scale = sum(float(c[np.isfinite(c)].max()) for c in problem.costs) + 1e-9
     largest = sum(float(d.amount.max()) for d in problem.demands) or 1.0
     weight = 1e6 * scale / largest
-    return solve_exactly(_priced(problem, free, {t: weight for t in _times(problem)})).choice
+    return solve_exactly(priced(problem, dict.fromkeys(_times(problem), weight))).choice
+
+
+def _without_costs(problem: Problem) -> Problem:
+    """Only what is forbidden still counts."""
+    costs = tuple(np.where(np.isfinite(c), 0.0, np.inf) for c in problem.costs)
+    edges = tuple(Edge(e.u, e.v, np.where(np.isfinite(e.matrix), 0.0, np.inf)) for e in problem.edges)
+    return replace(problem, costs=costs, edges=edges)
 
 
 def _times(problem: Problem) -> list[int]:
@@ -173,13 +191,14 @@ def _multipliers(cuts: list[tuple[float, dict[int, float]]], times: list[int], u
     return {t: max(0.0, (price[t].value() or 0.0)) * upper / scale[t] for t in times}, float(theta.value()) * upper
 
 
-def _priced(problem: Problem, free: Problem, price: dict[int, float]) -> Problem:
-    costs: list[Floats] = list(free.costs)
+def priced(problem: Problem, price: dict[int, float]) -> Problem:
+    """The problem without its limit, at a price per unit held at each time."""
+    costs: list[Floats] = list(problem.costs)
     for d in problem.demands:
         weight = sum(value for t, value in price.items() if d.start <= t < d.stop)
         if weight:
             costs[d.node] = costs[d.node] + weight * d.amount
-    return replace(free, costs=tuple(costs))
+    return replace(problem, costs=tuple(costs), demands=(), limit=inf)
 
 
 def _crossed(problem: Problem, cheap: Ints, small: Ints) -> Ints:

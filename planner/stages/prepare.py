@@ -2,7 +2,9 @@
 
 1. Views and creations are cheap: each (stage, role) that needs one makes its own, and the base crosses instead (no view of a parameter is
    ever kept as an activation, no alias is counted as bytes twice).
-2. Gradients of a parameter that several stages read are accumulated where they arise, and meet once per step instead of once per
+2. With recompute, what is made inside a numbered block (h.0, h.1, ...) is made again by the backward part, from what enters the block: of each
+   block only its inputs are kept (Chen et al. 2016, OneFlow's CheckpointingPass).  The copies stand right before their first reader.
+3. Gradients of a parameter that several stages read are accumulated where they arise, and meet once per step instead of once per
    micro-batch:  acc(a + b) = acc(a) + acc(b).
 """
 
@@ -16,7 +18,7 @@ from planner.ir.graph import LogicalGraph, Op, Ref, Role
 from planner.ir.tensor import TensorType
 from planner.opset import is_creation, is_view
 
-__all__ = ["Staged", "prepare", "region_of"]
+__all__ = ["Staged", "block_of", "is_recomputed", "prepare", "region_of"]
 
 Region = tuple[int, Role]
 
@@ -53,10 +55,58 @@ def region_of(op: Op, stage: Mapping[str, int], producers: Mapping[str, Op]) -> 
     return stage[op.id], op.role
 
 
-def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int) -> Staged:
-    """Run the passes; the meaning of the graph does not change."""
+def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, recompute: bool = False) -> Staged:
+    """Run the passes; the meaning of the graph does not change.
+
+    Args:
+        recompute: keep the inputs of numbered blocks only, and make the rest again for the backward part.
+    """
     staged = _split_accumulates(graph, dict(stage))
-    return Staged(*_clone_cheap(*staged), num_stages)
+    prepared, stages = _clone_cheap(*staged, _inside_blocks(graph) if recompute else frozenset())
+    return Staged(_sunk(prepared) if recompute else prepared, stages, num_stages)
+
+
+def block_of(module: str) -> str:
+    """The modules up to the first number, h.3 of h.3.mlp.c_fc; empty outside of numbered blocks."""
+    parts = module.split(".")
+    digits = [i for i, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: digits[0] + 1]) if digits else ""
+
+
+def is_recomputed(op: Op) -> bool:
+    """Whether the op is a copy that the backward part makes of a forward op."""
+    return op.role is Role.BACKWARD and op.forward_of is None and "~" in op.id
+
+
+def _inside_blocks(graph: LogicalGraph) -> frozenset[str]:
+    """Forward ops in numbered blocks whose results no forward op outside of their block reads."""
+    consumers = graph.consumers()
+    inside = set()
+    for op in graph.ops:
+        block = block_of(op.module)
+        if op.role is Role.FORWARD and block:
+            readers = [r for v in op.outputs if v for r in consumers[v]]
+            if all(block_of(r.module) == block for r in readers if r.role is Role.FORWARD):
+                inside.add(op.id)
+    return frozenset(inside)
+
+
+def _sunk(graph: LogicalGraph) -> LogicalGraph:
+    """Copies made again stand right before their first reader, so that they live no longer than they must."""
+    copies = {v: op for op in graph.ops if is_recomputed(op) for v in op.outputs if v}
+    placed: dict[str, Op] = {}
+    for op in graph.ops:
+        if is_recomputed(op):
+            continue
+        path = [op]
+        while path:
+            waiting = next((copies[v] for v in path[-1].inputs if v in copies and copies[v].id not in placed), None)
+            if waiting is None:
+                ready = path.pop()
+                placed.setdefault(ready.id, ready)
+            else:
+                path.append(waiting)
+    return replace(graph, ops=tuple(placed.values()))
 
 
 def _split_accumulates(graph: LogicalGraph, stage: dict[str, int]) -> tuple[LogicalGraph, dict[str, int]]:
@@ -98,7 +148,7 @@ def _split_accumulates(graph: LogicalGraph, stage: dict[str, int]) -> tuple[Logi
     return replace(graph, ops=kept, values={v: t for v, t in values.items() if v in used}), stage
 
 
-def _clone_cheap(graph: LogicalGraph, stage: dict[str, int]) -> tuple[LogicalGraph, dict[str, int]]:
+def _clone_cheap(graph: LogicalGraph, stage: dict[str, int], again: frozenset[str]) -> tuple[LogicalGraph, dict[str, int]]:
     producers = graph.producers()
     regions = {op.id: region_of(op, stage, producers) for op in graph.ops}
     wanted: dict[str, dict[Region, None]] = {}  # value -> regions that read it, filled from the back
@@ -108,7 +158,7 @@ def _clone_cheap(graph: LogicalGraph, stage: dict[str, int]) -> tuple[LogicalGra
     for op in reversed(graph.ops):
         here = regions[op.id]
         readers = {region: None for value in op.outputs if value for region in wanted.get(value, {})}
-        cheap = (is_view(op) or is_creation(op)) and not any(value in keep for value in op.outputs)
+        cheap = (is_view(op) or is_creation(op) or op.id in again) and not any(value in keep for value in op.outputs)
         homes = list(readers) if cheap else [here]
         for region in homes:
             clone = op if region == here else _clone(op, region, values, stage)

@@ -184,6 +184,9 @@ def _matmul(t: str, d: Draw) -> Iterator[Case]:
         case "bmm":
             yield make_case(t, d.real(b, m, k), d.real(b, k, n))
             yield make_case(t, d.real(6, m, 6), d.real(6, 6, n))
+        case "matmul":
+            yield make_case(t, d.real(b, 6, m, k), d.real(b, 6, k, n))
+            yield make_case(t, d.real(6, 3, m, 6), d.real(6, 3, 6, 6))
         case "mv":
             yield make_case(t, d.real(m, 6), d.real(6))
         case "dot":
@@ -193,7 +196,7 @@ def _matmul(t: str, d: Draw) -> Iterator[Case]:
             yield make_case(t, d.real(m, 1), d.real(m, k), d.real(k, n), beta=2, alpha=3)
 
 
-_each("mm.default bmm.default mv.default dot.default addmm.default", _matmul)
+_each("mm.default bmm.default matmul.default mv.default dot.default addmm.default", _matmul)
 
 
 def _reduce(t: str, d: Draw) -> Iterator[Case]:

@@ -221,7 +221,7 @@ def rewritten(tmp_path, change: Callable[[dict], object]) -> str:
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        (lambda d: d.update(version=99), InvalidFile, r"schema version 99, but this regista reads plan version 1; write the file anew"),
+        (lambda d: d.update(version=99), InvalidFile, r"schema version 99, but this regista reads plan version 2; write the file anew"),
         (lambda d: d.update(kind="trace"), InvalidFile, r"expected a regista plan file, found 'trace'"),
         (lambda d: d.pop("plan"), InvalidFile, r"plan: expected an object \(Plan\), found null"),
         (lambda d: d["plan"]["regsts"][0].update(quota=0), InvalidPlan, r"regst Regst_a has quota 0; .* set quota >= 1"),
@@ -245,7 +245,7 @@ def rewritten(tmp_path, change: Callable[[dict], object]) -> str:
         ),
         (lambda d: d["plan"].update(tasks=[]), InvalidPlan, r"the plan has no task; there is nothing to perform"),
         (lambda d: d["plan"]["cluster"]["device"].update(memory_bytes=-1), InvalidFile, r"plan\.cluster: .*device\.memory_GB = -1"),
-        (lambda d: d["plan"]["cluster"]["device"].update(memory_bytes=10), OutOfMemory, r"rank 0 needs 6\.0 KiB .* has 10 B"),
+        (lambda d: d["plan"]["cluster"]["device"].update(memory_bytes=10), OutOfMemory, r"rank 0 needs 5\.0 KiB .* has 10 B"),
     ],
 )
 def test_a_plan_file_that_breaks_a_law_is_refused_with_the_place_and_the_reason(tmp_path, change, error, said: str):

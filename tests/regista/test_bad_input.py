@@ -452,7 +452,7 @@ def test_a_plan_too_large_for_its_devices_is_refused_with_the_numbers_and_a_way_
         (["--pin", "head.weight=S(5)"], "does not split evenly"),
         (["--stages", "3"], "3 stages do not divide the 2 devices"),
         (["--stages", "0"], "--stages: 0: at least 1"),
-        (["--stages", "two"], "--stages: invalid whole number value: 'two'"),
+        (["--stages", "two"], "--stages: invalid whole number or auto value: 'two'"),
         (["--stages", "2", "--cut", "nope"], "cut at module 'nope': .*modules are"),
         (["--cut", "head"], "1 cuts make 2 stages, but 1 stages were asked for"),
         (["--mesh", "2,2"], "mesh 2x2 has 4 places, but each of 1 stages has 2 devices"),

@@ -18,7 +18,10 @@ from command_line import CLUSTER, TINY, Command, commands
 from planner.ir.files import load_plan, load_trace
 from regista.cli import build_parser, main
 
-VERBS = {"demo", "doctor", "calibrate", "plan", "explain", "simulate", "run", "compare", "gantt", "export"}
+VERBS = {
+    *("demo", "doctor", "calibrate", "plan", "explain", "simulate", "run", "compare", "gantt", "export", "ops", "clusters"),
+    *("iopddl", "diff", "whatif", "search-time"),
+}
 PAIR = {"predicted", "measured", "relative_error"}
 TRACE_KEYS = {"plan_id", "source", "performer", "steps", "step_time_s", "throughput_per_s", "peak_bytes", "about"}
 
@@ -63,7 +66,9 @@ def test_with_json_stdout_is_one_document_with_the_promised_keys(command: Comman
     }
     assert set(planned["search"]) == {"method", "cost_model", "objective_s", "lower_bound_s"}
     assert set(planned["planned_bytes"]) == {"0", "1"}
-    assert command("explain", plan, "--json").json == planned
+    explained = command("explain", plan, "--json").json
+    assert set(explained) == {*planned, "gap", "best_s", "decisions", "left_out", "time", "communication", "memory", "note"}
+    assert {key: explained[key] for key in planned} == planned
     simulated = command("simulate", plan, "-o", sim, "--json").json
     assert set(simulated) == TRACE_KEYS
     assert simulated["source"] == "sim"

@@ -1,0 +1,88 @@
+"""A connected piece of a problem with the rest held at a known choice: small enough for an ILP, and its solution can only improve that choice.
+
+edges inside the region stay;  edges across its border are costs of its nodes;  what the rest holds is always held
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.solve.problem import Demand, Edge, Floats, Ints, Problem
+
+__all__ = ["Regions"]
+
+
+class Regions:
+    """Draws regions of a problem; the same ``seed`` draws the same ones."""
+
+    def __init__(self, problem: Problem, seed: int = 0) -> None:
+        self.problem = problem
+        self.rng = np.random.default_rng(seed)
+        self.near: list[list[int]] = [[] for _ in problem.costs]
+        for number, edge in enumerate(problem.edges):
+            self.near[edge.u].append(number)
+            self.near[edge.v].append(number)
+        self.holds: list[list[Demand]] = [[] for _ in problem.costs]
+        for d in problem.demands:
+            self.holds[d.node].append(d)
+
+    def draw(self, weight: Floats, count: Ints, entries: int) -> Ints:
+        """Nodes of a region around a node drawn by ``weight``, whose edges have about ``entries`` entries.
+
+        count: strategies of each node that may be taken; a node with one adds nothing and is not passed through.
+        """
+        free = count > 1
+        chance = np.where(free, weight + 1e-3 * (weight.max(initial=0.0) + 1.0), 0.0)
+        if not free.any():
+            return np.empty(0, dtype=np.int64)
+        start = int(self.rng.choice(chance.size, p=chance / chance.sum()))
+        inside = {start}
+        border = [start]
+        size = 0
+        while border and size < entries:
+            v = border.pop(int(self.rng.integers(len(border))) if self.rng.random() < 0.3 else 0)
+            for number in self.near[v]:
+                edge = self.problem.edges[number]
+                w = edge.u + edge.v - v
+                if free[w] and w not in inside:
+                    inside.add(w)
+                    border.append(w)
+                    size += sum(
+                        int(count[self.problem.edges[n].u] * count[self.problem.edges[n].v])
+                        for n in self.near[w]
+                        if self.problem.edges[n].u + self.problem.edges[n].v - w in inside
+                    )
+        return np.array(sorted(inside), dtype=np.int64)
+
+    def cut_out(self, region: Ints, choice: Ints, held: Floats, kept: NDArray[np.bool_], first: Ints) -> Problem:
+        """The problem of the region alone.
+
+        Args:
+            held: what ``choice`` holds at every time.
+            kept: strategies that may be taken, of all nodes in a row; node v's begin at ``first[v]``.
+        """
+        problem = self.problem
+        place = {int(v): i for i, v in enumerate(region)}
+        costs = [np.where(kept[first[v] : first[v + 1]], problem.costs[v], np.inf) for v in region]
+        edges = []
+        for number in {n for v in place for n in self.near[v]}:
+            edge = problem.edges[number]
+            if edge.u in place and edge.v in place:
+                edges.append(Edge(place[edge.u], place[edge.v], edge.matrix))
+            elif edge.u in place:
+                costs[place[edge.u]] = costs[place[edge.u]] + edge.matrix[:, choice[edge.v]]
+            else:
+                costs[place[edge.v]] = costs[place[edge.v]] + edge.matrix[choice[edge.u]]
+        rest = np.append(held, 0.0)
+        demands = []
+        for v in place:
+            for d in self.holds[v]:
+                rest[d.start : d.stop] -= d.amount[choice[v]]
+                demands.append(Demand(place[v], d.start, d.stop, d.amount))
+        last = len(place)
+        turns = np.flatnonzero(np.diff(rest, prepend=0.0))
+        stops = np.append(turns[1:], held.size)
+        demands += [Demand(last, int(a), int(b), np.array([rest[a]])) for a, b in zip(turns, stops, strict=True) if a < b and rest[a]]
+        names = (*(problem.names[v] for v in region), "the rest")
+        return Problem(names, (*costs, np.zeros(1)), tuple(edges), tuple(demands), problem.limit)

@@ -1,0 +1,95 @@
+"""Which times can ever be short of memory: the others leave the problem, and intervals shrink to places in the list of those that stay.
+
+held(t, x) <= limit must be kept only at t where
+  (1) the largest amounts of all nodes alive at t add up to more than the limit            -> crop_times
+  (2) no neighbouring time holds as much or more whatever the choice                       -> _not_dominated
+
+A strategy that breaks the limit even when all other nodes hold their least is forbidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.solve.problem import Floats, Ints
+from planner.solve.work import Contradiction, Work
+
+__all__ = ["crop_times"]
+
+
+def crop_times(work: Work) -> None:
+    """Rewrite all demands of ``work`` onto the times that can bind; demands without such a time vanish.
+
+    Raises:
+        Contradiction: some time needs more than the limit whatever is chosen.
+    """
+    held = [(v, start, stop, amount) for v in work.nodes() for start, stop, amount in work.demands[v]]
+    cuts = np.unique([t for _, a, b, _ in held for t in (a, b)] + [t for a, b, _ in work.always for t in (a, b)]).astype(np.int64)
+    if not cuts.size:
+        return
+    # Piece i is [cuts[i], cuts[i + 1]); within it nothing changes.
+    base = _profile(cuts, work.always)
+    most = base + _profile(cuts, [top for v in work.nodes() for top in _largest(work.demands[v])])
+    limit = work.problem.limit
+    if base.max() > limit:
+        raise Contradiction(f"at least {base.max():.0f} are held at one time whatever is chosen, more than the limit {limit:.0f}; raise it")
+    stays = np.flatnonzero(most > limit)
+    spans = np.searchsorted(cuts, np.array([(a, b) for _, a, b, _ in held], dtype=np.int64).reshape(-1, 2))
+    stays = stays[_not_dominated(base[stays], np.searchsorted(stays, spans))]
+    spans = np.searchsorted(stays, spans)
+    for v in work.nodes():
+        work.demands[v] = []
+    work.always = [(i, i + 1, float(base[t])) for i, t in enumerate(stays) if base[t]]
+    joined: dict[tuple[int, int, int], Floats] = {}
+    for (v, _, _, amount), (a, b) in zip(held, spans.tolist(), strict=True):
+        if a < b:
+            joined[v, a, b] = joined[v, a, b] + amount if (v, a, b) in joined else amount
+    for (v, a, b), amount in joined.items():
+        alone = amount + base[stays[a:b]].max() > limit  # too much even if all others hold their least
+        if (alone & np.isfinite(work.costs[v])).any():
+            work.costs[v] = np.where(alone, np.inf, work.costs[v])
+            work.dirty.add(v)
+        work.hold(v, a, b, amount)
+
+
+def _profile(cuts: Ints, held: Sequence[tuple[int, int, float]]) -> Floats:
+    """Sum at every piece."""
+    change = np.zeros(cuts.size)
+    if held:
+        starts, stops, amounts = (np.array(column) for column in zip(*held, strict=True))
+        np.add.at(change, np.searchsorted(cuts, starts), amounts)
+        np.add.at(change, np.searchsorted(cuts, stops), -amounts)
+    return np.cumsum(change)
+
+
+def _largest(demands: Sequence[tuple[int, int, Floats]]) -> list[tuple[int, int, float]]:
+    """The most that one node can hold, piece by piece; less than the sum of its demands' largest amounts where they exclude each other."""
+    if len(demands) < 2:
+        return [(a, b, float(amount.max())) for a, b, amount in demands]
+    cuts = sorted({t for a, b, _ in demands for t in (a, b)})
+    place = {t: i for i, t in enumerate(cuts)}
+    change = np.zeros((len(cuts), demands[0][2].size))
+    for a, b, amount in demands:
+        change[place[a]] += amount
+        change[place[b]] -= amount
+    tops = np.cumsum(change, axis=0).max(axis=1)
+    return [(a, b, float(top)) for a, b, top in zip(cuts, cuts[1:], tops, strict=False) if top > 0]
+
+
+def _not_dominated(base: Floats, spans: Ints) -> Ints:
+    """Indices of the times to keep, of times 0 .. len(base) - 1 and intervals [a, b) among them.
+
+    Where no interval begins between two times, the first holds all that the second holds; where none ends, the second does.
+    """
+    spans = spans[spans[:, 0] < spans[:, 1]]
+    begun = np.cumsum(np.bincount(spans[:, 0], minlength=base.size + 1))
+    ended = np.cumsum(np.bincount(spans[:, 1], minlength=base.size + 1))
+    kept: list[int] = []
+    for i in range(base.size):
+        while kept and ended[kept[-1]] == ended[i] and base[kept[-1]] <= base[i]:
+            kept.pop()
+        if not (kept and begun[kept[-1]] == begun[i] and base[i] <= base[kept[-1]]):
+            kept.append(i)
+    return np.array(kept, dtype=np.int64)

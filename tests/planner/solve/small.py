@@ -1,0 +1,61 @@
+"""Small random problems, and their optimum by trying every choice."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from planner.solve.problem import Demand, Edge, Problem
+
+__all__ = ["best_by_trying", "random_problem"]
+
+
+def random_problem(
+    seed: int,
+    *,
+    nodes: int = 6,
+    strategies: int = 3,
+    limit: float = 0.5,
+    forbidden: float = 0.1,
+    functional: float = 0.2,
+    whole: bool = True,
+) -> Problem:
+    """A connected-ish graph with forbidden pairs, functional edges and parallel edges.
+
+    limit: the limit's place between the least and the largest demand that matter (0 to 1); above 1: no demands at all.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, strategies + 1, nodes)
+
+    def draw(*shape: int) -> np.ndarray:
+        return rng.integers(0, 30, shape).astype(float) if whole else np.round(rng.random(shape) * 30, 3)
+
+    costs = tuple(draw(int(k)) for k in sizes)
+    edges = []
+    pairs = [(v, v + 1) for v in range(nodes - 1)] + [tuple(sorted(rng.choice(nodes, 2, replace=False).tolist())) for _ in range(nodes)]
+    for u, v in pairs:
+        matrix = draw(int(sizes[u]), int(sizes[v]))
+        if rng.random() < functional:
+            allowed = np.zeros(matrix.shape, dtype=bool)
+            allowed[np.arange(sizes[u]), rng.integers(0, sizes[v], sizes[u])] = True
+            matrix[~allowed] = np.inf
+        else:
+            matrix[rng.random(matrix.shape) < forbidden] = np.inf
+        edges.append(Edge(u, v, matrix) if rng.random() < 0.5 else Edge(v, u, np.ascontiguousarray(matrix.T)))
+    demands = []
+    if limit <= 1:
+        for v in range(nodes):
+            for _ in range(int(rng.integers(0, 3))):
+                start = int(rng.integers(0, 12))
+                demands.append(Demand(v, start, start + int(rng.integers(0, 8)), rng.integers(0, 20, sizes[v]).astype(float)))
+    free = Problem(tuple(f"n{v}" for v in range(nodes)), costs, tuple(edges), tuple(demands))
+    peaks = [free.peak(c) for c in itertools.product(*(range(int(k)) for k in sizes))]
+    bound = min(peaks) + limit * (max(peaks) - min(peaks)) if limit <= 1 else float("inf")
+    return Problem(free.names, costs, free.edges, free.demands, bound)
+
+
+def best_by_trying(problem: Problem) -> float:
+    """The least objective of all choices within the limit; infinite if none is allowed."""
+    choices = itertools.product(*(range(c.size) for c in problem.costs))
+    return min((problem.objective(c) for c in choices if problem.feasible(c)), default=float("inf"))

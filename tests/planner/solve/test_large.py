@@ -1,0 +1,243 @@
+"""Bounds are bounds, what is called optimal is, and nothing breaks the limit: against trying every choice and against a second ILP in PuLP."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pulp
+import pytest
+
+from planner.ir.errors import Unsupported
+from planner.solve import large
+from planner.solve.contract import reduce_problem
+from planner.solve.core import Core, fold_classes
+from planner.solve.improve import descend, settle
+from planner.solve.large import solve_large
+from planner.solve.prices import Ascent
+from planner.solve.problem import Demand, Edge, Floats, Ints, Problem, Progress
+from planner.solve.relax import Relaxation
+from planner.solve.work import Contradiction
+from tests.planner.solve.small import best_by_trying, random_problem
+
+
+def by_pulp(problem: Problem) -> float:
+    """The same ILP written out for reading: x[v,s] chooses, y[e,s,t] sees both ends of edge e.
+
+    min  sum cost x + sum matrix y                                                   (1)
+    s.t. sum_s x[v,s] = 1;   sum_t y[e,s,t] = x[u,s];   sum_s y[e,s,t] = x[v,t]      (2) (3) (4)
+         sum of the demands of time t <= limit                                       (5)
+    """
+    model = pulp.LpProblem("choice", pulp.LpMinimize)
+    x = [[model.add_variable(f"x{v}_{s}", cat=pulp.LpBinary) for s in range(c.size)] for v, c in enumerate(problem.costs)]
+    terms = []
+    for v, costs in enumerate(problem.costs):
+        model += pulp.lpSum(x[v]) == 1
+        terms += [costs[s] * x[v][s] for s in range(costs.size)]
+    for e, edge in enumerate(problem.edges):
+        y = {(s, t): model.add_variable(f"y{e}_{s}_{t}", lowBound=0) for s, t in zip(*np.nonzero(np.isfinite(edge.matrix)), strict=True)}
+        terms += [edge.matrix[pair] * y[pair] for pair in y]
+        for s in range(edge.matrix.shape[0]):
+            model += pulp.lpSum(y[p] for p in y if p[0] == s) == x[edge.u][s]
+        for t in range(edge.matrix.shape[1]):
+            model += pulp.lpSum(y[p] for p in y if p[1] == t) == x[edge.v][t]
+    model += pulp.lpSum(terms)
+    for time_ in sorted({d.start for d in problem.demands if d.stop > d.start}):
+        live = [d for d in problem.demands if d.start <= time_ < d.stop]
+        model += pulp.lpSum(d.amount[s] * x[d.node][s] for d in live for s in range(d.amount.size)) <= problem.limit
+    status = model.solve(pulp.HiGHS(msg=False, threads=1, gapRel=0.0))
+    return float(pulp.value(model.objective)) if pulp.LpStatus[status] == "Optimal" else float("inf")
+
+
+def reduced(seed: int, limit: float = 0.4, nodes: int = 7) -> Problem | None:
+    try:
+        small = reduce_problem(random_problem(seed, nodes=nodes, limit=limit, functional=0.0), dominance=False, eliminate=False).problem
+    except Contradiction:
+        return None
+    return small if best_by_trying(small) < np.inf and small.demands else None
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.5, 2.0])
+def test_solve_large_finds_and_proves_the_optimum_of_small_problems(limit: float) -> None:
+    solved = 0
+    for seed in range(25):
+        problem = random_problem(seed, limit=limit, whole=seed % 3 > 0)
+        best = best_by_trying(problem)
+        if best == np.inf:
+            with pytest.raises(Unsupported):
+                solve_large(problem, 10)
+            continue
+        solution = solve_large(problem, 10)
+        assert problem.feasible(solution.choice)
+        assert solution.objective == problem.objective(solution.choice) == pytest.approx(best)
+        assert best - 1e-6 <= solution.lower_bound + 1e-6 <= best + 2e-6
+        assert solution.proof
+        solved += 1
+    assert solved > 8
+
+
+def test_solve_large_agrees_with_pulp_where_trying_all_takes_too_long() -> None:
+    for seed in range(4):
+        problem = random_problem(seed, nodes=9, strategies=4, limit=0.3, forbidden=0.0, functional=0.0)
+        assert solve_large(problem, 20).objective == pytest.approx(by_pulp(problem))
+
+
+def test_parts_of_a_problem_too_large_for_one_ilp_still_end_in_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "_SMALL", 20)
+    monkeypatch.setattr(large, "_PART", 5)
+    for seed in range(6):
+        problem = random_problem(seed, nodes=8, limit=0.4, forbidden=0.02, functional=0.0)
+        best = best_by_trying(problem)
+        solution = solve_large(problem, 20)
+        assert solution.objective == pytest.approx(best)
+        assert solution.lower_bound <= best + 1e-6
+
+
+def test_bound_of_prices_and_messages_is_below_every_choice_within_the_limit() -> None:
+    tried = 0
+    for seed in range(40):
+        problem = reduced(seed)
+        if problem is None:
+            continue
+        tried += 1
+        rng = np.random.default_rng(seed)
+        relaxation = Relaxation(problem)
+        best = best_by_trying(problem)
+        for _ in range(4):
+            relaxation.charge(rng.random(relaxation.times) * rng.choice([0.0, 0.1, 2.0]))
+            before = relaxation.sweep(1)
+            after = relaxation.sweep(4)
+            assert before - 1e-9 <= after <= best + 1e-9
+    assert tried > 8
+
+
+def test_ascent_ends_at_the_bound_of_the_relaxed_ilp_or_below() -> None:
+    near = tried = 0
+    for seed in range(25):
+        problem = reduced(seed)
+        if problem is None:
+            continue
+        tried += 1
+        ascent = Ascent(Relaxation(problem))
+        while ascent.steps < 40 and ascent.stalled < 9:
+            ascent.step()
+        ascent.finish()
+        _, relaxed = Core(problem).relaxed(time.perf_counter() + 10)
+        assert ascent.bound <= relaxed + 1e-6
+        near += ascent.bound > relaxed - 0.02 * abs(relaxed)
+    assert near > 0.8 * tried > 5
+
+
+def test_strategy_that_fixing_drops_is_in_no_choice_as_good_as_the_best() -> None:
+    dropped = 0
+    for seed in range(25):
+        problem = reduced(seed)
+        if problem is None:
+            continue
+        ascent = Ascent(Relaxation(problem))
+        for _ in range(15):
+            ascent.step()
+        ascent.finish()
+        best = best_by_trying(problem)
+        excess, first = ascent.relaxation.fixing(), ascent.relaxation.flat.first
+        for choice in itertools.product(*(range(c.size) for c in problem.costs)):
+            if problem.feasible(choice):
+                for v, s in enumerate(choice):
+                    assert problem.objective(choice) >= ascent.bound + excess[first[v] + s] - 1e-6
+        dropped += int((ascent.bound + excess > best + 1e-6).sum())
+    assert dropped > 20
+
+
+def test_classes_of_rows_give_the_matrix_back() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 5, (3, 2)).astype(float)
+    base[1, 0] = np.inf
+    rows, columns = rng.integers(0, 3, 8), rng.integers(0, 2, 5)
+    matrix = base[rows][:, columns] + rng.integers(0, 9, (8, 1)) + rng.integers(0, 9, 5)
+    of_row, of_column, price, extra_row, extra_column = fold_classes(matrix)
+    assert price.size <= 6
+    assert (price[of_row][:, of_column] + extra_row[:, None] + extra_column == matrix).all()
+
+
+def test_core_leaves_nothing_cheaper_than_the_cutoff_unseen() -> None:
+    for seed in range(12):
+        problem = reduced(seed)
+        if problem is None:
+            continue
+        best = best_by_trying(problem)
+        none = Core(problem, best, 1.0).solve(10)
+        assert none.choice is None
+        assert none.bound == pytest.approx(best)
+        found = Core(problem, best + 1.0, 1.0).solve(10)
+        assert found.choice is not None
+        assert problem.feasible(found.choice)
+        assert problem.objective(found.choice) == pytest.approx(best)
+
+
+def test_single_moves_lower_the_objective_and_keep_the_limit() -> None:
+    for seed in range(15):
+        problem = reduced(seed)
+        if problem is None:
+            continue
+        relaxation = Relaxation(problem)
+        assert problem.objective(settle(relaxation, start(problem))) <= problem.objective(start(problem))
+        for choice in itertools.islice(itertools.product(*(range(c.size) for c in problem.costs)), 0, None, 7):
+            if problem.feasible(choice) and np.isfinite(problem.objective(choice)):
+                moved = descend(relaxation, np.array(choice))
+                assert problem.feasible(moved)
+                assert problem.objective(moved) <= problem.objective(choice)
+
+
+def start(problem: Problem) -> Ints:
+    return np.zeros(len(problem.costs), dtype=np.int64)
+
+
+def chain(nodes: int, strategies: int) -> Problem:
+    """Too much for a fraction of a second: a grid of random costs with a tight limit."""
+    rng = np.random.default_rng(1)
+    edges = [
+        Edge(u, v, rng.integers(0, 1000, (strategies, strategies)).astype(float))
+        for u in range(nodes)
+        for v in (u + 1, u + 7, u + 31)
+        if v < nodes
+    ]
+    costs: tuple[Floats, ...] = tuple(rng.integers(0, 1000, strategies).astype(float) for _ in range(nodes))
+    demands = tuple(Demand(v, 0, 5, np.concatenate([[0.0], rng.integers(50, 100, strategies - 1).astype(float)])) for v in range(nodes))
+    return Problem(tuple(f"n{v}" for v in range(nodes)), costs, tuple(edges), demands, 30.0 * nodes)
+
+
+def test_time_limit_is_kept_and_the_answer_is_allowed_and_bounded() -> None:
+    problem = chain(150, 8)
+    solve_large(chain(10, 3), 5)  # compiles
+    began = time.perf_counter()
+    known: list[Progress] = []
+    solution = solve_large(problem, 3, known.append)
+    assert time.perf_counter() - began < 6
+    assert problem.feasible(solution.choice)
+    assert solution.lower_bound < solution.objective == problem.objective(solution.choice)
+    assert [k.objective for k in known] == sorted((k.objective for k in known), reverse=True)
+    assert [k.lower_bound for k in known] == sorted(k.lower_bound for k in known)
+
+
+def test_interrupt_returns_the_best_so_far() -> None:
+    def stop(known: Progress) -> None:
+        if np.isfinite(known.objective):
+            raise KeyboardInterrupt
+
+    problem = chain(60, 5)
+    solution = solve_large(problem, 30, stop)
+    assert problem.feasible(solution.choice)
+    assert solution.stats["interrupted"] == 1.0
+
+
+def test_limit_that_no_choice_keeps_is_refused() -> None:
+    """Each strategy fits somewhere, each time looks satisfiable, and together nothing does."""
+    pairs = np.array([[np.inf, 0.0, 0.0], [0.0, np.inf, 0.0], [0.0, 0.0, np.inf]])
+    amount = np.array([2.0, 1.0, 0.0])
+    demands = [Demand(v, 0, 1, amount) for v in range(3)] + [Demand(v, 1, 2, amount[::-1].copy()) for v in range(3)]
+    edges = tuple(Edge(u, v, pairs) for u, v in ((0, 1), (0, 2), (1, 2)))
+    problem = Problem(("a", "b", "c"), (np.zeros(3),) * 3, edges, tuple(demands), 2.5)
+    assert best_by_trying(problem) == np.inf
+    with pytest.raises(Contradiction, match=r"limit 2\.5"):
+        solve_large(problem, 10)

@@ -1,0 +1,119 @@
+"""Memory: rows of the search, what a Plan holds, and what fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from choices import problems
+from matrix import roomy_cluster
+
+import simulator
+from planner.cost import AnalyticCost
+from planner.frontend import Program
+from planner.ir.errors import OutOfMemory, Unsupported
+from planner.ir.peak import live_bytes
+from planner.ir.plan import Plan
+from planner.ir.verify import device_bytes
+from planner.make import PlanOptions, make_plan, search_plan
+from planner.search.exhaustive import search_exhaustively
+from planner.solve import Demand, Problem
+from planner.solve.memory import solve_within
+from regista.zoo import ZOO
+
+GPT = {"layers": 2, "width": 64, "heads": 4, "vocab": 128, "batch": 8, "seq": 32, "optimizer": "sgd"}
+
+
+@st.composite
+def problems_with_demands(draw: st.DrawFn) -> Problem:
+    problem = draw(problems(most_nodes=5))
+    demands = []
+    for node, costs in enumerate(problem.costs):
+        amount = draw(st.lists(st.integers(0, 9), min_size=len(costs), max_size=len(costs)))
+        start = draw(st.integers(0, 2))
+        demands.append(Demand(node, start, start + draw(st.integers(1, 2)), np.array(amount, dtype=np.float64)))
+    return replace(problem, demands=tuple(demands), limit=float(draw(st.integers(1, 20))))
+
+
+@given(problems_with_demands())
+@settings(max_examples=120)
+def test_the_best_choice_that_fits_is_found(problem: Problem) -> None:
+    try:
+        best = search_exhaustively(problem).objective
+    except Unsupported:
+        with pytest.raises((Unsupported, OutOfMemory)):
+            solve_within(problem)
+        return
+    solution = solve_within(problem)
+    assert problem.feasible(solution.choice)
+    assert solution.lower_bound <= best + 1e-9
+    assert solution.objective == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.parametrize("options", [PlanOptions(), PlanOptions(stages=2, micro_batches=4), PlanOptions(recompute=True)])
+def test_what_the_plan_holds_is_what_the_simulator_finds_to_the_byte(options: PlanOptions) -> None:
+    plan = make_plan(
+        ZOO["gpt"](**GPT).graph(options.micro_batches or 1), model="gpt", batch_size=8, cluster=roomy_cluster(2), options=options
+    )
+    cost = AnalyticCost(plan.cluster)
+    planned = live_bytes(plan, lambda task: cost.act_s(plan, task, plan.ranks_of(task)[0]), steps=4)
+    found = simulator.simulate(plan, cost, steps=4).peak_bytes
+    assert {str(rank): size for rank, size in planned.items()} == dict(found)
+    assert all(planned[rank] <= reserved for rank, reserved in device_bytes(plan).items())
+
+
+def with_memory(size_bytes: float, devices: int = 2) -> Plan:
+    cluster = roomy_cluster(devices)
+    small = replace(cluster, device=replace(cluster.device, memory_bytes=int(size_bytes)))
+    source = adamw()
+    return make_plan(
+        source.graph(1), model="gpt", batch_size=8, cluster=small, options=PlanOptions(pins=("input.*=S(0)",), recompute=False)
+    )
+
+
+def adamw() -> Program:
+    """Long and narrow: most of what it holds waits for the backward pass."""
+    return ZOO["gpt"](**(GPT | {"layers": 5, "width": 32, "seq": 64, "optimizer": "adamw"}))
+
+
+def test_where_memory_binds_less_is_held_for_more_time() -> None:
+    roomy = with_memory(1e12)
+    need = max(live_bytes(roomy).values())
+    tight = with_memory(0.5 * need)
+    assert max(live_bytes(tight).values()) <= 0.5 * need
+    assert tight.search.objective_s >= roomy.search.objective_s
+    assert tight.search.lower_bound_s <= tight.search.objective_s
+    assert (roomy.options["recompute"], tight.options["recompute"]) == ("", "blocks")
+
+
+def test_a_model_that_cannot_fit_is_refused_with_what_would() -> None:
+    cluster = roomy_cluster(2)
+    small = replace(cluster, device=replace(cluster.device, memory_bytes=400_000))
+    with pytest.raises(OutOfMemory, match=r"needs at least .* GB|would fit on \d+ such nodes"):
+        search_plan(
+            adamw().graph,
+            model="gpt",
+            batch_size=8,
+            cluster=small,
+            options=PlanOptions(stages=None, micro_batches=None),
+        )
+
+
+def test_the_best_shape_is_the_best_of_all_shapes() -> None:
+    """Stages, mesh and micro-batches searched best-first give what trying each of them gives."""
+    from planner.shape import shapes
+
+    source = ZOO["gpt"](**GPT)
+    cluster = roomy_cluster(4)
+    found = search_plan(source.graph, model="gpt", batch_size=8, cluster=cluster, options=PlanOptions(stages=None, micro_batches=None))
+    every = []
+    for shape in shapes(8, cluster, most_stages=2):
+        options = PlanOptions(stages=shape.stages, mesh=shape.mesh, micro_batches=shape.micro_batches)
+        every.append(
+            make_plan(source.graph(shape.micro_batches), model="gpt", batch_size=8, cluster=cluster, options=options).search.objective_s
+        )
+    assert found.search.objective_s == pytest.approx(min(every), rel=1e-9)
+    assert found.search.lower_bound_s <= found.search.objective_s
