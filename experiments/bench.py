@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +33,10 @@ from regista.clusters import resolve_cluster
 __all__ = ["main"]
 
 MODEL = "zoo:gpt"
+PAPER_MODELS = {
+    "GPT-2, 12 layers": "zoo:gpt?layers=12&width=768&heads=12&vocab=50257&batch=16&seq=128",
+    "GPT-3 175B, 96 layers": "zoo:gpt?layers=96&width=12288&heads=96&vocab=51200&batch=16&seq=2048",
+}
 DATA_PARALLEL = ("input.0=S(0)", "out:h.?=S(0)", "*:exp_avg*=B")
 
 
@@ -72,6 +77,16 @@ def front_half(repeats: int) -> tuple[list[Row], Plan]:
         Row("simulated acts per second", f"{acts / median(simulating):,.0f}", ""),
     ]
     return rows, plan
+
+
+def trace_rates(repeats: int) -> list[Row]:
+    """From a module to the logical graph, for a small and for the largest of the GPT papers; on the meta device, so nothing is allocated."""
+    rows = []
+    for name, model in PAPER_MODELS.items():
+        programs = [program_of(model) for _ in range(repeats)]  # a Program keeps its trace
+        times_s = [timed(partial(program.graph, 1), 1)[0] for program in programs]
+        rows.append(seconds(f"trace {name} ({len(programs[-1].graph(1).ops):,} ops)", times_s))
+    return rows
 
 
 def message_rate(plan: Plan, steps: int = 400) -> Row:
@@ -155,6 +170,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     rows, plan = front_half(3 if quick else 7)
     rows += [
+        *trace_rates(3 if quick else 5),
         message_rate(plan, 50 if quick else 400),
         *worker_overhead(40 if quick else 200),
         *against_ddp(2 if quick else 5, 12 if quick else 24),

@@ -30,6 +30,9 @@ __all__ = ["EQUAL", "NO_CHOICE", "beyond", "lifted", "restricted", "solve_exactl
 EQUAL = 1e-10
 _NARROW = 1 << 16
 _WIDE = 1 << 22
+_WIDEST = 1 << 24
+_WORK_PER_ENTRY = 64
+_PATIENCE = 12
 _MARGINS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
 
@@ -87,20 +90,21 @@ NO_CHOICE = (
 )
 
 
-def _width(work: Elimination) -> int:
-    """The largest table of the elimination still to come (or more than ``_WIDE``), found on the graph alone."""
+def _width(work: Elimination, limit: int = _WIDE) -> int:
+    """The largest table of the elimination still to come (or more than ``limit``, also where there would be too many), on the graph alone."""
     around = {v: {n for scope in work.factors[v] for n in scope if n != v} for v in work.left}
     size = {v: prod(work.extent[n] for n in neighbours) for v, neighbours in around.items()}
     queue = [(entries, v) for v, entries in size.items()]
     heapify(queue)
-    widest = 1
+    widest, work_left = 1, _WORK_PER_ENTRY * limit
     while queue:
         entries, v = heappop(queue)
         if v not in around or size[v] != entries:
             continue
         widest = max(widest, entries)
-        if widest > _WIDE:
-            break
+        work_left -= entries * work.extent[v]
+        if widest > limit or work_left < 0:
+            return max(widest, limit + 1)
         neighbours = around.pop(v)
         for n in neighbours:
             around[n].discard(v)
@@ -127,20 +131,15 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
     dual = Dual(core, beyond(core))
     best: Ints | None = None
     upper = inf
-    margin = _MARGINS[0]
+    margins = list(_MARGINS)
+    looked_at, stalls, steps = -1, 0, _PATIENCE
     while True:
-        before, alive = dual.lower_bound, int(dual.alive.sum())
+        before = dual.lower_bound
         dual.sweep(5, upper * (1 - EQUAL) if upper < inf else inf)
         choice = improved(core, dual.rounded(), around)
         objective = core.objective(choice)
-        stalled = dual.lower_bound - before <= 1e-2 * (min(upper, objective) - dual.lower_bound)
-        if stalled and (best is None or dual.lower_bound < upper * (1 - EQUAL)):
-            better = _near(core, dual, margin)
-            if better is not None and core.objective(better) < objective:
-                choice, objective = better, core.objective(better)
         if objective < upper * (1 - EQUAL):
             best, upper = choice, objective
-            stalled = False
         known.choice, known.bound = best, min(upper, dual.lower_bound)
         if watch is not None:
             watch(Progress(perf_counter() - began, upper + constant, min(upper, dual.lower_bound) + constant))
@@ -148,18 +147,32 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
             return best, upper, "the bound of message passing meets the choice"
         if perf_counter() - began > seconds:
             break
-        if stalled and int(dual.alive.sum()) == alive:
-            work, kept = _rest(core, dual.kept())
-            if _width(work) <= _WIDE:
-                work.run(widest=_WIDE)
-                choice = lifted(work.expand(), kept)
-                if best is None or core.objective(choice) < upper:
-                    best, upper = choice, core.objective(choice)
-                return best, upper, "message passing, then elimination"
-            at = _MARGINS.index(margin)
-            if at + 1 == len(_MARGINS):
-                break
-            margin = _MARGINS[at + 1]
+        if dual.lower_bound - before > 1e-2 * (min(upper, objective) - dual.lower_bound):
+            continue
+        # The bound creeps.  What is left may be narrow by now; if not, a better choice lets more be dropped.
+        alive = int(dual.alive.sum())
+        last = not margins
+        if alive == looked_at and not last:
+            better = _near(core, dual, margins.pop(0))
+            if better is not None and core.objective(better) < upper * (1 - EQUAL):
+                best, upper = better, core.objective(better)
+            continue
+        looked_at = alive
+        work, kept = _rest(core, dual.kept())
+        widest = _WIDEST if last else _WIDE
+        if _width(work, widest) <= widest:
+            work.run(widest=widest)
+            choice = lifted(work.expand(), kept)
+            if best is None or core.objective(choice) < upper:
+                best, upper = choice, core.objective(choice)
+            return best, upper, "message passing, then elimination"
+        stalls += 1
+        if stalls % 3 == 1:
+            better = _near(core, dual, _MARGINS[0])
+            if better is not None and core.objective(better) < upper * (1 - EQUAL):
+                best, upper = better, core.objective(better)
+        if last and not (steps := steps - 1):
+            break
     left = seconds - (perf_counter() - began)
     if left > 0:
         work, kept = _rest(core, dual.kept())

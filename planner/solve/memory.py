@@ -139,7 +139,6 @@ def _close(problem: Problem, free: Problem, price: dict[int, float], upper: floa
 
 def least_demand(problem: Problem) -> Ints:
     """A choice that holds as little as possible, summed over all times; the cheapest such."""
-    free = replace(problem, demands=(), limit=inf)
     scale = sum(float(c[np.isfinite(c)].max()) for c in problem.costs) + 1e-9
     largest = sum(float(d.amount.max()) for d in problem.demands) or 1.0
     weight = 1e6 * scale / largest

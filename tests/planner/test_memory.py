@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from choices import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from choices import problems
 from matrix import roomy_cluster
 
 import simulator
@@ -69,9 +69,7 @@ def with_memory(size_bytes: float, devices: int = 2) -> Plan:
     cluster = roomy_cluster(devices)
     small = replace(cluster, device=replace(cluster.device, memory_bytes=int(size_bytes)))
     source = adamw()
-    return make_plan(
-        source.graph(1), model="gpt", batch_size=8, cluster=small, options=PlanOptions(pins=("input.*=S(0)",), recompute=False)
-    )
+    return make_plan(source.graph(1), model="gpt", batch_size=8, cluster=small, options=PlanOptions(pins=("input.*=S(0)",)))
 
 
 def adamw() -> Program:

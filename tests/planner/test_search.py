@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from choices import problems
+from hypothesis import given, settings
 from matrix import roomy_cluster
 
 from planner.ir.errors import Unsupported
