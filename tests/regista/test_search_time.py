@@ -245,7 +245,7 @@ def test_an_interrupt_between_shapes_takes_the_best_so_far_and_before_any_goes_o
         if worked:
             raise KeyboardInterrupt
         worked.append(shape)
-        return 1e9  # so much that every other shape is worth a look
+        return 1e9, 1.0  # so much that every other shape is worth a look
 
     found, bound_s = ShapeSearch(lambda _: graph, DGX, (), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))
     assert [found] == worked
