@@ -241,7 +241,7 @@ def test_an_interrupt_between_shapes_takes_the_best_so_far_and_before_any_goes_o
     graph = api.program_of(f"{GPT}&layers=1").graph(1)
     worked: list[Shape] = []
 
-    def second_is_interrupted(shape: Shape, _: bool) -> float:
+    def second_is_interrupted(shape: Shape, _: bool) -> tuple[float, float]:
         if worked:
             raise KeyboardInterrupt
         worked.append(shape)
