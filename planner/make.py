@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import inf, prod
 
 from planner.cost import AnalyticCost
@@ -12,13 +13,13 @@ from planner.ir.collector import collector_paused
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.peak import live_bytes
-from planner.ir.plan import Plan, Task
+from planner.ir.plan import Plan
 from planner.ir.text import content_id
 from planner.ir.units import MB
 from planner.ir.verify import device_bytes, verify
-from planner.lower import Recipe, Schedule, lower
+from planner.lower import Recipe, Schedule, in_flight, lower
 from planner.search import Method, assign, parse_pins, pieces_of
-from planner.shape import Shape, ShapeSearch, ShapeWatch, least_bytes, most_stages, shapes
+from planner.shape import Shape, ShapeSearch, ShapeWatch, first_stage, most_stages, shapes
 from planner.solve import Watch
 from planner.stages import assign_stages, prepare
 
@@ -98,13 +99,27 @@ def search_plan(
         most_stages=most,
         recompute=options.recompute is True,
     )
-    if len(open_shapes) == 1:
-        (shape,) = open_shapes
-        graph = graph_of(shape.micro_batches)
-        try:
-            return make_plan(graph, model=model, batch_size=batch_size, cluster=cluster, options=_fixed(options, shape), watch=watch)
-        except OutOfMemory as error:
-            raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options)}") from None
+    try:
+        if len(open_shapes) == 1:
+            (shape,) = open_shapes
+            fixed, graph = _fixed(options, shape), graph_of(shape.micro_batches)
+            return make_plan(graph, model=model, batch_size=batch_size, cluster=cluster, options=fixed, watch=watch)
+        with collector_paused():
+            return _best_plan(graph_of, open_shapes, model, batch_size, cluster, options, watch, on_shape)
+    except OutOfMemory as error:
+        raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options)}") from None
+
+
+def _best_plan(
+    graph_of: Callable[[int], LogicalGraph],
+    candidates: Sequence[Shape],
+    model: str,
+    batch_size: int,
+    cluster: Cluster,
+    options: PlanOptions,
+    watch: Watch | None,
+    on_shape: ShapeWatch | None,
+) -> Plan:
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, tight: bool) -> tuple[float, float]:
@@ -113,11 +128,7 @@ def search_plan(
         return plans[shape].search.objective_s, plans[shape].search.lower_bound_s
 
     search = ShapeSearch(graph_of, cluster, parse_pins(options.pins), work_out, recompute=options.recompute is None, on_progress=on_shape)
-    with collector_paused():
-        try:
-            shape, bound_s = search.best(open_shapes, options.seconds)
-        except OutOfMemory as error:
-            raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options)}") from None
+    shape, bound_s = search.best(candidates, options.seconds)
     plan = plans[shape]
     return replace(plan, search=replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s))
 
@@ -180,21 +191,12 @@ def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
     return replace(options, stages=shape.stages, micro_batches=shape.micro_batches, mesh=shape.mesh, recompute=recompute)
 
 
-def _in_flight(schedule: Schedule, stages: int, micro_batches: int) -> tuple[int, ...]:
-    """Micro-batches that wait for their backward pass, per stage."""
-    return tuple(micro_batches if schedule is Schedule.GPIPE else min(micro_batches, stages - s) for s in range(stages))
-
-
-def _stages(graph: LogicalGraph, stages: int, cuts: tuple[str, ...]) -> Mapping[str, int]:
-    return assign_stages(graph, stages, cuts)
-
-
 def _make(
     graph: LogicalGraph, model: str, batch_size: int, cluster: Cluster, options: PlanOptions, watch: Watch | None, *, tight: bool = False
 ) -> Plan:
     stages, micro_batches, mesh = options.stages, options.micro_batches, options.mesh
     assert stages is not None and micro_batches is not None and mesh is not None
-    staged = prepare(graph, _stages(graph, stages, options.cuts), stages, recompute=options.recompute is True)
+    staged = prepare(graph, assign_stages(graph, stages, options.cuts), stages, recompute=options.recompute is True)
     recipe = Recipe(
         model=model,
         batch_size=batch_size,
@@ -205,6 +207,8 @@ def _make(
         quotas=options.quotas,
         options=options.as_text() | {"graph": content_id(graph)},
     )
+    pins, cost = parse_pins(options.pins), AnalyticCost(cluster)
+    flight = [in_flight(options.schedule, s, stages, micro_batches) for s in range(stages)]
     memory_bytes = cluster.device.memory_bytes
     limit_bytes, bound_s = memory_bytes if tight else inf, inf
     plan: Plan | None = None
@@ -214,13 +218,13 @@ def _make(
                 staged,
                 mesh,
                 cluster,
-                parse_pins(options.pins),
+                pins,
                 micro_batches,
                 method=options.method,
                 seconds=options.seconds,
                 watch=watch,
                 limit_bytes=limit_bytes,
-                in_flight=_in_flight(options.schedule, stages, micro_batches),
+                in_flight=flight,
             )
         except OutOfMemory:
             if plan is None:
@@ -231,7 +235,7 @@ def _make(
         plan = lower(staged, replace(assignment, lower_bound_s=min(bound_s, assignment.objective_s)), cluster, recipe)
         need_bytes = max(device_bytes(plan).values())
         if need_bytes > memory_bytes:
-            need_bytes = max(max(live_bytes(plan, duration_s).values()) for duration_s in (lambda task: 1.0, _price(plan)))
+            need_bytes = max(max(live_bytes(plan, duration_s).values()) for duration_s in (lambda task: 1.0, cost.folded_s(plan)))
         if need_bytes <= memory_bytes or options.method is not Method.EXACT:
             break
         # The search counts what lies in Regsts for certain; the rest is known once the Plan is made, and comes off the limit.
@@ -246,23 +250,19 @@ def _make(
 _ATTEMPTS = 4
 
 
-def _price(plan: Plan) -> Callable[[Task], float]:
-    cost = AnalyticCost(plan.cluster)
-    return lambda task: cost.act_s(plan, task, plan.ranks_of(task)[0])
-
-
 def _would_fit(graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, options: PlanOptions) -> str:
     """The smallest multiple of the cluster, by doubling, on which some shape holds no more than the devices have."""
     nodes = cluster.num_nodes
     nic = cluster.nic if cluster.nic is not None else cluster.node
+    pins = parse_pins(options.pins)
+    pieces = cache(lambda micro_batches: pieces_of(graph_of(micro_batches)))
     for _ in range(_DOUBLINGS):
         nodes *= 2
         larger = replace(cluster, num_nodes=nodes, nic=nic)
         wished = shapes(batch_size, larger, micro_batches=options.micro_batches, stages=1)
         for shape in wished[:: max(1, len(wished) // 4)]:
-            pieces = pieces_of(graph_of(shape.micro_batches))
             try:
-                needed = least_bytes(pieces, shape, larger, parse_pins(options.pins))
+                _, _, needed = first_stage(pieces(shape.micro_batches), shape, larger, pins)
             except Unsupported:
                 continue
             if needed <= cluster.device.memory_bytes:

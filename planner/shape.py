@@ -29,7 +29,7 @@ from planner.search import Piece, Pin, pieces_of, price_piece
 from planner.stages import block_of, prepare
 from planner.stages.micro import micro_batch_choices
 
-__all__ = ["Shape", "ShapeSearch", "ShapeWatch", "least_bytes", "most_stages", "shapes"]
+__all__ = ["Shape", "ShapeSearch", "ShapeWatch", "first_stage", "most_stages", "shapes"]
 
 ShapeWatch = Callable[[str, float, float], None]
 """(shape, best step so far in seconds, bound in seconds)"""
@@ -99,10 +99,17 @@ def most_stages(graph: LogicalGraph) -> int:
     return max(1, len(blocks - {""}))
 
 
-def least_bytes(pieces: Sequence[Piece], shape: Shape, cluster: Cluster, pins: Sequence[Pin]) -> float:
-    """What a device of the first stage holds at least."""
-    flight = min(shape.stages, shape.micro_batches)
-    return sum(p.times * price_piece(p, shape.mesh, cluster, pins, 1, flight, memory=True).least_bytes for p in pieces) / shape.stages
+def first_stage(
+    pieces: Sequence[Piece], shape: Shape, cluster: Cluster, pins: Sequence[Pin], s_per_byte: float = 0.0
+) -> tuple[float, float, float]:
+    """(seconds with the price of bytes, bytes held, bytes held at least: at no price only) of a device of the first of equal stages."""
+    turns, flight = shape.micro_batches + shape.stages - 1, min(shape.micro_batches, shape.stages)
+    totals = [0.0, 0.0, 0.0]
+    for piece in pieces:
+        price = price_piece(piece, shape.mesh, cluster, pins, turns, flight, s_per_byte=s_per_byte)
+        for i, amount in enumerate((price.turns_s, price.held_bytes, price.least_bytes)):
+            totals[i] += piece.times * amount / shape.stages
+    return totals[0], totals[1], totals[2]
 
 
 @dataclass(slots=True)
@@ -190,14 +197,7 @@ class ShapeSearch:
         return self._pieces[key]
 
     def _priced(self, shape: Shape, s_per_byte: float) -> tuple[float, float, float]:
-        """(seconds with the price of bytes, bytes held, bytes held at least) of a device of the first stage."""
-        turns, flight = shape.micro_batches + shape.stages - 1, min(shape.micro_batches, shape.stages)
-        totals = [0.0, 0.0, 0.0]
-        for piece in self.pieces(shape.micro_batches, shape.recompute):
-            price = price_piece(piece, shape.mesh, self.cluster, self.pins, turns, flight, memory=True, s_per_byte=s_per_byte)
-            for i, amount in enumerate((price.turns_s, price.held_bytes, price.least_bytes)):
-                totals[i] += piece.times * amount / shape.stages
-        return totals[0], totals[1], totals[2]
+        return first_stage(self.pieces(shape.micro_batches, shape.recompute), shape, self.cluster, self.pins, s_per_byte)
 
     def _look_at_pieces(self, least_s: float, shape: Shape) -> None:
         step_s, held, least = self._priced(shape, 0.0)

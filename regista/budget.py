@@ -97,7 +97,7 @@ class Spending:
 
 def spending(plan: Plan) -> tuple[Spending, ...]:
     """One entry per task that computes or communicates, dearest first."""
-    cost = AnalyticCost(plan.cluster)
+    act_s = AnalyticCost(plan.cluster).folded_s(plan)
     found = []
     for task in plan.tasks:
         if not (task.kind.is_compute or task.kind.is_communication):
@@ -111,7 +111,7 @@ def spending(plan: Plan) -> tuple[Spending, ...]:
                 axis=axis,
                 link=_link(plan, task),
                 acts=task.acts,
-                time_s=task.acts * cost.act_s(plan, task, plan.ranks_of(task)[0]),
+                time_s=task.acts * act_s(task),
                 size_bytes=_logical_bytes(plan, task) if task.kind.is_communication else 0,
                 moves=_moves(plan, task) if task.kind.is_communication else (),
             )

@@ -10,7 +10,7 @@ the simulator call the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.cost.mesh_links import axis_link, hop_link, line_link
@@ -100,6 +100,10 @@ class AnalyticCost:
 
     def message_s(self, src_rank: int, dst_rank: int) -> float:
         return 0.0
+
+    def folded_s(self, plan: Plan) -> Callable[[Task], float]:
+        """Seconds of a task's act on its first rank: all ranks of a placement behave alike."""
+        return lambda task: self.act_s(plan, task, plan.ranks_of(task)[0])
 
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
         overhead_s = self.cluster.device.act_overhead_s

@@ -202,8 +202,7 @@ def _states(drafts: Drafts, access: Mapping[Instance, Access]) -> list[State]:
 
 def _with_orders(plan: Plan) -> Plan:
     """Fix the order of each communicator's collectives: the one in which the token game, priced by the cluster, starts them."""
-    cost = AnalyticCost(plan.cluster)
-    firings = play(plan, 1, lambda task: cost.act_s(plan, task, plan.ranks_of(task)[0]))
+    firings = play(plan, 1, AnalyticCost(plan.cluster).folded_s(plan))
     streams = []
     for stream in plan.streams:
         members = {task.id for task in plan.tasks if task.stream == stream.id}

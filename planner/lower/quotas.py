@@ -13,12 +13,17 @@ from enum import Enum
 
 from planner.ir.plan import RegstKind, Task, TaskKind
 
-__all__ = ["Schedule", "quota"]
+__all__ = ["Schedule", "in_flight", "quota"]
 
 
 class Schedule(Enum):
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
+
+
+def in_flight(schedule: Schedule, stage: int, num_stages: int, micro_batches: int) -> int:
+    """Micro-batches that wait on a stage for their backward pass."""
+    return micro_batches if schedule is Schedule.GPIPE else min(micro_batches, num_stages - stage)
 
 
 def quota(
@@ -44,6 +49,6 @@ def quota(
     same_stream = all(task.stream == producer.stream for task in consumers)
     into_backward = any(task.kind is TaskKind.BACKWARD for task in consumers) and not backward_value
     if into_backward:
-        in_flight = micro_batches if schedule is Schedule.GPIPE else num_stages - stage
-        return min(micro_batches, in_flight + (0 if producer.kind is TaskKind.FORWARD else 1))
+        waiting = in_flight(schedule, stage, num_stages, micro_batches)
+        return min(micro_batches, waiting + (0 if producer.kind is TaskKind.FORWARD else 1))
     return 1 if same_stream else min(micro_batches, 2)

@@ -6,7 +6,7 @@ Ops that differ only in the names of their values share one menu, so a model of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.cost import compute_dtype
 from planner.ir.graph import Arg, Op, Ref
@@ -91,16 +91,7 @@ def relabel(local: LocalOp, op: Op) -> LocalOp:
     names: dict[str, str] = dict(zip(local.op.inputs, op.inputs, strict=True))
     outputs = {o: n for o, n in zip(local.op.outputs, op.outputs, strict=True) if o is not None and n is not None}
     mine = local.op.renamed(names)
-    mine = Op(
-        id=op.id,
-        target=op.target,
-        args=mine.args,
-        kwargs=mine.kwargs,
-        outputs=op.outputs,
-        role=op.role,
-        module=op.module,
-        forward_of=op.forward_of,
-    )
+    mine = replace(op, args=mine.args, kwargs=mine.kwargs)
     types = {(outputs if v in outputs else names)[v]: t for v, t in local.types.items()}
     return LocalOp(mine, types, local.inputs, local.outputs)
 

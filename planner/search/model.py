@@ -140,7 +140,7 @@ def build_model(
         mesh: devices per axis inside each stage.
         micro_batches: how often per step the micro-batch part acts.
         limit_bytes: what a device may hold of states, gradients, deliveries and values kept for the backward pass; infinite: no memory rows.
-        in_flight: per stage, how many micro-batches wait for their backward pass (default: stages from there on, at most micro_batches).
+        in_flight: per stage, how many micro-batches wait for their backward pass; needed where there is a limit.
 
     Raises:
         UnknownOp: an op has no rule.   Unsupported: pins that cannot hold.
@@ -171,7 +171,7 @@ class _Builder:
         in_flight: Sequence[int],
     ) -> None:
         self.limit_bytes = limit_bytes
-        self.in_flight = tuple(in_flight) or tuple(min(micro_batches, staged.num_stages - s) for s in range(staged.num_stages))
+        self.in_flight = tuple(in_flight)
         self.demands: list[Demand] = []
         self.staged, self.graph, self.mesh = staged, staged.graph, mesh
         self.micro_batches, self.m = micro_batches, micro_batches + staged.num_stages - 1
@@ -200,7 +200,6 @@ class _Builder:
         self._menu_of: dict[str, Menu] = {}
         self._zero: dict[int, Floats] = {}
         self._amounts: dict[tuple[int, TensorType, float], Floats] = {}
-        self._native: dict[tuple[int, int], Floats] = {}
         self._twice: dict[int, tuple[NdSbp, ...]] = {}
         self.saved: set[tuple[str, int]] = set()
 

@@ -6,9 +6,8 @@ belong to them.  What enters a piece is free in any layout; so the sum over the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from planner.ir.cluster import Cluster
 from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
@@ -67,21 +66,18 @@ def price_piece(
     cluster: Cluster,
     pins: Sequence[Pin],
     turns: int,
-    in_flight: int = 1,
+    in_flight: int,
     *,
-    memory: bool = False,
     s_per_byte: float = 0.0,
 ) -> PiecePrice:
     """Optimum of a piece by itself.
 
     Args:
         turns: how often the micro-batch part counts.   in_flight: micro-batches kept for their backward pass.
-        memory: count bytes too.   s_per_byte: a price on them, part of turns_s.
+        s_per_byte: a price on what is held, part of turns_s; least_bytes is found at no price only.
     """
     staged = Staged(piece.graph, {op.id: 0 for op in piece.graph.ops}, 1)
     here = applicable(pins, piece.graph)
-    if not memory:
-        return PiecePrice(solve_exactly(build_model(staged, mesh, cluster, here, turns).problem).lower_bound, 0.0, 0.0)
     problem = build_model(staged, mesh, cluster, here, turns, limit_bytes=1e30, in_flight=(in_flight,)).problem
     solution = solve_exactly(priced(problem, {0: s_per_byte}))
     least_bytes = problem.peak(least_demand(problem)) if s_per_byte == 0.0 else 0.0
@@ -91,36 +87,25 @@ def price_piece(
 def _content(graph: LogicalGraph, ops: Sequence[Op]) -> tuple[object, ...]:
     """What makes two pieces alike: everything but the names."""
     number: dict[str, int] = {}
-    kinds: Mapping[str, GraphInput] = _inputs(graph)
     lines: list[object] = []
     for op in ops:
         reads = tuple(number.setdefault(v, len(number)) for v in op.inputs)
         makes = tuple(number.setdefault(v, len(number)) if v else -1 for v in op.outputs)
-        entering = tuple(kinds[v].kind if v in kinds else None for v in op.inputs)
+        entering = tuple(i.kind if (i := graph.input_of(v)) is not None else None for v in op.inputs)
         lines.append((op_shape(op, graph.values), op.role, reads, makes, entering))
     updated = tuple(sorted((number[old], number[new]) for old, new in graph.updates.items() if old in number and new in number))
     return (tuple(lines), updated)
 
 
-@lru_cache(maxsize=8)
-def _by_value(inputs: tuple[GraphInput, ...]) -> Mapping[str, GraphInput]:
-    return {i.value: i for i in inputs}
-
-
-def _inputs(graph: LogicalGraph) -> Mapping[str, GraphInput]:
-    return _by_value(graph.inputs)
-
-
 def _subgraph(graph: LogicalGraph, ops: Sequence[Op]) -> LogicalGraph:
     made = {v for op in ops for v in op.outputs if v}
     read = dict.fromkeys(v for op in ops for v in op.inputs)
-    known = _inputs(graph)
     updates = {old: new for old, new in graph.updates.items() if new in made and old in read}
     inputs = []
     for value in (*read, *(old for old in updates if old not in read)):
         if value in made:
             continue
-        entry = known.get(value)
+        entry = graph.input_of(value)
         if entry is None or (entry.kind.is_state and value not in updates):
             entry = GraphInput(value=value, kind=InputKind.BATCH, name=f"enters.{value}")
         inputs.append(entry)

@@ -212,6 +212,12 @@ class Elimination:
                     heapq.heappush(queue, (*now, n))
         return not self.left
 
+    def cones(self) -> None:
+        """Eliminate nodes with at most two neighbours, and drop strategies, until neither does anything more."""
+        self.run(neighbours=2)
+        while self.left and self.prune():
+            self.run(neighbours=2)
+
     def _settle(self, v: int) -> Scope:
         """A node with one strategy leaves every table by itself."""
         around = self._around(v)

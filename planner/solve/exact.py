@@ -23,7 +23,7 @@ from planner.ir.errors import Unsupported
 from planner.solve.dual import Dual, improved
 from planner.solve.eliminate import Elimination
 from planner.solve.ilp import solve_ilp
-from planner.solve.problem import Edge, Floats, Ints, Problem, Progress, Solution, Watch
+from planner.solve.problem import Edge, Ints, Problem, Progress, Solution, Watch
 
 __all__ = ["EQUAL", "NO_CHOICE", "beyond", "lifted", "restricted", "solve_exactly"]
 
@@ -49,9 +49,7 @@ def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None
     assert not problem.demands, "memory is the caller's: see planner.solve.memory"
     began = perf_counter()
     work = Elimination(problem)
-    work.run(neighbours=2)
-    while work.left and work.prune():
-        work.run(neighbours=2)
+    work.cones()
     stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.left))}
     if not work.left or _width(work) <= _NARROW:
         work.run(widest=_WIDE)
@@ -124,10 +122,7 @@ class _Known:
 
 def _close(core: Problem, began: float, seconds: float, constant: float, watch: Watch | None, known: _Known) -> tuple[Ints, float, str]:
     """(choice, bound, proof) of a pairwise core; ``known`` is kept up to date."""
-    around: list[list[tuple[int, Floats]]] = [[] for _ in core.costs]
-    for edge in core.edges:
-        around[edge.u].append((edge.v, edge.matrix))
-        around[edge.v].append((edge.u, edge.matrix.T))
+    around = core.around()
     dual = Dual(core, beyond(core))
     best: Ints | None = None
     upper = inf
@@ -158,7 +153,8 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
                 best, upper = better, core.objective(better)
             continue
         looked_at = alive
-        work, kept = _rest(core, dual.kept())
+        kept = dual.kept()
+        work = _rest(core, kept)
         widest = _WIDEST if last else _WIDE
         if _width(work, widest) <= widest:
             work.run(widest=widest)
@@ -175,7 +171,8 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
             break
     left = seconds - (perf_counter() - began)
     if left > 0:
-        work, kept = _rest(core, dual.kept())
+        kept = dual.kept()
+        work = _rest(core, kept)
         small, nodes = work.core()
         found, _, bound = solve_ilp(small, seconds=left)
         if found is not None:
@@ -193,13 +190,11 @@ def _none_left(dual: Dual) -> bool:
     return any(len(k) == 0 for k in dual.kept())
 
 
-def _rest(core: Problem, kept: list[Ints]) -> tuple[Elimination, list[Ints]]:
+def _rest(core: Problem, kept: list[Ints]) -> Elimination:
     """The problem over the strategies kept, with its cones eliminated."""
     work = Elimination(restricted(core, kept))
-    work.run(neighbours=2)
-    while work.left and work.prune():
-        work.run(neighbours=2)
-    return work, kept
+    work.cones()
+    return work
 
 
 def _near(core: Problem, dual: Dual, margin: float) -> Ints | None:
@@ -208,7 +203,7 @@ def _near(core: Problem, dual: Dual, margin: float) -> Ints | None:
     reduced = dual.reduced()
     for near in (m for m in _MARGINS if m <= margin):
         kept = [np.flatnonzero(r <= near * scale) for r in reduced]
-        work, _ = _rest(core, kept)
+        work = _rest(core, kept)
         if _width(work) <= _NARROW:
             work.run(widest=_NARROW)
             return lifted(work.expand(), kept)

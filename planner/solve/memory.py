@@ -224,10 +224,7 @@ def _improved(problem: Problem, choice: Ints) -> Ints:
     if len(choice) > _SMALL:
         return choice
     choice = choice.copy()
-    around: list[list[tuple[int, Floats]]] = [[] for _ in choice]
-    for edge in problem.edges:
-        around[edge.u].append((edge.v, edge.matrix))
-        around[edge.v].append((edge.u, edge.matrix.T))
+    around = problem.around()
     changed = True
     while changed:
         changed = False

@@ -59,6 +59,14 @@ class Problem:
             total += float(edge.matrix[choice[edge.u], choice[edge.v]])
         return total
 
+    def around(self) -> list[list[tuple[int, Floats]]]:
+        """Per node: (neighbour, matrix with the node's own strategies first) for every edge."""
+        found: list[list[tuple[int, Floats]]] = [[] for _ in self.costs]
+        for edge in self.edges:
+            found[edge.u].append((edge.v, edge.matrix))
+            found[edge.v].append((edge.u, edge.matrix.T))
+        return found
+
     def peak(self, choice: Sequence[int] | Ints) -> float:
         """The largest demand at any time."""
         change: dict[int, float] = {}

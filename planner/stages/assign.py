@@ -9,6 +9,7 @@ from itertools import accumulate
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import flop
+from planner.stages.prepare import block_of
 
 __all__ = ["assign_stages"]
 
@@ -54,9 +55,7 @@ def _module_border(forward: Sequence[Op], border: int) -> int:
     """Move a border to the nearest change of the numbered block (h.3 -> h.4) if one is near, so that only the block's output crosses."""
 
     def block(op: Op) -> str:
-        parts = op.module.split(".")
-        digits = [i for i, part in enumerate(parts) if part.isdigit()]
-        return ".".join(parts[: digits[0] + 1]) if digits else op.module
+        return block_of(op.module) or op.module
 
     changes = [
         i for i in range(1, len(forward)) if block(forward[i]) != block(forward[i - 1]) and any(c.isdigit() for c in block(forward[i]))

@@ -26,6 +26,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import is_creation, is_view
 from planner.stages.dag import WorkDag, spread, work_dag
+from planner.stages.prepare import block_of
 
 __all__ = ["Border", "Layers", "block_layers", "cluster_layers", "cluster_runs", "incoming_bytes"]
 
@@ -51,11 +52,11 @@ def block_layers(graph: LogicalGraph) -> Layers:
     """Layers by repeated blocks; what stands before the first block and after the last are layers too.  A graph without blocks is one layer.
 
     >>> from planner.stages.layers import _block
-    >>> _block("h.3.attn.c_proj"), _block("encoder.layers.0.mlp.1"), _block("lm_head")
+    >>> block_of("h.3.attn.c_proj"), block_of("encoder.layers.0.mlp.1"), block_of("lm_head")
     ('h.3', 'encoder.layers.0', '')
     """
     forward = [op for op in graph.ops if op.role is Role.FORWARD]
-    blocks = [_block(op.module) for op in forward]
+    blocks = [block_of(op.module) for op in forward]
     numbered = [n for n, block in enumerate(blocks) if block]
     starts = [0]
     for before, here in pairwise(numbered):
@@ -187,10 +188,3 @@ def _borders(graph: LogicalGraph, forward: Sequence[Op], layer: Mapping[str, int
         values = tuple(value for value, home in made_in.items() if home <= k < last_read[value])
         borders.append(Border(values, sum(graph.values[value].size_bytes for value in values)))
     return tuple(borders)
-
-
-def _block(module: str) -> str:
-    """The path up to its first number, '' where it has none."""
-    parts = module.split(".")
-    place = next((n for n, part in enumerate(parts) if part.isdigit()), None)
-    return "" if place is None else ".".join(parts[: place + 1])

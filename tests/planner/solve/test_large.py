@@ -6,13 +6,13 @@ import itertools
 import time
 
 import numpy as np
-import pulp
 import pytest
 
 from planner.ir.errors import Unsupported
 from planner.solve import large
 from planner.solve.contract import reduce_problem
 from planner.solve.core import Core, fold_classes
+from planner.solve.ilp import solve_ilp
 from planner.solve.improve import descend, settle
 from planner.solve.large import solve_large
 from planner.solve.prices import Ascent
@@ -20,34 +20,6 @@ from planner.solve.problem import Demand, Edge, Floats, Ints, Problem, Progress
 from planner.solve.relax import Relaxation
 from planner.solve.work import Contradiction
 from tests.planner.solve.small import best_by_trying, random_problem
-
-
-def by_pulp(problem: Problem) -> float:
-    """The same ILP written out for reading: x[v,s] chooses, y[e,s,t] sees both ends of edge e.
-
-    min  sum cost x + sum matrix y                                                   (1)
-    s.t. sum_s x[v,s] = 1;   sum_t y[e,s,t] = x[u,s];   sum_s y[e,s,t] = x[v,t]      (2) (3) (4)
-         sum of the demands of time t <= limit                                       (5)
-    """
-    model = pulp.LpProblem("choice", pulp.LpMinimize)
-    x = [[model.add_variable(f"x{v}_{s}", cat=pulp.LpBinary) for s in range(c.size)] for v, c in enumerate(problem.costs)]
-    terms = []
-    for v, costs in enumerate(problem.costs):
-        model += pulp.lpSum(x[v]) == 1
-        terms += [costs[s] * x[v][s] for s in range(costs.size)]
-    for e, edge in enumerate(problem.edges):
-        y = {(s, t): model.add_variable(f"y{e}_{s}_{t}", lowBound=0) for s, t in zip(*np.nonzero(np.isfinite(edge.matrix)), strict=True)}
-        terms += [edge.matrix[pair] * y[pair] for pair in y]
-        for s in range(edge.matrix.shape[0]):
-            model += pulp.lpSum(y[p] for p in y if p[0] == s) == x[edge.u][s]
-        for t in range(edge.matrix.shape[1]):
-            model += pulp.lpSum(y[p] for p in y if p[1] == t) == x[edge.v][t]
-    model += pulp.lpSum(terms)
-    for time_ in sorted({d.start for d in problem.demands if d.stop > d.start}):
-        live = [d for d in problem.demands if d.start <= time_ < d.stop]
-        model += pulp.lpSum(d.amount[s] * x[d.node][s] for d in live for s in range(d.amount.size)) <= problem.limit
-    status = model.solve(pulp.HiGHS(msg=False, threads=1, gapRel=0.0))
-    return float(pulp.value(model.objective)) if pulp.LpStatus[status] == "Optimal" else float("inf")
 
 
 def reduced(seed: int, limit: float = 0.4, nodes: int = 7) -> Problem | None:
@@ -80,7 +52,7 @@ def test_solve_large_finds_and_proves_the_optimum_of_small_problems(limit: float
 def test_solve_large_agrees_with_pulp_where_trying_all_takes_too_long() -> None:
     for seed in range(4):
         problem = random_problem(seed, nodes=9, strategies=4, limit=0.3, forbidden=0.0, functional=0.0)
-        assert solve_large(problem, 20).objective == pytest.approx(by_pulp(problem))
+        assert solve_large(problem, 20).objective == pytest.approx(solve_ilp(problem)[1])
 
 
 def test_parts_of_a_problem_too_large_for_one_ilp_still_end_in_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
