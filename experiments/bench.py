@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -37,6 +37,11 @@ PAPER_MODELS = {
     "GPT-2, 12 layers": "zoo:gpt?layers=12&width=768&heads=12&vocab=50257&batch=16&seq=128",
     "GPT-3 175B, 96 layers": "zoo:gpt?layers=96&width=12288&heads=96&vocab=51200&batch=16&seq=2048",
 }
+MESHES = (
+    ("GPT-2, 12 layers", "zoo:gpt2?layers=12&batch=16&seq=128", "dgx-a100:1", (8,)),
+    ("GPT-2, 12 layers", "zoo:gpt2?layers=12&batch=16&seq=128", "dgx-a100:4", (4, 8)),
+    ("GPT-3 175B, 96 layers, memory without limit", "zoo:gpt3?batch=1024", "dgx-a100:128", (128, 8)),
+)
 DATA_PARALLEL = ("input.0=S(0)", "out:h.?=S(0)", "*:exp_avg*=B")
 
 
@@ -86,6 +91,20 @@ def trace_rates(repeats: int) -> list[Row]:
         programs = [program_of(model) for _ in range(repeats)]  # a Program keeps its trace
         times_s = [timed(partial(program.graph, 1), 1)[0] for program in programs]
         rows.append(seconds(f"trace {name} ({len(programs[-1].graph(1).ops):,} ops)", times_s))
+    return rows
+
+
+def plan_rates(repeats: int) -> list[Row]:
+    """From a module to a certified Plan on a fixed mesh, construction of the module included."""
+    rows = []
+    for name, model, preset, mesh in MESHES:
+        cluster = resolve_cluster(preset)
+        if "without limit" in name:
+            cluster = replace(cluster, device=replace(cluster.device, memory_bytes=10**13))
+        plans: list[Plan] = []
+        times_s = timed(lambda: plans.append(regista.plan(program_of(model), cluster, mesh=mesh)), repeats)  # noqa: B023
+        assert all(plan.search.lower_bound_s == plan.search.objective_s for plan in plans)
+        rows.append(seconds(f"module to Plan, gap 0: {name}, mesh {','.join(map(str, mesh))}", times_s))
     return rows
 
 
@@ -171,6 +190,7 @@ def main() -> None:
     rows, plan = front_half(3 if quick else 7)
     rows += [
         *trace_rates(3 if quick else 5),
+        *plan_rates(1 if quick else 3),
         message_rate(plan, 50 if quick else 400),
         *worker_overhead(40 if quick else 200),
         *against_ddp(2 if quick else 5, 12 if quick else 24),
