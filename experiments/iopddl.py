@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planner.solve.iopddl import load_iopddl
-from planner.solve.large import solve_large
+from planner.solve.memory import solve_within
 from planner.solve.problem import Progress
 
 __all__ = ["main"]
@@ -41,7 +41,7 @@ def solve(path: Path, seconds: float) -> dict[str, object]:
     def show(known: Progress) -> None:
         print(f"  {name} {known.seconds:7.1f} s  objective {known.objective:.0f}  lower bound {known.lower_bound:.0f}", flush=True)
 
-    solution = solve_large(problem, seconds, show)
+    solution = solve_within(problem, seconds=seconds, watch=show)
     assert problem.feasible(solution.choice)
     assert problem.objective(solution.choice) == solution.objective
     print(f"  {name}: {solution.method}; {solution.proof}")

@@ -10,7 +10,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from planner.ir.text import check_target
 from planner.solve.iopddl import load_iopddl, save_choice
-from planner.solve.large import solve_large
+from planner.solve.memory import solve_within
 from planner.solve.problem import Progress, Solution
 
 __all__ = ["iopddl"]
@@ -27,12 +27,12 @@ def iopddl(args: argparse.Namespace) -> dict[str, object]:
         check_target(args.out)
     problem = load_iopddl(args.file)
     if args.json:
-        solution = solve_large(problem, args.seconds)
+        solution = solve_within(problem, seconds=args.seconds, watch=lambda known: None)
     else:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("reading the instance", total=None)
-            solution = solve_large(problem, args.seconds, lambda known: bar.update(task, description=_news(known)))
+            solution = solve_within(problem, seconds=args.seconds, watch=lambda known: bar.update(task, description=_news(known)))
     if args.out is not None:
         save_choice(args.out, solution.choice)
     if not args.json:

@@ -3,9 +3,11 @@
 from planner.solve.eliminate import Elimination, eliminate
 from planner.solve.exact import solve_exactly
 from planner.solve.ilp import solve_ilp
-from planner.solve.problem import Demand, Edge, Floats, Ints, Problem, Progress, Solution, Watch
+from planner.solve.memory import solve_within
+from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem, Progress, Solution, Watch
 
 __all__ = [
+    "Contradiction",
     "Demand",
     "Edge",
     "Elimination",
@@ -18,4 +20,5 @@ __all__ = [
     "eliminate",
     "solve_exactly",
     "solve_ilp",
+    "solve_within",
 ]

@@ -1,25 +1,26 @@
 """Exact reductions: a smaller problem with the same optimum, and the way back from its choices to the first problem's.
 
-parallel edges add up; strategies without a finite partner go                      -> Work.add, prune_node
-functional edge: each strategy of u leaves v at most one -> v is part of u         -> _contract
-an edge that is a sum a[s] + b[t] is a cost of its ends                            -> _separate
-times that cannot bind leave the limit; dominated strategies go                    -> crop_times, prune_node
-a node that holds nothing and has at most two neighbours is minimised away         -> _eliminate
+a node that holds nothing and has at most two neighbours is minimised away         -> Elimination.run
+strategies without a finite partner go                                             -> _contract
+functional edge: each strategy of u leaves v at most one -> v is part of u         -> _contract, Elimination.tie
+an edge that is a sum a[s] + b[t] is a cost of its ends                            -> _contract
+times that cannot bind leave the limit                                             -> crop_times
+dominated strategies go                                                            -> Elimination.prune
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.solve.problem import Floats, Ints, Problem
-from planner.solve.prune import prune_node
+from planner.solve.eliminate import WIDEST, Elimination
+from planner.solve.problem import Contradiction, Demand, Ints, Problem
 from planner.solve.times import crop_times
-from planner.solve.work import Step, Work, expand
 
-__all__ = ["Reduced", "reduce_problem"]
+__all__ = ["Reduced", "reduce", "reduce_problem"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,23 +29,16 @@ class Reduced:
 
     problem: Problem
     alive: tuple[int, ...]
-    steps: tuple[Step, ...]
-    nodes: int
+    work: Elimination
 
     def expand(self, choice: Sequence[int] | Ints) -> Ints:
         """A choice of the first problem from one of the reduced; same objective, same demand at every time that can bind."""
-        return expand(self.steps, self.alive, np.asarray(choice)[: len(self.alive)], self.nodes)
+        return self.work.expand(zip(self.alive, np.asarray(choice)[: len(self.alive)], strict=True))
 
     def follow(self, choice: Sequence[int] | Ints) -> Ints | None:
         """The way down: a choice of the first problem in the reduced one; None if one of its strategies is gone."""
-        now = np.array(choice, dtype=np.int64)
-        for step in self.steps:
-            if not step.parents:
-                at = np.flatnonzero(step.table == now[step.node])
-                if not at.size:
-                    return None
-                now[step.node] = at[0]
-        return np.append(now[np.asarray(self.alive, dtype=np.int64)], 0)
+        now = self.work.follow(choice)
+        return None if now is None else np.append(now[np.asarray(self.alive, dtype=np.int64)], 0)
 
 
 def reduce_problem(problem: Problem, *, dominance: bool = True, eliminate: bool = True, largest: int = 100_000) -> Reduced:
@@ -54,87 +48,82 @@ def reduce_problem(problem: Problem, *, dominance: bool = True, eliminate: bool 
         dominance: also drop strategies that some optimum does without (all others keep every choice).
         eliminate: also minimise over nodes with at most two neighbours that hold nothing.
         largest: no edge between the neighbours of such a node may get more entries.
+
     Raises:
-        Contradiction: forbidden entries or the limit leave no choice.
+        Contradiction: forbidden entries leave no choice.   OutOfMemory: the limit is too low at some time, whatever is chosen.
     """
-    work = Work(problem)
-    while True:
-        _contract(work)
-        crop_times(work)
-        before = len(work.steps)
-        if dominance:
-            _prune(work, work.nodes())
+    work = Elimination(problem)
+    reduce(work, dominance=dominance, eliminate=eliminate, largest=largest)
+    core, alive = work.core()
+    always = tuple(Demand(len(alive), a, b, np.array([amount])) for a, b, amount in work.always)
+    costs = (*core.costs, np.array([work.constant]))
+    whole = Problem((*core.names, "what is always paid"), costs, core.edges, (*core.demands, *always), core.limit)
+    return Reduced(whole, alive, work)
+
+
+def reduce(work: Elimination, *, dominance: bool = True, eliminate: bool = True, largest: int = WIDEST) -> None:
+    """reduce_problem, in place."""
+    again = set(work.left)
+    for v in again:
+        if not np.isfinite(work.tables.tables[work.factors[v][v,]]).any():
+            work.keep(v, ())
+    while again:
+        work.changed = set()
         if eliminate:
-            _eliminate(work, largest)
-        if len(work.steps) > before:
-            work.dirty.update(work.nodes())
-        if not work.dirty:
-            break
-    reduced, alive = work.freeze()
-    return Reduced(reduced, alive, tuple(work.steps), len(problem.costs))
+            work.run(neighbours=2, widest=largest, among=again)
+        if work.constant == np.inf:
+            raise Contradiction(
+                "no legal combination: the forbidden entries leave nothing to choose; remove a pin, allow more strategies or choose another mesh"
+            )
+        _contract(work, again | work.changed)
+        crop_times(work)
+        if dominance:
+            work.prune(None if work.demands else again | work.changed)
+        again = work.changed & work.left
 
 
-def _contract(work: Work) -> None:
+def _contract(work: Elimination, among: set[int]) -> None:
     """Drop strategies without partners and merge along functional edges until neither is left."""
-    while work.dirty:
-        v = work.dirty.pop()
-        if not work.alive[v]:
+    seen, queue, waiting = work.changed, deque(sorted(among)), set(among)
+    while queue:
+        v = queue.popleft()
+        waiting.discard(v)
+        if v not in work.left:
             continue
-        _drop_lonely(work, v)
-        for w in list(work.near[v]):
-            if w not in work.near[v]:
-                continue
-            matrix = work.near[v][w]
-            finite = np.isfinite(matrix)
-            follows, leads = finite.sum(axis=1).max() <= 1, finite.sum(axis=0).max() <= 1
-            # Where either may follow the other, the one with more to carry along stays.
-            if follows and not (leads and _load(work, w) > _load(work, v)):
-                work.tie(w, v, finite.argmax(axis=1))
-            elif leads:
-                work.tie(v, w, finite.argmax(axis=0))
-                break
-            elif finite.all():
-                _separate(work, v, w, matrix)
+        work.changed = set()
+        _contract_around(work, v)
+        seen |= work.changed
+        fresh = sorted(work.changed - waiting)
+        queue.extend(fresh)
+        waiting.update(fresh)
+    work.changed = seen
 
 
-def _load(work: Work, v: int) -> int:
-    return len(work.near[v]) + len(work.demands[v])
-
-
-def _drop_lonely(work: Work, v: int) -> None:
-    good = np.isfinite(work.costs[v])
-    for matrix in work.near[v].values():
-        good &= np.isfinite(matrix).any(axis=1)
-    if not good.all():
-        work.keep(v, np.flatnonzero(good))
-
-
-def _separate(work: Work, v: int, w: int, matrix: Floats) -> None:
-    first = matrix[0] - matrix[0, 0]
-    if (matrix == matrix[:, :1] + first).all():
-        work.cut(v, w)
-        work.costs[v] = work.costs[v] + matrix[:, 0]
-        work.costs[w] = work.costs[w] + first
-
-
-def _prune(work: Work, nodes: Sequence[int]) -> None:
-    todo = dict.fromkeys(nodes)
-    while todo:
-        v = next(iter(todo))
-        del todo[v]
-        if work.alive[v] and prune_node(work, v):
-            todo.update(dict.fromkeys(work.near[v]))
-
-
-def _eliminate(work: Work, largest: int) -> None:
-    todo = dict.fromkeys(work.nodes())
-    while todo:
-        v = next(iter(todo))
-        del todo[v]
-        if not work.alive[v] or work.demands[v] or len(work.near[v]) > 2:
+def _contract_around(work: Elimination, v: int) -> None:
+    finite = np.isfinite(work.tables.tables[work.factors[v][v,]])
+    for scope in work.factors[v]:
+        if len(scope) == 2 and (rows := work.form(v, scope).rows) is not None:
+            met = np.zeros(finite.size, dtype=np.bool_)
+            met[list(rows)] = True
+            finite = finite & met
+    if not finite.all():
+        work.keep(v, tuple(np.flatnonzero(finite).tolist()))
+    for scope in list(work.factors[v]):
+        if len(scope) == 1 or scope not in work.factors[v]:
             continue
-        neighbours = list(work.near[v])
-        if len(neighbours) == 2 and work.costs[neighbours[0]].size * work.costs[neighbours[1]].size > largest:
-            continue
-        work.eliminate(v)
-        todo.update(dict.fromkeys(neighbours))
+        w = scope[0] + scope[1] - v
+        form = work.form(v, scope)
+        # Where either may follow the other, the one with more to carry along stays.
+        if form.column_of is not None and not (form.row_of is not None and _load(work, w) > _load(work, v)):
+            work.tie(w, v, form.column_of)
+        elif form.row_of is not None:
+            work.tie(v, w, form.row_of)
+            return
+        elif form.parts is not None:
+            work.remove(scope)
+            work.put((v,), form.parts[0])
+            work.put((w,), form.parts[1])
+
+
+def _load(work: Elimination, v: int) -> int:
+    return len(work.factors[v]) + len(work.demands.get(v, ()))

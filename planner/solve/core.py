@@ -9,7 +9,7 @@ Variables  x[v,s] in {0,1}    node v takes strategy s
          sum_P y[e,P,Q] = sum over t in Q of x[v,t]                for each e, Q         (4)
          sum held[t,v,s] x[v,s] <= limit                           for each listed t     (5)  -> Core.add_times
 
-Two rows of an edge's matrix that differ by a constant are one class: the constant moves to the cost of the strategy.    -> fold_classes
+Two rows of an edge's matrix that differ by a constant are one class: the constant moves to the cost of the strategy.    -> flat.fold_classes
 (3) and (4) as equalities make the relaxation the local polytope.  Every bound is one of (1)-(5) with some of (5) left out, so it holds.
 """
 
@@ -22,9 +22,10 @@ from threading import Thread
 import highspy
 import numpy as np
 
+from planner.solve.flat import Folds
 from planner.solve.problem import Floats, Ints, Problem
 
-__all__ = ["Core", "Outcome", "fold_classes", "usage_at"]
+__all__ = ["TOLERANCE", "Core", "Outcome"]
 
 _SCALE_TO = 1e5  # the largest objective coefficient that the solver sees: its tolerances are absolute
 _FEASIBILITY = 1e-6  # HiGHS's default tolerance for rows and for whole numbers
@@ -43,25 +44,7 @@ class Outcome:
     bound: float
 
 
-def fold_classes(matrix: Floats) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-    """(class of each row, class of each column, price[P, Q], extra cost of each row, of each column).
-
-    matrix[s, t] = extra_row[s] + price[P(s), Q(t)] + extra_column[t], exactly, and equal entries stay forbidden.
-    """
-    of_row, rows, extra_row = _fold_rows(matrix)
-    of_column, columns, extra_column = _fold_rows(np.ascontiguousarray(rows.T))
-    return of_row, of_column, np.ascontiguousarray(columns.T), extra_row, extra_column
-
-
-def _fold_rows(matrix: Floats) -> tuple[Ints, Floats, Floats]:
-    low = matrix.min(axis=1)
-    low = np.where(np.isfinite(low), low, 0.0)
-    rows, first, inverse = np.unique(matrix - low[:, None], axis=0, return_index=True, return_inverse=True)
-    del first
-    return inverse.reshape(-1).astype(np.int64), rows, low
-
-
-def usage_at(problem: Problem, choice: Ints, times: int) -> Floats:
+def _usage_at(problem: Problem, choice: Ints, times: int) -> Floats:
     """What is held at each time 0 .. times - 1."""
     change = np.zeros(times + 1)
     for d in problem.demands:
@@ -87,16 +70,13 @@ class Core:
         costs = [c.copy() for c in problem.costs]
         num_x = int(self.first[-1])
         prices: list[Floats] = []
-        folded: dict[tuple[int, bytes], tuple[Ints, Ints, Floats, Floats, Floats]] = {}
+        folds = Folds()
         rows: list[Ints] = [np.repeat(np.arange(len(costs)), [c.size for c in costs])]
         columns: list[Ints] = [np.arange(num_x)]
         values: list[Floats] = [np.ones(num_x)]
         num_rows, num_columns = len(costs), num_x
         for edge in problem.edges:
-            key = (edge.matrix.shape[0], edge.matrix.tobytes())
-            if key not in folded:
-                folded[key] = fold_classes(edge.matrix)
-            of_row, of_column, price, extra_row, extra_column = folded[key]
+            of_row, of_column, price, extra_row, extra_column = folds.of(edge)
             costs[edge.u] = costs[edge.u] + extra_row
             costs[edge.v] = costs[edge.v] + extra_column
             p, q = np.nonzero(np.isfinite(price))
@@ -231,7 +211,7 @@ class Core:
             if not found:
                 break
             choice = self._rounded()
-            held = usage_at(self.problem, choice, self.times)
+            held = _usage_at(self.problem, choice, self.times)
             if held.max(initial=0.0) <= self.problem.limit:
                 return Outcome(choice if self.problem.objective(choice) < cutoff else None, bound)
             fresh = self.worst(held)

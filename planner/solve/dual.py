@@ -1,224 +1,269 @@
-"""Bounds for pairwise problems by sequential tree-reweighted message passing (TRW-S, Kolmogorov 2006).
+"""Lower bounds and what they exclude: messages along the edges (TRW-S) and prices on memory (Lagrange).
 
-    hat_s(x)  = theta_s(x) + sum over neighbours t of M_ts(x)
-    M_st(y)   = min over x of  gamma_s hat_s(x) - M_ts(x) + theta_st(x, y),      gamma_s = 1 / max(neighbours before s, neighbours after s)
+With prices lam_t >= 0 on the times, and messages m that move cost between an edge and its ends,
 
-The dual value never falls.  While node s is visited, its whole hat is a min-marginal of the dual:
+    bound(lam, m) = sum_v min_s hat_v(s)  +  sum_e min_PQ [ price_e(P, Q) - m_eu(P) - m_ev(Q) ]  -  limit sum_t lam_t         (1)
+    hat_v(s)      = cost_v(s) + sum_t lam_t held_t(v, s) + sum over edges e of v of m_ev(class of s)                         (2)
 
-    every choice with x_s = x costs at least   bound + hat_s(x) - min hat_s
+is at most the objective of every choice within the limit.  A sweep visits the nodes in order and sets, towards those still to come,
 
-so a strategy for which this exceeds the cost of a known choice cannot be part of a better one, and is dropped.
+    m_ew(Q) = min_P [ gamma_v (hat_v(P) - min hat_v) - m_ev(P) + price_e(P, Q) ],   gamma_v = 1 / max(edges back, edges ahead) (3)  -> _sweep
+
+after which the second sum of (1) is 0 if each v gives gamma_v (hat_v - min hat_v) to each edge ahead; so the sum of min hat_v at the visits
+is a bound, and it never falls.  At the visit of v every choice with x_v = s costs at least bound + hat_v(s) - min hat_v.
+    -> Dual.sweep
+so a strategy for which this exceeds the cost of a known choice cannot be part of a better one.  A forbidden or dropped one costs infinity.
+[Kolmogorov 2006, IEEE PAMI 28(10)]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
+import numba
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
+from planner.solve.flat import flatten, holds_of
 from planner.solve.problem import Floats, Ints, Problem
 
 __all__ = ["Dual"]
 
-
-@dataclass(slots=True, eq=False)
-class _Flat:
-    """A problem in arrays: node s has theta[first[s]:first[s+1]]; edge e joins u < v with its matrix at entry[e]."""
-
-    first: Ints
-    theta: Floats
-    u: Ints
-    v: Ints
-    entry: Ints
-    matrix: Floats
-    to_v: Ints
-    to_u: Ints
-    start: Ints
-    edge: Ints
-    gamma: Floats
+_FAST = {"nnan", "nsz", "reassoc", "contract"}
 
 
 class Dual:
-    """Message passing on a problem; forbidden entries count as ``forbidden`` (more than a known choice costs)."""
+    """Messages and memory prices of one problem, whose times are 0 .. n - 1 (see crop_times).
 
-    def __init__(self, problem: Problem, forbidden: float) -> None:
-        self.problem, self.forbidden = problem, forbidden
-        self.flat = _flatten(problem, forbidden)
-        size = int(self.flat.to_u[-1])
-        self.messages = np.zeros(size)
-        self.lower_bound = -np.inf
-        self.alive = np.ones(int(self.flat.first[-1]), dtype=np.bool_)
+    lower_bound: the best so far, at any prices.   excess[i]: what a choice with strategy i (all nodes' in a row) costs above
+    ``base``, at least; both of the last sweep.   alive[i]: not dropped.
+    """
 
-    def sweep(self, times: int, upper: float) -> float:
-        """Pass forth and back; drop strategies that cannot be part of a choice cheaper than ``upper``.  Returns the bound."""
-        f = self.flat
-        self.lower_bound = float(
-            _sweeps(
-                times, f.first, f.theta, f.u, f.v, f.entry, f.matrix, f.to_v, f.to_u, f.start, f.edge, f.gamma, self.messages, self.alive,
-                upper, self.lower_bound, self.forbidden,
-            )
-        )  # fmt: skip
-        return self.lower_bound
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.flat = flatten(problem)
+        self.holds = holds_of(problem)
+        self.times = max((d.stop for d in problem.demands), default=0)
+        self.prices = np.zeros(self.times)
+        self.theta = self.flat.cost
+        self.messages = np.zeros(int(self.flat.into[-1]))
+        self.alive: NDArray[np.bool_] = np.ones(self.flat.cost.size, dtype=np.bool_)
+        self.excess = np.zeros(self.flat.cost.size)
+        self.base = self.lower_bound = -np.inf
 
-    def rounded(self) -> Ints:
-        """A choice read off the messages: each node in order, given those before it."""
-        f = self.flat
-        return _rounded(f.first, f.theta, f.u, f.v, f.entry, f.matrix, f.to_v, f.to_u, f.start, f.edge, self.messages)  # type: ignore[no-any-return]
+    def charge(self, prices: Floats) -> None:
+        """Set the price of memory at every time."""
+        self.prices = prices
+        self.theta = np.where(self.alive, _charged(prices, self.flat, self.holds), np.inf)
 
-    def reduced(self) -> list[Floats]:
-        """hat_s - min hat_s per node: 0 where the dual sees nothing better."""
-        f = self.flat
-        hats = _hats(f.first, f.theta, f.u, f.v, f.to_v, f.to_u, f.start, f.edge, self.messages)
-        parts = (hats[f.first[s] : f.first[s + 1]] for s in range(len(f.first) - 1))
-        return [part - part.min() for part in parts]
+    def sweep(self, rounds: int, upper: float = np.inf) -> float:
+        """Forward and backward, ``rounds`` times; drops strategies that no choice cheaper than ``upper`` takes.
+
+        Returns:
+            The bound (1) at the present prices; infinite if nothing cheaper than ``upper`` is left.
+        """
+        f, none = self.flat, np.empty(0)
+        offset = float(self.prices.sum()) * (self.problem.limit if self.prices.any() else 0.0)
+        bound = before = -np.inf
+        for i in range(2 * rounds):
+            if i == 2 * rounds - 2:
+                before = bound
+                self.excess = np.zeros(f.cost.size)
+            bound = float(_sweep(i % 2 == 0, self.theta, self.messages, f, self.excess if i >= 2 * rounds - 2 else none))
+            if bound == np.inf:
+                break
+        self.base = before - offset
+        self.lower_bound = max(self.lower_bound, bound - offset)
+        if upper < np.inf:
+            self.drop(self.base + self.excess >= upper)
+        return bound - offset
+
+    def drop(self, gone: NDArray[np.bool_]) -> None:
+        """These strategies are no longer looked at."""
+        self.alive &= ~gone
+        self.theta = np.where(self.alive, self.theta, np.inf)
+
+    def fixing(self) -> Floats:
+        """One more round; returns for every strategy what a choice with it costs above the bound before, at least.  Raises no bound itself."""
+        excess = np.zeros(self.flat.cost.size)
+        for forward in (True, False):
+            _sweep(forward, self.theta, self.messages, self.flat, excess)
+        return excess
+
+    def held(self, choice: Ints) -> Floats:
+        """What a choice holds at every time."""
+        held: Floats = _held(choice, self.times, self.holds)
+        return held
+
+    def objective(self, choice: Ints) -> float:
+        """Cost of a choice, up to rounding."""
+        return float(_objective(choice, self.flat))
+
+    def decode(self, forward: bool = True) -> Ints:
+        """A choice that follows the messages: node after node, given those already chosen.  It may be forbidden or too large."""
+        choice: Ints = _decode(forward, self.theta, self.messages, self.flat)
+        return choice
 
     def kept(self) -> list[Ints]:
-        """Strategies of every node that may be part of a better choice."""
-        f = self.flat
-        return [np.flatnonzero(self.alive[f.first[s] : f.first[s + 1]]) for s in range(len(f.first) - 1)]
+        """Strategies of every node that are not dropped."""
+        return self.per_node(self.alive)
+
+    def per_node(self, chosen: NDArray[np.bool_]) -> list[Ints]:
+        """Strategies of every node, from a mask over all strategies in a row."""
+        first = self.flat.first
+        return [np.flatnonzero(chosen[a:b]) for a, b in zip(first, first[1:], strict=False)]
+
+    def entries(self, kept: NDArray[np.bool_]) -> int:
+        """Entries of all edges between classes of the ``kept`` strategies; an edge with one class at an end has none."""
+        return int(_entries(kept, self.flat))
 
 
-def improved(problem: Problem, choice: Ints, neighbours: Sequence[Sequence[tuple[int, Floats]]]) -> Ints:
-    """Change one node at a time while that helps (iterated conditional modes)."""
-    choice = choice.copy()
-    queue = list(range(len(choice)))
-    while queue:
-        again: dict[int, None] = {}
-        for s in queue:
-            around = problem.costs[s].copy()
-            for t, table in neighbours[s]:
-                around += table[:, choice[t]]
-            best = int(around.argmin())
-            if around[best] < around[choice[s]] - 1e-15:
-                choice[s] = best
-                again |= dict.fromkeys(t for t, _ in neighbours[s])
-        queue = sorted(again)
-    return choice
+@numba.njit(cache=True)
+def _charged(prices, f, demands):  # type: ignore[no-untyped-def]
+    theta = f.cost.copy()
+    total = np.zeros(prices.size + 1)
+    for t in range(prices.size):
+        total[t + 1] = total[t] + prices[t]
+    for d in range(demands.node.size):
+        weight = total[demands.stop[d]] - total[demands.start[d]]
+        if weight > 0.0:
+            v = demands.node[d]
+            for s in range(f.first[v + 1] - f.first[v]):
+                theta[f.first[v] + s] += weight * demands.amounts[demands.amount_at[d] + s]
+    return theta
 
 
-def _flatten(problem: Problem, forbidden: float) -> _Flat:
-    sizes = np.array([len(c) for c in problem.costs], dtype=np.int64)
-    first = np.concatenate(([0], np.cumsum(sizes)))
-    theta = np.minimum(np.concatenate(problem.costs), forbidden)
-    u = np.array([min(e.u, e.v) for e in problem.edges], dtype=np.int64)
-    v = np.array([max(e.u, e.v) for e in problem.edges], dtype=np.int64)
-    tables = [e.matrix if e.u < e.v else e.matrix.T for e in problem.edges]
-    entry = np.concatenate(([0], np.cumsum([t.size for t in tables], dtype=np.int64)))
-    matrix = np.minimum(np.concatenate([np.ravel(t) for t in tables]) if tables else np.zeros(0), forbidden)
-    lengths = np.stack((sizes[v], sizes[u]), axis=1).ravel() if len(u) else np.zeros(0, dtype=np.int64)
-    places = np.concatenate(([0], np.cumsum(lengths)))
-    to_v, to_u = places[0:-1:2], np.append(places[1:-1:2], places[-1])
-    number = len(sizes)
-    before, after = np.bincount(v, minlength=number), np.bincount(u, minlength=number)
-    ends = np.concatenate((u, v))
-    order = np.argsort(ends, kind="stable")
-    edge = np.concatenate((np.arange(len(u)), np.arange(len(u))))[order]
-    start = np.concatenate(([0], np.cumsum(np.bincount(ends, minlength=number))))
-    gamma = 1.0 / np.maximum(1, np.maximum(before, after))
-    return _Flat(first, theta, u, v, entry.astype(np.int64), matrix, to_v.astype(np.int64), to_u.astype(np.int64), start, edge, gamma)
+@numba.njit(cache=True)
+def _held(choice, times, demands):  # type: ignore[no-untyped-def]
+    change = np.zeros(times + 1)
+    for d in range(demands.node.size):
+        amount = demands.amounts[demands.amount_at[d] + choice[demands.node[d]]]
+        change[demands.start[d]] += amount
+        change[demands.stop[d]] -= amount
+    return np.cumsum(change)[:times]
 
 
-@njit(cache=True)
-def _hat(s, hat, first, theta, u, to_v, to_u, start, edge, messages):  # type: ignore[no-untyped-def]
-    k = first[s + 1] - first[s]
-    for x in range(k):
-        hat[x] = theta[first[s] + x]
-    for i in range(start[s], start[s + 1]):
-        e = edge[i]
-        place = to_u[e] if u[e] == s else to_v[e]
-        for x in range(k):
-            hat[x] += messages[place + x]
-    return k
+@numba.njit(cache=True)
+def _objective(choice, f):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for v in range(f.first.size - 1):
+        total += f.cost[f.first[v] + choice[v]]
+    for e in range(f.num.size // 2):
+        p = f.classes[f.of[2 * e] + choice[f.other[2 * e + 1]]]
+        q = f.classes[f.of[2 * e + 1] + choice[f.other[2 * e]]]
+        total += f.price[f.at[2 * e] + p * f.num[2 * e + 1] + q]
+    return total
 
 
-@njit(cache=True)
-def _sweeps(times, first, theta, u, v, entry, matrix, to_v, to_u, start, edge, gamma, messages, alive, upper, bound, forbidden):  # type: ignore[no-untyped-def]
-    number = len(first) - 1
-    widest = 1
-    for s in range(number):
-        widest = max(widest, first[s + 1] - first[s])
-    hat, sent, new = np.empty(widest), np.empty(widest), np.empty(widest)
-    for turn in range(2 * times):
-        forward = turn % 2 == 0
-        total = 0.0
-        for step in range(number):
-            s = step if forward else number - 1 - step
-            k = _hat(s, hat, first, theta, u, to_v, to_u, start, edge, messages)
-            least = hat[0]
-            for x in range(1, k):
-                least = min(least, hat[x])
-            total += least
-            for x in range(k):
-                hat[x] -= least
-                if alive[first[s] + x] and bound + hat[x] >= upper:
-                    alive[first[s] + x] = False
-                    theta[first[s] + x] += forbidden
-                    hat[x] += forbidden
-            for i in range(start[s], start[s + 1]):
-                e = edge[i]
-                up = u[e] == s  # the message goes to the later node
-                if up != forward:
-                    continue
-                other = v[e] if up else u[e]
-                j = first[other + 1] - first[other]
-                back, place = (to_u[e], to_v[e]) if up else (to_v[e], to_u[e])
-                for x in range(k):
-                    sent[x] = gamma[s] * hat[x] - messages[back + x]
-                base = entry[e]
-                if up:
-                    for y in range(j):
-                        new[y] = np.inf
-                    for x in range(k):
-                        for y in range(j):
-                            c = sent[x] + matrix[base + x * j + y]
-                            if c < new[y]:
-                                new[y] = c
-                else:
-                    for y in range(j):
-                        low = np.inf
-                        for x in range(k):
-                            c = sent[x] + matrix[base + y * k + x]
-                            if c < low:
-                                low = c
-                        new[y] = low
-                low = new[0]
-                for y in range(1, j):
-                    low = min(low, new[y])
-                total += low
-                for y in range(j):
-                    messages[place + y] = new[y] - low
-        bound = max(bound, total)
-        if bound >= upper:
-            break
+@numba.njit(cache=True, fastmath=_FAST)
+def _hat(v, theta, messages, f, hat):  # type: ignore[no-untyped-def]
+    """(2) into ``hat``; returns its minimum."""
+    a = f.first[v]
+    k = f.first[v + 1] - a
+    for s in range(k):
+        hat[s] = theta[a + s]
+    for i in range(f.begin[v], f.begin[v + 1]):
+        h = f.near[i]
+        m, c = f.into[h], f.of[h]
+        for s in range(k):
+            hat[s] += messages[m + f.classes[c + s]]
+    least = hat[0]
+    for s in range(1, k):
+        if hat[s] < least:
+            least = hat[s]
+    return least
+
+
+@numba.njit(cache=True, fastmath=_FAST)
+def _send(v, h, gamma, least, hat, messages, f, row, out):  # type: ignore[no-untyped-def]
+    """(3) along end h of node v."""
+    k = f.first[v + 1] - f.first[v]
+    mine, far = f.num[h], f.num[h ^ 1]
+    m, c, to = f.into[h], f.of[h], f.into[h ^ 1]
+    for p in range(mine):
+        row[p] = np.inf
+    for s in range(k):
+        p = f.classes[c + s]
+        value = gamma * (hat[s] - least)
+        if value < row[p]:
+            row[p] = value
+    for q in range(far):
+        out[q] = np.inf
+    for p in range(mine):
+        if row[p] == np.inf:
+            continue  # all of the class is dropped, and so may be what it would take off
+        value = row[p] - messages[m + p]
+        b = f.at[h] + p * far
+        for q in range(far):
+            out[q] = min(out[q], value + f.price[b + q])
+    for q in range(far):
+        messages[to + q] = out[q]
+
+
+@numba.njit(cache=True)
+def _sweep(forward, theta, messages, f, excess):  # type: ignore[no-untyped-def]
+    nodes = f.first.size - 1
+    most = 1
+    for v in range(nodes):
+        most = max(most, f.first[v + 1] - f.first[v])
+    hat, row, out = np.empty(most), np.empty(most), np.empty(most)
+    bound = 0.0
+    for i in range(nodes):
+        v = i if forward else nodes - 1 - i
+        least = _hat(v, theta, messages, f, hat)
+        bound += least
+        if least == np.inf:
+            return bound
+        if excess.size:
+            for s in range(f.first[v + 1] - f.first[v]):
+                excess[f.first[v] + s] = max(excess[f.first[v] + s], hat[s] - least)
+        back = 0
+        for j in range(f.begin[v], f.begin[v + 1]):
+            back += f.other[f.near[j]] < v
+        gamma = 1.0 / max(back, f.begin[v + 1] - f.begin[v] - back, 1)
+        for j in range(f.begin[v], f.begin[v + 1]):
+            h = f.near[j]
+            if (f.other[h] > v) == forward:
+                _send(v, h, gamma, least, hat, messages, f, row, out)
     return bound
 
 
-@njit(cache=True)
-def _hats(first, theta, u, v, to_v, to_u, start, edge, messages):  # type: ignore[no-untyped-def]
-    out = np.empty(first[-1])
-    for s in range(len(first) - 1):
-        _hat(s, out[first[s] : first[s + 1]], first, theta, u, to_v, to_u, start, edge, messages)
-    return out
+@numba.njit(cache=True)
+def _entries(kept, f):  # type: ignore[no-untyped-def]
+    count = np.zeros(f.num.size, dtype=np.int64)
+    seen = np.full(f.num.max() + 1 if f.num.size else 1, -1)
+    for v in range(f.first.size - 1):
+        for j in range(f.begin[v], f.begin[v + 1]):
+            h = f.near[j]
+            for s in range(f.first[v + 1] - f.first[v]):
+                if kept[f.first[v] + s]:
+                    p = f.classes[f.of[h] + s]
+                    if seen[p] != h:
+                        seen[p] = h
+                        count[h] += 1
+    total = 0
+    for e in range(f.num.size // 2):
+        if count[2 * e] > 1 and count[2 * e + 1] > 1:
+            total += count[2 * e] * count[2 * e + 1]
+    return total
 
 
-@njit(cache=True)
-def _rounded(first, theta, u, v, entry, matrix, to_v, to_u, start, edge, messages):  # type: ignore[no-untyped-def]
-    number = len(first) - 1
-    choice = np.zeros(number, dtype=np.int64)
-    for s in range(number):
-        k = first[s + 1] - first[s]
-        best, low = 0, np.inf
-        for x in range(k):
-            c = theta[first[s] + x]
-            for i in range(start[s], start[s + 1]):
-                e = edge[i]
-                if u[e] == s:
-                    c += messages[to_u[e] + x]
+@numba.njit(cache=True)
+def _decode(forward, theta, messages, f):  # type: ignore[no-untyped-def]
+    nodes = f.first.size - 1
+    choice = np.zeros(nodes, dtype=np.int64)
+    for i in range(nodes):
+        v = i if forward else nodes - 1 - i
+        best, least = 0, np.inf
+        for s in range(f.first[v + 1] - f.first[v]):
+            value = theta[f.first[v] + s]
+            for j in range(f.begin[v], f.begin[v + 1]):
+                h = f.near[j]
+                p = f.classes[f.of[h] + s]
+                if (f.other[h] > v) == forward:
+                    value += messages[f.into[h] + p]
                 else:
-                    c += matrix[entry[e] + choice[u[e]] * k + x]
-            if c < low:
-                best, low = x, c
-        choice[s] = best
+                    q = f.classes[f.of[h ^ 1] + choice[f.other[h]]]
+                    value += f.price[f.at[h] + p * f.num[h ^ 1] + q]
+            if value < least:
+                best, least = s, value
+        choice[v] = best
     return choice

@@ -1,11 +1,10 @@
 """The optimum of a problem without demands, with a proof, for problems of ten thousands of nodes.
 
-1. Cones: nodes with at most two neighbours are eliminated by min-plus products; equal work is done once (eliminate).
-2. Strategies that another one beats whatever the neighbours do are dropped (eliminate.prune).
-3. If the rest is narrow, it is eliminated as well: done.
-4. Otherwise message passing raises a lower bound and proposes choices; what cannot be part of a better choice is dropped (dual).
-   The bound meets the best choice: done.  Enough is dropped: the rest is narrow, 3.
-5. Otherwise the rest is an ILP (ilp), started with the best choice.
+1. Reduce: nodes with at most two neighbours, functional edges and dominated strategies go; equal work is done once (contract, eliminate).
+2. If the rest is narrow, it is eliminated as well: done.
+3. Otherwise message passing raises a lower bound and proposes choices; what cannot be part of a better choice is dropped (dual).
+   The bound meets the best choice: done.  Enough is dropped: the rest is narrow, 2.
+4. Otherwise the rest is an ILP (core), which looks for something better than the best choice.
 
 Bounds and prices are compared to a relative ``EQUAL``: the proof says that no choice is cheaper than (1 - EQUAL) times the objective.
 """
@@ -20,12 +19,14 @@ from time import perf_counter
 import numpy as np
 
 from planner.ir.errors import Unsupported
-from planner.solve.dual import Dual, improved
+from planner.solve.contract import reduce
+from planner.solve.core import TOLERANCE, Core
+from planner.solve.dual import Dual
 from planner.solve.eliminate import Elimination
-from planner.solve.ilp import solve_ilp
-from planner.solve.problem import Edge, Ints, Problem, Progress, Solution, Watch
+from planner.solve.moves import settle
+from planner.solve.problem import Contradiction, Edge, Ints, Problem, Progress, Solution, Watch
 
-__all__ = ["EQUAL", "NO_CHOICE", "beyond", "lifted", "restricted", "solve_exactly"]
+__all__ = ["EQUAL", "NO_CHOICE", "solve_exactly"]
 
 EQUAL = 1e-10
 _NARROW = 1 << 16
@@ -49,7 +50,7 @@ def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None
     assert not problem.demands, "memory is the caller's: see planner.solve.memory"
     began = perf_counter()
     work = Elimination(problem)
-    work.cones()
+    reduce(work)
     stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.left))}
     if not work.left or _width(work) <= _NARROW:
         work.run(widest=_WIDE)
@@ -70,7 +71,7 @@ def _solution(problem: Problem, choice: Ints, began: float, bound: float, proof:
     objective = problem.objective(choice)
     if objective == inf:
         raise Unsupported(NO_CHOICE)
-    proven = bound >= objective * (1 - 2 * EQUAL) - 1e-300
+    proven = bound >= objective - 1.01 * TOLERANCE * abs(objective) - 1e-300
     return Solution(
         choice=choice,
         objective=objective,
@@ -122,8 +123,7 @@ class _Known:
 
 def _close(core: Problem, began: float, seconds: float, constant: float, watch: Watch | None, known: _Known) -> tuple[Ints, float, str]:
     """(choice, bound, proof) of a pairwise core; ``known`` is kept up to date."""
-    around = core.around()
-    dual = Dual(core, beyond(core))
+    dual = Dual(core)
     best: Ints | None = None
     upper = inf
     margins = list(_MARGINS)
@@ -131,14 +131,16 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
     while True:
         before = dual.lower_bound
         dual.sweep(5, upper * (1 - EQUAL) if upper < inf else inf)
-        choice = improved(core, dual.rounded(), around)
+        choice = settle(dual, dual.decode())
         objective = core.objective(choice)
         if objective < upper * (1 - EQUAL):
             best, upper = choice, objective
         known.choice, known.bound = best, min(upper, dual.lower_bound)
         if watch is not None:
             watch(Progress(perf_counter() - began, upper + constant, min(upper, dual.lower_bound) + constant))
-        if best is not None and (dual.lower_bound >= upper * (1 - EQUAL) or _none_left(dual)):
+        if dual.lower_bound == inf and best is None:
+            raise Unsupported(NO_CHOICE)
+        if best is not None and dual.lower_bound >= upper * (1 - EQUAL):
             return best, upper, "the bound of message passing meets the choice"
         if perf_counter() - began > seconds:
             break
@@ -154,11 +156,16 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
             continue
         looked_at = alive
         kept = dual.kept()
-        work = _rest(core, kept)
+        try:
+            work = _rest(core, kept)
+        except Contradiction:
+            if best is None:
+                raise
+            return best, upper, "message passing leaves nothing that is cheaper"
         widest = _WIDEST if last else _WIDE
         if _width(work, widest) <= widest:
             work.run(widest=widest)
-            choice = lifted(work.expand(), kept)
+            choice = _lifted(work.expand(), kept)
             if best is None or core.objective(choice) < upper:
                 best, upper = choice, core.objective(choice)
             return best, upper, "message passing, then elimination"
@@ -170,58 +177,59 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
         if last and not (steps := steps - 1):
             break
     left = seconds - (perf_counter() - began)
+    if best is None:  # so that there is a choice to come back with
+        best = _near(core, dual, _MARGINS[0])
+        upper = inf if best is None else core.objective(best)
+        best = best if upper < inf else None
+    known.choice = best
     if left > 0:
         kept = dual.kept()
-        work = _rest(core, kept)
+        try:
+            work = _rest(core, kept)
+        except Contradiction:
+            if best is None:
+                raise
+            return best, upper, "message passing leaves nothing that is cheaper"
         small, nodes = work.core()
-        found, _, bound = solve_ilp(small, seconds=left)
-        if found is not None:
-            choice = lifted(work.expand(zip(nodes, found, strict=True)), kept)
+        outcome = Core(small, upper - work.constant).solve(left)
+        if outcome.choice is not None:
+            choice = _lifted(work.expand(zip(nodes, outcome.choice, strict=True)), kept)
             if core.objective(choice) < upper:
                 best, upper = choice, core.objective(choice)
         if best is not None:
-            return best, max(dual.lower_bound, min(upper, bound + work.constant)), "message passing, then branch and bound"
-    if best is None or upper >= dual.forbidden:
+            return best, max(dual.lower_bound, min(upper, outcome.bound + work.constant)), "message passing, then branch and bound"
+    if best is None:
         raise Unsupported(f"{NO_CHOICE}; or give more seconds: none was found in {seconds:g} s")
     return best, dual.lower_bound, "stopped; the bound is message passing's"
 
 
-def _none_left(dual: Dual) -> bool:
-    return any(len(k) == 0 for k in dual.kept())
-
-
 def _rest(core: Problem, kept: list[Ints]) -> Elimination:
-    """The problem over the strategies kept, with its cones eliminated."""
-    work = Elimination(restricted(core, kept))
-    work.cones()
+    """The problem over the strategies kept, reduced.  Raises Contradiction: they allow no choice."""
+    if not all(k.size for k in kept):
+        raise Contradiction("a node has no strategy left")
+    work = Elimination(_restricted(core, kept))
+    reduce(work)
     return work
 
 
 def _near(core: Problem, dual: Dual, margin: float) -> Ints | None:
     """The best choice among strategies that the dual finds within ``margin`` (of its value) of the best; None if that is still too wide."""
     scale = abs(dual.lower_bound)
-    reduced = dual.reduced()
+    least = np.minimum.reduceat(dual.excess, dual.flat.first[:-1])
+    above = dual.excess - np.repeat(least, np.diff(dual.flat.first))
     for near in (m for m in _MARGINS if m <= margin):
-        kept = [np.flatnonzero(r <= near * scale) for r in reduced]
-        work = _rest(core, kept)
+        kept = dual.per_node(dual.alive & (above <= near * scale))
+        try:
+            work = _rest(core, kept)
+        except Contradiction:
+            continue
         if _width(work) <= _NARROW:
             work.run(widest=_NARROW)
-            return lifted(work.expand(), kept)
+            return _lifted(work.expand(), kept)
     return None
 
 
-def beyond(core: Problem) -> float:
-    """More than any choice without forbidden entries costs."""
-    total = 1e-6
-    for table in (*core.costs, *(e.matrix for e in core.edges)):
-        finite = table[np.isfinite(table)]
-        if not finite.size:
-            raise Unsupported(NO_CHOICE)
-        total += float(finite.max())
-    return total
-
-
-def restricted(core: Problem, kept: list[Ints]) -> Problem:
+def _restricted(core: Problem, kept: list[Ints]) -> Problem:
     """The problem over some strategies of every node."""
     return Problem(
         core.names,
@@ -230,6 +238,6 @@ def restricted(core: Problem, kept: list[Ints]) -> Problem:
     )
 
 
-def lifted(choice: Ints, kept: list[Ints]) -> Ints:
+def _lifted(choice: Ints, kept: list[Ints]) -> Ints:
     """A choice among the strategies kept, as a choice among all."""
     return np.array([int(k[s]) for k, s in zip(kept, choice, strict=True)], dtype=np.int64)

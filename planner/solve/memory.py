@@ -1,140 +1,157 @@
-"""The optimum within memory: Lagrangian relaxation over the exact solver, with cutting planes for the multipliers.
+"""The best choice within a limit: bounds and choices in turns until they meet or the time is up.
 
-    L(lambda) = min over x of  cost(x) + sum over times t of lambda_t (held_t(x) - limit)         a lower bound for every lambda >= 0
-    max theta  s.t.  theta <= cost(x_k) + sum_t lambda_t (held_t(x_k) - limit)  for each x_k seen          (Kelley's cutting planes)
+    1  without the limit       solved exactly (where times are few): a bound, and the answer where it fits                 exact
+    2  reduce                  exact; what is left has the same optimum                                                   contract
+       the least that is held  (where times are few) the first answer, or the refusal                                      exact
+    3  ascend                  prices on memory and messages along edges raise a bound and propose choices                prices, dual
+    4  fix, solve a part       an ILP over the strategies whose bound exceeds the best bound by less than a threshold     parts, core
+       threshold = whole gap:  the part is all that can still be better, and its solution is a proof
+       otherwise:              a better choice, which shrinks the gap and so the next part
 
-Only times that were once too full get a multiplier.  The best choice that fits comes from the choices seen, and from crossing two of them: a
-model is long, so taking the cheap choice up to some node and the small one from there on fills the memory to the last layer.
+Every choice is checked against the first problem, at every time, before it counts.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from time import perf_counter
 
 import numpy as np
-import pulp
 
-from planner.ir.errors import OutOfMemory
-from planner.solve.dual import Dual
-from planner.solve.eliminate import Elimination
-from planner.solve.exact import beyond, lifted, restricted, solve_exactly
-from planner.solve.ilp import solve_ilp
-from planner.solve.problem import Demand, Edge, Floats, Ints, Problem, Progress, Solution, Watch
+from planner.ir.errors import Unsupported
+from planner.solve.contract import Reduced, reduce_problem
+from planner.solve.exact import solve_exactly
+from planner.solve.known import Known
+from planner.solve.moves import descend, fuse
+from planner.solve.parts import Parts
+from planner.solve.prices import Ascent
+from planner.solve.problem import Edge, Floats, Ints, Problem, Solution, Watch
+from planner.solve.times import out_of_memory
 
 __all__ = ["least_demand", "priced", "solve_within"]
 
-_ROUNDS = 40
-_CLOSE = 1e-9
-_ILP_WIDEST = 150_000
-_ILP_S = 60.0
-_SMALL = 2000
+_PATIENCE_S = 60.0
+"""Seconds of a search that is given no limit of its own."""
+_FEW = 64  # times at most, for exact solutions: with more, the messages of step 3 are quicker at the same
+_TURN = 0.25  # share of the time that the ascent may take
+_POOL = 16  # choices, the latest first, whose pieces are tried
+_STALLED = 9  # steps without a better bound that end the ascent
 
 
-def solve_within(problem: Problem, *, seconds: float = inf, watch: Watch | None = None) -> Solution:
-    """Solve a problem with demands.
+def solve_within(problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0) -> Solution:
+    """The best choice within the limit that was found in ``seconds``, and a lower bound.  Stops early at a proof.
+
+    Args:
+        seconds: without, at most a minute is spent.   watch: told of every better choice or bound; if there is one, an interrupt
+            (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.   gap: a Solution.gap that is near enough to stop at.
 
     Raises:
-        OutOfMemory: nothing fits; the message says how much is needed at least.   Unsupported: as solve_exactly.
+        OutOfMemory: nothing stays within the limit; the message says how much is needed at least where that is known.
+        Unsupported: forbidden entries leave no choice, or none within the limit was found in time.
+        KeyboardInterrupt: before any choice was found.
     """
-    began = perf_counter()
-    free = replace(problem, demands=(), limit=inf)
-    first = solve_exactly(free, seconds=seconds, watch=watch)
-    if problem.feasible(first.choice):
-        return first
-    smallest = least_demand(problem)
-    if not problem.feasible(smallest):
-        singles = {t: solve_exactly(priced(_without_costs(problem), {t: 1.0})).choice for t in _times(problem)}
-        fitting = [c for c in singles.values() if problem.feasible(c)]
-        if not fitting:
-            least = max(_held(problem, c)[t] for t, c in singles.items())
-            raise OutOfMemory(
-                f"no layout fits: at least {least / 1e9:.3g} GB are needed, {problem.limit / 1e9:.3g} GB of a device are free for it; "
-                f"take more or larger devices, more stages, or smaller micro-batches"
-            )
-        smallest = fitting[0]
-    best, upper = _cheapest(problem, [_crossed(problem, first.choice, smallest)])
-    cuts: list[tuple[float, dict[int, float]]] = [_cut(problem, first.choice)]
-    bound, price = first.lower_bound, dict[int, float]()
-    times = sorted(_too_full(problem, first.choice))
-    for _ in range(_ROUNDS):
-        tried, ceiling = _multipliers(cuts, times, upper)
-        if ceiling - bound <= _CLOSE * abs(upper) or perf_counter() - began > seconds:
-            break
-        try:
-            solution = solve_exactly(priced(problem, tried), seconds=seconds - (perf_counter() - began))
-        except KeyboardInterrupt:
-            if watch is None:
-                raise  # nobody looks on, so the interrupt is the caller's
-            seconds = 0.0  # the best so far it is
-            break
-        raised = solution.lower_bound - sum(tried.values()) * problem.limit
-        if raised > bound:
-            bound, price = raised, tried
-        cuts.append(_cut(problem, solution.choice))
-        times = sorted({*times, *_too_full(problem, solution.choice)})
-        candidates = [solution.choice] if problem.feasible(solution.choice) else [_crossed(problem, solution.choice, best)]
-        candidates.append(_crossed(problem, first.choice, best))
-        better, value = _cheapest(problem, candidates)
-        if value < upper:
-            best, upper = better, value
-        if watch is not None:
-            watch(Progress(perf_counter() - began, upper, min(bound, upper)))
-        if bound >= upper * (1 - _CLOSE):
-            break
-    best = _improved(problem, best)
-    objective = problem.objective(best)
-    left = seconds - (perf_counter() - began)
-    proof = "Lagrangian bound over exact solutions"
-    if bound < objective * (1 - _CLOSE) and left > 0:
-        closed = _close(problem, free, price, objective, min(left, _ILP_S))
-        if closed is not None:
-            found, bound = closed
-            proof = "branch and bound over what the Lagrangian bound leaves"
-            if found is not None and problem.feasible(found) and problem.objective(found) < objective:
-                best, objective = found, problem.objective(found)
-    return Solution(
-        choice=best,
-        objective=objective,
-        lower_bound=objective if bound >= objective * (1 - _CLOSE) else min(bound, objective),
-        seconds=perf_counter() - began,
-        method="exact",
-        proof=proof,
-        stats={"memory_rows": float(len(times)), "solved": float(len(cuts))},
-    )
+    known = Known(problem, time.perf_counter(), _PATIENCE_S if seconds == inf else seconds, watch, gap)
+    search = _Search(known)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        known.watch = None
+        if watch is None or not search.seeded():
+            raise  # nobody looks on, so the interrupt is the caller's
+        known.stats["interrupted"] = 1.0
+    if known.choice is None:
+        raise Unsupported(
+            f"no choice within the limit {problem.limit:g} was found in {known.seconds:g} s (no choice costs less than {known.bound:g}); "
+            "allow more time or raise the limit"
+        )
+    return known.solution(known.choice)
 
 
-def _close(problem: Problem, free: Problem, price: dict[int, float], upper: float, seconds: float) -> tuple[Ints | None, float] | None:
-    """The ILP over the strategies that the priced problem's bound does not exclude; None if that is too large to try.
+class _Search:
+    """The steps on one problem."""
 
-    Returns:
-        (a better choice or None, lower bound).
-    """
-    relaxed = priced(problem, price)
-    offset = sum(price.values()) * problem.limit
-    dual = Dual(relaxed, beyond(relaxed))
-    for _ in range(12):
-        dual.sweep(5, upper + offset)
-    kept = dual.kept()
-    if any(len(k) == 0 for k in kept):
-        return None, upper
-    rest = restricted(free, kept)
-    bound_to = frozenset(d.node for d in problem.demands)
-    work = Elimination(rest)
-    work.run(neighbours=2, keep=bound_to)
-    core, nodes = work.core()
-    if sum(edge.matrix.size for edge in core.edges) > _ILP_WIDEST:
-        return None
-    index = {v: i for i, v in enumerate(nodes)}
-    demands = []
-    for d in problem.demands:
-        amount = d.amount[kept[d.node]]
-        demands.append(Demand(index[d.node], d.start, d.stop, amount))
-    small = Problem(core.names, core.costs, core.edges, tuple(demands), problem.limit)
-    choice, _, bound = solve_ilp(small, seconds=seconds)
-    whole = None if choice is None else lifted(work.expand(zip(nodes, choice, strict=True)), kept)
-    return whole, min(upper, bound + work.constant)
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.reduced: Reduced | None = None
+        self.ascent: Ascent | None = None
+        self.pool: list[Ints] = []
+
+    def run(self) -> None:
+        known = self.known
+        if len(_times(known.problem)) <= _FEW and self._without_limit():
+            return
+        reduced = self.reduced = reduce_problem(known.problem)
+        small = reduced.problem
+        known.stats |= {
+            "nodes": float(len(small.costs) - 1),
+            "edges": float(len(small.edges)),
+            "strategies": float(sum(c.size for c in small.costs) - 1),
+            "edge_entries": float(sum(e.matrix.size for e in small.edges)),
+        }
+        if len(small.costs) == 1:
+            known.offer(reduced.expand(np.zeros(1, dtype=np.int64)), "reduction")
+            known.raise_bound(known.objective, "the reductions, which are exact, left a single choice")
+            return
+        begin = [self._least(reduced)] if len(_times(small)) <= _FEW else []
+        ascent = self.ascent = Ascent(small, begin)
+        self.ascend(known.seconds - known.left() + _TURN * known.left())
+        parts = Parts(known, reduced, ascent)
+        while not known.closed() and parts.turn():
+            if parts.wants_bound and ascent.stalled < _STALLED:
+                self.ascend(known.seconds - known.left() + 0.1 * known.seconds)
+
+    def _without_limit(self) -> bool:
+        """Step 1: whether the choice that is best without the limit keeps it."""
+        known = self.known
+        free = solve_exactly(replace(known.problem, demands=(), limit=inf), seconds=known.left())
+        known.raise_bound(free.lower_bound, f"exact without the limit: {free.proof}")
+        return known.offer(free.choice, "exact without the limit, which it keeps")
+
+    def _least(self, reduced: Reduced) -> Ints:
+        """The choice of the reduced problem that holds least."""
+        least = least_demand(reduced.problem)
+        if not reduced.problem.feasible(least):
+            _refuse(reduced.problem, least)
+        self.known.offer(reduced.expand(least), "the choice that holds least")
+        return least
+
+    def ascend(self, until: float) -> None:
+        """Step 3, until the bound stalls or ``until`` seconds after the beginning."""
+        known, ascent, reduced = self.known, self.ascent, self.reduced
+        assert ascent is not None
+        assert reduced is not None
+        text = "memory prices and messages along the edges (a Lagrange and TRW-S bound)"
+        while known.seconds - known.left() < until and ascent.stalled < _STALLED and not known.closed():
+            self._take(ascent.step())
+            known.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
+        ascent.finish()
+        known.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
+
+    def seeded(self) -> bool:
+        """Whether a choice is known; tries for one at the highest prices if none is."""
+        if self.known.choice is None and self.ascent is not None:
+            self._take(self.ascent.smallest())
+        return self.known.choice is not None
+
+    def _take(self, choices: Sequence[Ints]) -> None:
+        """Offer choices of the reduced problem: made better by single moves if they fit; and fused, each with the best so far."""
+        known, reduced, ascent = self.known, self.reduced, self.ascent
+        assert ascent is not None
+        assert reduced is not None
+        dual = ascent.dual
+        for choice in choices:
+            if dual.held(choice).max(initial=0.0) <= reduced.problem.limit:
+                known.offer(reduced.expand(descend(dual, choice)), "messages with memory prices, then single moves")
+        self.pool = [*choices, *self.pool][:_POOL]
+        best = None if known.choice is None else reduced.follow(known.choice)
+        if best is None:
+            return
+        for choice in self.pool:
+            best = fuse(dual, choice, best)
+        if dual.objective(best) < known.objective:
+            known.offer(reduced.expand(best), "the best pieces of several choices, then single moves")
 
 
 def least_demand(problem: Problem) -> Ints:
@@ -143,51 +160,6 @@ def least_demand(problem: Problem) -> Ints:
     largest = sum(float(d.amount.max()) for d in problem.demands) or 1.0
     weight = 1e6 * scale / largest
     return solve_exactly(priced(problem, dict.fromkeys(_times(problem), weight))).choice
-
-
-def _without_costs(problem: Problem) -> Problem:
-    """Only what is forbidden still counts."""
-    costs = tuple(np.where(np.isfinite(c), 0.0, np.inf) for c in problem.costs)
-    edges = tuple(Edge(e.u, e.v, np.where(np.isfinite(e.matrix), 0.0, np.inf)) for e in problem.edges)
-    return replace(problem, costs=costs, edges=edges)
-
-
-def _times(problem: Problem) -> list[int]:
-    return sorted({d.start for d in problem.demands})
-
-
-def _held(problem: Problem, choice: Ints) -> dict[int, float]:
-    """Demand at every time at which some demand starts (the peak is at one of them)."""
-    held = dict.fromkeys(_times(problem), 0.0)
-    for d in problem.demands:
-        amount = float(d.amount[choice[d.node]])
-        if amount:
-            for t in held:
-                if d.start <= t < d.stop:
-                    held[t] += amount
-    return held
-
-
-def _too_full(problem: Problem, choice: Ints) -> set[int]:
-    return {t for t, amount in _held(problem, choice).items() if amount > problem.limit}
-
-
-def _cut(problem: Problem, choice: Ints) -> tuple[float, dict[int, float]]:
-    """(cost, excess per time) of a choice."""
-    return problem.objective(choice), {t: amount - problem.limit for t, amount in _held(problem, choice).items()}
-
-
-def _multipliers(cuts: list[tuple[float, dict[int, float]]], times: list[int], upper: float) -> tuple[dict[int, float], float]:
-    """Multipliers that maximise the model of the bound, and its value there."""
-    model = pulp.LpProblem("multipliers", pulp.LpMaximize)
-    theta = model.add_variable("theta", upBound=1.0)  # in units of the best choice's cost, which no bound exceeds
-    scale = {t: max(abs(excess[t]) for _, excess in cuts) or 1.0 for t in times}
-    price = {t: model.add_variable(f"price_{t}", lowBound=0) for t in times}
-    model += theta
-    for cost, excess in cuts:
-        model += theta <= cost / upper + pulp.lpSum(price[t] * (excess[t] / scale[t]) for t in times)
-    model.solve(pulp.HiGHS(msg=False, threads=1))
-    return {t: max(0.0, (price[t].value() or 0.0)) * upper / scale[t] for t in times}, float(theta.value()) * upper
 
 
 def priced(problem: Problem, price: dict[int, float]) -> Problem:
@@ -200,45 +172,19 @@ def priced(problem: Problem, price: dict[int, float]) -> Problem:
     return replace(problem, costs=tuple(costs), demands=(), limit=inf)
 
 
-def _crossed(problem: Problem, cheap: Ints, small: Ints) -> Ints:
-    """The cheap choice up to some node and the small one from there on, or the other way about, as cheap as fits."""
-    best, least = small, problem.objective(small)
-    for head, tail in ((cheap, small), (small, cheap)):
-        low, high = 0, len(head)
-        borders = np.unique(np.linspace(low, high, 129).astype(int))
-        for border in borders:
-            mixed = np.concatenate((head[:border], tail[border:]))
-            value = problem.objective(mixed)
-            if value < least and problem.feasible(mixed):
-                best, least = mixed, value
-    return best
+def _refuse(problem: Problem, least: Ints) -> None:
+    """Raises OutOfMemory if some time needs more than the limit whatever is chosen; ``least`` holds too much at some."""
+    allowed = {id(e.matrix): np.where(np.isfinite(e.matrix), 0.0, inf) for e in problem.edges}
+    costs = tuple(np.where(np.isfinite(c), 0.0, inf) for c in problem.costs)
+    legal = replace(problem, costs=costs, edges=tuple(Edge(e.u, e.v, allowed[id(e.matrix)]) for e in problem.edges))
+    for t in _times(problem):
+        held = sum(float(d.amount[least[d.node]]) for d in problem.demands if d.start <= t < d.stop)
+        if held > problem.limit:
+            need = solve_exactly(priced(legal, {t: 1.0})).lower_bound
+            if need > problem.limit:
+                raise out_of_memory(need, problem.limit)
 
 
-def _cheapest(problem: Problem, choices: list[Ints]) -> tuple[Ints, float]:
-    best = min((c for c in choices if problem.feasible(c)), key=problem.objective)
-    return best, problem.objective(best)
-
-
-def _improved(problem: Problem, choice: Ints) -> Ints:
-    """Change one node at a time while that is cheaper and still fits (not for large problems: it looks at every demand for every change)."""
-    if len(choice) > _SMALL:
-        return choice
-    choice = choice.copy()
-    around = problem.around()
-    changed = True
-    while changed:
-        changed = False
-        for v, costs in enumerate(problem.costs):
-            total = costs.copy()
-            for n, table in around[v]:
-                total += table[:, choice[n]]
-            old = choice[v]
-            for s in np.argsort(total, kind="stable"):
-                if total[s] >= total[old]:
-                    break
-                choice[v] = s
-                if problem.feasible(choice):
-                    changed = True
-                    break
-                choice[v] = old
-    return choice
+def _times(problem: Problem) -> list[int]:
+    """The peak of every choice is at one of them."""
+    return sorted({d.start for d in problem.demands})

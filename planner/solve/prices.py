@@ -1,4 +1,4 @@
-"""The best price of memory at every time: cutting planes on the Lagrange bound, whose inner problem the messages of relax solve.
+"""The best price of memory at every time: cutting planes on the Lagrange bound, whose inner problem the messages of dual solve.
 
 Every choice x, good or bad, bounds the dual function from above, and the highest point of all these planes says where to look next:
 
@@ -10,12 +10,14 @@ keeps them from jumping.   [Kelley 1960; in-out separation, Ben-Ameur and Neto 2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import highspy
 import numpy as np
 
-from planner.solve.improve import settle
-from planner.solve.problem import Floats, Ints
-from planner.solve.relax import Relaxation
+from planner.solve.dual import Dual
+from planner.solve.moves import settle
+from planner.solve.problem import Floats, Ints, Problem
 
 __all__ = ["Ascent", "Planes"]
 
@@ -89,12 +91,14 @@ class Planes:
 class Ascent:
     """Raises the bound of a relaxation step by step, and hands out the choices it meets (some of which fit the limit)."""
 
-    def __init__(self, relaxation: Relaxation) -> None:
-        self.relaxation = relaxation
+    def __init__(self, problem: Problem, begin: Sequence[Ints] = ()) -> None:
+        """begin: choices that are known already, one that fits last."""
+        dual = self.dual = Dual(problem)
+        self._known = list(begin)
         self.bound = -np.inf
         self.ceiling = np.inf
-        self.prices = np.zeros(relaxation.times)
-        self.messages = relaxation.messages.copy()
+        self.prices = np.zeros(dual.times)
+        self.messages = dual.messages.copy()
         self.steps = 0
         self.stalled = 0
         self._planes: Planes | None = None
@@ -102,7 +106,7 @@ class Ascent:
     def step(self) -> list[Ints]:
         """Try new prices; returns choices, most of them settled at these prices."""
         if self._planes is None:
-            return self._begin(self.relaxation)
+            return self._begin(self.dual)
         if not self._planes.objectives:  # every choice so far takes a forbidden entry
             self.stalled += 1
             return []
@@ -110,9 +114,18 @@ class Ascent:
         share = _SHARES[self.steps % len(_SHARES)]
         return self._try(self.prices + share * (top - self.prices), self._planes)
 
+    def smallest(self) -> list[Ints]:
+        """Choices at prices so high that cost hardly counts, in a hurry."""
+        r = self.dual
+        cost = 1.0 + float(np.abs(r.flat.cost).sum())
+        r.charge(np.full(r.times, cost / r.problem.limit if r.problem.limit else cost))
+        r.sweep(3)
+        found = [r.decode(forward) for forward in (True, False)]
+        return [settle(r, choice) for choice in found] + found
+
     def finish(self) -> None:
         """Put the best prices and their messages back into the relaxation, and sweep until the bound hardly rises."""
-        r = self.relaxation
+        r = self.dual
         r.charge(self.prices)
         r.messages[:] = self.messages
         last = -np.inf
@@ -122,7 +135,7 @@ class Ascent:
                 break
             last = self.bound
 
-    def _begin(self, r: Relaxation) -> list[Ints]:
+    def _begin(self, r: Dual) -> list[Ints]:
         """Without prices; then at prices so high that the choices fit, if any does."""
         last = -np.inf
         for _ in range(15):
@@ -132,7 +145,8 @@ class Ascent:
             last = bound
         self._note(bound)
         found = [settle(r, r.decode(forward)) for forward in (True, False)]
-        cost = min(abs(r.problem.objective(c)) for c in found)
+        found += [settle(r, choice) for choice in self._known] + self._known
+        cost = min(abs(r.objective(c)) for c in found)
         if not np.isfinite(cost):
             cost = abs(bound) + 1.0
         planes = self._planes = Planes(r.times, r.problem.limit, 100 * cost)
@@ -152,7 +166,7 @@ class Ascent:
         return found
 
     def _try(self, prices: Floats, planes: Planes) -> list[Ints]:
-        r = self.relaxation
+        r = self.dual
         r.charge(prices)
         if self.stalled % 2:
             r.messages[:] = self.messages  # else those of the last try, which lie elsewhere
@@ -174,10 +188,10 @@ class Ascent:
 
     def _note(self, bound: float) -> None:
         if bound > self.bound:
-            self.bound, self.prices = bound, self.relaxation.prices.copy()
-            self.messages = self.relaxation.messages.copy()
+            self.bound, self.prices = bound, self.dual.prices.copy()
+            self.messages = self.dual.messages.copy()
 
     def _learn(self, choice: Ints, planes: Planes) -> None:
-        objective = self.relaxation.problem.objective(choice)
+        objective = self.dual.objective(choice)
         if np.isfinite(objective):
-            planes.add(objective, self.relaxation.held(choice))
+            planes.add(objective, self.dual.held(choice))

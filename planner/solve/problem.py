@@ -15,10 +15,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Demand", "Edge", "Floats", "Ints", "Problem", "Progress", "Solution", "Watch"]
+from planner.ir.errors import Unsupported
+
+__all__ = ["Contradiction", "Demand", "Edge", "Floats", "Ints", "Problem", "Progress", "Solution", "Watch"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Contradiction(Unsupported):
+    """The forbidden entries leave a node without any strategy, or no choice fits the limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,14 +64,6 @@ class Problem:
         for edge in self.edges:
             total += float(edge.matrix[choice[edge.u], choice[edge.v]])
         return total
-
-    def around(self) -> list[list[tuple[int, Floats]]]:
-        """Per node: (neighbour, matrix with the node's own strategies first) for every edge."""
-        found: list[list[tuple[int, Floats]]] = [[] for _ in self.costs]
-        for edge in self.edges:
-            found[edge.u].append((edge.v, edge.matrix))
-            found[edge.v].append((edge.u, edge.matrix.T))
-        return found
 
     def peak(self, choice: Sequence[int] | Ints) -> float:
         """The largest demand at any time."""

@@ -13,45 +13,54 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from planner.ir.errors import OutOfMemory
+from planner.solve.eliminate import Elimination
 from planner.solve.problem import Floats, Ints
-from planner.solve.work import Contradiction, Work
 
-__all__ = ["crop_times"]
+__all__ = ["crop_times", "out_of_memory"]
 
 
-def crop_times(work: Work) -> None:
+def crop_times(work: Elimination) -> None:
     """Rewrite all demands of ``work`` onto the times that can bind; demands without such a time vanish.
 
     Raises:
-        Contradiction: some time needs more than the limit whatever is chosen.
+        OutOfMemory: some time needs more than the limit whatever is chosen.
     """
-    held = [(v, start, stop, amount) for v in work.nodes() for start, stop, amount in work.demands[v]]
+    tables = work.tables.tables
+    held = [(v, a, b, number) for v in sorted(work.demands) for a, b, number in work.demands[v]]
     cuts = np.unique([t for _, a, b, _ in held for t in (a, b)] + [t for a, b, _ in work.always for t in (a, b)]).astype(np.int64)
     if not cuts.size:
         return
     # Piece i is [cuts[i], cuts[i + 1]); within it nothing changes.
     base = _profile(cuts, work.always)
-    most = base + _profile(cuts, [top for v in work.nodes() for top in _largest(work.demands[v])])
+    tops = [top for v in sorted(work.demands) for top in _largest([(a, b, tables[number]) for a, b, number in work.demands[v]])]
+    most = base + _profile(cuts, tops)
     limit = work.problem.limit
     if base.max() > limit:
-        raise Contradiction(f"at least {base.max():.0f} are held at one time whatever is chosen, more than the limit {limit:.0f}; raise it")
+        raise out_of_memory(float(base.max()), limit)
     stays = np.flatnonzero(most > limit)
     spans = np.searchsorted(cuts, np.array([(a, b) for _, a, b, _ in held], dtype=np.int64).reshape(-1, 2))
     stays = stays[_not_dominated(base[stays], np.searchsorted(stays, spans))]
     spans = np.searchsorted(stays, spans)
-    for v in work.nodes():
-        work.demands[v] = []
+    work.demands.clear()
     work.always = [(i, i + 1, float(base[t])) for i, t in enumerate(stays) if base[t]]
-    joined: dict[tuple[int, int, int], Floats] = {}
-    for (v, _, _, amount), (a, b) in zip(held, spans.tolist(), strict=True):
+    joined: dict[tuple[int, int, int], int] = {}
+    for (v, _, _, number), (a, b) in zip(held, spans.tolist(), strict=True):
         if a < b:
-            joined[v, a, b] = joined[v, a, b] + amount if (v, a, b) in joined else amount
-    for (v, a, b), amount in joined.items():
-        alone = amount + base[stays[a:b]].max() > limit  # too much even if all others hold their least
-        if (alone & np.isfinite(work.costs[v])).any():
-            work.costs[v] = np.where(alone, np.inf, work.costs[v])
-            work.dirty.add(v)
-        work.hold(v, a, b, amount)
+            joined[v, a, b] = work.tables.add(joined[v, a, b], number) if (v, a, b) in joined else number
+    for (v, a, b), number in joined.items():
+        alone = tables[number] + base[stays[a:b]].max() > limit  # too much even if all others hold their least
+        if alone.any() and (alone & np.isfinite(tables[work.factors[v][v,]])).any():
+            work.put((v,), work.tables.number(np.where(alone, np.inf, 0.0)))
+        work.hold(v, a, b, number)
+
+
+def out_of_memory(least: float, limit: float) -> OutOfMemory:
+    """The refusal: at least so much is held at one time whatever is chosen."""
+    return OutOfMemory(
+        f"no layout fits: at least {least:.6g} bytes ({least / 1e9:.3g} GB) are needed at one time, more than the limit {limit:.6g} "
+        f"({limit / 1e9:.3g} GB); take more or larger devices, more stages, smaller micro-batches, or raise the limit"
+    )
 
 
 def _profile(cuts: Ints, held: Sequence[tuple[int, int, float]]) -> Floats:

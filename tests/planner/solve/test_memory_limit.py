@@ -8,39 +8,39 @@ import time
 import numpy as np
 import pytest
 
-from planner.ir.errors import Unsupported
-from planner.solve import large
+from planner.ir.errors import OutOfMemory, Unsupported
+from planner.solve import parts
 from planner.solve.contract import reduce_problem
-from planner.solve.core import Core, fold_classes
+from planner.solve.core import Core
+from planner.solve.dual import Dual
+from planner.solve.flat import fold_classes
 from planner.solve.ilp import solve_ilp
-from planner.solve.improve import descend, settle
-from planner.solve.large import solve_large
+from planner.solve.memory import solve_within
+from planner.solve.moves import descend, settle
 from planner.solve.prices import Ascent
-from planner.solve.problem import Demand, Edge, Floats, Ints, Problem, Progress
-from planner.solve.relax import Relaxation
-from planner.solve.work import Contradiction
+from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem, Progress
 from tests.planner.solve.small import best_by_trying, random_problem
 
 
 def reduced(seed: int, limit: float = 0.4, nodes: int = 7) -> Problem | None:
     try:
         small = reduce_problem(random_problem(seed, nodes=nodes, limit=limit, functional=0.0), dominance=False, eliminate=False).problem
-    except Contradiction:
+    except (Contradiction, OutOfMemory):
         return None
     return small if best_by_trying(small) < np.inf and small.demands else None
 
 
 @pytest.mark.parametrize("limit", [0.1, 0.5, 2.0])
-def test_solve_large_finds_and_proves_the_optimum_of_small_problems(limit: float) -> None:
+def test_solve_within_finds_and_proves_the_optimum_of_small_problems(limit: float) -> None:
     solved = 0
     for seed in range(25):
         problem = random_problem(seed, limit=limit, whole=seed % 3 > 0)
         best = best_by_trying(problem)
         if best == np.inf:
-            with pytest.raises(Unsupported):
-                solve_large(problem, 10)
+            with pytest.raises((Unsupported, OutOfMemory)):
+                solve_within(problem, seconds=10)
             continue
-        solution = solve_large(problem, 10)
+        solution = solve_within(problem, seconds=10)
         assert problem.feasible(solution.choice)
         assert solution.objective == problem.objective(solution.choice) == pytest.approx(best)
         assert best - 1e-6 <= solution.lower_bound + 1e-6 <= best + 2e-6
@@ -49,19 +49,19 @@ def test_solve_large_finds_and_proves_the_optimum_of_small_problems(limit: float
     assert solved > 8
 
 
-def test_solve_large_agrees_with_pulp_where_trying_all_takes_too_long() -> None:
+def test_solve_within_agrees_with_pulp_where_trying_all_takes_too_long() -> None:
     for seed in range(4):
         problem = random_problem(seed, nodes=9, strategies=4, limit=0.3, forbidden=0.0, functional=0.0)
-        assert solve_large(problem, 20).objective == pytest.approx(solve_ilp(problem)[1])
+        assert solve_within(problem, seconds=20).objective == pytest.approx(solve_ilp(problem)[1])
 
 
 def test_parts_of_a_problem_too_large_for_one_ilp_still_end_in_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "_SMALL", 20)
-    monkeypatch.setattr(large, "_PART", 5)
+    monkeypatch.setattr(parts, "_SMALL", 20)
+    monkeypatch.setattr(parts, "_PART", 5)
     for seed in range(6):
         problem = random_problem(seed, nodes=8, limit=0.4, forbidden=0.02, functional=0.0)
         best = best_by_trying(problem)
-        solution = solve_large(problem, 20)
+        solution = solve_within(problem, seconds=20)
         assert solution.objective == pytest.approx(best)
         assert solution.lower_bound <= best + 1e-6
 
@@ -74,24 +74,24 @@ def test_bound_of_prices_and_messages_is_below_every_choice_within_the_limit() -
             continue
         tried += 1
         rng = np.random.default_rng(seed)
-        relaxation = Relaxation(problem)
+        dual = Dual(problem)
         best = best_by_trying(problem)
         for _ in range(4):
-            relaxation.charge(rng.random(relaxation.times) * rng.choice([0.0, 0.1, 2.0]))
-            before = relaxation.sweep(1)
-            after = relaxation.sweep(4)
+            dual.charge(rng.random(dual.times) * rng.choice([0.0, 0.1, 2.0]))
+            before = dual.sweep(1)
+            after = dual.sweep(4)
             assert before - 1e-9 <= after <= best + 1e-9
     assert tried > 8
 
 
 def test_ascent_ends_at_the_bound_of_the_relaxed_ilp_or_below() -> None:
     near = tried = 0
-    for seed in range(25):
+    for seed in range(40):
         problem = reduced(seed)
         if problem is None:
             continue
         tried += 1
-        ascent = Ascent(Relaxation(problem))
+        ascent = Ascent(problem)
         while ascent.steps < 40 and ascent.stalled < 9:
             ascent.step()
         ascent.finish()
@@ -103,16 +103,16 @@ def test_ascent_ends_at_the_bound_of_the_relaxed_ilp_or_below() -> None:
 
 def test_strategy_that_fixing_drops_is_in_no_choice_as_good_as_the_best() -> None:
     dropped = 0
-    for seed in range(25):
+    for seed in range(40):
         problem = reduced(seed)
         if problem is None:
             continue
-        ascent = Ascent(Relaxation(problem))
+        ascent = Ascent(problem)
         for _ in range(15):
             ascent.step()
         ascent.finish()
         best = best_by_trying(problem)
-        excess, first = ascent.relaxation.fixing(), ascent.relaxation.flat.first
+        excess, first = ascent.dual.fixing(), ascent.dual.flat.first
         for choice in itertools.product(*(range(c.size) for c in problem.costs)):
             if problem.feasible(choice):
                 for v, s in enumerate(choice):
@@ -152,11 +152,11 @@ def test_single_moves_lower_the_objective_and_keep_the_limit() -> None:
         problem = reduced(seed)
         if problem is None:
             continue
-        relaxation = Relaxation(problem)
-        assert problem.objective(settle(relaxation, start(problem))) <= problem.objective(start(problem))
+        dual = Dual(problem)
+        assert problem.objective(settle(dual, start(problem))) <= problem.objective(start(problem))
         for choice in itertools.islice(itertools.product(*(range(c.size) for c in problem.costs)), 0, None, 7):
             if problem.feasible(choice) and np.isfinite(problem.objective(choice)):
-                moved = descend(relaxation, np.array(choice))
+                moved = descend(dual, np.array(choice))
                 assert problem.feasible(moved)
                 assert problem.objective(moved) <= problem.objective(choice)
 
@@ -181,10 +181,10 @@ def chain(nodes: int, strategies: int) -> Problem:
 
 def test_time_limit_is_kept_and_the_answer_is_allowed_and_bounded() -> None:
     problem = chain(150, 8)
-    solve_large(chain(10, 3), 5)  # compiles
+    solve_within(chain(10, 3), seconds=5)  # compiles
     began = time.perf_counter()
     known: list[Progress] = []
-    solution = solve_large(problem, 3, known.append)
+    solution = solve_within(problem, seconds=3, watch=known.append)
     assert time.perf_counter() - began < 6
     assert problem.feasible(solution.choice)
     assert solution.lower_bound < solution.objective == problem.objective(solution.choice)
@@ -198,7 +198,7 @@ def test_interrupt_returns_the_best_so_far() -> None:
             raise KeyboardInterrupt
 
     problem = chain(60, 5)
-    solution = solve_large(problem, 30, stop)
+    solution = solve_within(problem, seconds=30, watch=stop)
     assert problem.feasible(solution.choice)
     assert solution.stats["interrupted"] == 1.0
 
@@ -211,5 +211,5 @@ def test_limit_that_no_choice_keeps_is_refused() -> None:
     edges = tuple(Edge(u, v, pairs) for u, v in ((0, 1), (0, 2), (1, 2)))
     problem = Problem(("a", "b", "c"), (np.zeros(3),) * 3, edges, tuple(demands), 2.5)
     assert best_by_trying(problem) == np.inf
-    with pytest.raises(Contradiction, match=r"limit 2\.5"):
-        solve_large(problem, 10)
+    with pytest.raises(OutOfMemory, match=r"limit 2\.5"):
+        solve_within(problem, seconds=10)

@@ -1,0 +1,153 @@
+"""A problem in arrays, for compiled code; rows of a matrix that differ by a constant are one class, and equal matrices are stored once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.solve.problem import Edge, Floats, Ints, Problem
+
+__all__ = ["Flat", "Folds", "Holds", "flatten", "fold_classes", "holds_of"]
+
+
+Folded = tuple[Ints, Ints, Floats, Floats, Floats]
+
+
+def fold_classes(matrix: Floats) -> Folded:
+    """(class of each row, class of each column, price[P, Q], extra cost of each row, of each column).
+
+    matrix[s, t] = extra_row[s] + price[P(s), Q(t)] + extra_column[t], exactly, and equal entries stay forbidden.
+    """
+    of_row, rows, extra_row = _fold_rows(matrix)
+    of_column, columns, extra_column = _fold_rows(np.ascontiguousarray(rows.T))
+    return of_row, of_column, np.ascontiguousarray(columns.T), extra_row, extra_column
+
+
+def _fold_rows(matrix: Floats) -> tuple[Ints, Floats, Floats]:
+    low = matrix.min(axis=1)
+    low = np.where(np.isfinite(low), low, 0.0)
+    rows, inverse = np.unique(matrix - low[:, None], axis=0, return_inverse=True)
+    return inverse.reshape(-1).astype(np.int64), rows, low
+
+
+class Folds:
+    """fold_classes, done once for equal matrices."""
+
+    def __init__(self) -> None:
+        self._by_object: dict[int, tuple[Floats, Folded]] = {}
+        self._by_content: dict[tuple[int, bytes], Folded] = {}
+
+    def of(self, edge: Edge) -> Folded:
+        """Classes of an edge's matrix."""
+        known = self._by_object.get(id(edge.matrix))
+        if known is None:
+            key = (edge.matrix.shape[0], edge.matrix.tobytes())
+            if key not in self._by_content:
+                self._by_content[key] = fold_classes(edge.matrix)
+            known = self._by_object[id(edge.matrix)] = (edge.matrix, self._by_content[key])  # the reference keeps the id in use
+        return known[1]
+
+
+class Flat(NamedTuple):
+    """A problem in arrays (a named tuple, because compiled code takes one whole).
+
+    first: of node v's strategies, in ``cost``.   near[begin[v] : begin[v+1]]: its edge ends h; end h belongs to edge h // 2.
+    other[h]: the node at the far end.   into[h]: where the message to this end lies, an entry per class of this node.
+    of[h] : where its class numbers lie, one per strategy, in ``classes``.   price[at[h] + P * num[h^1] + Q]: this end's class P, far class Q.
+    """
+
+    first: Ints
+    cost: Floats
+    begin: Ints
+    near: Ints
+    other: Ints
+    into: Ints
+    num: Ints
+    of: Ints
+    classes: Ints
+    at: Ints
+    price: Floats
+
+
+class Holds(NamedTuple):
+    """Demands in arrays: those of node v are by_node[v] .. by_node[v + 1]; demand i holds amounts[amount_at[i] + s] in [start[i], stop[i])."""
+
+    by_node: Ints
+    node: Ints
+    start: Ints
+    stop: Ints
+    amount_at: Ints
+    amounts: Floats
+
+
+def flatten(problem: Problem) -> Flat:
+    """The arrays of a problem; rows of a matrix that differ by a constant become one class."""
+    costs = [c.copy() for c in problem.costs]
+    ends: list[list[int]] = [[] for _ in costs]
+    other, into, num, of, at = [], [], [], [], []
+    classes: list[Ints] = []
+    prices: list[Floats] = []
+    known: dict[tuple[int, bytes], int] = {}  # layers repeat, and so do their matrices: each is stored once
+    places: dict[int, tuple[int, int]] = {}  # of a matrix and its transpose; Folds keeps the ids in use
+    folds = Folds()
+    message = place = entry = 0
+    for number, edge in enumerate(problem.edges):
+        of_row, of_column, price, extra_row, extra_column = folds.of(edge)
+        costs[edge.u] = costs[edge.u] + extra_row
+        costs[edge.v] = costs[edge.v] + extra_column
+        if id(price) not in places:
+            found = []
+            for matrix in (price, np.ascontiguousarray(price.T)):
+                key = (matrix.shape[0], matrix.tobytes())
+                if key not in known:
+                    known[key] = entry
+                    prices.append(matrix.reshape(-1))
+                    entry += matrix.size
+                found.append(known[key])
+            places[id(price)] = (found[0], found[1])
+        for side, (here, there, mine) in enumerate(((edge.u, edge.v, of_row), (edge.v, edge.u, of_column))):
+            ends[here].append(2 * number + side)
+            other.append(there)
+            into.append(message)
+            num.append(price.shape[side])
+            of.append(place)
+            classes.append(mine)
+            message += price.shape[side]
+            place += mine.size
+            at.append(places[id(price)][side])
+    return Flat(
+        first=_starts([c.size for c in costs]),
+        cost=np.concatenate(costs),
+        begin=_starts([len(e) for e in ends]),
+        near=_ints([h for e in ends for h in e]),
+        other=_ints(other),
+        into=_ints([*into, message]),
+        num=_ints(num),
+        of=_ints(of),
+        classes=np.concatenate(classes) if classes else _ints([]),
+        at=_ints(at),
+        price=np.concatenate(prices) if prices else np.empty(0),
+    )
+
+
+def holds_of(problem: Problem) -> Holds:
+    """The demands of a problem in arrays."""
+    demands = sorted(problem.demands, key=lambda d: d.node)
+    node = _ints([d.node for d in demands])
+    return Holds(
+        by_node=np.searchsorted(node, np.arange(len(problem.costs) + 1)).astype(np.int64),
+        node=node,
+        start=_ints([d.start for d in demands]),
+        stop=_ints([d.stop for d in demands]),
+        amount_at=_starts([d.amount.size for d in demands])[:-1],
+        amounts=np.concatenate([d.amount for d in demands]) if demands else np.empty(0),
+    )
+
+
+def _ints(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def _starts(sizes: list[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -1,0 +1,78 @@
+"""What a search knows so far about its first problem: the best choice, the bound, and the time that is left."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.solve.core import TOLERANCE
+from planner.solve.problem import Ints, Problem, Progress, Solution, Watch
+
+__all__ = ["Known"]
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """step: objectives differ by a multiple of it (1 where all costs are whole; 0: nothing is known).   enough: the gap that ends the search."""
+
+    problem: Problem
+    began: float
+    seconds: float
+    watch: Watch | None
+    enough: float = 0.0
+    objective: float = np.inf
+    choice: Ints | None = None
+    bound: float = -np.inf
+    step: float = 0.0
+    method: str = ""
+    proof: str = ""
+    stats: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tables = {id(t): t for t in (*self.problem.costs, *(e.matrix for e in self.problem.edges))}
+        self.step = 1.0 if all(bool((t[np.isfinite(t)] % 1.0 == 0.0).all()) for t in tables.values()) else 0.0
+
+    def left(self) -> float:
+        """Seconds left."""
+        return self.seconds - (time.perf_counter() - self.began)
+
+    def offer(self, choice: Ints, method: str) -> bool:
+        """Take a choice of the first problem if it is allowed and better; checks everything anew."""
+        objective = self.problem.objective(choice)
+        if not objective < self.objective or not self.problem.feasible(choice):
+            return False
+        self.objective, self.choice, self.method = objective, choice, method
+        self._tell()
+        return True
+
+    def raise_bound(self, bound: float, proof: str) -> None:
+        """No choice within the limit costs less.  Whole-numbered costs have a whole-numbered optimum; no bound passes a known objective."""
+        if self.step and np.isfinite(bound):
+            bound = float(np.ceil(bound - 1e-6))
+        bound = min(bound, self.objective)
+        if bound > self.bound:
+            self.bound, self.proof = bound, proof
+            self._tell()
+
+    def closed(self) -> bool:
+        """Whether the bound is near enough to the objective: to HiGHS's tolerance, if no wider gap was asked for."""
+        return self.choice is not None and self.objective - self.bound <= max(TOLERANCE, self.enough) * abs(self.objective)
+
+    def solution(self, choice: Ints) -> Solution:
+        """What is known, as the answer.  Where costs are floats, a bound that meets the objective to rounding is the objective."""
+        meets = self.step == 0.0 and self.objective - self.bound <= 1.01 * TOLERANCE * abs(self.objective)
+        return Solution(
+            choice=choice,
+            objective=self.objective,
+            lower_bound=self.objective if meets else min(self.bound, self.objective),
+            seconds=time.perf_counter() - self.began,
+            method=self.method,
+            proof=self.proof,
+            stats=self.stats,
+        )
+
+    def _tell(self) -> None:
+        if self.watch is not None:
+            self.watch(Progress(time.perf_counter() - self.began, self.objective, self.bound))
