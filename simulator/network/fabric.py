@@ -1,0 +1,109 @@
+"""Where the links are: three networks of ranks, each with the route from any rank to any other.
+
+    Ports       every rank one port out and one port in, behind a switch that is never in the way       out:0 ... in:2
+    FullMesh    a wire of its own from every rank to every other: nobody shares                        wire:0:2
+    Machine     a Cluster: devices' ports inside a node, the node's nic between nodes, the rack's uplink between racks
+
+A Machine reads a Cluster as the price list does (planner.cost.mesh_links): traffic that leaves a node is limited by the nic and not by the
+device's port, and a route has the latency of its outermost link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from planner.ir.cluster import Cluster, LinkSpec
+from planner.ir.errors import InvalidCluster
+from simulator.network.links import Link, Route
+
+__all__ = ["Fabric", "FullMesh", "Machine", "Ports"]
+
+
+class Fabric(Protocol):
+    """A network of ranks 0 .. num_ranks-1."""
+
+    @property
+    def num_ranks(self) -> int: ...
+
+    @property
+    def links(self) -> tuple[Link, ...]: ...
+
+    def route(self, src: int, dst: int) -> Route:
+        """Raises InvalidCluster when a rank is not on this network."""
+        ...
+
+
+def _check(fabric: Fabric, src: int, dst: int) -> None:
+    for rank in (src, dst):
+        if not 0 <= rank < fabric.num_ranks:
+            raise InvalidCluster(f"route {src} -> {dst}: this network has ranks 0 to {fabric.num_ranks - 1}")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """A switch that is never in the way; ``port`` is each rank's port, the same out and in, both at once."""
+
+    num_ranks: int
+    port: LinkSpec
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        names = (f"{way}:{rank}" for way in ("out", "in") for rank in range(self.num_ranks))
+        return tuple(Link(name=name, bandwidth_bytes_per_s=self.port.bandwidth_bytes_per_s) for name in names)
+
+    def route(self, src: int, dst: int) -> Route:
+        _check(self, src, dst)
+        return Route(links=(f"out:{src}", f"in:{dst}") if src != dst else (), latency_s=self.port.latency_s if src != dst else 0.0)
+
+
+@dataclass(frozen=True)
+class FullMesh:
+    """A wire from every rank to every other."""
+
+    num_ranks: int
+    wire: LinkSpec
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        p, bandwidth = self.num_ranks, self.wire.bandwidth_bytes_per_s
+        return tuple(Link(name=f"wire:{i}:{j}", bandwidth_bytes_per_s=bandwidth) for i in range(p) for j in range(p) if i != j)
+
+    def route(self, src: int, dst: int) -> Route:
+        _check(self, src, dst)
+        return Route(links=(f"wire:{src}:{dst}",) if src != dst else (), latency_s=self.wire.latency_s if src != dst else 0.0)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The devices of a Cluster."""
+
+    cluster: Cluster
+
+    @property
+    def num_ranks(self) -> int:
+        return self.cluster.num_devices
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        cluster = self.cluster
+        racks = range(cluster.rack_of(cluster.num_devices - 1) + 1)
+        levels = ((cluster.node, "device", range(cluster.num_devices)), (cluster.nic, "nic", range(cluster.num_nodes)))
+        found = [(spec, f"{name}:{way}:{i}") for spec, name, places in levels for i in places for way in ("out", "in")]
+        found += [(cluster.rack, f"rack:{way}:{i}") for i in racks for way in ("out", "in")]
+        return tuple(Link(name=name, bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s) for spec, name in found if spec is not None)
+
+    def route(self, src: int, dst: int) -> Route:
+        _check(self, src, dst)
+        cluster = self.cluster
+        if src == dst:
+            return Route(links=())
+        latency_s = cluster.link_between((src, dst)).latency_s
+        here, there = cluster.node_of(src), cluster.node_of(dst)
+        if here == there or cluster.nic is None:
+            return Route(links=(f"device:out:{src}", f"device:in:{dst}"), latency_s=latency_s)
+        links = [f"nic:out:{here}", f"nic:in:{there}"]
+        if cluster.rack is not None and cluster.rack_of(src) != cluster.rack_of(dst):
+            links[1:1] = [f"rack:out:{cluster.rack_of(src)}", f"rack:in:{cluster.rack_of(dst)}"]
+        return Route(links=tuple(links), latency_s=latency_s)

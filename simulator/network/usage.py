@@ -1,0 +1,69 @@
+"""What an act of a Plan takes of the links of its cluster: the share of each link's bandwidth that is in use while the act runs alone.
+
+(1) share of link l = bytes of the act over l / (bandwidth of l x duration of the act alone), at most 1                       -> link_shares()
+
+A collective goes around the ring of its ranks (an all-to-all from each to each), a transfer from each sender to the receivers of its pieces.
+Prices say how long, routes say where: what a price adds for latency or for the lines of an axis that share a nic is in the duration, and makes
+the share smaller.  So lines that were priced together fit on the link together, and are not charged twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.ir.collective import Collective, sent_bytes
+from planner.ir.plan import Boxing, Plan, Task, TaskKind
+from planner.ir.routes import pieces
+from planner.ir.sbp import Split
+from simulator.network.fabric import Machine
+
+__all__ = ["hops", "link_shares"]
+
+Hop = tuple[int, int, float]
+"""(sender, receiver, bytes)"""
+
+
+def hops(plan: Plan, task: Task, ranks: tuple[int, ...]) -> tuple[Hop, ...]:
+    """Who sends how much to whom in one act: of a collective by ``ranks``, or of a transfer by the one sender in it; else nobody."""
+    if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
+        return tuple(_around(plan, task, task.body, ranks))
+    if task.kind is TaskKind.TRANSFER:
+        return tuple(_across(plan, task, ranks[0]))
+    return ()
+
+
+def _around(plan: Plan, task: Task, body: Boxing, ranks: tuple[int, ...]) -> Iterator[Hop]:
+    placement, p = plan.placement[task.placement], len(ranks)
+    total_bytes = 0
+    for read in task.reads:
+        tensor = plan.regst[read.regst].tensors[read.index]
+        total_bytes += tensor.local_bytes(placement) * (placement.mesh[body.axis] if isinstance(body.src[body.axis], Split) else 1)
+    sent = sent_bytes(body.collective, total_bytes, p)
+    for i, src in enumerate(ranks):
+        if body.collective is Collective.ALL_TO_ALL:
+            yield from ((src, dst, sent / (p - 1)) for dst in ranks if dst != src)
+        elif p > 1:
+            yield src, ranks[(i + 1) % p], sent
+
+
+def _across(plan: Plan, task: Task, sender: int) -> Iterator[Hop]:
+    for read, write in zip(task.reads, task.writes, strict=True):
+        target = plan.regst[write.regst]
+        source, arrival = plan.regst[read.regst].tensors[read.index], target.tensors[write.index]
+        for piece in pieces(source, plan.placement[task.placement], arrival, plan.placement[target.placement]):
+            if piece.src_rank == sender:
+                yield sender, piece.dst_rank, float(piece.numel * source.dtype.size_bytes)
+
+
+def link_shares(plan: Plan, task: Task, ranks: tuple[int, ...], duration_s: float, machine: Machine) -> Mapping[str, float]:
+    """(1) Link of ``machine`` -> share; empty for an act that sends nothing or takes no time.
+
+    Args:
+        ranks: as in ``hops``.   duration_s: of the act alone, as the cost model prices it.
+    """
+    over: dict[str, float] = {}
+    for src, dst, size_bytes in hops(plan, task, ranks) if duration_s > 0 else ():
+        for link in machine.route(src, dst).links:
+            over[link] = over.get(link, 0.0) + size_bytes
+    bandwidth = {link.name: link.bandwidth_bytes_per_s for link in machine.links} if over else {}
+    return {link: min(size / (bandwidth[link] * duration_s), 1.0) for link, size in over.items() if size}

@@ -1,0 +1,228 @@
+"""Collectives as rounds: who holds which chunk after each round, and what they take on an idle network against the closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.cost import axis_boxing_s, meshes
+from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
+from planner.ir.collective import Collective, sent_bytes
+from planner.ir.errors import InvalidCluster, InvalidPlan, Unsupported
+from simulator.network import FullMesh, Machine, Ports, Sharing, collective_flows, simulate_collective, simulate_flows
+from simulator.network.algorithms import (
+    direct_all_to_all,
+    double_tree_all_reduce,
+    halving_doubling_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    two_level_all_reduce,
+)
+from simulator.network.rounds import Landing, Move, Rounds, perform, states
+from simulator.network.trees import double_tree
+from simulator.theory import (
+    all_to_all_s,
+    double_tree_all_reduce_s,
+    halving_doubling_all_reduce_s,
+    ring_all_reduce_s,
+    two_level_all_reduce_s,
+)
+
+LINK = LinkSpec(latency_s=3e-6, bandwidth_bytes_per_s=2.5e10)
+RANKS = st.integers(1, 24)
+SIZES = st.integers(0, 10**9)
+
+
+def machine(num_nodes: int, devices_per_node: int, **links: LinkSpec | int) -> Machine:
+    device = DeviceSpec(kind="gpu", memory_bytes=10**9, rate_flop_per_s=1e12, memory_bandwidth_bytes_per_s=1e12)
+    found = {"node": LinkSpec(latency_s=2e-6, bandwidth_bytes_per_s=1e11), "nic": LinkSpec(latency_s=5e-6, bandwidth_bytes_per_s=1e10)}
+    return Machine(Cluster(name="m", source="", num_nodes=num_nodes, devices_per_node=devices_per_node, device=device, **(found | links)))
+
+
+# --- movement of data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", [ring_all_reduce, ring_reduce_scatter, ring_all_gather, direct_all_to_all])
+@given(p=RANKS)
+def test_any_number_of_ranks_ends_with_the_right_chunks(algorithm, p):
+    perform(algorithm(p))
+
+
+@given(p=RANKS, pieces=st.integers(1, 6))
+def test_a_double_tree_brings_every_sum_to_every_rank(p, pieces):
+    perform(double_tree_all_reduce(p, pieces))
+
+
+@given(p=st.integers(0, 6).map(lambda k: 2**k))
+def test_halving_doubling_brings_every_sum_to_every_rank(p):
+    perform(halving_doubling_all_reduce(p))
+
+
+@given(g=st.integers(1, 6), m=st.integers(1, 6))
+def test_two_levels_bring_every_sum_to_every_rank(g, m):
+    perform(two_level_all_reduce(g, m))
+
+
+def test_a_ring_of_three_holds_after_each_round_what_the_picture_shows():
+    rows = [" ".join("".join(map(str, sorted(held[c]))) for c in range(3)) for state in states(ring_all_reduce(3)) for held in state]
+    assert rows == [
+        *("0 0 0", "1 1 1", "2 2 2"),  # before
+        *("0 02 0", "1 1 01", "12 2 2"),  # every rank passes the chunk before its own on
+        *("012 02 0", "1 012 01", "12 2 012"),  # rank r has the sum of chunk r
+        *("012 02 012", "012 012 01", "12 012 012"),
+        *("012 012 012", "012 012 012", "012 012 012"),
+    ]
+
+
+@pytest.mark.parametrize(("landing", "held"), [(Landing.PUT, ([0], [0], [1])), (Landing.ADD, ([0], [0, 1], [1, 2]))])
+def test_all_moves_of_a_round_read_what_was_there_before_it(landing, held):
+    moves = (Move(0, 1, (0,), landing), Move(1, 2, (0,), landing))
+    rounds = Rounds(name="pass on", collective=Collective.ALL_REDUCE, num_ranks=3, num_chunks=1, rounds=(moves,))
+    *_, after = states(rounds)
+    assert tuple(sorted(rank[0]) for rank in after) == held
+
+
+@given(p=RANKS)
+def test_each_rank_of_a_ring_sends_the_bytes_of_the_boxing_table(p):
+    for algorithm in (ring_all_reduce, ring_reduce_scatter, ring_all_gather):
+        rounds = algorithm(p)
+        for rank in range(p):
+            assert rounds.sent_chunks(rank) / rounds.num_chunks == pytest.approx(sent_bytes(rounds.collective, 1.0, p))
+
+
+@given(p=st.integers(1, 200))
+def test_a_rank_with_children_in_one_tree_is_a_leaf_in_the_other(p):
+    children = [[tree.parent.count(rank) for rank in range(p)] for tree in double_tree(p)]
+    assert all(count <= 2 for counts in children for count in counts)
+    assert sum(a > 0 and b > 0 for a, b in zip(*children, strict=True)) <= p % 2
+    assert all(tree.height == (p - 1).bit_length() for tree in double_tree(p))
+
+
+@pytest.mark.parametrize("p", [3, 6, 12, 100])
+def test_halving_doubling_refuses_what_is_no_power_of_two(p):
+    with pytest.raises(Unsupported, match=f"halving-doubling of {p} ranks"):
+        halving_doubling_all_reduce(p)
+
+
+@pytest.mark.parametrize("broken", ["lost", "twice", "unheld", "clash"])
+def test_a_planted_wrong_algorithm_is_caught(broken):
+    right = ring_all_reduce(4)
+    rounds = [list(moves) for moves in right.rounds]
+    if broken == "lost":
+        del rounds[-1][2]
+    elif broken == "twice":
+        rounds[1][0] = rounds[0][0]
+    elif broken == "unheld":
+        right = replace(right, collective=Collective.ALL_GATHER)
+    else:
+        rounds[3] = [Move(0, 1, (0,), Landing.PUT), Move(2, 1, (0,), Landing.PUT)]
+    message = {"lost": "holds chunk", "twice": "count twice", "unheld": "does not hold chunk", "clash": "written twice"}[broken]
+    with pytest.raises(InvalidPlan, match=message):
+        perform(replace(right, rounds=tuple(tuple(moves) for moves in rounds)))
+
+
+def test_a_move_waits_for_the_earlier_moves_of_its_sender_and_of_its_receiver():
+    # rank 3 has nothing to do before round 1, but its receiver is busy until 1 s; ranks 4 and 5 are not held back by anybody
+    moves = (
+        (Move(0, 1, (0,), Landing.PUT),),
+        (Move(3, 1, (3,), Landing.PUT), Move(0, 2, (0,), Landing.PUT), Move(4, 5, (4,), Landing.PUT)),
+    )
+    rounds = Rounds(name="r", collective=Collective.ALL_GATHER, num_ranks=6, num_chunks=6, rounds=moves)
+    wire = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1.0)
+    times = simulate_collective(rounds, FullMesh(6, wire), 6).times
+    assert [times[f"r/{name}"].start_s for name in ("0:0-1:0", "1:3-1:3", "1:0-2:0", "1:4-5:4")] == [0.0, 1.0, 1.0, 0.0]
+
+
+# --- time on an idle network --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(p=RANKS, size=SIZES, sharing=st.sampled_from(Sharing))
+def test_a_ring_takes_its_closed_form(p, size, sharing):
+    for fabric in (Ports(p, LINK), FullMesh(p, LINK)):
+        assert simulate_collective(ring_all_reduce(p), fabric, size, sharing).end_s == pytest.approx(ring_all_reduce_s(size, p, LINK))
+
+
+@settings(max_examples=20)
+@given(p=st.integers(0, 5).map(lambda k: 2**k), size=SIZES, sharing=st.sampled_from(Sharing))
+def test_halving_doubling_takes_its_closed_form(p, size, sharing):
+    simulated = simulate_collective(halving_doubling_all_reduce(p), Ports(p, LINK), size, sharing).end_s
+    assert simulated == pytest.approx(halving_doubling_all_reduce_s(size, p, LINK))
+
+
+@settings(max_examples=20)
+@given(p=RANKS, size=SIZES, sharing=st.sampled_from(Sharing))
+def test_all_to_all_takes_its_closed_form(p, size, sharing):
+    assert simulate_collective(direct_all_to_all(p), Ports(p, LINK), size, sharing).end_s == pytest.approx(all_to_all_s(size, p, LINK))
+
+
+@settings(max_examples=30)
+@given(p=RANKS, pieces=st.integers(1, 5), size=SIZES)
+def test_a_double_tree_takes_its_closed_form_where_no_port_is_shared(p, pieces, size):
+    simulated = simulate_collective(double_tree_all_reduce(p, pieces), Ports(p, LINK), size, Sharing.NONE).end_s
+    assert simulated == pytest.approx(double_tree_all_reduce_s(size, p, LINK, pieces))
+
+
+@settings(max_examples=30)
+@given(p=RANKS, pieces=st.integers(1, 5), size=SIZES)
+def test_a_double_tree_through_one_port_per_rank_stays_within_its_bound(p, pieces, size):
+    simulated = simulate_collective(double_tree_all_reduce(p, pieces), Ports(p, LINK), size).end_s
+    half = replace(LINK, bandwidth_bytes_per_s=LINK.bandwidth_bytes_per_s / 2)
+    assert simulated >= double_tree_all_reduce_s(size, p, LINK, pieces) * (1 - 1e-9)
+    assert simulated <= double_tree_all_reduce_s(size, p, half, pieces) * (1 + 1e-9)
+
+
+@settings(max_examples=20)
+@given(g=st.integers(1, 5), m=st.integers(1, 5), size=SIZES)
+def test_two_levels_take_their_closed_form_on_nodes_with_one_nic(g, m, size):
+    fabric = machine(m, g)
+    closed = two_level_all_reduce_s(size, g, m, fabric.cluster.node, fabric.cluster.nic)
+    assert simulate_collective(two_level_all_reduce(g, m), fabric, size).end_s == pytest.approx(closed)
+
+
+@pytest.mark.parametrize("mesh", meshes(16, 4))
+@pytest.mark.parametrize("racks", [False, True])
+def test_all_lines_of_a_mesh_axis_at_once_take_what_the_price_list_says(mesh, racks):
+    """The price list divides a link among the rings that leave by it; max-min sharing of flows must find the same, from nothing but routes."""
+    free = {"node": LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e11), "nic": LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e10)}
+    extra = {"nodes_per_rack": 2, "rack": LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1.2e10)} if racks else {}
+    fabric = machine(4, 4, **free, **extra)
+    for axis, extent in enumerate(mesh):
+        stride = 1
+        for inner in mesh[axis + 1 :]:
+            stride *= inner
+        lines = [
+            range(first + base, first + base + extent * stride, stride) for base in range(0, 16, extent * stride) for first in range(stride)
+        ]
+        flows = [
+            flow
+            for number, line in enumerate(lines)
+            for flow in collective_flows(ring_all_reduce(extent), fabric, 1e9, ranks=list(line), name=f"line{number}")
+        ]
+        priced = axis_boxing_s(fabric.cluster, mesh, axis, Collective.ALL_REDUCE, 1e9)
+        assert simulate_flows(flows, fabric.links).end_s == pytest.approx(priced)
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+
+def test_collectives_on_ranks_that_are_not_there_are_refused():
+    with pytest.raises(InvalidCluster, match="ranks 0 to 3"):
+        collective_flows(ring_all_reduce(5), Ports(4, LINK), 8)
+    with pytest.raises(InvalidPlan, match="needs 2 different ranks"):
+        collective_flows(ring_all_reduce(2), Ports(4, LINK), 8, ranks=[1, 1])
+
+
+@pytest.mark.parametrize("algorithm", [ring_all_reduce, double_tree_all_reduce, halving_doubling_all_reduce, direct_all_to_all])
+def test_a_collective_of_nobody_is_refused(algorithm):
+    with pytest.raises(Unsupported, match="at least 1 rank"):
+        algorithm(0)
+
+
+def test_only_collectives_that_move_data_have_rounds():
+    with pytest.raises(InvalidPlan, match="has no rounds"):
+        perform(Rounds(name="none", collective=Collective.LOCAL, num_ranks=2, num_chunks=2, rounds=()))
