@@ -24,11 +24,18 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
+from experiments import bench_simulator
+from experiments.bench_steady import layered, one_f_one_b
+from experiments.megatron_1t import Megatron, megatron_1t
 from planner.ir.actor import build_actors
 from planner.ir.plan import Plan
 from planner.ir.units import show_s
 from regista.api import program_of
 from regista.clusters import resolve_cluster
+from regista.outlook import look
+from simulator.steady.graph import marked_graph
+from simulator.steady.live import is_live
+from simulator.steady.state import steady_graph
 
 __all__ = ["main"]
 
@@ -183,20 +190,57 @@ def against_ddp(pairs: int, steps: int) -> list[Row]:
     ]
 
 
+def steady_state(repeats: int, *, actors: int) -> list[Row]:
+    """Period and critical cycle without simulation: a random DAG of so many actors, and a pipeline of 16 stages."""
+    rows = []
+    for name, (plan, cost) in (("layered DAG", layered(actors)), ("1F1B, 16 stages x 8 layers, 64 micro-batches", one_f_one_b(16, 8, 64))):
+        graph = marked_graph(plan, cost)
+        steady_graph(graph)  # compiles
+        size = f"{name}, {graph.num_nodes:,} acts per step, {graph.num_arcs:,} waits"
+        rows += [
+            seconds(f"steady state of {size}", timed(partial(steady_graph, graph), repeats)),
+            seconds("   of which liveness", timed(partial(is_live, graph), repeats)),
+            seconds("   its marked graph, before that", timed(partial(marked_graph, plan, cost), max(1, repeats // 3))),
+        ]
+    return rows
+
+
+def one_screen(repeats: int) -> Row:
+    """All figures of ``regista simulate``, without reading the file."""
+    plan, cost = megatron_1t(Megatron(copies=6))
+    look(plan, cost)  # compiles
+    return seconds(f"regista simulate, its figures: Megatron 1T, {plan.num_ranks:,} GPUs", timed(partial(look, plan, cost), repeats))
+
+
+def simulator_rows(*, quick: bool) -> list[Row]:
+    """The two engines, the steady state, and what the user waits for."""
+    engines = [Row(line.what, line.value, line.spread) for line in bench_simulator.lines(quick=quick)]
+    return [*engines, *steady_state(3 if quick else 7, actors=100_000), one_screen(1 if quick else 3)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few repeats, to see that it works")
-    quick = parser.parse_args().quick
-    rows, plan = front_half(3 if quick else 7)
-    rows += [
-        *trace_rates(3 if quick else 5),
-        *plan_rates(1 if quick else 3),
-        message_rate(plan, 50 if quick else 400),
-        *worker_overhead(40 if quick else 200),
-        *against_ddp(2 if quick else 5, 12 if quick else 24),
-    ]
+    parser.add_argument("--only", choices=["simulator"], help="only these rows")
+    asked = parser.parse_args()
+    quick = asked.quick
+    rows: list[Row] = []
+    if asked.only is None:
+        rows, plan = front_half(3 if quick else 7)
+        rows += [
+            *trace_rates(3 if quick else 5),
+            *plan_rates(1 if quick else 3),
+            message_rate(plan, 50 if quick else 400),
+            *worker_overhead(40 if quick else 200),
+            *against_ddp(2 if quick else 5, 12 if quick else 24),
+        ]
+    rows += simulator_rows(quick=quick)
     table = Table(
-        "what", "median", "spread", title=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+        "what",
+        "median",
+        "spread",
+        title=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}, "
+        f"torch {torch.__version__}",
     )
     for row in rows:
         table.add_row(row.what, row.value, row.spread)

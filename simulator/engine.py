@@ -6,30 +6,35 @@
 
 Choosing only after an instant has settled makes the trace independent of the order in which simultaneous events happen to be processed.
 
+This module is the reference, written to be read; simulator.compiled plays the same game on arrays, and simulate() picks one of the two.
 Messages (SEMANTICS 3.3, 3.4): zero latency on a rank, ``cost.message_s(src, dst)`` between ranks.
 Collectives (SEMANTICS 3.10): see simulator.rendezvous.   Memory (SEMANTICS 5, law 5): see simulator.memory.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import insort
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from enum import Enum
 from typing import cast
 
 import simpy
 from simpy.events import EventPriority
 
 from planner.ir.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
-from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
+from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
 from planner.ir.liveness import explain_wait
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.trace import Act, Source, Trace
 from simulator.memory import Ledger
+from simulator.prices import checked_s
 from simulator.rendezvous import Meeting, explain_meetings, partners
 
-__all__ = ["simulate"]
+__all__ = ["Engine", "Factor", "simulate"]
+
+Factor = Callable[[str, int, int], float]
+"""(task id, rank, number of the act) -> how many times its price the act takes."""
 
 _SETTLED = EventPriority(2)
 """SimPy priority of the end of an instant: after URGENT (0) and NORMAL (1) events of the same time."""
@@ -61,9 +66,10 @@ class _Lane:
 class _Game:
     """The whole token game: mutable, used once."""
 
-    def __init__(self, plan: Plan, cost: CostModel, steps: int) -> None:
+    def __init__(self, plan: Plan, cost: CostModel, steps: int, factor: Factor | None, on_act: Callable[[Act], None] | None) -> None:
         self.plan, self.cost = plan, cost
-        self.env = simpy.Environment()
+        self.factor, self.on_act = factor, on_act
+        self.env = simpy.Environment(0.0)
         self.actors, self.gates = build_actors(plan, steps)
         self.place = {actor_id: number for number, actor_id in enumerate(self.actors)}
         self.lanes = {key: _Lane(number, gate) for number, (key, gate) in enumerate(self.gates.items())}
@@ -77,7 +83,7 @@ class _Game:
         self.price_s: dict[ActorId, float] = {}
         self.latency_s: dict[tuple[int, int], float] = {}
         for actor in self.actors.values():
-            self.price_s[actor.id] = _time(cost.act_s(plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
+            self.price_s[actor.id] = checked_s(cost.act_s(plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
             self.partners[actor.id] = partners(plan, actor)
             self._note_ready(actor)
         for lane in self.lanes.values():
@@ -104,17 +110,19 @@ class _Game:
             gate.members.remove(actor)
             number = gate.start(actor)
             self.ledger.begin(actor)
-            duration_s = self.price_s[actor.id]
+            duration_s = self._duration_s(actor.task.id, actor.rank, number)
             if group := self.partners[actor.id]:
                 meeting = self._meet(actor, group, number)
                 yield meeting.complete
-                duration_s = max(self.price_s[actor.task.id, rank] for rank in group)
+                duration_s = max(self._duration_s(actor.task.id, rank, number) for rank in group)
             start_s = env.now
             yield env.timeout(duration_s)
             gate.finish()
             lane.left -= 1
             act = Act(actor.task.id, actor.rank, number, ready_s, start_s, env.now)
             self.acts.append((start_s, env.now, self.place[actor.id], number, act))
+            if self.on_act is not None:
+                self.on_act(act)
             messages = actor.end()
             self.ledger.end(actor)
             self._send(actor.rank, messages)
@@ -125,6 +133,11 @@ class _Game:
                     self._stir(lane)
                 yield lane.wake
                 lane.wake = None
+
+    def _duration_s(self, task: str, rank: int, number: int) -> float:
+        if self.factor is None:
+            return self.price_s[task, rank]
+        return checked_s(self.price_s[task, rank] * self.factor(task, rank, number), f"act {number} of {task} on rank {rank}")
 
     def _meet(self, actor: Actor, group: tuple[int, ...], number: int) -> Meeting:
         """Join the collective; the last one to arrive lets everybody go."""
@@ -145,7 +158,7 @@ class _Game:
                 remote.setdefault(message.receiver[1], []).append(message)
         for target, bundle in remote.items():
             if (rank, target) not in self.latency_s:
-                latency_s = _time(self.cost.message_s(rank, target), f"a message from rank {rank} to rank {target}")
+                latency_s = checked_s(self.cost.message_s(rank, target), f"a message from rank {rank} to rank {target}")
                 self.latency_s[rank, target] = latency_s
             travel = self.env.timeout(self.latency_s[rank, target], bundle)
             assert travel.callbacks is not None
@@ -189,13 +202,33 @@ class _Game:
                 wake.succeed()
 
 
-def _time(duration_s: float, what: str) -> float:
-    if not (math.isfinite(duration_s) and duration_s >= 0):
-        raise InvalidCluster(f"the cost model says that {what} takes {duration_s} s; times must be finite and >= 0, calibrate again")
-    return float(duration_s)
+class Engine(Enum):
+    """Who plays the game.  Both give the same trace, event for event.
+
+    SIMPY: this module, to be read and trusted.   COMPILED: simulator.compiled, some hundred times as fast.
+    AUTO: SimPy up to AUTO_ACTS acts, which take less time than loading compiled code, else compiled.
+    """
+
+    AUTO = "auto"
+    SIMPY = "simpy"
+    COMPILED = "compiled"
 
 
-def simulate(plan: Plan, cost: CostModel, *, steps: int = 4, max_acts: int | None = None) -> Trace:
+AUTO_ACTS = 20_000
+"""Acts of all ranks and steps; SimPy performs them in the time that the compiled kernels take to load from their cache [measured]."""
+
+
+def simulate(
+    plan: Plan,
+    cost: CostModel,
+    *,
+    steps: int = 4,
+    max_acts: int | None = None,
+    factor: Factor | None = None,
+    on_act: Callable[[Act], None] | None = None,
+    engine: Engine = Engine.AUTO,
+    fold: bool = True,
+) -> Trace:
     """Perform ``steps`` steps of a Plan on the clock of a cost model.
 
     Args:
@@ -203,12 +236,18 @@ def simulate(plan: Plan, cost: CostModel, *, steps: int = 4, max_acts: int | Non
         cost: seconds per act and per message; asked once per task and rank.
         steps: training steps; the fill of the pipeline is part of the first.
         max_acts: refuse a game of more acts than this (all ranks, all steps); None: no limit.
+        factor: times the price, act by act (stragglers, noise); None: every act takes its price.
+        on_act: told of every act when it ends, in that order (progress, partial traces); what it raises ends the simulation.
+        engine: who plays; the trace's ``about`` says who it was.  ``factor`` and ``on_act`` are for SimPy, so AUTO takes it for them.
+        fold: the compiled engine plays one of each class of equal ranks and copies it; SimPy always plays all.
 
     Returns:
         A SIM trace, acts sorted by start; peak_bytes per rank: state + blocks between first write and last ack + running workspaces.
 
     Raises:
-        InvalidPlan: steps < 1.   Unsupported: more than max_acts acts.   InvalidCluster: a price that is negative or not finite.
+        InvalidPlan: steps < 1.   Unsupported: more than max_acts acts; engine COMPILED with factor or on_act, on blocks of
+            2^60 bytes or on 2^28 firings.
+        InvalidCluster: a price that is negative or not finite.
         DeadLock: some act can never start (SEMANTICS 4.1); the message names the cycle.
 
     Source: SEMANTICS 3, oneflow.md 1.1 and 1.2.
@@ -220,7 +259,28 @@ def simulate(plan: Plan, cost: CostModel, *, steps: int = 4, max_acts: int | Non
         raise Unsupported(
             f"{steps} steps of this plan are {total} acts, more than max_acts = {max_acts}; simulate fewer steps or raise max_acts"
         )
-    game = _Game(plan, cost, steps)
+    watched = factor is not None or on_act is not None
+    if engine is Engine.COMPILED and watched:
+        raise Unsupported(
+            "the compiled engine takes one price per task and tells nobody of acts; leave out factor and on_act or use engine simpy"
+        )
+    if engine is Engine.SIMPY or watched or (engine is Engine.AUTO and total <= AUTO_ACTS):
+        return _by_simpy(plan, cost, steps, factor, on_act)
+    from simulator import compiled  # numba takes some tenths of a second to load, so only where it is used
+
+    try:
+        return compiled.trace(compiled.compile_plan(plan, cost, fold=fold), steps=steps)
+    except DeadLock:
+        # Only actors as objects can tell who waits for whom.  They stop where the arrays stopped, so SimPy raises too.
+        return _by_simpy(plan, cost, steps)
+    except Unsupported:
+        if engine is Engine.COMPILED:
+            raise
+        return _by_simpy(plan, cost, steps)
+
+
+def _by_simpy(plan: Plan, cost: CostModel, steps: int, factor: Factor | None = None, on_act: Callable[[Act], None] | None = None) -> Trace:
+    game = _Game(plan, cost, steps, factor, on_act)
     game.run()
     game.acts.sort(key=lambda entry: entry[:4])
     return Trace(

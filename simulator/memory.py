@@ -10,21 +10,25 @@ State is always live.  A TRANSFER writes blocks that lie on the receiving ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from planner.ir.actor import Actor, ActorId, Message
 from planner.ir.plan import Fragment, Plan, RegstKind, TaskKind
 from planner.ir.routes import routes
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "Listener"]
+
+Listener = Callable[[int, str, int, int], None]
+"""Told (rank, id of a Regst or of a task, blocks more, bytes more) whenever a level changes; a task's bytes are its workspace, in 0 blocks."""
 
 
 class _Shelf:
     """The blocks of one Regst on one rank.  Several senders may fill parts of one block: it lives while any of them holds it."""
 
-    __slots__ = ("block_bytes", "held", "level", "rank")
+    __slots__ = ("block_bytes", "held", "level", "rank", "regst")
 
-    def __init__(self, rank: int, block_bytes: int) -> None:
+    def __init__(self, regst: str, rank: int, block_bytes: int) -> None:
+        self.regst = regst
         self.rank = rank
         self.block_bytes = block_bytes
         self.held: dict[ActorId, int] = {}
@@ -43,9 +47,10 @@ class _Line:
 
 
 class Ledger:
-    """Counts live bytes per rank and remembers the peaks."""
+    """Counts live bytes per rank and remembers the peaks; ``listener`` hears of every change after the begin."""
 
-    def __init__(self, plan: Plan, actors: Iterable[Actor]) -> None:
+    def __init__(self, plan: Plan, actors: Iterable[Actor], listener: Listener | None = None) -> None:
+        self._listener = listener
         self._live = dict.fromkeys(range(plan.num_ranks), 0)
         for regst in plan.regsts:
             if regst.kind is RegstKind.STATE:
@@ -67,7 +72,7 @@ class Ledger:
                     continue
                 table[port.regst] = {}
                 for rank in here:
-                    shelf = shelves.setdefault((port.regst, rank), _Shelf(rank, size[port.regst]))
+                    shelf = shelves.setdefault((port.regst, rank), _Shelf(port.regst, rank, size[port.regst]))
                     shelf.held[actor.id] = 0
                     table[port.regst][rank] = _Line(shelf, tuple(sink for sink in port.acked if sink[1] == rank))
 
@@ -78,7 +83,7 @@ class Ledger:
                 for line in lines.values():
                     self._hold(line.shelf, actor.id, 1)
         if workspace := self._workspace.get(actor.task.id, 0):
-            self._work(actor.rank, workspace)
+            self._work(actor, workspace)
 
     def end(self, actor: Actor) -> None:
         """Workspace goes; a full block that nobody reads is recycled at once."""
@@ -88,7 +93,7 @@ class Ledger:
                     if not line.sinks:
                         self._hold(line.shelf, actor.id, -1)
         if workspace := self._workspace.get(actor.task.id, 0):
-            self._work(actor.rank, -workspace)
+            self._work(actor, -workspace)
 
     def acknowledged(self, actor: Actor, message: Message) -> None:
         """An ack has arrived at the producer ``actor``."""
@@ -113,14 +118,20 @@ class Ledger:
         shelf.held[producer] += blocks
         level = max(shelf.held.values())
         if level != shelf.level:
-            self._grow(shelf.rank, (level - shelf.level) * shelf.block_bytes)
+            self._grow(shelf, level - shelf.level)
             shelf.level = level
 
-    def _grow(self, rank: int, size_bytes: int) -> None:
+    def _grow(self, shelf: _Shelf, blocks: int) -> None:
+        rank, size_bytes = shelf.rank, blocks * shelf.block_bytes
         self._live[rank] += size_bytes
         self._register_peak[rank] = max(self._register_peak[rank], self._live[rank])
         self._peak[rank] = max(self._peak[rank], self._live[rank] + self._working[rank])
+        if self._listener is not None:
+            self._listener(rank, shelf.regst, blocks, size_bytes)
 
-    def _work(self, rank: int, size_bytes: int) -> None:
+    def _work(self, actor: Actor, size_bytes: int) -> None:
+        rank = actor.rank
         self._working[rank] += size_bytes
         self._peak[rank] = max(self._peak[rank], self._live[rank] + self._working[rank])
+        if self._listener is not None:
+            self._listener(rank, actor.task.id, 0, size_bytes)

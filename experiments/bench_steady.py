@@ -1,0 +1,221 @@
+"""Speed of the steady state: graph, liveness proof and Howard's period, beside the simulation of the same Plan in one run.
+
+    python -m experiments.bench_steady [--actors 100000] [--repeats 7]
+
+Plans: a layered random DAG of actors, each on a stream of its own; and a 1F1B pipeline with written orders, one actor per layer and pass.
+Times are medians with (fastest - slowest) after a warm-up that compiles; the Plans are made before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
+from planner.ir.plan import (
+    Access,
+    Fragment,
+    PlacedTensor,
+    Placement,
+    Plan,
+    Port,
+    Regst,
+    RegstKind,
+    Search,
+    Stream,
+    StreamKind,
+    Task,
+    TaskKind,
+)
+from planner.ir.sbp import NdSbp
+from planner.ir.tensor import DType
+from planner.ir.units import show_s
+from simulator.engine import Engine, simulate
+from simulator.steady.graph import MarkedGraph, marked_graph
+from simulator.steady.live import is_live
+from simulator.steady.ratio import max_cycle_ratio
+from simulator.steady.state import steady_graph
+
+__all__ = ["layered", "main", "one_f_one_b"]
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """Seconds per act by task; messages take no time."""
+
+    act_times_s: dict[str, float]
+    id: str = "bench"
+
+    def act_s(self, plan: Plan, task: Task, rank: int) -> float:
+        return self.act_times_s[task.id]
+
+    def message_s(self, src_rank: int, dst_rank: int) -> float:
+        return 0.0
+
+
+def layered(actors: int, seed: int = 0, width: int = 100) -> tuple[Plan, _Prices]:
+    """``actors`` tasks of one act per step in layers of ``width``, 1-3 inputs each from the layer before, quotas 1-3, prices 0.5-1.5 s."""
+    rng = random.Random(seed)
+    consumes: list[tuple[Port, ...]] = []
+    for i in range(actors):
+        layer = i // width
+        before = range((layer - 1) * width, layer * width) if layer else range(0)
+        chosen = rng.sample(before, min(len(before), rng.randint(1, 3)))
+        consumes.append(tuple(Port(regst=f"r{j}") for j in sorted(chosen)))
+    tasks = tuple(_task(f"t{i}", "dev", f"s{i}", 1, consumes[i], (Port(regst=f"r{i}"),)) for i in range(actors))
+    regsts = tuple(_regst(f"r{i}", "dev", f"t{i}", rng.randint(1, 3)) for i in range(actors))
+    streams = tuple(Stream(id=f"s{i}", kind=StreamKind.COMPUTE, placement="dev") for i in range(actors))
+    plan = _plan((Placement(id="dev", ranks=(0,), mesh=(1,)),), streams, regsts, tasks, 1)
+    return plan, _Prices({t.id: rng.uniform(0.5, 1.5) for t in tasks})
+
+
+def one_f_one_b(stages: int, layers_per_stage: int, micro_batches: int) -> tuple[Plan, _Prices]:
+    """1F1B with quotas p - i and written orders; each layer is one forward and one backward task of its stage's compute stream.
+
+    Stages stand on one rank each and pass blocks by TRANSFERs on streams of their own.
+    """
+    p, v, m = stages, layers_per_stage, micro_batches
+    tasks: list[Task] = []
+    regsts: list[Regst] = []
+    streams: list[Stream] = []
+    for i in range(p):
+        at = f"s{i}"
+        warm = min(m, p - i)
+        forward, backward = [f"F{i}.{k}" for k in range(v)], [f"B{i}.{k}" for k in reversed(range(v))]
+        middle = [name for _ in range(m - warm) for name in (*backward, *forward)]
+        order = (*forward * warm, *middle, *backward * warm)
+        streams.append(Stream(id=f"{at}.compute", kind=StreamKind.COMPUTE, placement=at, order=tuple(order)))
+        arrives = None if i == 0 else f"act{i}"
+        for k in range(v):
+            below = f"x{i}.{k - 1}" if k else arrives
+            outs = [f"x{i}.{k}", f"keep{i}.{k}"]
+            tasks.append(_task(forward[k], at, f"{at}.compute", m, _ports(below), _ports(*outs), TaskKind.FORWARD))
+            regsts += [_regst(outs[0], at, forward[k], 2), _regst(outs[1], at, forward[k], p - i)]
+        for k in reversed(range(v)):
+            above = f"g{i}.{k + 1}" if k < v - 1 else (f"dact{i}" if i < p - 1 else f"x{i}.{v - 1}")
+            name = f"B{i}.{k}"
+            tasks.append(_task(name, at, f"{at}.compute", m, _ports(above, f"keep{i}.{k}"), _ports(f"g{i}.{k}"), TaskKind.BACKWARD))
+            regsts.append(_regst(f"g{i}.{k}", at, name, 2))
+        for there, name, src, dst in ((i + 1, f"send{i}", f"x{i}.{v - 1}", f"act{i + 1}"), (i - 1, f"back{i}", f"g{i}.0", f"dact{i - 1}")):
+            if 0 <= there < p:
+                streams.append(Stream(id=f"{at}.{name}", kind=StreamKind.LINK, placement=at))
+                tasks.append(_task(name, at, f"{at}.{name}", m, _ports(src), _ports(dst), TaskKind.TRANSFER, (src, dst)))
+                regsts.append(_regst(dst, f"s{there}", name, 2))
+    placements = tuple(Placement(id=f"s{i}", ranks=(i,), mesh=(1,)) for i in range(p))
+    plan = _plan(placements, tuple(streams), tuple(regsts), tuple(tasks), m)
+    times = {TaskKind.FORWARD: 1e-3, TaskKind.BACKWARD: 2e-3, TaskKind.TRANSFER: 1e-4}
+    return plan, _Prices({t.id: times[t.kind] for t in tasks})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--actors", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=7)
+    asked = parser.parse_args()
+    for label, (plan, cost) in (
+        (f"layered DAG, {asked.actors} actors", layered(asked.actors)),
+        ("1F1B, 16 stages x 8 layers, 64 micro-batches", one_f_one_b(16, 8, 64)),
+    ):
+        graph = marked_graph(plan, cost)
+        found = steady_graph(graph)  # the first call compiles
+        print(f"{label}: {graph.num_nodes} acts per step, {graph.num_arcs} waits")
+        print(f"  graph, once {_timed(partial(marked_graph, plan, cost), 1)}")
+        print(f"  liveness  {_timed(partial(is_live, graph), asked.repeats)}")
+        print(f"  period    {_timed(partial(_period, graph), asked.repeats)}; {found.ratio.rounds} rounds of Howard")
+        steady = _timed(partial(steady_graph, graph), asked.repeats)
+        print(f"  all of it {steady} (liveness, period, proof, words; without the graph)")
+        print(f"  theory: period {found.period_s:.6g} s, proved to {found.ratio.upper_bound_s - found.period_s:.2g} s: {found.text[:100]}")
+        simpy = _timed(partial(simulate, plan, cost, steps=1, engine=Engine.SIMPY), 1)
+        print(f"  SimPy, one step once: {simpy}; {simpy.work_s[0] / steady.work_s[0]:.0f} x the work of the steady state")
+
+
+def _period(graph: MarkedGraph) -> object:
+    return max_cycle_ratio(graph.num_nodes, graph.src, graph.dst, graph.weight_s, graph.tokens)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Medians with (fastest - slowest): by the clock on the wall, and this thread's own work, which a busy machine does not lengthen."""
+
+    wall_s: tuple[float, float, float]
+    work_s: tuple[float, float, float]
+
+    def __str__(self) -> str:
+        wall, work = (f"{show_s(middle)} ({show_s(low)} - {show_s(high)})" for middle, low, high in (self.wall_s, self.work_s))
+        return f"{wall}, work {work}"
+
+
+def _timed(call: Callable[[], object], repeats: int) -> _Times:
+    wall_s, work_s = [], []
+    for _ in range(repeats):
+        begin, worked = time.perf_counter(), time.thread_time()
+        call()
+        wall_s.append(time.perf_counter() - begin)
+        work_s.append(time.thread_time() - worked)
+    return _Times(*((statistics.median(t), min(t), max(t)) for t in (wall_s, work_s)))
+
+
+def _ports(*names: str | None) -> tuple[Port, ...]:
+    return tuple(Port(regst=name) for name in names if name is not None)
+
+
+def _task(
+    name: str,
+    at: str,
+    stream: str,
+    acts: int,
+    consumes: tuple[Port, ...],
+    produces: tuple[Port, ...],
+    kind: TaskKind = TaskKind.FORWARD,
+    moves: tuple[str, str] | None = None,
+) -> Task:
+    return Task(
+        id=name,
+        kind=kind,
+        placement=at,
+        stream=stream,
+        acts=acts,
+        priority=0,
+        consumes=consumes,
+        produces=produces,
+        reads=(Access(name=moves[0], regst=moves[0], index=0),) if moves else (),
+        writes=(Access(name=moves[1], regst=moves[1], index=0),) if moves else (),
+        body=Fragment(ops=(), flop=0, traffic_bytes=0, workspace_bytes=0) if kind.is_compute else None,
+    )
+
+
+def _regst(name: str, at: str, producer: str, quota: int) -> Regst:
+    tensors = (PlacedTensor(name=name, shape=(4,), dtype=DType.FLOAT32, sbp=NdSbp.broadcast(1)),)
+    return Regst(id=name, kind=RegstKind.DATA, placement=at, producer=producer, quota=quota, tensors=tensors)
+
+
+def _plan(
+    placements: tuple[Placement, ...], streams: tuple[Stream, ...], regsts: tuple[Regst, ...], tasks: tuple[Task, ...], micro_batches: int
+) -> Plan:
+    device = DeviceSpec(kind="cpu", memory_bytes=10**12, rate_flop_per_s=1e9, memory_bandwidth_bytes_per_s=1e9)
+    link = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
+    return Plan(
+        model="bench",
+        options={},
+        micro_batches=micro_batches,
+        batch_size=micro_batches,
+        cluster=Cluster(name="bench", source="made up", num_nodes=1, devices_per_node=len(placements), device=device, node=link),
+        placements=placements,
+        streams=streams,
+        regsts=regsts,
+        tasks=tasks,
+        states=(),
+        batch_inputs=(),
+        loss=Access(name="loss", regst=regsts[-1].id, index=0),
+        gradients={},
+        search=Search(method="hand", cost_model="bench", objective_s=0.0, lower_bound_s=0.0),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Ranks that cannot be told apart: one of each class is simulated, the others are copies (SEMANTICS 3.9).
+
+Two ranks are of one class when they stand in the same placements, every task costs the same on both, they meet ranks of the same classes in
+every collective, and send to and receive from ranks of the same classes with the same latencies.  Their actors then see equal messages at
+equal times, by induction over the instants of the game, so they act at equal times and hold equal bytes.  The classes are the coarsest
+such partition: start with what a rank is by itself, split a class while its members differ in whom they deal with.
+
+    stage 0: ranks 0 1 2 3 --S(0) to S(0)--> stage 1: ranks 4 5 6 7        rank 2 slower
+             a a b a                                  c c d c              four classes; without the slow rank two
+
+Source: colour refinement (the coarsest equitable partition), Paige & Tarjan 1987, "Three partition refinement algorithms"; sets instead of
+multisets suffice, as actors take the latest of what they wait for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.ir.collective import Collective
+from planner.ir.plan import Boxing, Plan, Task, TaskKind
+from planner.ir.protocols import CostModel
+from planner.ir.routes import routes
+from planner.ir.sbp import coordinates
+from simulator.prices import checked_s
+
+__all__ = ["Hop", "Ranks", "rank_classes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A class of ranks sends to a class of ranks: seconds of the ready message, and of the ack that comes back."""
+
+    src: int
+    dst: int
+    ready_s: float
+    ack_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The classes and all that the tables need to know of ranks.
+
+    of: class of each rank.   members: placement -> class -> positions in the placement, classes in order of their first rank.
+    price_s: (task, class) -> seconds of one act, without peers.   hops: TRANSFER -> who sends to whom.
+    groups: BOXING that is not local -> class -> classes that meet, itself included.
+    """
+
+    of: tuple[int, ...]
+    members: Mapping[str, Mapping[int, tuple[int, ...]]]
+    price_s: Mapping[tuple[str, int], float]
+    hops: Mapping[str, tuple[Hop, ...]]
+    groups: Mapping[str, Mapping[int, tuple[int, ...]]]
+
+    @property
+    def num_classes(self) -> int:
+        return max(self.of) + 1
+
+
+_Pairs = tuple[tuple[int, int, float, float], ...]
+
+
+def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> Ranks:
+    """Price every task on every rank and every message between ranks, and fold equal ranks.
+
+    Args:
+        fold: False: every rank is a class of its own.
+
+    Raises:
+        InvalidCluster: a price that is negative or not finite.
+    """
+    prices = {task.id: _prices(plan, cost, task) for task in plan.tasks}
+    pairs = _all_pairs(plan, cost)
+    lines = _all_lines(plan)
+    of = _refined(plan, prices, pairs, lines) if fold else tuple(range(plan.num_ranks))
+    members: dict[str, dict[int, list[int]]] = {}
+    for placement in plan.placements:
+        found = members[placement.id] = {}
+        for position, rank in enumerate(placement.ranks):
+            found.setdefault(of[rank], []).append(position)
+    folded = {name: {c: tuple(positions) for c, positions in found.items()} for name, found in members.items()}
+    price_s = {(task.id, c): prices[task.id][positions[0]] for task in plan.tasks for c, positions in folded[task.placement].items()}
+    # Tasks that send along the same pairs, or meet along the same lines, share one object: folded once.
+    hops_of = {
+        key: tuple(sorted({Hop(of[s], of[d], a, b) for s, d, a, b in p}, key=_hop_key))
+        for key, p in {id(p): p for p in pairs.values()}.items()
+    }
+    groups_of = {id(g): _met(g, of) for g in {id(g): g for g in lines.values()}.values()}
+    return Ranks(of, folded, price_s, {t: hops_of[id(p)] for t, p in pairs.items()}, {t: groups_of[id(g)] for t, g in lines.items()})
+
+
+def _prices(plan: Plan, cost: CostModel, task: Task) -> list[float]:
+    """Seconds of an act on each rank of the placement."""
+    ranks = plan.ranks_of(task)
+    found = [float(cost.act_s(plan, task, rank)) for rank in ranks]
+    if not (min(found) >= 0 and max(found) < math.inf and not math.isnan(sum(found))):
+        for rank, price_s in zip(ranks, found, strict=True):
+            checked_s(price_s, f"an act of {task.id} on rank {rank}")
+    return found
+
+
+def _met(lines: Sequence[Sequence[int]], of: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    found = {}
+    for line in lines:
+        together = tuple(sorted({of[rank] for rank in line}))
+        found.update(dict.fromkeys(together, together))
+    return found
+
+
+def _hop_key(hop: Hop) -> tuple[int, int, float, float]:
+    return hop.src, hop.dst, hop.ready_s, hop.ack_s
+
+
+def _all_pairs(plan: Plan, cost: CostModel) -> dict[str, _Pairs]:
+    """Per TRANSFER (sender, receiver, ready seconds, ack seconds); equal patterns between the same placements are worked out once."""
+    by_position: dict[Hashable, tuple[tuple[int, int], ...]] = {}
+    by_placement: dict[Hashable, _Pairs] = {}
+    latency_s: dict[tuple[int, int], float] = {}
+
+    def message_s(src: int, dst: int) -> float:
+        if src == dst:
+            return 0.0
+        if (src, dst) not in latency_s:
+            latency_s[src, dst] = checked_s(cost.message_s(src, dst), f"a message from rank {src} to rank {dst}")
+        return latency_s[src, dst]
+
+    found: dict[str, _Pairs] = {}
+    for task in plan.tasks:
+        if task.kind is not TaskKind.TRANSFER:
+            continue
+        there = _target(plan, task)
+        key = _pattern(plan, task, there)
+        src, dst = plan.placement[task.placement], plan.placement[there]
+        heard = any(plan.consumers[port.regst] for port in task.produces)  # where nobody reads, no message travels
+        if key not in by_position:
+            place_of = {rank: position for position, rank in enumerate(dst.ranks)}
+            table = routes(plan, task)
+            by_position[key] = tuple((i, place_of[target]) for i, rank in enumerate(src.ranks) for target in table[rank])
+        ends = by_position[key], src.id, dst.id, heard
+        if ends not in by_placement:
+            joined = [(src.ranks[i], dst.ranks[j]) for i, j in by_position[key]]
+            by_placement[ends] = tuple((s, d, message_s(s, d), message_s(d, s)) if heard else (s, d, 0.0, 0.0) for s, d in joined)
+        found[task.id] = by_placement[ends]
+    return found
+
+
+def _target(plan: Plan, task: Task) -> str:
+    """The placement that a TRANSFER writes to; a verified Plan has exactly one."""
+    return plan.regst[task.writes[0].regst].placement
+
+
+def _pattern(plan: Plan, task: Task, there: str) -> Hashable:
+    """What routes() depends on, but for the names of the ranks."""
+    moves = []
+    for read, write in zip(task.reads, task.writes, strict=True):
+        src = plan.regst[read.regst].tensors[read.index]
+        dst = plan.regst[write.regst].tensors[write.index]
+        moves.append((src.shape, src.sbp, dst.shape, dst.sbp))
+    return plan.placement[task.placement].mesh, plan.placement[there].mesh, tuple(moves)
+
+
+def _all_lines(plan: Plan) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Per collective task the groups of ranks that meet: the lines of its mesh axis."""
+    by_axis: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {}
+    found = {}
+    for task in plan.tasks:
+        if not isinstance(task.body, Boxing) or task.body.collective is Collective.LOCAL:
+            continue
+        key = task.placement, task.body.axis
+        if key not in by_axis:
+            placement, axis = plan.placement[task.placement], task.body.axis
+            lines: dict[tuple[int, ...], list[int]] = {}
+            for coordinate, rank in zip(coordinates(placement.mesh), placement.ranks, strict=True):
+                lines.setdefault((*coordinate[:axis], *coordinate[axis + 1 :]), []).append(rank)
+            by_axis[key] = tuple(tuple(line) for line in lines.values())
+        found[task.id] = by_axis[key]
+    return found
+
+
+def _refined(
+    plan: Plan,
+    prices: Mapping[str, Sequence[float]],
+    pairs: Mapping[str, _Pairs],
+    lines: Mapping[str, tuple[tuple[int, ...], ...]],
+) -> tuple[int, ...]:
+    marks: list[list[Hashable]] = [[] for _ in range(plan.num_ranks)]
+    for placement in plan.placements:
+        for rank in placement.ranks:
+            marks[rank].append(placement.id)
+    for task in plan.tasks:
+        if len(set(prices[task.id])) > 1:
+            for rank, price_s in zip(plan.placement[task.placement].ranks, prices[task.id], strict=True):
+                marks[rank].append((task.id, price_s))
+    of = _numbered([tuple(mark) for mark in marks])
+    all_pairs, all_lines = list({id(p): p for p in pairs.values()}.values()), list({id(g): g for g in lines.values()}.values())
+    while True:
+        around: list[set[Hashable]] = [set() for _ in range(plan.num_ranks)]
+        for number, joined in enumerate(all_pairs):
+            for src, dst, ready_s, ack_s in joined:
+                around[src].add((0, number, of[dst], ready_s, ack_s))
+                around[dst].add((1, number, of[src], ready_s, ack_s))
+        for number, group in enumerate(all_lines):
+            for line in group:
+                met = frozenset(of[rank] for rank in line)
+                for rank in line:
+                    around[rank].add((2, number, met))
+        finer = _numbered([(old, frozenset(seen)) for old, seen in zip(of, around, strict=True)])
+        if max(finer) == max(of):
+            return of
+        of = finer
+
+
+def _numbered(marks: Sequence[Hashable]) -> tuple[int, ...]:
+    """Equal marks get equal numbers, in order of appearance."""
+    number: dict[Hashable, int] = {}
+    return tuple(number.setdefault(mark, len(number)) for mark in marks)

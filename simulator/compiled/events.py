@@ -1,0 +1,388 @@
+"""The event-driven kernel: simulator.engine's game on arrays, for every Plan.
+
+    loop   actors that became ready join their lane               _join()
+           every stirred idle lane chooses and starts one actor   _choose(), _start()
+           the clock moves on; all events of that instant happen  _finish(), _ready_arrives(), _ack_arrives()
+
+Inside one instant the order of events does not matter: ends and messages only give blocks back and make actors ready, and lanes choose only
+after all of them.  So it need not be SimPy's order, and peaks agree all the same.
+
+At most one message per channel and direction stands on the heap of events.  The later ones of a channel follow from the ends of its
+producer's (or consumer's) acts, which are kept anyway, so the heap never grows.
+
+All compiled functions stand in this one file: numba's cache looks at the file of the function that Python calls and at no other, so a helper
+elsewhere could change without being compiled again.
+"""
+
+from __future__ import annotations
+
+from simulator.compiled.board import set_up
+from simulator.compiled.kernel import kernel
+from simulator.compiled.tables import Played, Tables
+
+__all__ = ["play_events"]
+
+
+def play_events(tables: Tables, steps: int, classes: int, *, full: bool) -> Played:
+    """Play ``steps`` steps.
+
+    Args:
+        classes: number of rank classes.
+        full: keep ready and start times and count live bytes, not only ends.
+    """
+    game, base = set_up(tables, steps, classes, full)
+    complete = bool(_play(game, full))
+    rank_class = game.rank_class
+    return Played(complete, base, game.ready_s, game.start_s, game.end_s, rank_class["peak"], rank_class["register_peak"])
+
+
+@kernel
+def _play(g, full):  # type: ignore[no-untyped-def]
+    tally = g.tally[0]
+    actors = g.actor.size
+    for a in range(actors):
+        actor = g.actor[a]
+        for i in range(actor.in_first, actor.in_last):
+            actor.missing += _count_short(i, g)
+        for o in range(actor.out_first, actor.out_last):
+            actor.missing += _count_stuck(o, g)
+        _note(a, g)
+    now = 0.0
+    while True:
+        for n in range(tally.noted):
+            _join(g.noted[n], now, g, full)
+        tally.noted = 0
+        for n in range(tally.stirred):
+            lane = g.stirred[n]
+            g.lane[lane].stirred = 0
+            a = _choose(lane, g)
+            if a >= 0:
+                _start(a, lane, now, g, full)
+        tally.stirred = 0
+        if tally.events == 0:
+            return tally.left == 0
+        now = g.times[0]
+        while tally.events > 0 and g.times[0] == now:
+            code = g.codes[0]
+            _drop_event(g.times, g.codes, tally.events)
+            tally.events -= 1
+            if code < actors:
+                _finish(code, now, g, full)
+            elif (code - actors) & 1:
+                channel = g.channel[(code - actors) >> 1]
+                _ack_arrives(channel, g, full)
+                sender = g.into[channel.into]
+                if sender.consumed > channel.acked:
+                    last = (channel.acked + 1) * sender.acts - 1
+                    _schedule(g.end_s[g.actor[channel.dst].at + last] + channel.ack_s, code, g)
+            else:
+                channel = g.channel[(code - actors) >> 1]
+                _ready_arrives(channel, g)
+                source = g.out[channel.out]
+                if source.produced > channel.received:
+                    last = (channel.received - channel.full + 1) * source.acts - 1
+                    _schedule(g.end_s[g.actor[channel.src].at + last] + channel.ready_s, code, g)
+
+
+@kernel
+def _schedule(time_s, code, g):  # type: ignore[no-untyped-def]
+    _push_event(g.times, g.codes, g.tally[0].events, time_s, code)
+    g.tally[0].events += 1
+
+
+@kernel
+def _count_short(i, g):  # type: ignore[no-untyped-def]
+    """Whether the next block of an in port is missing (not InPort.readable); keeps count of the channels that owe it."""
+    port = g.into[i]
+    port.short = 0
+    for x in range(port.chan_first, port.chan_last):
+        port.short += g.channel[g.in_chan[x]].received <= port.consumed
+    return port.short > 0
+
+
+@kernel
+def _count_stuck(o, g):  # type: ignore[no-untyped-def]
+    """Whether an out port has no free block (not OutPort.free); keeps count of the channels that hold them all."""
+    port = g.out[o]
+    port.stuck = 0
+    for c in range(port.chan_first, port.chan_last):
+        port.stuck += port.produced - g.channel[c].acked >= port.quota
+    return port.stuck > 0
+
+
+@kernel
+def _note(a, g):  # type: ignore[no-untyped-def]
+    if not g.actor[a].noted:
+        g.actor[a].noted = 1
+        g.noted[g.tally[0].noted] = a
+        g.tally[0].noted += 1
+
+
+@kernel
+def _stir(number, g):  # type: ignore[no-untyped-def]
+    lane = g.lane[number]
+    if lane.running < 0 and not lane.stirred:
+        lane.stirred = 1
+        g.stirred[g.tally[0].stirred] = number
+        g.tally[0].stirred += 1
+
+
+@kernel
+def _join(a, now, g, full):  # type: ignore[no-untyped-def]
+    """An actor that can fire from now on becomes a candidate of its lane."""
+    actor = g.actor[a]
+    actor.noted = 0
+    if actor.missing > 0 or actor.busy or actor.can_fire or actor.begun >= actor.total:
+        return
+    actor.can_fire = 1
+    if full:
+        g.ready_s[actor.at + actor.begun] = now
+    lane = g.lane[actor.lane]
+    if lane.turns == 0:
+        _queue_actor(a, lane.first, lane.waiting, g.waiting, g.actor)
+        lane.waiting += 1
+    _stir(actor.lane, g)
+
+
+@kernel
+def _choose(number, g):  # type: ignore[no-untyped-def]
+    """StreamGate.choose: whose turn it is, or the most urgent; -1: nobody can fire."""
+    lane = g.lane[number]
+    if lane.turns > 0:
+        a = g.order[lane.order_first + lane.position]
+        if not g.actor[a].can_fire:
+            return -1
+        lane.position += 1
+        if lane.position == lane.turns:
+            lane.position = 0
+        return a
+    if lane.waiting == 0:
+        return -1
+    lane.waiting -= 1
+    return _next_actor(lane.first, lane.waiting, g.waiting, g.actor)
+
+
+@kernel
+def _start(a, lane, now, g, full):  # type: ignore[no-untyped-def]
+    actor = g.actor[a]
+    g.lane[lane].running = a
+    actor.can_fire = 0
+    actor.busy = 1
+    actor.begun += 1
+    if full:
+        for o in range(actor.out_first, actor.out_last):
+            if g.out[o].phase == 0:
+                for n in range(g.out[o].line_first, g.out[o].line_last):
+                    _hold(n, 1, g)
+        _work(actor.rank_class, actor.workspace, g)
+    if actor.group < 0:
+        _run(a, now, g, full)
+        return
+    group = g.group[actor.group]
+    group.present += 1
+    if group.present == group.last - group.first:
+        group.present = 0
+        for i in range(group.first, group.last):
+            _run(g.group_actor[i], now, g, full)
+
+
+@kernel
+def _run(a, now, g, full):  # type: ignore[no-untyped-def]
+    actor = g.actor[a]
+    if full:
+        g.start_s[actor.at + actor.begun - 1] = now
+    _schedule(now + actor.duration_s, a, g)
+
+
+@kernel
+def _finish(a, now, g, full):  # type: ignore[no-untyped-def]
+    """Actor.end: first all counters, then the messages, as an actor may be its own neighbour."""
+    actor = g.actor[a]
+    g.end_s[actor.at + actor.begun - 1] = now
+    actor.busy = 0
+    g.lane[actor.lane].running = -1
+    g.tally[0].left -= 1
+    if full:
+        _work(actor.rank_class, -actor.workspace, g)
+    for o in range(actor.out_first, actor.out_last):
+        out = g.out[o]
+        out.phase += 1
+        if out.phase == out.acts:
+            out.phase = 0
+            out.produced += 1
+            actor.missing += _count_stuck(o, g)
+    for i in range(actor.in_first, actor.in_last):
+        into = g.into[i]
+        into.phase += 1
+        if into.phase == into.acts:
+            into.phase = 0
+            into.consumed += 1
+            actor.missing += _count_short(i, g)
+    for o in range(actor.out_first, actor.out_last):
+        if g.out[o].phase == 0:
+            _send_ready(g.out[o], now, g, full)
+    for i in range(actor.in_first, actor.in_last):
+        if g.into[i].phase == 0:
+            _send_acks(g.into[i], now, g, full)
+    _note(a, g)
+    _stir(actor.lane, g)
+
+
+@kernel
+def _send_ready(out, now, g, full):  # type: ignore[no-untyped-def]
+    if full:
+        for n in range(out.line_first, out.line_last):
+            if g.line[n].chan_first == g.line[n].chan_last:
+                _hold(n, -1, g)  # nobody reads it
+    for c in range(out.chan_first, out.chan_last):
+        channel = g.channel[c]
+        if now + channel.ready_s == now:
+            _ready_arrives(channel, g)
+        elif out.produced == channel.received + 1:
+            _schedule(now + channel.ready_s, g.actor.size + 2 * c, g)
+
+
+@kernel
+def _send_acks(into, now, g, full):  # type: ignore[no-untyped-def]
+    for x in range(into.chan_first, into.chan_last):
+        c = g.in_chan[x]
+        channel = g.channel[c]
+        if now + channel.ack_s == now:
+            _ack_arrives(channel, g, full)
+        elif into.consumed == channel.acked + 1:
+            _schedule(now + channel.ack_s, g.actor.size + 2 * c + 1, g)
+
+
+@kernel
+def _ready_arrives(channel, g):  # type: ignore[no-untyped-def]
+    into = g.into[channel.into]
+    channel.received += 1
+    if into.phase == 0 and channel.received == into.consumed + 1:
+        into.short -= 1
+        if into.short == 0:
+            g.actor[into.owner].missing -= 1
+            _note(into.owner, g)
+
+
+@kernel
+def _ack_arrives(channel, g, full):  # type: ignore[no-untyped-def]
+    out = g.out[channel.out]
+    channel.acked += 1
+    if out.phase == 0 and out.produced - channel.acked == out.quota - 1:
+        out.stuck -= 1
+        if out.stuck == 0:
+            g.actor[out.owner].missing -= 1
+            _note(out.owner, g)
+    if full:
+        line = g.line[channel.line]
+        freed = channel.acked
+        for c in range(line.chan_first, line.chan_last):
+            freed = min(freed, g.channel[c].acked)
+        if freed > line.freed:
+            _hold(channel.line, line.freed - freed, g)
+            line.freed = freed
+
+
+@kernel
+def _hold(n, blocks, g):  # type: ignore[no-untyped-def]
+    """simulator.memory: a block that several senders fill lives while any of them holds it."""
+    line = g.line[n]
+    if line.shelf < 0:
+        return
+    line.held += blocks
+    shelf = g.shelf[line.shelf]
+    level = 0
+    for i in range(shelf.first, shelf.last):
+        level = max(level, g.line[g.shelf_line[i]].held)
+    if level != shelf.level:
+        place = g.rank_class[shelf.rank_class]
+        place.live += (level - shelf.level) * shelf.size_bytes
+        shelf.level = level
+        place.register_peak = max(place.register_peak, place.live)
+        place.peak = max(place.peak, place.live + place.work)
+
+
+@kernel
+def _work(rank_class, size_bytes, g):  # type: ignore[no-untyped-def]
+    place = g.rank_class[rank_class]
+    place.work += size_bytes
+    place.peak = max(place.peak, place.live + place.work)
+
+
+# --- binary heaps: events by time, and the actors that could start on a lane by urgency ---------------------------------
+
+
+@kernel
+def _push_event(times, codes, size, time_s, code):  # type: ignore[no-untyped-def]
+    """Add an event to a heap of ``size`` (before)."""
+    i = size
+    while i > 0:
+        up = (i - 1) >> 1
+        if times[up] <= time_s:
+            break
+        times[i], codes[i] = times[up], codes[up]
+        i = up
+    times[i], codes[i] = time_s, code
+
+
+@kernel
+def _drop_event(times, codes, size):  # type: ignore[no-untyped-def]
+    """Take the earliest event off a heap of ``size`` (before)."""
+    last, time_s, code = size - 1, times[size - 1], codes[size - 1]
+    i = 0
+    while True:
+        down = 2 * i + 1
+        if down >= last:
+            break
+        if down + 1 < last and times[down + 1] < times[down]:
+            down += 1
+        if times[down] >= time_s:
+            break
+        times[i], codes[i] = times[down], codes[down]
+        i = down
+    times[i], codes[i] = time_s, code
+
+
+@kernel
+def _before(a, b, actors):  # type: ignore[no-untyped-def]
+    """Actor.priority: (step, priority, act, place in the Plan)."""
+    one, two = actors[a], actors[b]
+    step_one, step_two = one.begun // one.acts, two.begun // two.acts
+    if step_one != step_two:
+        return step_one < step_two
+    if one.priority != two.priority:
+        return one.priority < two.priority
+    if one.begun != two.begun:
+        return one.begun < two.begun
+    return a < b
+
+
+@kernel
+def _queue_actor(actor, first, size, waiting, actors):  # type: ignore[no-untyped-def]
+    """Add an actor to the heap of ``size`` (before) that starts at ``waiting[first]``."""
+    i = size
+    while i > 0:
+        up = (i - 1) >> 1
+        if not _before(actor, waiting[first + up], actors):
+            break
+        waiting[first + i] = waiting[first + up]
+        i = up
+    waiting[first + i] = actor
+
+
+@kernel
+def _next_actor(first, last, waiting, actors):  # type: ignore[no-untyped-def]
+    """Take the most urgent actor off the heap of ``last + 1`` that starts at ``waiting[first]``."""
+    chosen, actor, i = waiting[first], waiting[first + last], 0
+    while True:
+        down = 2 * i + 1
+        if down >= last:
+            break
+        if down + 1 < last and _before(waiting[first + down + 1], waiting[first + down], actors):
+            down += 1
+        if not _before(waiting[first + down], actor, actors):
+            break
+        waiting[first + i] = waiting[first + down]
+        i = down
+    waiting[first + i] = actor
+    return chosen

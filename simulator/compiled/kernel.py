@@ -1,0 +1,30 @@
+"""How the kernels are compiled, and the records they work on."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from simulator.compiled.tables import Floats, Ints, Records
+
+__all__ = ["filled", "kernel", "record"]
+
+kernel = numba.njit(cache=True, forceinline=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]  # _nrt has no type
+"""Cached on disk, inlined into the one function that Python calls, and without reference counts.
+
+None of these functions allocates or keeps an array; Python holds all of them meanwhile.  numba would still count references, atomically, for
+each array that goes into a function: 9/10 of the time of functions as small as these [measured with perf: 1 against 15 million firings/s].
+"""
+
+
+def record(ints: str, floats: str = "") -> np.dtype[np.void]:
+    """A record of 64-bit fields, named in one string each.  What belongs to one thing lies together in memory, so that it is fetched together."""
+    return np.dtype([*((name, np.int64) for name in ints.split()), *((name, np.float64) for name in floats.split())])
+
+
+def filled(fields: np.dtype[np.void], size: int, **columns: Ints | Floats | int) -> Records:
+    """``size`` records with these columns, and zero in the others."""
+    found = np.zeros(size, dtype=fields)
+    for name, column in columns.items():
+        found[name] = column
+    return found

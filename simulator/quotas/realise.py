@@ -1,0 +1,117 @@
+"""What the optimisers of Plans share: the stream orders to try, the rewritten Plan judged anew, and what no order can do without.
+
+    plan -> problems_of (stream orders observed at several quotas) -> certified quotas -> realised_plan (verified, judged by Howard)
+
+The judge of the rewritten Plan, simulator.steady, shares no code with the optimiser.  An optimum is one of *given stream orders*;
+any_order_bytes says how little any order could do with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from planner.ir.errors import DeadLock, Unsupported
+from planner.ir.plan import Plan, RegstKind
+from planner.ir.protocols import CostModel
+from planner.ir.verify import verify
+from simulator.quotas.exact import Sized, smallest_exact
+from simulator.quotas.plans import PlanProblem, ordered, plan_problem, recorded, register_bytes
+from simulator.quotas.problem import QuotaProblem
+from simulator.quotas.rules import Rule, rule_quotas
+from simulator.steady import marked_graph, steady_state
+from simulator.steady.graph import Choice
+
+__all__ = ["Requoted", "any_order_bytes", "endless_s", "problems_of", "realised_plan"]
+
+SAME = 1e-6
+"""Relative: two judges that sum in different orders agree within this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requoted:
+    """A Plan with new quotas and what is proved about it.  Bytes: of all registers that are not state, on all devices together.
+
+    period_s: seconds per step, judged on ``plan`` by Howard (theory).   goal_s: the period that was asked for, or that unlimited quotas give.
+    bound_bytes: no quotas need less for period_s with these stream orders.   bound_any_order_bytes: nor with any.
+    bound_s: for a budget, no quotas within it are faster with these stream orders; bound_any_order_s: nor with any; else both 0.
+    orders: streams whose order is written into the Plan, because by their own choice they would be slower.
+    """
+
+    plan: Plan
+    before_bytes: int
+    after_bytes: int
+    bound_bytes: float
+    bound_any_order_bytes: float
+    before_s: float
+    period_s: float
+    goal_s: float
+    orders: tuple[str, ...]
+    method: str
+    bound_s: float = 0.0
+    bound_any_order_s: float = 0.0
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether no other quotas need fewer bytes at this period and these orders."""
+        return self.after_bytes <= self.bound_bytes and self.period_s <= self.goal_s * (1 + SAME)
+
+
+def problems_of(plan: Plan, cost: CostModel) -> Iterator[PlanProblem]:
+    """The Plan's stream orders at its own quotas, at generous ones and at those of the rules, each order once."""
+    names = [r.id for r in plan.regsts if r.kind is not RegstKind.STATE and r.producer is not None]
+    trials: list[Mapping[str, int]] = [{}, *(rule_quotas(plan, rule, cost) for rule in Rule)]
+    trials += [{n: 2 * plan.regst[n].quota + 1 for n in names}, dict.fromkeys(names, plan.micro_batches + 1), dict.fromkeys(names, 1)]
+    seen: set[bytes] = set()
+    refused: list[Exception] = []
+    for quotas in trials:
+        try:
+            graph = marked_graph(plan.with_quotas(quotas), cost)
+        except (Unsupported, DeadLock) as error:
+            refused.append(error)
+            continue
+        found = plan_problem(graph)
+        order = found.problem.head.tobytes() + found.problem.tokens.tobytes()
+        if order not in seen:
+            seen.add(order)
+            yield found
+    if not seen:
+        raise refused[0]
+
+
+def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: Sized, goal_s: float, any_order: float) -> Requoted | None:
+    """The Plan with the quotas, streams choosing by themselves if that is as fast, else in the order of the problem; None: neither is."""
+    quotas = found.quotas(sized.quotas)
+    alone = plan.with_quotas(quotas)
+    for candidate in (alone, ordered(found.graph.with_quotas(quotas))):
+        try:
+            steady = steady_state(candidate, cost)
+        except (Unsupported, DeadLock):
+            continue
+        if steady.period_s <= goal_s * (1 + SAME):
+            verify(candidate)
+            return Requoted(
+                plan=recorded(candidate, plan),
+                before_bytes=register_bytes(plan),
+                after_bytes=register_bytes(candidate),
+                bound_bytes=sized.bound_bytes,
+                bound_any_order_bytes=any_order,
+                before_s=steady_state(plan, cost).period_s,
+                period_s=steady.period_s,
+                goal_s=goal_s,
+                orders=tuple(s.id for s, old in zip(candidate.streams, plan.streams, strict=True) if s.order != old.order),
+                method=sized.method,
+            )
+    return None
+
+
+def any_order_bytes(plan: Plan, cost: CostModel, goal_s: float) -> float:
+    """What no order of the streams can do without at this period."""
+    free = plan_problem(marked_graph(plan, cost, choice=Choice.NONE))
+    found = smallest_exact(free.problem, goal_s, seconds=2.0)
+    return 0.0 if found is None else found.bound_bytes
+
+
+def endless_s(problem: QuotaProblem) -> float:
+    """A period in which all acts could follow one another: whatever is live reaches it."""
+    return float(problem.weight_s.sum()) + sum(r.release_s * len(r.producers) for b in problem.buffers for r in b.rings)

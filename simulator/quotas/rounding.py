@@ -1,0 +1,57 @@
+"""Whole quotas from start times, and fewer of them by trying.
+
+(1) with start times of period L, Buffer r needs the smallest q with  s_C[j] + release <= s_P[(j+q) mod b] + L floor((j+q)/b)  for all rings
+    and j; the same start times then prove the period.                                                             -> needed_quotas()
+(2) the dearest Buffer first, take blocks away while the period stands (each a judgement of its own).               -> reduced()
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.quotas.period import feasible_starts
+from simulator.quotas.problem import Floats, Ints, QuotaProblem
+
+__all__ = ["needed_quotas", "reduced"]
+
+CLOSE = 1e-9
+"""Relative to the period: a block that comes late by less is in time (solvers and sums round)."""
+
+
+def needed_quotas(problem: QuotaProblem, starts_s: Floats, period_s: float) -> Ints:
+    """(1) for start times in seconds; at least the Buffers' lower bounds."""
+    buffer, consumer, block, per_period, begins, flat, release = problem._rings
+    needed = problem.lower.copy()
+    if not len(consumer):
+        return needed
+    entry = np.repeat(np.arange(len(consumer)), per_period)
+    place = np.arange(len(entry)) - np.repeat(np.cumsum(per_period) - per_period, per_period)
+    late_s = starts_s[consumer[entry]] + release[entry] - starts_s[flat[begins[entry] + place]]
+    tokens = np.ceil(late_s / period_s - CLOSE).astype(np.int64)
+    quota = tokens * per_period[entry] + place - block[entry]
+    smallest = np.full(len(consumer), np.iinfo(np.int64).max)
+    np.minimum.at(smallest, entry, quota)
+    np.maximum.at(needed, buffer, smallest)
+    return needed
+
+
+def reduced(problem: QuotaProblem, period_s: float, quotas: Ints, starts_s: Floats | None = None) -> Ints:
+    """(2) Quotas that reach the same period, none of which can be lowered alone.
+
+    Args:
+        quotas: some that reach the period (with period CLOSE).   starts_s: start times that prove it, as a first guess.
+    """
+    found, lower = quotas.copy(), problem.lower
+    goal_s = period_s * (1 + CLOSE)
+    for number in sorted(range(len(found)), key=lambda r: (-int(problem.price_bytes[r]), r)):
+        low, high = int(lower[number]), int(found[number])
+        while low < high:
+            middle = (low + high) // 2
+            found[number] = middle
+            proof, _ = feasible_starts(problem.num_nodes, problem.arcs(found), goal_s, starts_s)
+            if proof is None:
+                low = middle + 1
+            else:
+                high, starts_s = middle, proof
+        found[number] = high
+    return found

@@ -1,0 +1,53 @@
+"""A Plan played once before it is called a Plan: is it live, and how many bytes does it hold at its worst moment?  For the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.ir.peak import live_bytes
+from planner.ir.plan import Plan, Task
+from planner.ir.protocols import CostModel
+from simulator.compiled import compile_plan, peaks
+
+__all__ = ["rehearse"]
+
+_SMALL = 20_000
+"""Acts of two folded steps up to which the readable game is over before the compiled one has been loaded."""
+
+
+@dataclass(slots=True)
+class _Alike:
+    """All ranks of a task take the time of its first; without prices every act takes a second."""
+
+    cost: CostModel | None
+    known_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return "rehearsal" if self.cost is None else self.cost.id
+
+    def act_s(self, plan: Plan, task: Task, rank: int) -> float:
+        if self.cost is None:
+            return 1.0
+        if task.id not in self.known_s:
+            self.known_s[task.id] = self.cost.act_s(plan, task, plan.ranks_of(task)[0])
+        return self.known_s[task.id]
+
+    def message_s(self, src_rank: int, dst_rank: int) -> float:
+        return 0.0
+
+
+def rehearse(plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
+    """Live bytes per rank at the worst moment of two steps: planner.ir.peak.live_bytes, by the engine that is quicker.
+
+    Args:
+        cost: prices of the acts (each task's on its first rank); None: every act takes a second.
+
+    Raises:
+        DeadLock: some act can never start.
+    """
+    alike = _Alike(cost)
+    if 2 * sum(task.acts for task in plan.tasks) <= _SMALL:
+        return live_bytes(plan, lambda task: alike.act_s(plan, task, 0))
+    return dict(enumerate(peaks(compile_plan(plan, alike), steps=2)))

@@ -1,0 +1,7 @@
+"""Steady state without simulation: the timed marked graph of a Plan, its liveness, its period and the cycle that sets it."""
+
+from simulator.steady.graph import MarkedGraph, marked_graph
+from simulator.steady.live import check_live
+from simulator.steady.state import SteadyState, critical_cycle, steady_state
+
+__all__ = ["MarkedGraph", "SteadyState", "check_live", "critical_cycle", "marked_graph", "steady_state"]

@@ -1,0 +1,266 @@
+"""The optimiser on plain arrays, against Howard, against trying everything, and against closed forms."""
+
+from __future__ import annotations
+
+import random
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quota_problems import exhaustive, howard_s, small
+
+from planner.ir.errors import InvalidPlan, Unsupported
+from simulator.quotas.bounds import least_quotas
+from simulator.quotas.cycles import cycle_cuts
+from simulator.quotas.exact import smallest_exact
+from simulator.quotas.instances import layered, training
+from simulator.quotas.linear import relax, relaxations
+from simulator.quotas.period import judge, violation_s
+from simulator.quotas.problem import Buffer, QuotaProblem, Ring
+from simulator.quotas.rounding import needed_quotas, reduced
+from simulator.quotas.settle import smallest_settled
+from simulator.theory import chain_period_s
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def _case(seed: int) -> tuple[random.Random, QuotaProblem]:
+    rng = random.Random(seed)
+    return rng, small(rng, rng.choice((1, 1, 2, 3)))
+
+
+def _some_quotas(rng: random.Random, problem: QuotaProblem) -> np.ndarray:
+    return np.array([rng.randint(b.lower, b.upper) for b in problem.buffers], dtype=np.int64)
+
+
+@given(seeds)
+@settings(max_examples=150, deadline=None)
+def test_judge_and_howard_find_the_same_period(seed: int) -> None:
+    rng, problem = _case(seed)
+    quotas = _some_quotas(rng, problem)
+    assert judge(problem.num_nodes, problem.arcs(quotas)).period_s == pytest.approx(howard_s(problem, quotas), rel=1e-9)
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_verdict_is_proved_by_start_times_from_above_and_by_a_cycle_from_below(seed: int) -> None:
+    rng, problem = _case(seed)
+    arcs = problem.arcs(_some_quotas(rng, problem))
+    verdict = judge(problem.num_nodes, arcs)
+    assert violation_s(arcs, verdict.starts_s, verdict.period_s) <= 1e-8
+    cycle = list(verdict.cycle)
+    assert [int(arcs.head[e]) for e in cycle] == [int(arcs.tail[e]) for e in cycle[1:] + cycle[:1]]
+    assert arcs.weight_s[cycle].sum() / arcs.tokens[cycle].sum() == pytest.approx(verdict.period_s, rel=1e-9)
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_one_block_more_never_slows(seed: int) -> None:
+    rng, problem = _case(seed)
+    quotas = _some_quotas(rng, problem)
+    more = quotas.copy()
+    more[rng.randrange(len(more))] += rng.randint(1, 3)
+    before, after = (judge(problem.num_nodes, problem.arcs(q)).period_s for q in (quotas, more))
+    assert after <= before * (1 + 1e-12)
+
+
+@given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=6), seeds)
+@settings(max_examples=100, deadline=None)
+def test_chain_has_the_period_of_the_closed_form(durations_s: list[float], seed: int) -> None:
+    rng = random.Random(seed)
+    quotas = [rng.randint(1, 4) for _ in durations_s[1:]]
+    n = len(durations_s)
+    own, links = list(range(n)), list(range(n - 1))
+    problem = QuotaProblem(
+        num_nodes=n,
+        tail=np.array(own + links),
+        head=np.array(own + [i + 1 for i in links]),
+        tokens=np.array([1] * n + [0] * (n - 1)),
+        weight_s=np.array(durations_s + durations_s[:-1]),
+        buffers=tuple(Buffer(name=str(i), block_bytes=1, upper=9, rings=(Ring((i,), (i + 1,), durations_s[i + 1]),)) for i in links),
+    )
+    assert judge(n, problem.arcs(quotas)).period_s == pytest.approx(chain_period_s(durations_s, [*quotas, 1]), rel=1e-9)
+
+
+def _wanted_s(rng: random.Random, problem: QuotaProblem) -> float:
+    """A period between that of unlimited quotas and that of one block each."""
+    low = judge(problem.num_nodes, problem.arcs(problem.upper)).period_s
+    high = judge(problem.num_nodes, problem.arcs(problem.lower)).period_s
+    return rng.choice((low, high, low + rng.random() * (high - low)))
+
+
+@given(seeds)
+@settings(max_examples=120, deadline=None)
+def test_no_quotas_of_fewer_bytes_reach_the_period(seed: int) -> None:
+    rng, problem = _case(seed)
+    wanted_s = _wanted_s(rng, problem)
+    found = smallest_exact(problem, wanted_s)
+    assert found is not None
+    assert found.total_bytes == exhaustive(problem, wanted_s) == found.bound_bytes
+    assert howard_s(problem, found.quotas) <= wanted_s * (1 + 1e-8)
+
+
+@given(seeds)
+@settings(max_examples=120, deadline=None)
+def test_no_quotas_of_fewer_bytes_reach_the_period_within_budgets(seed: int) -> None:
+    rng, problem = _case(seed)
+    wanted_s = _wanted_s(rng, problem)
+    held = problem.place_bytes(_some_quotas(rng, problem))
+    budgets = {place: held[place] for place in held if rng.random() < 0.8}
+    found = smallest_exact(problem, wanted_s, budgets)
+    best = exhaustive(problem, wanted_s, budgets)
+    if found is None:
+        assert best == inf
+        return
+    assert found.total_bytes == best
+    assert all(problem.place_bytes(found.quotas)[place] <= budget for place, budget in budgets.items())
+
+
+@given(seeds)
+@settings(max_examples=60, deadline=None)
+def test_quotas_that_reach_the_period_are_at_least_the_bounds(seed: int) -> None:
+    rng, problem = _case(seed)
+    quotas = _some_quotas(rng, problem)
+    lower = least_quotas(problem, howard_s(problem, quotas) * (1 + 1e-9))
+    assert lower is not None and (quotas >= lower).all()
+
+
+@given(seeds)
+@settings(max_examples=60, deadline=None)
+def test_start_times_prove_the_quotas_read_off_them(seed: int) -> None:
+    _, problem = _case(seed)
+    verdict = judge(problem.num_nodes, problem.arcs(problem.upper))
+    needed = needed_quotas(problem, verdict.starts_s, verdict.period_s)
+    assert howard_s(problem, needed) <= verdict.period_s * (1 + 1e-8)
+    assert (needed <= problem.upper).all()
+
+
+@given(seeds)
+@settings(max_examples=60, deadline=None)
+def test_no_reduced_quota_can_be_lowered_alone(seed: int) -> None:
+    rng, problem = _case(seed)
+    wanted_s = _wanted_s(rng, problem)
+    found = reduced(problem, wanted_s, problem.upper)
+    assert howard_s(problem, found) <= wanted_s * (1 + 1e-8)
+    for r in range(len(found)):
+        if found[r] > problem.lower[r]:
+            less = found.copy()
+            less[r] -= 1
+            assert howard_s(problem, less) > wanted_s
+
+
+def test_period_below_that_of_unlimited_quotas_is_answered_with_none() -> None:
+    problem = layered(60, 70, seed=3)
+    unlimited_s = judge(problem.num_nodes, problem.fixed_arcs()).period_s
+    assert smallest_exact(problem, unlimited_s * 0.99) is None
+    assert smallest_exact(problem, unlimited_s) is not None
+
+
+def test_training_graph_of_200_regsts_is_solved_to_certified_optimality() -> None:
+    """500 are measured in experiments/quotas.py --speed."""
+    problem = training(88, seed=1)
+    assert len(problem.buffers) >= 200
+    found = smallest_exact(problem, 2.0, seconds=60.0)
+    assert found is not None and found.total_bytes == found.bound_bytes
+    assert howard_s(problem, found.quotas) <= 2.0 * (1 + 1e-8)
+
+
+def test_arcs_to_nodes_that_do_not_exist_are_refused() -> None:
+    ring = Ring((0,), (5,), 1.0)
+    none = np.zeros(0, dtype=np.int64)
+    with pytest.raises(InvalidPlan, match=r"nodes 0 \.\. 5, the problem has 0 \.\. 1"):
+        QuotaProblem(
+            num_nodes=2,
+            tail=none,
+            head=none,
+            tokens=none,
+            weight_s=np.zeros(0),
+            buffers=(Buffer(name="r", block_bytes=1, upper=2, rings=(ring,)),),
+        )
+
+
+def test_free_stream_orders_are_refused_where_they_cannot_be_chosen() -> None:
+    problem = layered(60, 70, seed=3)
+    free = QuotaProblem(
+        num_nodes=60,
+        tail=problem.tail,
+        head=problem.head,
+        tokens=problem.tokens,
+        weight_s=problem.weight_s,
+        buffers=(),
+        pairs=((0, 1, 1.0, 1.0),),
+    )
+    with pytest.raises(Unsupported, match="1 pairs of acts have no order"):
+        smallest_exact(free, 2.0)
+
+
+@given(seeds, st.integers(2, 8))
+@settings(max_examples=40, deadline=None)
+def test_relaxation_bounds_the_certified_optimum_from_below(seed: int, halves: int) -> None:
+    rng = random.Random(seed)
+    problem = small(rng, 1)
+    wanted_s = howard_s(problem, problem.upper) * halves / 2
+    relaxed, best = relax(problem, wanted_s), smallest_exact(problem, wanted_s)
+    assert relaxed is not None and best is not None
+    assert relaxed.bound_bytes <= best.total_bytes * (1 + 1e-6)
+
+
+@given(seeds, st.integers(2, 8))
+@settings(max_examples=60, deadline=None)
+def test_cuts_around_cycles_hold_for_every_certified_optimum_and_never_lower_the_bound(seed: int, halves: int) -> None:
+    rng = random.Random(seed)
+    problem = small(rng, 1)
+    wanted_s = howard_s(problem, problem.upper) * halves / 2
+    bounds = [relaxed.bound_bytes for relaxed in relaxations(problem, wanted_s, 10)]
+    best = smallest_exact(problem, wanted_s)
+    assert best is not None
+    assert all(after >= before * (1 - 1e-9) for before, after in zip(bounds, bounds[1:], strict=False))
+    assert bounds[-1] <= best.total_bytes * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_on_sparse_random_graphs_cuts_close_more_than_half_of_the_way_from_the_relaxation_to_the_optimum(seed: int) -> None:
+    problem = layered(60, 90, seed)
+    lower = least_quotas(problem, 2.0)
+    assert lower is not None
+    bounds = [relaxed.bound_bytes for relaxed in relaxations(problem.bounded(lower), 2.0, 50)]
+    best = smallest_exact(problem, 2.0)
+    assert best is not None and best.total_bytes == best.bound_bytes
+    assert best.total_bytes - bounds[-1] < 0.5 * (best.total_bytes - bounds[0])
+
+
+def test_the_cut_of_a_cycle_rounds_up_what_its_rows_add_up_to() -> None:
+    # Ring 0 from act 1 back to act 0, a fixed arc 0 -> 1; both quotas of the 4-cycle 2 -> 3 -> 4 -> 5 belong to Buffers 1 and 2; 6 -> 6 has none.
+    tail, head = np.array([0, 1, 2, 3, 4, 5, 6]), np.array([1, 0, 3, 4, 5, 2, 6])
+    low = np.array([0.5, 0.75, 0.25, 0.5, 0.25, 0.5, 0.0])
+    buffer = np.array([-1, 0, -1, 1, -1, 2, -1])
+    cuts = cycle_cuts(7, tail, head, low, buffer, np.array([1.0, 1.0, 3.0, 3.0, 3.0, 3.0, 1.0]))
+    assert cuts.least.tolist() == [2.0, 2.0]
+    assert [part.tolist() for part in np.split(cuts.buffer, cuts.first[1:])] == [[0], [1, 2]]
+    assert cuts.times.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_settled_quotas_lie_between_the_optimum_and_their_own_bound_and_reach_the_period(seed: int) -> None:
+    problem = layered(60, 90, seed)
+    found, best = smallest_settled(problem, 2.0), smallest_exact(problem, 2.0)
+    assert found is not None and best is not None and best.total_bytes == best.bound_bytes
+    assert found.bound_bytes <= best.total_bytes <= found.total_bytes
+    assert howard_s(problem, found.quotas) <= 2.0 * (1 + 1e-8)
+
+
+def test_settled_quotas_are_the_same_every_time() -> None:
+    one, two = (smallest_settled(layered(100, 190, 7), 2.0) for _ in range(2))
+    assert one is not None and two is not None
+    assert one.quotas.tolist() == two.quotas.tolist() and one.bound_bytes == two.bound_bytes
+
+
+def test_two_thousand_regsts_of_a_training_graph_are_settled_within_2_percent_of_the_bound() -> None:
+    """10,000 are measured in experiments/quotas.py --speed."""
+    problem = training(800, seed=1)
+    assert len(problem.buffers) >= 1900
+    found = smallest_settled(problem, 2.0)
+    assert found is not None and found.gap <= 0.02
+    assert howard_s(problem, found.quotas) <= 2.0 * (1 + 1e-8)
