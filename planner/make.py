@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import partial
 from math import inf, prod
 
 from planner.cost import AnalyticCost
@@ -14,12 +14,15 @@ from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.peak import live_bytes
 from planner.ir.plan import Plan
+from planner.ir.protocols import Rehearsal
 from planner.ir.text import content_id
 from planner.ir.units import MB
 from planner.ir.verify import device_bytes, verify
 from planner.lower import Recipe, Schedule, in_flight, lower
-from planner.search import Method, assign, parse_pins, pieces_of
-from planner.shape import Shape, ShapeSearch, ShapeWatch, first_stage, most_stages, shapes
+from planner.schedule import PipelineSchedule, check_schedule, from_torch_csv
+from planner.search import Method, assign, build_model, parse_pins
+from planner.search.zero import LEVELS
+from planner.shape import Shape, ShapeSearch, ShapeWatch, Shares, most_stages, shapes
 from planner.solve import Watch
 from planner.stages import assign_stages, prepare
 
@@ -35,6 +38,9 @@ class PlanOptions:
     cuts: module paths that begin the next stage.  pins: 'PATTERN=SBP'.  quotas: Regst id pattern -> blocks.
     bucket_bytes: gradients are reduced in buckets of about so many bytes.
     recompute: make what is inside numbered blocks again in the backward part instead of keeping it (None: where nothing else fits).
+    schedule: the order of a pipeline's passes.  interleave: stages per placement (interleaved).  hold: micro-batches' activations that a
+        device may hold under the automatic schedule (None: as many as stages, what 1F1B holds).  order: torch's CSV (schedule GIVEN).
+    zero: ZeRO level 0 to 3 (planner.search.zero) that states and gradients must have (None: searched).
     method, seconds: how to search, and when to stop with the best plan so far (that is not part of the record: it is no wish).
     """
 
@@ -47,6 +53,10 @@ class PlanOptions:
     bucket_bytes: int = 25 * MB
     quotas: Mapping[str, int] = field(default_factory=dict)
     recompute: bool | None = None
+    zero: int | None = None
+    interleave: int = 1
+    hold: int | None = None
+    order: str = ""
     method: Method = Method.EXACT
     seconds: float = inf
 
@@ -60,6 +70,10 @@ class PlanOptions:
             "bucket_bytes": str(self.bucket_bytes),
             "recompute": {None: "", True: "blocks", False: "none"}[self.recompute],
             "quotas": ";".join(f"{p}={q}" for p, q in self.quotas.items()),
+            **({} if self.zero is None else {"zero": str(self.zero)}),
+            **({} if self.interleave == 1 else {"interleave": str(self.interleave)}),
+            **({} if self.hold is None else {"hold": str(self.hold)}),
+            **({} if not self.order else {"order": self.order}),
         }
 
 
@@ -72,12 +86,14 @@ def search_plan(
     options: PlanOptions,
     watch: Watch | None = None,
     on_shape: ShapeWatch | None = None,
+    rehearse: Rehearsal | None = None,
 ) -> Plan:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
 
     Args:
         graph_of: micro-batches -> one step, traced at that micro-batch size.
         batch_size: samples per step.
+        rehearse: plays a Plan to see what it holds; None: the planner's own, which is slow for long pipelines.
         on_shape: told of every shape that was looked at: (shape, best step in seconds so far, bound in seconds).
 
     Raises:
@@ -90,10 +106,11 @@ def search_plan(
         most = options.stages
     else:
         most = most_stages(graph_of(options.micro_batches or 1)) if not options.cuts else len(options.cuts) + 1
+        most //= options.interleave
     open_shapes = shapes(
         batch_size,
         cluster,
-        stages=len(options.cuts) + 1 if options.cuts and options.stages is None else options.stages,
+        stages=(len(options.cuts) + 1) // options.interleave if options.cuts and options.stages is None else options.stages,
         mesh=options.mesh,
         micro_batches=options.micro_batches,
         most_stages=most,
@@ -103,9 +120,9 @@ def search_plan(
         if len(open_shapes) == 1:
             (shape,) = open_shapes
             fixed, graph = _fixed(options, shape), graph_of(shape.micro_batches)
-            return make_plan(graph, model=model, batch_size=batch_size, cluster=cluster, options=fixed, watch=watch)
+            return make_plan(graph, model=model, batch_size=batch_size, cluster=cluster, options=fixed, watch=watch, rehearse=rehearse)
         with collector_paused():
-            return _best_plan(graph_of, open_shapes, model, batch_size, cluster, options, watch, on_shape)
+            return _best_plan(graph_of, open_shapes, model, batch_size, cluster, options, watch, on_shape, rehearse)
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options)}") from None
 
@@ -119,22 +136,33 @@ def _best_plan(
     options: PlanOptions,
     watch: Watch | None,
     on_shape: ShapeWatch | None,
+    rehearse: Rehearsal | None,
 ) -> Plan:
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, tight: bool) -> tuple[float, float]:
         fixed = replace(_fixed(options, shape), recompute=shape.recompute, seconds=options.seconds / 4)
-        plans[shape] = _make(graph_of(shape.micro_batches), model, batch_size, cluster, fixed, watch, tight=tight)
+        graph = graph_of(shape.micro_batches)
+        priced = partial(shares.prices, shape)
+        plans[shape] = _make(graph, model, batch_size, cluster, fixed, watch, rehearse, tight=tight, prices=priced)
         return plans[shape].search.objective_s, plans[shape].search.lower_bound_s
 
-    search = ShapeSearch(graph_of, cluster, parse_pins(options.pins), work_out, recompute=options.recompute is None, on_progress=on_shape)
+    shares = Shares(graph_of, batch_size, cluster, parse_pins(options.pins))
+    search = ShapeSearch(shares, work_out, recompute=options.recompute is None, gap=_SHAPE_GAP, on_progress=on_shape)
     shape, bound_s = search.best(candidates, options.seconds)
     plan = plans[shape]
     return replace(plan, search=replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s))
 
 
 def make_plan(
-    graph: LogicalGraph, *, model: str, batch_size: int, cluster: Cluster, options: PlanOptions, watch: Watch | None = None
+    graph: LogicalGraph,
+    *,
+    model: str,
+    batch_size: int,
+    cluster: Cluster,
+    options: PlanOptions,
+    watch: Watch | None = None,
+    rehearse: Rehearsal | None = None,
 ) -> Plan:
     """Search the layouts of one shape and lower.
 
@@ -151,11 +179,11 @@ def make_plan(
     fixed = _fixed(options, Shape(stages, micro_batches, mesh))
     with collector_paused():
         try:
-            return _make(graph, model, batch_size, cluster, fixed, watch)
+            return _make(graph, model, batch_size, cluster, fixed, watch, rehearse)
         except OutOfMemory:
             if options.recompute is not None or options.method is not Method.EXACT:
                 raise
-            return _make(graph, model, batch_size, cluster, replace(fixed, recompute=True), watch)
+            return _make(graph, model, batch_size, cluster, replace(fixed, recompute=True), watch, rehearse)
 
 
 def _check(options: PlanOptions, cluster: Cluster) -> None:
@@ -164,6 +192,9 @@ def _check(options: PlanOptions, cluster: Cluster) -> None:
     for pattern, wished in options.quotas.items():
         if wished < 1:
             raise Unsupported(f"quota {pattern}={wished}: an actor needs at least 1 block to write to, ask for 1 or more")
+    if options.zero is not None and options.zero not in LEVELS:
+        raise Unsupported(f"there is no ZeRO level {options.zero}; levels are {', '.join(map(str, LEVELS))}, or none for a free search")
+    _check_schedule(options)
     if options.bucket_bytes < 1:
         raise Unsupported(f"buckets of {options.bucket_bytes} bytes hold no gradient; give at least 1 byte")
     if options.stages is not None and cluster.num_devices % options.stages:
@@ -182,6 +213,47 @@ def _check(options: PlanOptions, cluster: Cluster) -> None:
         )
 
 
+def _check_schedule(options: PlanOptions) -> None:
+    interleaved = options.schedule is Schedule.INTERLEAVED
+    given = options.schedule is Schedule.GIVEN
+    if given != bool(options.order):
+        raise Unsupported(
+            f"schedule {options.schedule.value} with an order of {len(options.order)} characters: give one with schedule csv only"
+        )
+    if (interleaved != (options.interleave > 1) and not given) or options.interleave < 1:
+        raise Unsupported(
+            f"schedule {options.schedule.value} with {options.interleave} stages per placement: ask for interleaved with at least 2 of them, "
+            f"or for another schedule with 1"
+        )
+    if interleaved and options.stages == 1:
+        raise Unsupported(f"{options.interleave} interleaved stages on 1 placement are one stage; ask for at least 2 stages")
+    if options.hold is not None and (options.schedule is not Schedule.ZB_AUTO or options.hold < 1):
+        raise Unsupported(f"hold = {options.hold} with schedule {options.schedule.value}: it limits zb-auto, and is at least 1")
+    if options.zero == 3 and options.schedule.has_order:
+        raise Unsupported(f"ZeRO level 3 with schedule {options.schedule.value}: its gathers follow 1f1b or gpipe; ask for one of these")
+
+
+def _given(options: PlanOptions) -> PipelineSchedule | None:
+    """The order that the user gave, checked against the shape."""
+    if options.schedule is not Schedule.GIVEN:
+        return None
+    order = from_torch_csv(options.order)
+    check_schedule(order)
+    assert options.stages is not None
+    if (order.num_devices, order.num_stages, order.micro_batches) != (
+        options.stages,
+        options.stages * options.interleave,
+        options.micro_batches,
+    ):
+        raise Unsupported(
+            f"the schedule file orders {order.num_stages} stages on {order.num_devices} devices and {order.micro_batches} micro-batches, the plan "
+            f"has {options.stages} x {options.interleave} stages and {options.micro_batches} micro-batches; make them equal"
+        )
+    if order.device_of != tuple(s % options.stages for s in range(order.num_stages)):
+        raise Unsupported(f"the schedule file puts stages on devices {order.device_of}; stage s lies on device s mod {options.stages} here")
+    return order
+
+
 def _by(mesh: tuple[int, ...]) -> str:
     return "x".join(map(str, mesh))
 
@@ -192,11 +264,23 @@ def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
 
 
 def _make(
-    graph: LogicalGraph, model: str, batch_size: int, cluster: Cluster, options: PlanOptions, watch: Watch | None, *, tight: bool = False
+    graph: LogicalGraph,
+    model: str,
+    batch_size: int,
+    cluster: Cluster,
+    options: PlanOptions,
+    watch: Watch | None,
+    rehearse: Rehearsal | None,
+    *,
+    tight: bool = False,
+    prices: Callable[[float], Sequence[float]] | None = None,
 ) -> Plan:
+    """One shape.  tight: memory binds for certain.  prices: memory of a device -> about what a byte is worth, per stage."""
     stages, micro_batches, mesh = options.stages, options.micro_batches, options.mesh
     assert stages is not None and micro_batches is not None and mesh is not None
-    staged = prepare(graph, assign_stages(graph, stages, options.cuts), stages, recompute=options.recompute is True)
+    given = _given(options)
+    stage = assign_stages(graph, stages * options.interleave, options.cuts)
+    staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
     recipe = Recipe(
         model=model,
         batch_size=batch_size,
@@ -206,48 +290,76 @@ def _make(
         schedule=options.schedule,
         quotas=options.quotas,
         options=options.as_text() | {"graph": content_id(graph)},
+        interleave=options.interleave,
+        hold=options.hold,
+        order=given,
     )
     pins, cost = parse_pins(options.pins), AnalyticCost(cluster)
-    flight = [in_flight(options.schedule, s, stages, micro_batches) for s in range(stages)]
+    held = partial(in_flight, options.schedule, num_stages=stages, micro_batches=micro_batches)
+    flight = [held(stage=s, interleave=options.interleave, hold=options.hold, order=given) for s in range(stages)]
     memory_bytes = cluster.device.memory_bytes
     limit_bytes, bound_s = memory_bytes if tight else inf, inf
+    if tight and prices is not None:
+        limit_bytes = memory_bytes * (1 - _MARGIN)
+    too_small = counted = 0.0  # no layout holds so little; what the last one holds
     plan: Plan | None = None
+    searched = build_model(staged, mesh, cluster, pins, micro_batches, limit_bytes=limit_bytes, in_flight=flight, zero=options.zero)
     for _ in range(_ATTEMPTS):
+        if limit_bytes < inf and not searched.problem.demands:
+            searched = build_model(staged, mesh, cluster, pins, micro_batches, limit_bytes=limit_bytes, in_flight=flight, zero=options.zero)
         try:
             assignment = assign(
-                staged,
-                mesh,
-                cluster,
-                pins,
-                micro_batches,
+                searched,
                 method=options.method,
                 seconds=options.seconds,
                 watch=watch,
                 limit_bytes=limit_bytes,
-                in_flight=flight,
+                memory_bytes=memory_bytes,
+                s_per_byte=prices(limit_bytes) if prices is not None and limit_bytes < inf else (),
             )
         except OutOfMemory:
             if plan is None:
                 raise
-            break  # verify says what the last plan would need
-        if limit_bytes >= memory_bytes:
+            if limit_bytes >= memory_bytes:
+                break  # verify says what the last plan would need
+            too_small = limit_bytes
+            limit_bytes = (too_small + counted) / 2
+            continue
+        if assignment.again and options.schedule.has_order:
+            raise Unsupported(
+                f"memory binds so that parameters are gathered again for the backward part, which schedule {options.schedule.value} does not "
+                f"order; ask for 1f1b or gpipe, or ZeRO level 2 at most"
+            )
+        if limit_bytes >= memory_bytes or prices is not None:
             bound_s = assignment.lower_bound_s  # never counts more memory than there is
-        plan = lower(staged, replace(assignment, lower_bound_s=min(bound_s, assignment.objective_s)), cluster, recipe)
+        # Layouts are chosen as if the pipeline were 1F1B; what another schedule saves is known to the simulator only.
+        method = f"{assignment.method}, priced as 1f1b" if options.schedule.has_order else assignment.method
+        plan = lower(staged, replace(assignment, method=method, lower_bound_s=min(bound_s, assignment.objective_s)), cluster, recipe)
         need_bytes = max(device_bytes(plan).values())
         if need_bytes > memory_bytes:
-            need_bytes = max(max(live_bytes(plan, duration_s).values()) for duration_s in (lambda task: 1.0, cost.folded_s(plan)))
+            need_bytes = max(_live(plan, cost, rehearse))
         if need_bytes <= memory_bytes or options.method is not Method.EXACT:
             break
-        # The search counts what lies in Regsts for certain; the rest is known once the Plan is made, and comes off the limit.
-        limit_bytes = memory_bytes if limit_bytes == inf else limit_bytes - (need_bytes - memory_bytes) * 1.02
-        if limit_bytes <= 0:
-            break
+        # The search counts what lies in Regsts for certain; the rest is known once the Plan is made, and comes off what it counted.
+        counted = min(limit_bytes, assignment.held_bytes)
+        wished = counted - (need_bytes - memory_bytes) * 1.02
+        limit_bytes = memory_bytes if limit_bytes == inf else max(wished, (too_small + counted) / 2)
     assert plan is not None
-    verify(plan)
+    verify(plan, rehearse)
     return plan
 
 
-_ATTEMPTS = 4
+def _live(plan: Plan, cost: AnalyticCost, rehearse: Rehearsal | None) -> Sequence[int]:
+    """Live bytes at the worst moment, with acts of equal length and with the cluster's prices."""
+    if rehearse is not None:
+        return [*rehearse(plan).values(), *rehearse(plan, cost).values()]
+    return [*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values()]
+
+
+_ATTEMPTS = 6
+_SHAPE_GAP = 0.01
+_MARGIN = 0.03
+"""Share of a device's memory that the first try leaves for what the search does not count."""
 
 
 def _would_fit(graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, options: PlanOptions) -> str:
@@ -255,14 +367,14 @@ def _would_fit(graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster
     nodes = cluster.num_nodes
     nic = cluster.nic if cluster.nic is not None else cluster.node
     pins = parse_pins(options.pins)
-    pieces = cache(lambda micro_batches: pieces_of(graph_of(micro_batches)))
     for _ in range(_DOUBLINGS):
         nodes *= 2
         larger = replace(cluster, num_nodes=nodes, nic=nic)
         wished = shapes(batch_size, larger, micro_batches=options.micro_batches, stages=1)
+        shares = Shares(graph_of, batch_size, larger, pins)
         for shape in wished[:: max(1, len(wished) // 4)]:
             try:
-                _, _, needed = first_stage(pieces(shape.micro_batches), shape, larger, pins)
+                needed = shares.of(shape).smallest.held_bytes
             except Unsupported:
                 continue
             if needed <= cluster.device.memory_bytes:

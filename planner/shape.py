@@ -4,11 +4,11 @@ Best first: every shape stands in a queue with a bound that no plan of it can be
 until the least of the queue is no better than the best plan worked out in full.  The bounds, from quick to close, with p stages, m micro-batches
 on n devices:
 
-    step >= (m + p - 1) / m * (roofline time of all ops on one device) / n                                     (1)
-    step >= (sum over pieces of their optimum, per-micro-batch parts counted m + p - 1 times) / p              (2)  planner.search.pieces
-    step >= max over prices y >= 0 of (sum over pieces of their optimum at y per byte) / p - y * memory        (3)  where (2)'s layouts do not fit
+    step >= (p T + (m - 1) max(T, whole blocks)) / p, T the roofline time of a stage's ops, m micro-batches     (1)
+    step >= what equal shares of the pieces cost, memory aside                                            (2)  planner.share (1)
+    step >= what they cost within the memory of the first stage, where (2)'s layouts do not fit           (3)  planner.share (2)
 
-(2) and (3) take the stages to be equal, as the plan's own cut aims at; (3) counts what the first stage holds.
+A shape whose bound is within ``gap`` of the best step is not worked out; the bound over all shapes says what that may cost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from math import inf
+from math import inf, prod
 from time import perf_counter
 
 from planner.cost import compute_dtype, meshes, op_s
@@ -25,18 +25,19 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph, Role
 from planner.opset import flop, traffic_bytes
-from planner.search import Piece, Pin, pieces_of, price_piece
-from planner.stages import block_of, prepare
+from planner.search import Menus, Piece, PieceModel, Pin, Prices, pieces_of, scaled_pieces
+from planner.share import Share
+from planner.stages import block_of
 from planner.stages.micro import micro_batch_choices
 
-__all__ = ["Shape", "ShapeSearch", "ShapeWatch", "first_stage", "most_stages", "shapes"]
+__all__ = ["Shape", "ShapeSearch", "ShapeWatch", "Shares", "most_stages", "shapes"]
 
 ShapeWatch = Callable[[str, float, float], None]
 """(shape, best step so far in seconds, bound in seconds)"""
 
 _MOST_AXES = 2
-_MOST_PER_STAGE = 8
-_PRICES = (0.1, 0.3, 1.0, 3.0, 10.0)
+_MOST_PER_STAGE = 64
+_TIE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -88,7 +89,7 @@ def shapes(
             slices = [micro_batches]
         else:
             slices = [c.count for c in micro_batch_choices(batch_size) if p <= c.count <= _MOST_PER_STAGE * p]
-            slices = [m for m in slices if m % p == 0 and (m // p) & (m // p - 1) == 0] or slices[:1] or [1]
+            slices = [m for m in slices if m % p == 0 and (m // p).bit_count() == 1] or slices[:1] or [1]
         found += [Shape(p, m, one, recompute) for one in inner for m in slices]
     return tuple(sorted(found))
 
@@ -99,35 +100,114 @@ def most_stages(graph: LogicalGraph) -> int:
     return max(1, len(blocks - {""}))
 
 
-def first_stage(
-    pieces: Sequence[Piece], shape: Shape, cluster: Cluster, pins: Sequence[Pin], s_per_byte: float = 0.0
-) -> tuple[float, float, float]:
-    """(seconds with the price of bytes, bytes held, bytes held at least: at no price only) of a device of the first of equal stages."""
-    turns, flight = shape.micro_batches + shape.stages - 1, min(shape.micro_batches, shape.stages)
-    totals = [0.0, 0.0, 0.0]
-    for piece in pieces:
-        price = price_piece(piece, shape.mesh, cluster, pins, turns, flight, s_per_byte=s_per_byte)
-        for i, amount in enumerate((price.turns_s, price.held_bytes, price.least_bytes)):
-            totals[i] += piece.times * amount / shape.stages
-    return totals[0], totals[1], totals[2]
+@dataclass(slots=True)
+class Shares:
+    """The pieces of a model at every shape.  graph_of: micro-batches -> the graph at that size.  batch_size: samples per step.
+
+    Two sizes are traced; the pieces of the others follow from them where all numbers are proportional to the size (planner.search.scaled).
+    """
+
+    graph_of: Callable[[int], LogicalGraph]
+    batch_size: int
+    cluster: Cluster
+    pins: Sequence[Pin]
+    _pieces: dict[tuple[int, bool], tuple[Piece, ...]] = field(default_factory=dict)
+    _tools: dict[tuple[int, ...], tuple[Prices, Menus]] = field(default_factory=dict)
+    _known: dict[Shape, Share] = field(default_factory=dict)
+    _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
+
+    def of(self, shape: Shape) -> Share:
+        """The equal share of a device of the shape's first stage."""
+        if shape not in self._known:
+            flight = min(shape.micro_batches, shape.stages)
+            self._known[shape] = Share(self._models(shape, shape.micro_batches, flight), shape.stages)
+        return self._known[shape]
+
+    def prices(self, shape: Shape, memory_bytes: float) -> tuple[float, ...]:
+        """Per stage, about what a byte is worth to the search, in seconds times stages; 0 where memory does not bind.
+
+        Worked out for 1, 2, 4, ... micro-batches in flight; a stage takes the next larger number.
+        """
+        known: dict[int, float] = {}
+        found = []
+        for stage in range(shape.stages):
+            flight = min(shape.micro_batches, shape.stages - stage)
+            flight = min(1 << (flight - 1).bit_length(), shape.micro_batches, shape.stages)
+            if flight not in known:
+                share = Share(self._models(shape, shape.micro_batches + shape.stages - 1, flight), shape.stages)
+                if share.free.held_bytes > memory_bytes:
+                    fits = share.smallest.held_bytes <= memory_bytes
+                    y = share.within(memory_bytes)[1] if fits else 0.0
+                    known[flight] = max(y, _TIE * share.free.cost_s / memory_bytes)
+                else:
+                    known[flight] = 0.0
+            found.append(known[flight])
+        return tuple(found)
+
+    def _models(self, shape: Shape, turns: int, flight: int) -> list[PieceModel]:
+        tools = self._tools.setdefault(shape.mesh, (Prices(self.cluster, shape.mesh), Menus(shape.mesh)))
+        pieces = self._pieces_of(shape.micro_batches, shape.recompute)
+        return [PieceModel(piece, shape.mesh, self.cluster, self.pins, turns, flight, tools) for piece in pieces]
+
+    def roofline_s(self, shape: Shape) -> float:
+        """(1), with the largest piece's number of whole blocks on the fullest stage: seconds that no plan of the shape goes below."""
+        key = (shape.micro_batches, shape.recompute)
+        if key not in self._work:
+            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
+        work = self._work[key]
+        once_s = sum(times * piece_s for times, piece_s in work)
+        slow_s = max(once_s / shape.stages, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
+        return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
+
+    def floor_bytes(self, shape: Shape) -> float:
+        """Bytes that a device of the first stage holds at least: states and what waits for the backward part, split among all devices."""
+        flight = min(shape.micro_batches, shape.stages)
+        pieces = self._pieces_of(shape.micro_batches, shape.recompute)
+        return sum(p.times * (p.state_bytes + flight * p.saved_bytes) for p in pieces) / (shape.stages * prod(shape.mesh))
+
+    def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[Piece, ...]:
+        key = (micro_batches, recompute)
+        if key not in self._pieces:
+            if recompute:
+                self._pieces[key] = tuple(piece.recomputed() for piece in self._pieces_of(micro_batches, False))
+            else:
+                self._pieces[key] = self._scaled(micro_batches) or pieces_of(self.graph_of(micro_batches))
+        return self._pieces[key]
+
+    def _scaled(self, micro_batches: int) -> tuple[Piece, ...] | None:
+        traced = [m for m, recompute in self._pieces if not recompute][:2]
+        if len(traced) < 2 or self.batch_size % micro_batches:
+            return None
+        first, second = traced
+        sizes = self.batch_size // first, self.batch_size // second
+        return scaled_pieces(self._pieces[first, False], self._pieces[second, False], sizes, self.batch_size // micro_batches)
+
+
+def _work_s(graph: LogicalGraph, cluster: Cluster) -> float:
+    """Roofline time of a micro-batch's ops on one device."""
+    total_s = 0.0
+    for op in graph.ops:
+        if op.role in (Role.FORWARD, Role.BACKWARD):
+            types = {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
+            total_s += op_s(cluster, flop(op, types), traffic_bytes(op, types), compute_dtype(op, types))
+    return total_s
 
 
 @dataclass(slots=True)
 class ShapeSearch:
     """Best-first search over shapes.
 
-    graph_of: micro-batches -> the graph at that size.
-    work_out: (shape, whether memory binds) -> its step in seconds, solved in full, and the bound of that; raises OutOfMemory where it does not fit.
+    work_out: (shape, whether memory binds) -> its step in seconds, solved in full, and the bound of that;
+        raises OutOfMemory where it does not fit.
     recompute: where a shape does not fit, try it with recomputation too.
+    gap: a shape that can be better by no more than this share of the best step is left alone.
     """
 
-    graph_of: Callable[[int], LogicalGraph]
-    cluster: Cluster
-    pins: Sequence[Pin]
+    shares: Shares
     work_out: Callable[[Shape, bool], tuple[float, float]]
     recompute: bool = False
+    gap: float = 0.0
     on_progress: ShapeWatch | None = None
-    _pieces: dict[tuple[int, bool], tuple[Piece, ...]] = field(default_factory=dict)
     _queue: list[tuple[float, Shape, _Known, bool]] = field(default_factory=list)
     _refused: list[Exception] = field(default_factory=list)
 
@@ -139,24 +219,22 @@ class ShapeSearch:
             KeyboardInterrupt: before any shape was worked out.
         """
         began = perf_counter()
-        work_s = self._work_s(candidates[0].micro_batches) * candidates[0].micro_batches
         for shape in candidates:
-            least_s = (shape.micro_batches + shape.stages - 1) / shape.micro_batches * work_s / self.cluster.num_devices
-            heapq.heappush(self._queue, (least_s, shape, _Known.WORK, False))
+            self._enter(self.shares.roofline_s(shape), shape)
         found: Shape | None = None
         step_s = floor_s = inf
-        while self._queue and self._queue[0][0] < step_s:
+        while self._queue and self._queue[0][0] < step_s * (1 - self.gap):
             if found is not None and perf_counter() - began > seconds:
                 break
             least_s, shape, known, tight = heapq.heappop(self._queue)
             try:
                 if known is _Known.WORK:
                     self._look_at_pieces(least_s, shape)
-                elif known is _Known.PIECES and tight:
+                elif known is _Known.PIECES:
                     self._look_at_memory(least_s, shape)
                 else:
                     value, proven = self.work_out(shape, tight)
-                    floor_s = min(floor_s, proven)
+                    floor_s = min(floor_s, max(proven, least_s))
                     if value < step_s:
                         found, step_s = shape, value
             except KeyboardInterrupt:
@@ -165,56 +243,50 @@ class ShapeSearch:
                 heapq.heappush(self._queue, (least_s, shape, known, tight))
                 break
             except OutOfMemory as error:
-                self._refused.append(error)
-                if self.recompute and not shape.recompute:
-                    heapq.heappush(self._queue, (least_s, replace(shape, recompute=True), _Known.WORK, False))
+                self._refuse(least_s, shape, error)
             except (InvalidProgram, Unsupported) as error:
                 self._refused.append(error)
             if self.on_progress is not None:
                 self.on_progress(str(shape), step_s, min(step_s, self._queue[0][0]) if self._queue else step_s)
         if found is None:
             raise next((e for e in reversed(self._refused) if isinstance(e, OutOfMemory)), self._refused[-1])
-        return found, min(floor_s, self._queue[0][0]) if self._queue else floor_s
+        return found, min(floor_s, step_s, self._queue[0][0]) if self._queue else min(floor_s, step_s)
 
-    def _work_s(self, micro_batches: int) -> float:
-        """Roofline time of a micro-batch's ops on one device.  More micro-batches move no fewer bytes."""
-        graph = self.graph_of(micro_batches)
-        total_s = 0.0
-        for op in graph.ops:
-            if op.role in (Role.FORWARD, Role.BACKWARD):
-                types = {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
-                total_s += op_s(self.cluster, flop(op, types), traffic_bytes(op, types), compute_dtype(op, types))
-        return total_s
+    def _enter(self, least_s: float, shape: Shape) -> None:
+        """Queue a shape, unless what it holds at the very least is too much."""
+        memory, floor = self.shares.cluster.device.memory_bytes, self.shares.floor_bytes(shape)
+        if floor > memory:
+            self._refuse(least_s, shape, self._too_large(shape, floor))
+        else:
+            heapq.heappush(self._queue, (least_s, shape, _Known.WORK, False))
 
-    def pieces(self, micro_batches: int, recompute: bool) -> tuple[Piece, ...]:
-        """The pieces of the graph at that micro-batch size."""
-        key = (micro_batches, recompute)
-        if key not in self._pieces:
-            graph = self.graph_of(micro_batches)
-            if recompute:
-                graph = prepare(graph, {op.id: 0 for op in graph.ops}, 1, recompute=True).graph
-            self._pieces[key] = pieces_of(graph)
-        return self._pieces[key]
+    def _refuse(self, least_s: float, shape: Shape, error: OutOfMemory) -> None:
+        self._refused.append(error)
+        self._again(least_s, shape)
 
-    def _priced(self, shape: Shape, s_per_byte: float) -> tuple[float, float, float]:
-        return first_stage(self.pieces(shape.micro_batches, shape.recompute), shape, self.cluster, self.pins, s_per_byte)
+    def _too_large(self, shape: Shape, least: float) -> OutOfMemory:
+        memory = self.shares.cluster.device.memory_bytes
+        return OutOfMemory(
+            f"no shape fits: {shape} needs at least {least / 1e9:.3g} GB per device, {self.shares.cluster.name} has {memory / 1e9:.3g} GB; "
+            f"take more devices, larger ones, or smaller micro-batches"
+        )
+
+    def _again(self, least_s: float, shape: Shape) -> None:
+        """The same shape with recomputation, which does more work and holds less."""
+        if self.recompute and not shape.recompute:
+            again = replace(shape, recompute=True)
+            self._enter(max(least_s, self.shares.roofline_s(again)), again)
 
     def _look_at_pieces(self, least_s: float, shape: Shape) -> None:
-        step_s, held, least = self._priced(shape, 0.0)
-        memory = self.cluster.device.memory_bytes
-        if least > memory:
-            raise OutOfMemory(
-                f"no shape fits: {shape} needs at least {least / 1e9:.3g} GB per device, {self.cluster.name} has {memory / 1e9:.3g} GB; "
-                f"take more devices, larger ones, or smaller micro-batches"
-            )
-        heapq.heappush(self._queue, (max(least_s, step_s), shape, _Known.PIECES, held > memory))
-        if held > memory and self.recompute and not shape.recompute:
-            heapq.heappush(self._queue, (max(least_s, step_s), replace(shape, recompute=True), _Known.WORK, False))
+        bound_s = max(least_s, self.shares.of(shape).roomy_s)
+        heapq.heappush(self._queue, (bound_s, shape, _Known.PIECES, False))
 
     def _look_at_memory(self, least_s: float, shape: Shape) -> None:
-        memory = self.cluster.device.memory_bytes
-        bound_s = least_s
-        for factor in _PRICES:
-            y = factor * least_s / memory
-            bound_s = max(bound_s, self._priced(shape, y)[0] - y * memory)
-        heapq.heappush(self._queue, (bound_s, shape, _Known.MEMORY, True))
+        share, memory = self.shares.of(shape), self.shares.cluster.device.memory_bytes
+        if share.free.held_bytes <= memory:
+            heapq.heappush(self._queue, (least_s, shape, _Known.MEMORY, False))
+            return
+        if share.smallest.held_bytes > memory:
+            raise self._too_large(shape, share.smallest.held_bytes)
+        heapq.heappush(self._queue, (max(least_s, share.within(memory)[0]), shape, _Known.MEMORY, True))
+        self._again(least_s, shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -49,6 +50,7 @@ class BoxingTable:
         size = len(self.states)
         step = np.full((size, size), np.inf)
         np.fill_diagonal(step, 0.0)
+        local = np.zeros((size, size), dtype=bool)
         local_bytes = [logical.with_shape(s.local_shape(logical.shape, mesh)).size_bytes for s in self.states]
         for i, state in enumerate(self.states):
             for axis, entry in enumerate(state.entries):
@@ -61,9 +63,20 @@ class BoxingTable:
                     after = state.replace(axis, target)
                     j = self.index.get(after)
                     if j is not None and innermost(after, axis, target):
-                        step[i, j] = step_s(collective_for(entry, target), together, axis) + STEP_S
+                        collective = collective_for(entry, target)
+                        step[i, j] = step_s(collective, together, axis) + STEP_S
+                        local[i, j] = collective is Collective.LOCAL
         self._step = step
+        self._local = np.eye(size, dtype=bool) | local
         self.price_s = _closure(step)
+
+    @cached_property
+    def is_local(self) -> NDArray[np.bool_]:
+        """is_local[i, j]: layout i becomes layout j without communication."""
+        reach = self._local.copy()
+        for k in range(len(reach)):
+            reach |= reach[:, k, None] & reach[None, k, :]
+        return reach
 
     def path(self, src: NdSbp, dst: NdSbp) -> tuple[NdSbp, ...] | None:
         """Layouts from ``src`` to ``dst`` along a cheapest path, both included; None if there is none."""

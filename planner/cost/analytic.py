@@ -103,7 +103,14 @@ class AnalyticCost:
 
     def folded_s(self, plan: Plan) -> Callable[[Task], float]:
         """Seconds of a task's act on its first rank: all ranks of a placement behave alike."""
-        return lambda task: self.act_s(plan, task, plan.ranks_of(task)[0])
+        known: dict[str, float] = {}
+
+        def price_s(task: Task) -> float:
+            if task.id not in known:
+                known[task.id] = self.act_s(plan, task, plan.ranks_of(task)[0])
+            return known[task.id]
+
+        return price_s
 
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
         overhead_s = self.cluster.device.act_overhead_s

@@ -11,7 +11,8 @@ from planner.ir.verify import verify
 __all__ = ["PLAN_VERSION", "load_plan", "load_trace", "save_plan", "save_trace"]
 
 PLAN_VERSION = 2
-TRACE_VERSION = 2
+TRACE_VERSION = 3
+"""3: traces of simulations say how long their messages travel (Trace.message_s); 2 is read as if they took no time."""
 
 
 def save_plan(plan: Plan, path: str) -> None:
@@ -55,8 +56,11 @@ def load_trace(path: str) -> tuple[Plan, Trace]:
         InvalidFile: missing, truncated, of another schema, or trace and Plan do not belong together.
         InvalidPlan, InvalidTrace: see planner.ir.verify and check_trace.
     """
-    data = load_json(path, "trace", TRACE_VERSION)
-    plan, trace = decode(Plan, data.get("plan"), "plan"), decode(Trace, data.get("trace"), "trace")
+    data = load_json(path, "trace", TRACE_VERSION, older=(2,))
+    body = data.get("trace")
+    if data["version"] == 2 and isinstance(body, dict):
+        body = {"message_s": {}, **body}
+    plan, trace = decode(Plan, data.get("plan"), "plan"), decode(Trace, body, "trace")
     assert isinstance(plan, Plan)
     assert isinstance(trace, Trace)
     if trace.plan_id != plan.plan_id:

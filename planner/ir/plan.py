@@ -49,6 +49,7 @@ class TaskKind(Enum):
     SOURCE = "source"
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHT = "weight"
     UPDATE = "update"
     BOXING = "boxing"
     TRANSFER = "transfer"
@@ -56,7 +57,12 @@ class TaskKind(Enum):
 
     @property
     def is_compute(self) -> bool:
-        return self in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE)
+        return self in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.WEIGHT, TaskKind.UPDATE)
+
+    @property
+    def is_backward(self) -> bool:
+        """The backward pass, or one of its parts: WEIGHT where it is split, and BACKWARD is the input part then."""
+        return self in (TaskKind.BACKWARD, TaskKind.WEIGHT)
 
     @property
     def is_communication(self) -> bool:

@@ -1,12 +1,13 @@
-"""What is injected across floors: prices for the simulator, an evaluator for the search."""
+"""What is injected across floors: prices for the simulator, a rehearsal for the planner."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from planner.ir.plan import Plan, Task
 
-__all__ = ["CostModel", "Evaluator"]
+__all__ = ["CostModel", "Rehearsal"]
 
 
 class CostModel(Protocol):
@@ -26,7 +27,13 @@ class CostModel(Protocol):
         ...
 
 
-class Evaluator(Protocol):
-    """Seconds per step of a candidate Plan; the front door injects the simulator here."""
+class Rehearsal(Protocol):
+    """Plays a Plan's token game; the front door injects the simulator's compiled engine here."""
 
-    def __call__(self, plan: Plan) -> float: ...
+    def __call__(self, plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
+        """Live bytes per rank at the worst moment; without prices every act takes a second.
+
+        Raises:
+            DeadLock: some act can never start.
+        """
+        ...

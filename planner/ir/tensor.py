@@ -12,6 +12,7 @@ __all__ = ["DType", "TensorType"]
 
 
 class DType(Enum):
+    __hash__ = object.__hash__  # asked for millions of times; the inherited one hashes the name
     """Element types, named as torch names them."""
 
     FLOAT64 = "float64"

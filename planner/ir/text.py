@@ -16,7 +16,7 @@ import tempfile
 import types
 import typing
 import uuid
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -277,8 +277,11 @@ def _parse(text: str) -> object:
     return data
 
 
-def load_json(path: str | Path, kind: str, version: int) -> dict[str, object]:
+def load_json(path: str | Path, kind: str, version: int, *, older: Container[object] = ()) -> dict[str, object]:
     """Read one of our files and check its ``kind`` and ``version``.
+
+    Args:
+        older: versions that the caller brings up to date.
 
     Raises:
         InvalidFile: the file is missing, truncated, of another kind, or of another schema version.
@@ -299,7 +302,7 @@ def load_json(path: str | Path, kind: str, version: int) -> dict[str, object]:
     if not isinstance(data, dict) or data.get("kind") != kind:
         found = _kind_of(data)
         raise InvalidFile(f"{source}: expected a regista {kind} file, found {found}; check the order of the arguments")
-    if data.get("version") != version:
+    if data.get("version") != version and data.get("version") not in older:
         raise InvalidFile(
             f"{source}: schema version {data.get('version')!r}, but this regista reads {kind} version {version}; write the file anew with this regista"
         )

@@ -52,6 +52,7 @@ class Act:
 class Trace:
     """Peaks per rank.  ``register_bytes``: blocks that held data, state included; both kinds of trace count it the same way.
     ``peak_bytes``: sim: the same and the workspace of the running fragment; run: registers and state, as workspace is not seen.
+    ``message_s``: sim: how long a message from rank 0 to rank 1 travels, under ``"0->1"``; what is not there takes no time (run: not seen).
     """
 
     source: Source
@@ -63,6 +64,7 @@ class Trace:
     register_bytes: Mapping[str, int] = field(default_factory=dict)
     losses: tuple[float, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
+    message_s: Mapping[str, float] = field(default_factory=dict)
 
     def step_ends_s(self, plan: Plan) -> tuple[float, ...]:
         """When the last act of each step ended."""
@@ -95,6 +97,10 @@ def check_trace(plan: Plan, trace: Trace, *, slack_s: float = 0.0) -> None:
     ranks = {str(rank) for rank in range(plan.num_ranks)}
     if not set(trace.peak_bytes) <= ranks:
         raise InvalidTrace(f"law 6: peak bytes of ranks {sorted(set(trace.peak_bytes) - ranks)[:8]}; the plan has {plan.num_ranks} ranks")
+    for pair, travel_s in trace.message_s.items():
+        ends = pair.split("->")
+        if len(ends) != 2 or not set(ends) <= ranks or not (math.isfinite(travel_s) and travel_s >= 0):
+            raise InvalidTrace(f"law 6: a message {pair!r} travels {travel_s} s; pairs are 'rank->rank' of the plan, times finite and >= 0")
     by_actor: dict[tuple[str, int], list[Act]] = defaultdict(list)
     for act in trace.acts:
         if act.task not in plan.task or act.rank not in plan.ranks_of(plan.task[act.task]):

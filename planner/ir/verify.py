@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Mapping
 from keyword import iskeyword
 
 from planner.ir.collective import Collective
@@ -11,6 +12,7 @@ from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.liveness import play
 from planner.ir.peak import live_bytes
 from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, Task, TaskKind
+from planner.ir.protocols import Rehearsal
 from planner.ir.routes import routes
 from planner.ir.units import show_bytes
 
@@ -20,15 +22,22 @@ MOST_ACTS, MOST_BLOCKS = 10**7, 10**6
 """Beyond these a file holds a slip of the pen, and playing or allocating it would never end."""
 
 
-def verify(plan: Plan) -> None:
+def verify(plan: Plan, rehearse: Rehearsal | None = None) -> None:
     """Prove that the Plan is well-formed, fits every device and is live.
+
+    Args:
+        rehearse: plays the token game, where there is something quicker than planner.ir.liveness.
 
     Raises:
         InvalidPlan: structure or rates.   OutOfMemory: SEMANTICS 5 law 5.   DeadLock: SEMANTICS 4.1.
     """
     verify_structure(plan)
-    _verify_memory(plan)
-    play(plan)
+    if rehearse is None:
+        _verify_memory(plan, lambda: live_bytes(plan))
+        play(plan)
+    else:
+        live = rehearse(plan)
+        _verify_memory(plan, lambda: live)
 
 
 def verify_structure(plan: Plan) -> None:
@@ -265,12 +274,12 @@ def device_bytes(plan: Plan) -> dict[int, int]:
     return total
 
 
-def _verify_memory(plan: Plan) -> None:
+def _verify_memory(plan: Plan, live: Callable[[], Mapping[int, int]]) -> None:
     """All blocks at once fit; or else what is live at the worst moment of the token game does."""
     limit = plan.cluster.device.memory_bytes
     if max(device_bytes(plan).values(), default=0) <= limit:
         return
-    for rank, need in live_bytes(plan).items():
+    for rank, need in live().items():
         if need <= limit:
             continue
         here = [r for r in plan.regsts if rank in plan.placement[r.placement].ranks]

@@ -31,20 +31,28 @@ from planner.lower.drafts import Draft, Drafts
 from planner.lower.fragments import draft_fragments, draft_state_writers
 from planner.lower.instances import Instance
 from planner.lower.moves import draft_fetch, draft_moves, draft_sources
+from planner.lower.passes import pass_order
+from planner.lower.prefetch import controls_of, with_controls
 from planner.lower.quotas import Schedule
 from planner.lower.regsts import Rates, apply_wishes, group_regsts, size_regst
 from planner.lower.work import BOXING_OP, fragment_work
+from planner.schedule import PipelineSchedule
 from planner.search import Assignment
 from planner.stages import Staged
 
 __all__ = ["Recipe", "lower"]
 
-_PRIORITY = {TaskKind.BACKWARD: 0, TaskKind.FORWARD: 1, TaskKind.UPDATE: 2}
+_PRIORITY = {TaskKind.BACKWARD: 0, TaskKind.FORWARD: 1, TaskKind.WEIGHT: 2, TaskKind.UPDATE: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What lowering is told besides the decisions.  ``quotas``: Regst id pattern -> quota, over the rule of planner.lower.quotas."""
+    """What lowering is told besides the decisions.
+
+    quotas: Regst id pattern -> quota, over the rule of planner.lower.quotas.
+    interleave: stages per placement.   hold: micro-batches that a device may hold under the automatic schedule (None: as many as stages).
+    order: of Schedule.GIVEN.
+    """
 
     model: str
     batch_size: int
@@ -54,6 +62,9 @@ class Recipe:
     schedule: Schedule
     quotas: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    interleave: int = 1
+    hold: int | None = None
+    order: PipelineSchedule | None = None
 
 
 def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Recipe) -> Plan:
@@ -64,7 +75,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
         DeadLock: the quotas asked for leave the Plan without liveness.
     """
     drafts = Drafts(staged, assignment, cluster, recipe.mesh, recipe.micro_batches)
-    draft_fragments(drafts, recipe.bucket_bytes)
+    draft_fragments(drafts, recipe.bucket_bytes, split=recipe.schedule.splits_backward)
     draft_state_writers(drafts)
     loss = draft_fetch(drafts)
     draft_moves(drafts)
@@ -83,7 +94,8 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
     for task in tasks.values():
         for port in task.consumes:
             consumers[port.regst].append(task)
-    sized = {r: size_regst(drafts, rates, regst, tasks, consumers[r], recipe.schedule) for r, regst in regsts.items()}
+    controls = controls_of(drafts, recipe.schedule)
+    tasks = with_controls(tasks, controls)
     gradients = {name: access[drafts.native(value)] for name, value in staged.graph.gradients.items()}
     batch = [i for i in staged.graph.inputs if i.kind is InputKind.BATCH]
     plan = Plan(
@@ -94,7 +106,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
         cluster=cluster,
         placements=_placements(staged.num_stages, recipe.mesh),
         streams=_streams(drafts),
-        regsts=tuple(apply_wishes(sized, recipe.quotas).values()),
+        regsts=(*regsts.values(), *(control.regst for control in controls)),
         tasks=tuple(tasks.values()),
         states=tuple(_states(drafts, access)),
         batch_inputs=tuple(BatchInput(name=i.name, value=i.value, batch_dim=i.batch_dim) for i in batch),
@@ -107,7 +119,19 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
             lower_bound_s=assignment.lower_bound_s,
         ),
     )
-    return _with_orders(plan)
+    order = pass_order(
+        recipe.schedule,
+        drafts,
+        interleave=recipe.interleave,
+        hold=recipe.hold,
+        given=recipe.order,
+        plan=plan,
+        act_s=AnalyticCost(cluster).folded_s(plan),
+    )
+    sized = {r: size_regst(drafts, rates, regst, tasks, consumers, recipe.schedule, order) for r, regst in regsts.items()}
+    sized |= {control.regst.id: control.regst for control in controls}
+    plan = replace(plan, regsts=tuple(apply_wishes(sized, recipe.quotas).values()))
+    return _with_orders(plan, order.streams if order is not None else {})
 
 
 def _placements(num_stages: int, mesh: tuple[int, ...]) -> tuple[Placement, ...]:
@@ -200,12 +224,17 @@ def _states(drafts: Drafts, access: Mapping[Instance, Access]) -> list[State]:
     return [State(name=i.name, kind=i.kind, regst=a.regst, index=a.index) for i in kept for a in homes.get(i.value, [])]
 
 
-def _with_orders(plan: Plan) -> Plan:
-    """Fix the order of each communicator's collectives: the one in which the token game, priced by the cluster, starts them."""
+def _with_orders(plan: Plan, compute: Mapping[str, tuple[str, ...]]) -> Plan:
+    """Fix the order of each communicator's collectives: the one in which the token game, priced by the cluster, starts them.
+
+    Args:
+        compute: the orders of compute streams that the schedule asks for.
+    """
+    plan = replace(plan, streams=tuple(replace(stream, order=compute.get(stream.id, ())) for stream in plan.streams))
     firings = play(plan, 1, AnalyticCost(plan.cluster).folded_s(plan))
     streams = []
     for stream in plan.streams:
         members = {task.id for task in plan.tasks if task.stream == stream.id}
-        order = tuple(f.task for f in firings if f.task in members) if stream.kind is StreamKind.COLLECTIVE else ()
+        order = tuple(f.task for f in firings if f.task in members) if stream.kind is StreamKind.COLLECTIVE else stream.order
         streams.append(replace(stream, order=order))
     return replace(plan, streams=tuple(streams))

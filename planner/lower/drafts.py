@@ -10,14 +10,18 @@ from planner.ir.plan import Boxing, Fragment, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.lower.instances import Hop, Instance, Mover, Route
 from planner.search import Assignment
-from planner.stages import Staged
+from planner.search.zero import unit_of
+from planner.stages import Staged, block_of
 
 __all__ = ["Draft", "Drafts"]
 
 
 @dataclass(slots=True)
 class Draft:
-    """A task under construction: what it reads and makes (instance -> name inside the task)."""
+    """A task under construction: what it reads and makes (instance -> name inside the task).
+
+    fragment_stage: of a compute task, its stage; ``stage`` is the placement, and both are the same unless stages are interleaved.
+    """
 
     id: str
     kind: TaskKind
@@ -27,6 +31,7 @@ class Draft:
     reads: dict[Instance, str]
     makes: dict[Instance, str]
     body: Fragment | Boxing | None = None
+    fragment_stage: int = 0
 
 
 @dataclass(slots=True)
@@ -44,7 +49,8 @@ class Drafts:
     mover: Mover = field(init=False)
     producers: dict[str, Op] = field(init=False)
     inputs: dict[str, GraphInput] = field(init=False)
-    instances: dict[tuple[str, int, NdSbp], Instance] = field(default_factory=dict)
+    instances: dict[tuple[str, int, NdSbp, str], Instance] = field(default_factory=dict)
+    ops: dict[str, Op] = field(init=False)
     tasks: dict[str, Draft] = field(default_factory=dict)
     owner: dict[Instance, str] = field(default_factory=dict)
     stored: dict[Instance, str] = field(default_factory=dict)
@@ -53,11 +59,12 @@ class Drafts:
     def __post_init__(self) -> None:
         self.mover = Mover(self.cluster, self.mesh)
         self.producers = self.staged.graph.producers()
+        self.ops = {op.id: op for op in self.staged.graph.ops}
         self.inputs = {i.value: i for i in self.staged.graph.inputs}
 
     def instance(self, value: str, stage: int, sbp: NdSbp) -> Instance:
         """The instance of this value there, native unless a move has made it."""
-        return self.instances.setdefault((value, stage, sbp), Instance(value, stage, sbp))
+        return self.instances.setdefault((value, stage, sbp, ""), Instance(value, stage, sbp))
 
     def native(self, value: str, stage: int = 0, wanted: NdSbp | None = None) -> Instance:
         """The instance that the value's producer makes; what may be delivered freely is made where it is wanted."""
@@ -76,13 +83,34 @@ class Drafts:
         shared = self.assignment.delivered.get((value, stage), wanted)
         return native, self.mover.route(self.staged.graph.values[value], native.stage, native.sbp, stage, wanted, shared)
 
-    def follow(self, native: Instance, route: Route) -> Instance:
+    def follow(self, native: Instance, route: Route, turn: str = "") -> Instance:
         """The last instance of a route, making the ones between."""
         here = native
         for move in route.moves:
             stage, sbp = (move.dst_stage, move.dst) if isinstance(move, Hop) else (here.stage, move.dst)
-            here = self.instances.setdefault((native.value, stage, sbp), Instance(native.value, stage, sbp, here, move))
+            here = self.instances.setdefault((native.value, stage, sbp, turn), Instance(native.value, stage, sbp, here, move, turn))
         return here
+
+    def turn(self, op: Op, value: str) -> str:
+        """The turn (see Instance) of the copy of a value that an op reads."""
+        again = (value, self.staged.stage[op.id]) in self.assignment.again and op.role in (Role.FORWARD, Role.BACKWARD)
+        return f"{op.role.value} {unit_of(op, self.ops)}" if again else ""
+
+    def units(self) -> dict[str, str]:
+        """Op id -> its unit (planner.search.zero), for ops that must not share a fragment with those of another: parameters are freed between.
+
+        On a stage that gathers parameters again that is every op of a numbered block, outside of blocks every op that reads such a parameter,
+        and what accumulates their gradients.
+        """
+        stages = {stage for _, stage in self.assignment.again}
+        found: dict[str, str] = {}
+        for op in self.staged.graph.ops:
+            origin = self.producers.get(op.inputs[0], op) if op.role is Role.ACCUMULATE else op
+            if self.staged.stage[op.id] in stages and origin.role in (Role.FORWARD, Role.BACKWARD):
+                unit = unit_of(origin, self.ops)
+                if block_of(unit) or any(self.turn(origin, value) for value in origin.inputs):
+                    found[op.id] = unit
+        return found
 
     def wanted(self, op: Op, value: str) -> NdSbp:
         """The layout in which an op needs an operand."""

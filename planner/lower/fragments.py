@@ -16,13 +16,19 @@ from planner.lower.work import BOXING_OP
 __all__ = ["draft_fragments", "draft_state_writers"]
 
 _SHORT = {Role.FORWARD: "fwd", Role.BACKWARD: "bwd", Role.UPDATE: "upd"}
+_WEIGHT = "wgt"
 _KIND = {Role.FORWARD: TaskKind.FORWARD, Role.BACKWARD: TaskKind.BACKWARD, Role.UPDATE: TaskKind.UPDATE}
-_ROLE = {kind: role for role, kind in _KIND.items()}
+_ROLE = {kind: role for role, kind in _KIND.items()} | {TaskKind.WEIGHT: Role.BACKWARD}
 
 
-def draft_fragments(drafts: Drafts, bucket_bytes: int) -> None:
-    """Cut the graph into fragments and draft a task for each, in an order in which they can be performed."""
-    graph, stage = drafts.staged.graph, drafts.staged.stage
+def draft_fragments(drafts: Drafts, bucket_bytes: int, *, split: bool = False) -> None:
+    """Cut the graph into fragments and draft a task for each, in an order in which they can be performed.
+
+    Args:
+        split: the weight part of the backward pass has tasks of its own.
+    """
+    graph, staged = drafts.staged.graph, drafts.staged
+    stage = {op.id: staged.fragment_stage(op) for op in graph.ops}
     consumers = graph.consumers()
 
     gradient_bytes: dict[str, int] = {}
@@ -31,17 +37,21 @@ def draft_fragments(drafts: Drafts, bucket_bytes: int) -> None:
         made_by = drafts.producers.get(op.inputs[0]) if value is not None else None
         if value is not None and made_by is not None and any(drafts.num_moves(reader, value) for reader in consumers[value]):
             gradient_bytes[made_by.id] = drafts.assignment.ops[op.id].types[value].size_bytes
-    keys = fragment_keys(graph, stage, drafts.num_moves, gradient_bytes, bucket_bytes)
+    keys = fragment_keys(graph, stage, drafts.num_moves, gradient_bytes, bucket_bytes, drafts.units(), split=split)
     members: dict[FragmentKey, list[Op]] = defaultdict(list)
     for op in graph.ops:
         members[keys[op.id]].append(op)
-    counts: dict[tuple[int, Role], int] = defaultdict(int)
+    counts: dict[tuple[str, str], int] = defaultdict(int)
     for key in sorted(members, key=lambda k: k.order):
-        number = counts[key.stage, key.role]
-        counts[key.stage, key.role] += 1
+        device, turn = key.stage % staged.num_stages, key.stage // staged.num_stages
+        # Of interleaved stages the name tells placement and number there: s0v1 is stage num_stages + 0.
+        where = f"s{device}v{turn}" if staged.interleaved and key.role is not Role.UPDATE else f"s{device}"
+        short, kind = (_WEIGHT, TaskKind.WEIGHT) if key.weight else (_SHORT[key.role], _KIND[key.role])
+        number = counts[where, short]
+        counts[where, short] += 1
         acts = 1 if key.role is Role.UPDATE else drafts.micro_batches
-        task_id = f"s{key.stage}.{_SHORT[key.role]}.{number}"
-        draft = Draft(task_id, _KIND[key.role], key.stage, f"s{key.stage}.compute", acts, {}, {})
+        task_id = f"{where}.{short}.{number}"
+        draft = Draft(task_id, kind, device, f"s{device}.compute", acts, {}, {}, fragment_stage=key.stage)
         drafts.tasks[task_id] = draft
         _fill(drafts, draft, members[key])
 
@@ -55,7 +65,7 @@ def _fill(drafts: Drafts, draft: Draft, members: list[Op]) -> None:
         for value in dict.fromkeys(op.inputs):
             wanted = drafts.wanted(op, value)
             if (value, wanted) not in known:
-                known[value, wanted] = _bring(drafts, draft, value, wanted, value in inside, ops, known)
+                known[value, wanted] = _bring(drafts, draft, value, wanted, drafts.turn(op, value), value in inside, ops, known)
             names[value] = known[value, wanted]
         ops.append(drafts.assignment.ops[op.id].op.renamed(names))
         for made in filter(None, op.outputs):
@@ -66,11 +76,11 @@ def _fill(drafts: Drafts, draft: Draft, members: list[Op]) -> None:
 
 
 def _bring(
-    drafts: Drafts, draft: Draft, value: str, wanted: NdSbp, inside: bool, ops: list[Op], known: dict[tuple[str, NdSbp], str]
+    drafts: Drafts, draft: Draft, value: str, wanted: NdSbp, turn: str, inside: bool, ops: list[Op], known: dict[tuple[str, NdSbp], str]
 ) -> str:
     """The name under which ``value`` stands in the fragment in the layout wanted; adds reads and local boxing steps."""
     native, route = drafts.route(value, draft.stage, wanted)
-    last = drafts.follow(native, route)
+    last = drafts.follow(native, route, turn)
     # A batch input or constant may be delivered in several layouts at once, so its layout is part of its name.
     name = f"{value}@{last.sbp}" if drafts.is_delivered(value) else last.name
     if not (inside and last is native):
@@ -101,7 +111,7 @@ def draft_state_writers(drafts: Drafts) -> None:
         last = drafts.follow(native, route)
         if route.moves:
             for step in route.local:  # a cut after a collective is a task of its own, since no fragment follows
-                last = drafts.instances.setdefault((new, stage, step.dst), Instance(new, stage, step.dst, last, step))
+                last = drafts.instances.setdefault((new, stage, step.dst, ""), Instance(new, stage, step.dst, last, step))
         else:
             draft = drafts.tasks[drafts.owner[native]]
             name = native.name

@@ -41,13 +41,17 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A value on a stage in a layout; ``via`` and ``parent`` say how it got there (None: native)."""
+    """A value on a stage in a layout; ``via`` and ``parent`` say how it got there (None: native).
+
+    turn: which part of which block it is there for, if it is brought anew for each of them (ZeRO-3); else empty.
+    """
 
     value: str
     stage: int
     sbp: NdSbp
     parent: Instance | None = field(default=None, compare=False)
     via: Move | None = field(default=None, compare=False)
+    turn: str = ""
 
     @property
     def name(self) -> str:

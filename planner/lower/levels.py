@@ -27,10 +27,11 @@ class FragmentKey:
     role: Role
     level: int
     chunk: int
+    weight: bool = False
 
     @property
-    def order(self) -> tuple[int, int, int, int]:
-        return (_ROLE_ORDER[self.role], self.level, self.stage, self.chunk)
+    def order(self) -> tuple[int, bool, int, int, int]:
+        return (_ROLE_ORDER[self.role], self.weight, self.level, self.stage, self.chunk)
 
 
 def fragment_keys(
@@ -39,6 +40,9 @@ def fragment_keys(
     num_moves: Callable[[Op, str], int],
     gradient_bytes: Mapping[str, int],
     bucket_bytes: int,
+    unit: Mapping[str, str],
+    *,
+    split: bool = False,
 ) -> dict[str, FragmentKey]:
     """Op id -> its fragment.
 
@@ -46,26 +50,32 @@ def fragment_keys(
         num_moves: (consumer, value) -> communications between the value's producer and this consumer.
         gradient_bytes: op id -> bytes of the gradient that it finishes and that must be communicated after its accumulation.
         bucket_bytes: a backward fragment ends once it has finished so many bytes of gradients, so that their reduction overlaps the rest.
+        unit: op id -> what it belongs to, where ops of different units may not share a fragment.
+        split: what the backward part computes for one gradient alone has fragments of its own, which nothing of the step's passes waits for.
     """
     producers = graph.producers()
     region = {op.id: region_of(op, stage, producers) for op in graph.ops}
     level = _levels(graph, producers, region, num_moves)
+    weight = _weight_part(graph, region) if split else frozenset()
     chunk: dict[str, int] = {}
-    filled: dict[tuple[int, Role, int], tuple[int, int]] = {}
+    filled: dict[tuple[int, Role, int, bool], tuple[int, int, str | None]] = {}
     for op in graph.ops:
         if region[op.id][1] is Role.UPDATE:
             continue
-        place = (*region[op.id], level[op.id])
+        place = (*region[op.id], level[op.id], op.id in weight)
         made_by = producers.get(op.inputs[0]) if op.role is Role.ACCUMULATE else None
         if made_by is not None and level[made_by.id] == level[op.id]:
             chunk[op.id] = chunk[made_by.id]  # a gradient is accumulated where it is ready, wherever the op stands in the trace
             continue
-        number, size_bytes = filled.get(place, (0, 0))
+        number, size_bytes, inside = filled.get(place, (0, 0, None))
+        here = unit.get(op.id, inside)
+        if inside is not None and here != inside:
+            number, size_bytes = number + 1, 0
         chunk[op.id] = number
         size_bytes += gradient_bytes.get(op.id, 0)
-        filled[place] = (number + 1, 0) if size_bytes >= bucket_bytes else (number, size_bytes)
+        filled[place] = (number + 1, 0, here) if size_bytes >= bucket_bytes else (number, size_bytes, here)
     # An update starts when the bucket that holds its gradient is reduced; without communication there is nothing to wait for, and one will do.
-    buckets: dict[tuple[int, int, int], int] = {}
+    buckets: dict[tuple[int, int, int, bool], int] = {}
     for op in graph.ops:
         if region[op.id][1] is not Role.UPDATE:
             continue
@@ -77,10 +87,34 @@ def fragment_keys(
             if region[made_by.id][1] is Role.UPDATE:
                 number = max(number, chunk[made_by.id])
             elif num_moves(op, value):
-                bucket = (stage[made_by.id], level[made_by.id], chunk[made_by.id])
+                bucket = (stage[made_by.id], level[made_by.id], chunk[made_by.id], made_by.id in weight)
                 number = max(number, buckets.setdefault(bucket, len(buckets) + 1))
         chunk[op.id] = number
-    return {op.id: FragmentKey(*region[op.id], level[op.id], chunk[op.id]) for op in graph.ops}
+    return {op.id: FragmentKey(*region[op.id], level[op.id], chunk[op.id], op.id in weight) for op in graph.ops}
+
+
+def _weight_part(graph: LogicalGraph, region: Mapping[str, tuple[int, Role]]) -> frozenset[str]:
+    """Ops of the backward part whose results reach one accumulated gradient and nothing else; with them, what accumulates only those.
+
+    An op that feeds several gradients, or another stage, belongs to the input part, and so does one kernel that computes both.
+    """
+    producers, consumers = graph.producers(), graph.consumers()
+    feeds: dict[str, frozenset[str]] = {}
+    for op in reversed(graph.ops):
+        if op.role is Role.ACCUMULATE:
+            feeds[op.id] = frozenset({op.id})
+        elif op.role is Role.BACKWARD:
+            readers = [r for v in op.outputs if v for r in consumers[v]]
+            inside = all(r.role is Role.ACCUMULATE or region[r.id] == region[op.id] for r in readers)
+            reached = frozenset().union(*(feeds.get(r.id, frozenset({r.id})) for r in readers))
+            feeds[op.id] = reached if inside else reached | {"another stage"}
+    found = {op.id for op in graph.ops if op.role is Role.BACKWARD and len(feeds[op.id]) == 1 and not feeds[op.id] & {"another stage"}}
+    for op in graph.ops:
+        if op.role is Role.ACCUMULATE and region[op.id][1] is Role.BACKWARD:
+            made_by = producers.get(op.inputs[0])
+            if made_by is None or made_by.id in found:
+                found.add(op.id)
+    return frozenset(found)
 
 
 def _levels(

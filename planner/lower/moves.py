@@ -33,7 +33,8 @@ def draft_moves(drafts: Drafts) -> None:
         root = instance.root
         made_by = drafts.owner.get(root) or f"{drafts.inputs[root.value].kind.value} on s{root.stage}"
         per_step = drafts.per_step(root.value)
-        groups[made_by, root.stage, instance.moves, per_step, tuple(sorted(readers[instance])), instance in drafts.stored].append(instance)
+        key = (made_by, root.stage, instance.moves, per_step, tuple(sorted(readers[instance])), instance in drafts.stored, instance.turn)
+        groups[key].append(instance)
     counts: dict[str, int] = defaultdict(int)
     for members in sorted(groups.values(), key=lambda group: len(group[0].moves)):
         move, parent = members[0].via, members[0].parent
@@ -71,7 +72,7 @@ def _draft(drafts: Drafts, task_id: str, move: Move, stage: int, members: list[I
     else:
         kind, body = TaskKind.BOXING, move
         stream = f"s{stage}.compute" if move.collective is Collective.LOCAL else f"s{stage}.axis{move.axis}"
-    acts = 1 if drafts.per_step(members[0].value) else drafts.micro_batches
+    acts = 1 if drafts.per_step(members[0].value) and not members[0].turn else drafts.micro_batches
     reads = {i.parent: i.parent.name for i in members if i.parent is not None}
     return Draft(task_id, kind, stage, stream, acts, reads, {i: i.name for i in members}, body)
 
@@ -88,6 +89,7 @@ def _label(drafts: Drafts, instance: Instance, move: Move) -> str:
     if isinstance(move, Hop):
         return f"s{move.src_stage}-s{move.dst_stage}.{what}"
     suffix = f".axis{move.axis}" if len(drafts.mesh) > 1 else ""
+    what += ".again" if instance.turn else ""
     return f"s{instance.stage}.{move.collective.value}{suffix}.{what}"
 
 

@@ -12,6 +12,7 @@ from planner.ir.graph import Role
 from planner.ir.plan import Access, PlacedTensor, Regst, RegstKind, Task
 from planner.lower.drafts import Draft, Drafts
 from planner.lower.instances import Instance
+from planner.lower.passes import PassOrder
 from planner.lower.quotas import Schedule, quota
 
 __all__ = ["Rates", "apply_wishes", "group_regsts", "size_regst"]
@@ -85,20 +86,39 @@ class Rates:
         producer = self._drafts.tasks[regst.producer]
         return producer.acts // self.fill(producer, regst)
 
+    def per_micro_batch(self, regst: Regst) -> bool:
+        """Filled by every micro-batch (with one micro-batch per step everything is filled once, and one block is enough)."""
+        return self._drafts.micro_batches > 1 and self.blocks_per_step(regst) == self._drafts.micro_batches
+
     def hold(self, draft: Draft, regst: Regst) -> int:
         """Acts for which a consumer keeps one block."""
         return 1 if regst.producer is None else draft.acts // self.blocks_per_step(regst)
 
 
 def size_regst(
-    drafts: Drafts, rates: Rates, regst: Regst, tasks: Mapping[str, Task], consumers: Sequence[Task], schedule: Schedule
+    drafts: Drafts,
+    rates: Rates,
+    regst: Regst,
+    tasks: Mapping[str, Task],
+    consumers: Mapping[str, Sequence[Task]],
+    schedule: Schedule,
+    order: PassOrder | None = None,
 ) -> Regst:
-    """The Regst with the quota that the rule of planner.lower.quotas gives it."""
+    """The Regst with the quota that the rule of planner.lower.quotas gives it, or the order of passes where there is one.
+
+    What is gathered again has one block (planner.lower.prefetch).
+    """
+    if regst.producer is not None and any(instance.turn for instance in drafts.tasks[regst.producer].makes):
+        return regst
     first = drafts.producers.get(regst.tensors[0].name.partition("@")[0])
+    if order is not None and regst.producer is not None and regst.kind is RegstKind.DATA and rates.per_micro_batch(regst):
+        producer = tasks[regst.producer]
+        siblings = [task for port in producer.produces for task in consumers[port.regst]]
+        return replace(regst, quota=order.blocks(producer, consumers[regst.id], siblings))
     blocks = quota(
         kind=regst.kind,
         producer=tasks[regst.producer] if regst.producer is not None else None,
-        consumers=consumers,
+        consumers=consumers[regst.id],
         blocks_per_step=rates.blocks_per_step(regst),
         stage=int(regst.placement[1:]),
         num_stages=drafts.staged.num_stages,

@@ -1,18 +1,21 @@
 """Search: pins, the choice problem of a staged graph, and the methods that solve it."""
 
 from planner.search.assign import assign
-from planner.search.menu import LocalOp
+from planner.search.menu import LocalOp, Menus
 from planner.search.methods import Method, search
 from planner.search.model import Assignment, SearchModel, build_model
-from planner.search.pieces import Piece, PiecePrice, pieces_of, price_piece
+from planner.search.pieces import Piece, PieceModel, PiecePrice, pieces_of
 from planner.search.pins import Pin, parse_pins
 from planner.search.prices import Prices
+from planner.search.scaled import scaled_pieces
 
 __all__ = [
     "Assignment",
     "LocalOp",
+    "Menus",
     "Method",
     "Piece",
+    "PieceModel",
     "PiecePrice",
     "Pin",
     "Prices",
@@ -21,6 +24,6 @@ __all__ = [
     "build_model",
     "parse_pins",
     "pieces_of",
-    "price_piece",
+    "scaled_pieces",
     "search",
 ]

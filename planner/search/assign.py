@@ -3,46 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
-from planner.ir.cluster import Cluster
+from planner.search.bottleneck import bottleneck_bound
+from planner.search.guided import solve_guided
 from planner.search.methods import Method, search
-from planner.search.model import Assignment, build_model
-from planner.search.pins import Pin
-from planner.solve import Watch
-from planner.stages import Staged
+from planner.search.model import Assignment, SearchModel
+from planner.solve import Solution, Watch
 
 __all__ = ["assign"]
 
 
 def assign(
-    staged: Staged,
-    mesh: tuple[int, ...],
-    cluster: Cluster,
-    pins: Sequence[Pin],
-    micro_batches: int,
+    model: SearchModel,
     *,
     method: Method = Method.EXACT,
     seconds: float = inf,
     watch: Watch | None = None,
     limit_bytes: float = inf,
-    in_flight: Sequence[int] = (),
+    memory_bytes: float = inf,
+    s_per_byte: Sequence[float] = (),
 ) -> Assignment:
     """Choose the layouts.
 
     Args:
-        mesh: devices per axis inside each stage.
-        micro_batches: how often per step the micro-batch part acts.
         seconds: stop by then with the best choice so far.
-        limit_bytes, in_flight: as build_model.
+        limit_bytes: what a device may hold, of what the model counts (one built without memory rows counts nothing).
+        memory_bytes: what the bound is about; at least limit_bytes.
+        s_per_byte: per stage, about what a byte is worth, if that is known: a long model's search begins there.
 
     Raises:
-        UnknownOp: an op has no rule.   Unsupported: pins that cannot hold, or nothing found in time.
+        OutOfMemory: no layout fits.   Unsupported: pins that cannot hold, or nothing found in time.
     """
-    model = build_model(staged, mesh, cluster, pins, micro_batches, limit_bytes=limit_bytes, in_flight=in_flight)
-    solution = search(model, method, seconds=seconds, watch=watch)
-    bound_s = solution.lower_bound / staged.num_stages
-    objective_s = model.step_s(solution.choice)
-    if solution.gap == 0.0 and staged.num_stages == 1:
+    if model.problem.demands:
+        model = replace(model, problem=replace(model.problem, limit=limit_bytes))
+    solution: Solution | None = None
+    prices: Sequence[float] = ()
+    if s_per_byte and method is Method.EXACT:
+        guided = solve_guided(model, s_per_byte, memory_bytes, seconds=seconds, watch=watch)
+        if guided is not None:
+            solution, prices = guided[0], tuple(guided[1])
+    if solution is None:
+        solution = search(model, method, seconds=seconds, watch=watch)
+    stages, choice = model.staged.num_stages, solution.choice
+    bound_s = solution.lower_bound / stages
+    objective_s = model.step_s(choice)
+    if solution.gap == 0.0 and stages == 1:
         bound_s = objective_s  # equal up to rounding
-    return model.decode(solution.choice, solution.method, objective_s, min(bound_s, objective_s), model.problem.peak(solution.choice))
+    if stages > 1 and method is Method.EXACT:
+        other_s, other = bottleneck_bound(model, choice, s_per_byte=prices, memory_bytes=memory_bytes)
+        bound_s = max(bound_s, other_s)
+        if model.problem.feasible(other) and model.step_s(other) < objective_s:
+            choice, objective_s = other, model.step_s(other)
+    return model.decode(choice, solution.method, objective_s, min(bound_s, objective_s), model.problem.peak(choice))

@@ -7,7 +7,8 @@ delivery of a value      the layout in which a stage gets a value      0
                          that several ops read
 edge                     from what is there to what is needed          boxing, per step
 
-With a limit on memory, a delivery says besides whether it is what is there already or a boxed copy.  Demands on a stage's devices are its states;
+With a limit on memory, a delivery says besides whether it is what is there already, a boxed copy, or (a parameter) one that is boxed for the
+forward part and again for the backward part, ZeRO-3 (planner.search.zero).  Demands on a stage's devices are its states;
 when its forward part is done, what the backward part will read, copies included, once per micro-batch in flight; when its backward part is
 done, the accumulated gradients.  A Plan holds more (what is on its way), never less.
 
@@ -18,7 +19,7 @@ all-gather serves all (OneFlow's proxy node; TePDist and Alpa let every reader p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -32,6 +33,7 @@ from planner.ir.tensor import TensorType
 from planner.search.menu import LocalOp, Menu, Menus, Strategy, relabel
 from planner.search.pins import Pin, pinned_inputs, pinned_outputs
 from planner.search.prices import Prices
+from planner.search.zero import Held, most_split, splits, unit_of
 from planner.solve.problem import Demand, Edge, Floats, Ints, Problem
 from planner.stages import Staged
 
@@ -46,6 +48,7 @@ class Assignment:
 
     delivered: (value, stage) -> the layout in which several readers on the stage share it.
     held_bytes: what the search counts as held by the fullest stage's devices (0 if it was not asked to count).
+    again: (parameter, stage) that is not held but gathered for each part of a block that reads it (ZeRO-3).
     """
 
     ops: Mapping[str, LocalOp]
@@ -56,6 +59,7 @@ class Assignment:
     lower_bound_s: float
     delivered: Mapping[tuple[str, int], NdSbp]
     held_bytes: float
+    again: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +74,11 @@ class _Where:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchModel:
-    """problem: the choice problem.  ops, states, deliveries: node numbers and what their strategies mean."""
+    """problem: the choice problem.  ops, states, deliveries: node numbers and what their strategies mean.
+
+    held: delivery -> how its strategies have the value, one word for each.
+    forward_only: deliveries of parameters that one act of the forward part reads and nothing later in the step.
+    """
 
     staged: Staged
     problem: Problem
@@ -80,6 +88,8 @@ class SearchModel:
     pinned: Mapping[str, NdSbp]
     micro_batches: int
     where: _Where
+    held: Mapping[tuple[str, int], tuple[Held, ...]] = field(default_factory=dict)
+    forward_only: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def turns(self) -> int:
@@ -91,6 +101,11 @@ class SearchModel:
 
         The problem's objective, divided by the number of stages p, is (m + p - 1) mean t_i + mean u_i, which is never more.
         """
+        micro_s, once_s = self.stage_s(choice)
+        return float(micro_s.sum() + (self.micro_batches - 1) * micro_s.max() + once_s.max())
+
+    def stage_s(self, choice: Sequence[int] | Ints) -> tuple[Floats, Floats]:
+        """(t_i, u_i): seconds of a micro-batch on each stage, and of what it does once per step (with one turn, all is done once)."""
         size = self.staged.num_stages
         micro_s, once_s = np.zeros(size), np.zeros(size)
         for node, (stage, count) in enumerate(zip(self.where.node_stage, self.where.node_count, strict=True)):
@@ -105,7 +120,7 @@ class SearchModel:
                 micro_s[stage] += seconds / count
             else:
                 once_s[stage] += seconds
-        return float(micro_s.sum() + (self.micro_batches - 1) * micro_s.max() + once_s.max())
+        return micro_s, once_s
 
     def decode(
         self, choice: Sequence[int] | Ints, method: str, objective_s: float, lower_bound_s: float, held_bytes: float = 0.0
@@ -121,7 +136,15 @@ class SearchModel:
             lower_bound_s=lower_bound_s,
             delivered={key: layouts[choice[node]] for key, (node, layouts) in self.deliveries.items()},
             held_bytes=held_bytes,
+            again=self._again(choice),
         )
+
+    def _again(self, choice: Sequence[int] | Ints) -> frozenset[tuple[str, int]]:
+        """What is gathered again; where something is, what only the forward part reads travels with it, for it costs the same."""
+        taken = {key: held[choice[self.deliveries[key][0]]] for key, held in self.held.items()}
+        again = {key for key, held in taken.items() if held is Held.AGAIN}
+        stages = {stage for _, stage in again}
+        return frozenset(again | {key for key in self.forward_only if taken[key] is Held.KEPT and key[1] in stages})
 
 
 def build_model(
@@ -133,6 +156,9 @@ def build_model(
     *,
     limit_bytes: float = inf,
     in_flight: Sequence[int] = (),
+    tools: tuple[Prices, Menus] | None = None,
+    zero: int | None = None,
+    kept: frozenset[str] | None = None,
 ) -> SearchModel:
     """State the search for one mesh.
 
@@ -141,11 +167,15 @@ def build_model(
         micro_batches: how often per step the micro-batch part acts.
         limit_bytes: what a device may hold of states, gradients, deliveries and values kept for the backward pass; infinite: no memory rows.
         in_flight: per stage, how many micro-batches wait for their backward pass; needed where there is a limit.
+        tools: prices and menus of this mesh and cluster, from a model built before; what they know is not worked out again.
+        zero: a level of planner.search.zero that is asked for; None: the search is free.
+        kept: the graph is a piece of a model; these values are kept for the backward part of another.
 
     Raises:
         UnknownOp: an op has no rule.   Unsupported: pins that cannot hold.
     """
-    return _Builder(staged, mesh, cluster, pins, micro_batches, limit_bytes, in_flight).build()
+    prices, menus = tools if tools is not None else (Prices(cluster, mesh), Menus(mesh))
+    return _Builder(staged, mesh, prices, menus, pins, micro_batches, limit_bytes, in_flight, zero, kept).build()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,12 +194,16 @@ class _Builder:
         self,
         staged: Staged,
         mesh: tuple[int, ...],
-        cluster: Cluster,
+        prices: Prices,
+        menus: Menus,
         pins: Sequence[Pin],
         micro_batches: int,
         limit_bytes: float,
         in_flight: Sequence[int],
+        zero: int | None,
+        kept: frozenset[str] | None,
     ) -> None:
+        self.zero, self.kept = zero, kept
         self.limit_bytes = limit_bytes
         self.in_flight = tuple(in_flight)
         self.demands: list[Demand] = []
@@ -179,8 +213,8 @@ class _Builder:
         self.node_count: list[int] = []
         self.edge_stage: list[int] = []
         self.edge_count: list[int] = []
-        self.prices = Prices(cluster, mesh)
-        self.menus = Menus(mesh)
+        self.prices = prices
+        self.menus = menus
         self.pinned = pinned_inputs(self.graph, pins, mesh)
         self.pinned_outputs = pinned_outputs(self.graph, pins, mesh)
         self.names: list[str] = []
@@ -196,12 +230,19 @@ class _Builder:
         self._unions: dict[tuple[int, ...], tuple[NdSbp, ...]] = {}
         self._matrices: dict[tuple[object, ...], Floats] = {}
         self._kept: dict[int, tuple[object, ...]] = {}
-        self._stored: dict[TensorType, tuple[tuple[NdSbp, ...], Floats]] = {}
+        self._stored: dict[tuple[TensorType, bool], tuple[tuple[NdSbp, ...], Floats]] = {}
         self._menu_of: dict[str, Menu] = {}
         self._zero: dict[int, Floats] = {}
-        self._amounts: dict[tuple[int, TensorType, float], Floats] = {}
-        self._twice: dict[int, tuple[NdSbp, ...]] = {}
+        self._amounts: dict[tuple[int, TensorType, tuple[int, ...]], Floats] = {}
+        self._repeated: dict[tuple[int, int], tuple[NdSbp, ...]] = {}
+        self._least: dict[int, tuple[NdSbp, ...]] = {}
         self.saved: set[tuple[str, int]] = set()
+        self.ways: dict[tuple[str, int], tuple[Held, ...]] = {}
+        self.read_by: dict[tuple[str, int], set[Role]] = {}
+        self.updated = frozenset(self.graph.updates.values())
+        self.by_id = {op.id: op for op in self.graph.ops}
+        self.units: dict[tuple[str, int], set[str]] = {}
+        self.last_unit: dict[int, str] = {}
 
     def build(self) -> SearchModel:
         graph, stage = self.graph, self.staged.stage
@@ -219,7 +260,7 @@ class _Builder:
             self.ops[op.id] = (node, menu.strategies)
             for value in dict.fromkeys(op.inputs):
                 needs = self._layouts(menu, op.inputs.index(value), outputs=False)
-                self._need(value, stage[op.id], node, needs)
+                self._need(value, stage[op.id], node, needs, op.role)
             for place, made in enumerate(op.outputs):
                 if made is None:
                     continue
@@ -231,8 +272,12 @@ class _Builder:
                 if (made, here) in self.saved:
                     blocks = 1 if (made, here) in self.deliveries else self.in_flight[here]
                     self._hold(node, self.sources[made].layouts, graph.values[made], (2 * here, 2 * here + 1), blocks)
+                elif self.kept is not None and made in self.kept:
+                    whole_or_split = self._reduced(self.sources[made].layouts, graph.values[made])
+                    self._hold(node, whole_or_split, graph.values[made], (2 * here, 2 * here + 1), self.in_flight[here])
                 elif op.role is Role.ACCUMULATE and self.micro_batches > 1:
-                    self._hold(node, self.sources[made].layouts, graph.values[made], (2 * here + 1, 2 * here + 2), 1)
+                    goes_on = bool(self.in_flight) and self.micro_batches > self.in_flight[here]  # a forward part follows a backward part
+                    self._hold(node, self.sources[made].layouts, graph.values[made], (2 * here + (not goes_on), 2 * here + 2), 1)
         for old, new in graph.updates.items():
             node, layouts = self.states[old]
             self._need(new, homes[old], node, layouts)
@@ -241,7 +286,11 @@ class _Builder:
             self._need(graph.mean_loss, self.sources[graph.mean_loss].stage, whole, (NdSbp.broadcast(len(self.mesh)),))
         problem = Problem(tuple(self.names), tuple(self.costs), tuple(self.edges), tuple(self.demands), self.limit_bytes)
         where = _Where(self.node_stage, self.node_count, self.edge_stage, self.edge_count)
-        return SearchModel(self.staged, problem, self.ops, self.states, self.deliveries, self.pinned, self.micro_batches, where)
+        held = {key: tuple(h for h in ways for _ in range(len(self.deliveries[key][1]) // len(ways))) for key, ways in self.ways.items()}
+        once = frozenset(
+            key for key, ways in self.ways.items() if Held.KEPT in ways and self._is_parameter(key[0]) and self._times_again(*key) == 1
+        )
+        return SearchModel(self.staged, problem, self.ops, self.states, self.deliveries, self.pinned, self.micro_batches, where, held, once)
 
     def _node(self, name: str, costs: Floats, stage: int = 0, count: int = 1) -> int:
         self.names.append(name)
@@ -261,13 +310,18 @@ class _Builder:
         for op in self.graph.ops:
             for value in dict.fromkeys(op.inputs):
                 readers.setdefault((value, self.staged.stage[op.id]), []).append((op, value))
+                self.read_by.setdefault((value, self.staged.stage[op.id]), set()).add(op.role)
+                if op.role is Role.FORWARD and value in self.states:
+                    self.last_unit[self.staged.stage[op.id]] = unit_of(op, self.by_id)
+                    self.units.setdefault((value, self.staged.stage[op.id]), set()).add(unit_of(op, self.by_id))
         for old, new in self.graph.updates.items():
             readers.setdefault((new, homes[old]), []).append((None, old))
         return readers
 
     def _state(self, value: str, home: int) -> None:
-        tensor = self.graph.values[value]
-        layouts, costs = self._stores(tensor)
+        tensor, kind = self.graph.values[value], self.inputs[value].kind
+        least = {InputKind.OPTIMIZER_STATE: 1, InputKind.PARAMETER: 3}.get(kind)
+        layouts, costs = self._stores(tensor, split=self.zero is not None and least is not None and self.zero >= least)
         if value in self.pinned:
             layouts, costs = (self.pinned[value],), np.zeros(1)
         node = self._node(f"state {self.inputs[value].name}", costs)
@@ -276,12 +330,14 @@ class _Builder:
         buffer = self.inputs[value].kind is InputKind.BUFFER
         self.sources[value] = _Source(node, layouts, home, self.m if buffer else 1, True)
 
-    def _stores(self, tensor: TensorType) -> tuple[tuple[NdSbp, ...], Floats]:
-        """Layouts in which a state may be stored, and a hair of cost for every split."""
-        if tensor not in self._stored:
+    def _stores(self, tensor: TensorType, *, split: bool) -> tuple[tuple[NdSbp, ...], Floats]:
+        """Layouts in which a state may be stored, and a hair of cost for every split.  split: only those that split as much as can be."""
+        if (tensor, split) not in self._stored:
             layouts = _storable(tensor, self.mesh)
-            self._stored[tensor] = layouts, np.array([_TIE_S * sum(isinstance(e, Split) for e in sbp.entries) for sbp in layouts])
-        return self._stored[tensor]
+            if split:
+                layouts = tuple(sbp for sbp, most in zip(layouts, most_split(layouts), strict=True) if most)
+            self._stored[tensor, split] = layouts, np.array([_TIE_S * splits(sbp) for sbp in layouts])
+        return self._stored[tensor, split]
 
     def _menu(self, op: Op) -> Menu:
         if op.id not in self._menu_of:
@@ -290,6 +346,9 @@ class _Builder:
 
     def _find_menu(self, op: Op) -> Menu:
         menu = self.menus.of(op, self.graph.values)
+        if op.role is Role.ACCUMULATE and self.zero in (2, 3) and self.micro_batches > 1:
+            split = most_split([s.outputs[0] for s in menu.strategies])
+            menu = Menu(-1 - len(self._menu_of), tuple(s for s, most in zip(menu.strategies, split, strict=True) if most))
         pins = [(place, self.pinned_outputs[v]) for place, v in enumerate(op.outputs) if v is not None and v in self.pinned_outputs]
         if not pins:
             return menu
@@ -297,7 +356,7 @@ class _Builder:
         if not kept:
             ways = "; ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in menu.strategies))
             raise Unsupported(f"{op.where()} cannot return {pins[0][1]} on mesh {'x'.join(map(str, self.mesh))}; its rule allows {ways}")
-        return Menu(-1 - len(self.names), kept)
+        return Menu(-1 - len(self._menu_of), kept)
 
     def _op_cost(self, op: Op, menu: Menu) -> Floats:
         count = self.m if op.role.per_micro_batch else 1
@@ -319,7 +378,7 @@ class _Builder:
         source = self.sources[value]
         for stage in range(self.staged.num_stages):
             here = readers.get((value, stage), [])
-            if len(here) < 2:
+            if len(here) < 2 and (value, stage) not in self.saved:
                 continue
             needs = []
             for op, name in here:
@@ -329,18 +388,46 @@ class _Builder:
                     needs.append(self._layouts(self._menu(op), op.inputs.index(name), outputs=False))
             layouts = self._union((source.layouts, *needs))
             logical = self.graph.values[value]
-            if self.limit_bytes == inf:
-                node = self._node(f"{value} for stage {stage}", self._zeros(len(layouts)))
-                self._connect(source, stage, node, layouts, logical)
-            else:
-                layouts = self._doubled(layouts)
-                node = self._node(f"{value} for stage {stage}", self._zeros(len(layouts)))
-                self._connect(source, stage, node, layouts, logical, split=True)
-                if (value, stage) in self.saved:
-                    held = 1 if value in self.states else self.in_flight[stage]
-                    more = held - 1 if source.stage == stage else 0
-                    self._hold(node, layouts, logical, (2 * stage, 2 * stage + 1), held, native=more)
+            ways = self._ways(value, stage, source)
+            layouts = self._repeat(layouts, len(ways))
+            node = self._node(f"{value} for stage {stage}", self._zeros(len(layouts)))
+            self._connect(source, stage, node, layouts, logical, ways=ways, again=self._times_again(value, stage))
+            self._hold_delivery(value, source, stage, node, layouts, ways)
             self.deliveries[value, stage] = (node, layouts)
+            self.ways[value, stage] = ways
+
+    def _is_parameter(self, value: str) -> bool:
+        return value in self.states and self.inputs[value].kind is InputKind.PARAMETER
+
+    def _ways(self, value: str, stage: int, source: _Source) -> tuple[Held, ...]:
+        """How this value may be had on a stage."""
+        at_home = self._is_parameter(value) and source.stage == stage
+        if at_home and self.zero is not None:
+            return (Held.AS_IS, Held.AGAIN) if self.zero == 3 else (Held.AS_IS,)
+        if self.zero == 0 and value in self.updated:
+            return (Held.AS_IS,)
+        if self.limit_bytes == inf:
+            return (Held.ANY,)
+        if at_home and ((value, stage) in self.saved or self._times_again(value, stage) > 1):
+            return (Held.AS_IS, Held.KEPT, Held.AGAIN)
+        return (Held.AS_IS, Held.KEPT)
+
+    def _times_again(self, value: str, stage: int) -> int:
+        """How often per step a value is delivered that is delivered anew to the forward and to the backward part of every micro-batch."""
+        return self.m * len(self.read_by[value, stage] & {Role.FORWARD, Role.BACKWARD})
+
+    def _hold_delivery(
+        self, value: str, source: _Source, stage: int, node: int, layouts: tuple[NdSbp, ...], ways: tuple[Held, ...]
+    ) -> None:
+        """A kept copy of what the backward part, or the next micro-batch, will read; of what is gathered again, that of the last block."""
+        saved = (value, stage) in self.saved
+        if not saved and Held.AGAIN not in ways:
+            return
+        held = self.in_flight[stage] if self.in_flight and value not in self.states else 1
+        blocks = {Held.ANY: 0, Held.AS_IS: held - 1 if source.stage == stage else 0, Held.KEPT: held, Held.AGAIN: 0}
+        if self.kept is None and self.last_unit.get(stage) in self.units.get((value, stage), ()):
+            blocks[Held.AGAIN] = 1  # the backward part begins with it
+        self._hold(node, layouts, self.graph.values[value], (2 * stage, 2 * stage + 1), *(blocks[way] for way in ways))
 
     def _find_saved(self, readers: Mapping[tuple[str, int], list[tuple[Op | None, str]]]) -> None:
         """(value, stage) of what the forward part makes or reads and the backward part of the stage reads later."""
@@ -352,29 +439,33 @@ class _Builder:
             if Role.BACKWARD in roles and (value in forward or (value in self.states and Role.FORWARD in roles)):
                 self.saved.add((value, stage))
 
-    def _hold(
-        self, node: int, layouts: tuple[NdSbp, ...], logical: TensorType, when: tuple[int, int], blocks: int, native: int | None = None
-    ) -> None:
-        """The node's layouts hold ``blocks`` blocks of a value at times [begin, end); ``native``: so many for the first half of them instead.
+    def _hold(self, node: int, layouts: tuple[NdSbp, ...], logical: TensorType, when: tuple[int, int], *blocks: int) -> None:
+        """The node's layouts hold so many blocks of a value at times [begin, end): one number for all of them, or one for each equal share.
 
         Stage s is fullest at time 2 s, when its forward part is done, or at 2 s + 1, when its backward part is.
         """
-        if self.limit_bytes == inf or (blocks == 0 and not native):
+        if self.limit_bytes == inf or not any(blocks):
             return
-        key = (id(layouts), logical, blocks + 1e-3 * (native + 1 if native is not None else 0))
+        key = (id(layouts), logical, blocks)
         if key not in self._amounts:
             size = [logical.with_shape(sbp.local_shape(logical.shape, self.mesh)).size_bytes for sbp in layouts]
-            amount = np.array(size, dtype=np.float64) * blocks
-            if native is not None:
-                half = len(layouts) // 2
-                amount[:half] = np.array(size[:half], dtype=np.float64) * native
-            self._amounts[key] = amount
+            self._amounts[key] = np.array(size, dtype=np.float64) * np.repeat(blocks, len(layouts) // len(blocks))
             self._kept[len(self._kept)] = (layouts,)
         self.demands.append(Demand(node, *when, self._amounts[key]))
 
-    def _doubled(self, layouts: tuple[NdSbp, ...]) -> tuple[NdSbp, ...]:
-        """Once for 'what is there is delivered as it is', once for 'it is boxed, so both are held'."""
-        return self._twice.setdefault(id(layouts), (*layouts, *layouts))  # a union is kept for good, and so is its id
+    def _reduced(self, layouts: tuple[NdSbp, ...], logical: TensorType) -> tuple[NdSbp, ...]:
+        """As little as may be kept of each: what is partial, split as much as can be."""
+        if id(layouts) not in self._least:
+            stores = self._stores(logical, split=True)[0]
+            self._kept[len(self._kept)] = (layouts,)
+            self._least[id(layouts)] = tuple(stores[0] if sbp.has_partial else sbp for sbp in layouts)
+        return self._least[id(layouts)]
+
+    def _repeat(self, layouts: tuple[NdSbp, ...], times: int) -> tuple[NdSbp, ...]:
+        """The layouts once for each way to have them."""
+        if times == 1:
+            return layouts
+        return self._repeated.setdefault((id(layouts), times), layouts * times)  # a union is kept for good, and so is its id
 
     def _zeros(self, size: int) -> Floats:
         return self._zero.setdefault(size, np.zeros(size))
@@ -386,7 +477,7 @@ class _Builder:
             self._unions[key] = tuple(dict.fromkeys(sbp for part in parts for sbp in part))
         return self._unions[key]
 
-    def _need(self, value: str, stage: int, node: int, needs: tuple[NdSbp, ...]) -> None:
+    def _need(self, value: str, stage: int, node: int, needs: tuple[NdSbp, ...], role: Role | None = None) -> None:
         """``node`` needs a value: an edge from whoever delivers it."""
         source = self.sources.get(value)
         if source is None:
@@ -395,44 +486,105 @@ class _Builder:
                 self._connect(fixed, stage, node, needs, self.graph.values[value])
             return
         delivery = self.deliveries.get((value, stage))
+        near: tuple[bool, ...] = (False,)
         if delivery is not None:
             source = _Source(delivery[0], delivery[1], stage, source.count, source.bucketed)
-        self._connect(source, stage, node, needs, self.graph.values[value])
+            near = tuple(self._is_final(value, stage, way, role) for way in self.ways[value, stage])
+        elif self.zero == 0 and role is None and value in self.updated:
+            near = (True,)
+        if role is Role.ACCUMULATE and self.micro_batches > 1:
+            source = replace(source, bucketed=True)  # a block's gradients travel together
+        self._connect(source, stage, node, needs, self.graph.values[value], near=near)
+
+    def _is_final(self, value: str, stage: int, way: Held, role: Role | None) -> bool:
+        """Whether what is delivered so must not be boxed any more: each micro-batch would pay, nobody would count it, or a ZeRO level forbids it."""
+        if role is Role.BACKWARD and (value, stage) in self.saved:
+            return True  # what it makes of it would lie there from the forward part on
+        if role in (Role.FORWARD, Role.BACKWARD):
+            counted = self.limit_bytes < inf or (way is Held.AS_IS and self.zero is not None)  # a copy that a reader makes would not be
+            return way is Held.AGAIN or (counted and self._is_parameter(value))
+        return self.zero == 0 and role is None and value in self.updated
 
     def _fixed(self, value: str) -> int:
         return self._node(f"pinned {self.inputs[value].name}", np.zeros(1))
 
     def _connect(
-        self, source: _Source, stage: int, node: int, needs: tuple[NdSbp, ...], logical: TensorType, *, split: bool = False
+        self,
+        source: _Source,
+        stage: int,
+        node: int,
+        needs: tuple[NdSbp, ...],
+        logical: TensorType,
+        *,
+        ways: tuple[Held, ...] = (Held.ANY,),
+        again: int = 0,
+        near: tuple[bool, ...] = (False,),
     ) -> None:
-        key = (id(source.layouts), id(needs), logical, source.count, source.bucketed, source.stage != stage, split)
+        """An edge from a source.
+
+        Args:
+            ways: how ``needs`` are had, an equal share of them each;  again: how often per step what is delivered again is.
+            near: whether the source's layouts, an equal share each, may only be cut or padded on the way.
+        """
+        here = source.stage == stage
+        key = (id(source.layouts), id(needs), logical, source.count, source.bucketed, not here, ways, near)
         matrix = self._matrices.get(key)
         if matrix is None:
-            if source.stage == stage:
-                table = self.prices.table(logical, source.bucketed, kinds_in((*source.layouts, *needs)))
-                rows, columns = [table.index[p] for p in source.layouts], [table.index[c] for c in needs]
-                matrix = source.count * table.price_s[np.ix_(rows, columns)]
-            else:
-                distinct = {(p, c) for p in source.layouts for c in needs}
-                hop_s = {pair: self.prices.hop_s(logical, *pair, bucketed=source.bucketed) for pair in distinct}
-                matrix = np.array([[source.count * hop_s[p, c] for c in needs] for p in source.layouts])
-            if split:
-                half = len(needs) // 2
-                same = np.array([[p == c and source.stage == stage for c in needs[:half]] for p in source.layouts])
-                matrix[:, :half][~same] = np.inf
-                matrix[:, half:][same] = np.inf
+            matrix = source.count * self._boxing_s(source, needs, logical, here=here)
+            share = len(needs) // len(ways)
+            table = self.prices.table(logical, source.bucketed, kinds_in((*source.layouts, *needs)))
+            rows, places = np.array([table.index[p] for p in source.layouts]), np.array([table.index[c] for c in needs])
+            same = (rows[:, None] == places[None, :share]) & here
+            for number, way in enumerate(ways):
+                columns = slice(number * share, (number + 1) * share)
+                if way is not Held.ANY:
+                    matrix[:, columns][same if way is not Held.AS_IS else ~same] = np.inf
+                if way is Held.AGAIN:
+                    matrix[:, columns][np.isfinite(matrix[:, columns])] = 0.0
+            if any(near):
+                kept = np.repeat(near, len(source.layouts) // len(near))
+                matrix[kept[:, None] & ~table.is_local[np.ix_(rows, places)]] = np.inf
             self._matrices[key] = matrix
             self._kept[len(self._kept)] = (source.layouts, needs)
+        if Held.AGAIN in ways:
+            self._pay_again(source, stage, node, needs, logical, ways, again)
         if not np.isfinite(matrix).any():
             raise Unsupported(
                 f"no legal combination: {self.names[source.node]} gives {'|'.join(map(str, dict.fromkeys(source.layouts)))}, "
                 f"{self.names[node]} needs {'|'.join(map(str, dict.fromkeys(needs)))}; "
                 f"the pins contradict each other or cut something that must stay whole; remove a pin or choose another mesh"
             )
+        self._join(source.node, node, matrix, stage, source.count)
+
+    def _join(self, u: int, v: int, matrix: Floats, stage: int, count: int) -> None:
         if matrix.any():
-            self.edges.append(Edge(source.node, node, matrix))
+            self.edges.append(Edge(u, v, matrix))
             self.edge_stage.append(stage)
-            self.edge_count.append(source.count)
+            self.edge_count.append(count)
+
+    def _boxing_s(self, source: _Source, needs: tuple[NdSbp, ...], logical: TensorType, *, here: bool) -> Floats:
+        """Seconds from each of the source's layouts to each of those needed, once."""
+        if here:
+            table = self.prices.table(logical, source.bucketed, kinds_in((*source.layouts, *needs)))
+            rows, columns = [table.index[p] for p in source.layouts], [table.index[c] for c in needs]
+            return table.price_s[np.ix_(rows, columns)]
+        distinct = {(p, c) for p in source.layouts for c in needs}
+        hop_s = {pair: self.prices.hop_s(logical, *pair, bucketed=source.bucketed) for pair in distinct}
+        return np.array([[hop_s[p, c] for c in needs] for p in source.layouts])
+
+    def _pay_again(
+        self, source: _Source, stage: int, node: int, needs: tuple[NdSbp, ...], logical: TensorType, ways: tuple[Held, ...], again: int
+    ) -> None:
+        """What is delivered ``again`` times per step, in every micro-batch, is paid by an edge of its own."""
+        key = (id(source.layouts), id(needs), logical, ways, again)
+        if key not in self._matrices:
+            matrix = np.zeros((len(source.layouts), len(needs)))
+            share = len(needs) // len(ways)
+            first = ways.index(Held.AGAIN) * share
+            price_s = self._boxing_s(source, needs[:share], logical, here=True)
+            matrix[:, first : first + share] = again * np.where(np.isfinite(price_s), price_s, 0.0)
+            self._matrices[key] = matrix
+        self._join(source.node, node, self._matrices[key], stage, self.m)
 
 
 def _storable(tensor: TensorType, mesh: tuple[int, ...]) -> tuple[NdSbp, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
@@ -19,7 +21,7 @@ def assign_stages(graph: LogicalGraph, num_stages: int, cuts: Sequence[str] = ()
 
     Args:
         num_stages: how many stages.
-        cuts: module paths; each begins the next stage at its first forward op.  Empty: cuts of even forward flop.
+        cuts: module paths; each begins the next stage at its first forward op.  Empty: cuts of even forward flop, between numbered blocks.
 
     Raises:
         Unsupported: more stages than can be filled, a cut that names no module, or cuts out of order.
@@ -43,25 +45,44 @@ def assign_stages(graph: LogicalGraph, num_stages: int, cuts: Sequence[str] = ()
 
 
 def _even_borders(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> list[int]:
-    """Places in trace order where the running forward flop crosses k/num_stages of the total."""
-    work = list(accumulate(flop(op, {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}) for op in forward))
+    """Places in trace order where stages begin, so that the fullest has as little forward flop as can be, and the others are even.
+
+    Blocks (h.3) stay whole, so that only their outputs cross; where there are too few of them, modules do, else ops.
+    """
+    work = np.array([flop(op, {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}) for op in forward], dtype=float)
     if num_stages > len(forward):
         raise Unsupported(f"{num_stages} stages for {len(forward)} forward ops; use fewer stages")
-    borders = [bisect_right(work, work[-1] * k / num_stages) for k in range(1, num_stages)]
-    return [_module_border(forward, border) for border in borders]
+    for names in ([block_of(op.module) or op.module for op in forward], [op.module for op in forward], [op.id for op in forward]):
+        begins = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+        units = np.add.reduceat(work, begins)
+        if np.count_nonzero(units) >= num_stages or len(begins) == len(forward):
+            break
+    return [begins[unit] for unit in _even_cut(units, num_stages)]
 
 
-def _module_border(forward: Sequence[Op], border: int) -> int:
-    """Move a border to the nearest change of the numbered block (h.3 -> h.4) if one is near, so that only the block's output crosses."""
-
-    def block(op: Op) -> str:
-        return block_of(op.module) or op.module
-
-    changes = [
-        i for i in range(1, len(forward)) if block(forward[i]) != block(forward[i - 1]) and any(c.isdigit() for c in block(forward[i]))
-    ]
-    near = [i for i in changes if abs(i - border) <= len(forward) // 4]
-    return min(near, key=lambda i: abs(i - border)) if near else border
+def _even_cut(work: NDArray[np.float64], parts: int) -> list[int]:
+    """First unit of every part but the first: least work in the fullest part, then least sum of squares; no part is empty."""
+    done = np.concatenate([[0.0], np.cumsum(work)])
+    size = len(work)
+    fullest, squares = np.full((parts + 1, size + 1), np.inf), np.full((parts + 1, size + 1), np.inf)
+    fullest[0, 0] = squares[0, 0] = 0.0
+    for k in range(1, parts + 1):
+        for end in range(k, size + 1):
+            load = done[end] - done[k - 1 : end]
+            fullest[k, end] = np.maximum(fullest[k - 1, k - 1 : end], load).min()
+    most = fullest[parts, size] * (1 + 1e-9)
+    came = np.zeros((parts + 1, size + 1), dtype=int)
+    for k in range(1, parts + 1):
+        for end in range(k, size + 1):
+            load = done[end] - done[k - 1 : end]
+            total = np.where(load <= most, squares[k - 1, k - 1 : end] + load**2, np.inf)
+            came[k, end] = k - 1 + int(total.argmin())
+            squares[k, end] = total.min()
+    begins, end = [], size
+    for k in range(parts, 1, -1):
+        end = int(came[k, end])
+        begins.append(end)
+    return begins[::-1]
 
 
 def _borders_at(forward: Sequence[Op], cuts: Sequence[str], num_stages: int) -> list[int]:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from planner.ir.graph import LogicalGraph, Op, Ref, Role
@@ -25,11 +25,19 @@ Region = tuple[int, Role]
 
 @dataclass(frozen=True)  # no slots: the homes are kept
 class Staged:
-    """A graph whose ops know their stage."""
+    """A graph whose ops know their stage.
+
+    interleaved: with v > 1 stages per placement, op id -> its stage among num_stages x v; ``stage`` is that modulo num_stages.
+    """
 
     graph: LogicalGraph
     stage: Mapping[str, int]
     num_stages: int
+    interleaved: Mapping[str, int] = field(default_factory=dict)
+
+    def fragment_stage(self, op: Op) -> int:
+        """The stage whose fragments hold the op: updates of all stages of a placement may share one."""
+        return self.stage[op.id] if op.role is Role.UPDATE else self.interleaved.get(op.id, self.stage[op.id])
 
     def home(self, value: str) -> int:
         """The stage on which a state input lives: that of the op that updates it, else of its first reader."""
@@ -55,15 +63,20 @@ def region_of(op: Op, stage: Mapping[str, int], producers: Mapping[str, Op]) -> 
     return stage[op.id], op.role
 
 
-def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, recompute: bool = False) -> Staged:
+def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, recompute: bool = False, interleave: int = 1) -> Staged:
     """Run the passes; the meaning of the graph does not change.
 
     Args:
+        stage: op id -> stage, of num_stages x interleave.
         recompute: keep the inputs of numbered blocks only, and make the rest again for the backward part.
+        interleave: v, stages per placement: stage s lies on placement s mod num_stages.
     """
     staged = _split_accumulates(graph, dict(stage))
     prepared, stages = _clone_cheap(*staged, _inside_blocks(graph) if recompute else frozenset())
-    return Staged(_sunk(prepared) if recompute else prepared, stages, num_stages)
+    prepared = _sunk(prepared) if recompute else prepared
+    if interleave == 1:
+        return Staged(prepared, stages, num_stages)
+    return Staged(prepared, {op: s % num_stages for op, s in stages.items()}, num_stages, stages)
 
 
 def block_of(module: str) -> str:

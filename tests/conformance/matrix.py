@@ -15,6 +15,7 @@ from planner.frontend import AdamW, Program
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.sbp import NdSbp
+from planner.lower import Schedule
 from planner.make import PlanOptions, make_plan
 from regista.zoo import ZOO
 
@@ -41,10 +42,17 @@ TENSOR_PARALLEL: Mapping[str, tuple[str, ...]] = {
 BODY: Mapping[str, tuple[str, ...]] = {"mlp": ("blocks.?",), "gpt": ("h.?",), "convnet": ("stage?", "stage?.conv?", "stage?.bn?")}
 """The modules whose results carry the batch."""
 
+QUARTERS: Mapping[str, tuple[str, ...]] = {
+    "mlp": ("blocks.0.down", "blocks.1", "blocks.1.down"),
+    "gpt": ("h.0.ln_2", "h.1", "h.1.ln_2"),
+    "convnet": ("stage2", "stage3", "stage3.conv2"),
+}
+"""Cuts into four stages, finer than the even ones, for two stages per placement."""
+
 
 @dataclass(frozen=True)
 class Way:
-    """One way to distribute.  ``kinds``: boxing labels that prove that the plan is what its name says."""
+    """One way to distribute.  zero: ZeRO level.  proof: boxing labels that show that the plan is what its name says."""
 
     devices: int
     stages: int = 1
@@ -52,7 +60,9 @@ class Way:
     micro_batches: int = 1
     data: str = ""
     tensor: tuple[str, str] | None = None
-    zero: bool = False
+    zero: int | None = None
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    interleave: int = 1
     proof: tuple[str, ...] = field(default=())
 
 
@@ -64,7 +74,37 @@ WAYS: Mapping[str, Way] = {
     "pipeline2_data2": Way(
         devices=4, stages=2, micro_batches=2, data="S(0)", proof=("s0-s1.fwd", "s0.all_reduce.grad", "s1.all_reduce.grad")
     ),
-    "zero2": Way(devices=2, data="S(0)", zero=True, proof=("reduce_scatter.grad", "all_gather.param")),
+    "zero1": Way(devices=2, data="S(0)", zero=1, proof=("reduce_scatter.grad", "all_gather.param")),
+    "zero2": Way(devices=2, data="S(0)", zero=2, micro_batches=2, proof=("reduce_scatter.bwd", "all_gather.param")),
+    "zero3": Way(devices=2, data="S(0)", zero=3, proof=("all_gather.param.again", "reduce_scatter.grad")),
+    "zero3_accumulated": Way(devices=2, data="S(0)", zero=3, micro_batches=4, proof=("all_gather.param.again", "reduce_scatter.bwd")),
+    "zero3_pipeline2": Way(
+        devices=4,
+        stages=2,
+        micro_batches=4,
+        data="S(0)",
+        zero=3,
+        proof=("s0.all_gather.param.again", "s1.all_gather.param.again", "s0-s1.fwd"),
+    ),
+    "interleaved2": Way(
+        devices=2,
+        stages=2,
+        micro_batches=4,
+        schedule=Schedule.INTERLEAVED,
+        interleave=2,
+        proof=("s0-s1.fwd.1", "s1-s0.fwd.0", "s0-s1.bwd.0"),
+    ),
+    "interleaved2_data2": Way(
+        devices=4, stages=2, micro_batches=4, data="S(0)", schedule=Schedule.INTERLEAVED, interleave=2, proof=("s0-s1.fwd.1", "s1-s0.fwd.0")
+    ),
+    "zb_h1_tensor2": Way(
+        devices=4, stages=2, micro_batches=4, data="B", tensor=("S(0)", "S(1)"), schedule=Schedule.ZB_H1, proof=("s0-s1.fwd", ".fwd")
+    ),
+    "zb_h1": Way(devices=2, stages=2, micro_batches=4, schedule=Schedule.ZB_H1, proof=("s0-s1.fwd", "s1-s0.bwd")),
+    "zb_h2": Way(devices=2, stages=2, micro_batches=8, schedule=Schedule.ZB_H2, proof=("s0-s1.fwd", "s1-s0.bwd")),
+    "zb_auto_data2": Way(
+        devices=4, stages=2, micro_batches=4, data="S(0)", schedule=Schedule.ZB_AUTO, proof=("s0-s1.fwd", "s0.all_reduce.grad")
+    ),
 }
 
 
@@ -94,9 +134,9 @@ def pins_of(model: str, way: Way) -> tuple[str, ...]:
     pins = (f"input.0={way.data}", *(f"out:{modules}={way.data}" for modules in BODY[model])) if way.data else ()
     if way.tensor is not None:
         pins += tuple(pin.format(*way.tensor) for pin in TENSOR_PARALLEL[model])
-    if way.data:
+    if way.data and way.tensor is None and way.zero is None:
         # Left to itself the search shards the update wherever data is parallel: same bytes, less work.
-        pins += (f"*:exp_avg*={'S(0)' if way.zero else NdSbp.broadcast(len(NdSbp.parse(way.data)))}",) if way.tensor is None else ()
+        pins += (f"*:exp_avg*={NdSbp.broadcast(len(NdSbp.parse(way.data)))}",)
     return pins
 
 
@@ -104,7 +144,16 @@ def pins_of(model: str, way: Way) -> tuple[str, ...]:
 def plan_for(model: str, name: str) -> Plan:
     way = WAYS[name]
     source = program(model)
-    options = PlanOptions(stages=way.stages, mesh=way.mesh, micro_batches=way.micro_batches, pins=pins_of(model, way))
+    options = PlanOptions(
+        stages=way.stages,
+        mesh=way.mesh,
+        micro_batches=way.micro_batches,
+        pins=pins_of(model, way),
+        zero=way.zero,
+        schedule=way.schedule,
+        interleave=way.interleave,
+        cuts=QUARTERS[model] if way.interleave > 1 else (),
+    )
     return make_plan(
         source.graph(way.micro_batches), model=model, batch_size=source.batch_size, cluster=roomy_cluster(way.devices), options=options
     )

@@ -8,6 +8,7 @@ from matrix import WAYS, plan_for, roomy_cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import ACCUMULATE, Role
 from planner.ir.plan import Fragment, Plan, RegstKind, StreamKind, TaskKind
+from planner.lower import Schedule
 from planner.make import PlanOptions, make_plan
 from planner.opset import is_view
 from planner.stages import assign_stages, prepare
@@ -94,8 +95,6 @@ def test_forward_to_backward_quota_is_p_minus_i() -> None:
 
 
 def test_gpipe_keeps_every_micro_batch() -> None:
-    from planner.lower import Schedule
-
     plan = gpt_plan(stages=2, micro_batches=4, schedule=Schedule.GPIPE)
     (saved,) = [r for r in plan.regsts if r.producer == "s0.fwd.0" and any(t.kind is TaskKind.BACKWARD for t, _ in plan.consumers[r.id])]
     assert saved.quota == 4
@@ -112,8 +111,11 @@ def test_a_wished_quota_overrides_the_rule_and_an_unknown_name_is_refused() -> N
 @pytest.mark.parametrize("way", WAYS)
 def test_every_communicator_has_an_order_and_every_parameter_a_home(model: str, way: str) -> None:
     plan = plan_for(model, way)
+    ordered = {StreamKind.COLLECTIVE}
+    if WAYS[way].schedule not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):  # the others follow from the order of compute streams
+        ordered.add(StreamKind.COMPUTE)
     for stream in plan.streams:
-        assert bool(stream.order) == (stream.kind is StreamKind.COLLECTIVE)
+        assert bool(stream.order) == (stream.kind in ordered)
     updated = {regst.id for regst in plan.regsts if regst.kind is RegstKind.STATE and regst.producer is not None}
     trained = {state.regst for state in plan.states if state.kind.value == "parameter"}
     assert trained <= updated

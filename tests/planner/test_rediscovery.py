@@ -9,49 +9,22 @@ Each test says what makes its answer the right one: what moves less, and that co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from traffic import SCALAR, cluster, layouts, moves
 
 from planner.cost import AnalyticCost
 from planner.frontend import Program
-from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
-from planner.ir.collective import Collective, sent_bytes
+from planner.ir.cluster import Cluster
+from planner.ir.collective import Collective
 from planner.ir.plan import Boxing, Plan
-from planner.ir.sbp import Split
 from planner.make import PlanOptions, make_plan
 from regista.clusters import resolve_cluster
 from regista.zoo import ZOO
-
-SCALAR = 4
-"""Bytes of a sum over the batch, such as the number of labels; an all-reduce of it sends less than twice that."""
-
-
-def cluster(
-    devices: int,
-    *,
-    nodes: int = 1,
-    rate: float = 1e12,
-    memory: float = 1e12,
-    bandwidth: float = 1e10,
-    latency: float = 1e-5,
-    nic: float | None = None,
-) -> Cluster:
-    """Alike devices: flop/s, memory bytes/s, link bytes/s and seconds, and the bytes/s of a node's port."""
-    return Cluster(
-        name="test",
-        source="",
-        num_nodes=nodes,
-        devices_per_node=devices // nodes,
-        device=DeviceSpec(kind="test", memory_bytes=10**12, rate_flop_per_s=rate, memory_bandwidth_bytes_per_s=memory),
-        node=LinkSpec(latency_s=latency, bandwidth_bytes_per_s=bandwidth),
-        nic=LinkSpec(latency_s=latency, bandwidth_bytes_per_s=nic) if nic else None,
-    )
 
 
 def plan_of(program: Program, mesh: tuple[int, ...], where: Cluster, *, pins: tuple[str, ...] = ()) -> Plan:
@@ -62,40 +35,9 @@ def plan_of(program: Program, mesh: tuple[int, ...], where: Cluster, *, pins: tu
     return plan
 
 
-@dataclass(frozen=True)
-class Move:
-    """One tensor in one collective.  part: fwd, bwd, grad, param or loss.  sent: bytes per device and step."""
-
-    collective: Collective
-    axis: int
-    part: str
-    name: str
-    shape: tuple[int, ...]
-    sent: float
-
-
-def moves(plan: Plan) -> Iterator[Move]:
-    """Everything that crosses devices."""
-    for task in plan.tasks:
-        if not isinstance(task.body, Boxing):
-            continue
-        placement = plan.placement[task.placement]
-        part = next(p for p in ("fwd", "bwd", "grad", "param", "loss") if p in task.id.split("."))
-        for read, write in zip(task.reads, task.writes, strict=True):
-            before, after = (plan.regst[a.regst].tensors[a.index] for a in (read, write))
-            axis, parts = task.body.axis, placement.mesh[task.body.axis]
-            together = before.local_bytes(placement) * (parts if isinstance(task.body.src[axis], Split) else 1)
-            bytes_sent = task.acts * sent_bytes(task.body.collective, together, parts)
-            yield Move(task.body.collective, axis, part, after.name.partition("@")[0], after.shape, bytes_sent)
-
-
 def sent(plan: Plan, *parts: str, least: float = 0.0) -> float:
     """Bytes of all moves of these parts, of those above ``least``."""
     return sum(m.sent for m in moves(plan) if m.part in parts and m.sent > least)
-
-
-def layouts(plan: Plan) -> dict[str, str]:
-    return {s.name: str(plan.regst[s.regst].tensors[s.index].sbp) for s in plan.states}
 
 
 class Block(nn.Module):
@@ -342,3 +284,27 @@ def test_the_output_projection_of_llama_changes_sides_where_tokens_outnumber_fea
     feed_forward = [lies[f"layers.0.mlp.{name}_proj.weight"] for name in ("gate", "up", "down")]
     assert feed_forward == ["S(0)", "S(0)", "S(1)"]
     assert lies["layers.0.attention.o_proj.weight"] == layout
+
+
+def test_gpt3_in_three_dimensions_is_megatrons() -> None:
+    """Megatron-LM: pipeline over nodes, data over nodes, tensor inside a node.  Four blocks of GPT-3 175B in bf16 on 4 DGX A100.
+
+    On the inner axis (8 devices of a node) queries, keys, values and the feed-forward's first matrix are cut by columns, the second by rows,
+    and activations travel there only (once more after the embedding).  Between the 2 data-parallel nodes go a device's shares of the
+    blocks' matrices, 12 width^2 / 8 numbers each: reduce-scattered, updated in parts, and gathered.
+    """
+    width, layers = 12288, 4
+    program = ZOO["gpt3"](layers=layers, batch=32, dtype="bf16")
+    options = PlanOptions(stages=2, mesh=(2, 8), micro_batches=8)
+    where = resolve_cluster("dgx-a100:4")
+    plan = make_plan(program.graph(8), model=program.name, batch_size=32, cluster=where, options=options)
+    lies = layouts(plan)
+    for block in range(layers):
+        columns = [lies[f"h.{block}.{name}.weight"] for name in ("attn.q", "attn.k", "attn.v", "mlp.c_fc")]
+        assert (columns, lies[f"h.{block}.mlp.c_proj.weight"]) == (["B,S(0)"] * 4, "B,S(1)")
+    between = [m for m in moves(plan) if m.axis == 0]
+    assert {m.name for m in between if m.part in ("fwd", "bwd") and m.sent > SCALAR * 8} <= {"add", "add_48"}
+    for collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
+        matrices = sum(m.sent for m in between if m.collective is collective and m.part in ("grad", "param"))
+        assert matrices == layers * 2 * (12 * width**2 // 8) / 2
+    assert plan.search.objective_s <= plan.search.lower_bound_s * 1.05

@@ -67,7 +67,7 @@ def test_elimination_and_pruning_keep_the_optimum(problem: Problem) -> None:
 @settings(max_examples=100)
 def test_message_passing_gives_a_bound_that_never_falls_and_drops_nothing_better(problem: Problem) -> None:
     best = optimum(problem)
-    dual = Dual(problem, forbidden=1e3)
+    dual = Dual(problem)
     last = -np.inf
     for _ in range(4):
         bound = dual.sweep(3, np.inf)

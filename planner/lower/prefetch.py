@@ -1,0 +1,107 @@
+"""ZeRO-3: when a block's parameters are gathered.  Of one micro-batch, the copies of at most two blocks are there at once.
+
+Gathers that are made again read only state, so all of them could act when a step begins.  Control Regsts (SEMANTICS 3.7) keep them back: with the
+chain of gathers g_0 .. g_{n-1} of a micro-batch and the last fragment u_j that reads what g_j made,
+
+    u_{j-2} --done--> g_j                     while u_{j-1} computes, the parameters of the block after it arrive
+    g_j --begun (quota f)--> u_{n-2+j}        for j = 0, 1: micro-batch k + f begins when micro-batch k ends, f in flight
+                                              (1F1B and GPipe; other schedules put their passes in order themselves)
+
+       collectives   g_0  g_1      g_2      g_3
+       compute            u_0      u_1      u_2     u_3
+                            `--->--'`--->---'
+
+Each edge goes forward in an order in which the tasks can be performed, and the second kind holds back no more than the quota between the forward
+and the backward part does, so none of them closes a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from planner.ir.plan import Port, Regst, RegstKind, Task
+from planner.lower.drafts import Drafts
+from planner.lower.quotas import Schedule, in_flight
+
+__all__ = ["Control", "controls_of", "with_controls"]
+
+_AHEAD = 2
+"""Copies that are there at once: one in use, one arriving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """``regst``, without tensors, from its producer to the consumers."""
+
+    regst: Regst
+    consumers: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Link:
+    """A gather of the chain.  tasks: its first moves.  first, last: places of the fragments that read what it made.  user: the last of them."""
+
+    tasks: list[str]
+    first: int
+    last: int
+    user: str
+
+
+def controls_of(drafts: Drafts, schedule: Schedule) -> tuple[Control, ...]:
+    """The control Regsts of every stage that gathers parameters again; call it when the tasks stand in order."""
+    found: list[Control] = []
+    for stage in range(drafts.staged.num_stages):
+        chain = _chain(drafts, stage)
+        for number, link in enumerate(chain):
+            waits_for = next((e for e in reversed(chain[: max(0, number - _AHEAD + 1)]) if e.last < link.first), None)
+            if waits_for is not None:
+                found.append(_control(f"{waits_for.user}.done.{number}", stage, waits_for.user, link.tasks, drafts.micro_batches))
+        if drafts.micro_batches > 1 and schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):  # the others fix their order themselves
+            flight = in_flight(schedule, stage, drafts.staged.num_stages, drafts.micro_batches)
+            found += _credits(chain, stage, flight)
+    return tuple(found)
+
+
+def _chain(drafts: Drafts, stage: int) -> list[_Link]:
+    """The gathers of a stage in the order in which they are needed."""
+    turns: dict[str, _Link] = {}
+    starts: dict[str, list[str]] = {}
+    for place, draft in enumerate(drafts.tasks.values()):
+        if draft.stage != stage:
+            continue
+        for turn in dict.fromkeys(i.turn for i in draft.makes if i.turn and i.parent is not None and not i.parent.turn):
+            starts.setdefault(turn, []).append(draft.id)
+        if draft.kind.is_compute:
+            for turn in dict.fromkeys(instance.turn for instance in draft.reads if instance.turn):
+                link = turns.setdefault(turn, _Link([], place, place, draft.id))
+                link.last, link.user = place, draft.id
+    for turn, link in turns.items():
+        link.tasks = starts[turn]
+    return sorted(turns.values(), key=lambda link: link.first)
+
+
+def _credits(chain: Sequence[_Link], stage: int, flight: int) -> Iterator[Control]:
+    """The first gathers of a micro-batch wait until an earlier one ends."""
+    for number, link in enumerate(chain[:_AHEAD]):
+        user = chain[max(len(chain) - _AHEAD + number, number) if len(chain) > _AHEAD else -1].user
+        for task in link.tasks:
+            yield _control(f"{task}.begun.{number}", stage, task, [user], flight)
+
+
+def _control(regst_id: str, stage: int, producer: str, consumers: Sequence[str], quota: int) -> Control:
+    regst = Regst(id=regst_id, kind=RegstKind.CONTROL, placement=f"s{stage}", producer=producer, quota=quota)
+    return Control(regst, tuple(consumers))
+
+
+def with_controls(tasks: Mapping[str, Task], controls: Sequence[Control]) -> dict[str, Task]:
+    """The tasks with a port for each control Regst."""
+    made = dict(tasks)
+    for control in controls:
+        port = Port(regst=control.regst.id)
+        producer = control.regst.producer
+        assert producer is not None
+        made[producer] = replace(made[producer], produces=(*made[producer].produces, port))
+        for consumer in control.consumers:
+            made[consumer] = replace(made[consumer], consumes=(*made[consumer].consumes, port))
+    return made

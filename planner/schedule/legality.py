@@ -1,0 +1,91 @@
+"""What makes a schedule legal, and what it holds in memory.
+
+(1) each stage is performed by one device;   (2) each micro-batch of each stage has one F, and either one B or one I and one W;
+(3) the orders and the edges between stages have no circle: every act's turn comes.
+
+Memory, in the units of arXiv:2401.10241 section 2:  F takes M_B;  B gives M_B back;  I gives M_B - M_W back;  W gives M_W back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from planner.ir.errors import InvalidPlan
+from planner.schedule.actions import Action, Pass, PipelineSchedule
+from planner.schedule.timing import PassTimes, act_times
+
+__all__ = ["check_schedule", "in_flight", "peak_memory"]
+
+
+def check_schedule(
+    schedule: PipelineSchedule, limit: float | None = None, *, activation: float = 1.0, weight_activation: float = 1.0
+) -> None:
+    """Refuse a schedule that breaks (1) - (3), or holds more than ``limit`` on a device.
+
+    Raises:
+        InvalidPlan: (1) or (2), or too much memory; the message names the act or the device.
+        DeadLock: (3).
+    """
+    for device, order in enumerate(schedule.orders):
+        for action in order:
+            if schedule.device_of[action.stage] != device:
+                raise InvalidPlan(
+                    f"schedule {schedule.name}: stage {action.stage} is performed by devices {schedule.device_of[action.stage]} and {device}; "
+                    f"move {action} to device {schedule.device_of[action.stage]}"
+                )
+    counts = Counter(schedule.actions())
+    for stage in range(schedule.num_stages):
+        for k in range(schedule.micro_batches):
+            found = {kind: counts[Action(stage, kind, k)] for kind in Pass}
+            whole, parts = found[Pass.BACKWARD], (found[Pass.BACKWARD_INPUT], found[Pass.BACKWARD_WEIGHT])
+            if found[Pass.FORWARD] != 1 or (whole, parts) not in {(1, (0, 0)), (0, (1, 1))}:
+                told = ", ".join(f"{number} {kind.value}" for kind, number in found.items())
+                raise InvalidPlan(
+                    f"schedule {schedule.name}: stage {stage} performs {told} of micro-batch {k}; it needs 1 F and either 1 B or 1 I and 1 W"
+                )
+    act_times(schedule, PassTimes.even(schedule.num_stages, 1.0, 1.0, 1.0))
+    if limit is None:
+        return
+    peaks = peak_memory(schedule, activation=activation, weight_activation=weight_activation)
+    worst = max(range(len(peaks)), key=peaks.__getitem__)
+    if peaks[worst] > limit * (1 + 1e-9):
+        raise InvalidPlan(
+            f"schedule {schedule.name}: device {worst} holds {peaks[worst]:g} of activations, more than the limit of {limit:g}; "
+            f"perform backward or weight parts earlier, or raise the limit"
+        )
+
+
+def peak_memory(schedule: PipelineSchedule, *, activation: float = 1.0, weight_activation: float = 1.0) -> tuple[float, ...]:
+    """Most activations that each device holds, in the unit of the arguments.
+
+    Args:
+        activation: M_B, what one stage keeps of one micro-batch from F to its backward pass.
+        weight_activation: M_W <= M_B, what of it the weight part still needs after the input part.
+    """
+    change = {
+        Pass.FORWARD: activation,
+        Pass.BACKWARD: -activation,
+        Pass.BACKWARD_INPUT: weight_activation - activation,
+        Pass.BACKWARD_WEIGHT: -weight_activation,
+    }
+    peaks = []
+    for order in schedule.orders:
+        held = peak = 0.0
+        for action in order:
+            held += change[action.kind]
+            peak = max(peak, held)
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+def in_flight(schedule: PipelineSchedule) -> tuple[int, ...]:
+    """Per stage, the most micro-batches between the beginning of F and the end of the act that frees everything (B or W)."""
+    held, peak = [0] * schedule.num_stages, [0] * schedule.num_stages
+    for order in schedule.orders:
+        for action in order:
+            if action.kind is Pass.FORWARD:
+                held[action.stage] += 1
+                peak[action.stage] = max(peak[action.stage], held[action.stage])
+            elif action.kind is not Pass.BACKWARD_INPUT:
+                held[action.stage] -= 1
+    return tuple(peak)

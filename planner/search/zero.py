@@ -1,0 +1,58 @@
+"""ZeRO as choices of the search: where states are stored, and how a parameter that is stored split reaches those who read it.
+
+level  parameters           gradients of several micro-batches   optimizer state      sent per step and device (T bytes, n devices, 1 micro-batch)
+0      where they are read  free                                 beside its parameter  2 T (n-1)/n   all-reduce
+1      where they are read  free                                 split                 2 T (n-1)/n   reduce-scatter, all-gather of the update
+2      where they are read  split                                split                 2 T (n-1)/n   the same; (m + 1) T (n-1)/n with m micro-batches
+3      split                split                                split                 3 T (n-1)/n   all-gather forward and backward, reduce-scatter
+
+"split" is along every mesh axis that some dim allows.  Without a level the search is free; it may then gather a parameter again for the
+backward part where memory is limited, which is the one thing of level 3 that costs time.   [Rajbhandari et al. 2020, ZeRO, section 7]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from planner.ir.graph import Op, Role
+from planner.ir.sbp import NdSbp, Split
+from planner.stages import block_of
+
+__all__ = ["LEVELS", "Held", "most_split", "splits", "unit_of"]
+
+LEVELS = (0, 1, 2, 3)
+
+
+class Held(Enum):
+    """How a stage has what is delivered to it.
+
+    ANY: not told apart, since nobody counts bytes.   AS_IS: what is there already.   KEPT: boxed once, there for all who read it.
+    AGAIN: boxed for the forward part of a block, freed, and boxed again for its backward part, in every micro-batch.
+    """
+
+    ANY = "any"
+    AS_IS = "as it is"
+    KEPT = "kept"
+    AGAIN = "again"
+
+
+def splits(sbp: NdSbp) -> int:
+    """Number of axes along which a layout splits."""
+    return sum(isinstance(entry, Split) for entry in sbp.entries)
+
+
+def most_split(layouts: Sequence[NdSbp]) -> tuple[bool, ...]:
+    """Which of the layouts split along as many axes as any of them does."""
+    most = max(splits(sbp) for sbp in layouts)
+    return tuple(splits(sbp) == most for sbp in layouts)
+
+
+def unit_of(op: Op, by_id: Mapping[str, Op]) -> str:
+    """What gathers its parameters together: a numbered block (h.3), else a module; a backward op belongs where its forward op does.
+
+    Args:
+        by_id: the graph's ops by their ids.
+    """
+    origin = by_id.get(op.forward_of or "", op) if op.role is Role.BACKWARD else op
+    return block_of(origin.module) or origin.module

@@ -1,0 +1,116 @@
+"""What an equal share of the model costs a device, from its pieces: bounds on a shape's step before any layout of the whole is searched.
+
+With p stages, m micro-batches, pieces k (times n_k), t_k and u_k the seconds of a piece per micro-batch and once per step, h_k what it holds:
+
+    step  =  sum_i t_i + (m - 1) max t_i + max u_i
+         >=  (p - 1) T + min over layouts of the first stage [ m t_0 + u_0 ]           T = sum_k n_k min t_k / p                (1)
+         >=  (p - 1) T + sum_k (n_k / p) min [ m t_k + u_k + y h_k ] - y M             for every price y >= 0 of a byte         (2)
+         >=  p T + (m - 1) s_k                                                         for every k: a stage has whole blocks    (3)
+             s_k = min t_k ceil(n_k / p), and where that divides evenly, the lesser of one block more and half of all that is not k more
+
+where M is the memory that a device has, h counts the micro-batches in flight on the first stage, and the stages are equal, as the plan's own
+cut aims at.  (2) is largest where the two cheapest choices, one too large and one that fits, cost the same: a secant search finds that y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.search import PieceModel
+
+__all__ = ["Share", "StageShare"]
+
+_SAME = 1e-9
+_MOST = 24
+
+
+@dataclass(frozen=True, slots=True)
+class StageShare:
+    """A device of a stage that holds an equal share, at a price of bytes.
+
+    cost_s: m t + u.   held_bytes: what the choice holds.   bound_s: (2) without (p - 1) T and without the memory that there is.
+    """
+
+    s_per_byte: float
+    cost_s: float
+    held_bytes: float
+    bound_s: float
+
+
+@dataclass(frozen=True)  # no slots: what was worked out is kept
+class Share:
+    """The pieces of a model on the mesh of one stage of ``stages``."""
+
+    models: Sequence[PieceModel]
+    stages: int
+
+    def at(self, s_per_byte: float = 0.0) -> StageShare:
+        """The cheapest choice at a price per byte."""
+        cost_s = held = bound_s = 0.0
+        for model in self.models:
+            price, weight = model.best(s_per_byte), model.times / self.stages
+            cost_s += weight * price.cost_s
+            held += weight * price.held_bytes
+            bound_s += weight * price.bound_s
+        return StageShare(s_per_byte, cost_s, held, bound_s)
+
+    @cached_property
+    def roomy_s(self) -> float:
+        """(1): memory aside, seconds that no plan goes below."""
+        return max(self.others_s + sum(model.roomy_s * model.times for model in self.models) / self.stages, self.uneven_s)
+
+    @cached_property
+    def free(self) -> StageShare:
+        """The cheapest choice where memory costs nothing."""
+        return self.at()
+
+    @cached_property
+    def smallest(self) -> StageShare:
+        """What holds least."""
+        parts = [(model.smallest, model.times / self.stages) for model in self.models]
+        return StageShare(0.0, sum(w * p.cost_s for p, w in parts), sum(w * p.held_bytes for p, w in parts), 0.0)
+
+    @cached_property
+    def uneven_s(self) -> float:
+        """(3): blocks that do not divide among the stages make one of them slow."""
+        if self.stages == 1:
+            return 0.0
+        once_s = sum(model.least_micro_s * model.times for model in self.models)
+        slow_s = 0.0
+        for model in self.models:
+            block_s, rest_s = model.least_micro_s, once_s - model.times * model.least_micro_s
+            more_s = min(block_s, rest_s / 2) if model.times % self.stages == 0 else 0.0  # before and after the blocks: two stages
+            slow_s = max(slow_s, -(-model.times // self.stages) * block_s + more_s)
+        return once_s + (self.models[0].micro_batches - 1) * slow_s
+
+    @cached_property
+    def others_s(self) -> float:
+        """(p - 1) T: what the other stages add before the last micro-batch is through."""
+        if self.stages == 1:
+            return 0.0
+        return (self.stages - 1) * sum(model.least_micro_s * model.times / self.stages for model in self.models)
+
+    def within(self, memory_bytes: float) -> tuple[float, float]:
+        """(bound on the step in seconds, the price per byte behind it) where a device has ``memory_bytes``; the smallest choice fits in it."""
+        large, small = self.free, self.smallest
+        best, price = self.free.bound_s, 0.0
+        if large.held_bytes <= memory_bytes:
+            return max(self.others_s + best, self.uneven_s), price
+        for _ in range(_MOST):
+            y = (small.cost_s - large.cost_s) / (large.held_bytes - small.held_bytes)
+            if y <= 0:
+                break
+            found = self.at(y)
+            value = found.bound_s - y * memory_bytes
+            if value > best:
+                best, price = value, y
+            line = large.cost_s + y * (large.held_bytes - memory_bytes)  # what both ends cost at y
+            if value >= line - _SAME * abs(line):
+                break
+            if found.held_bytes > memory_bytes:
+                large = found
+            else:
+                small = found
+        return max(self.others_s + best, self.uneven_s), price
