@@ -33,7 +33,9 @@ from planner.search import Method
 from planner.shape import ShapeWatch
 from planner.solve import Watch
 from regista.clusters import resolve_cluster
+from regista.schedule_file import read_schedule
 from regista.zoo import ZOO
+from simulator.replay import message_times
 
 __all__ = ["Performer", "check_program", "plan", "planned_program", "program_of", "run", "simulate"]
 
@@ -67,6 +69,9 @@ def plan(
     quotas: Mapping[str, int] | None = None,
     bucket_bytes: int | None = None,
     recompute: bool | None = None,
+    zero: int | None = None,
+    interleave: int = 1,
+    hold: int | None = None,
     method: str = "exact",
     seconds: float = inf,
     on_progress: Watch | None = None,
@@ -77,9 +82,13 @@ def plan(
     Args:
         program: a Program or the name of one.   cluster: a Cluster, ``local:N``, or a TOML path.
         stages: pipeline stages.   mesh: device mesh inside each stage.   micro_batches: per step.   None: searched.
-        cuts: module paths that begin the next stage.   pins: ``PATTERN=SBP``.   schedule: ``1f1b`` or ``gpipe``.
+        cuts: module paths that begin the next stage.   pins: ``PATTERN=SBP``.   schedule: ``1f1b``, ``gpipe``, ``interleaved``,
+            ``zb-h1``, ``zb-h2`` or ``zb-auto`` (the backward pass in two parts), or a file of torch's
+            pipelining CSV.   interleave: stages per device group, for ``interleaved``.
+        hold: micro-batches' activations that a device may hold, for ``zb-auto``; None: as many as stages.
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
+        zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
         on_shape: told of every shape (stages, mesh, micro-batches) that was looked at.
         on_progress: told what the search knows (exact only).  Ctrl-C in the search, or a KeyboardInterrupt raised by on_progress, ends it
@@ -91,8 +100,10 @@ def plan(
     """
     model = program if isinstance(program, str) else program.name
     found = program_of(program) if isinstance(program, str) else program
-    if schedule not in {s.value for s in Schedule}:
-        raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join(s.value for s in Schedule)}")
+    order = read_schedule(schedule) if schedule.endswith(".csv") else ""
+    named = [s.value for s in Schedule if s is not Schedule.GIVEN]
+    if not order and schedule not in named:
+        raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join(named)}, or give a .csv file")
     if method not in {m.value for m in Method}:
         raise Unsupported(f"search method {method!r} is not known; choose from {', '.join(m.value for m in Method)}")
     if not seconds > 0:
@@ -103,9 +114,13 @@ def plan(
         micro_batches=micro_batches,
         cuts=tuple(cuts),
         pins=tuple(pins),
-        schedule=Schedule(schedule),
+        schedule=Schedule.GIVEN if order else Schedule(schedule),
+        order=order,
         quotas=dict(quotas or {}),
         recompute=recompute,
+        zero=zero,
+        interleave=interleave,
+        hold=hold,
         method=Method(method),
         seconds=seconds,
     )
@@ -113,13 +128,32 @@ def plan(
         options = replace(options, bucket_bytes=bucket_bytes)
     target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
     return search_plan(
-        found.graph, model=model, batch_size=found.batch_size, cluster=target, options=options, watch=on_progress, on_shape=on_shape
+        found.graph,
+        model=model,
+        batch_size=found.batch_size,
+        cluster=target,
+        options=options,
+        watch=on_progress,
+        on_shape=on_shape,
+        rehearse=simulator.rehearse,
     )
 
 
-def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4) -> Trace:
-    """Predict the timeline.  cost: a measured table; None: the roofline and alpha-beta prices of the Plan's cluster."""
-    return simulator.simulate(plan, cost if cost is not None else AnalyticCost(plan.cluster), steps=steps)
+def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:
+    """Predict the timeline.
+
+    Args:
+        cost: a measured table; None: the roofline and alpha-beta prices of the Plan's cluster.
+        engine: ``simpy``, ``compiled`` (the same trace, sooner), or ``auto``: compiled where it is worth loading.
+
+    Raises:
+        Unsupported: an engine that is not known, or ``compiled`` on what only SimPy can do.
+    """
+    if engine not in {e.value for e in simulator.Engine}:
+        raise Unsupported(f"engine {engine!r} is not known; choose from {', '.join(e.value for e in simulator.Engine)}")
+    prices = cost if cost is not None else AnalyticCost(plan.cluster)
+    trace = simulator.simulate(plan, prices, steps=steps, engine=simulator.Engine(engine))
+    return replace(trace, message_s=message_times(plan, prices.message_s))  # so that the trace alone tells when blocks were free again
 
 
 def run(

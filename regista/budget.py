@@ -72,7 +72,7 @@ def _use(plan: Plan, regst: Regst, tensor: PlacedTensor, kind: InputKind | None,
     value = tensor.name.partition("@")[0]
     if value in gradients:
         return Use.GRADIENTS
-    into_backward = any(task.kind is TaskKind.BACKWARD for task, _ in plan.consumers[regst.id])
+    into_backward = any(task.kind.is_backward for task, _ in plan.consumers[regst.id])
     return Use.KEPT if into_backward and value in forward else Use.IN_FLIGHT
 
 

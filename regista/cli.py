@@ -34,6 +34,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _schedule(text: str) -> str:
+    names = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-auto")
+    if text in names or text.endswith(".csv"):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no schedule (choose from {', '.join(map(repr, names))}, or give a .csv file)")
+
+
 def _count_or_auto(text: str) -> int | None:
     return None if text == "auto" else _count(text)
 
@@ -69,10 +76,32 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="blocks: keep the inputs of numbered blocks (h.0, h.1, ...) and make the rest again (default auto: where nothing else fits)",
     )
     group.add_argument(
+        "--zero",
+        default="auto",
+        choices=["auto", "0", "1", "2", "3"],
+        help="ZeRO level: 1 splits optimizer state, 2 gradients too, 3 parameters too (default auto: searched, 3 where memory binds)",
+    )
+    group.add_argument(
         "--cut", action="append", default=[], metavar="MODULE", help="module path that begins the next stage (default: even flop)"
     )
     group.add_argument("--pin", action="append", default=[], metavar="PATTERN=SBP", help="layout of parameters, states or inputs by name")
-    group.add_argument("--schedule", default="1f1b", choices=["1f1b", "gpipe"], help="sets the quotas between forward and backward")
+    group.add_argument(
+        "--schedule",
+        type=_schedule,
+        default="1f1b",
+        metavar="NAME",
+        help="order of a pipeline's passes: 1f1b (default), gpipe, interleaved; zb-h1, zb-h2 or zb-auto, which split the backward pass into "
+        "an input and a weight part; or a .csv file of torch.distributed.pipelining",
+    )
+    group.add_argument(
+        "--interleave", type=_count, default=1, metavar="V", help="stages per device group, for --schedule interleaved or a .csv"
+    )
+    group.add_argument(
+        "--hold",
+        type=_count,
+        metavar="N",
+        help="micro-batches' activations that a device may hold, for --schedule zb-auto (default: stages)",
+    )
     group.add_argument("--quota", action="append", default=[], metavar="REGST=N", help="blocks of the regsts whose id matches the pattern")
     group.add_argument(
         "--bucket-mb", type=_positive, default=None, metavar="MB", help="gradients are reduced in buckets of this size (default 25)"
@@ -154,10 +183,28 @@ def build_parser() -> argparse.ArgumentParser:
     )
     whatif.add_argument("-o", "--out", metavar="FILE", help="the new plan (JSON)")
 
-    simulate = verb("simulate", "predict a plan's timeline, throughput and memory")
+    quotas = verb("quotas", "give a plan's regsts the quotas of least memory or most throughput, with a certificate")
+    quotas.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
+    goal = quotas.add_mutually_exclusive_group(required=True)
+    goal.add_argument("--full-throughput", action="store_true", help="least register memory at the step time of unlimited quotas")
+    goal.add_argument("--budget", metavar="SIZE", help="most throughput with at most so much memory per device, for example 8GiB")
+    goal.add_argument("--pareto", action="store_true", help="show throughput against register memory")
+    quotas.add_argument("--cost", metavar="FILE", help="cost table of 'calibrate PLAN' (default: prices of the plan's cluster)")
+    quotas.add_argument("--seconds", type=_positive, default=20.0, metavar="S", help="search for about so long (default 20)")
+    quotas.add_argument("-o", "--out", metavar="FILE", help="the plan with the new quotas (JSON)")
+
+    simulate = verb("simulate", "predict a plan's throughput, utilisation, memory and timeline")
     simulate.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
     simulate.add_argument("--cost", metavar="FILE", help="cost table of 'calibrate PLAN' (default: prices of the plan's cluster)")
     simulate.add_argument("--steps", type=_count, default=4, help="steps to simulate (default 4)")
+    simulate.add_argument(
+        "--engine", default="auto", choices=["auto", "simpy", "compiled"], help="who plays: both give one trace (default: by size)"
+    )
+    simulate.add_argument(
+        "--noise", type=_positive, metavar="JITTER", help="also an interval: sigma of the logarithm of compute acts' times"
+    )
+    simulate.add_argument("--runs", type=_count, metavar="N", help="runs with noise (default 20)")
+    simulate.add_argument("--seed", type=int, metavar="S", help="of the noise (default 0)")
     simulate.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON)")
 
     run = verb("run", "perform a plan with real processes")
@@ -176,10 +223,18 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("--gantt", metavar="FILE", help="draw predicted above measured (PNG or SVG)")
     compare.add_argument("-o", "--out", metavar="FILE", help="the comparison (JSON)")
 
-    gantt = verb("gantt", "draw one trace, or two above each other")
+    gantt = verb("gantt", "draw one trace, or two above each other, one row per device")
     gantt.add_argument("traces", nargs="+", metavar="TRACE", help="traces of one plan, simulated or measured")
     gantt.add_argument("--steps", type=_count, default=2, help="the last N steps (default 2)")
+    gantt.add_argument("--memory", action="store_true", help="live bytes per device beneath, by category, with the peak")
+    gantt.add_argument("--links", action="store_true", help="how busy each link is beneath")
+    gantt.add_argument("--streams", action="store_true", help="one row per stream of every device instead, hosts and links too")
     gantt.add_argument("-o", "--out", required=True, metavar="FILE", help="PNG or SVG")
+
+    timeline = verb("timeline", "write a timeline for the browser: one HTML file that zooms")
+    timeline.add_argument("traces", nargs="+", metavar="TRACE", help="one trace, or a simulated and a measured one of the same plan")
+    timeline.add_argument("--steps", type=_count, default=None, help="the last N steps (default: as many as 20,000 acts allow)")
+    timeline.add_argument("-o", "--out", required=True, metavar="FILE", help="HTML; it needs no network")
 
     ops = verb("ops", "list the ops that have an SBP rule, or those that a model uses")
     ops.add_argument("--model", metavar="MODEL", help="say which targets its training step uses and which lack a rule: " + _MODEL_HELP)
@@ -203,10 +258,17 @@ def build_parser() -> argparse.ArgumentParser:
     iopddl.add_argument("--seconds", type=_positive, default=300.0, metavar="S", help="search for at most so long (default 300)")
     iopddl.add_argument("-o", "--out", metavar="FILE", help="the choice: a JSON list with the strategy of every node")
 
-    export = verb("export", "write traces for other tools: Perfetto / Chrome trace JSON")
-    export.add_argument("traces", nargs="+", metavar="TRACE", help="traces of one plan, simulated or measured")
-    export.add_argument("--format", default="perfetto", choices=["perfetto"], help="the format (default perfetto)")
-    export.add_argument("-o", "--out", required=True, metavar="FILE", help="JSON; open it at ui.perfetto.dev or chrome://tracing")
+    export = verb("export", "write traces for other tools: Perfetto / Chrome trace JSON, or profiles as PyTorch's (Kineto)")
+    export.add_argument("traces", nargs="+", metavar="TRACE", help="traces of one plan, simulated or measured; kineto: one")
+    export.add_argument(
+        "--format",
+        default="perfetto",
+        choices=["perfetto", "kineto"],
+        help="perfetto: one file for ui.perfetto.dev (default); kineto: a folder with one file per rank, for Holistic Trace Analysis",
+    )
+    export.add_argument(
+        "-o", "--out", required=True, metavar="FILE", help="JSON; open it at ui.perfetto.dev or chrome://tracing; kineto: the folder"
+    )
     return parser
 
 
@@ -234,6 +296,10 @@ def _perform(argv: list[str]) -> int:
     # Imported late: nobody who mistypes an option should wait for a solver.
     if args.verb == "iopddl":
         from regista.iopddl_command import iopddl as perform  # needs no torch
+    elif args.verb == "quotas":
+        from regista.quotas_command import quotas as perform  # needs no torch
+    elif args.verb == "simulate":
+        from regista.simulate_command import simulate as perform  # needs no torch
     else:
         from regista import commands
 

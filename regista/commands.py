@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import regista.api as api
-from planner.cost import load_cost, parse_mesh, save_cost
+from planner.cost import parse_mesh, save_cost
 from planner.ir.cluster import save_cluster
 from planner.ir.errors import InvalidFile, Mismatch, Unsupported
 from planner.ir.files import load_plan, load_trace, save_plan, save_trace
@@ -35,8 +35,10 @@ from regista.explain import Wanted
 from regista.explain import explain as explained
 from regista.gantt import check_picture
 from regista.gantt import gantt as draw
+from regista.kineto import save_kineto
 from regista.ops_command import families, families_json, show_families, show_used, used_json, used_ops
 from regista.perfetto import save_perfetto
+from regista.schedule_gantt import schedule_gantt
 from regista.search_time import draw_search_time, load_rows, measure, points, save_rows
 from regista.show import show_comparison, show_layouts, show_plan, show_summary
 from regista.show_search import (
@@ -66,7 +68,7 @@ __all__ = [
     "plan",
     "run",
     "search_time",
-    "simulate",
+    "timeline",
     "whatif",
 ]
 
@@ -170,9 +172,12 @@ def plan(args: argparse.Namespace) -> Json:
             mesh=None if args.mesh is None else parse_mesh(args.mesh),
             micro_batches=args.micro_batches,
             recompute={"auto": None, "none": False, "blocks": True}[args.recompute],
+            zero=None if args.zero == "auto" else int(args.zero),
             cuts=args.cut,
             pins=args.pin,
             schedule=args.schedule,
+            interleave=args.interleave,
+            hold=args.hold,
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,
@@ -266,18 +271,6 @@ def _trace_json(plan: Plan, trace: Trace) -> Json:
     }
 
 
-def simulate(args: argparse.Namespace) -> Json:
-    _targets([args.out], [args.plan, args.cost])
-    found = load_plan(args.plan)
-    cost = load_cost(args.cost) if args.cost else None
-    trace = api.simulate(found, cost, steps=args.steps)
-    check_trace(found, trace)
-    if args.out:
-        save_trace(found, trace, args.out)
-    _show(args, show_summary(found, summarise(found, trace)))
-    return _trace_json(found, trace)
-
-
 def run(args: argparse.Namespace) -> Json:
     _targets([args.out], [args.plan])
     performer = api.Performer(args.performer)
@@ -327,15 +320,37 @@ def _traces(paths: list[str]) -> tuple[Plan, list[Trace]]:
 def gantt(args: argparse.Namespace) -> Json:
     _targets([args.out], args.traces)
     check_picture(args.out)
+    if args.streams and (args.memory or args.links):
+        raise Unsupported("--memory and --links stand beneath rows of devices; leave out --streams, or them")
     found, traces = _traces(args.traces)
-    draw(found, traces, args.out, steps=args.steps)
+    if args.streams:
+        draw(found, traces, args.out, steps=args.steps)
+    else:
+        schedule_gantt(found, traces, args.out, steps=args.steps, memory=args.memory, links=args.links)
     _show(args, f"wrote {args.out}")
     return {"out": args.out, "plan_id": found.plan_id}
 
 
-def export(args: argparse.Namespace) -> Json:
+def timeline(args: argparse.Namespace) -> Json:
     _targets([args.out], args.traces)
+    from regista.timeline import save_timeline  # Bokeh takes a second to import; only this verb needs it
+
     found, traces = _traces(args.traces)
+    save_timeline(found, traces, args.out, steps=args.steps)
+    _show(args, f"wrote {args.out}; open it in a browser")
+    return {"out": args.out, "plan_id": found.plan_id}
+
+
+def export(args: argparse.Namespace) -> Json:
+    if args.format != "kineto":
+        _targets([args.out], args.traces)
+    found, traces = _traces(args.traces)
+    if args.format == "kineto":
+        if len(traces) != 1:
+            raise Mismatch(f"kineto files are profiles of one run; got {len(traces)} traces, export each into a folder of its own")
+        written = [str(path) for path in save_kineto(found, traces[0], args.out)]
+        _show(args, f"wrote {len(written)} files into {args.out}; open them with hta.trace_analysis.TraceAnalysis(trace_dir={args.out!r})")
+        return {"out": args.out, "plan_id": found.plan_id, "format": args.format, "files": written}
     save_perfetto(found, traces, args.out)
     _show(args, f"wrote {args.out}; open it at ui.perfetto.dev or chrome://tracing")
     return {"out": args.out, "plan_id": found.plan_id, "format": args.format}

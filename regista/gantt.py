@@ -12,7 +12,6 @@ import os
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
@@ -22,19 +21,20 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from planner.ir.errors import InvalidFile, Mismatch
+from planner.ir.errors import InvalidFile
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.text import check_target
-from planner.ir.trace import Act, Source, Trace
+from planner.ir.trace import Trace
 from planner.ir.units import MS
-from regista.comparison import summarise
+from regista.window import PANEL, Window, in_order, picture_title, show_last
 
-__all__ = ["COLOURS", "PANEL", "check_picture", "gantt", "gantt_rows", "save_figure"]
+__all__ = ["COLOURS", "DARK_TEXT", "LABELS", "check_picture", "gantt", "gantt_rows", "save_figure"]
 
 # Okabe & Ito 2008, "Color Universal Design": told apart with every common colour vision; the greys by lightness.
 COLOURS: Mapping[TaskKind, str] = {
     TaskKind.FORWARD: "#0072B2",
     TaskKind.BACKWARD: "#009E73",
+    TaskKind.WEIGHT: "#D55E00",
     TaskKind.UPDATE: "#CC79A7",
     TaskKind.BOXING: "#E69F00",
     TaskKind.TRANSFER: "#F0E442",
@@ -46,7 +46,6 @@ LABELS: Mapping[TaskKind, str] = {
     TaskKind.FETCH: "fetch",
     TaskKind.SOURCE: "source (data)",
 }
-PANEL: Mapping[Source, str] = {Source.SIM: "predicted (sim)", Source.RUN: "measured (run)"}
 DARK_TEXT = frozenset({TaskKind.TRANSFER, TaskKind.BOXING, TaskKind.SOURCE, TaskKind.UPDATE})
 
 WIDTH_IN, ROW_IN, HEAD_IN = 13.0, 0.27, 1.0
@@ -55,17 +54,6 @@ MAX_ROWS = 48
 
 Row = tuple[int, str]
 """(rank, stream id)"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What one panel shows: the acts of its time window and the ends of its steps, in seconds from the window's start."""
-
-    trace: Trace
-    acts: tuple[Act, ...]
-    begin_s: float
-    step_ends_s: tuple[float, ...]
-    first_step: int
 
 
 def gantt_rows(plan: Plan, traces: Sequence[Trace]) -> tuple[Row, ...]:
@@ -90,14 +78,10 @@ def gantt(plan: Plan, traces: Sequence[Trace], path: str | Path, *, steps: int =
     Raises:
         Mismatch: no trace, more than two, two of one source, or one of another plan.   InvalidFile: path cannot be written.
     """
-    if not 1 <= len(traces) <= 2 or len({trace.source for trace in traces}) != len(traces):
-        raise Mismatch(f"a Gantt picture takes 1 trace, or 1 simulated and 1 measured; got {[t.source.value for t in traces]}")
-    if steps < 1:
-        raise Mismatch(f"steps = {steps}; a picture shows at least 1 step")
-    ordered = sorted(traces, key=lambda trace: trace.source is Source.RUN)
-    title = _title(plan, ordered)  # checks the plan ids
+    ordered = in_order(traces)
+    title = picture_title(plan, ordered)  # checks the plan ids
     rows = gantt_rows(plan, ordered)
-    panels = [_window(plan, trace, steps) for trace in ordered]
+    panels = [show_last(plan, trace, steps) for trace in ordered]
     with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 8.5, "svg.hashsalt": plan.plan_id, "svg.fonttype": "none"}):
         figure = Figure(figsize=(WIDTH_IN, HEAD_IN + len(panels) * (len(rows) * ROW_IN + 0.45)), layout="constrained", facecolor="white")
         grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
@@ -112,25 +96,7 @@ def gantt(plan: Plan, traces: Sequence[Trace], path: str | Path, *, steps: int =
         save_figure(figure, Path(path))
 
 
-def _title(plan: Plan, traces: Sequence[Trace]) -> str:
-    parts = []
-    times = [summarise(plan, trace).step_time_s for trace in traces]
-    for trace, step_s in zip(traces, times, strict=True):
-        parts.append(f"{PANEL[trace.source]} {step_s / MS:.4g} ms per step")
-    if len(times) == 2 and times[1]:
-        parts.append(f"error {times[0] / times[1] - 1:+.1%}")
-    return f"{plan.model}:  " + ",  ".join(parts)
-
-
-def _window(plan: Plan, trace: Trace, steps: int) -> _Shown:
-    ends = trace.step_ends_s(plan)
-    first = max(0, trace.steps - steps)
-    begin_s = ends[first - 1] if first else min((act.start_s for act in trace.acts), default=0.0)
-    acts = tuple(act for act in trace.acts if act.end_s > begin_s)
-    return _Shown(trace, acts, begin_s, tuple(end - begin_s for end in ends[first:]), first)
-
-
-def _draw(plan: Plan, axes: Axes, panel: _Shown, rows: Sequence[Row], length_s: float) -> None:
+def _draw(plan: Plan, axes: Axes, panel: Window, rows: Sequence[Row], length_s: float) -> None:
     line = {row: number for number, row in enumerate(rows)}
     bars: dict[tuple[TaskKind, bool], list[Rectangle]] = defaultdict(list)
     points_per_s = WIDTH_IN * AXES_POINTS_PER_IN / length_s if length_s else 0.0
@@ -153,7 +119,7 @@ def _draw(plan: Plan, axes: Axes, panel: _Shown, rows: Sequence[Row], length_s: 
     _frame(axes, panel, rows, length_s)
 
 
-def _frame(axes: Axes, panel: _Shown, rows: Sequence[Row], length_s: float) -> None:
+def _frame(axes: Axes, panel: Window, rows: Sequence[Row], length_s: float) -> None:
     axes.set_xlim(0, length_s / MS * 1.005)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), [stream for _, stream in rows], fontsize=8)

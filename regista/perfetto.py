@@ -1,19 +1,24 @@
 """Traces as Chrome trace-event JSON, for https://ui.perfetto.dev and chrome://tracing.
 
 process  "rank 0 (sim)"      one per trace and rank; traces start together at 0
-thread   a stream            complete events (ph "X"), ts and dur in microseconds
+thread   a stream            complete events (ph "X"), ts and dur in microseconds; "idle_before" says what the stream waited for
+counter  "live bytes"        one per rank (ph "C"), stacked by category
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Boxing, Plan
 from planner.ir.text import canonical, save_text
-from planner.ir.trace import Trace
-from planner.ir.units import US
+from planner.ir.trace import Act, Trace
+from planner.ir.units import US, show_s
+from simulator.category import Category
+from simulator.curve import memory_curves
+from simulator.idle import idle_times
 
 __all__ = ["save_perfetto", "trace_events"]
 
@@ -21,7 +26,7 @@ Event = dict[str, object]
 
 
 def trace_events(plan: Plan, traces: Sequence[Trace]) -> tuple[Event, ...]:
-    """Metadata events first, then one complete event per act, in order of time.
+    """Metadata events first, then per trace one complete event per act, in order of time, and the live bytes of its ranks.
 
     Returns:
         events with ts and dur in microseconds from the first act of their own trace.
@@ -29,7 +34,7 @@ def trace_events(plan: Plan, traces: Sequence[Trace]) -> tuple[Event, ...]:
     Raises:
         Mismatch: no trace, or one of another plan.
 
-    Source: "Trace Event Format", Google 2016: complete events and metadata events.
+    Source: "Trace Event Format", Google 2016: complete, counter and metadata events.
     """
     if not traces:
         raise Mismatch("no trace to write; give at least one")
@@ -37,7 +42,8 @@ def trace_events(plan: Plan, traces: Sequence[Trace]) -> tuple[Event, ...]:
         if trace.plan_id != plan.plan_id:
             raise Mismatch(f"the {trace.source.value} trace is of plan {trace.plan_id}, not of {plan.plan_id} ({plan.model})")
     named = [event for number, trace in enumerate(traces) for event in _names(plan, trace, number)]
-    return (*named, *(event for number, trace in enumerate(traces) for event in _acts(plan, trace, number)))
+    done = [event for number, trace in enumerate(traces) for event in (*_acts(plan, trace, number), *_live_bytes(plan, trace, number))]
+    return (*named, *done)
 
 
 def save_perfetto(plan: Plan, traces: Sequence[Trace], path: str | Path) -> None:
@@ -70,7 +76,11 @@ def _names(plan: Plan, trace: Trace, trace_number: int) -> Iterator[Event]:
 
 def _acts(plan: Plan, trace: Trace, trace_number: int) -> Iterator[Event]:
     threads = {stream.id: number + 1 for number, stream in enumerate(plan.streams)}
-    zero_s = min((act.start_s for act in trace.acts), default=0.0)
+    zero_s = _zero_s(trace)
+    waited: dict[Act, list[str]] = defaultdict(list)
+    for gap in idle_times(plan, trace):
+        if gap.act is not None:
+            waited[gap.act].append(f"{show_s(gap.duration_s)} {gap}")
     for act in sorted(trace.acts, key=lambda a: (a.start_s, a.end_s, a.rank, a.task)):
         task = plan.task[act.task]
         step, micro_batch = divmod(act.number, task.acts)
@@ -80,6 +90,8 @@ def _acts(plan: Plan, trace: Trace, trace_number: int) -> Iterator[Event]:
             "micro_batch": micro_batch,
             "waited_us": (act.start_s - act.ready_s) / US,
         }
+        if act in waited:
+            args["idle_before"] = "; ".join(waited[act])
         if isinstance(task.body, Boxing):
             args["collective"] = task.body.collective.value
         yield {
@@ -92,3 +104,20 @@ def _acts(plan: Plan, trace: Trace, trace_number: int) -> Iterator[Event]:
             "dur": act.duration_s / US,
             "args": args,
         }
+
+
+def _live_bytes(plan: Plan, trace: Trace, trace_number: int) -> Iterator[Event]:
+    """One counter event per level that holds for some time, on the clock of the trace's acts."""
+    zero_s = _zero_s(trace)
+    for rank, curve in memory_curves(plan, trace).items():
+        for number, at_s in enumerate(curve.times_s):
+            if number + 1 < len(curve.times_s) and curve.times_s[number + 1] == at_s:
+                continue
+            levels = {category.value: curve.levels_bytes[category][number] for category in Category}
+            # A collective's blocks may be taken before the first act starts.
+            at_us = max(at_s - zero_s, 0.0) / US
+            yield {"ph": "C", "name": "live bytes", "pid": _pid(plan, trace_number, rank), "tid": 0, "ts": at_us, "args": levels}
+
+
+def _zero_s(trace: Trace) -> float:
+    return min((act.start_s for act in trace.acts), default=0.0)

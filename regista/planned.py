@@ -5,23 +5,26 @@ A Plan holds no logical graph, so the program that it names is traced again and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.graph import LogicalGraph, Op
-from planner.ir.plan import Fragment, Plan
+from planner.ir.plan import Boxing, Fragment, Plan, RegstKind
 from planner.ir.sbp import NdSbp
 from planner.ir.text import content_id
 from planner.lower import Schedule
 from planner.make import PlanOptions
 from planner.search import Method, SearchModel, build_model, parse_pins
 from planner.search.menu import Strategy, relabel
+from planner.search.zero import Held
 from planner.solve import Floats, Ints, Problem, solve_exactly
-from planner.stages import assign_stages, prepare
+from planner.stages import Staged, assign_stages, prepare
 from regista.api import planned_program
 
 __all__ = ["SAME", "Retraced", "options_of", "restricted", "retrace"]
@@ -52,6 +55,10 @@ def options_of(plan: Plan) -> PlanOptions:
         bucket_bytes=int(recorded["bucket_bytes"]) if "bucket_bytes" in recorded else PlanOptions().bucket_bytes,
         quotas={pattern: int(number) for pattern, _, number in quotas},
         recompute={"blocks": True, "none": False}.get(recorded.get("recompute", "")),
+        zero=int(recorded["zero"]) if "zero" in recorded else None,
+        interleave=int(recorded.get("interleave", "1")),
+        hold=int(recorded["hold"]) if "hold" in recorded else None,
+        order=recorded.get("order", ""),
         method=methods.get(plan.search.method.partition(",")[0], Method.EXACT),
     )
 
@@ -88,8 +95,7 @@ class Retraced:
 
     def model_on(self, cluster: Cluster) -> SearchModel:
         """The same nodes and strategies with the prices of another cluster of as many devices."""
-        mesh, pins = self.plan.placements[0].mesh, parse_pins(self.options.pins)
-        return build_model(self.model.staged, mesh, cluster, pins, self.plan.micro_batches)
+        return _model(self.plan, self.model.staged, self.options, cluster)
 
 
 def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
@@ -110,10 +116,31 @@ def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
             f"{plan.model} is graph {found} now, plan {plan.plan_id} was made of graph {wanted}: the ops, the optimizer's numbers or torch's "
             f"version have changed; plan it anew"
         )
-    stages, mesh = len(plan.placements), plan.placements[0].mesh
-    staged = prepare(graph, assign_stages(graph, stages, options.cuts), stages, recompute=options.recompute is True)
-    model = build_model(staged, mesh, plan.cluster, parse_pins(options.pins), plan.micro_batches)
+    stages = len(plan.placements)
+    stage = assign_stages(graph, stages * options.interleave, options.cuts)
+    staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
+    model = _model(plan, staged, options, plan.cluster)
     return Retraced(plan, options, graph, model, _decisions(plan, model))
+
+
+def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster) -> SearchModel:
+    """The choice problem without its limit; what is gathered again (ZeRO-3) is a choice in it if the Plan makes it somewhere."""
+    pins, mesh, stages = parse_pins(options.pins), plan.placements[0].mesh, len(plan.placements)
+    limit_bytes = 1e30 if _gathered_again(plan) and options.zero is None else inf
+    model = build_model(staged, mesh, cluster, pins, plan.micro_batches, limit_bytes=limit_bytes, in_flight=[1] * stages, zero=options.zero)
+    return replace(model, problem=replace(model.problem, demands=(), limit=inf))
+
+
+def _gathered_again(plan: Plan) -> frozenset[tuple[str, int]]:
+    """(value, stage) of state that reaches one layout more than once per step."""
+    states = {regst.id for regst in plan.regsts if regst.kind is RegstKind.STATE}
+    acts: Counter[tuple[str, str, str]] = Counter()
+    for task in plan.tasks:
+        if isinstance(task.body, Boxing):
+            for read, made in zip(task.reads, task.writes, strict=True):
+                if read.regst in states:
+                    acts[read.name, made.name, task.placement] += task.acts
+    return frozenset((value, int(placement[1:])) for (value, _, placement), times in acts.items() if times > 1)
 
 
 def restricted(problem: Problem, kept: Mapping[int, Ints]) -> Problem:
@@ -140,6 +167,10 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
     for value, (node, stores) in model.states.items():
         kept[node] = _all_or_those([sbp == stored.get(names[value]) for sbp in stores])
         layouts[value] = stored.get(names[value], stores[0])
+    again = _gathered_again(plan)
+    for key, held in model.held.items():
+        if {Held.AGAIN, Held.KEPT} <= set(held) and key not in model.forward_only:  # otherwise the layouts tell
+            kept[model.deliveries[key][0]] = _all_or_those([(way is Held.AGAIN) == (key in again) for way in held])
     for op in model.staged.graph.ops:
         node, strategies = model.ops[op.id]
         found = shown.get((op.id, f"s{model.staged.stage[op.id]}"))

@@ -158,7 +158,7 @@ def _warm_up() -> None:
     """Compiled code is compiled before the clock runs."""
     unequal = np.array([[1.0, 0.0], [0.0, 1.0]])
     triangle = Problem(("a", "b", "c"), (np.zeros(2),) * 3, (Edge(0, 1, unequal), Edge(1, 2, unequal), Edge(0, 2, unequal)))
-    Dual(triangle, forbidden=10.0).sweep(1, np.inf)
+    Dual(triangle).sweep(1, np.inf)
 
 
 def save_rows(rows: Sequence[Row], path: str | Path) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from planner.ir.plan import Plan
 from planner.ir.units import show_bytes, show_s
+from planner.lower import Schedule
 from regista.budget import Holding, Spending, Use
 from regista.diff import Change, Difference, Value
 from regista.explain import Alternative, Explanation
@@ -33,6 +34,11 @@ Json = dict[str, object]
 
 def gap_text(plan: Plan) -> str:
     """What the search proved about a Plan, in words."""
+    ordered = Schedule(plan.options.get("schedule", Schedule.ONE_F_ONE_B.value)).has_order
+    return _gap_text(plan) + ("; layouts are priced as in 1f1b, simulate for the step time of this schedule" if ordered else "")
+
+
+def _gap_text(plan: Plan) -> str:
     objective_s, bound_s = plan.search.objective_s, plan.search.lower_bound_s
     if objective_s <= bound_s:
         return "proven: no plan is cheaper"

@@ -116,7 +116,7 @@ def bert(
     Args:
         size: "base" or "large"; layers, width, heads each override one number of it.
         batch, seq: global batch and tokens per sample, at most 512.
-        dtype: "fp32" or "bf16".
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
 
     Raises:

@@ -76,7 +76,7 @@ def gpt2(
         size: a published size; layers, width, heads, vocab each override one number of it.
         batch, seq: global batch and tokens per sample (None: the whole context).
         tied: 1 shares the embedding with the head, 0 does not.
-        dtype: "fp32" or "bf16".
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
 
     Raises:

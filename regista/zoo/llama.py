@@ -159,7 +159,7 @@ def llama3(
     Args:
         size: "8B" or "70B"; layers, width, heads, kv_heads, hidden, vocab each override one number of it.
         batch, seq: global batch and tokens per sample.
-        dtype: "fp32" or "bf16".
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
 
     Raises:

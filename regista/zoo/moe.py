@@ -173,7 +173,7 @@ def moe(
         size: 380M ... 70B; layers (the odd ones have experts), width, heads, experts, hidden, vocab each override one number of it.
         capacity: room per expert, as a multiple of seq / experts.
         batch, seq: global batch and tokens per sample; a sample is a group of GShard.
-        dtype: "fp32" or "bf16".
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
 
     Raises:

@@ -187,7 +187,7 @@ def t5(
         size: "small", "base", "large", "3B" or "11B"; layers (of each side), width, heads, hidden, vocab each override one number of it.
             The size of a head stays (64 or 128) unless both width and heads are given: then it is width / heads.
         batch, seq, target_seq: global batch, tokens of the source and of the target (None: a quarter of the source).
-        dtype: "fp32" or "bf16".
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
 
     Raises:

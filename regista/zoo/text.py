@@ -16,7 +16,7 @@ __all__ = ["chosen", "divides", "in_format", "initialise", "next_tokens", "skewe
 
 T = TypeVar("T")
 
-_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def chosen(model: str, sizes: Mapping[str, T], size: str | int | float) -> T:
@@ -37,7 +37,7 @@ def divides(model: str, part: int, name: str, whole: int, whole_name: str) -> No
 
 
 def in_format(build: Callable[[], nn.Module], model: str, dtype: str) -> Callable[[], nn.Module]:
-    """``build`` with all floating parameters and buffers as ``dtype``: fp32, or bf16 (optimizer state is then bf16 too).
+    """``build`` with all floating parameters and buffers as ``dtype``: fp32, bf16 or fp16 (optimizer state too).
 
     Raises:
         InvalidProgram: another format.
