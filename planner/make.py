@@ -35,7 +35,8 @@ class PlanOptions:
 
     stages: pipeline stages, each on its own devices (None: searched).  mesh: device mesh inside a stage (None: searched).
     micro_batches: per step (None: searched).
-    cuts: module paths that begin the next stage.  pins: 'PATTERN=SBP'.  quotas: Regst id pattern -> blocks.
+    cuts: module paths that begin the next stage.  balance: or cut the graph where the fewest bytes cross, with so much more work than the mean.
+    pins: 'PATTERN=SBP'.  quotas: Regst id pattern -> blocks.
     bucket_bytes: gradients are reduced in buckets of about so many bytes.
     recompute: make what is inside numbered blocks again in the backward part instead of keeping it (None: where nothing else fits).
     schedule: the order of a pipeline's passes.  interleave: stages per placement (interleaved).  hold: micro-batches' activations that a
@@ -48,6 +49,7 @@ class PlanOptions:
     mesh: tuple[int, ...] | None = None
     micro_batches: int | None = 1
     cuts: tuple[str, ...] = ()
+    balance: float | None = None
     pins: tuple[str, ...] = ()
     schedule: Schedule = Schedule.ONE_F_ONE_B
     bucket_bytes: int = 25 * MB
@@ -70,6 +72,7 @@ class PlanOptions:
             "bucket_bytes": str(self.bucket_bytes),
             "recompute": {None: "", True: "blocks", False: "none"}[self.recompute],
             "quotas": ";".join(f"{p}={q}" for p, q in self.quotas.items()),
+            **({} if self.balance is None else {"balance": str(self.balance)}),
             **({} if self.zero is None else {"zero": str(self.zero)}),
             **({} if self.interleave == 1 else {"interleave": str(self.interleave)}),
             **({} if self.hold is None else {"hold": str(self.hold)}),
@@ -279,7 +282,7 @@ def _make(
     stages, micro_batches, mesh = options.stages, options.micro_batches, options.mesh
     assert stages is not None and micro_batches is not None and mesh is not None
     given = _given(options)
-    stage = assign_stages(graph, stages * options.interleave, options.cuts)
+    stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=micro_batches)
     staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
     recipe = Recipe(
         model=model,

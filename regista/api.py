@@ -64,6 +64,7 @@ def plan(
     mesh: Sequence[int] | None = None,
     micro_batches: int | None = 1,
     cuts: Iterable[str] = (),
+    balance: float | None = None,
     pins: Iterable[str] = (),
     schedule: str = "1f1b",
     quotas: Mapping[str, int] | None = None,
@@ -82,7 +83,8 @@ def plan(
     Args:
         program: a Program or the name of one.   cluster: a Cluster, ``local:N``, or a TOML path.
         stages: pipeline stages.   mesh: device mesh inside each stage.   micro_batches: per step.   None: searched.
-        cuts: module paths that begin the next stage.   pins: ``PATTERN=SBP``.   schedule: ``1f1b``, ``gpipe``, ``interleaved``,
+        cuts: module paths that begin the next stage.   balance: or cut where the fewest bytes cross, stages at most so much above the mean work.
+        pins: ``PATTERN=SBP``.   schedule: ``1f1b``, ``gpipe``, ``interleaved``,
             ``zb-h1``, ``zb-h2`` or ``zb-auto`` (the backward pass in two parts), or a file of torch's
             pipelining CSV.   interleave: stages per device group, for ``interleaved``.
         hold: micro-batches' activations that a device may hold, for ``zb-auto``; None: as many as stages.
@@ -113,6 +115,7 @@ def plan(
         mesh=tuple(mesh) if mesh is not None else None,
         micro_batches=micro_batches,
         cuts=tuple(cuts),
+        balance=balance,
         pins=tuple(pins),
         schedule=Schedule.GIVEN if order else Schedule(schedule),
         order=order,

@@ -84,6 +84,12 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cut", action="append", default=[], metavar="MODULE", help="module path that begins the next stage (default: even flop)"
     )
+    group.add_argument(
+        "--balance",
+        type=_positive,
+        metavar="SHARE",
+        help="cut stages where the fewest bytes cross, none with more work than the mean by this share, for example 0.1 (an ILP on the graph)",
+    )
     group.add_argument("--pin", action="append", default=[], metavar="PATTERN=SBP", help="layout of parameters, states or inputs by name")
     group.add_argument(
         "--schedule",

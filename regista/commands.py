@@ -174,6 +174,7 @@ def plan(args: argparse.Namespace) -> Json:
             recompute={"auto": None, "none": False, "blocks": True}[args.recompute],
             zero=None if args.zero == "auto" else int(args.zero),
             cuts=args.cut,
+            balance=args.balance,
             pins=args.pin,
             schedule=args.schedule,
             interleave=args.interleave,

@@ -50,6 +50,7 @@ def options_of(plan: Plan) -> PlanOptions:
         mesh=meshes.pop(),
         micro_batches=plan.micro_batches,
         cuts=_parts(recorded.get("cuts", ""), ","),
+        balance=float(recorded["balance"]) if "balance" in recorded else None,
         pins=_parts(recorded.get("pins", ""), ";"),
         schedule=Schedule(recorded.get("schedule", Schedule.ONE_F_ONE_B.value)),
         bucket_bytes=int(recorded["bucket_bytes"]) if "bucket_bytes" in recorded else PlanOptions().bucket_bytes,
@@ -117,7 +118,7 @@ def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
             f"version have changed; plan it anew"
         )
     stages = len(plan.placements)
-    stage = assign_stages(graph, stages * options.interleave, options.cuts)
+    stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=plan.micro_batches)
     staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
     model = _model(plan, staged, options, plan.cluster)
     return Retraced(plan, options, graph, model, _decisions(plan, model))

@@ -11,24 +11,37 @@ from numpy.typing import NDArray
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import flop
+from planner.stages.dag import spread, work_dag
+from planner.stages.dag_ilp import cut_stages
 from planner.stages.prepare import block_of
 
 __all__ = ["assign_stages"]
 
 
-def assign_stages(graph: LogicalGraph, num_stages: int, cuts: Sequence[str] = ()) -> Mapping[str, int]:
+def assign_stages(
+    graph: LogicalGraph, num_stages: int, cuts: Sequence[str] = (), *, balance: float | None = None, micro_batches: int = 1
+) -> Mapping[str, int]:
     """Stage of every op.
 
     Args:
         num_stages: how many stages.
         cuts: module paths; each begins the next stage at its first forward op.  Empty: cuts of even forward flop, between numbered blocks.
+        balance: cut the graph itself, wherever the fewest bytes cross while no stage has more than this share of work above the mean
+            (planner.stages.dag_ilp); micro_batches: how often per step activations cross.
 
     Raises:
-        Unsupported: more stages than can be filled, a cut that names no module, or cuts out of order.
+        Unsupported: both cuts and balance, no cut that is balanced so well, more stages than can be filled, a cut that names no module,
+            or cuts out of order.
     """
     forward = [op for op in graph.ops if op.role is Role.FORWARD]
-    borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages)
-    stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
+    if cuts and balance is not None:
+        raise Unsupported(f"cuts at {', '.join(cuts)} and a cut of balance {balance:g}: give one of the two")
+    if balance is not None:
+        dag = work_dag(graph, micro_batches)
+        stage = spread(graph, dag, cut_stages(dag, num_stages, tolerance=balance).stage)
+    else:
+        borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages)
+        stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
     producers = graph.producers()
     home = _parameter_homes(graph, forward, stage)
     for op in graph.ops:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import combinations
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import simulator
 from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster
+from planner.ir.errors import Unsupported
 from planner.ir.graph import Role
 from planner.ir.peak import live_bytes
 from planner.make import PlanOptions, make_plan, search_plan
@@ -24,6 +26,7 @@ from planner.search.methods import Method
 from planner.shape import Shape, Shares
 from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut
+from planner.stages.dag import hop_bytes, work_dag
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -123,7 +126,7 @@ def test_every_stage_of_a_gpt_has_work(stages: int) -> None:
 
 
 def test_a_rehearsal_by_the_compiled_engine_counts_the_planners_live_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.rehearse._SMALL", 0)
+    monkeypatch.setattr(sys.modules["simulator.rehearse"], "_SMALL", 0)
     cluster = four()
     plan = make_plan(
         program_of(MODEL).graph(4), model="gpt", batch_size=16, cluster=cluster, options=PlanOptions(stages=2, mesh=(2,), micro_batches=4)
@@ -150,3 +153,18 @@ def test_a_searched_shape_is_within_the_gap_of_every_shape_worked_out() -> None:
         assert found.search.objective_s <= other.search.objective_s * 1.01
         assert found.search.lower_bound_s <= other.search.objective_s * (1 + 1e-9)
     assert parse_pins(()) == ()
+
+
+def test_a_balanced_cut_of_the_graph_crosses_no_more_than_the_even_one_and_makes_a_plan() -> None:
+    program = program_of("zoo:unet?batch=8&image=16&width=8&layers=2")
+    graph = program.graph(4)
+    dag = work_dag(graph, 4)
+    even, cut = assign_stages(graph, 2), assign_stages(graph, 2, balance=0.6, micro_batches=4)
+    by_piece = [[stage[piece.ops[0]] for piece in dag.pieces] for stage in (even, cut)]
+    assert hop_bytes(dag, by_piece[1]) <= hop_bytes(dag, by_piece[0])
+    options = PlanOptions(stages=2, mesh=(2,), micro_batches=4, balance=0.6)
+    plan = make_plan(graph, model=program.name, batch_size=8, cluster=four(), options=options)
+    assert plan.options["balance"] == "0.6"
+    assert {p.id for p in plan.placements} == {"s0", "s1"}
+    with pytest.raises(Unsupported, match="give one of the two"):
+        assign_stages(graph, 2, ["up"], balance=0.6)
