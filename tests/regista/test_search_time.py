@@ -16,7 +16,7 @@ import regista.api as api
 from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.files import load_plan
 from planner.search import Method
-from planner.shape import Shape, ShapeSearch, shapes
+from planner.shape import Shape, ShapeSearch, Shares, shapes
 from planner.solve import Edge, Problem, Progress, exact, solve_exactly
 from regista import commands as verbs
 from regista.clusters import resolve_cluster
@@ -247,8 +247,8 @@ def test_an_interrupt_between_shapes_takes_the_best_so_far_and_before_any_goes_o
         worked.append(shape)
         return 1e9, 1.0  # so much that every other shape is worth a look
 
-    found, bound_s = ShapeSearch(lambda _: graph, DGX, (), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))
+    found, bound_s = ShapeSearch(Shares(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))
     assert [found] == worked
     assert 0 < bound_s < 1e9
     with pytest.raises(KeyboardInterrupt):
-        ShapeSearch(lambda _: graph, DGX, (), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))
+        ShapeSearch(Shares(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))
