@@ -23,11 +23,11 @@ from time import perf_counter
 from planner.cost import compute_dtype, meshes, op_s
 from planner.ir.cluster import Cluster
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
-from planner.ir.graph import LogicalGraph, Role
+from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import flop, traffic_bytes
-from planner.search import Menus, Piece, PieceModel, Pin, Prices, pieces_of, scaled_pieces
+from planner.search import Menus, Piece, PieceModel, Pin, Prices, blocks_of, pieces_of, scaled_pieces
 from planner.share import Share
-from planner.stages import block_of
+from planner.stages import assign_stages, block_of
 from planner.stages.micro import micro_batch_choices
 
 __all__ = ["Shape", "ShapeSearch", "ShapeWatch", "Shares", "most_stages", "shapes"]
@@ -114,13 +114,15 @@ class Shares:
     _pieces: dict[tuple[int, bool], tuple[Piece, ...]] = field(default_factory=dict)
     _tools: dict[tuple[int, ...], tuple[Prices, Menus]] = field(default_factory=dict)
     _known: dict[Shape, Share] = field(default_factory=dict)
+    _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
     _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
     def of(self, shape: Shape) -> Share:
         """The equal share of a device of the shape's first stage."""
         if shape not in self._known:
             flight = min(shape.micro_batches, shape.stages)
-            self._known[shape] = Share(self._models(shape, shape.micro_batches, flight), shape.stages)
+            cut = self._cut(shape) if shape.stages > 1 else ()
+            self._known[shape] = Share(self._models(shape, shape.micro_batches, flight), shape.stages, cut)
         return self._known[shape]
 
     def prices(self, shape: Shape, memory_bytes: float) -> tuple[float, ...]:
@@ -158,6 +160,28 @@ class Shares:
         once_s = sum(times * piece_s for times, piece_s in work)
         slow_s = max(once_s / shape.stages, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
+
+    def _cut(self, shape: Shape) -> list[tuple[tuple[int, ...], float]]:
+        """Per stage of the plan's own cut: blocks of each piece, and the roofline time of what is outside of repeated blocks.
+
+        That time is of the largest micro-batch that was traced, in proportion: parameters are read whole by smaller ones as well.
+        """
+        base = min(m for m, recompute in self._pieces if not recompute)
+        pieces = self._pieces[base, False]
+        if shape.stages not in self._cuts:
+            graph = self.graph_of(base)
+            stage, block = assign_stages(graph, shape.stages), blocks_of(graph)
+            home = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
+            repeated = {name for piece in pieces if piece.times > 1 for name in piece.members}
+            counts = [[sum(home.get(name) == s for name in p.members) if p.times > 1 else 0 for p in pieces] for s in range(shape.stages)]
+            rest: list[list[Op]] = [[] for _ in range(shape.stages)]
+            for op in graph.ops:
+                if block[op.id] not in repeated:
+                    rest[stage[op.id]].append(op)
+            rest_s = [_work_s(replace(graph, ops=tuple(ops)), self.cluster) for ops in rest]
+            self._cuts[shape.stages] = [(tuple(n), seconds) for n, seconds in zip(counts, rest_s, strict=True)]
+        scale = base / shape.micro_batches / prod(shape.mesh)
+        return [(blocks, rest_s * scale) for blocks, rest_s in self._cuts[shape.stages]]
 
     def floor_bytes(self, shape: Shape) -> float:
         """Bytes that a device of the first stage holds at least: states and what waits for the backward part, split among all devices."""

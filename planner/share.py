@@ -5,8 +5,7 @@ With p stages, m micro-batches, pieces k (times n_k), t_k and u_k the seconds of
     step  =  sum_i t_i + (m - 1) max t_i + max u_i
          >=  (p - 1) T + min over layouts of the first stage [ m t_0 + u_0 ]           T = sum_k n_k min t_k / p                (1)
          >=  (p - 1) T + sum_k (n_k / p) min [ m t_k + u_k + y h_k ] - y M             for every price y >= 0 of a byte         (2)
-         >=  p T + (m - 1) s_k                                                         for every k: a stage has whole blocks    (3)
-             s_k = min t_k ceil(n_k / p), and where that divides evenly, the lesser of one block more and half of all that is not k more
+         >=  p T + (m - 1) max over stages of what the plan's own cut puts there       (whole blocks, and the rest's roofline)  (3)
 
 where M is the memory that a device has, h counts the micro-batches in flight on the first stage, and the stages are equal, as the plan's own
 cut aims at.  (2) is largest where the two cheapest choices, one too large and one that fits, cost the same: a secant search finds that y.
@@ -41,10 +40,14 @@ class StageShare:
 
 @dataclass(frozen=True)  # no slots: what was worked out is kept
 class Share:
-    """The pieces of a model on the mesh of one stage of ``stages``."""
+    """The pieces of a model on the mesh of one stage of ``stages``.
+
+    cut: per stage, how many of each model's blocks lie there, and seconds that the rest there takes at least.
+    """
 
     models: Sequence[PieceModel]
     stages: int
+    cut: Sequence[tuple[Sequence[int], float]] = ()
 
     def at(self, s_per_byte: float = 0.0) -> StageShare:
         """The cheapest choice at a price per byte."""
@@ -74,15 +77,14 @@ class Share:
 
     @cached_property
     def uneven_s(self) -> float:
-        """(3): blocks that do not divide among the stages make one of them slow."""
+        """(3): blocks that do not divide among the stages, or the head, make one of them slow."""
         if self.stages == 1:
             return 0.0
         once_s = sum(model.least_micro_s * model.times for model in self.models)
-        slow_s = 0.0
-        for model in self.models:
-            block_s, rest_s = model.least_micro_s, once_s - model.times * model.least_micro_s
-            more_s = min(block_s, rest_s / 2) if model.times % self.stages == 0 else 0.0  # before and after the blocks: two stages
-            slow_s = max(slow_s, -(-model.times // self.stages) * block_s + more_s)
+        slow_s = max(
+            (sum(n * model.least_micro_s for n, model in zip(blocks, self.models, strict=True)) + rest_s for blocks, rest_s in self.cut),
+            default=0.0,
+        )
         return once_s + (self.models[0].micro_batches - 1) * slow_s
 
     @cached_property

@@ -4,7 +4,7 @@ from planner.search.assign import assign
 from planner.search.menu import LocalOp, Menus
 from planner.search.methods import Method, search
 from planner.search.model import Assignment, SearchModel, build_model
-from planner.search.pieces import Piece, PieceModel, PiecePrice, pieces_of
+from planner.search.pieces import Piece, PieceModel, PiecePrice, blocks_of, pieces_of
 from planner.search.pins import Pin, parse_pins
 from planner.search.prices import Prices
 from planner.search.scaled import scaled_pieces
@@ -21,6 +21,7 @@ __all__ = [
     "Prices",
     "SearchModel",
     "assign",
+    "blocks_of",
     "build_model",
     "parse_pins",
     "pieces_of",

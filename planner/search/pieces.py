@@ -29,6 +29,7 @@ __all__ = ["Piece", "PieceModel", "PiecePrice", "blocks_of", "pieces_of"]
 class Piece:
     """A part of the graph that occurs ``times`` times.
 
+    members: the blocks that are it (h.0, h.1, ...; empty for what is outside of blocks).
     kept: of the values that it makes, those that the backward part of another piece reads.   crossing: those that its forward part reads.
     """
 
@@ -36,6 +37,7 @@ class Piece:
     times: int
     kept: frozenset[str]
     crossing: frozenset[str]
+    members: tuple[str, ...] = ()
 
     @property
     def state_bytes(self) -> int:
@@ -161,14 +163,14 @@ def pieces_of(graph: LogicalGraph) -> tuple[Piece, ...]:
     members: dict[str, list[Op]] = {}
     for op in graph.ops:
         members.setdefault(block[op.id], []).append(op)
-    groups: dict[tuple[object, ...], list[Sequence[Op]]] = {}
-    for ops in members.values():
-        groups.setdefault(_content(graph, ops), []).append(ops)
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for name, ops in members.items():
+        groups.setdefault(_content(graph, ops), []).append(name)
     kept, crossing = (_read_elsewhere(graph, block, role) for role in (Role.BACKWARD, Role.FORWARD))
     return tuple(
-        Piece(_subgraph(graph, alike[0], crossing & made), len(alike), kept & made, crossing & made)
+        Piece(_subgraph(graph, members[alike[0]], crossing & made), len(alike), kept & made, crossing & made, tuple(alike))
         for alike in groups.values()
-        for made in [frozenset(v for op in alike[0] if op.role is Role.FORWARD for v in op.outputs if v is not None)]
+        for made in [frozenset(v for op in members[alike[0]] if op.role is Role.FORWARD for v in op.outputs if v is not None)]
     )
 
 
