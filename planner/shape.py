@@ -166,9 +166,10 @@ class Shares:
 
         That time is of the largest micro-batch that was traced, in proportion: parameters are read whole by smaller ones as well.
         """
-        base = min(m for m, recompute in self._pieces if not recompute)
-        pieces = self._pieces[base, False]
         if shape.stages not in self._cuts:
+            self._pieces_of(shape.micro_batches, False)
+            base = min(m for m, recompute in self._pieces if not recompute)
+            pieces = self._pieces[base, False]
             graph = self.graph_of(base)
             stage, block = assign_stages(graph, shape.stages), blocks_of(graph)
             home = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
@@ -179,9 +180,9 @@ class Shares:
                 if block[op.id] not in repeated:
                     rest[stage[op.id]].append(op)
             rest_s = [_work_s(replace(graph, ops=tuple(ops)), self.cluster) for ops in rest]
-            self._cuts[shape.stages] = [(tuple(n), seconds) for n, seconds in zip(counts, rest_s, strict=True)]
-        scale = base / shape.micro_batches / prod(shape.mesh)
-        return [(blocks, rest_s * scale) for blocks, rest_s in self._cuts[shape.stages]]
+            self._cuts[shape.stages] = [(tuple(n), seconds * base) for n, seconds in zip(counts, rest_s, strict=True)]
+        share = 1 / shape.micro_batches / prod(shape.mesh)
+        return [(blocks, step_s * share) for blocks, step_s in self._cuts[shape.stages]]
 
     def floor_bytes(self, shape: Shape) -> float:
         """Bytes that a device of the first stage holds at least: states and what waits for the backward part, split among all devices."""
