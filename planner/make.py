@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from math import inf, prod
+from math import inf
 
 from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster
@@ -16,68 +16,15 @@ from planner.ir.peak import live_bytes
 from planner.ir.plan import Plan
 from planner.ir.protocols import Rehearsal
 from planner.ir.text import content_id
-from planner.ir.units import MB
 from planner.ir.verify import device_bytes, verify
-from planner.lower import Recipe, Schedule, in_flight, lower
-from planner.schedule import PipelineSchedule, check_schedule, from_torch_csv
+from planner.lower import Recipe, in_flight, lower
+from planner.options import PlanOptions, by, check_options, given_order
 from planner.search import Method, assign, build_model, parse_pins
-from planner.search.zero import LEVELS
 from planner.shape import Shape, ShapeSearch, ShapeWatch, Shares, most_stages, shapes
 from planner.solve import Watch
 from planner.stages import assign_stages, prepare
 
 __all__ = ["PlanOptions", "make_plan", "search_plan"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """What the user fixes; the rest is chosen.
-
-    stages: pipeline stages, each on its own devices (None: searched).  mesh: device mesh inside a stage (None: searched).
-    micro_batches: per step (None: searched).
-    cuts: module paths that begin the next stage.  balance: or cut the graph where the fewest bytes cross, with so much more work than the mean.
-    pins: 'PATTERN=SBP'.  quotas: Regst id pattern -> blocks.
-    bucket_bytes: gradients are reduced in buckets of about so many bytes.
-    recompute: make what is inside numbered blocks again in the backward part instead of keeping it (None: where nothing else fits).
-    schedule: the order of a pipeline's passes.  interleave: stages per placement (interleaved).  hold: micro-batches' activations that a
-        device may hold under the automatic schedule (None: as many as stages, what 1F1B holds).  order: torch's CSV (schedule GIVEN).
-    zero: ZeRO level 0 to 3 (planner.search.zero) that states and gradients must have (None: searched).
-    method, seconds: how to search, and when to stop with the best plan so far (that is not part of the record: it is no wish).
-    """
-
-    stages: int | None = 1
-    mesh: tuple[int, ...] | None = None
-    micro_batches: int | None = 1
-    cuts: tuple[str, ...] = ()
-    balance: float | None = None
-    pins: tuple[str, ...] = ()
-    schedule: Schedule = Schedule.ONE_F_ONE_B
-    bucket_bytes: int = 25 * MB
-    quotas: Mapping[str, int] = field(default_factory=dict)
-    recompute: bool | None = None
-    zero: int | None = None
-    interleave: int = 1
-    hold: int | None = None
-    order: str = ""
-    method: Method = Method.EXACT
-    seconds: float = inf
-
-    def as_text(self) -> dict[str, str]:
-        """For the Plan's record of how it was made."""
-        return {
-            "stages": str(self.stages),
-            "cuts": ",".join(self.cuts),
-            "pins": ";".join(self.pins),
-            "schedule": self.schedule.value,
-            "bucket_bytes": str(self.bucket_bytes),
-            "recompute": {None: "", True: "blocks", False: "none"}[self.recompute],
-            "quotas": ";".join(f"{p}={q}" for p, q in self.quotas.items()),
-            **({} if self.balance is None else {"balance": str(self.balance)}),
-            **({} if self.zero is None else {"zero": str(self.zero)}),
-            **({} if self.interleave == 1 else {"interleave": str(self.interleave)}),
-            **({} if self.hold is None else {"hold": str(self.hold)}),
-            **({} if not self.order else {"order": self.order}),
-        }
 
 
 def search_plan(
@@ -104,7 +51,7 @@ def search_plan(
     """
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
-    _check(options, cluster)
+    check_options(options, cluster)
     if options.stages is not None and options.micro_batches is not None:
         most = options.stages
     else:
@@ -176,7 +123,7 @@ def make_plan(
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
-    _check(options, cluster)
+    check_options(options, cluster)
     stages, micro_batches = options.stages or 1, options.micro_batches or 1
     mesh = options.mesh if options.mesh is not None else (cluster.num_devices // stages,)
     fixed = _fixed(options, Shape(stages, micro_batches, mesh))
@@ -187,78 +134,6 @@ def make_plan(
             if options.recompute is not None or options.method is not Method.EXACT:
                 raise
             return _make(graph, model, batch_size, cluster, replace(fixed, recompute=True), watch, rehearse)
-
-
-def _check(options: PlanOptions, cluster: Cluster) -> None:
-    if (options.stages is not None and options.stages < 1) or (options.micro_batches is not None and options.micro_batches < 1):
-        raise Unsupported(f"stages = {options.stages}, micro-batches = {options.micro_batches}; both are at least 1")
-    for pattern, wished in options.quotas.items():
-        if wished < 1:
-            raise Unsupported(f"quota {pattern}={wished}: an actor needs at least 1 block to write to, ask for 1 or more")
-    if options.zero is not None and options.zero not in LEVELS:
-        raise Unsupported(f"there is no ZeRO level {options.zero}; levels are {', '.join(map(str, LEVELS))}, or none for a free search")
-    _check_schedule(options)
-    if options.bucket_bytes < 1:
-        raise Unsupported(f"buckets of {options.bucket_bytes} bytes hold no gradient; give at least 1 byte")
-    if options.stages is not None and cluster.num_devices % options.stages:
-        raise Unsupported(f"{options.stages} stages do not divide the {cluster.num_devices} devices of {cluster.name}")
-    mesh = options.mesh
-    if mesh is None:
-        return
-    if options.stages is not None and (any(extent < 1 for extent in mesh) or prod(mesh) * options.stages != cluster.num_devices):
-        raise Unsupported(
-            f"mesh {_by(mesh)} has {prod(mesh)} places, but each of {options.stages} stages has "
-            f"{cluster.num_devices // options.stages} devices of {cluster.name}"
-        )
-    if any(extent < 1 for extent in mesh) or cluster.num_devices % prod(mesh):
-        raise Unsupported(
-            f"mesh {_by(mesh)} has {prod(mesh)} places, which do not divide the {cluster.num_devices} devices of {cluster.name}"
-        )
-
-
-def _check_schedule(options: PlanOptions) -> None:
-    interleaved = options.schedule is Schedule.INTERLEAVED
-    given = options.schedule is Schedule.GIVEN
-    if given != bool(options.order):
-        raise Unsupported(
-            f"schedule {options.schedule.value} with an order of {len(options.order)} characters: give one with schedule csv only"
-        )
-    if (interleaved != (options.interleave > 1) and not given) or options.interleave < 1:
-        raise Unsupported(
-            f"schedule {options.schedule.value} with {options.interleave} stages per placement: ask for interleaved with at least 2 of them, "
-            f"or for another schedule with 1"
-        )
-    if interleaved and options.stages == 1:
-        raise Unsupported(f"{options.interleave} interleaved stages on 1 placement are one stage; ask for at least 2 stages")
-    if options.hold is not None and (options.schedule is not Schedule.ZB_AUTO or options.hold < 1):
-        raise Unsupported(f"hold = {options.hold} with schedule {options.schedule.value}: it limits zb-auto, and is at least 1")
-    if options.zero == 3 and options.schedule.has_order:
-        raise Unsupported(f"ZeRO level 3 with schedule {options.schedule.value}: its gathers follow 1f1b or gpipe; ask for one of these")
-
-
-def _given(options: PlanOptions) -> PipelineSchedule | None:
-    """The order that the user gave, checked against the shape."""
-    if options.schedule is not Schedule.GIVEN:
-        return None
-    order = from_torch_csv(options.order)
-    check_schedule(order)
-    assert options.stages is not None
-    if (order.num_devices, order.num_stages, order.micro_batches) != (
-        options.stages,
-        options.stages * options.interleave,
-        options.micro_batches,
-    ):
-        raise Unsupported(
-            f"the schedule file orders {order.num_stages} stages on {order.num_devices} devices and {order.micro_batches} micro-batches, the plan "
-            f"has {options.stages} x {options.interleave} stages and {options.micro_batches} micro-batches; make them equal"
-        )
-    if order.device_of != tuple(s % options.stages for s in range(order.num_stages)):
-        raise Unsupported(f"the schedule file puts stages on devices {order.device_of}; stage s lies on device s mod {options.stages} here")
-    return order
-
-
-def _by(mesh: tuple[int, ...]) -> str:
-    return "x".join(map(str, mesh))
 
 
 def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
@@ -281,7 +156,7 @@ def _make(
     """One shape.  tight: memory binds for certain.  prices: memory of a device -> about what a byte is worth, per stage."""
     stages, micro_batches, mesh = options.stages, options.micro_batches, options.mesh
     assert stages is not None and micro_batches is not None and mesh is not None
-    given = _given(options)
+    given = given_order(options)
     stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=micro_batches)
     staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
     recipe = Recipe(
@@ -381,7 +256,7 @@ def _would_fit(graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster
             except Unsupported:
                 continue
             if needed <= cluster.device.memory_bytes:
-                return f"the states alone would fit on {nodes} such nodes ({larger.num_devices} devices, mesh {_by(shape.mesh)})"
+                return f"the states alone would fit on {nodes} such nodes ({larger.num_devices} devices, mesh {by(shape.mesh)})"
     return f"not even {nodes} such nodes would do: use devices with more memory"
 
 
