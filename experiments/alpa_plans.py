@@ -176,8 +176,8 @@ def draw(table: pd.DataFrame) -> None:
         axes.annotate(f"{row.ours_over_alpa:.3f}", (i, max(row.alpa_sim_search_s, row.our_sim_search_s)), ha="center", va="bottom")
     axes.set_xticks(list(place), [f"{row.gpus} GPUs\n{row.model.removeprefix('alpa-')}" for row in table.itertuples()])
     axes.set_ylabel("seconds per step (sim)")
-    axes.set_ylim(0, None)
-    axes.legend()
+    axes.set_ylim(0, 1.3 * max(table.alpa_sim_search_s.max(), table.our_sim_search_s.max()))
+    axes.legend(loc="upper left", ncols=3)
     PICTURE.parent.mkdir(exist_ok=True)
     figure.savefig(PICTURE, dpi=130)
 
