@@ -102,7 +102,8 @@ def _next(price: Floats, low: Floats, high: Floats, full: NDArray[np.bool_]) -> 
     """Prices of the next turn: between what is too cheap and what is dear enough; a step out while only one of them is known."""
     both = (low >= 0) & np.isfinite(high)
     middle = np.where(both, (low + np.where(both, high, 0.0)) / 2, 0.0)
-    return np.where(both, middle, np.where(full, price * 1.5, price * 0.6))
+    dearer = np.where(price > 0, price * 1.5, price.max() / 4)  # a stage whose pieces said that memory does not bind
+    return np.where(both, middle, np.where(full, dearer, price * 0.6))
 
 
 def _blocks(model: SearchModel) -> Sequence[tuple[int, int]]:
