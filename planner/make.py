@@ -97,7 +97,8 @@ def _best_plan(
         plans[shape] = _make(graph, model, batch_size, cluster, fixed, watch, rehearse, tight=tight, prices=priced)
         return plans[shape].search.objective_s, plans[shape].search.lower_bound_s
 
-    shares = Shares(graph_of, batch_size, cluster, parse_pins(options.pins))
+    even = not options.cuts and options.balance is None and options.interleave == 1
+    shares = Shares(graph_of, batch_size, cluster, parse_pins(options.pins), even)
     search = ShapeSearch(shares, work_out, recompute=options.recompute is None, gap=_SHAPE_GAP, on_progress=on_shape)
     shape, bound_s = search.best(candidates, options.seconds)
     plan = plans[shape]
@@ -176,8 +177,8 @@ def _make(
     held = partial(in_flight, options.schedule, num_stages=stages, micro_batches=micro_batches)
     flight = [held(stage=s, interleave=options.interleave, hold=options.hold, order=given) for s in range(stages)]
     memory_bytes = cluster.device.memory_bytes
-    limit_bytes, bound_s = memory_bytes if tight else inf, inf
-    if tight and prices is not None:
+    limit_bytes, bound_s = inf, 0.0
+    if tight:
         limit_bytes = memory_bytes * (1 - _MARGIN)
     too_small = counted = 0.0  # no layout holds so little; what the last one holds
     plan: Plan | None = None
@@ -208,8 +209,7 @@ def _make(
                 f"memory binds so that parameters are gathered again for the backward part, which schedule {options.schedule.value} does not "
                 f"order; ask for 1f1b or gpipe, or ZeRO level 2 at most"
             )
-        if limit_bytes >= memory_bytes or prices is not None:
-            bound_s = assignment.lower_bound_s  # never counts more memory than there is
+        bound_s = max(bound_s, assignment.lower_bound_s)
         # Layouts are chosen as if the pipeline were 1F1B; what another schedule saves is known to the simulator only.
         method = f"{assignment.method}, priced as 1f1b" if options.schedule.has_order else assignment.method
         plan = lower(staged, replace(assignment, method=method, lower_bound_s=min(bound_s, assignment.objective_s)), cluster, recipe)

@@ -104,6 +104,8 @@ def most_stages(graph: LogicalGraph) -> int:
 class Shares:
     """The pieces of a model at every shape.  graph_of: micro-batches -> the graph at that size.  batch_size: samples per step.
 
+    even: stages are the plan's own even cut, between blocks; else nothing is known of where they begin.
+
     Two sizes are traced; the pieces of the others follow from them where all numbers are proportional to the size (planner.search.scaled).
     """
 
@@ -111,6 +113,7 @@ class Shares:
     batch_size: int
     cluster: Cluster
     pins: Sequence[Pin]
+    even: bool = True
     _pieces: dict[tuple[int, bool], tuple[Piece, ...]] = field(default_factory=dict)
     _tools: dict[tuple[int, ...], tuple[Prices, Menus]] = field(default_factory=dict)
     _known: dict[Shape, Share] = field(default_factory=dict)
@@ -121,7 +124,7 @@ class Shares:
         """The equal share of a device of the shape's first stage."""
         if shape not in self._known:
             flight = min(shape.micro_batches, shape.stages)
-            cut = self._cut(shape) if shape.stages > 1 else ()
+            cut = self._cut(shape) if self.even and shape.stages > 1 else ()
             self._known[shape] = Share(self._models(shape, shape.micro_batches, flight), shape.stages, cut)
         return self._known[shape]
 
@@ -158,7 +161,9 @@ class Shares:
             self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
         work = self._work[key]
         once_s = sum(times * piece_s for times, piece_s in work)
-        slow_s = max(once_s / shape.stages, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
+        slow_s = once_s / shape.stages
+        if self.even:
+            slow_s = max(slow_s, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
 
     def _cut(self, shape: Shape) -> list[tuple[tuple[int, ...], float]]:
@@ -234,6 +239,7 @@ class ShapeSearch:
     gap: float = 0.0
     on_progress: ShapeWatch | None = None
     _queue: list[tuple[float, Shape, _Known, bool]] = field(default_factory=list)
+    _entered: set[Shape] = field(default_factory=set)
     _refused: list[Exception] = field(default_factory=list)
 
     def best(self, candidates: Sequence[Shape], seconds: float = inf) -> tuple[Shape, float]:
@@ -278,7 +284,10 @@ class ShapeSearch:
         return found, min(floor_s, step_s, self._queue[0][0]) if self._queue else min(floor_s, step_s)
 
     def _enter(self, least_s: float, shape: Shape) -> None:
-        """Queue a shape, unless what it holds at the very least is too much."""
+        """Queue a shape, once, unless what it holds at the very least is too much."""
+        if shape in self._entered:
+            return
+        self._entered.add(shape)
         memory, floor = self.shares.cluster.device.memory_bytes, self.shares.floor_bytes(shape)
         if floor > memory:
             self._refuse(least_s, shape, self._too_large(shape, floor))

@@ -30,7 +30,7 @@ def assign(
     Args:
         seconds: stop by then with the best choice so far.
         limit_bytes: what a device may hold, of what the model counts (one built without memory rows counts nothing).
-        memory_bytes: what the bound is about; at least limit_bytes.
+        memory_bytes: what the bound is about; at least limit_bytes.  A search within less proves nothing about it, so its bound is 0.
         s_per_byte: per stage, about what a byte is worth, if that is known: a long model's search begins there.
 
     Raises:
@@ -44,12 +44,13 @@ def assign(
         guided = solve_guided(model, s_per_byte, memory_bytes, seconds=seconds, watch=watch)
         if guided is not None:
             solution, prices = guided[0], tuple(guided[1])
+    proven = solution is not None or limit_bytes >= memory_bytes or not model.problem.demands
     if solution is None:
         solution = search(model, method, seconds=seconds, watch=watch)
     stages, choice = model.staged.num_stages, solution.choice
-    bound_s = solution.lower_bound / stages
+    bound_s = solution.lower_bound / stages if proven else 0.0
     objective_s = model.step_s(choice)
-    if solution.gap == 0.0 and stages == 1:
+    if proven and solution.gap == 0.0 and stages == 1:
         bound_s = objective_s  # equal up to rounding
     if stages > 1 and method is Method.EXACT:
         other_s, other = bottleneck_bound(model, choice, s_per_byte=prices, memory_bytes=memory_bytes)

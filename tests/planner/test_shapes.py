@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 import simulator
 from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster
-from planner.ir.errors import Unsupported
+from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import Role
 from planner.ir.peak import live_bytes
 from planner.make import PlanOptions, make_plan, search_plan
-from planner.search import build_model, parse_pins, pieces_of, scaled_pieces, search
+from planner.search import assign, build_model, parse_pins, pieces_of, scaled_pieces, search
 from planner.search.bottleneck import bottleneck_bound
 from planner.search.guided import solve_guided
 from planner.search.menu import op_shape
 from planner.search.methods import Method
-from planner.shape import Shape, Shares
+from planner.shape import Shape, ShapeSearch, Shares, shapes
 from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut
 from planner.stages.dag import hop_bytes, work_dag
@@ -168,3 +168,32 @@ def test_a_balanced_cut_of_the_graph_crosses_no_more_than_the_even_one_and_makes
     assert {p.id for p in plan.placements} == {"s0", "s1"}
     with pytest.raises(Unsupported, match="give one of the two"):
         assign_stages(graph, 2, ["up"], balance=0.6)
+
+
+def test_a_search_within_less_than_the_memory_proves_nothing_about_the_memory() -> None:
+    program, cluster, shape = program_of(MODEL), four(), Shape(1, 4, (2, 2))
+    share = Shares(program.graph, 16, cluster, ()).of(shape)
+    memory = share.free.held_bytes * 2
+    limit = (share.smallest.held_bytes + share.free.held_bytes) / 2
+    graph = program.graph(4)
+    staged = prepare(graph, assign_stages(graph, 1), 1)
+    model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(1,))
+    assert assign(model, limit_bytes=limit, memory_bytes=limit).lower_bound_s > 0
+    assert assign(model, limit_bytes=limit, memory_bytes=memory).lower_bound_s == 0
+
+
+def test_a_shape_is_entered_once() -> None:
+    program, cluster = program_of(MODEL), four()
+    worked: list[Shape] = []
+
+    def never_fits(shape: Shape, _: bool) -> tuple[float, float]:
+        worked.append(shape)
+        raise OutOfMemory("not even nearly")
+
+    share = Shares(program.graph, 16, cluster, ()).of(Shape(1, 4, (2, 2)))
+    tight = int(share.smallest.held_bytes + share.free.held_bytes) // 2
+    small = replace(cluster, device=replace(cluster.device, memory_bytes=tight))
+    search_of = ShapeSearch(Shares(program.graph, 16, small, ()), never_fits, recompute=True)
+    with pytest.raises(OutOfMemory):
+        search_of.best(shapes(16, small, most_stages=4))
+    assert worked and len(worked) == len(set(worked))
