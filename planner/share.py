@@ -32,7 +32,6 @@ class StageShare:
     cost_s: m t + u.   held_bytes: what the choice holds.   bound_s: (2) without (p - 1) T and without the memory that there is.
     """
 
-    s_per_byte: float
     cost_s: float
     held_bytes: float
     bound_s: float
@@ -57,7 +56,7 @@ class Share:
             cost_s += weight * price.cost_s
             held += weight * price.held_bytes
             bound_s += weight * price.bound_s
-        return StageShare(s_per_byte, cost_s, held, bound_s)
+        return StageShare(cost_s, held, bound_s)
 
     @cached_property
     def roomy_s(self) -> float:
@@ -73,7 +72,7 @@ class Share:
     def smallest(self) -> StageShare:
         """What holds least."""
         parts = [(model.smallest, model.times / self.stages) for model in self.models]
-        return StageShare(0.0, sum(w * p.cost_s for p, w in parts), sum(w * p.held_bytes for p, w in parts), 0.0)
+        return StageShare(sum(w * p.cost_s for p, w in parts), sum(w * p.held_bytes for p, w in parts), 0.0)
 
     @cached_property
     def uneven_s(self) -> float:

@@ -26,9 +26,10 @@ from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
 from planner.ir.liveness import explain_wait
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
-from planner.ir.trace import Act, Source, Trace
+from planner.ir.trace import Act, Trace
 from simulator.memory import Ledger
 from simulator.prices import checked_s
+from simulator.record import Entry, sim_trace
 from simulator.rendezvous import Meeting, explain_meetings, partners
 
 __all__ = ["Engine", "Factor", "simulate"]
@@ -79,7 +80,7 @@ class _Game:
         self.meetings: dict[tuple[str, tuple[int, ...], int], Meeting] = {}
         self.partners: dict[ActorId, tuple[int, ...]] = {}
         self.ledger = Ledger(plan, self.actors.values())
-        self.acts: list[tuple[float, float, int, int, Act]] = []
+        self.acts: list[Entry] = []
         self.price_s: dict[ActorId, float] = {}
         self.latency_s: dict[tuple[int, int], float] = {}
         for actor in self.actors.values():
@@ -282,14 +283,4 @@ def simulate(
 def _by_simpy(plan: Plan, cost: CostModel, steps: int, factor: Factor | None = None, on_act: Callable[[Act], None] | None = None) -> Trace:
     game = _Game(plan, cost, steps, factor, on_act)
     game.run()
-    game.acts.sort(key=lambda entry: entry[:4])
-    return Trace(
-        source=Source.SIM,
-        performer="simulator",
-        plan_id=plan.plan_id,
-        steps=steps,
-        acts=tuple(act for *_, act in game.acts),
-        peak_bytes=game.ledger.peaks(),
-        register_bytes=game.ledger.register_peaks(),
-        about={"cost_model": cost.id, "engine": f"simpy {simpy.__version__}"},
-    )
+    return sim_trace(plan, steps, game.acts, game.ledger, {"cost_model": cost.id, "engine": f"simpy {simpy.__version__}"})

@@ -66,8 +66,6 @@ class PiecePrice:
     """
 
     cost_s: float
-    micro_s: float
-    once_s: float
     held_bytes: float
     bound_s: float
 
@@ -93,13 +91,13 @@ class PieceModel:
         staged = Staged(piece.graph, {op.id: 0 for op in piece.graph.ops}, 1)
         here = applicable(pins, piece.graph)
         self._build = partial(build_model, staged, mesh, cluster, here, micro_batches, tools=tools)
-        self._memory = partial(self._build, limit_bytes=1e30, in_flight=(in_flight,), kept=piece.kept)
+        self._count = partial(self._build, limit_bytes=1e30, in_flight=(in_flight,), kept=piece.kept)
         self.times = piece.times
         self.micro_batches = micro_batches
 
     @cached_property
     def _model(self) -> SearchModel:
-        return self._memory()
+        return self._count()
 
     @cached_property
     def _roomy(self) -> SearchModel:
@@ -137,8 +135,7 @@ class PieceModel:
 
     def _price(self, choice: Ints, bound_s: float) -> PiecePrice:
         problem = self._model.problem
-        micro_s, once_s = self._model.stage_s(choice)
-        return PiecePrice(problem.objective(choice), float(micro_s[0]), float(once_s[0]), problem.peak(choice), bound_s)
+        return PiecePrice(problem.objective(choice), problem.peak(choice), bound_s)
 
 
 def blocks_of(graph: LogicalGraph) -> Mapping[str, str]:

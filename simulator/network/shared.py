@@ -28,12 +28,14 @@ from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.liveness import explain_wait
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
-from planner.ir.trace import Act, Source, Trace
+from planner.ir.trace import Act, Trace
 from simulator.memory import Ledger
 from simulator.network.fabric import Machine
 from simulator.network.links import Link, Sharing
 from simulator.network.usage import hops, link_shares
 from simulator.network.wires import Wires
+from simulator.prices import checked_s
+from simulator.record import Entry, sim_trace
 from simulator.rendezvous import Meeting, explain_meetings, partners
 
 __all__ = ["simulate_shared"]
@@ -89,7 +91,7 @@ class _SharedGame:
         self.travelling: list[tuple[float, int, list[Message]]] = []
         self.sent = 0
         self.ledger = Ledger(plan, self.actors.values())
-        self.acts: list[tuple[float, float, int, int, Act]] = []
+        self.acts: list[Entry] = []
         self.price_s = {actor.id: self._price(actor) for actor in self.actors.values()}
         self.partners = {actor.id: partners(plan, actor) for actor in self.actors.values()}
         self.needs: dict[tuple[str, tuple[int, ...]], tuple[Mapping[str, float], frozenset[int]]] = {}
@@ -192,7 +194,7 @@ class _SharedGame:
                 remote.setdefault(message.receiver[1], []).append(message)
         for target, bundle in remote.items():
             self.sent += 1
-            latency_s = _time(self.cost.message_s(rank, target), f"a message from rank {rank} to rank {target}")
+            latency_s = checked_s(self.cost.message_s(rank, target), f"a message from rank {rank} to rank {target}")
             heapq.heappush(self.travelling, (self.now_s + latency_s, self.sent, bundle))
 
     def _receive(self, message: Message) -> None:
@@ -213,13 +215,7 @@ class _SharedGame:
             self.stirred[lane.number] = lane
 
     def _price(self, actor: Actor) -> float:
-        return _time(self.cost.act_s(self.plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
-
-
-def _time(duration_s: float, what: str) -> float:
-    if not (math.isfinite(duration_s) and duration_s >= 0):
-        raise InvalidCluster(f"the cost model says that {what} takes {duration_s} s; times must be finite and >= 0, calibrate again")
-    return float(duration_s)
+        return checked_s(self.cost.act_s(self.plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
 
 
 def simulate_shared(
@@ -249,14 +245,5 @@ def simulate_shared(
         raise Unsupported(f"compute_slowdown = {compute_slowdown}; it is how many times as long compute takes, so at least 1")
     game = _SharedGame(plan, cost, steps, sharing, compute_slowdown)
     game.run()
-    game.acts.sort(key=lambda entry: entry[:4])
-    return Trace(
-        source=Source.SIM,
-        performer="simulator",
-        plan_id=plan.plan_id,
-        steps=steps,
-        acts=tuple(act for *_, act in game.acts),
-        peak_bytes=game.ledger.peaks(),
-        register_bytes=game.ledger.register_peaks(),
-        about={"cost_model": cost.id, "engine": "shared links", "sharing": sharing.value, "compute_slowdown": str(compute_slowdown)},
-    )
+    about = {"cost_model": cost.id, "engine": "shared links", "sharing": sharing.value, "compute_slowdown": str(compute_slowdown)}
+    return sim_trace(plan, steps, game.acts, game.ledger, about)
