@@ -14,8 +14,9 @@ import numpy as np
 
 from planner.ir.cluster import Cluster
 from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
+from planner.search.build import build_model
 from planner.search.menu import Menus, op_shape
-from planner.search.model import SearchModel, build_model
+from planner.search.model import SearchModel
 from planner.search.pins import Pin, applicable
 from planner.search.prices import Prices
 from planner.solve import Ints, Problem, solve_exactly
