@@ -1,53 +1,42 @@
-"""Performing a Plan on real processes: one worker per rank, started by torchrun's agent, watched, and merged into one Outcome.
+"""Performing a Plan on real processes: one worker per rank, watched, and merged into one Outcome.
 
-The parent runs the agent in its own process (torch.distributed.launcher.api), so that the rank and the signal of a dead worker come back as
-data and no second interpreter has to import torch.
+The workers come from the nursery (backend.workers); with restarts, or several hosts, from torchrun's agent (backend.elastic).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
-import signal
-import sys
 import tempfile
-import threading
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
 
 from backend.blocks import check_state
 from backend.body import Batches, source_parts
+from backend.diagnose import diagnose
 from backend.merge import merge
 from backend.outcome import Outcome
-from backend.record import Failure, Options, prepare, read_failures
+from backend.progress import Progress
+from backend.record import Options, prepare
+from backend.workers import Workers, nursery
 from planner.ir.errors import InvalidProgram, WorkerFailed
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.verify import verify
 
 __all__ = ["launch", "run", "run_folder", "start"]
 
-_ROOT = Path(__file__).resolve().parent.parent
-_GRACE_S = 2.0
-
-_ENVIRONMENT = (
-    # One thread per process: a second OpenMP thread in a Python thread costs a small matmul 23 times as much.
-    "OMP_NUM_THREADS=1",
-    "MKL_NUM_THREADS=1",
-    "GLOO_SOCKET_IFNAME=lo",
-    # Keep freed blocks in the process: giving megabytes back to the kernel at every act makes the next one fault its pages in again, and
-    # the same 4 MB update take 0.4 or 1.9 ms [measured: 2 ranks, 2 cores, 2026-11-21].
-    "MALLOC_ARENA_MAX=1",
-    "MALLOC_MMAP_THRESHOLD_=33554432",
-    "MALLOC_TRIM_THRESHOLD_=8589934592",
-)
+GRACE_S = 2.0
+"""How long the others may take to tell their story once one worker has failed."""
+TICK_S = 0.02
+SILENCE_S = 10.0
+"""The least time after which a launcher that is stopped, or a nursery, counts as hung."""
 
 
 class Oversubscribed(UserWarning):
@@ -72,7 +61,7 @@ def run(
         batches: step -> the global batch's tensors; asked for all steps before the start.
         gradients: also return the last step's mean gradients.
         timeout_s: when no act ends and no message comes for so long, the run is given up; also the limit of a single act.
-        on_progress: called with (step, loss) on a thread of its own.
+        on_progress: called with (step, loss) while the run goes on.
         workdir: where the run's temporary folder is made (default: the system's); it is removed afterwards.
 
     Returns:
@@ -112,7 +101,7 @@ def start(
             stacklevel=3,
         )
     prepare(folder, plan, state, batches, options)
-    launch(folder, "backend.worker", plan.num_ranks, options.run_id, on_progress, plan)
+    launch(folder, "backend.worker", plan.num_ranks, options, on_progress)
 
 
 @contextmanager
@@ -125,164 +114,61 @@ def run_folder(workdir: str | Path | None, run_id: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def launch(
-    folder: Path, module: str, ranks: int, run_id: str, on_progress: Callable[[int, float], None] | None = None, plan: Plan | None = None
-) -> None:
-    """Run ``python -m module folder`` as ``ranks`` workers under torchrun's agent.
+def launch(folder: Path, module: str, ranks: int, options: Options, on_progress: Callable[[int, float], None] | None = None) -> None:
+    """Run ``module.main(folder)`` in ``ranks`` workers of this host, and wait for their end.
 
     Raises:
-        WorkerFailed: see ``run``.   KeyboardInterrupt: after the workers were ended.
+        WorkerFailed: see ``run``.   KeyboardInterrupt, and whatever on_progress raises: after the workers were ended.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=ranks,
-        run_id=run_id,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        monitor_interval=0.05,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
-    )
-    python_path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    settings = [*_ENVIRONMENT, f"PYTHONPATH={python_path}"]
-    watch = _Watch(folder, on_progress)
-    dead: dict[int, int] = {}
+    # The workers meet at a store of this process: its port is free for certain, and it ends with the run.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environments = [_place(rank, ranks, store.port) for rank in range(ranks)]
+    home = nursery()
+    workers = home.start(options.run_id, module, folder, environments, max(options.timeout_s, SILENCE_S), remove=True)
+    progress = Progress(folder, on_progress)
     try:
-        with _quiet_agent(), watch.running():
-            # ``env`` sets the workers' variables before python starts, without touching ours.
-            elastic_launch(config, "env")(*settings, sys.executable, "-m", module, str(folder))
-    except ChildFailedError as error:
-        dead = {rank: failure.exitcode for rank, failure in error.failures.items()}
-    except SignalException as error:
-        if error.sigval == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        raise WorkerFailed(f"the run was ended by {signal.Signals(error.sigval).name}") from None
+        _watch(folder, workers, progress)
     finally:
-        watch.end_all()
-    if watch.callback_error is not None:
-        raise watch.callback_error
+        workers.kill()
+        _await_end(workers)
+        home.forget(options.run_id)
+    dead = {rank: code for rank, code in workers.codes.items() if code != 0}
     if dead:
-        raise WorkerFailed(_diagnose(folder, dead, watch.ended, plan))
+        raise WorkerFailed(diagnose(folder, dead, workers.killed))
 
 
-@contextmanager
-def _quiet_agent() -> Iterator[None]:
-    """The agent logs every failure, takes over the signals and one variable of this process; give them back afterwards."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    level, disabled = logger.level, logging.root.manager.disable
-    names = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    in_main = threading.current_thread() is threading.main_thread()
-    before = {name: signal.getsignal(name) for name in names} if in_main else {}
-    variable = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE")
-    logger.setLevel(logging.CRITICAL)
-    logging.disable(max(disabled, logging.WARNING if in_main else logging.ERROR))
+def _place(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun tells a worker."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+def _watch(folder: Path, workers: Workers, progress: Progress) -> None:
+    """Until all have ended; once one has failed, those that do not end by themselves are ended."""
+    failed_at: float | None = None
+    while not workers.wait(TICK_S):
+        progress.forward()
+        if failed_at is None and (any(workers.codes.values()) or any(folder.glob("rank*.error.json"))):
+            failed_at = time.monotonic()
+        if failed_at is not None and time.monotonic() > failed_at + GRACE_S:
+            workers.kill()
+    progress.forward()
+
+
+def _await_end(workers: Workers) -> None:
+    """Of killed workers, which takes as long as the kernel needs."""
+    until = time.monotonic() + GRACE_S
     try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logging.disable(disabled)
-        for name, handler in before.items():
-            signal.signal(name, handler)
-        if variable is None:
-            os.environ.pop("TORCHELASTIC_SIGNALS_TO_HANDLE", None)
-        else:
-            os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = variable
-
-
-@dataclass
-class _Watch:
-    """A thread that forwards progress lines and, once a worker reported a failure, ends those that do not end by themselves."""
-
-    folder: Path
-    on_progress: Callable[[int, float], None] | None
-    ended: set[int] = field(default_factory=set)
-    callback_error: BaseException | None = None
-    _read: int = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        stop = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(stop,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-
-    def _watch(self, stop: threading.Event) -> None:
-        failed_at: float | None = None
-        while not stop.wait(0.02):
-            self._forward()
-            if failed_at is None and (self.callback_error is not None or any(self.folder.glob("rank*.error.json"))):
-                failed_at = time.monotonic()
-            if failed_at is not None and time.monotonic() > failed_at + (0 if self.callback_error else _GRACE_S):
-                self.end_all()
-        self._forward()
-
-    def _forward(self) -> None:
-        path = self.folder / "progress"
-        if self.on_progress is None or self.callback_error is not None or not path.exists():
-            return
-        with path.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
-            step, loss = line.split()
-            try:
-                self.on_progress(int(step), float(loss))
-            except BaseException as error:  # a fault of the caller's function ends the run and comes back to the caller
-                self.callback_error = error
-                return
-
-    def end_all(self) -> None:
-        """Kill what is left: a stopped process takes no SIGTERM, and the agent would wait 30 s for it."""
-        for path in self.folder.glob("rank*.pid"):
-            pid, rank = int(path.read_text() or 0), int(path.stem.removeprefix("rank"))
-            if pid and _is_ours(pid, self.folder):
-                self.ended.add(rank)
-                os.kill(pid, signal.SIGKILL)
-
-
-def _is_ours(pid: int, folder: Path) -> bool:
-    """A live process with this number that works on this folder (numbers are used again)."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return str(folder).encode() in command
-    except OSError:
-        return False
-
-
-def _diagnose(folder: Path, dead: Mapping[int, int], ended: set[int], plan: Plan | None) -> str:
-    """One sentence about the first cause: a process killed from outside, else its own fault, else a stall, else a lost peer."""
-    failures = read_failures(folder)
-    signalled = {rank: -code for rank, code in dead.items() if code < 0 and rank not in ended}
-    foreign = {rank: number for rank, number in signalled.items() if number != signal.SIGTERM or not failures}
-    if foreign:
-        rank, number = next(iter(foreign.items()))
-        return f"rank {rank} was killed by {signal.Signals(number).name}; the other ranks were ended"
-    for kind in ("raised", "stalled", "peer_lost"):
-        for failure in failures:
-            if failure.kind == kind:
-                return _story(failure, [r for r in sorted(ended) if r not in {f.rank for f in failures}])
-    rank = next(iter(dead))
-    return f"rank {rank} ended with exit code {dead[rank]}: {_last_words(folder) or 'it left no message'}"
-
-
-def _story(failure: Failure, silent: list[int]) -> str:
-    where = f" in task {failure.task} (act {failure.act}, micro-batch {failure.micro_batch})" if failure.task else ""
-    more = f"; ranks {silent} did not react and were killed" if silent else ""
-    return f"rank {failure.rank} failed{where}: {failure.message}{more}"
-
-
-def _last_words(folder: Path) -> str:
-    lines = [line for path in sorted(folder.glob("logs/**/stderr.log")) for line in path.read_text(errors="replace").splitlines()]
-    return "; ".join(lines[-3:])
+        while not workers.wait(TICK_S) and time.monotonic() < until:
+            pass
+    except WorkerFailed:
+        pass  # the nursery is gone, and its workers with it

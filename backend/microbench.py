@@ -66,7 +66,7 @@ def microbench(
             json.dumps({"run_id": options.run_id, "steps": 1, "timeout_s": options.timeout_s, "isolated_rounds": rounds})
         )
         (folder / "sizes.json").write_text(json.dumps(list(sizes_bytes)))
-        launch(folder, "backend.bench_worker", ranks, options.run_id)
+        launch(folder, "backend.bench_worker", ranks, options)
         measured = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
     first = measured[0]
     return {

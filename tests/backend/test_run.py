@@ -22,6 +22,7 @@ from backend.outcome import Outcome
 from backend.profile import profile
 from backend.reference import perform
 from backend.worker import agree
+from backend.workers import nursery
 from planner.ir.errors import DeadLock, InvalidProgram, Mismatch, WorkerFailed
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan
@@ -32,30 +33,30 @@ STEPS = 3
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def children() -> set[str]:
-    """Live descendants' command lines that belong to workers of this machine's runs."""
+def children_of(parent: int) -> set[int]:
+    """Live processes whose parent it is."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                command = (entry / "cmdline").read_text()
+                state, ppid = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
             except OSError:
                 continue
-            if "backend.worker" in command and f"regista-parent-{os.getpid()}" in command:
-                found.add(f"{entry.name}: {command}")
+            if int(ppid) == parent and state != "Z":
+                found.add(int(entry.name))
     return found
 
 
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
-    """A folder whose name marks this test's workers; it must be empty, and no worker alive, when the test ends."""
+    """A folder that must be empty, and no worker alive, when the test ends."""
     folder = tmp_path / f"regista-parent-{os.getpid()}"
     folder.mkdir()
     return folder
 
 
 def assert_nothing_is_left(workdir: Path) -> None:
-    assert children() == set()
+    assert children_of(nursery().pid) == set()
     assert list(workdir.iterdir()) == []
 
 
@@ -215,15 +216,16 @@ def test_no_worker_outlives_its_parent(number: signal.Signals, code: int, workdi
     )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "going\n"
-    assert len(children()) == 2
+    (home,) = children_of(parent.pid)
+    workers = children_of(home)
+    assert len(workers) == 2
     parent.send_signal(number)
     assert parent.wait(15) == code
     deadline = time.monotonic() + 5
-    while children() and time.monotonic() < deadline:
+    while any(Path(f"/proc/{pid}").exists() for pid in (home, *workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert children() == set()
-    # A parent that was killed outright cannot tidy up.
-    assert number is signal.SIGKILL or list(workdir.iterdir()) == []
+    assert not [pid for pid in (home, *workers) if Path(f"/proc/{pid}").exists()]
+    assert list(workdir.iterdir()) == []
 
 
 @pytest.mark.parametrize("mode", ["isolated", "run"])
