@@ -22,7 +22,7 @@ from planner.options import PlanOptions, by, check_options, given_order
 from planner.search import Method, assign, build_model, parse_pins
 from planner.shape import Shape, ShapeSearch, ShapeWatch, Shares, most_stages, shapes
 from planner.solve import Watch
-from planner.stages import assign_stages, prepare
+from planner.stages import assign_stages, check_recompute, prepare
 
 __all__ = ["PlanOptions", "make_plan", "search_plan"]
 
@@ -52,6 +52,8 @@ def search_plan(
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
     check_options(options, cluster)
+    if options.recompute is True:
+        check_recompute(graph_of(options.micro_batches or 1))
     if options.stages is not None and options.micro_batches is not None:
         most = options.stages
     else:
@@ -126,6 +128,8 @@ def make_plan(
     """
     check_options(options, cluster)
     stages, micro_batches = options.stages or 1, options.micro_batches or 1
+    if options.recompute is True:
+        check_recompute(graph)
     mesh = options.mesh if options.mesh is not None else (cluster.num_devices // stages,)
     fixed = _fixed(options, Shape(stages, micro_batches, mesh))
     with collector_paused():

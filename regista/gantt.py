@@ -39,12 +39,18 @@ COLOURS: Mapping[TaskKind, str] = {
     TaskKind.BOXING: "#E69F00",
     TaskKind.TRANSFER: "#F0E442",
     TaskKind.SOURCE: "#56B4E9",
+    TaskKind.PREPARE: "#A6761D",
+    TaskKind.COPY: "#882255",
     TaskKind.FETCH: "#7F7F7F",
+    TaskKind.SAVE: "#332288",
 }
 LABELS: Mapping[TaskKind, str] = {
     TaskKind.BOXING: "boxing (collective)",
     TaskKind.FETCH: "fetch",
     TaskKind.SOURCE: "source (data)",
+    TaskKind.SAVE: "save (copy of the state)",
+    TaskKind.PREPARE: "prepare (data)",
+    TaskKind.COPY: "copy (host to device)",
 }
 DARK_TEXT = frozenset({TaskKind.TRANSFER, TaskKind.BOXING, TaskKind.SOURCE, TaskKind.UPDATE})
 

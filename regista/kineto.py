@@ -28,7 +28,7 @@ from pathlib import Path
 
 from planner.ir.collective import Collective
 from planner.ir.errors import InvalidFile, Mismatch
-from planner.ir.plan import Access, Boxing, Plan, StreamKind, Task, TaskKind
+from planner.ir.plan import Access, Boxing, Plan, Task, TaskKind
 from planner.ir.text import save_text
 from planner.ir.trace import Act, Trace
 from planner.ir.units import US
@@ -103,7 +103,7 @@ def _events(plan: Plan, trace: Trace, rank: int) -> Iterator[Event]:
     yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"device of rank {rank}"}}
     for stream in plan.streams:
         if rank in plan.placement[stream.placement].ranks:
-            pid = host if stream.kind is StreamKind.HOST else rank
+            pid = host if stream.kind.is_host else rank
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": numbers[stream.id], "args": {"name": stream.id}}
 
     def event(cat: str, name: str, thread: tuple[int, int], begin_s: float, end_s: float, **args: object) -> Event:
@@ -117,7 +117,7 @@ def _events(plan: Plan, trace: Trace, rank: int) -> Iterator[Event]:
         step, micro_batch = divmod(act.number, task.acts)
         lane = numbers[task.stream]
         own: Event = {"External id": number, "step": step, "micro_batch": micro_batch}
-        if plan.stream[task.stream].kind is StreamKind.HOST:
+        if plan.stream[task.stream].kind.is_host:
             yield event("cpu_op", f"{task.kind.value}: {task.id}", (host, lane), act.start_s, act.end_s, **own)
             continue
         own |= {"correlation": number}

@@ -22,7 +22,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from planner.ir.plan import Plan, StreamKind, TaskKind
+from planner.ir.plan import Plan, TaskKind
 from planner.ir.trace import Trace
 from planner.ir.units import MS
 from regista.chunks import chunk_of
@@ -139,7 +139,7 @@ def _draw_devices(plan: Plan, axes: Axes, window: Window, ranks: Sequence[int], 
     points_per_s = AXES_POINTS / length_s if length_s else 0.0
     for act in window.acts:
         task = plan.task[act.task]
-        if act.rank not in line or plan.stream[task.stream].kind is StreamKind.HOST:
+        if act.rank not in line or plan.stream[task.stream].kind.is_host:
             continue
         strip = task.stream not in streams
         top, height = STRIP if strip else COMPUTE
@@ -172,7 +172,7 @@ def _draw_devices(plan: Plan, axes: Axes, window: Window, ranks: Sequence[int], 
 
 
 def _legend(plan: Plan, figure: Figure, memory: bool) -> None:
-    kinds = [kind for kind in COLOURS if any(t.kind is kind and plan.stream[t.stream].kind is not StreamKind.HOST for t in plan.tasks)]
+    kinds = [kind for kind in COLOURS if any(t.kind is kind and not plan.stream[t.stream].kind.is_host for t in plan.tasks)]
     handles = [Patch(facecolor=COLOURS[kind], edgecolor="#333333", linewidth=0.4, label=LABELS.get(kind, kind.value)) for kind in kinds]
     handles.append(Patch(facecolor=BUBBLE, edgecolor=HATCH, hatch="////", linewidth=0.4, label="bubble"))
     if memory:

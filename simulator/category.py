@@ -53,7 +53,7 @@ def _of_data(plan: Plan, regst: Regst) -> Category:
     readers, origin = _readers(plan, regst), _origin(plan, regst)
     if TaskKind.UPDATE in readers and origin is not TaskKind.UPDATE:
         return Category.GRADIENTS
-    if any(kind.is_backward for kind in readers) and origin in (TaskKind.FORWARD, TaskKind.SOURCE):
+    if any(kind.is_backward for kind in readers) and origin is not None and (origin is TaskKind.FORWARD or origin.is_loading):
         return Category.ACTIVATIONS
     if TaskKind.WEIGHT in readers and origin is TaskKind.BACKWARD:
         return Category.ACTIVATIONS

@@ -3,6 +3,8 @@
 (1) act      = overhead + max(sum over dtypes of flop / rate, traffic / memory bandwidth)   roofline   -> AnalyticCost.act_s, op_s
 (2) boxing   = alpha + sent bytes / beta, sent bytes from SEMANTICS 2                       alpha-beta -> axis_boxing_s, boxing_s
 (3) transfer = alpha + largest sender's bytes / beta                                                   -> transfer_s
+(4) loading  = overhead + bytes / rate of disk, host or copy engine, rates assumed                      -> loading_s
+(5) save     = overhead + 2 state bytes / memory bandwidth: read and copied, as in a step that saves    -> AnalyticCost.act_s
 
 alpha and beta are those of planner.cost.mesh_links: all lines of an axis, or all senders of a stage, are at work at once.  The search and
 the simulator call the same functions.
@@ -17,12 +19,19 @@ from planner.cost.mesh_links import axis_link, hop_link, line_link
 from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.graph import Op
-from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
+from planner.ir.plan import Boxing, Fragment, Plan, StreamKind, Task, TaskKind
 from planner.ir.sbp import Split
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
 
-__all__ = ["AnalyticCost", "axis_boxing_s", "boxing_s", "compute_dtype", "op_s", "transfer_s"]
+__all__ = ["AnalyticCost", "axis_boxing_s", "boxing_s", "compute_dtype", "loading_s", "op_s", "transfer_s"]
+
+DISK_BYTES_PER_S = 2e9
+"""Assumed, for files of a chain of loading actors: one NVMe drive read in order; files in the page cache come sooner, network storage later."""
+PREPARE_BYTES_PER_S = 1e9
+"""Assumed: one core that casts and normalises, per byte written.  Decoding images is ten times slower; measure it (regista calibrate)."""
+COPY_BYTES_PER_S = 25e9
+"""Assumed: pinned memory over PCIe 4.0 x16, whose wires carry 31.5e9 [PCI-SIG, PCI Express Base 4.0]."""
 
 
 def compute_dtype(op: Op, types: Mapping[str, TensorType]) -> DType | None:
@@ -72,6 +81,18 @@ def axis_boxing_s(
 def transfer_s(cluster: Cluster, src_ranks: Sequence[int], dst_ranks: Sequence[int], largest_bytes: float) -> float:
     """Equation (3): all ranks of a stage send to another stage, the one with most to send ``largest_bytes``."""
     return hop_link(cluster, src_ranks, dst_ranks).time_s(largest_bytes)
+
+
+def loading_s(plan: Plan, task: Task) -> float:
+    """Equation (4) without the overhead, in seconds; 0 for a SOURCE that slices a batch in memory (on a stream of the host)."""
+    placement = plan.placement[task.placement]
+    written = sum(plan.regst[a.regst].tensors[a.index].local_bytes(placement) for a in task.writes)
+    if task.kind is TaskKind.PREPARE:
+        return written / PREPARE_BYTES_PER_S
+    if task.kind is TaskKind.COPY:
+        device = plan.cluster.device
+        return 2 * written / device.memory_bandwidth_bytes_per_s if device.kind == "cpu" else written / COPY_BYTES_PER_S
+    return written / DISK_BYTES_PER_S if plan.stream[task.stream].kind is StreamKind.DISK else 0.0
 
 
 def _priced_s(link: LinkSpec, sent: float, bucketed: bool) -> float:
@@ -128,7 +149,10 @@ class AnalyticCost:
             target = plan.regst[task.produces[0].regst]
             src_ranks, dst_ranks = plan.placement[task.placement].ranks, plan.placement[target.placement].ranks
             return overhead_s + transfer_s(self.cluster, src_ranks, dst_ranks, plan.block_bytes(target))
-        return overhead_s
+        if task.kind is TaskKind.SAVE:
+            held_bytes = sum(plan.regst[a.regst].tensors[a.index].local_bytes(plan.placement[task.placement]) for a in task.reads)
+            return overhead_s + 2 * held_bytes / self.cluster.device.memory_bandwidth_bytes_per_s
+        return overhead_s + loading_s(plan, task) if task.kind.is_loading else overhead_s
 
     def _axis_bytes(self, plan: Plan, task: Task, index: int) -> int:
         """Bytes of the tensor that the axis' ranks hold together before."""

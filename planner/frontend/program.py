@@ -51,7 +51,7 @@ class Program:
         data: Callable[[int], Sequence[Tensor] | Mapping[str, Tensor]] | None = None,
         seed: int = 0,
     ) -> None:
-        self._deferred = module if isinstance(module, Deferred) else None
+        self._deferred = self.factory = module if isinstance(module, Deferred) else None
         if isinstance(module, Deferred):
             module = module.skeleton()
         if not isinstance(module, nn.Module):
@@ -139,6 +139,11 @@ class Program:
             elif given.kind is InputKind.CONSTANT:
                 state[given.name] = lowered.constants[given.name].clone()
         return state
+
+    def constants(self, micro_batches: int = 1) -> dict[str, Tensor]:
+        """Values that the trace lifted out of the module's code, by GraphInput.name.  Raises as graph() does."""
+        lowered = self._lower(micro_batches)
+        return {given.name: lowered.constants[given.name] for given in lowered.graph.inputs if given.kind is InputKind.CONSTANT}
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """The global batch of a step.

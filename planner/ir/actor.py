@@ -53,6 +53,8 @@ class InPort:
     received: dict[ActorId, int]
     consumed: int = 0
     phase: int = 0
+    acks: list[Message] | None = None
+    """What the actor says when it has done with a block: the same every time."""
 
     @property
     def readable(self) -> bool:
@@ -73,6 +75,8 @@ class OutPort:
     acked: dict[ActorId, int]
     produced: int = 0
     phase: int = 0
+    readies: list[Message] | None = None
+    """What the actor says when it has filled a block."""
 
     @property
     def free(self) -> bool:
@@ -85,7 +89,11 @@ class OutPort:
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """One task on one rank; ``total_acts`` bounds the run (steps x acts per step)."""
+    """One task on one rank; ``total_acts`` bounds the run (steps x acts per step).
+
+    ``short`` counts the ports that an act would have to wait for, so that asking costs no look at them; -1: not counted yet.
+    Counters of ports change by ``receive`` and ``end`` only.
+    """
 
     task: Task
     rank: int
@@ -94,10 +102,11 @@ class Actor:
     total_acts: int
     acts_begun: int = 0
     busy: bool = False
+    short: int = -1
+    id: ActorId = field(init=False)
 
-    @property
-    def id(self) -> ActorId:
-        return self.task.id, self.rank
+    def __post_init__(self) -> None:
+        self.id = self.task.id, self.rank
 
     @property
     def done(self) -> bool:
@@ -105,18 +114,25 @@ class Actor:
 
     def can_fire(self) -> bool:
         """SEMANTICS 3.1: every consumed Regst readable, every produced Regst with a free block."""
-        return (
-            not self.busy
-            and self.acts_begun < self.total_acts
-            and all(port.readable for port in self.inputs.values())
-            and all(port.free for port in self.outputs.values())
-        )
+        if self.busy or self.acts_begun >= self.total_acts:
+            return False
+        if self.short < 0:
+            self.short = sum(not port.readable for port in self.inputs.values()) + sum(not port.free for port in self.outputs.values())
+        return self.short == 0
 
     def receive(self, message: Message) -> None:
         if message.kind is MessageKind.READY:
-            self.inputs[message.regst].received[message.sender] += 1
+            incoming = self.inputs[message.regst]
+            incoming.received[message.sender] += 1
+            # This source was one of those that the port waited for; the port may be readable now.
+            if incoming.phase == 0 and incoming.received[message.sender] == incoming.consumed + 1 and incoming.readable and self.short > 0:
+                self.short -= 1
         else:
-            self.outputs[message.regst].acked[message.sender] += 1
+            outgoing = self.outputs[message.regst]
+            outgoing.acked[message.sender] += 1
+            held = outgoing.produced - outgoing.acked[message.sender]
+            if outgoing.phase == 0 and held == outgoing.quota - 1 and outgoing.free and self.short > 0:
+                self.short -= 1
 
     def begin(self) -> int:
         """Take the blocks; returns the act's number, counted from 0 over the whole run."""
@@ -135,13 +151,19 @@ class Actor:
             if outgoing.phase == outgoing.acts_per_block:
                 outgoing.phase = 0
                 outgoing.produced += 1
-                messages += [Message(MessageKind.READY, outgoing.regst, self.id, sink) for sink in outgoing.acked]
+                if outgoing.readies is None:
+                    outgoing.readies = [Message(MessageKind.READY, outgoing.regst, self.id, sink) for sink in outgoing.acked]
+                messages += outgoing.readies
+                self.short += not outgoing.free
         for incoming in self.inputs.values():
             incoming.phase += 1
             if incoming.phase == incoming.acts_per_block:
                 incoming.phase = 0
                 incoming.consumed += 1
-                messages += [Message(MessageKind.ACK, incoming.regst, self.id, source) for source in incoming.received]
+                if incoming.acks is None:
+                    incoming.acks = [Message(MessageKind.ACK, incoming.regst, self.id, source) for source in incoming.received]
+                messages += incoming.acks
+                self.short += not incoming.readable
         return messages
 
     def priority(self, position: int) -> tuple[int, int, int, int]:
@@ -165,8 +187,10 @@ class StreamGate:
         if self.order:
             turn = self.order[self.position % len(self.order)]
             return next((a for a in self.members if a.task.id == turn and a.can_fire()), None)
-        ready = [(actor.priority(place), actor) for place, actor in enumerate(self.members) if actor.can_fire()]
-        return min(ready, key=lambda pair: pair[0])[1] if ready else None
+        ready = [(place, actor) for place, actor in enumerate(self.members) if actor.can_fire()]
+        if len(ready) < 2:
+            return ready[0][1] if ready else None
+        return min(ready, key=lambda pair: pair[1].priority(pair[0]))[1]
 
     def start(self, actor: Actor) -> int:
         self.running = actor.id

@@ -10,6 +10,7 @@ __all__ = [
     "InvalidProgram",
     "InvalidTrace",
     "Mismatch",
+    "NotFinite",
     "OutOfMemory",
     "RegistaError",
     "UnknownOp",
@@ -60,6 +61,10 @@ class InvalidTrace(RegistaError):
 
 class Mismatch(RegistaError):
     """Two files that should belong together do not (plan and trace, simulated and measured)."""
+
+
+class NotFinite(RegistaError):
+    """The loss of a run is nan or infinite; the message names the first op that made it so."""
 
 
 class WorkerFailed(RegistaError):

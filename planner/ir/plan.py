@@ -47,6 +47,8 @@ __all__ = [
 
 class TaskKind(Enum):
     SOURCE = "source"
+    PREPARE = "prepare"
+    COPY = "copy"
     FORWARD = "forward"
     BACKWARD = "backward"
     WEIGHT = "weight"
@@ -54,6 +56,7 @@ class TaskKind(Enum):
     BOXING = "boxing"
     TRANSFER = "transfer"
     FETCH = "fetch"
+    SAVE = "save"
 
     @property
     def is_compute(self) -> bool:
@@ -68,12 +71,26 @@ class TaskKind(Enum):
     def is_communication(self) -> bool:
         return self in (TaskKind.BOXING, TaskKind.TRANSFER)
 
+    @property
+    def is_loading(self) -> bool:
+        """On the way from the data to the first compute task (planner.lower.loading)."""
+        return self in (TaskKind.SOURCE, TaskKind.PREPARE, TaskKind.COPY)
+
 
 class StreamKind(Enum):
+    """DISK: reading files.  HOST: work of the host's processor.  COPY: between the memories of host and device."""
+
     COMPUTE = "compute"
     COLLECTIVE = "collective"
     LINK = "link"
     HOST = "host"
+    DISK = "disk"
+    COPY = "copy"
+
+    @property
+    def is_host(self) -> bool:
+        """Beside the device: neither its processor nor its wires are at work."""
+        return self in (StreamKind.HOST, StreamKind.DISK)
 
 
 class RegstKind(Enum):

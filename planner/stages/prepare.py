@@ -10,15 +10,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Ref, Role
 from planner.ir.tensor import TensorType
 from planner.opset import is_creation, is_view
 
-__all__ = ["Staged", "block_of", "is_recomputed", "prepare", "region_of"]
+__all__ = ["Staged", "block_of", "check_recompute", "is_recomputed", "prepare", "region_of"]
 
 Region = tuple[int, Role]
 
@@ -71,7 +72,7 @@ def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, r
         recompute: keep the inputs of numbered blocks only, and make the rest again for the backward part.
         interleave: v, stages per placement: stage s lies on placement s mod num_stages.
     """
-    staged = _split_accumulates(graph, dict(stage))
+    staged = _split_accumulates(graph, dict(stage), num_stages)
     prepared, stages = _clone_cheap(*staged, _inside_blocks(graph) if recompute else frozenset())
     prepared = _sunk(prepared) if recompute else prepared
     if interleave == 1:
@@ -89,6 +90,25 @@ def block_of(module: str) -> str:
 def is_recomputed(op: Op) -> bool:
     """Whether the op is a copy that the backward part makes of a forward op."""
     return op.role is Role.BACKWARD and op.forward_of is None and "~" in op.id
+
+
+def check_recompute(graph: LogicalGraph) -> None:
+    """Raises Unsupported if recomputing would change nothing: the backward part reads nothing that is made inside a numbered block."""
+    inside = _inside_blocks(graph)
+    read = {value for op in graph.ops if op.role is Role.BACKWARD for value in op.inputs}
+    for op in reversed(graph.ops):
+        free = is_view(op) or is_creation(op)
+        if op.role is not Role.FORWARD or not (free or op.id in inside) or read.isdisjoint(op.outputs):
+            continue
+        if not free:
+            return
+        read.update(op.inputs)
+    modules = list(dict.fromkeys(op.module for op in graph.ops if op.role is Role.FORWARD and op.module))
+    raise Unsupported(
+        f"recompute makes again what numbered blocks (h.0, h.1, ...) keep for their own backward part, and none of the {len(modules)} modules of "
+        f"this model keeps anything inside of one (modules are {', '.join(modules[:8])} ...); put the layers, and the functions between them, "
+        f"into a ModuleList of blocks, or do not ask for recompute"
+    )
 
 
 def _inside_blocks(graph: LogicalGraph) -> frozenset[str]:
@@ -122,43 +142,74 @@ def _sunk(graph: LogicalGraph) -> LogicalGraph:
     return replace(graph, ops=tuple(placed.values()))
 
 
-def _split_accumulates(graph: LogicalGraph, stage: dict[str, int]) -> tuple[LogicalGraph, dict[str, int]]:
+def _split_accumulates(graph: LogicalGraph, stage: dict[str, int], num_stages: int) -> tuple[LogicalGraph, dict[str, int]]:
+    """acc(a + b + c) with a, b and c from different stages becomes acc(a) + acc(b) + acc(c), each where it arises.
+
+    Those of one stage are added there before, and sums of several stages on one placement (s mod num_stages) before they leave it.
+    """
     producers, consumers = graph.producers(), graph.consumers()
     values = dict(graph.values)
     ops: list[Op] = []
     dropped: set[str] = set()
     for op in graph.ops:
-        adder = producers.get(op.inputs[0]) if op.role is Role.ACCUMULATE else None
-        if (
-            adder is None
-            or adder.target != "aten.add.Tensor"
-            or len(adder.inputs) != 2
-            or adder.kwargs
-            or len(consumers[op.inputs[0]]) != 1
-        ):
+        adders, leaves = _sum_tree(op.inputs[0], producers, consumers) if op.role is Role.ACCUMULATE else ((), ())
+        by_stage: dict[int, list[str]] = {}
+        for value in leaves:
+            made_by = producers.get(value)
+            by_stage.setdefault(stage[made_by.id] if made_by is not None else -1, []).append(value)
+        if -1 in by_stage or len(by_stage) < 2:
             ops.append(op)
             continue
-        made_by = [producers.get(value) for value in adder.inputs]
-        if None in made_by or len({stage[m.id] for m in made_by if m is not None}) == 1:
-            ops.append(op)
-            continue
-        dropped.add(adder.id)
+        dropped.update(adder.id for adder in adders)
         (result,) = op.outputs
         assert result is not None
-        parts = []
-        for number, (value, maker) in enumerate(zip(adder.inputs, made_by, strict=True)):
-            assert maker is not None
-            part = f"{result}.{number}"
-            values[part] = values[value]
-            parts.append(part)
-            ops.append(replace(op, id=f"{op.id}.{number}", args=(Ref(value),), outputs=(part,)))
-            stage[f"{op.id}.{number}"] = stage[maker.id]
+        adder = adders[0]
         home = next((stage[r.id] for r in consumers[result]), stage[adder.id])
-        ops.append(replace(adder, id=f"{op.id}.sum", args=tuple(Ref(p) for p in parts), outputs=(result,), role=Role.UPDATE))
-        stage[f"{op.id}.sum"] = home
+        parts: dict[int, list[tuple[str, int]]] = {}  # by placement: value and stage
+        for number, (where, (total, *others)) in enumerate(by_stage.items()):
+            for place, value in enumerate(others):
+                name = f"{result}.{number}.{place}"
+                values[name] = values[value]
+                ops.append(replace(adder, id=f"{op.id}.{number}.{place}", args=(Ref(total), Ref(value)), outputs=(name,)))
+                stage[f"{op.id}.{number}.{place}"] = where
+                total = name
+            part = f"{result}.{number}"
+            values[part] = values[total]
+            ops.append(replace(op, id=f"{op.id}.{number}", args=(Ref(total),), outputs=(part,)))
+            stage[f"{op.id}.{number}"] = where
+            parts.setdefault(where % num_stages, []).append((part, where))
+        left = sum(map(len, parts.values())) - 1  # additions to come; the last one makes the result
+        leaving: list[tuple[str, int]] = []
+        for here in (*parts.values(), leaving):
+            total, where = here[0]
+            for part, _ in here[1:]:
+                left -= 1
+                name = f"{result}.sum{left}" if left else result
+                values[name] = values[part]
+                ops.append(replace(adder, id=f"{op.id}.sum{left}", args=(Ref(total), Ref(part)), outputs=(name,), role=Role.UPDATE))
+                stage[f"{op.id}.sum{left}"] = where if here is not leaving else home
+                total = name
+            if here is not leaving:
+                leaving.append((total, where))
     kept = tuple(op for op in ops if op.id not in dropped)
     used = {v for op in kept for v in (*op.inputs, *op.outputs) if v} | {i.value for i in graph.inputs}
     return replace(graph, ops=kept, values={v: t for v, t in values.items() if v in used}), stage
+
+
+def _sum_tree(value: str, producers: Mapping[str, Op], consumers: Mapping[str, Sequence[Op]]) -> tuple[tuple[Op, ...], tuple[str, ...]]:
+    """The plain additions that make up a value nobody else reads, and what they add, in order."""
+    made_by = producers.get(value)
+    if (
+        made_by is None
+        or made_by.target != "aten.add.Tensor"
+        or len(made_by.args) != 2
+        or len(made_by.inputs) != 2
+        or made_by.kwargs
+        or len(consumers[value]) != 1
+    ):
+        return (), (value,)
+    left, right = (_sum_tree(part, producers, consumers) for part in made_by.inputs)
+    return (made_by, *left[0], *right[0]), (*left[1], *right[1])
 
 
 def _clone_cheap(graph: LogicalGraph, stage: dict[str, int], again: frozenset[str]) -> tuple[LogicalGraph, dict[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.ir.plan import Boxing, Plan, StreamKind
+from planner.ir.plan import Boxing, Plan
 from planner.ir.units import MS, show_bytes, show_s
 from regista.chunks import chunk_of
 from regista.gantt import COLOURS, DARK_TEXT
@@ -66,7 +66,7 @@ def idle_columns(plan: Plan, window: Window, idle: Sequence[Idle], rows: Sequenc
     columns: Columns = {name: [] for name in ("left", "right", "top", "bottom", "alpha", "what", "when")}
     for gap in idle:
         left_s, right_s = max(gap.begin_s - window.begin_s, 0.0), min(gap.end_s - window.begin_s, window.length_s)
-        if (gap.rank, gap.stream) not in line or right_s <= left_s or plan.stream[gap.stream].kind is StreamKind.HOST:
+        if (gap.rank, gap.stream) not in line or right_s <= left_s or plan.stream[gap.stream].kind.is_host:
             continue
         y = line[gap.rank, gap.stream]
         entry: dict[str, object] = {
