@@ -97,7 +97,6 @@ def measure(folder: Path) -> dict[str, object]:
     options = load_options(folder)
     rounds = options.isolated_rounds
     store, rank, ranks = connect(options)
-    (folder / f"rank{rank}.pid").write_text(str(os.getpid()))
     a, b = torch.randn(MM, MM), torch.randn(MM, MM)
     x = torch.ones(STREAM_BYTES // 4)
     y = torch.empty_like(x)

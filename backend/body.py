@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from backend.blocks import Blocks
+from backend.data.loader import Loader
 from backend.sharding import slice_part
 from planner.ir.actor import Actor
 from planner.ir.errors import InvalidPlan, InvalidProgram
 from planner.ir.plan import Plan, Task
+from planner.lower.loading import is_raw
 
-__all__ = ["Batches", "accumulate", "loss_position", "read_inputs", "settle", "source_parts", "write_outputs"]
+__all__ = ["Batches", "accumulate", "loss_position", "prepared_parts", "read_inputs", "settle", "source_parts", "write_outputs"]
 
 Batches = Callable[[int], tuple[Tensor, ...]]
 """Step number -> the global batch's tensors, in the order of plan.batch_inputs."""
@@ -83,6 +85,9 @@ def source_parts(plan: Plan, task: Task, rank: int, act: int, batches: Batches) 
         InvalidPlan: a written value is none of the Plan's batch inputs.
         InvalidProgram: the batch has another number of tensors, another shape or dtype than the Plan was made for.
     """
+    if isinstance(batches, Loader):
+        return batches.source(plan, task, rank, act)
+    _refuse_raw(task, [access.name for access in task.writes])
     step, micro_batch = divmod(act, task.acts)
     batch = batches(step)
     if len(batch) != len(plan.batch_inputs):
@@ -111,3 +116,24 @@ def source_parts(plan: Plan, task: Task, rank: int, act: int, batches: Batches) 
             )
         parts.append(slice_part(tensor, placed.sbp, placement.mesh, placement.coordinate(rank)))
     return parts
+
+
+def prepared_parts(plan: Plan, task: Task, rank: int, values: Sequence[Tensor], batches: Batches) -> list[Tensor]:
+    """What a PREPARE writes in one act: this rank's parts of the batch inputs, made of the raw tensors ``values``.
+
+    Raises:
+        InvalidProgram: batches come from Python, which gives no raw data.   InvalidFile: what was read cannot be understood.
+    """
+    if isinstance(batches, Loader):
+        return batches.prepare(plan, task, rank, values)
+    _refuse_raw(task, [access.name for access in task.reads])
+    raise InvalidPlan(f"task {task.id} prepares finished tensors; leave PREPARE out of this chain")
+
+
+def _refuse_raw(task: Task, names: Sequence[str]) -> None:
+    found = [name for name in names if is_raw(name)]
+    if found:
+        raise InvalidProgram(
+            f"task {task.id} loads {found}, which only a reader gives (backend.data); say where the data lies with --data, or make a plan "
+            f"without --data to feed it from Python"
+        )

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from backend.arena import ALIGNMENT_BYTES
 from backend.boxing import local_step
 from backend.sharding import cut, glue, reduce_parts
 from planner.ir.collective import Collective, collective_for
@@ -97,23 +98,28 @@ class GroupExchange:
         # Extents before this axis cuts; from them every rank knows every neighbour's shapes.
         placed = [plan.regst[access.regst].tensors[access.index] for access in task.reads]
         self._extents = [local_extents(tensor, placement.mesh, coordinate, self._axis) for tensor in placed]
+        self._packed: dict[tuple[int, int], Tensor | None] = {}
         self._buckets: dict[str, list[int]] = {}
         for position, tensor in enumerate(placed):
             self._buckets.setdefault(tensor.dtype.value, []).append(position)
 
-    def run(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def run(self, values: Sequence[Tensor], slots: Sequence[Tensor] = ()) -> list[Tensor]:
         """Exchange with the neighbours; every rank of the group must call it for the same act.
+
+        Args:
+            slots: where results may be left (one per value, or none at all); what lies elsewhere is the caller's to copy.
 
         Raises:
             RuntimeError: a neighbour died or did not come within the group's timeout (gloo).
         """
         results: list[Tensor | None] = [None] * len(values)
         for bucket in self._buckets.values():
-            for position, result in zip(bucket, self._exchange([values[p] for p in bucket], bucket), strict=True):
+            places = [slots[p] for p in bucket] if slots else []
+            for position, result in zip(bucket, self._exchange([values[p] for p in bucket], bucket, places), strict=True):
                 results[position] = result
         return [result for result in results if result is not None]
 
-    def _exchange(self, values: list[Tensor], bucket: list[int]) -> list[Tensor]:
+    def _exchange(self, values: list[Tensor], bucket: list[int], slots: list[Tensor]) -> list[Tensor]:
         extents = [self._extents[p] for p in bucket]
         if self._collective is Collective.LOCAL:
             return [self._local(value, extent) for value, extent in zip(values, extents, strict=True)]
@@ -122,13 +128,13 @@ class GroupExchange:
             return [exchange(self._src, self._dst, [value])[0] for value in values]
         match self._src, self._dst:
             case Partial(op), Broadcast():
-                return self._all_reduce(values, op)
+                return self._all_reduce(values, op, slots)
             case Partial(op), Split(dim):
-                return self._reduce_scatter(values, extents, op, dim)
+                return self._reduce_scatter(values, extents, op, dim, slots)
             case Split(dim), Broadcast():
-                return self._all_gather(values, extents, dim)
+                return self._all_gather(values, extents, dim, slots)
             case Split(src_dim), Split(dst_dim):
-                return self._all_to_all(values, extents, src_dim, dst_dim)
+                return self._all_to_all(values, extents, src_dim, dst_dim, slots)
             case _:
                 raise Unsupported(f"boxing {self._src} -> {self._dst} is no collective")
 
@@ -136,36 +142,58 @@ class GroupExchange:
         extent = extents[self._src.dim] if isinstance(self._src, Split) else None
         return local_step(self._src, self._dst, self._parts, self._index, extent)(value)
 
-    def _all_reduce(self, values: list[Tensor], op: ReduceOp) -> list[Tensor]:
+    def _whole(self, slots: list[Tensor]) -> Tensor | None:
+        """The slots and the padding between them as one flat tensor, if they lie one behind the other (see backend.arena)."""
+        if not slots:
+            return None
+        key = slots[0].data_ptr(), len(slots)
+        if key not in self._packed:
+            self._packed[key] = packed(slots)
+        return self._packed[key]
+
+    def _all_reduce(self, values: list[Tensor], op: ReduceOp, slots: list[Tensor]) -> list[Tensor]:
+        whole = self._whole(slots)
+        if whole is not None:
+            for slot, value in zip(slots, values, strict=True):
+                slot.copy_(value)
+            dist.all_reduce(whole, _REDUCE[op], group=self._group)
+            return slots
         bucket = _flat(values) if len(values) > 1 else values[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(bucket, _REDUCE[op], group=self._group)
         return _unflat(bucket.reshape(-1), [tuple(v.shape) for v in values])
 
-    def _all_gather(self, values: list[Tensor], extents: list[tuple[int, ...]], dim: int) -> list[Tensor]:
+    def _all_gather(self, values: list[Tensor], extents: list[tuple[int, ...]], dim: int, slots: list[Tensor]) -> list[Tensor]:
         shapes = [[_with(e, dim, part_of(e[dim], self._parts, r)[1]) for e in extents] for r in range(self._parts)]
         widths = [sum(map(_numel, shape)) for shape in shapes]
         width = max(widths)
         own = _flat(values)
         if own.numel() < width:  # gloo gathers equal lengths only
             own = torch.cat([own, own.new_empty(width - own.numel())])
-        gathered = own.new_empty(self._parts * width)
+        straight = len(values) == 1 and dim == 0 and min(widths) == width
+        gathered = slots[0].view(-1) if straight and slots else own.new_empty(self._parts * width)
         dist.all_gather_into_tensor(gathered, own, group=self._group)
-        if len(values) == 1 and dim == 0 and min(widths) == width:
-            return [gathered.view(extents[0])]
+        if straight:
+            return slots or [gathered.view(extents[0])]
         rows = [_unflat(gathered[r * width : r * width + widths[r]], shapes[r]) for r in range(self._parts)]
-        return [torch.cat([row[n] for row in rows], dim) for n in range(len(values))]
+        return _joined(rows, dim, slots)
 
-    def _reduce_scatter(self, values: list[Tensor], extents: list[tuple[int, ...]], op: ReduceOp, dim: int) -> list[Tensor]:
+    def _reduce_scatter(
+        self, values: list[Tensor], extents: list[tuple[int, ...]], op: ReduceOp, dim: int, slots: list[Tensor]
+    ) -> list[Tensor]:
         mine = [_with(e, dim, part_of(e[dim], self._parts, self._index)[1]) for e in extents]
         rows = self._swap(values, extents, dim, [mine] * self._parts)
+        if slots and op is ReduceOp.SUM and self._parts > 1:
+            return [_sum_into(slot, [row[n] for row in rows]) for n, slot in enumerate(slots)]
         return [reduce_parts(op, [row[n] for row in rows]) for n in range(len(values))]
 
-    def _all_to_all(self, values: list[Tensor], extents: list[tuple[int, ...]], src_dim: int, dst_dim: int) -> list[Tensor]:
+    def _all_to_all(
+        self, values: list[Tensor], extents: list[tuple[int, ...]], src_dim: int, dst_dim: int, slots: list[Tensor]
+    ) -> list[Tensor]:
         mine = [_with(e, dst_dim, part_of(e[dst_dim], self._parts, self._index)[1]) for e in extents]
         lengths = [[part_of(e[src_dim], self._parts, r)[1] for e in extents] for r in range(self._parts)]
         incoming = [[_with(m, src_dim, length) for m, length in zip(mine, row, strict=True)] for row in lengths]
         rows = self._swap(values, extents, dst_dim, incoming)
-        return [torch.cat([row[n] for row in rows], src_dim) for n in range(len(values))]
+        return _joined(rows, src_dim, slots)
 
     def _swap(
         self, values: list[Tensor], extents: list[tuple[int, ...]], dim: int, incoming: list[list[tuple[int, ...]]]
@@ -181,6 +209,35 @@ class GroupExchange:
         starts = [0, *running_sum(recv_widths)]
         pieces = [received[start : start + width] for start, width in zip(starts, recv_widths, strict=False)]
         return [_unflat(piece, shapes) for piece, shapes in zip(pieces, incoming, strict=True)]
+
+
+def packed(slots: Sequence[Tensor], gap_bytes: int = ALIGNMENT_BYTES) -> Tensor | None:
+    """One flat tensor over contiguous tensors of one dtype that lie one behind the other in memory, else None.
+
+    Args:
+        gap_bytes: the space between two of them is less; it belongs to the result.
+    """
+    first = slots[0]
+    at, size = first.data_ptr(), first.element_size()
+    for slot in slots:
+        if not 0 <= slot.data_ptr() - at < gap_bytes or not slot.is_contiguous() or slot.dtype != first.dtype:
+            return None
+        at = slot.data_ptr() + slot.nbytes
+    return first.as_strided(((at - first.data_ptr()) // size,), (1,), first.storage_offset())
+
+
+def _joined(rows: list[list[Tensor]], dim: int, slots: list[Tensor]) -> list[Tensor]:
+    """Tensor n from its parts rows[0][n], rows[1][n], ..."""
+    if slots:
+        return [torch.cat([row[n] for row in rows], dim, out=slot) for n, slot in enumerate(slots)]
+    return [torch.cat([row[n] for row in rows], dim) for n in range(len(rows[0]))]
+
+
+def _sum_into(slot: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    torch.add(parts[0], parts[1], out=slot)
+    for part in parts[2:]:
+        slot.add_(part)
+    return slot
 
 
 def _with(shape: tuple[int, ...], dim: int, length: int) -> tuple[int, ...]:

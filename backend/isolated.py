@@ -93,6 +93,10 @@ def _perform(body: RankBody, task: Task, number: int, scratch: dict[tuple[str, i
     values = body.captured[task.id]
     if task.kind is TaskKind.TRANSFER:
         return body.send(task, number, values)
+    if task.kind is TaskKind.SAVE:
+        for value in values:
+            value.clone()
+        return None
     if task.kind is TaskKind.FETCH:
         float(values[0])
         return None

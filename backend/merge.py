@@ -49,23 +49,37 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         if not path.exists():
             raise WorkerFailed(f"rank {rank} ended without a result; look for a full disk or a killed process")
         results[rank] = torch.load(path, weights_only=True)
+    first_step = min(result["first_step"] for result in results.values())
     losses_of: dict[int, float] = next((result["losses"] for result in results.values() if result["losses"]), {})
     losses = tuple(losses_of[step] for step in sorted(losses_of))
     trace = Trace(
         source=Source.RUN,
         performer="gloo",
         plan_id=plan.plan_id,
-        steps=options.steps,
+        steps=options.first_step + options.steps - first_step,
         acts=_acts(plan, {rank: result["acts"].tolist() for rank, result in results.items()}),
         peak_bytes={str(rank): result["peak_bytes"] for rank, result in results.items()},
         register_bytes={str(rank): result["peak_bytes"] for rank, result in results.items()},
         losses=losses,
-        about=hardware(plan.num_ranks),
+        about=hardware(plan.num_ranks) | _agreed({rank: result["about"] for rank, result in results.items()}),
     )
     slopes = gather(plan, plan.gradients, _tensors(results, "gradients")) if options.gradients else {}
     states = gather(plan, state_homes(plan), _tensors(results, "states"))
-    outcome = Outcome(trace=trace, losses=losses, states=states, gradients=slopes)
+    memory = {rank: result["memory"] for rank, result in results.items()}
+    outcome = Outcome(trace=trace, losses=losses, states=states, gradients=slopes, first_step=first_step, memory=memory)
     return Merged(outcome=outcome, timings={rank: result["timings"] for rank, result in results.items()})
+
+
+def _agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+    """One phrase per key: what all ranks say, else who says what."""
+    said: dict[str, dict[str, list[int]]] = {}
+    for rank, phrases in about.items():
+        for key, phrase in phrases.items():
+            said.setdefault(key, {}).setdefault(phrase, []).append(rank)
+    return {
+        key: next(iter(by)) if len(by) == 1 else "; ".join(f"ranks {', '.join(map(str, ranks))}: {phrase}" for phrase, ranks in by.items())
+        for key, by in said.items()
+    }
 
 
 def _tensors(results: Mapping[int, Mapping[str, Mapping[str, Tensor]]], kind: str) -> dict[tuple[str, int, int], Tensor]:
@@ -90,7 +104,8 @@ def _acts(plan: Plan, rows: Mapping[int, list[list[int]]]) -> tuple[Act, ...]:
     found: list[Act] = []
     for rank, acts in rows.items():
         for place, number, ready, start, end in acts:
-            start = max(start, met.get((place, number, crews[place, rank]), start))
+            # The clocks of two hosts are not quite one (backend.clocks): never after the end.
+            start = min(end, max(start, met.get((place, number, crews[place, rank]), start)))
             found.append(Act(plan.tasks[place].id, rank, number, (ready - zero) * _S, (start - zero) * _S, (end - zero) * _S))
     return tuple(sorted(found, key=lambda act: (act.start_s, act.end_s, act.task, act.rank)))
 

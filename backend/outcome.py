@@ -16,12 +16,18 @@ __all__ = ["Outcome", "gather", "state_homes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """``states`` and ``gradients`` are logical tensors by name; ``gradients`` are the last step's, empty unless asked for."""
+    """``states`` and ``gradients`` are logical tensors by name; ``gradients`` are the last step's, empty unless asked for.
+
+    first_step: steps that were done before this run; ``losses`` begin there.
+    memory: rank -> bytes of its registers, planned and allocated, and of its process (backend.registers.Registers.ended).
+    """
 
     trace: Trace
     losses: tuple[float, ...]
     states: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    first_step: int = 0
+    memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 def gather(plan: Plan, wanted: Mapping[str, Access], parts: Mapping[tuple[str, int, int], Tensor]) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ backend.loop decides when; this module only does it, on the executor thread of t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from backend.blocks import Blocks
-from backend.body import Batches, loss_position, read_inputs, settle, source_parts, write_outputs
+from backend.body import Batches, loss_position, prepared_parts, settle, source_parts
 from backend.collectives import GroupExchange, crew_of
 from backend.fragment import CompiledFragment, compile_fragment
+from backend.hands import Hands, own_places, slot_places
+from backend.nonfinite import LossWatch
 from backend.sharding import torch_dtype
 from backend.transport import Mesh, receive_into, tensor_bytes
 from planner.ir.actor import Actor
@@ -29,6 +31,9 @@ __all__ = ["RankBody", "axis_groups", "box"]
 
 GroupKey = tuple[str, int]
 """(stream, axis)"""
+
+Tables = Mapping[str, list[list[Tensor]]]
+"""Regst -> slot -> tensor number -> its memory."""
 
 
 def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.ProcessGroup | None]:
@@ -76,15 +81,37 @@ class RankBody:
     ) -> None:
         self.plan, self.rank, self.blocks = plan, rank, blocks
         self.losses: dict[int, float] = {}
+        self.loss_watch: LossWatch | None = None
+        self.first_step = 0
+        self.on_save: Callable[[Task, int, Sequence[Tensor]], None] | None = None
+        self.on_loss: Callable[[int, float], None] | None = None
         self.captured: dict[str, list[Tensor]] | None = None
         self._batches = batches
         self._mesh: Mesh | None = None
+        self._far: Mapping[int, Tables] = {}
+        self._hands: dict[str, Hands] = {}
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
         self._fragments: dict[str, CompiledFragment] = {
-            task.id: compile_fragment(task, plan.placement[task.placement], rank, _own_state(plan, task))
+            task.id: compile_fragment(
+                task, plan.placement[task.placement], rank, _own_state(plan, task), slot_places(task, blocks.mode), own_places(plan, task)
+            )
             for task in here
             if isinstance(task.body, Fragment)
+        }
+        # The first act computes first and copies then, so that the slots take on the layout of the values.
+        self._first: dict[str, CompiledFragment] = {
+            task.id: compile_fragment(
+                task,
+                plan.placement[task.placement],
+                rank,
+                _own_state(plan, task),
+                slot_places(task, blocks.mode),
+                own_places(plan, task),
+                False,
+            )
+            for task in here
+            if isinstance(task.body, Fragment) and slot_places(task, blocks.mode)
         }
         self._exchanges = {
             task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)))
@@ -120,9 +147,14 @@ class RankBody:
         """Ranks that this one sends to or receives from in transfers."""
         return {r for table in (self.targets, self.senders) for ranks in table.values() for r in ranks} - {self.rank}
 
-    def attach(self, mesh: Mesh) -> None:
-        """Give the connections to ``peers()``."""
+    def attach(self, mesh: Mesh, far: Mapping[int, Tables] | None = None) -> None:
+        """Give the connections to ``peers()``.
+
+        Args:
+            far: of those ranks whose blocks this process can write to, the blocks.
+        """
         self._mesh = mesh
+        self._far = far or {}
 
     @property
     def _connected(self) -> Mesh:
@@ -132,38 +164,59 @@ class RankBody:
     def perform(self, actor: Actor, number: int) -> Callable[[], None] | None:
         """Do one act.  What it returns, if anything, is to be called after the act's end was recorded."""
         task = actor.task
+        hands = self._hands.get(task.id)
+        if hands is None:
+            hands = self._hands[task.id] = Hands(actor, self.blocks, writes=task.kind is not TaskKind.TRANSFER)
         if task.kind is TaskKind.SOURCE:
-            write_outputs(actor, self.blocks, source_parts(self.plan, task, self.rank, number, self._batches))
+            hands.store(self.source(task, number))
             return None
-        values = read_inputs(actor, self.blocks)
+        values = hands.values()
         if self.captured is not None:
             self.captured[task.id] = values
         if task.kind is TaskKind.TRANSFER:
             return self.send(task, number, values)
-        if task.kind is TaskKind.FETCH:
-            self._fetch(task, number, values)
+        if task.kind is TaskKind.SAVE:
+            if self.on_save is not None:
+                self.on_save(task, number, values)
+        elif task.kind is TaskKind.FETCH:
+            self._fetch(task, self.first_step + number, values)
         else:
-            write_outputs(actor, self.blocks, self.compute(task, values))
+            results = self.compute(task, values, hands.slots())
+            if self.loss_watch is not None and task.id in self.loss_watch.places:
+                self.loss_watch.check(task, self.rank, values, results)
+            hands.store(results)
         return None
 
     def settle(self, actor: Actor) -> None:
         """Account for the blocks of a finished act; a transfer's blocks are completed by their arrival."""
         settle(actor, self.blocks, produced_here=actor.task.kind is not TaskKind.TRANSFER)
 
-    def compute(self, task: Task, values: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
-        """A fragment or a collective, without touching blocks."""
+    def compute(self, task: Task, values: list[Tensor], slots: list[Tensor] | None = None) -> list[Tensor] | tuple[Tensor, ...]:
+        """A fragment or a collective.
+
+        Args:
+            slots: memory for the results at hands.slot_places; the first blocks, unless given.
+        """
+        if slots is None:
+            slots = [self.blocks.read(task.writes[n].regst, 0, task.writes[n].index) for n in slot_places(task, self.blocks.mode)]
+        if task.kind is TaskKind.PREPARE:
+            return prepared_parts(self.plan, task, self.rank, values, self._batches)
+        if task.kind is TaskKind.COPY:
+            return values if slots else [value.clone() for value in values]
         if task.kind is TaskKind.BOXING:
-            return self._exchanges[task.id].run(values)
-        return self._fragments[task.id](*values)
+            return self._exchanges[task.id].run(values, slots if len(slots) == len(values) else ())
+        return (self._first.pop(task.id, None) or self._fragments[task.id])(*values, *slots)
 
     def source(self, task: Task, number: int) -> list[Tensor]:
-        return source_parts(self.plan, task, self.rank, number, self._batches)
+        return source_parts(self.plan, task, self.rank, self.first_step * task.acts + number, self._batches)
 
     def _fetch(self, task: Task, number: int, values: list[Tensor]) -> None:
         loss = float(values[loss_position(self.plan, task)])
         self.losses[number] = loss
         if self._reports:
             os.write(self._progress, f"{number} {loss!r}\n".encode())
+            if self.on_loss is not None:
+                self.on_loss(number, loss)
 
     def send(self, task: Task, number: int, values: list[Tensor]) -> Callable[[], None]:
         """Send this rank's pieces; the returned call tells the receivers that the act has ended."""
@@ -175,11 +228,14 @@ class RankBody:
                 for piece in moves
                 if piece.src_rank == self.rank and piece.dst_rank == target
             ]
-            if target != self.rank:
+            far = self._far.get(target)
+            if far is None and target != self.rank:
                 self._connected.send_payload(target, index, number, [tensor_bytes(part.contiguous()) for part, _, _ in outgoing])
                 continue
             for part, piece, write in outgoing:
-                box(self._landing(write.regst, write.index, number), piece.dst_spans).copy_(part)
+                slot = number % self.plan.regst[write.regst].quota
+                whole = far[write.regst][slot][write.index] if far is not None else self._landing(write.regst, write.index, number)
+                box(whole, piece.dst_spans).copy_(part)
         others = [target for target in self.targets[task.id] if target != self.rank]
 
         def announce() -> None:
@@ -209,7 +265,7 @@ class RankBody:
                 self.blocks.clear(port.regst, number % self.plan.regst[port.regst].quota)
 
     def _landing(self, regst: str, index: int, number: int) -> Tensor:
-        """The received tensor of act ``number``; fresh memory per block, because consumers may keep views of the last one.
+        """The received tensor of act ``number``; without an arena fresh memory per block, as consumers may keep views of the last one.
 
         Parts from several senders meet here on several threads; the blocks decide whose allocation counts.
         """

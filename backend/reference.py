@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from backend.blocks import Blocks, initial_states
-from backend.body import Batches, accumulate, loss_position, read_inputs, settle, source_parts, write_outputs
+from backend.body import Batches, accumulate, loss_position, prepared_parts, read_inputs, settle, source_parts, write_outputs
 from backend.collectives import GroupExchange, check_boxing, crew_of, exchange
 from backend.fragment import CompiledFragment, compile_fragment
+from backend.initial.values import Values
 from backend.outcome import Outcome, gather, state_homes
 from backend.sharding import torch_dtype
 from planner.ir.actor import Actor, ActorId, build_actors
@@ -32,7 +33,7 @@ __all__ = ["ReferencePerformer", "perform"]
 
 def perform(
     plan: Plan,
-    state: Mapping[str, Tensor],
+    state: Mapping[str, Tensor] | Values,
     batches: Batches,
     steps: int,
     *,
@@ -67,7 +68,7 @@ class ReferencePerformer:
     def __init__(
         self,
         plan: Plan,
-        state: Mapping[str, Tensor],
+        state: Mapping[str, Tensor] | Values,
         batches: Batches,
         steps: int,
         *,
@@ -173,6 +174,14 @@ class ReferencePerformer:
             case TaskKind.SOURCE:
                 parts = source_parts(self.plan, task, crew[0].rank, numbers[0], self._batches)
                 write_outputs(crew[0], self._blocks[crew[0].rank], parts, self.accumulate)
+            case TaskKind.SAVE:
+                pass  # files are the processes' business; the act is what orders it before the next update
+            case TaskKind.PREPARE | TaskKind.COPY:
+                blocks = self._blocks[crew[0].rank]
+                parts = read_inputs(crew[0], blocks)
+                if task.kind is TaskKind.PREPARE:
+                    parts = prepared_parts(self.plan, task, crew[0].rank, parts, self._batches)
+                write_outputs(crew[0], blocks, parts, self.accumulate)
             case TaskKind.FETCH:
                 values = read_inputs(crew[0], self._blocks[crew[0].rank])
                 self._losses.setdefault(numbers[0], float(values[loss_position(self.plan, task)]))

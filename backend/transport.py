@@ -79,8 +79,8 @@ class Mesh:
 
     CONTROL, DATA = 0, 1
 
-    def __init__(self, rank: int, peers: Iterable[int], store: Store, run_id: str, *, unix: bool, timeout_s: float) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, peers: Iterable[int], store: Store, run_id: str, *, unix: bool, timeout_s: float, host: str = "") -> None:
+        self._rank, self._timeout_s = rank, timeout_s
         self._links: dict[tuple[int, int], socket.socket] = {}
         self._locks: dict[int, threading.Lock] = {}
         self.closing = False
@@ -90,9 +90,9 @@ class Mesh:
         family = socket.AF_UNIX if unix else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.settimeout(timeout_s)
-        listener.bind(f"\0regista-{run_id}-{rank}" if unix else ("", 0))
+        listener.bind(f"\0regista-{run_id}-{rank}" if unix else (host, 0))
         listener.listen(2 * len(peers))
-        address = f"\0regista-{run_id}-{rank}" if unix else f"{socket.gethostname()}:{listener.getsockname()[1]}"
+        address = f"\0regista-{run_id}-{rank}" if unix else f"{host or socket.gethostname()}:{listener.getsockname()[1]}"
         store.set(f"address/{rank}", address)
         # The larger rank calls, the smaller answers.
         for peer in [p for p in peers if p < rank]:
@@ -118,6 +118,28 @@ class Mesh:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._links[peer, channel] = connection
         self._locks.setdefault(peer, threading.Lock())
+
+    def send_descriptor(self, peer: int, fd: int) -> None:
+        """Hand a file descriptor to ``peer`` (unix sockets only, before the readers start); a negative one says that there is none."""
+        connection = self._links[peer, self.DATA]
+        if fd < 0:
+            connection.sendall(b"-")
+        else:
+            socket.send_fds(connection, [b"+"], [fd])
+
+    def receive_descriptor(self, peer: int) -> int:
+        """What ``peer`` handed over: the descriptor's number here, -1 if there is none.
+
+        Raises:
+            WorkerFailed: the peer is gone.
+        """
+        connection = self._links[peer, self.DATA]
+        connection.settimeout(self._timeout_s)
+        word, fds, _, _ = socket.recv_fds(connection, 1, 1)
+        connection.settimeout(None)
+        if not word:
+            raise WorkerFailed(f"rank {self._rank}: rank {peer} ended before it handed over its blocks")
+        return fds[0] if word == b"+" else -1
 
     def start_readers(
         self,

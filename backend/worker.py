@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,12 +19,17 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from backend.blocks import Blocks, initial_states
+from backend.checkpoint.at_worker import begin, saver_of
+from backend.hosts import Hosts
 from backend.isolated import time_tasks
+from backend.live import LiveWorker, live_batches
 from backend.loop import EventLoop, RankFailed
+from backend.nonfinite import LossWatch
 from backend.outcome import state_homes
+from backend.pulse import beating
 from backend.rank import RankBody, axis_groups
-from backend.record import Failure, Options, load_options, read_batches, read_plan, write_failure
+from backend.record import Failure, Options, attempt, load_options, read_batches, read_plan, reads_data, write_failure
+from backend.registers import Registers
 from backend.transport import Mesh
 from planner.ir.errors import Mismatch, RegistaError
 from planner.ir.plan import Plan
@@ -87,35 +93,59 @@ def work(folder: Path, options: Options) -> None:
     """
     plan = read_plan(folder)
     store, rank, ranks = connect(options)
-    (folder / f"rank{rank}.pid").write_text(str(os.getpid()))
+    (folder / f"rank{rank}.{attempt()}.pid").write_text(str(os.getpid()))
     agree(store, plan, rank, ranks)
-    blocks = Blocks(plan, rank, taps=plan.gradients.values() if options.gradients else ())
-    state = torch.load(folder / "state.pt", mmap=True, weights_only=True)
-    blocks.fill_state(initial_states(plan, rank, state))
-    del state
-    body = RankBody(plan, rank, blocks, read_batches(folder), axis_groups(plan, rank, options.timeout_s), folder)
-    mesh = Mesh(rank, body.peers(), store, options.run_id, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S)
-    body.attach(mesh)
+    hosts = None if options.one_host else Hosts(store, rank, ranks, options.inputs)
+    registers = Registers(plan, rank, one_host=options.one_host, taps=plan.gradients.values() if options.gradients else ())
+    blocks = registers.blocks
+    options, values = begin(folder, options, store, rank)
+    registers.fill(values)
+    del values
+    batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
+    body = RankBody(plan, rank, blocks, batches, axis_groups(plan, rank, options.timeout_s), folder)
+    mesh = Mesh(rank, body.peers(), store, options.run_id, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S, host=options.address)
+    body.loss_watch = None if options.allow_nan else LossWatch(plan)
+    body.attach(mesh, registers.connect(mesh))
+    saver = saver_of(plan, rank, options, store, body)
     if options.isolated_rounds:
         body.captured = {}
-    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s)
+    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live)
     loop.start_threads()
     # What exists now stays for good; without this the collector looks through torch's modules in the midst of acts.
     gc.collect()
     gc.freeze()
+    if hosts is not None:
+        hosts.look_at_the_clock()
     _meet(store, "start", rank, ranks)
-    loop.run()
+    registers.started()
+    if options.live:
+        LiveWorker(plan, rank, options.run_id, folder, loop, blocks).start(body)
+    news = nullcontext() if hosts is None else hosts.carrying_news(folder)
+    with news, nullcontext() if options.live else beating(plan, rank, loop.rows, folder):
+        loop.run()
+    if saver is not None:
+        saver.end(options.first_step + loop.steps_done, blocks.state_of)
+    memory = registers.ended()
     timings = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else {}
     held = {(a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in _ranks(plan, a.regst)}
+    acts = torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5)
+    if hosts is not None:
+        hosts.look_at_the_clock()
+        acts = hosts.on_one_clock(acts)
     result = {
-        "acts": torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5),
+        "acts": acts,
         "losses": body.losses,
+        "first_step": options.first_step,
         "states": {f"{regst}\n{index}": value.clone() for (regst, index), value in held.items()},
         "gradients": {f"{regst}\n{index}": value.clone() for (regst, index), value in blocks.tapped.items()},
         "peak_bytes": blocks.peak_bytes,
+        "memory": memory,
+        "about": registers.about,
         "timings": timings,
     }
     torch.save(result, folder / f"rank{rank}.pt")
+    if hosts is not None:
+        hosts.bring_home(folder)
     _meet(store, "end", rank, ranks)
     mesh.close()
 

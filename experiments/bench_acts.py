@@ -1,0 +1,110 @@
+"""What the worker adds between acts, in microseconds: from the end of the act that was waited for to the start of the act that waited.
+
+    between processes            a TRANSFER's end on the sender -> start of its consumer on the receiver (two wake-ups and a socket)
+    in a process, same stream    end of an act -> start of the next one of the stream
+    in a process, other stream   end of an act -> start of an act on another stream (one wake-up)
+
+The model is so small that hardly anything is computed.  ``python -m experiments.bench_acts``
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+import regista
+from planner.ir.actor import Actor, build_actors
+from planner.ir.plan import Plan, StreamKind
+from planner.ir.trace import Act, Trace
+from regista.api import program_of
+from regista.clusters import resolve_cluster
+
+__all__ = ["Row", "gaps", "main", "rows"]
+
+MODEL = "zoo:mlp?batch=4&width=4&hidden=4&depth=2"
+BETWEEN, SAME, OTHER = "between processes", "in a process, same stream", "in a process, other stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Gaps of one kind, in seconds; ``n`` of them."""
+
+    name: str
+    median_s: float
+    p10_s: float
+    p90_s: float
+    n: int
+
+
+def _waited_for(plan: Plan, actor: Actor, act: Act) -> Iterator[tuple[str, int, int]]:
+    """(task, rank, number) of every act that had to end before this one, those of its own stream aside."""
+    for port in actor.inputs.values():
+        for (task, rank), full in port.received.items():
+            (made,) = [p.acts_per_block for p in plan.task[task].produces if p.regst == port.regst]
+            yield task, rank, (act.number // port.acts_per_block - full + 1) * made - 1
+    for out in actor.outputs.values():
+        for task, rank in out.acked:
+            (used,) = [p.acts_per_block for p in plan.task[task].consumes if p.regst == out.regst]
+            yield task, rank, (act.number // out.acts_per_block + out.produced - out.quota + 1) * used - 1
+
+
+def gaps(plan: Plan, trace: Trace, skip_steps: int = 2) -> Mapping[str, list[float]]:
+    """Kind -> gaps in seconds.  Collectives are left out: their start is that of the last rank.
+
+    Args:
+        skip_steps: steps at the start that do not count.
+    """
+    actors, _ = build_actors(plan, trace.steps)
+    acts = {(act.task, act.rank, act.number): act for act in trace.acts}
+    found: dict[str, list[float]] = {BETWEEN: [], SAME: [], OTHER: []}
+    before: dict[tuple[str, int], Act] = {}
+    for act in sorted(trace.acts, key=lambda a: a.start_s):
+        task = plan.task[act.task]
+        lane = task.stream, act.rank
+        own, before[lane] = before.get(lane), act
+        if act.number < skip_steps * task.acts or plan.stream[task.stream].kind is StreamKind.COLLECTIVE:
+            continue
+        causes = [acts[key] for key in _waited_for(plan, actors[act.task, act.rank], act) if key in acts]
+        cause = max([*causes, *([own] if own is not None else [])], key=lambda a: a.end_s, default=None)
+        if cause is None:
+            continue
+        same = plan.task[cause.task].stream == task.stream
+        found[BETWEEN if cause.rank != act.rank else SAME if same else OTHER].append(act.start_s - cause.end_s)
+    return found
+
+
+def rows(steps: int = 300, rounds: int = 3) -> list[Row]:
+    """Measure: a 2-stage pipeline of two processes, ``rounds`` runs of ``steps`` steps each."""
+    program = program_of(MODEL)
+    plan = regista.plan(program, resolve_cluster("local:2"), stages=2, micro_batches=4)
+    pooled: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, values in gaps(plan, regista.run(plan, program, steps=steps).trace).items():
+            pooled.setdefault(name, []).extend(values)
+    return [_row(name, sorted(values)) for name, values in pooled.items() if values]
+
+
+def _row(name: str, values: list[float]) -> Row:
+    last = len(values) - 1
+    return Row(name=name, median_s=median(values), p10_s=values[int(0.1 * last)], p90_s=values[int(0.9 * last)], n=len(values))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    table = Table("gap", "median us", "p10 us", "p90 us", "n", title=f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} (run)")
+    for row in rows(asked.steps, asked.rounds):
+        table.add_row(row.name, *(f"{value * 1e6:.1f}" for value in (row.median_s, row.p10_s, row.p90_s)), str(row.n))
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Blocks shared between the processes of a host: the same bits as through sockets, a fall-back that says why, and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from pathlib import Path
+
+import handmade
+import pytest
+import torch
+from matrix import plan_for, program
+
+from backend import run
+from backend.outcome import Outcome
+from backend.shm import far_tables, reserve, senders_of, shared_regsts
+from backend.transport import Mesh
+from planner.ir.errors import InvalidProgram, WorkerFailed
+from planner.ir.plan import Plan, TaskKind
+
+STEPS = 3
+
+
+class Pair:
+    """The part of a Mesh that hands descriptors over, between two ranks of one process."""
+
+    def __init__(self) -> None:
+        self.ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def mesh(self, rank: int) -> Mesh:
+        made = Mesh(rank, [], None, "test", unix=True, timeout_s=5)  # type: ignore[arg-type]  # without peers no store is asked
+        made._links[1 - rank, Mesh.DATA] = self.ends[rank]
+        return made
+
+
+def test_shared_regsts_are_those_that_another_rank_sends_to() -> None:
+    plan = handmade.pipeline(2)
+    for rank in (0, 1):
+        assert senders_of(plan, rank) == (1 - rank,)
+        assert {r.id for r in shared_regsts(plan, rank)} == {
+            port.regst for t in plan.tasks if t.kind is TaskKind.TRANSFER and plan.ranks_of(t) == (1 - rank,) for port in t.produces
+        }
+    alone = handmade.data_parallel(2)
+    assert shared_regsts(alone, 0) == () and senders_of(alone, 0) == ()
+    assert reserve(alone, 0, one_host=True, static=True).about == "none"
+
+
+def test_what_the_sender_writes_lies_in_the_receivers_blocks() -> None:
+    plan, pair = handmade.pipeline(2), Pair()
+    shared = [reserve(plan, rank, one_host=True, static=True) for rank in (0, 1)]
+    found: dict[int, dict[int, object]] = {}
+    threads = [
+        threading.Thread(target=lambda r=rank: found.update({r: far_tables(plan, r, pair.mesh(r), shared[r], one_host=True)}))  # type: ignore[misc]
+        for rank in (0, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    for sender in (0, 1):
+        receiver = 1 - sender
+        tables = found[sender][receiver]
+        memory = shared[receiver].memory
+        assert memory is not None and not memory.any()
+        for slots in tables.values():  # type: ignore[attr-defined]
+            for row in slots:
+                for tensor in row:
+                    tensor.fill_(1.5)
+        own = memory.view(torch.float32)
+        assert int((own == 1.5).sum()) == sum(t.numel() for s in tables.values() for row in s for t in row)  # type: ignore[attr-defined]
+
+
+def test_a_descriptor_that_never_comes_ends_the_wait() -> None:
+    pair = Pair()
+    pair.ends[1].close()
+    with pytest.raises(WorkerFailed, match="rank 1 ended before it handed over its blocks"):
+        pair.mesh(0).receive_descriptor(1)
+
+
+def test_without_room_blocks_are_not_shared_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    found = reserve(handmade.pipeline(2), 1, one_host=True, static=True)
+    assert found.memory is None and found.about.startswith("sockets (no room for ") and "No space left" in found.about
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("one_host", "static", "why"), [(False, True, "sockets (several hosts)"), (True, False, "sockets (blocks come and go)")]
+)
+def test_between_hosts_and_for_blocks_that_come_and_go_payloads_travel_through_sockets(one_host: bool, static: bool, why: str) -> None:
+    assert reserve(handmade.pipeline(2), 1, one_host=one_host, static=static).about == why
+
+
+def test_a_switch_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGISTA_SHM", "yes")
+    with pytest.raises(InvalidProgram, match="REGISTA_SHM=yes means nothing; it is one of 0, 1"):
+        reserve(handmade.pipeline(2), 1, one_host=True, static=True)
+
+
+def assert_same_bits(one: Outcome, other: Outcome) -> None:
+    assert one.losses == other.losses
+    assert one.states and all(torch.equal(value, other.states[name]) for name, value in one.states.items())
+
+
+def through(plan: Plan, source: object, micro_batches: int, switch: str, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    monkeypatch.setenv("REGISTA_SHM", switch)
+    return run(plan, source.initial_state(micro_batches), source.batch, STEPS)  # type: ignore[attr-defined]
+
+
+@pytest.mark.processes
+def test_shared_blocks_and_sockets_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, source = plan_for("gpt", "pipeline2"), program("gpt")
+    shared, sockets = (through(plan, source, plan.micro_batches, switch, monkeypatch) for switch in ("1", "0"))
+    assert "shared memory" in shared.trace.about["transfers"]
+    assert sockets.trace.about["transfers"] == "sockets (REGISTA_SHM=0)"
+    assert_same_bits(shared, sockets)
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:4 ranks on")
+def test_several_senders_write_their_own_boxes_of_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = handmade.pipeline(3, width=2)
+    batch = handmade.batches(3)
+    outcomes = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv("REGISTA_SHM", switch)
+        outcomes.append(run(plan, handmade.start(), batch, STEPS, timeout_s=60))
+    assert "shared memory" in outcomes[0].trace.about["transfers"]
+    assert_same_bits(outcomes[0], outcomes[1])
+
+
+@pytest.mark.processes
+def test_a_killed_run_leaves_no_shared_memory() -> None:
+    """The memory has no name, so there is nothing to unlink, whenever the kill comes."""
+    import signal
+
+    same = handmade.batches(2)(0)
+    before = set(Path("/dev/shm").iterdir())
+    killed: list[int] = []
+
+    def kill(step: int, loss: float) -> None:
+        if step == 5 and not killed:
+            workers = [
+                int(entry.name)
+                for entry in Path("/proc").iterdir()
+                if entry.name.isdigit() and _maps_shared_blocks(entry) and int(entry.name) != os.getpid()
+            ]
+            killed.extend(workers)
+            os.kill(workers[0], signal.SIGKILL)
+
+    with pytest.raises(WorkerFailed):
+        run(handmade.pipeline(2), handmade.start(), lambda step: same, 20000, on_progress=kill)
+    assert len(killed) >= 2
+    assert not [pid for pid in killed if _maps_shared_blocks(Path(f"/proc/{pid}"))]
+    assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "regista" in path.name]
+
+
+def _maps_shared_blocks(process: Path) -> bool:
+    """A worker of this process's own run: it maps a memfd of ours, and its line of parents leads here."""
+    try:
+        if "memfd:regista-" not in (process / "maps").read_text():
+            return False
+        pid = int(process.name)
+        while pid > 1:
+            pid = int((Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if pid == os.getpid():
+                return True
+    except (OSError, ValueError):
+        pass
+    return False
