@@ -1,0 +1,85 @@
+"""A checkpoint as one file for plain torch: module.load_state_dict(torch.load(FILE)), and optimizer.load_state_dict likewise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backend.checkpoint.folder import write_part, write_whole
+from backend.checkpoint.manifest import Group, SavedState
+from backend.checkpoint.saved import Saved, find, verify
+from backend.initial.values import whole_box
+from planner.ir.errors import Unsupported
+from planner.ir.graph import InputKind
+
+__all__ = ["export", "optimizer_state_dict", "state_dict"]
+
+_SLOTS = {"regista.adamw": ("exp_avg", "exp_avg_sq", "step"), "regista.sgd": ("momentum_buffer",)}
+
+
+def _whole(saved: Saved, state: SavedState) -> Tensor:
+    return saved.part(state.name, whole_box(state.shape))
+
+
+def state_dict(folder: str | Path) -> dict[str, Tensor]:
+    """Parameters and buffers by name, whole.
+
+    A tied parameter stands under its first name only, and buffers that are not persistent are there too: load with strict=False.
+    """
+    saved = Saved(str(find(folder)))
+    wanted = (InputKind.PARAMETER, InputKind.BUFFER)
+    return {state.name: _whole(saved, state) for state in saved.manifest.states if state.kind in wanted}
+
+
+def optimizer_state_dict(folder: str | Path) -> dict[str, Any]:
+    """What ``optimizer.load_state_dict`` takes, for torch.optim.SGD or AdamW over the trainable parameters in the module's order.
+
+    Raises:
+        Unsupported: an optimizer that torch.optim does not have, or no parameter is trained.
+    """
+    saved = Saved(str(find(folder)))
+    manifest = saved.manifest
+    trained = [state.name for state in manifest.states if any(state.name in group.parameters for group in manifest.groups)]
+    if not trained:
+        raise Unsupported(f"{saved.folder}: no parameter of its plan is updated by an optimizer; export without optimizer state")
+    numbers = {name: number for number, name in enumerate(trained)}
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, number in numbers.items():
+        (group,) = [g for g in manifest.groups if name in g.parameters]
+        held = {slot: manifest.state.get(f"{name}:{slot}") for slot in _SLOTS.get(group.target, ())}
+        state[number] = {slot: _whole(saved, found) for slot, found in held.items() if found is not None}
+    return {"state": state, "param_groups": [_group(group, [numbers[name] for name in group.parameters]) for group in manifest.groups]}
+
+
+def _group(group: Group, members: list[int]) -> dict[str, Any]:
+    """The group as torch.optim writes it: made by torch.optim itself, so that no key is missing in any version."""
+    dummy = [torch.zeros(()) for _ in members]
+    optimizer: torch.optim.Optimizer
+    match group.target, group.numbers:
+        case "regista.adamw", (lr, beta1, beta2, eps, decay):
+            optimizer = torch.optim.AdamW(dummy, lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
+        case "regista.sgd", (lr, momentum, decay, nesterov):
+            optimizer = torch.optim.SGD(dummy, lr=lr, momentum=momentum, weight_decay=decay, nesterov=bool(nesterov))
+        case _:
+            raise Unsupported(f"optimizer {group.target} with {len(group.numbers)} numbers has no form in torch.optim; export without it")
+    (made,) = optimizer.state_dict()["param_groups"]
+    return {**made, "params": members}
+
+
+def export(folder: str | Path, out: str | Path, *, optimizer: bool = False) -> int:
+    """Write one file for torch.load: a state_dict, or {"model": state_dict, "optimizer": optimizer state, "step": steps}.
+
+    Returns:
+        its size in bytes.
+
+    Raises:
+        InvalidFile: the checkpoint is damaged, or the file cannot be written.   Unsupported: see optimizer_state_dict.
+    """
+    step = verify(find(folder)).step
+    if not optimizer:
+        return write_part(Path(out), state_dict(folder)).size_bytes
+    whole = {"model": state_dict(folder), "optimizer": optimizer_state_dict(folder), "step": step}
+    return write_whole(Path(out), lambda file: torch.save(whole, file)).size_bytes  # type: ignore[arg-type]

@@ -1,0 +1,192 @@
+"""The folder of a run's checkpoints, and how a file gets there whole or not at all.
+
+DIR/step-00000100/            a checkpoint: it got its name by one rename, when everything in it was on the disk
+DIR/.step-00000200.RUN.tmp/   a save under way, or what a killed one left; the next run removes it
+DIR/.step-00000000.RUN.old/   a checkpoint that is being removed
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backend.checkpoint.manifest import MANIFEST, Manifest, SavedFile, manifest_text
+from planner.ir.errors import InvalidFile
+
+__all__ = ["claim", "commit", "latest", "remove_leftovers", "step_folder", "steps_of", "write_part", "write_whole"]
+
+_SYNC_BYTES = 1 << 28
+
+_STEP = re.compile(r"step-([0-9]{8,})")
+_HIDDEN = re.compile(r"\.step-[0-9]{8,}\.[^/]*\.(tmp|old)")
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def steps_of(folder: Path) -> tuple[int, ...]:
+    """Steps of the checkpoints in ``folder``, ascending; none when it does not exist."""
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(int(found[1]) for path in folder.iterdir() if (found := _STEP.fullmatch(path.name)) and path.is_dir()))
+
+
+def latest(folder: str | Path) -> Path | None:
+    """The newest checkpoint; None when there is none."""
+    steps = steps_of(Path(folder))
+    return step_folder(Path(folder), steps[-1]) if steps else None
+
+
+class _Counted:
+    """A file that counts its bytes and their checksum.  It keeps the first OSError to itself: torch's writer would turn it into another.
+
+    Args:
+        told: called with the bytes written so far.
+    """
+
+    def __init__(self, path: Path, told: Callable[[int], None] | None) -> None:
+        self._file = path.open("wb")
+        self._told, self._synced = told, 0
+        self.size_bytes = self.crc32 = 0
+        self.error: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        view = memoryview(data).cast("B")
+        if self.error is None:
+            try:
+                self._file.write(view)
+                if self.size_bytes - self._synced >= _SYNC_BYTES:
+                    # So that the wait at the end is short, however large the file is.
+                    self._file.flush()
+                    os.fdatasync(self._file.fileno())
+                    self._synced = self.size_bytes
+            except OSError as error:
+                self.error = error
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.size_bytes += len(view)
+        if self._told is not None:
+            self._told(self.size_bytes)
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing: ``close`` does it once."""
+
+    def close(self) -> None:
+        """Raises the first OSError of all."""
+        try:
+            if self.error is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            self.error = error
+        finally:
+            try:
+                self._file.close()
+            except OSError as error:
+                self.error = self.error or error
+        if self.error is not None:
+            raise self.error
+
+
+def write_whole(path: Path, write: Callable[[_Counted], object], told: Callable[[int], None] | None = None) -> SavedFile:
+    """Write a file and wait until it is on the disk.
+
+    Raises:
+        InvalidFile: the disk is full, a limit is met, or the folder is gone; with the numbers.
+    """
+    size_bytes = 0
+    try:
+        file = _Counted(path, told)
+        try:
+            write(file)
+        finally:
+            size_bytes = file.size_bytes
+            file.close()
+        return SavedFile(name=path.name, size_bytes=file.size_bytes, crc32=file.crc32)
+    except OSError as error:
+        try:
+            room = f"{shutil.disk_usage(path.parent).free} bytes are free there"
+        except OSError:
+            room = "its folder cannot be read"
+        raise InvalidFile(
+            f"cannot write {path}, {size_bytes} bytes or more: {error.strerror or error}; {room}; make room, or give another folder"
+        ) from error
+
+
+def write_part(path: Path, tensors: Mapping[str, Tensor], told: Callable[[int], None] | None = None) -> SavedFile:
+    """One rank's file.  Raises as write_whole does."""
+    return write_whole(path, lambda file: torch.save(dict(tensors), file), told)  # type: ignore[arg-type]
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def commit(folder: Path, written: Path, manifest: Manifest, keep: int) -> Path:
+    """Make what all ranks have written into ``written`` the checkpoint of its step, and remove all but the ``keep`` newest (0: none).
+
+    Raises:
+        InvalidFile: as write_whole; or the folder has a checkpoint of this step.
+    """
+    write_whole(written / MANIFEST, lambda file: file.write(manifest_text(manifest).encode()))
+    target = step_folder(folder, manifest.step)
+    try:
+        _sync_folder(written)
+        os.rename(written, target)
+        _sync_folder(folder)
+    except OSError as error:
+        raise InvalidFile(f"cannot name {written} {target.name}: {error.strerror}; look for a checkpoint of another run there") from error
+    for step in steps_of(folder)[: -keep or None] if keep else ():
+        _remove(step_folder(folder, step))
+    return target
+
+
+def _remove(checkpoint: Path) -> None:
+    """Hidden first, so that a kill in the midst leaves no half of it under its name."""
+    hidden = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}.old")
+    os.rename(checkpoint, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def claim(folder: Path, patience_s: float = 10.0) -> int:
+    """Keep other runs out of a folder: the handle that holds the claim until it is closed, or until this process ends in whatever way.
+
+    Args:
+        patience_s: how long to wait for a run that is just ending.
+
+    Raises:
+        InvalidFile: another run is saving there.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    end_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except OSError as error:
+            if time.monotonic() > end_s:
+                os.close(handle)
+                raise InvalidFile(f"another run is saving into {folder}; wait for its end, or give another folder") from error
+            time.sleep(0.1)
+
+
+def remove_leftovers(folder: Path) -> tuple[str, ...]:
+    """Remove what killed saves left; returns their names.  Nobody else may be saving here."""
+    found = tuple(sorted(path.name for path in folder.iterdir() if _HIDDEN.fullmatch(path.name))) if folder.is_dir() else ()
+    for name in found:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    return found

@@ -1,0 +1,90 @@
+"""How the parent of a run tells its workers where state comes from: tensors in a file, or a description that each cuts its own part from.
+
+state.pt                     a mapping of tensors (the values in memory)
+values.json + values.pt      a list of sources; those that are tensors stand in values.pt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backend.checkpoint.saved import Saved
+from backend.initial.drawn import Drawn
+from backend.initial.values import Given, Layers, Values
+from backend.initial.weights import Weights
+from planner.ir.errors import Unsupported
+from planner.ir.text import canonical, decode, encode, load_json, save_text
+
+__all__ = ["hand_over", "take_over"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensors:
+    """The tensors of values.pt under ``key``."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    items: tuple[Drawn | Weights | Saved | Tensors, ...]
+
+
+def _own(value: Tensor) -> Tensor:
+    """torch.save writes whole storages: a view would drag its base along."""
+    value = value.detach()
+    return value.clone() if value.untyped_storage().nbytes() > value.nbytes or not value.is_contiguous() else value
+
+
+def hand_over(folder: Path, state: Mapping[str, Tensor] | Values, names: set[str]) -> None:
+    """Write what ``take_over`` reads.
+
+    Args:
+        names: the states that the Plan has; no other tensor is written.
+
+    Raises:
+        Unsupported: a source of values that cannot be described.
+    """
+    if isinstance(state, Mapping):
+        torch.save({name: _own(value) for name, value in state.items() if name in names}, folder / "state.pt")
+        return
+    tensors: dict[str, dict[str, Tensor]] = {}
+    items: list[Drawn | Weights | Saved | Tensors] = []
+    for source in _flat(state):
+        match source:
+            case Given(tensors=held):
+                key = str(len(tensors))
+                tensors[key] = {name: _own(value) for name, value in held.items() if name in names}
+                items.append(Tensors(key=key))
+            case Weights(path=path):
+                items.append(Weights(str(Path(path).absolute())))
+            case Saved(folder=where):
+                items.append(Saved(str(Path(where).absolute())))
+            case Drawn():
+                items.append(source)
+            case _:
+                raise Unsupported(
+                    f"values of type {type(source).__name__} cannot be sent to processes; give Layers of the sources of backend.initial"
+                )
+    torch.save(tensors, folder / "values.pt")
+    save_text(folder / "values.json", canonical({"kind": "values", "version": VERSION, "values": encode(Sources(items=tuple(items)))}))
+
+
+def _flat(values: Values) -> tuple[Values, ...]:
+    return tuple(inner for source in values.sources for inner in _flat(source)) if isinstance(values, Layers) else (values,)
+
+
+def take_over(folder: Path) -> Values:
+    """The values that the parent handed over; tensors are mapped, so a rank reads the pages of its own part."""
+    if not (folder / "values.json").exists():
+        return Given(torch.load(folder / "state.pt", mmap=True, weights_only=True))
+    sources = decode(Sources, load_json(folder / "values.json", "values", VERSION).get("values"), "values")
+    tensors = torch.load(folder / "values.pt", mmap=True, weights_only=True) if any(isinstance(s, Tensors) for s in sources.items) else {}
+    return Layers(tuple(Given(tensors[item.key]) if isinstance(item, Tensors) else item for item in sources.items))

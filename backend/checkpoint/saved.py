@@ -1,0 +1,142 @@
+"""A checkpoint as values: any box of any state, put together from the pieces that it overlaps, by mapping files and not by reading them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from torch import Tensor
+
+from backend.checkpoint.folder import latest, steps_of
+from backend.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from backend.initial.values import Box, check_box, cut_box, known_type, numel_of, overlap
+from planner.ir.errors import InvalidFile
+from planner.ir.tensor import TensorType
+
+__all__ = ["Saved", "find", "verify"]
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The checkpoint in ``folder`` (a step-NUMBER).  Files stay mapped as long as this value lives.
+
+    Raises (at the first question):
+        InvalidFile: a file is missing, truncated or of another form; named, with the numbers.
+    """
+
+    folder: str
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return read_manifest(Path(self.folder))
+
+    @cached_property
+    def _mapped(self) -> dict[str, Mapping[str, Tensor]]:
+        """File name -> what is mapped of it; grows with the questions."""
+        return {}
+
+    def type_of(self, name: str) -> TensorType | None:
+        state = self.manifest.state.get(name)
+        return None if state is None else TensorType(state.shape, state.dtype)
+
+    def part(self, name: str, box: Box) -> Tensor:
+        found = known_type(self, name)
+        check_box(name, box, found.shape)
+        state = self.manifest.state[name]
+        result = torch.empty([length for _, length in box], dtype=getattr(torch, found.dtype.value))
+        covered = 0
+        for piece in state.pieces:
+            shared = overlap(box, piece.box)
+            if shared is None:
+                continue
+            held = self._piece(piece.file, name, piece.box, result.dtype)
+            inner = tuple((offset - base, length) for (offset, length), (base, _) in zip(shared, piece.box, strict=True))
+            target = tuple((offset - base, length) for (offset, length), (base, _) in zip(shared, box, strict=True))
+            cut_box(result, target).copy_(cut_box(held, inner))
+            covered += numel_of(shared)
+        if covered != result.numel():
+            raise InvalidFile(
+                f"{self.folder}: its pieces hold {covered} of the {result.numel()} elements of {name} at {box}; it is damaged"
+            )
+        return result
+
+    def _piece(self, file: str, name: str, box: Box, dtype: torch.dtype) -> Tensor:
+        path = Path(self.folder) / file
+        size_bytes = check_size(path, self.manifest)
+        if file not in self._mapped:
+            self._mapped[file] = _map(path)
+        held = self._mapped[file].get(name)
+        if held is None or tuple(held.shape) != tuple(length for _, length in box) or held.dtype != dtype:
+            shown = "nothing" if held is None else f"{tuple(held.shape)} {held.dtype}"
+            raise InvalidFile(f"{path} ({size_bytes} bytes) holds {shown} for {name}, its manifest says {box} of {dtype}; it was altered")
+        return held
+
+
+def check_size(path: Path, manifest: Manifest) -> int:
+    """Bytes of a checkpoint's file.
+
+    Raises:
+        InvalidFile: it is missing, or shorter or longer than it was written.
+    """
+    wanted = manifest.file.get(path.name)
+    if wanted is None:
+        raise InvalidFile(f"{path} stands in no list of its manifest; the checkpoint is damaged, take an older one")
+    if not path.is_file():
+        raise InvalidFile(f"{path} is missing ({wanted.size_bytes} bytes were written); copy the whole folder, or take an older checkpoint")
+    size_bytes = path.stat().st_size
+    if size_bytes != wanted.size_bytes:
+        raise InvalidFile(f"{path} has {size_bytes} bytes, {wanted.size_bytes} were written; copy it again, or take an older checkpoint")
+    return size_bytes
+
+
+def verify(folder: str | Path) -> Manifest:
+    """Read every byte of a checkpoint once, without keeping any.
+
+    Raises:
+        InvalidFile: a file is missing, truncated or altered; named, with the numbers.
+    """
+    manifest = read_manifest(Path(folder))
+    for file in manifest.files:
+        path = Path(folder) / file.name
+        check_size(path, manifest)
+        crc32 = 0
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                crc32 = zlib.crc32(chunk, crc32)
+        if crc32 != file.crc32:
+            raise InvalidFile(f"{path} has checksum {crc32:08x}, {file.crc32:08x} was written; it was altered, take an older checkpoint")
+    return manifest
+
+
+def find(folder: str | Path) -> Path:
+    """The checkpoint that a path means: itself, or the newest in it.
+
+    Raises:
+        InvalidFile: there is none.
+    """
+    path = Path(folder)
+    if (path / MANIFEST).is_file():
+        return path
+    found = latest(path)
+    if found is None:
+        what = f"has {len(steps_of(path))} checkpoints" if path.is_dir() else "does not exist"
+        raise InvalidFile(f"{path} {what}; give the folder of 'regista run --checkpoint', or a step-NUMBER in it")
+    return found
+
+
+def _map(path: Path) -> Mapping[str, Tensor]:
+    try:
+        found = torch.load(path, mmap=True, weights_only=True)
+    except (RuntimeError, ValueError, UnpicklingError, EOFError) as error:
+        text = str(error).strip().split("\n")[0]
+        raise InvalidFile(f"{path} cannot be read ({type(error).__name__}: {text}); it was altered, take an older checkpoint") from error
+    if not isinstance(found, dict):
+        raise InvalidFile(f"{path} holds a {type(found).__name__}, not a mapping of tensors; it was altered, take an older checkpoint")
+    return found

@@ -1,0 +1,249 @@
+"""Saving while training goes on: one rank's side.
+
+    SAVE act of step k (its stream's thread)     copy this rank's shares into staging memory; that is the act
+    writer thread                                 files -> disk -> report to the store of the run
+    writer thread of rank 0                       all reported? manifest -> disk, one rename, older ones removed
+
+The next save waits until the last one is written.  Nothing here uses the collectives of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from backend.checkpoint.folder import claim, commit, remove_leftovers, write_part
+from backend.checkpoint.manifest import Manifest, SavedFile
+from backend.checkpoint.shares import Share, file_name, optimizer_groups, saved_states, shares
+from planner.ir.errors import InvalidFile, RegistaError, WorkerFailed
+from planner.ir.plan import Plan, Task, TaskKind
+from planner.lower.saving import plain
+
+__all__ = ["Saver", "Wish"]
+
+_LOOK_S = 0.01
+"""Rank 0 asks so often whether all have written; a waiting call would hold the store's connection."""
+_NEWS_S = 1.0
+"""A rank that is writing says so as often."""
+
+
+class Store(Protocol):
+    """What is used of torch's Store."""
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def check(self, keys: list[str]) -> bool: ...
+
+    def delete_key(self, key: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """every: save when so many steps are done, and again (0: only at the end).   keep: so many newest stay (0: all)."""
+
+    folder: str
+    every: int = 0
+    keep: int = 0
+
+
+class Saver:
+    """See the module's text.  The Plan has SAVE tasks (planner.lower.saving).
+
+    Args:
+        first_step: steps that were done before this run; act n of a SAVE task sees the state after first_step + n steps.
+        run_id: names the folder of a save under way; the same on all ranks.
+
+        timeout_s: a rank that says nothing for so long is given up, and with it the save.
+
+    Raises:
+        InvalidFile: rank 0 cannot make the folder, or another run is saving there.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, wish: Wish, store: Store, *, run_id: str, first_step: int = 0, timeout_s: float = 30.0
+    ) -> None:
+        self._plan, self._rank, self._wish, self._store = plan, rank, wish, store
+        self._run_id, self._first_step, self._timeout_s = run_id, first_step, timeout_s
+        self._work = shares(plan)
+        mine = [share for share in self._work if share.rank == rank]
+        self._tasks = {task.id for task in plan.tasks if task.kind is TaskKind.SAVE and rank in plan.ranks_of(task)}
+        self._shares: Mapping[str, Share] = {share.state.name: share for share in mine}
+        self._staging: dict[str, Tensor] = {}
+        self._changed = threading.Condition()
+        self._step: int | None = None  # of the save under way
+        self._staged: set[str] = set()
+        self._error: RegistaError | None = None
+        self.saved: list[int] = []
+        self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._folder = Path(wish.folder)
+        self._claim = -1
+        if rank == 0:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InvalidFile(f"cannot make {self._folder}: {error.strerror}; give a folder that takes files") from error
+            self._claim = claim(self._folder)
+            remove_leftovers(self._folder)
+        threading.Thread(target=self._write_all, daemon=True, name="checkpoint writer").start()
+
+    def wanted(self, step: int) -> bool:
+        """Whether the state after ``step`` steps is saved on the way."""
+        return self._wish.every > 0 and step > self._first_step and step % self._wish.every == 0
+
+    def act(self, task: Task, number: int, values: Sequence[Tensor]) -> None:
+        """Act ``number`` of a SAVE task; returns when the values may change.
+
+        Raises:
+            RegistaError: the last save failed; its message says why.
+        """
+        step = self._first_step + number
+        if self._error is not None:
+            raise self._error
+        if self.wanted(step):
+            self._stage(task, step, values)
+
+    def end(self, steps: int, state_of: Callable[[str, int], Tensor]) -> None:
+        """After the last act: save the state after ``steps`` steps (all in all) and wait until that is done.
+
+        Args:
+            state_of: (regst, index) -> this rank's part of the state.
+
+        Raises:
+            RegistaError: it failed.
+        """
+        if steps > self._first_step:
+            for task in self._plan.tasks:
+                if task.id in self._tasks:
+                    self._stage(task, steps, [state_of(access.regst, access.index) for access in task.reads])
+        with self._changed:
+            self._changed.wait_for(lambda: self._step is None or self._error is not None)
+        self._queue.put(None)
+        if self._claim >= 0:
+            os.close(self._claim)
+        if self._error is not None:
+            raise self._error
+
+    def _stage(self, task: Task, step: int, values: Sequence[Tensor]) -> None:
+        with self._changed:
+            # Several placements may share this rank; the first of their acts opens the save.
+            self._changed.wait_for(lambda: self._step in (None, step) or self._error is not None)
+            if self._error is not None:
+                raise self._error
+            self._step = step
+        for access, value in zip(task.reads, values, strict=True):
+            if access.name not in self._shares:
+                continue
+            if access.name not in self._staging:
+                self._staging[access.name] = torch.empty_like(value, memory_format=torch.contiguous_format)
+            self._staging[access.name].copy_(value)
+        with self._changed:
+            self._staged.add(task.id)
+            if self._staged == self._tasks:
+                self._staged = set()
+                self._queue.put(step)
+
+    # The writer thread.
+
+    def _write_all(self) -> None:
+        torch.set_num_threads(1)
+        while (step := self._queue.get()) is not None:
+            error: RegistaError | None = None
+            try:
+                self._write(step)
+            except RegistaError as failed:
+                error = type(failed)(f"the checkpoint of step {step} failed: {failed}")
+            except BaseException as failed:  # it must reach the run, not this thread's end
+                error = WorkerFailed(f"the checkpoint of step {step} failed: {type(failed).__name__}: {failed}")
+            with self._changed:
+                self._error, self._step = error, None
+                if error is None:
+                    self.saved.append(step)
+                self._changed.notify_all()
+            if error is not None:
+                return
+
+    def _write(self, step: int) -> None:
+        written = self._folder / f".step-{step:08d}.{self._run_id}.tmp"
+        files: list[SavedFile] = []
+        try:
+            try:
+                written.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise WorkerFailed(f"cannot make {written}: {error.strerror}; give --checkpoint a folder that takes files") from error
+            if self._shares:
+                files.append(write_part(written / file_name(self._rank), self._staging, self._news(step)))
+        except RegistaError as error:
+            self._report(step, {"error": str(error)})
+            raise
+        self._report(step, {"files": [asdict(file) for file in files]})
+        if self._rank == 0:
+            self._commit(step, written)
+
+    def _key(self, step: int, rank: int) -> str:
+        return f"checkpoint/{step}/{rank}"
+
+    def _news(self, step: int) -> Callable[[int], None]:
+        """Tells rank 0 now and then how many bytes are written."""
+        next_s = time.monotonic() + _NEWS_S
+
+        def told(size_bytes: int) -> None:
+            nonlocal next_s
+            if time.monotonic() > next_s:
+                next_s = time.monotonic() + _NEWS_S
+                self._store.set(f"{self._key(step, self._rank)}/bytes", str(size_bytes))
+
+        return told
+
+    def _await_reports(self, step: int, keys: list[str]) -> None:
+        heard: list[bytes] = []
+        heard_s = time.monotonic()
+        while not self._store.check(keys):
+            news = [
+                b"all" if self._store.check([key]) else self._store.get(f"{key}/bytes") if self._store.check([f"{key}/bytes"]) else b"0"
+                for key in keys
+            ]
+            if news != heard:
+                heard, heard_s = news, time.monotonic()
+            if time.monotonic() > heard_s + self._timeout_s:
+                rank = next(rank for rank, word in enumerate(news) if word != b"all")
+                raise WorkerFailed(f"rank {rank} has written nothing more for {self._timeout_s:g} s; look at its process and its disk")
+            time.sleep(_LOOK_S)
+
+    def _report(self, step: int, content: object) -> None:
+        self._store.set(self._key(step, self._rank), json.dumps(content))
+
+    def _commit(self, step: int, written: Path) -> None:
+        keys = [self._key(step, rank) for rank in range(self._plan.num_ranks)]
+        self._await_reports(step, keys)
+        files: list[SavedFile] = []
+        for rank, key in enumerate(keys):
+            report = json.loads(self._store.get(key))
+            if "error" in report:
+                raise WorkerFailed(f"rank {rank}: {report['error']}")
+            files += [SavedFile(**fields) for fields in report["files"]]
+        manifest = Manifest(
+            plan_id=plain(self._plan).plan_id,
+            model=self._plan.model,
+            step=step,
+            next_batch=step,
+            num_ranks=self._plan.num_ranks,
+            states=saved_states(self._plan, self._work),
+            groups=optimizer_groups(self._plan),
+            files=tuple(files),
+        )
+        commit(self._folder, written, manifest, self._wish.keep)
+        for key in keys:
+            self._store.delete_key(key)
+            self._store.delete_key(f"{key}/bytes")

@@ -1,0 +1,81 @@
+"""Where a run begins: which step, and with which values.
+
+init       "module"          the module's own values, built once in this process
+           "philox:SEED"     the module's distributions, drawn by counter: every rank draws just its part, nobody holds the model
+           "weights:FILE"    a state_dict on disk, cut without any rank holding the whole; optimizer state is zero
+           "checkpoint:DIR"  parameters and optimizer state of another run, from its newest checkpoint; steps count from 0
+resume     the newest checkpoint of the run's own folder, and its step number; ``init`` where there is none yet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backend.checkpoint import Saved, find, resume_point, verify
+from backend.checkpoint.resume import empty_folder
+from backend.initial import Given, Layers, Values, Weights, program_values
+from planner.frontend import Program
+from planner.ir.errors import Unsupported
+from planner.ir.plan import Plan
+
+__all__ = ["Beginning", "beginning", "typed_state"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """values: of all states of the Plan after ``first_step`` steps."""
+
+    values: Mapping[str, Tensor] | Values
+    first_step: int = 0
+
+
+def beginning(
+    plan: Plan, program: Program, *, init: str = "module", checkpoint: str | Path | None = None, resume: bool = False
+) -> Beginning:
+    """See the module's text.
+
+    Raises:
+        Unsupported: ``init`` is none of the forms, or ``resume`` without a folder.
+        InvalidFile: a file is missing or damaged; or the folder holds another run's checkpoints.
+    """
+    if resume and checkpoint is None:
+        raise Unsupported("a run resumes from its checkpoint folder; give --checkpoint DIR with --resume")
+    found = resume_point(checkpoint) if resume and checkpoint is not None else None
+    if found is not None:
+        return Beginning(values=_from_checkpoint(plan, program, found.values), first_step=found.steps)
+    if checkpoint is not None:
+        empty_folder(checkpoint)
+    return Beginning(values=_first(plan, program, init))
+
+
+def _first(plan: Plan, program: Program, init: str) -> Mapping[str, Tensor] | Values:
+    kind, _, rest = init.partition(":")
+    if init == "module":
+        return program.initial_state(plan.micro_batches)
+    if kind == "philox" and rest.lstrip("-").isdecimal():
+        return program_values(program, plan.micro_batches, seed=int(rest))
+    if kind == "weights" and rest:
+        return program_values(program, plan.micro_batches, weights=Weights(rest))
+    if kind == "checkpoint" and rest:
+        path = find(rest)
+        verify(path)
+        return _from_checkpoint(plan, program, Saved(str(path)))
+    raise Unsupported(f"initial values {init!r} are not known; write module, philox:SEED, weights:FILE or checkpoint:DIR")
+
+
+def _from_checkpoint(plan: Plan, program: Program, saved: Saved) -> Layers:
+    """Constants of the trace belong to the Plan, not to the state; all else must be in the checkpoint."""
+    return Layers((Given(program.constants(plan.micro_batches)), saved))
+
+
+def typed_state(plan: Plan, values: Mapping[str, Tensor] | Values) -> Mapping[str, Tensor]:
+    """Tensors without memory of the shapes and dtypes that ``values`` has for the Plan's states."""
+    if isinstance(values, Mapping):
+        return values
+    types = {entry.name: values.type_of(entry.name) for entry in plan.states}
+    return {name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.value), device="meta") for name, t in types.items() if t is not None}
