@@ -13,6 +13,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -20,7 +21,11 @@ from torch._C._distributed_c10d import TCPStore
 
 from backend.blocks import check_state
 from backend.body import Batches, source_parts
+from backend.checkpoint.saver import Wish
+from backend.data.loader import Loader
 from backend.diagnose import diagnose
+from backend.elastic import Agency, launch_elastic
+from backend.initial.values import Values
 from backend.merge import merge
 from backend.outcome import Outcome
 from backend.progress import Progress
@@ -29,9 +34,11 @@ from backend.workers import Workers, nursery
 from planner.ir.errors import InvalidProgram, WorkerFailed
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.verify import verify
+from planner.lower.saving import with_saving, without_saving
 
-__all__ = ["launch", "run", "run_folder", "start"]
+__all__ = ["check_batch", "launch", "launched", "run", "run_folder", "start", "watch"]
 
+WORKER = "backend.worker"
 GRACE_S = 2.0
 """How long the others may take to tell their story once one worker has failed."""
 TICK_S = 0.02
@@ -45,7 +52,7 @@ class Oversubscribed(UserWarning):
 
 def run(
     plan: Plan,
-    state: Mapping[str, Tensor],
+    state: Mapping[str, Tensor] | Values,
     batches: Batches,
     steps: int,
     *,
@@ -53,6 +60,10 @@ def run(
     timeout_s: float = 30.0,
     on_progress: Callable[[int, float], None] | None = None,
     workdir: str | Path | None = None,
+    allow_nan: bool = False,
+    first_step: int = 0,
+    checkpoint: Wish | None = None,
+    max_restarts: int = 0,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
@@ -63,6 +74,12 @@ def run(
         timeout_s: when no act ends and no message comes for so long, the run is given up; also the limit of a single act.
         on_progress: called with (step, loss) while the run goes on.
         workdir: where the run's temporary folder is made (default: the system's); it is removed afterwards.
+        allow_nan: go on when the loss is no finite number.
+        first_step: steps that were done before; ``state`` is the state after them, and the first batch is that of step ``first_step``.
+        checkpoint: where and how often to save; the state after the last step is always saved.  A Plan without SAVE tasks is performed
+            with them, and the trace leaves them out.
+        max_restarts: after a fault start all workers anew, so often at most, from the newest checkpoint (without one: from ``state``). The
+            outcome is then that of the last attempt; its losses begin where that one began.
 
     Returns:
         trace (source ``run``, performer ``gloo``), losses per step, final states and gradients as logical tensors.
@@ -72,36 +89,64 @@ def run(
         InvalidPlan, DeadLock, OutOfMemory, InvalidProgram: refused before anything starts.
     """
     verify(plan)
-    options = Options(run_id=uuid.uuid4().hex[:12], steps=steps, gradients=gradients, timeout_s=timeout_s)
+    performed = plan if checkpoint is None else with_saving(plan)
+    options = Options(
+        run_id=uuid.uuid4().hex[:12],
+        steps=steps,
+        gradients=gradients,
+        timeout_s=timeout_s,
+        allow_nan=allow_nan,
+        first_step=first_step,
+        checkpoint="" if checkpoint is None else os.path.abspath(checkpoint.folder),
+        save_every=0 if checkpoint is None else checkpoint.every,
+        keep=0 if checkpoint is None else checkpoint.keep,
+    )
     with run_folder(workdir, options.run_id) as folder:
-        start(folder, plan, state, batches, options, on_progress)
-        return merge(plan, folder, options).outcome
+        agency = Agency(max_restarts=max_restarts) if max_restarts else None
+        start(folder, performed, state, batches, options, on_progress, agency)
+        outcome = merge(performed, folder, options).outcome
+    return replace(outcome, trace=without_saving(plan, outcome.trace))
 
 
 def start(
     folder: Path,
     plan: Plan,
-    state: Mapping[str, Tensor],
+    state: Mapping[str, Tensor] | Values,
     batches: Batches,
     options: Options,
     on_progress: Callable[[int, float], None] | None = None,
+    agency: Agency | None = None,
 ) -> None:
     """Check the inputs, write the run's files, launch its workers and wait for their end.  Raises as ``run`` does."""
     if options.steps < 1:
         raise InvalidProgram(f"steps = {options.steps}; at least 1 step is needed")
     check_state(plan, state)
+    check_batch(plan, batches)
+    warn_of_cores(plan)
+    prepare(folder, plan, state, batches, options)
+    if agency is not None:
+        launch_elastic(folder, WORKER, plan.num_ranks, options, agency, on_progress)
+    else:
+        launch(folder, WORKER, plan.num_ranks, options, on_progress)
+
+
+def check_batch(plan: Plan, batches: Batches) -> None:
+    """Raises InvalidProgram: the batch of step 0 is not what the Plan was made for."""
+    if isinstance(batches, Loader):
+        return  # it has looked at shapes when it met the Plan; reading is the workers' work, and storage may be slow
     for task in plan.tasks:
         if task.kind is TaskKind.SOURCE:
             source_parts(plan, task, plan.ranks_of(task)[0], 0, batches)
+
+
+def warn_of_cores(plan: Plan) -> None:
     cores = len(os.sched_getaffinity(0))
     if plan.num_ranks > cores:
         warnings.warn(
             f"{plan.num_ranks} ranks on {cores} cores: times carry scheduler quanta of 4 ms; only results stay right",
             Oversubscribed,
-            stacklevel=3,
+            stacklevel=4,
         )
-    prepare(folder, plan, state, batches, options)
-    launch(folder, "backend.worker", plan.num_ranks, options, on_progress)
 
 
 @contextmanager
@@ -120,18 +165,33 @@ def launch(folder: Path, module: str, ranks: int, options: Options, on_progress:
     Raises:
         WorkerFailed: see ``run``.   KeyboardInterrupt, and whatever on_progress raises: after the workers were ended.
     """
+    with launched(folder, module, ranks, options) as workers:
+        watch(folder, workers, Progress(folder, on_progress))
+
+
+@contextmanager
+def launched(folder: Path, module: str, ranks: int, options: Options) -> Iterator[Workers]:
+    """Workers that are running; ended at the end.
+
+    Raises:
+        WorkerFailed: at the end, when one of them failed.
+    """
     # The workers meet at a store of this process: its port is free for certain, and it ends with the run.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environments = [_place(rank, ranks, store.port) for rank in range(ranks)]
     home = nursery()
     workers = home.start(options.run_id, module, folder, environments, max(options.timeout_s, SILENCE_S), remove=True)
-    progress = Progress(folder, on_progress)
     try:
-        _watch(folder, workers, progress)
+        yield workers
     finally:
         workers.kill()
         _await_end(workers)
         home.forget(options.run_id)
+    if workers.orphaned_s is not None:
+        raise WorkerFailed(
+            f"this process did not run for {workers.orphaned_s:.0f} s (was it stopped?), so its workers were ended; the limit is "
+            f"{max(options.timeout_s, SILENCE_S):g} s"
+        )
     dead = {rank: code for rank, code in workers.codes.items() if code != 0}
     if dead:
         raise WorkerFailed(diagnose(folder, dead, workers.killed))
@@ -152,7 +212,7 @@ def _place(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def _watch(folder: Path, workers: Workers, progress: Progress) -> None:
+def watch(folder: Path, workers: Workers, progress: Progress) -> None:
     """Until all have ended; once one has failed, those that do not end by themselves are ended."""
     failed_at: float | None = None
     while not workers.wait(TICK_S):

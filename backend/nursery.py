@@ -89,10 +89,11 @@ class _Nursery:
         crew = self._crews[order["crew"]] = Crew(order["crew"], order["folder"], order["silence_s"], order["remove"])
         logs = Path(crew.folder) / "logs"
         logs.mkdir(exist_ok=True)
+        here = os.getpid()
         for rank, environment in enumerate(order["environments"]):
             pid = os.fork()
             if pid == 0:
-                _become_worker(order, environment, logs / f"rank{rank}", self._channel)
+                _become_worker(here, order, environment, logs / f"rank{rank}", self._channel)
             crew.ranks[pid] = rank
         self._say(word="born", crew=crew.id, pids={rank: pid for pid, rank in crew.ranks.items()})
 
@@ -118,7 +119,8 @@ class _Nursery:
         if now - before > 10 * TICK_S:
             self._heard_s += now - before
         for crew in self._crews.values():
-            if now - self._heard_s > crew.silence_s:
+            if now - self._heard_s > crew.silence_s and crew.ranks:
+                self._say(word="orphaned", crew=crew.id, silent_s=now - self._heard_s)
                 for pid in crew.ranks:
                     os.kill(pid, signal.SIGKILL)
 
@@ -134,13 +136,18 @@ class _Nursery:
                 shutil.rmtree(crew.folder, ignore_errors=True)
 
 
-def _become_worker(order: dict[str, Any], environment: dict[str, str], log: Path, channel: socket.socket) -> None:
+def _become_worker(parent: int, order: dict[str, Any], environment: dict[str, str], log: Path, channel: socket.socket) -> None:
     """In the child: never returns."""
     code = 1
+    from backend.worker import die_with_parent
+
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         channel.close()
+        die_with_parent()
+        if os.getppid() != parent:
+            return
         for number, suffix in ((1, "stdout"), (2, "stderr")):
             file = os.open(log.with_name(f"{log.name}.{suffix}.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(file, number)

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
-__all__ = ["Progress"]
+from backend.pulse import Beat, BeatReader
+
+__all__ = ["Listener", "Progress"]
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """An on_progress that is also told what the ranks are busy with."""
+
+    def __call__(self, step: int, loss: float) -> None: ...
+
+    def on_beat(self, beat: Beat) -> None: ...
 
 
 class Progress:
@@ -15,9 +27,14 @@ class Progress:
         self._path = folder / "progress"
         self._on_progress = on_progress
         self._read = 0
+        self._listener = on_progress if isinstance(on_progress, Listener) else None
+        self._beats = BeatReader(folder)
 
     def forward(self) -> None:
         """Raises whatever the caller's function raises."""
+        if self._listener is not None:
+            for beat in self._beats.fresh():
+                self._listener.on_beat(beat)
         if self._on_progress is None or not self._path.exists():
             return
         with self._path.open("rb") as file:

@@ -41,12 +41,17 @@ ENVIRONMENT: Mapping[str, str] = {
 
 
 class Workers:
-    """The workers of one run.  ``codes``: rank -> exit code, of those that have ended; negative: the number of a signal."""
+    """The workers of one run.
+
+    codes: rank -> exit code, of those that have ended; negative: the number of a signal.   killed: ranks that were ended by ``kill``.
+    orphaned_s: the nursery ended them because this process said nothing for so long.
+    """
 
     def __init__(self, nursery: Nursery, crew: str, ranks: int, silence_s: float) -> None:
         self.pids: dict[int, int] = {}
         self.codes: dict[int, int] = {}
         self.killed: set[int] = set()
+        self.orphaned_s: float | None = None
         self._nursery, self._crew, self._ranks, self._silence_s = nursery, crew, ranks, silence_s
 
     @property
@@ -206,6 +211,8 @@ class Nursery:
                 return
             if word["word"] == "born":
                 workers.pids = {int(rank): pid for rank, pid in word["pids"].items()}
+            elif word["word"] == "orphaned":
+                workers.orphaned_s = word["silent_s"]
             else:
                 workers.codes[word["rank"]] = word["code"]
             self.changed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -111,7 +112,7 @@ def forever(micro_batches: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
 def _signal_rank(workdir: Path, rank: int, number: signal.Signals) -> Callable[[int, float], None]:
     def at_step(step: int, loss: float) -> None:
         if step == 5:
-            (pid,) = workdir.glob(f"*/rank{rank}.pid")
+            (pid,) = workdir.glob(f"*/rank{rank}.*.pid")
             os.kill(int(pid.read_text()), number)
 
     return at_step
@@ -202,7 +203,7 @@ def report(step, loss):
         print("going", flush=True)
 same = handmade.batches(2)(0)
 try:
-    run(handmade.pipeline(2), handmade.start(), lambda step: same, 20000, workdir=sys.argv[1], on_progress=report)
+    run(handmade.pipeline(2), handmade.start(), lambda step: same, 10**5, workdir=sys.argv[1], on_progress=report, timeout_s=5)
 except KeyboardInterrupt:
     sys.exit(42)
 """
@@ -240,3 +241,49 @@ def test_a_profile_has_every_task_on_every_rank(mode: str, workdir: Path) -> Non
             assert spread.n in (5, 15)
     assert found.overheads["message_remote"].n > 0
     assert_nothing_is_left(workdir)
+
+
+def spoiled(micro_batches: int, value: float) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    """Batches of which the last sample of step 2 holds ``value``."""
+    good = handmade.batches(micro_batches)
+
+    def batch(step: int) -> tuple[torch.Tensor, ...]:
+        tensors = [tensor.clone() for tensor in good(step)]
+        if step == 2:
+            tensors[0][-1] = value
+        return tuple(tensors)
+
+    return batch
+
+
+def test_a_loss_that_is_no_number_names_rank_task_micro_batch_and_the_first_bad_value(workdir: Path) -> None:
+    plan = handmade.pipeline(2)
+    where = r"rank 1 failed in task forward\.1 \(act 5, micro-batch 1\): the loss is "
+    with pytest.raises(WorkerFailed, match=where + r"nan: h \(tensor 0 of regst h@s1\) came in with nan in \d+ of"):
+        run(plan, handmade.start(), spoiled(2, float("nan")), 5, workdir=workdir)
+    with pytest.raises(WorkerFailed, match=where + r"inf: op \S+ \(.*made infinity in \d+ of \d+ elements of finite values"):
+        run(plan, handmade.start(), spoiled(2, 1e30), 5, workdir=workdir)
+    outcome = run(plan, handmade.start(), spoiled(2, float("nan")), 5, workdir=workdir, allow_nan=True)
+    assert [math.isfinite(loss) for loss in outcome.losses] == [True, True, False, False, False]
+    assert_nothing_is_left(workdir)
+
+
+def test_a_launcher_that_sleeps_loses_its_workers_and_says_so(workdir: Path) -> None:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "conformance")])
+    script = PARENT.replace("except KeyboardInterrupt:", "except Exception as error:").replace("sys.exit(42)", "sys.exit(str(error))")
+    command = [sys.executable, "-c", script, str(workdir)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "going\n"
+    (home,) = children_of(parent.pid)
+    assert len(children_of(home)) == 2
+    parent.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 60
+    while children_of(home) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not children_of(home)
+    parent.send_signal(signal.SIGCONT)
+    _, said = parent.communicate(timeout=30)
+    assert parent.returncode == 1
+    assert "this process did not run for" in said
+    assert list(workdir.iterdir()) == []
