@@ -491,7 +491,7 @@ def test_a_pin_that_cuts_unevenly_is_refused_with_the_shape(command: Command, tm
         (["gantt", "t.json", "--steps", "0", "-o", "g.png"], "--steps: 0: at least 1"),
         (["calibrate", "--rounds", "0", "-o", "c.toml"], "--rounds: 0: at least 1"),
         (["run", "p.json", "--timeout", "nan"], "--timeout: nan: a finite number above 0"),
-        (["run", "p.json", "--performer", "nccl"], "choose from 'gloo', 'reference'"),
+        (["run", "p.json", "--performer", "nccl"], "choose from 'gloo', 'threads', 'reference'"),
     ],
 )
 def test_arguments_that_make_no_command_are_refused_in_one_line(command: Command, tmp_path: Path, arguments: list[str], says: str):
