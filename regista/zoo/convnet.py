@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from planner.frontend import Program
 from regista.zoo.mlp import cross_entropy
 from regista.zoo.seeded import deferred_module, seeded_data
+from regista.zoo.text import float_type, in_format
 
 __all__ = ["ConvNet", "convnet"]
 
@@ -45,19 +46,33 @@ class ConvNet(nn.Module):
         return logits
 
 
-def convnet(batch: int = 16, channels: int = 16, size: int = 16, classes: int = 10, optimizer: str = "sgd", seed: int = 0) -> Program:
+def convnet(
+    batch: int = 16,
+    channels: int = 16,
+    size: int = 16,
+    classes: int = 10,
+    dtype: str = "fp32",
+    optimizer: str = "sgd",
+    seed: int = 0,
+) -> Program:
     """A residual image classifier with batch norm on random images.
 
     Args:
         batch: global batch.
         channels: of the first stage; doubled in each of the next two.
         size: image height and width.
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+
+    Raises:
+        InvalidProgram: an unknown dtype.
     """
-    module = deferred_module(lambda: ConvNet(channels, classes), seed)
+    number = float_type("convnet", dtype)
+    module = deferred_module(in_format(lambda: ConvNet(channels, classes), "convnet", dtype), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
-        return torch.randn(batch, 3, size, size, generator=generator), torch.randint(0, classes, (batch,), generator=generator)
+        images = torch.randn(batch, 3, size, size, generator=generator).to(number)
+        return images, torch.randint(0, classes, (batch,), generator=generator)
 
     data = seeded_data(draw, seed)
     return Program(module, data(0), cross_entropy, optimizer, name="convnet", data=data, seed=seed)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
 from regista.zoo.seeded import deferred_module
-from regista.zoo.text import initialise, next_tokens, token_loss
+from regista.zoo.text import in_format, initialise, next_tokens, token_loss
 
 __all__ = ["GPT", "gpt"]
 
@@ -106,6 +106,7 @@ def gpt(
     batch: int = 8,
     seq: int = 128,
     tied: int = 1,
+    dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
 ) -> Program:
@@ -115,14 +116,14 @@ def gpt(
         layers, width, heads, vocab: the architecture; heads must divide width.
         batch, seq: global batch and tokens per sample.
         tied: 1 shares the embedding with the head, 0 does not.
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
 
     Raises:
-        InvalidProgram: heads does not divide width.
+        InvalidProgram: heads does not divide width, or an unknown dtype.
     """
     if width % heads:
         raise InvalidProgram(f"gpt: {heads} heads do not divide a width of {width}")
-    module = deferred_module(lambda: GPT(layers, width, heads, vocab, seq, bool(tied)), seed)
-
+    build = in_format(lambda: GPT(layers, width, heads, vocab, seq, bool(tied)), "gpt", dtype)
     data = next_tokens(batch, seq, vocab, seed)
-    return Program(module, data(0), token_loss, optimizer, name="gpt", data=data, seed=seed)
+    return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name="gpt", data=data, seed=seed)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from regista.zoo.seeded import deferred_module, seeded_data
+from regista.zoo.text import float_type, in_format
 
 __all__ = ["MLP", "mlp"]
 
@@ -41,7 +42,14 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def mlp(
-    batch: int = 32, width: int = 256, hidden: int = 1024, depth: int = 2, classes: int = 10, optimizer: str = "sgd", seed: int = 0
+    batch: int = 32,
+    width: int = 256,
+    hidden: int = 1024,
+    depth: int = 2,
+    classes: int = 10,
+    dtype: str = "fp32",
+    optimizer: str = "sgd",
+    seed: int = 0,
 ) -> Program:
     """A residual MLP classifier on random data.
 
@@ -49,12 +57,17 @@ def mlp(
         batch: global batch.
         width, hidden: features outside and inside a block.
         depth: number of blocks.
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+
+    Raises:
+        InvalidProgram: an unknown dtype.
     """
-    module = deferred_module(lambda: MLP(width, hidden, depth, classes), seed)
+    number = float_type("mlp", dtype)
+    module = deferred_module(in_format(lambda: MLP(width, hidden, depth, classes), "mlp", dtype), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
-        return torch.randn(batch, width, generator=generator), torch.randint(0, classes, (batch,), generator=generator)
+        return torch.randn(batch, width, generator=generator).to(number), torch.randint(0, classes, (batch,), generator=generator)
 
     data = seeded_data(draw, seed)
     return Program(module, data(0), cross_entropy, optimizer, name="mlp", data=data, seed=seed)

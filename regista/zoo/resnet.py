@@ -97,6 +97,7 @@ def resnet50(
     layers: int = 50,
     width: int = 64,
     statistics: int = 1,
+    dtype: str = "fp32",
     optimizer: str = "sgd",
     seed: int = 0,
 ) -> Program:
@@ -109,10 +110,11 @@ def resnet50(
         layers: layers with weights: 8 (two stages), 14, 26, 50, 101 or 152 (the paper has the last three).
         width: channels of the first stage.
         statistics: groups of the (micro-)batch that have batch norm statistics of their own.
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
 
     Raises:
-        InvalidProgram: there is no such number of layers.
+        InvalidProgram: there is no such number of layers, or an unknown dtype.
     """
     blocks = _stages(layers, "resnet50")
     return classifier(
@@ -123,6 +125,7 @@ def resnet50(
         classes=classes,
         optimizer=optimizer,
         seed=seed,
+        dtype=dtype,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from planner.ir.errors import InvalidProgram
 from regista.zoo.seeded import seeded_data
 
-__all__ = ["chosen", "divides", "in_format", "initialise", "next_tokens", "skewed_tokens", "token_loss"]
+__all__ = ["chosen", "divides", "float_type", "in_format", "initialise", "next_tokens", "skewed_tokens", "token_loss"]
 
 T = TypeVar("T")
 
@@ -36,15 +36,25 @@ def divides(model: str, part: int, name: str, whole: int, whole_name: str) -> No
         raise InvalidProgram(f"{model}: {part} {name} do not divide {whole_name} {whole}; choose a divisor")
 
 
+def float_type(model: str, dtype: str) -> torch.dtype:
+    """The number format called fp32, bf16 or fp16.
+
+    Raises:
+        InvalidProgram: another one.
+    """
+    if dtype not in _FORMATS:
+        raise InvalidProgram(f"{model}: dtype {dtype!r} is unknown; it is one of {', '.join(_FORMATS)}")
+    return _FORMATS[dtype]
+
+
 def in_format(build: Callable[[], nn.Module], model: str, dtype: str) -> Callable[[], nn.Module]:
     """``build`` with all floating parameters and buffers as ``dtype``: fp32, bf16 or fp16 (optimizer state too).
 
     Raises:
         InvalidProgram: another format.
     """
-    if dtype not in _FORMATS:
-        raise InvalidProgram(f"{model}: dtype {dtype!r} is unknown; it is one of {', '.join(_FORMATS)}")
-    return build if dtype == "fp32" else lambda: build().to(_FORMATS[dtype])
+    number = float_type(model, dtype)
+    return build if dtype == "fp32" else lambda: build().to(number)
 
 
 def initialise(module: nn.Module) -> None:

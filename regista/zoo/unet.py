@@ -16,6 +16,7 @@ from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
 from regista.zoo.mlp import cross_entropy
 from regista.zoo.seeded import deferred_module, drawn_types, seeded_data
+from regista.zoo.text import float_type, in_format
 
 __all__ = ["UNet", "unet"]
 
@@ -83,6 +84,7 @@ def unet(
     width: int = 64,
     norm: int = 0,
     bilinear: int = 0,
+    dtype: str = "fp32",
     optimizer: str = "sgd",
     seed: int = 0,
 ) -> Program:
@@ -97,18 +99,20 @@ def unet(
         width: channels of the first level, doubled in each next one.
         norm: 1 puts batch norm behind every 3x3 convolution, 0 does not (the paper).
         bilinear: 1 enlarges by interpolation and a 1x1 convolution, 0 by a transposed convolution (the paper).
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
 
     Raises:
-        InvalidProgram: the image cannot be halved that often.
+        InvalidProgram: the image cannot be halved that often, or an unknown dtype.
     """
     if image % 2**layers:
         raise InvalidProgram(f"unet: an image of {image} cannot be halved {layers} times; take a multiple of {2**layers}")
-    module = deferred_module(lambda: UNet(channels, width, layers, classes, bool(norm), bool(bilinear)), seed)
+    number = float_type("unet", dtype)
+    build = in_format(lambda: UNet(channels, width, layers, classes, bool(norm), bool(bilinear)), "unet", dtype)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
-        pixels = torch.randn(batch, channels, image, image, generator=generator)
+        pixels = torch.randn(batch, channels, image, image, generator=generator).to(number)
         return pixels, torch.randint(0, classes, (batch, image, image), generator=generator)
 
     data = seeded_data(draw, seed)
-    return Program(module, drawn_types(draw), cross_entropy, optimizer, name="unet", data=data, seed=seed)
+    return Program(deferred_module(build, seed), drawn_types(draw), cross_entropy, optimizer, name="unet", data=data, seed=seed)

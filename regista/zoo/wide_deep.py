@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from regista.zoo.seeded import deferred_module, drawn_types, seeded_data
+from regista.zoo.text import float_type, in_format
 
 __all__ = ["WideDeep", "click_loss", "wide_deep"]
 
@@ -49,6 +50,7 @@ def wide_deep(
     embedding: int = 32,
     layers: int = 7,
     width: int = 1024,
+    dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
 ) -> Program:
@@ -59,16 +61,21 @@ def wide_deep(
         vocab: rows of each of the two tables.
         embedding: numbers per row of the deep table (DLPerf: 16 or 32).
         layers, width: hidden layers of the MLP and their features.
+        dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+
+    Raises:
+        InvalidProgram: an unknown dtype.
     """
-    module = deferred_module(lambda: WideDeep(vocab, embedding, layers, width), seed)
+    number = float_type("wide_deep", dtype)
+    module = deferred_module(in_format(lambda: WideDeep(vocab, embedding, layers, width), "wide_deep", dtype), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
         def ids(fields: int) -> Tensor:
             return torch.randint(0, vocab, (batch, fields), generator=generator)
 
-        dense = torch.randn(batch, DENSE_FIELDS, generator=generator)
-        return ids(WIDE_FIELDS), ids(DEEP_FIELDS), dense, torch.randint(0, 2, (batch,), generator=generator).float()
+        dense = torch.randn(batch, DENSE_FIELDS, generator=generator).to(number)
+        return ids(WIDE_FIELDS), ids(DEEP_FIELDS), dense, torch.randint(0, 2, (batch,), generator=generator).to(number)
 
     data = seeded_data(draw, seed)
     return Program(module, drawn_types(draw), click_loss, optimizer, name="wide_deep", data=data, seed=seed)
