@@ -6,17 +6,12 @@ The two sides of a ratio alternate (A B A B ...), so that a machine whose speed 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -24,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
-from experiments import bench_simulator
+from experiments import bench_rivals, bench_simulator
 from experiments.bench_steady import layered, one_f_one_b
 from experiments.megatron_1t import Megatron, megatron_1t
 from planner.ir.actor import build_actors
@@ -50,7 +45,6 @@ MESHES = (
     ("GPT-3 175B, 96 layers, memory without limit", "zoo:gpt3?batch=1024", "dgx-a100:128", (128, 8)),
 )
 LARGEST = "zoo:gpt3?batch=1536&dtype=bf16"
-DATA_PARALLEL = ("input.0=S(0)", "out:h.?=S(0)", "*:exp_avg*=B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,37 +159,6 @@ def worker_overhead(steps: int) -> list[Row]:
     ]
 
 
-def ddp_step_s(steps: int, folder: Path) -> float:
-    target = folder / "ddp.json"
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.getcwd(), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "experiments.bench_ddp"]
-    subprocess.run([*command, MODEL, str(steps), str(target)], check=True, env=env, capture_output=True)
-    times_s = json.loads(target.read_text())
-    return median(times_s[steps // 4 :])
-
-
-def against_ddp(pairs: int, steps: int) -> list[Row]:
-    """Step time of the data-parallel Plan over that of DistributedDataParallel, pair by pair."""
-    program = program_of(MODEL)
-    plan = regista.plan(program, resolve_cluster("local:2"), pins=DATA_PARALLEL)
-    ours, theirs = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(pairs):
-            trace = regista.run(plan, program, steps=steps).trace
-            ours.append(median(trace.step_times_s(plan)[steps // 4 :]))
-            theirs.append(ddp_step_s(steps, Path(folder)))
-    ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-    return [
-        seconds("data-parallel Plan, 2 processes, step", ours),
-        seconds("DistributedDataParallel, 2 processes, step", theirs),
-        Row(
-            "speed of the Plan over DistributedDataParallel",
-            f"{median(ratios):.3f}",
-            f"{min(ratios):.3f} .. {max(ratios):.3f}, {pairs} pairs (above 1: the Plan is faster)",
-        ),
-    ]
-
-
 def steady_state(repeats: int, *, actors: int) -> list[Row]:
     """Period and critical cycle without simulation: a random DAG of so many actors, and a pipeline of 16 stages."""
     rows = []
@@ -238,7 +201,7 @@ def main() -> None:
             *plan_rates(1 if quick else 3),
             message_rate(plan, 50 if quick else 400),
             *worker_overhead(40 if quick else 200),
-            *against_ddp(2 if quick else 5, 12 if quick else 24),
+            *(Row(*line) for line in bench_rivals.lines(1 if quick else bench_rivals.PAIRS)),
         ]
     rows += simulator_rows(quick=quick)
     table = Table(

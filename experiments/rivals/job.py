@@ -1,0 +1,109 @@
+"""What the two sides of a pair train, and the Plan with which our side does it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+
+import regista
+from planner.ir.plan import Plan
+from regista.api import program_of
+from regista.clusters import resolve_cluster
+
+__all__ = ["JOBS", "Job", "Way", "from_json", "plan_of", "to_json"]
+
+MODEL = "zoo:gpt?layers=4&width=256&heads=8&vocab=2048&batch=8&seq=128"
+BY_SAMPLES = ("input.0=S(0)", "out:h.?=S(0)")
+MICRO_BATCHES = 8
+
+
+class Way(Enum):
+    """How the step is distributed; ``rival`` names torch's means for it."""
+
+    DATA = "data"
+    SHARDED = "sharded"
+    KEPT = "kept"
+    PIPELINE = "pipeline"
+    SINGLE = "single"
+
+    @property
+    def rival(self) -> str:
+        return _RIVALS[self]
+
+    @property
+    def ours(self) -> str:
+        return _OURS[self]
+
+
+_RIVALS = {
+    Way.DATA: "DistributedDataParallel",
+    Way.SHARDED: "fully_shard",
+    Way.KEPT: "fully_shard(reshard_after_forward=False)",
+    Way.PIPELINE: "pipelining.Schedule1F1B",
+    Way.SINGLE: "eager training",
+}
+_OURS = {
+    Way.DATA: "data-parallel Plan",
+    Way.SHARDED: "sharded Plan (ZeRO-3)",
+    Way.KEPT: "sharded Plan (ZeRO-2)",
+    Way.PIPELINE: "2-stage Plan (1F1B)",
+    Way.SINGLE: "one-device Plan",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """``steps``: performed by each side, warm-up and what runs after the last turn included.  ``cut``: number of the block that begins
+    stage 1 (PIPELINE only).
+    """
+
+    way: Way
+    model: str = MODEL
+    ranks: int = 2
+    micro_batches: int = 1
+    cut: int = 0
+    steps: int = 40
+
+    def of_steps(self, steps: int) -> Job:
+        """The same job, so many steps of it."""
+        return replace(self, steps=steps)
+
+
+JOBS = (
+    Job(way=Way.DATA),
+    Job(way=Way.SHARDED),
+    Job(way=Way.KEPT),
+    Job(way=Way.PIPELINE, model=f"{MODEL}&tied=0", micro_batches=MICRO_BATCHES, cut=2),
+    Job(way=Way.SINGLE, ranks=1),
+)
+
+
+def plan_of(job: Job) -> Plan:
+    """The Plan that performs the job as its rival does: the same layout, the same cut, the same micro-batches.
+
+    Raises:
+        RegistaError: the model cannot be planned so.
+    """
+    cluster = resolve_cluster(f"local:{job.ranks}")
+    program = program_of(job.model)
+    match job.way:
+        case Way.DATA:
+            return regista.plan(program, cluster, pins=(*BY_SAMPLES, "*:exp_avg*=B"))
+        case Way.SHARDED:
+            return regista.plan(program, cluster, pins=BY_SAMPLES, zero=3)
+        case Way.KEPT:
+            return regista.plan(program, cluster, pins=BY_SAMPLES, zero=2)
+        case Way.PIPELINE:
+            return regista.plan(program, cluster, stages=job.ranks, micro_batches=job.micro_batches, cuts=(f"h.{job.cut}",))
+        case Way.SINGLE:
+            return regista.plan(program, cluster)
+
+
+def to_json(job: Job) -> str:
+    return json.dumps(asdict(job) | {"way": job.way.value})
+
+
+def from_json(text: str) -> Job:
+    fields = json.loads(text)
+    return Job(**fields | {"way": Way(fields["way"])})

@@ -1,0 +1,143 @@
+"""The rivals: one training step by torch's own means, each as its documentation shows it and with its faster options on.
+
+Every rank makes the same module from the program's seed, so all ways begin with the same values, and takes its own part of the global batch.
+All use torch's fused AdamW and drop gradients between steps (set_to_none).
+
+    data       DistributedDataParallel, gradients as views of their buckets
+    sharded    fully_shard per block and once around all; parameters are freed after a block's forward pass and gathered again
+    kept       the same, but parameters stay until the backward pass
+    pipeline   PipelineStage and Schedule1F1B, micro-batch gradients averaged
+    single     the plain loop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from experiments.rivals.job import Job, Way
+from planner.frontend import Program
+from planner.frontend.optim import AdamW
+from planner.ir.errors import Unsupported
+from regista.api import program_of
+
+__all__ = ["Step", "own_part", "step_of"]
+
+Step = Callable[[tuple[Tensor, ...]], float | None]
+"""One step on this rank's part of the batch; returns its mean loss, None where the rank has none."""
+
+
+class Part(nn.Module):
+    """Blocks first ... last - 1 of a zoo GPT, with the embeddings if they are its first and the head if they are its last."""
+
+    def __init__(self, whole: nn.Module, first: int, last: int) -> None:
+        super().__init__()
+        blocks = list(whole.h)  # type: ignore[arg-type]
+        self.h = nn.ModuleList(blocks[first:last])
+        self.wte = whole.wte if first == 0 else None
+        self.wpe = whole.wpe if first == 0 else None
+        self.ln_f = whole.ln_f if last == len(blocks) else None
+        self.lm_head = whole.lm_head if last == len(blocks) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.wte is not None and self.wpe is not None:
+            x = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x)) if self.lm_head is not None and self.ln_f is not None else x
+
+
+def adamw(program: Program, parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+    """torch's fused AdamW with the program's numbers.
+
+    Raises:
+        Unsupported: the program has another optimizer.
+    """
+    numbers = program.optimizer
+    if not isinstance(numbers, AdamW):
+        raise Unsupported(f"the rivals train with AdamW, the program has {type(numbers).__name__}; plan it with optimizer=adamw")
+    return torch.optim.AdamW(parameters, lr=numbers.lr, betas=numbers.betas, eps=numbers.eps, weight_decay=numbers.weight_decay, fused=True)
+
+
+def own_part(job: Job, batch: tuple[Tensor, ...], rank: int) -> tuple[Tensor, ...]:
+    """What this rank reads of a global batch: its samples, or all of them where stages share the samples."""
+    if job.way is Way.PIPELINE:
+        return batch
+    return tuple(part.chunk(job.ranks)[rank].contiguous() for part in batch)
+
+
+def step_of(job: Job, rank: int) -> Step:
+    """Build this rank's model and optimizer; the default process group exists unless there is one rank only."""
+    program = program_of(job.model)
+    match job.way:
+        case Way.DATA:
+            return _loop(program, DistributedDataParallel(program.module, gradient_as_bucket_view=True))
+        case Way.SHARDED | Way.KEPT:
+            return _loop(program, _fully_sharded(program.module, again=job.way is Way.SHARDED))
+        case Way.PIPELINE:
+            return _pipeline(job, program, rank)
+        case Way.SINGLE:
+            return _loop(program, program.module)
+
+
+def _loop(program: Program, module: nn.Module) -> Step:
+    optimizer = adamw(program, module.parameters())
+
+    def step(batch: tuple[Tensor, ...]) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = program.loss_of(module, batch)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def _fully_sharded(module: nn.Module, *, again: bool) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for block in module.h:  # type: ignore[union-attr]
+        fully_shard(block, mesh=mesh, reshard_after_forward=again)
+    fully_shard(module, mesh=mesh, reshard_after_forward=False)
+    return module
+
+
+def _pipeline(job: Job, program: Program, rank: int) -> Step:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    whole = program.module
+    blocks = len(whole.h)  # type: ignore[arg-type]
+    bounds = (0, job.cut, blocks)
+    part = Part(whole, bounds[rank], bounds[rank + 1])
+    ids, _ = program.example_inputs
+    samples = ids.shape[0] // job.micro_batches
+    width = whole.wte.weight.shape[1]  # type: ignore[union-attr,index]
+    between = torch.empty(samples, ids.shape[1], width, requires_grad=True)
+    logits = torch.empty(samples, ids.shape[1], whole.lm_head.weight.shape[0], requires_grad=True)  # type: ignore[union-attr,index]
+    stage = PipelineStage(
+        part,
+        rank,
+        job.ranks,
+        torch.device("cpu"),
+        input_args=ids[:samples] if rank == 0 else between,
+        output_args=between if rank == 0 else logits,
+    )
+    schedule = Schedule1F1B(stage, job.micro_batches, loss_fn=program.loss)
+    optimizer = adamw(program, part.parameters())
+
+    def step(batch: tuple[Tensor, ...]) -> float | None:
+        optimizer.zero_grad(set_to_none=True)
+        losses: list[Tensor] = []
+        if rank == 0:
+            schedule.step(batch[0], return_outputs=False)
+        else:
+            schedule.step(target=batch[1], losses=losses, return_outputs=False)
+        optimizer.step()
+        return torch.stack(losses).mean().item() if losses else None
+
+    return step
