@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from planner.ir.files import load_plan, load_trace, save_plan, save_trace
     from planner.ir.plan import Plan
     from planner.ir.trace import Trace, check_trace
-    from regista.api import Performer, plan, run, simulate
+    from regista.api import Performer, plan, run, session, simulate
     from regista.calibrate import calibrate_machine, calibrate_plan
     from regista.comparison import Comparison, compare
+    from regista.data import with_data
 
 __all__ = [
     "SGD",
@@ -40,7 +41,9 @@ __all__ = [
     "run",
     "save_plan",
     "save_trace",
+    "session",
     "simulate",
+    "with_data",
 ]
 
 _HOME = {
@@ -49,9 +52,10 @@ _HOME = {
     **dict.fromkeys(("load_plan", "load_trace", "save_plan", "save_trace"), "planner.ir.files"),
     **dict.fromkeys(("Trace", "check_trace"), "planner.ir.trace"),
     "Plan": "planner.ir.plan",
-    **dict.fromkeys(("Performer", "plan", "run", "simulate"), "regista.api"),
+    **dict.fromkeys(("Performer", "plan", "run", "session", "simulate"), "regista.api"),
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
     "RegistaError": "planner.ir.errors",
+    "with_data": "regista.data",
     **dict.fromkeys(("Comparison", "compare"), "regista.comparison"),
 }
 

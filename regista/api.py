@@ -18,7 +18,12 @@ from torch import Tensor
 
 import backend
 import simulator
+from backend import inprocess
+from backend.body import Batches
+from backend.checkpoint import Wish
+from backend.device import open_devices, parse_devices
 from backend.outcome import Outcome
+from backend.session import Session
 from planner.cost import AnalyticCost
 from planner.frontend import Program, load_program
 from planner.ir.cluster import Cluster
@@ -33,17 +38,20 @@ from planner.search import Method
 from planner.shape import ShapeWatch
 from planner.solve import Watch
 from regista.clusters import resolve_cluster
+from regista.data import Data, batches_for
 from regista.schedule_file import read_schedule
+from regista.starting import beginning, typed_state
 from regista.zoo import ZOO
 from simulator.replay import message_times
 
-__all__ = ["Performer", "check_program", "plan", "planned_program", "program_of", "run", "simulate"]
+__all__ = ["Performer", "check_program", "plan", "planned_program", "program_of", "run", "session", "simulate"]
 
 
 class Performer(Enum):
-    """Who performs a Plan: real gloo processes, or one process with virtual devices (the meaning of a Plan)."""
+    """Who performs a Plan: real gloo processes, threads of this process, or one thread with virtual devices (the meaning of a Plan)."""
 
     GLOO = "gloo"
+    THREADS = "threads"
     REFERENCE = "reference"
 
 
@@ -168,6 +176,15 @@ def run(
     gradients: bool = False,
     timeout_s: float = 30.0,
     on_progress: Callable[[int, float], None] | None = None,
+    data: Data | None = None,
+    init: str = "module",
+    checkpoint: str | None = None,
+    save_every: int = 0,
+    keep: int = 0,
+    resume: bool = False,
+    device: str = "cpu",
+    allow_nan: bool = False,
+    max_restarts: int = 0,
 ) -> Outcome:
     """Perform the Plan on real devices.
 
@@ -175,18 +192,80 @@ def run(
         program: where initial values and data come from; None: the program that the Plan names.
         gradients: also return the last step's mean gradients.
         timeout_s: give up when nothing happens for so long.
+        data: where training data lies, or batches of Python's (regista.data); None: the program's own batches.
+        init: first values: ``module``, ``philox:SEED``, ``weights:FILE`` or ``checkpoint:DIR`` (regista.starting).
+        checkpoint: folder for checkpoints; the state after the last step is saved there, and after every ``save_every`` steps (0: none);
+            the ``keep`` newest stay (0: all).
+        resume: begin where the newest checkpoint ends; ``steps`` counts from the very first one, so the rest is done.
+        allow_nan: go on when the loss is no finite number (the reference performer always does).
+        max_restarts: after a fault start again, so often at most, from the newest checkpoint.
+        device: performer threads: ``cpu``, ``cuda``, ``cuda:1``, or rank by rank, ``0=cpu,1=cuda:0``.
 
     Raises:
+        InvalidFile: a checkpoint or a weights file is missing or damaged, or the folder holds another run's checkpoints.
         Mismatch: the program is not the one that was planned.   WorkerFailed: a process died, hung or raised.
     """
     if steps < 1:
         raise Unsupported(f"steps = {steps}; a run has at least 1")
     source = program if program is not None else planned_program(plan)
-    state = source.initial_state(plan.micro_batches)
-    check_program(plan, source, state)
+    if performer is not Performer.GLOO and (checkpoint is not None or resume):
+        raise Unsupported(f"checkpoints are saved by real processes; performer {performer.value} has none, leave out --checkpoint")
+    if performer is not Performer.THREADS and device != "cpu":
+        raise Unsupported(f"device {device!r}: performer {performer.value} runs on CPUs; use performer threads")
+    names = parse_devices(device, plan.num_ranks)
+    if checkpoint is None and (save_every or keep):
+        raise Unsupported("save_every and keep belong to checkpoints; give their folder, too")
+    start = beginning(plan, source, init=init, checkpoint=checkpoint, resume=resume)
+    if start.first_step >= steps:
+        raise Unsupported(f"{checkpoint} is at step {start.first_step} already, {steps} were asked for; ask for more steps to go on")
+    check_program(plan, source, typed_state(plan, start.values))
+    batches: Batches = source.batch
+    if data is not None:
+        batches = batches_for(plan, data, steps)
     if performer is Performer.REFERENCE:
-        return backend.perform(plan, state, source.batch, steps, gradients=gradients)
-    return backend.run(plan, state, source.batch, steps, gradients=gradients, timeout_s=timeout_s, on_progress=on_progress)
+        return backend.perform(plan, start.values, batches, steps, gradients=gradients)
+    if performer is Performer.THREADS:
+        devices = open_devices(names)
+        return inprocess.run(
+            plan,
+            start.values,
+            batches,
+            steps,
+            gradients=gradients,
+            timeout_s=timeout_s,
+            on_progress=on_progress,
+            devices=devices,
+            allow_nan=allow_nan,
+        )
+    return backend.run(
+        plan,
+        start.values,
+        batches,
+        steps - start.first_step,
+        gradients=gradients,
+        timeout_s=timeout_s,
+        on_progress=on_progress,
+        first_step=start.first_step,
+        checkpoint=None if checkpoint is None else Wish(folder=checkpoint, every=save_every, keep=keep),
+        allow_nan=allow_nan,
+        max_restarts=max_restarts,
+    )
+
+
+def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init: str = "module", timeout_s: float = 30.0) -> Session:
+    """Train step by step beside the caller's own Python (backend.session.Session): ``step(batch)`` returns at once.
+
+    Args:
+        program: where initial values come from; None: the program that the Plan names.
+        ahead: how many unfinished steps there may be.   init: as for ``run``.
+
+    Raises:
+        As ``run``.
+    """
+    source = program if program is not None else planned_program(plan)
+    start = beginning(plan, source, init=init, checkpoint=None, resume=False)
+    check_program(plan, source, typed_state(plan, start.values))
+    return Session(plan, start.values, ahead=ahead, timeout_s=timeout_s)
 
 
 def planned_program(plan: Plan) -> Program:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from statistics import median
 
+from backend.data import Source
 from backend.microbench import fit, microbench
 from backend.profile import Profile, profile
 from planner.cost import ActPrice, MeasuredCost, act_key
@@ -15,6 +16,7 @@ from planner.ir.collective import Collective, sent_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
 from regista.api import check_program, planned_program
+from regista.data import loader
 
 __all__ = ["calibrate_machine", "calibrate_plan", "cost_of"]
 
@@ -48,12 +50,13 @@ def calibrate_machine(cluster: Cluster, *, rounds: int = 15) -> Cluster:
     return replace(cluster, source=source, device=device, node=node)
 
 
-def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 15) -> MeasuredCost:
+def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 15, data: Source | str | None = None) -> MeasuredCost:
     """Profile every act of a Plan on its own processes while the peers run.
 
     Args:
         program: where values and data come from; None: the program that the Plan names.
         rounds: interleaved repeats of each act.
+        data: where training data lies (regista.data.loader); None: the program's own batches.
 
     Raises:
         Mismatch: the program is not the one that was planned.   WorkerFailed: a process died, hung or raised.
@@ -61,7 +64,7 @@ def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 
     source = program if program is not None else planned_program(plan)
     state = source.initial_state(plan.micro_batches)
     check_program(plan, source, state)
-    return cost_of(plan, profile(plan, state, source.batch, rounds=rounds))
+    return cost_of(plan, profile(plan, state, source.batch if data is None else loader(plan, data), rounds=rounds))
 
 
 def cost_of(plan: Plan, found: Profile) -> MeasuredCost:

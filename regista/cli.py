@@ -34,6 +34,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _rank(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number}: ranks count from 0")
+    return number
+
+
 def _schedule(text: str) -> str:
     names = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-auto")
     if text in names or text.endswith(".csv"):
@@ -54,8 +61,10 @@ def _positive(text: str) -> float:
 
 # What argparse calls them in its messages.
 _count.__name__, _count_or_auto.__name__, _positive.__name__ = "whole number", "whole number or auto", "number"
+_rank.__name__ = "whole number"
 
 _MODEL_HELP = "zoo:NAME?key=value&..., file.py:factory (a function without arguments that returns a regista.Program), or a .pt2"
+_DATA_HELP = "tokens:PATH?seq=128&dtype=uint16, arrays:x.npy,y.npy, images:DIR?size=64, or synthetic:float32[3,32,32],int64[]:10"
 _PLAN_HELP = "the file of 'regista plan'"
 _CLUSTER_HELP = "local:N (N CPU devices of this machine), a preset ('regista clusters' lists them; NAME:NODES), or a cluster TOML"
 
@@ -158,6 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
     calibrate.add_argument("plan", nargs="?", metavar="PLAN", help="a plan: profile its acts while the peers run; without it: the machine")
     calibrate.add_argument("--cluster", metavar="C", help="what to measure without a plan (default local:2): " + _CLUSTER_HELP)
     calibrate.add_argument("--rounds", type=_count, default=15, help="interleaved repeats of every measurement (default 15)")
+    calibrate.add_argument("--data", metavar="DATA", help="with PLAN: " + _DATA_HELP)
     calibrate.add_argument("-o", "--out", required=True, metavar="FILE", help="cluster TOML, or cost table JSON with PLAN")
 
     plan = verb("plan", "search a plan for a model on a cluster")
@@ -199,6 +209,13 @@ def build_parser() -> argparse.ArgumentParser:
     quotas.add_argument("--seconds", type=_positive, default=20.0, metavar="S", help="search for about so long (default 20)")
     quotas.add_argument("-o", "--out", metavar="FILE", help="the plan with the new quotas (JSON)")
 
+    loading = verb("loading", "give a plan actors that read, prepare and copy its data, each as far ahead as its quota lets it")
+    loading.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
+    loading.add_argument("--data", required=True, metavar="DATA", help=_DATA_HELP)
+    loading.add_argument("--load-quota", type=_count, default=2, metavar="N", help="blocks of each regst of the chain (default 2)")
+    loading.add_argument("--copy", action="store_true", help="with a copy to the device even where it is a CPU")
+    loading.add_argument("-o", "--out", required=True, metavar="FILE", help="the plan with the chain (JSON)")
+
     simulate = verb("simulate", "predict a plan's throughput, utilisation, memory and timeline")
     simulate.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
     simulate.add_argument("--cost", metavar="FILE", help="cost table of 'calibrate PLAN' (default: prices of the plan's cluster)")
@@ -217,10 +234,65 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
     run.add_argument("--steps", type=_count, default=20, help="training steps (default 20)")
     run.add_argument(
-        "--performer", default="gloo", choices=["gloo", "reference"], help="gloo: one process per device; reference: one process"
+        "--performer",
+        default="gloo",
+        choices=["gloo", "threads", "reference"],
+        help="gloo: one process per device; threads: one process, a thread per stream; reference: one thread",
     )
-    run.add_argument("--timeout", type=_positive, metavar="S", help="gloo: give up when nothing happens for so long (default 30 s)")
-    run.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON)")
+    run.add_argument(
+        "--device", default="cpu", metavar="DEVICES", help="threads: cpu, cuda, cuda:1, or by rank, 0=cpu,1=cuda (default cpu)"
+    )
+    run.add_argument("--data", metavar="DATA", help=_DATA_HELP + " (default: the program's own batches)")
+    run.add_argument(
+        "--timeout", type=_positive, metavar="S", help="gloo, threads: give up when nothing happens for so long (default 30 s)"
+    )
+    run.add_argument(
+        "--cost", metavar="FILE", help="cost table of 'calibrate PLAN' for the prediction (default: prices of the plan's cluster)"
+    )
+    run.add_argument(
+        "--init",
+        default="module",
+        metavar="FROM",
+        help="first values: module (its own, default), philox:SEED (each rank draws just its part), weights:FILE, checkpoint:DIR",
+    )
+    run.add_argument("--checkpoint", metavar="DIR", help="save parameters and optimizer state there, at the end at least")
+    run.add_argument("--save-every", type=_count, metavar="N", help="and after every N steps, while training goes on")
+    run.add_argument("--keep", type=_count, metavar="K", help="the K newest checkpoints stay (default: all)")
+    run.add_argument("--resume", action="store_true", help="go on where the newest checkpoint of DIR ends, up to --steps")
+    run.add_argument(
+        "--max-restarts", type=_rank, default=0, metavar="R", help="after a fault start again, R times at most, from the newest checkpoint"
+    )
+    run.add_argument("--allow-nan", action="store_true", help="go on when the loss is no finite number")
+    run.add_argument("--nnodes", type=_count, metavar="N", help="hosts; run the same command on each (default 1)")
+    run.add_argument("--rdzv", metavar="HOST:PORT", help="where the launchers of several hosts meet; the same on all")
+    run.add_argument("--node-rank", type=_rank, metavar="K", help="this host, 0 is HOST of --rdzv (default: as the launchers agree)")
+    run.add_argument("--run-id", metavar="ID", help="tells runs at one rendezvous apart; the same on all hosts (default: by the plan)")
+    run.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON); of several hosts host 0 writes it")
+
+    saved = verb("checkpoint", "look at the checkpoints of a run")
+    what = saved.add_subparsers(dest="what", required=True, metavar="WHAT", help="what to do with them")
+    for name, text in (
+        ("show", "what the newest checkpoint holds"),
+        ("verify", "read every byte of it and compare the checksums"),
+        ("export", "write it as one file for plain torch"),
+    ):
+        sub = what.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+        sub.add_argument("folder", metavar="DIR", help="the folder of 'regista run --checkpoint', or a step-NUMBER in it")
+        sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object instead of tables")
+        if name == "export":
+            sub.add_argument("--optimizer", action="store_true", help="also the optimizer's state, as torch.optim loads it")
+            sub.add_argument("-o", "--out", required=True, metavar="FILE", help="the state_dict (.pt)")
+
+    deploy = verb("deploy", "write a plan as a Kubernetes manifest (Kubeflow TrainJob) or as a Slurm script")
+    deploy.add_argument("plan", metavar="PLAN", help=_PLAN_HELP)
+    deploy.add_argument(
+        "--kind", required=True, choices=["k8s", "slurm"], help="k8s: a TrainJob of Kubeflow Trainer 2.3; slurm: for sbatch"
+    )
+    deploy.add_argument("--image", metavar="NAME", help="container image that holds regista (k8s: needed; slurm: by the Pyxis plugin)")
+    deploy.add_argument("--steps", type=_count, default=20, help="training steps (default 20)")
+    deploy.add_argument("--nnodes", type=_count, metavar="N", help="machines (default: as many as the plan was made for)")
+    deploy.add_argument("--claim", metavar="NAME", help="k8s: PersistentVolumeClaim that holds plan.json (default: a ConfigMap)")
+    deploy.add_argument("-o", "--out", metavar="FILE", help="where it goes (default: standard output)")
 
     compare = verb("compare", "lay a simulated and a measured trace over each other")
     compare.add_argument("sim", metavar="SIM", help="the trace of 'regista simulate'")
@@ -242,6 +314,11 @@ def build_parser() -> argparse.ArgumentParser:
     timeline.add_argument("--steps", type=_count, default=None, help="the last N steps (default: as many as 20,000 acts allow)")
     timeline.add_argument("-o", "--out", required=True, metavar="FILE", help="HTML; it needs no network")
 
+    report = verb("report", "write pages for the browser: a comparison with tables, timeline, errors and what-ifs; or all of a folder of results")
+    report.add_argument("what", nargs="+", metavar="WHAT", help="the traces of 'simulate' and of 'run', in this order; or one folder of results")
+    report.add_argument("--warmup", type=int, default=None, metavar="N", help="steps of the run to leave out (default: 3 or a quarter)")
+    report.add_argument("-o", "--out", required=True, metavar="FILE", help="HTML; it needs no network.  Of a folder: the folder of the pages")
+
     ops = verb("ops", "list the ops that have an SBP rule, or those that a model uses")
     ops.add_argument("--model", metavar="MODEL", help="say which targets its training step uses and which lack a rule: " + _MODEL_HELP)
 
@@ -256,6 +333,17 @@ def build_parser() -> argparse.ArgumentParser:
         "--csv", metavar="FILE", help="the table; rows it has are not measured again (default: the picture's name with .csv)"
     )
     timing.add_argument("-o", "--out", required=True, metavar="FILE", help="the picture (PNG or SVG)")
+
+    sweep = verb("sweep", "perform an experiment's manifest: its points, the relations that it expects, its figures")
+    sweep.add_argument("manifest", metavar="MANIFEST", help="the experiment (TOML); experiments/README.md explains it")
+    sweep.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes that plan and simulate (default 1; runs take 1)")
+    sweep.add_argument("--out", metavar="DIR", help="where results/ and figures/ go (default: beside the manifest's folder)")
+    sweep.add_argument(
+        "--only", action="append", default=[], metavar="WHICH", help="points whose label matches, or a condition: stages=2; may be repeated"
+    )
+    sweep.add_argument("--fresh", action="store_true", help="begin anew instead of going on with the CSV")
+    sweep.add_argument("--smoke", action="store_true", help="the manifest's small size: that it works, not what it claims")
+    sweep.add_argument("--redraw", action="store_true", help="check and draw from the CSV, perform nothing")
 
     verb("clusters", "list the clusters that --cluster knows by name")
 
@@ -306,6 +394,21 @@ def _perform(argv: list[str]) -> int:
         from regista.quotas_command import quotas as perform  # needs no torch
     elif args.verb == "simulate":
         from regista.simulate_command import simulate as perform  # needs no torch
+    elif args.verb == "deploy":
+        from regista.deploy_command import deploy as perform  # needs no torch
+    elif args.verb == "sweep":
+        from regista.sweep_command import sweep_verb as perform
+    elif args.verb == "loading":
+        from regista.loading_command import loading as perform
+    elif args.verb == "checkpoint":
+        from regista.checkpoint_command import checkpoint as perform
+    elif args.verb == "report":
+        from regista.report_command import report as perform
+    elif args.verb == "run":
+        if args.nnodes is not None:
+            # The launcher that hosts the rendezvous may end first; torch's store tells the others so in forty lines.
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from regista.run_command import run as perform
     else:
         from regista import commands
 

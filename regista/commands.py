@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import re
-import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import regista.api as api
 from planner.cost import parse_mesh, save_cost
 from planner.ir.cluster import save_cluster
-from planner.ir.errors import InvalidFile, Mismatch, Unsupported
-from planner.ir.files import load_plan, load_trace, save_plan, save_trace
+from planner.ir.errors import Mismatch, Unsupported
+from planner.ir.files import load_plan, load_trace, save_plan
 from planner.ir.plan import Plan
-from planner.ir.text import canonical, check_target, save_text
-from planner.ir.trace import Source, Trace, check_trace
+from planner.ir.text import canonical, save_text
+from planner.ir.trace import Source, Trace
 from planner.ir.units import MB, show_s
 from planner.ir.verify import device_bytes
 from planner.solve import Progress as Known
 from regista.calibrate import calibrate_machine, calibrate_plan
 from regista.clusters import clusters_json, named_clusters, resolve_cluster, show_clusters
 from regista.comparison import compare as lay_over
-from regista.comparison import summarise
 from regista.demo import run_demo
 from regista.diff import diff as difference
 from regista.doctor import examine
@@ -40,7 +35,7 @@ from regista.ops_command import families, families_json, show_families, show_use
 from regista.perfetto import save_perfetto
 from regista.schedule_gantt import schedule_gantt
 from regista.search_time import draw_search_time, load_rows, measure, points, save_rows
-from regista.show import show_comparison, show_layouts, show_plan, show_summary
+from regista.show import show_comparison, show_layouts, show_plan
 from regista.show_search import (
     difference_json,
     explanation_json,
@@ -52,6 +47,7 @@ from regista.show_search import (
     show_whatif,
     whatif_json,
 )
+from regista.targets import check_targets as _targets
 from regista.whatif import whatif as what_if
 
 __all__ = [
@@ -66,17 +62,12 @@ __all__ = [
     "gantt",
     "ops",
     "plan",
-    "run",
     "search_time",
     "timeline",
     "whatif",
 ]
 
 Json = dict[str, object]
-
-
-class Diverged(UserWarning):
-    """A loss that is nan or infinite."""
 
 
 out = Console()
@@ -94,39 +85,6 @@ def _show(args: argparse.Namespace, *parts: RenderableType) -> None:
                 # A file or a pipe has no width of its own; 80 columns would cut the ids short.
                 out.width = max(out.width, 160)
             out.print(part)
-
-
-def _targets(outputs: Sequence[str | None], inputs: Sequence[str | None] = ()) -> None:
-    """Refuse a bad output path before the work, not after it.
-
-    Raises:
-        InvalidFile: it cannot be written (see check_target), or it would overwrite what is read or written beside it.
-    """
-    wanted = [path for path in outputs if path is not None]
-    taken = {os.path.realpath(path): path for path in inputs if path is not None}
-    for path in wanted:
-        real = os.path.realpath(path)
-        if real in taken:
-            raise InvalidFile(f"cannot write {path!r}: the same command reads or writes that file for something else; give another name")
-        taken[real] = path
-        check_target(path)
-
-
-def _steps_progress(args: argparse.Namespace, steps: int) -> tuple[Progress, Callable[[int, float], None]]:
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("step {task.completed:.0f}/{task.total:.0f}  loss {task.fields[loss]}"),
-        TimeElapsedColumn(),
-        console=err,
-        disable=args.json or not err.is_terminal or args.performer != "gloo",
-    )
-    bar = progress.add_task("running", total=steps, loss="-")
-
-    def on_progress(step: int, loss: float) -> None:
-        progress.update(bar, completed=step + 1, loss=f"{loss:.4f}")
-
-    return progress, on_progress
 
 
 def _quotas(texts: list[str]) -> dict[str, int]:
@@ -258,39 +216,6 @@ def search_time(args: argparse.Namespace) -> Json:
     return {"out": args.out, "csv": table, "rows": rows_json(asked)}
 
 
-def _trace_json(plan: Plan, trace: Trace) -> Json:
-    summary = summarise(plan, trace)
-    return {
-        "plan_id": plan.plan_id,
-        "source": trace.source.value,
-        "performer": trace.performer,
-        "steps": trace.steps,
-        "step_time_s": summary.step_time_s,
-        "throughput_per_s": summary.throughput_per_s,
-        "peak_bytes": dict(trace.peak_bytes),
-        "about": dict(trace.about),
-    }
-
-
-def run(args: argparse.Namespace) -> Json:
-    _targets([args.out], [args.plan])
-    performer = api.Performer(args.performer)
-    if args.timeout is not None and performer is not api.Performer.GLOO:
-        raise Unsupported(f"--timeout watches processes; performer {performer.value} has none, leave it out")
-    found = load_plan(args.plan)
-    progress, on_progress = _steps_progress(args, args.steps)
-    with progress:
-        outcome = api.run(found, steps=args.steps, performer=performer, timeout_s=args.timeout or 30.0, on_progress=on_progress)
-    check_trace(found, outcome.trace)
-    lost = next((step for step, loss in enumerate(outcome.losses) if not math.isfinite(loss)), None)
-    if lost is not None:
-        warnings.warn(f"the loss is {outcome.losses[lost]} from step {lost} on; lower the learning rate", Diverged, stacklevel=2)
-    if args.out:
-        save_trace(found, outcome.trace, args.out)
-    _show(args, show_summary(found, summarise(found, outcome.trace)), f"loss: {outcome.losses[0]:.4f} -> {outcome.losses[-1]:.4f}")
-    return _trace_json(found, outcome.trace) | {"losses": list(outcome.losses)}
-
-
 def compare(args: argparse.Namespace) -> Json:
     _targets([args.out, args.gantt], [args.sim, args.run])
     if args.gantt:
@@ -361,6 +286,8 @@ def calibrate(args: argparse.Namespace) -> Json:
     _targets([args.out], [args.plan, args.cluster])
     if args.plan is not None and args.cluster is not None:
         raise Unsupported(f"--cluster {args.cluster} has no meaning beside a plan, which has its own; leave one of them out")
+    if args.plan is None and args.data is not None:
+        raise Unsupported(f"--data {args.data} has no meaning without a plan; a machine is measured without data")
     with err.status("measuring ...") if not args.json else _Quiet():
         if args.plan is None:
             cluster = calibrate_machine(resolve_cluster(args.cluster or "local:2"), rounds=args.rounds)
@@ -368,7 +295,7 @@ def calibrate(args: argparse.Namespace) -> Json:
             result: Json = {"out": args.out, "cluster": cluster.name, "rate_flop_per_s": cluster.device.rate_flop_per_s}
             result |= {"node_latency_s": cluster.node.latency_s, "node_bandwidth_bytes_per_s": cluster.node.bandwidth_bytes_per_s}
         else:
-            cost = calibrate_plan(load_plan(args.plan), rounds=args.rounds)
+            cost = calibrate_plan(load_plan(args.plan), rounds=args.rounds, data=args.data)
             save_cost(cost, args.out)
             result = {"out": args.out, "cost_id": cost.id, "acts": len(cost.acts), "act_overhead_s": cost.act_overhead_s}
     _show(args, f"wrote {args.out}")

@@ -1,0 +1,122 @@
+"""Acts that were put into lanes and have not been seen to end; their times, and their errors, come out here.
+
+put into the lane --> [in flight, at most ``ahead`` per lane] --> seen to end --> rows
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from backend.inprocess.hazards import Mark
+from backend.inprocess.rendezvous import Crew
+
+__all__ = ["Flight", "Flights", "LateError", "Past"]
+
+
+class Past:
+    """The event of something that has ended already."""
+
+    __slots__ = ("_time_ns",)
+
+    def __init__(self, time_ns: int) -> None:
+        self._time_ns = time_ns
+
+    def synchronize(self) -> None:
+        pass
+
+    def reached(self) -> bool:
+        return True
+
+    def time_ns(self) -> int:
+        return self._time_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """``order``: of being put into lanes."""
+
+    crew: Crew
+    mark: Mark
+    order: int
+
+
+class LateError(Exception):
+    """An act failed after it was put into its lane.   others: what was in flight with it, which may be at fault too."""
+
+    def __init__(self, crew: Crew, others: Sequence[Crew], error: BaseException) -> None:
+        super().__init__(str(error))
+        self.crew, self.others, self.error = crew, tuple(others), error
+
+
+class Flights:
+    """One deque per lane; a lane's is used by one thread at a time, as the lane is.
+
+    Args:
+        ended: called with (crew, start, end), times in ns, for every act that was seen to end.
+    """
+
+    def __init__(self, ahead: int, ended: Callable[[Crew, int, int], None]) -> None:
+        self._ahead, self._ended = ahead, ended
+        self._lanes: dict[int, deque[Flight]] = {}
+        self._count = itertools.count()
+
+    def add(self, crew: Crew, mark: Mark, *, keep: int | None = None) -> None:
+        """Note an act, and wait until no more than ``keep`` (default: ahead) of its lane are in flight.
+
+        Raises:
+            LateError: one of them failed.
+        """
+        queued = self._lanes.setdefault(id(mark.lane), deque())
+        queued.append(Flight(crew, mark, next(self._count)))
+        self._land(queued, self._ahead if keep is None else keep)
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait for all.
+
+        Raises:
+            LateError: one of them failed, or none ended for timeout_s.
+        """
+        for queued in list(self._lanes.values()):
+            while queued:
+                self._await(queued[0], timeout_s)
+                self._land(queued, len(queued) - 1)
+
+    def _await(self, flight: Flight, timeout_s: float) -> None:
+        """An event cannot be waited for with a limit, so it is asked now and then."""
+        until, pause_s = time.monotonic() + timeout_s, 1e-5
+        try:
+            while not flight.mark.event.reached():
+                if time.monotonic() > until:
+                    raise LateError(flight.crew, [], TimeoutError(f"it is in its lane and did not end for {timeout_s:g} s"))
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 1e-3)
+        except LateError:
+            raise
+        except Exception as error:
+            raise self.first_cause(flight.crew, error) from error
+
+    def _land(self, queued: deque[Flight], keep: int) -> None:
+        while len(queued) > keep:
+            flight = queued[0]
+            try:
+                flight.mark.event.synchronize()
+            except Exception as error:
+                raise self.first_cause(flight.crew, error) from error
+            queued.popleft()
+            self._ended(flight.crew, *flight.mark.times_ns())
+
+    def first_cause(self, crew: Crew, error: BaseException) -> LateError:
+        """Why an act of ``crew`` failed: in the order in which they were put into lanes, the first that did not end well, as all that it
+        waited for stands before it; where all others did, the act itself.
+        """
+        flying = sorted((flight for queued in list(self._lanes.values()) for flight in list(queued)), key=lambda flight: flight.order)
+        for place, flight in enumerate(flying):
+            try:
+                flight.mark.event.synchronize()
+            except Exception as cause:
+                return LateError(flight.crew, [other.crew for other in flying[place + 1 :]], cause)
+        return LateError(crew, [], error)

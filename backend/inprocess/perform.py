@@ -1,0 +1,134 @@
+"""Performing a Plan with all its devices in one process: for acts of a millisecond or more, for debugging, and for several virtual devices
+on one GPU.  Threads share Python's interpreter lock, so acts that are shorter than that get in each other's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from backend.blocks import Blocks, check_state, state_parts
+from backend.body import Batches
+from backend.device import CpuDevice, Device
+from backend.initial.values import Values
+from backend.inprocess.body import ProcessBody
+from backend.inprocess.engine import Engine
+from backend.inprocess.registers import make_blocks
+from backend.launch import check_batch
+from backend.merge import hardware
+from backend.outcome import Outcome, gather, state_homes
+from planner.ir.errors import InvalidProgram
+from planner.ir.plan import Plan
+from planner.ir.trace import Act, Source, Trace
+from planner.ir.verify import verify
+
+__all__ = ["run"]
+
+AHEAD = 8
+"""Acts of one lane in flight: enough to hide the putting there, few enough that the choice among ready acts is made late."""
+
+
+def run(
+    plan: Plan,
+    state: Mapping[str, Tensor] | Values,
+    batches: Batches,
+    steps: int,
+    *,
+    gradients: bool = False,
+    timeout_s: float = 30.0,
+    on_progress: Callable[[int, float], None] | None = None,
+    devices: Mapping[int, Device] | None = None,
+    graphs: bool = False,
+    ahead: int = AHEAD,
+    allow_nan: bool = False,
+    alone: bool = False,
+) -> Outcome:
+    """Perform ``steps`` steps of the Plan in this process, every rank on its device.
+
+    Args:
+        state: logical tensors by the names of plan.states; not written to.
+        batches: step -> the global batch's tensors; called on several threads, several times per step.
+        gradients: also return the last step's mean gradients.
+        timeout_s: when no act ends for so long, the run is given up; also the limit of a single act.
+        on_progress: called with (step, loss) on the calling thread while the run goes on.
+        devices: rank -> its device (several ranks may share a GPU); None: all on the CPU.  They are the caller's to close.
+        graphs: fragments as CUDA graphs, on devices that have such.
+        ahead: acts of one lane in flight at once.
+        allow_nan: go on when the loss is nan or infinite.
+        alone: one act at a time in the whole process, so that its time is that of the act alone; what a prediction is made of.
+
+    Returns:
+        trace (source ``run``, performer ``threads``), losses per step, final states and gradients as logical tensors on the CPU.
+
+    Raises:
+        WorkerFailed: an act raised or hung; the message names rank, task and micro-batch.
+        InvalidPlan, DeadLock, OutOfMemory, InvalidProgram: refused before anything starts.
+    """
+    verify(plan)
+    if steps < 1:
+        raise InvalidProgram(f"steps = {steps}; at least 1 step is needed")
+    if ahead < 1:
+        raise InvalidProgram(f"ahead = {ahead}; at least 1 act of a lane is in flight")
+    check_state(plan, state)
+    check_batch(plan, batches)
+    cpu = CpuDevice()
+    placed = {rank: (devices or {}).get(rank, cpu) for rank in range(plan.num_ranks)}
+    blocks = make_blocks(plan, placed, plan.gradients.values() if gradients else ())
+    for rank, of_rank in blocks.items():
+        of_rank.fill_state(state_parts(plan, rank, state))
+    body = ProcessBody(plan, blocks, placed, batches, graphs=graphs, allow_nan=allow_nan)
+    engine = Engine(plan, steps, body, blocks, placed, timeout_s=timeout_s, ahead=ahead, alone=alone)
+    if on_progress is not None:
+        body.on_loss = lambda step, loss: engine.news.put((step, loss))
+    for device in placed.values():
+        device.synchronize()  # blocks were filled beside the lanes
+    engine.run(on_progress)
+    for of_rank in blocks.values():
+        of_rank.prove()
+    return _outcome(plan, steps, blocks, placed, body, engine, gradients=gradients)
+
+
+def _outcome(
+    plan: Plan,
+    steps: int,
+    blocks: Mapping[int, Blocks],
+    devices: Mapping[int, Device],
+    body: ProcessBody,
+    engine: Engine,
+    *,
+    gradients: bool,
+) -> Outcome:
+    zero_ns = min((ready for _, _, ready, _, _ in engine.rows), default=0)
+    acts = [
+        Act(task, rank, number, (ready - zero_ns) * 1e-9, (start - zero_ns) * 1e-9, (end - zero_ns) * 1e-9)
+        for (task, rank), number, ready, start, end in engine.rows
+    ]
+    homes = state_homes(plan)
+    held = {
+        (access.regst, access.index, rank): blocks[rank].state_of(access.regst, access.index).to("cpu", copy=True)
+        for access in homes.values()
+        for rank in plan.placement[plan.regst[access.regst].placement].ranks
+    }
+    tapped = {(*place, rank): value.to("cpu", copy=True) for rank, of_rank in blocks.items() for place, value in of_rank.tapped.items()}
+    losses = tuple(body.losses[step] for step in sorted(body.losses))
+    names = dict.fromkeys(f"{device.name}: {device.about()}" for device in devices.values())
+    trace = Trace(
+        source=Source.RUN,
+        performer="threads",
+        plan_id=plan.plan_id,
+        steps=steps,
+        acts=tuple(sorted(acts, key=lambda act: (act.start_s, act.end_s, act.task, act.rank))),
+        peak_bytes={str(rank): of_rank.peak_bytes for rank, of_rank in blocks.items()},
+        register_bytes={str(rank): of_rank.peak_bytes for rank, of_rank in blocks.items()},
+        losses=losses,
+        about=hardware(plan.num_ranks)
+        | {
+            "processes": "1",
+            "registers": ", ".join(dict.fromkeys(of_rank.mode.value for of_rank in blocks.values())),
+            "devices": "; ".join(f"rank {rank} {device.name}" for rank, device in devices.items()),
+            "device facts": "; ".join(names),
+        },
+    )
+    slopes = gather(plan, plan.gradients, tapped) if gradients else {}
+    return Outcome(trace=trace, losses=losses, states=gather(plan, homes, held), gradients=slopes)

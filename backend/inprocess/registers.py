@@ -1,0 +1,78 @@
+"""Registers of all ranks of one process, each in the memory of its rank's device.
+
+A rank on a device of its own keeps there what its device works on; what is loaded and prepared on the host, and all blocks of CPU ranks beside
+such a device, lie in host memory that it can copy without waiting (pinned).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
+
+from backend.arena import Arena, RegisterMode, arena_bytes, carve, planned_bytes, register_mode, regsts_on
+from backend.blocks import Blocks
+from backend.device import Device
+from backend.shm import switch
+from planner.ir.errors import OutOfMemory
+from planner.ir.plan import Access, Plan, Regst, TaskKind
+from planner.ir.verify import device_bytes
+
+__all__ = ["lies_on_host", "make_blocks"]
+
+
+def lies_on_host(plan: Plan, regst: Regst) -> bool:
+    """Whether no device works on it: it is loaded or prepared, to be prepared or copied."""
+    if regst.producer is None or plan.task[regst.producer].kind not in (TaskKind.SOURCE, TaskKind.PREPARE):
+        return False
+    consumers = [task for task, _ in plan.consumers[regst.id]]
+    return bool(consumers) and all(task.kind in (TaskKind.PREPARE, TaskKind.COPY) for task in consumers)
+
+
+def make_blocks(plan: Plan, devices: Mapping[int, Device], taps: Iterable[Access] = ()) -> dict[int, Blocks]:
+    """Blocks per rank.  REGISTA_REGISTERS and REGISTA_POISON as for processes (backend.registers), where all devices are CPUs.
+
+    Raises:
+        OutOfMemory: all blocks at once do not fit a device whose work ends later than it is put there; or a device is full.
+    """
+    pinning = next((device for device in devices.values() if not device.immediate), None)
+    wanted = switch("REGISTA_REGISTERS", ("", "static", "dynamic"), "")
+    mode = RegisterMode(wanted) if wanted and pinning is None else register_mode(plan)
+    if pinning is not None and mode is RegisterMode.DYNAMIC:
+        needs, limit = max(device_bytes(plan).values()), plan.cluster.device.memory_bytes
+        raise OutOfMemory(
+            f"on {pinning.name} every block is memory of its own from start to end: {needs} B at once, but a device of {plan.cluster.name} "
+            f"has {limit} B; use smaller quotas or more micro-batches"
+        )
+    poison = pinning is None and switch("REGISTA_POISON", ("0", "1"), "0") == "1"
+    tapped = tuple(taps)
+    found: dict[int, Blocks] = {}
+    for rank in range(plan.num_ranks):
+        arena = _arena(plan, rank, devices[rank], pinning) if mode is RegisterMode.STATIC else None
+        found[rank] = Blocks(plan, rank, taps=tapped, arena=arena, poison=poison)
+    return found
+
+
+def _arena(plan: Plan, rank: int, device: Device, pinning: Device | None) -> Arena:
+    if pinning is None:
+        return Arena.make(plan, rank)
+    here = regsts_on(plan, rank)
+    on_host = [regst for regst in here if device.immediate or lies_on_host(plan, regst)]
+    on_device = [regst for regst in here if regst not in on_host]
+    regions = [(on_host, pinning.host_memory(arena_bytes(plan, on_host))), (on_device, device.allocate(arena_bytes(plan, on_device)))]
+    return _in_regions(plan, rank, regions)
+
+
+def _in_regions(plan: Plan, rank: int, regions: Sequence[tuple[Sequence[Regst], Tensor]]) -> Arena:
+    tables: dict[str, list[list[Tensor]]] = {}
+    for regsts, memory in regions:
+        tables |= carve(plan, rank, regsts, memory)
+    taken = sum(memory.nbytes for _, memory in regions)
+    padding = taken - planned_bytes(plan, rank)
+    places = {
+        (regst, slot, index): (tensor.data_ptr(), tuple(tensor.shape))
+        for regst, slots in tables.items()
+        for slot, row in enumerate(slots)
+        for index, tensor in enumerate(row)
+    }
+    return Arena(rank=rank, tables=tables, places=places, allocated_bytes=taken - padding, padding_bytes=padding, shared=frozenset())

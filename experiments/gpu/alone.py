@@ -1,0 +1,89 @@
+"""Predict first, then measure: acts are timed one at a time, the simulator lays them over each other, and only then the Plan runs for real."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from torch import Tensor
+
+from backend.body import Batches
+from backend.device import Device
+from backend.inprocess import run
+from backend.outcome import Outcome
+from planner.ir.plan import Plan, Task
+from planner.ir.text import content_id
+from planner.ir.trace import Trace
+from simulator import simulate
+
+__all__ = ["AlonePrices", "Predicted", "predict_then_run", "prices_of"]
+
+SKIPPED = 2
+"""Steps that warm up and do not count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlonePrices:
+    """A CostModel: median seconds of each (task, rank), every act alone in the process.  Messages in one process take no time."""
+
+    seconds: Mapping[tuple[str, int], float]
+
+    @property
+    def id(self) -> str:
+        return f"alone-{content_id([[task, rank, value] for (task, rank), value in sorted(self.seconds.items())])}"
+
+    def act_s(self, plan: Plan, task: Task, rank: int) -> float:
+        return self.seconds[task.id, rank]
+
+    def message_s(self, src_rank: int, dst_rank: int) -> float:
+        return 0.0
+
+
+def prices_of(plan: Plan, trace: Trace) -> AlonePrices:
+    """Medians over the counted steps of a trace whose acts ran alone."""
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for act in trace.acts:
+        if act.number >= SKIPPED * plan.task[act.task].acts:
+            found[act.task, act.rank].append(act.duration_s)
+    return AlonePrices(seconds={key: median(values) for key, values in found.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """A prediction, made before the run; ``peak_bytes``: per device name, what it held at once at most, working memory included."""
+
+    sim: Trace
+    outcome: Outcome
+    sim_step_s: float
+    run_steps_s: tuple[float, ...]
+    peak_bytes: Mapping[str, int]
+
+
+def predict_then_run(
+    plan: Plan,
+    state: Mapping[str, Tensor],
+    batches: Batches,
+    devices: Mapping[int, Device],
+    *,
+    steps: int,
+    alone_steps: int = 8,
+    graphs: bool = False,
+) -> Predicted:
+    """Time acts alone, simulate ``steps`` steps, then perform as many."""
+    few = run(plan, state, batches, SKIPPED + alone_steps, devices=devices, graphs=graphs, alone=True, timeout_s=60, allow_nan=True)
+    sim = simulate(plan, prices_of(plan, few.trace), steps=SKIPPED + steps)
+    gc.collect()  # the blocks of the first run
+    distinct = {device.name: device for device in devices.values()}
+    for device in distinct.values():
+        device.reset_peak()
+    outcome = run(plan, state, batches, SKIPPED + steps, devices=devices, graphs=graphs, timeout_s=60, allow_nan=True)
+    return Predicted(
+        sim=sim,
+        outcome=outcome,
+        sim_step_s=median(sim.step_times_s(plan)[SKIPPED:]),
+        run_steps_s=outcome.trace.step_times_s(plan)[SKIPPED:],
+        peak_bytes={name: device.peak_bytes() for name, device in distinct.items()},
+    )

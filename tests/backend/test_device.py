@@ -1,0 +1,407 @@
+"""Devices whose work ends later than it is put there: order by events, reuse of blocks in stream order, errors that show late.
+
+On a device without hardware whose lanes are threads that start late at random; what is proven here is what a GPU needs of the runtime.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import handmade
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inprocess_cases import HANDMADE, assert_bit_equal, broken
+from matrix import STEPS, assert_transparent, expected, plan_for, program
+
+from backend import device_cuda
+from backend.device import CpuDevice, Device, ImmediateLane, Lane, Work, group_backend, open_devices, parse_devices
+from backend.device_fake import FakeStreamDevice, _FakeLane
+from backend.inprocess import run
+from backend.inprocess.flights import Past
+from backend.inprocess.hazards import Hazards, Mark
+from backend.inprocess.registers import lies_on_host, make_blocks
+from backend.outcome import Outcome
+from backend.reference import perform
+from planner.ir.errors import OutOfMemory, Unsupported, WorkerFailed
+from planner.ir.plan import Plan, TaskKind
+from planner.ir.trace import check_trace
+from planner.lower.loading import with_loading
+
+
+@contextmanager
+def fakes(plan: Plan, ranks: str = "all", *, delay_s: float = 0.001, seed: int = 0) -> Iterator[Mapping[int, Device]]:
+    """Fake devices for all ranks, or for the odd ones beside CPUs."""
+    rng = random.Random(seed)
+    made = {
+        rank: FakeStreamDevice(f"fake:{rank}", delay_s=delay_s, rng=random.Random(rng.random()))
+        for rank in range(plan.num_ranks)
+        if ranks == "all" or rank % 2
+    }
+    try:
+        yield made
+    finally:
+        for device in made.values():
+            device.close()
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("fake lane")]
+
+
+def reference(name: str) -> Outcome:
+    plan, micro_batches = HANDMADE[name]
+    return perform(plan, handmade.start(), handmade.batches(micro_batches), STEPS, gradients=True)
+
+
+def on_fakes(name: str, ranks: str, *, ahead: int = 8, seed: int = 0) -> Outcome:
+    plan, micro_batches = HANDMADE[name]
+    with fakes(plan, ranks, seed=seed) as devices:
+        return run(
+            plan, handmade.start(), handmade.batches(micro_batches), STEPS, gradients=True, devices=devices, ahead=ahead, timeout_s=20
+        )
+
+
+@settings(max_examples=12)
+@given(name=st.sampled_from(sorted(HANDMADE)), ranks=st.sampled_from(["all", "odd"]), ahead=st.integers(1, 50), seed=st.integers(0, 10**6))
+def test_values_are_those_of_the_reference_however_late_work_starts(name: str, ranks: str, ahead: int, seed: int) -> None:
+    outcome = on_fakes(name, ranks, ahead=ahead, seed=seed)
+    assert_bit_equal(outcome, reference(name))
+    check_trace(HANDMADE[name][0], outcome.trace)
+
+
+@pytest.mark.parametrize(
+    ("model", "way"), [("gpt", "pipeline2_data2_tensor2"), ("gpt", "zero3_accumulated"), ("mlp", "zb_h1"), ("convnet", "data2")]
+)
+def test_planned_models_on_late_devices_equal_training_on_one(model: str, way: str) -> None:
+    plan, source = plan_for(model, way), program(model)
+    with fakes(plan, delay_s=0.0002) as devices:
+        outcome = run(plan, source.initial_state(plan.micro_batches), source.batch, STEPS, gradients=True, devices=devices, timeout_s=60)
+    assert_transparent(outcome, expected(model, plan.micro_batches))
+    check_trace(plan, outcome.trace)
+
+
+def test_a_runtime_that_does_not_wait_for_what_it_reads_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hazards, "read", lambda self, key: [])
+    with pytest.raises((AssertionError, WorkerFailed)):
+        assert_bit_equal(on_fakes("pipeline", "all"), reference("pipeline"))
+
+
+def test_a_runtime_that_overwrites_blocks_that_are_still_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hazards, "write", lambda self, key, generation: [])
+    with pytest.raises((AssertionError, WorkerFailed)):
+        assert_bit_equal(on_fakes("pipeline", "all"), reference("pipeline"))
+
+
+def test_messages_travel_when_an_act_is_put_into_its_lane() -> None:
+    """The lane is held back, the messages are not: what the quotas allow is in the lane before the first act of it has ended."""
+    plan, gate = handmade.data_parallel(1, 4), threading.Event()
+    device = FakeStreamDevice("fake:0")
+    taken: list[int] = []
+
+    class Held(_FakeLane):
+        def enqueue(self, work: Work) -> None:
+            taken.append(len(taken))
+            super().enqueue(lambda: (gate.wait(20), work()))
+
+    held_lanes: list[Held] = []
+
+    def lane(name: str) -> Lane:
+        held_lanes.append(Held(name, None))
+        return held_lanes[-1]
+
+    device.lane = lane  # type: ignore[method-assign]
+    runner = threading.Thread(
+        target=lambda: run(
+            plan, handmade.start(), handmade.batches(4), 1, devices={0: _DeviceOnly(device, "compute")}, ahead=100, timeout_s=20
+        )
+    )
+    runner.start()
+    until = time.monotonic() + 15
+    while len(taken) < 4 and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    held = len(taken)
+    gate.set()
+    runner.join(20)
+    for made in held_lanes:
+        made.end()
+        made.thread.join(20)
+    assert held == 4  # forward and backward of two micro-batches: the batch has two blocks, and loading a third waits for their readers
+
+
+class _DeviceOnly:
+    """A fake device whose other streams than one are immediate, so that loading does not wait for a lane that is held back."""
+
+    def __init__(self, device: FakeStreamDevice, stream: str) -> None:
+        self._device, self._stream = device, stream
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._device, name)
+
+    def lane(self, name: str) -> Lane:
+        return self._device.lane(name) if name.startswith(self._stream) else ImmediateLane()
+
+
+def test_an_error_that_shows_late_names_the_act_that_made_it() -> None:
+    plan = broken(handmade.pipeline(2), "forward.1")
+    with (
+        fakes(plan) as devices,
+        pytest.raises(WorkerFailed, match=r"rank 1 failed in task forward\.1 \(act 0, micro-batch 0\).*shapes") as told,
+    ):
+        run(plan, handmade.start(), handmade.batches(2), STEPS, devices=devices, timeout_s=20)
+    assert "devices tell late" in str(told.value) or "also" not in str(told.value)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lane_that_does_not_come_to_its_end_is_a_stall(rank: int) -> None:
+    """Rank 1's keeps the loss back; of rank 0's the last update may be all that is missing when everything is in its lane."""
+    plan, gate = handmade.pipeline(2), threading.Event()
+    with fakes(plan) as devices:
+        lane_of = devices[rank].lane
+
+        def stuck(name: str) -> Lane:
+            lane = lane_of(name)
+            enqueue = lane.enqueue
+            lane.enqueue = lambda work: enqueue(lambda: (gate.wait(30), work()))  # type: ignore[method-assign]
+            return lane
+
+        devices[rank].lane = stuck  # type: ignore[method-assign]
+        begin = time.monotonic()
+        try:
+            with pytest.raises(WorkerFailed, match="did not end for 1 s"):
+                run(plan, handmade.start(), handmade.batches(2), STEPS, devices=devices, timeout_s=1.0)
+            assert time.monotonic() - begin < 20
+        finally:
+            gate.set()
+            time.sleep(0.2)
+
+
+def test_loaded_blocks_lie_on_the_host_and_are_copied_by_the_copy_actor() -> None:
+    plan = with_loading(handmade.pipeline(3), copy=True)
+    copy = next(task for task in plan.tasks if task.kind is TaskKind.COPY)
+    assert lies_on_host(plan, plan.regst[copy.reads[0].regst])
+    assert not lies_on_host(plan, plan.regst[copy.writes[0].regst])
+    wanted = perform(plan, handmade.start(), handmade.batches(3), STEPS)
+    with fakes(plan) as devices:
+        outcome = run(plan, handmade.start(), handmade.batches(3), STEPS, devices=devices, timeout_s=20)
+    assert outcome.losses == wanted.losses
+    check_trace(plan, outcome.trace)
+
+
+class _Recording(FakeStreamDevice):
+    """Its graphs are the work itself, held fast: a graph of other memory than an act's would show as wrong values."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, delay_s=0.0005)
+        self.recorded = 0
+        self.replayed = 0
+
+    def lane(self, name: str) -> Lane:
+        lane, device = super().lane(name), self
+
+        def again(work: Work) -> Work:
+            device.recorded += 1
+
+            def replay() -> None:
+                device.replayed += 1
+                work()
+
+            return replay
+
+        lane.again = again  # type: ignore[method-assign]
+        return lane
+
+
+@pytest.mark.parametrize("name", ["data parallel", "pipeline"])
+def test_a_graph_is_recorded_once_per_choice_of_slots_and_replayed_with_the_same_values(name: str) -> None:
+    plan, micro_batches = HANDMADE[name]
+    devices = {rank: _Recording(f"fake:{rank}") for rank in range(plan.num_ranks)}
+    outcome = run(plan, handmade.start(), handmade.batches(micro_batches), 8, gradients=True, devices=devices, graphs=True, timeout_s=20)
+    for device in devices.values():
+        device.close()
+    assert_bit_equal(outcome, perform(plan, handmade.start(), handmade.batches(micro_batches), 8, gradients=True))
+    for device in devices.values():
+        assert 0 < device.recorded < device.replayed
+
+
+def test_blocks_that_do_not_all_fit_are_refused_on_devices_with_lanes() -> None:
+    plan = handmade.pipeline(3, quota=64)
+    blocks = make_blocks(plan, {rank: CpuDevice() for rank in range(2)})
+    needs = max(of_rank.arena.allocated_bytes for of_rank in blocks.values() if of_rank.arena is not None)
+    small = replace(plan, cluster=replace(plan.cluster, device=replace(plan.cluster.device, memory_bytes=needs // 2)))
+    with fakes(small) as devices, pytest.raises(OutOfMemory, match=rf"has {needs // 2} B"):
+        make_blocks(small, devices)
+
+
+def test_hazards_writers_of_one_block_wait_for_its_readers_and_not_for_each_other() -> None:
+    hazards, done = Hazards(), FakeStreamDevice("fake:0")
+    first, second, reader = (Mark(done.lane(name), Past(0), Past(0)) for name in "abc")
+    assert hazards.write("block", 0) == []
+    hazards.enqueued(first, [], ["block"])
+    assert hazards.write("block", 0) == []
+    hazards.enqueued(second, [], ["block"])
+    assert hazards.read("block") == [first, second]
+    hazards.enqueued(reader, ["block"], [])
+    assert set(map(id, hazards.write("block", 1))) == {id(first), id(second), id(reader)}
+    done.close()
+
+
+def test_an_act_starts_after_what_it_waited_for_whatever_the_clocks_say() -> None:
+    """Two clocks, 5 ns apart, and a chain that is longer than Python's stack; times come out in order and nothing is kept for ever."""
+    lane = ImmediateLane()
+    chain = [Mark(lane, Past(100), Past(110))]
+    for number in range(5000):
+        chain.append(Mark(lane, Past(105), Past(105 + number % 3), (chain[-1],)))
+    assert chain[-1].times_ns() == (110, 110)
+    assert chain[1].times_ns() == (110, 110) and chain[0].times_ns() == (100, 110)
+    assert all(mark.waits == () for mark in chain)
+    late = Mark(lane, Past(200), Past(230), (chain[-1],))
+    assert late.times_ns() == (200, 230)
+
+
+def test_devices_are_named_per_rank_or_for_all() -> None:
+    assert parse_devices("cuda", 2) == {0: "cuda:0", 1: "cuda:0"}
+    assert parse_devices("1=cuda:3, 0=cpu", 2) == {0: "cpu", 1: "cuda:3"}
+    for text, match in (
+        ("tpu", "device 'tpu' is not known"),
+        ("0=cpu", r"leaves out ranks \[1\]"),
+        ("0=cpu,0=cpu", "once for each rank"),
+        ("0=cpu,2=cpu", "0 to 1"),
+        ("cuda:x", "not known"),
+    ):
+        with pytest.raises(Unsupported, match=match):
+            parse_devices(text, 2)
+
+
+def test_groups_use_nccl_only_where_every_rank_has_a_gpu_of_its_own() -> None:
+    own = {0: ("a", "cuda:0"), 1: ("a", "cuda:1"), 2: ("b", "cuda:0"), 3: ("b", "cpu"), 4: ("b", "cpu"), 5: ("a", "cuda:0")}
+    assert group_backend([0, 1, 2], own) == "nccl"
+    assert group_backend([2, 3], own) == "gloo"
+    assert group_backend([3, 4], own) == "gloo"
+    assert group_backend([0, 5], own) == "gloo"
+    assert group_backend([0, 1], own, wanted="gloo") == "gloo"
+    with pytest.raises(Unsupported, match=r"ranks \[0, 5\] share cuda:0 of a, which NCCL refuses"):
+        group_backend([0, 5], own, wanted="nccl")
+    with pytest.raises(Unsupported, match=r"ranks \[3\] have no GPU"):
+        group_backend([2, 3], own, wanted="nccl")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a host without CUDA device")
+def test_a_gpu_that_is_not_there_is_refused_with_what_is() -> None:
+    with pytest.raises(Unsupported, match="device cuda:0: this process sees 0 CUDA devices"):
+        open_devices({0: "cpu", 1: "cuda:0"})
+
+
+class _Stub:
+    """torch.cuda without CUDA: streams do their work at once, events carry the host's clock.  Proves that the code runs, not that it is right
+    on hardware."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        stub = self
+
+        class Event:
+            def __init__(self, enable_timing: bool = False) -> None:
+                assert enable_timing
+                self.at_s = 0.0
+
+            def record(self, stream: object) -> None:
+                self.at_s = time.monotonic()
+
+            def synchronize(self) -> None:
+                stub.calls.append("event.synchronize")
+
+            def query(self) -> bool:
+                return True
+
+            def elapsed_time(self, later: Event) -> float:
+                return (later.at_s - self.at_s) * 1e3
+
+        class Stream:
+            def __init__(self, device: torch.device) -> None:
+                stub.calls.append("Stream")
+
+            def wait_event(self, event: Event) -> None:
+                assert isinstance(event, Event)
+                stub.calls.append("wait_event")
+
+            def synchronize(self) -> None:
+                pass
+
+        class CUDAGraph:
+            work: Work
+
+            def replay(self) -> None:
+                stub.calls.append("replay")
+                self.work()
+
+        @contextmanager
+        def graph(made: CUDAGraph, pool: object, stream: Stream, capture_error_mode: str) -> Iterator[None]:
+            assert capture_error_mode == "thread_local"
+            stub.calls.append("capture")
+            yield
+
+        self.Event, self.Stream, self.CUDAGraph, self.graph = Event, Stream, CUDAGraph, graph
+
+    @contextmanager
+    def stream(self, stream: object) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        assert device.type == "cuda"
+        yield
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def init(self) -> None:
+        pass
+
+    def synchronize(self, device: torch.device) -> None:
+        self.calls.append("synchronize")
+
+    def graph_pool_handle(self) -> object:
+        return object()
+
+
+def test_the_code_of_the_cuda_device_runs_on_a_stub_of_torch_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = _Stub()
+    monkeypatch.setattr(device_cuda, "_cuda", stub)
+    with pytest.raises(Unsupported, match="sees 1 CUDA devices"):
+        device_cuda.CudaDevice("cuda:1")
+    plan, micro_batches = HANDMADE["pipeline of 2 x 2"]
+    devices: dict[int, Device] = {}
+    for rank in range(plan.num_ranks):
+        device = device_cuda.CudaDevice("cuda:0")
+        device.torch_device = torch.device("cpu")
+        device.allocate = device.host_memory = CpuDevice().allocate  # type: ignore[method-assign]
+        device.about = lambda: "stub"  # type: ignore[method-assign]
+        devices[rank] = device
+    outcome = run(plan, handmade.start(), handmade.batches(micro_batches), STEPS, gradients=True, devices=devices, timeout_s=20)
+    assert_bit_equal(outcome, reference("pipeline of 2 x 2"))
+    check_trace(plan, outcome.trace)
+    assert {"Stream", "wait_event", "event.synchronize", "synchronize"} <= set(stub.calls)
+
+
+def test_what_the_cuda_device_calls_stands_in_torch_with_these_arguments() -> None:
+    """A torch without CUDA has the signatures all the same."""
+    graph = inspect.signature(torch.cuda.graph.__init__).parameters
+    assert {"cuda_graph", "pool", "stream", "capture_error_mode"} <= set(graph)
+    assert {"enable_timing"} <= set(inspect.signature(torch.cuda.Event.__new__).parameters)
+    assert {"device"} <= set(inspect.signature(torch.cuda.Stream.__new__).parameters)
+    for name in ("wait_event", "synchronize"):
+        assert callable(getattr(torch.cuda.Stream, name))
+    for name in ("record", "synchronize", "query", "elapsed_time"):
+        assert callable(getattr(torch.cuda.Event, name))
+    for name in ("mem_get_info", "max_memory_allocated", "reset_peak_memory_stats", "get_device_properties", "graph_pool_handle", "stream"):
+        assert callable(getattr(torch.cuda, name))
+    assert callable(torch.cuda.CUDAGraph.replay) and issubclass(torch.OutOfMemoryError, RuntimeError)
