@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> Json:
         outcome = _perform(args, found, performer, nodes, screen)
     if outcome is None:
         return _show_end(args, found)
-    check_trace(found, outcome.trace, slack_s=float(outcome.trace.about.get("clock_slack_s", 0.0)))
+    check_trace(found, outcome.trace)
     lost = next((step for step, loss in enumerate(outcome.losses) if not math.isfinite(loss)), None)
     if lost is not None:
         warnings.warn(f"the loss is {outcome.losses[lost]} from step {lost} on; lower the learning rate", Diverged, stacklevel=2)

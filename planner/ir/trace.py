@@ -19,7 +19,7 @@ from planner.ir.errors import InvalidTrace
 from planner.ir.plan import Plan
 from planner.ir.verify import device_bytes
 
-__all__ = ["Act", "Source", "Trace", "check_trace"]
+__all__ = ["Act", "Source", "Trace", "check_trace", "stated_slack_s"]
 
 
 class Source(Enum):
@@ -81,15 +81,35 @@ class Trace:
         return tuple(end - before for before, end in zip((begin, *ends), ends, strict=False))
 
 
-def check_trace(plan: Plan, trace: Trace, *, slack_s: float = 0.0) -> None:
+MOST_SLACK_S = 0.1
+
+
+def stated_slack_s(trace: Trace) -> float:
+    """How far the clocks of a measured trace may be apart, as it says of itself: 0 on one host and for simulations.
+
+    Raises:
+        InvalidTrace: it says nothing sensible, or so much that the laws would mean nothing.
+    """
+    said = trace.about.get("clock_slack_s", "0")
+    try:
+        slack_s = float(said)
+    except ValueError:
+        slack_s = math.nan
+    if not 0 <= slack_s <= MOST_SLACK_S or (slack_s > 0 and trace.source is not Source.RUN):
+        raise InvalidTrace(f"clock_slack_s is {said!r}; it is a number from 0 to {MOST_SLACK_S:g}, and above 0 only for runs on several hosts")
+    return slack_s
+
+
+def check_trace(plan: Plan, trace: Trace, *, slack_s: float | None = None) -> None:
     """Prove the six laws for one trace.
 
     Args:
-        slack_s: clock resolution granted to measured traces of several hosts; 0 on one host and for simulations.
+        slack_s: clock resolution granted; None: what the trace says of itself (``stated_slack_s``).
 
     Raises:
         InvalidTrace: with the law's number and the acts that break it.
     """
+    slack_s = stated_slack_s(trace) if slack_s is None else slack_s
     if trace.plan_id != plan.plan_id:
         raise InvalidTrace(f"law 6: the trace is of plan {trace.plan_id}, not of {plan.plan_id}")
     if trace.steps < 1:

@@ -41,11 +41,11 @@ def plant(order: dict[str, Any]) -> None:
     if order["where"] == "checkpoint":
         write = backend.checkpoint.saver.write_part
 
-        def half_written(path: Path, values: Any) -> Any:
+        def half_written(path: Path, *rest: Any) -> Any:
             if here():
                 path.write_bytes(b"half")
                 stand_still(mark)
-            return write(path, values)
+            return write(path, *rest)
 
         backend.checkpoint.saver.write_part = half_written
         return

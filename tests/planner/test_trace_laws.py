@@ -125,3 +125,13 @@ def test_step_times_are_the_gaps_between_the_ends_of_steps():
     trace = simulate(plan, TableCost(), steps=3)
     assert trace.step_ends_s(plan) == (3.0, 5.0, 7.0)
     assert trace.step_times_s(plan) == (3.0, 2.0, 2.0)
+
+
+def test_a_run_on_several_hosts_is_granted_the_slack_that_it_states_and_no_trace_talks_its_way_past_the_laws():
+    plan = chain("ab", 3, 2)
+    simulated = changed(simulate(plan, TableCost(), steps=1), "b", 0, shift(-0.01))
+    skewed = replace(simulated, source=Source.RUN, performer="gloo")
+    check_trace(plan, replace(skewed, about={"clock_slack_s": "0.02"}))
+    refused(plan, replace(skewed, about={"clock_slack_s": "0.005"}), "law 3")
+    for trace, said in ((skewed, "1e9"), (skewed, "nan"), (skewed, "-1"), (skewed, "a little"), (simulated, "0.02")):
+        refused(plan, replace(trace, about={"clock_slack_s": said}), "clock_slack_s is", said)
