@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench fidelity gpu reproduce figures report paper clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -37,6 +37,27 @@ format: $(READY)  ## let ruff put the code in order
 
 bench: $(READY)  ## speed, as ratios and medians with spread
 	@$(BIN)/python -m experiments.bench
+
+# A machine with a GPU may be without network and have a torch of its own: the first Python that sees a device is taken, nothing is installed.
+gpu:  ## every GPU test, measurement and figure, in 8 minutes; writes out/gpu/
+	@for python in $(BIN)/python $(PYTHON); do \
+	  $$python -c "import sys, torch; sys.exit(not torch.cuda.is_available())" 2>/dev/null && exec $$python -m experiments.gpu --out out/gpu; \
+	done; echo "no CUDA device: neither $(BIN)/python nor $(PYTHON) has a torch that sees one" >&2; exit 3
+
+reproduce: $(READY)  ## every simulated figure from scratch; goes on where it was interrupted
+	@$(BIN)/python -m experiments.reproduce
+
+figures: $(READY)  ## all figures anew from the committed CSVs
+	@$(BIN)/python -m experiments.reproduce --figures
+
+report: $(READY)  ## pages for the browser of all experiments; writes out/report/
+	@$(BIN)/regista report experiments --out out/report
+
+paper: $(READY)  ## the paper as PDF, from the committed CSVs; writes out/paper/
+	@$(BIN)/python -m paper.build
+
+fidelity: $(READY)  ## published iteration times against the simulator's: plans, calibration, scores (resumable; see experiments/fidelity)
+	@$(BIN)/python -m experiments.fidelity
 
 clean:  ## remove the virtual environment and all output
 	rm -rf $(VENV) out build dist *.egg-info

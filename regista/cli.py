@@ -314,10 +314,16 @@ def build_parser() -> argparse.ArgumentParser:
     timeline.add_argument("--steps", type=_count, default=None, help="the last N steps (default: as many as 20,000 acts allow)")
     timeline.add_argument("-o", "--out", required=True, metavar="FILE", help="HTML; it needs no network")
 
-    report = verb("report", "write pages for the browser: a comparison with tables, timeline, errors and what-ifs; or all of a folder of results")
-    report.add_argument("what", nargs="+", metavar="WHAT", help="the traces of 'simulate' and of 'run', in this order; or one folder of results")
+    report = verb(
+        "report", "write pages for the browser: a comparison with tables, timeline, errors and what-ifs; or all of a folder of results"
+    )
+    report.add_argument(
+        "what", nargs="+", metavar="WHAT", help="the traces of 'simulate' and of 'run', in this order; or one folder of results"
+    )
     report.add_argument("--warmup", type=int, default=None, metavar="N", help="steps of the run to leave out (default: 3 or a quarter)")
-    report.add_argument("-o", "--out", required=True, metavar="FILE", help="HTML; it needs no network.  Of a folder: the folder of the pages")
+    report.add_argument(
+        "-o", "--out", required=True, metavar="FILE", help="HTML; it needs no network.  Of a folder: the folder of the pages"
+    )
 
     ops = verb("ops", "list the ops that have an SBP rule, or those that a model uses")
     ops.add_argument("--model", metavar="MODEL", help="say which targets its training step uses and which lack a rule: " + _MODEL_HELP)
@@ -367,7 +373,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code (0 done, 2 refused, 130 interrupted)."""
+    """Run one verb; returns the exit code (0 done, 1 a sweep that breaks its claim, 2 refused, 130 interrupted)."""
     given = list(sys.argv[1:] if argv is None else argv)
     # Read before the arguments are, which may be what is refused.
     as_json = "--json" in given
@@ -416,7 +422,7 @@ def _perform(argv: list[str]) -> int:
     result = perform(args)
     if args.json:
         print(json.dumps(_finite(result), indent=1, allow_nan=False), flush=True)
-    return 0
+    return 1 if args.verb == "sweep" and result["failed"] else 0
 
 
 def _refuse(argv: Sequence[str], as_json: bool, kind: str, message: str, code: int) -> int:

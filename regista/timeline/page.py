@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from regista.window import PANEL, Window, compute_streams, in_order, picture_tit
 from simulator.curve import MemoryCurve, memory_curves
 from simulator.idle import Idle, Reason, idle_times
 
-__all__ = ["save_timeline"]
+__all__ = ["Timeline", "draw_timeline", "save_timeline"]
 
 MOST_ACTS = 20_000
 """More boxes than this make a browser slow; earlier steps are left out first."""
@@ -85,6 +86,15 @@ TEMPLATE = """
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What a page embeds: a title, HTML that says how to read it and where the time went, and the Bokeh document with its figures."""
+
+    title: str
+    head: str
+    document: Document
+
+
 def save_timeline(plan: Plan, traces: Sequence[Trace], path: str | Path, *, steps: int | None = None) -> None:
     """Write one HTML file with the timeline of one trace, or of a simulated and a measured one on a common axis.
 
@@ -94,6 +104,13 @@ def save_timeline(plan: Plan, traces: Sequence[Trace], path: str | Path, *, step
     Raises:
         Mismatch: no trace, more than two, two of one source, or one of another plan; steps < 1.   InvalidFile: path cannot be written.
     """
+    drawn = draw_timeline(plan, traces, steps=steps)
+    head = f"<h1>{escape(drawn.title)}</h1>{drawn.head}"
+    save_text(path, file_html(drawn.document, resources=INLINE, title=drawn.title, template=TEMPLATE, template_variables={"head": head}))
+
+
+def draw_timeline(plan: Plan, traces: Sequence[Trace], *, steps: int | None = None) -> Timeline:
+    """The figures of save_timeline, for a page of the caller's.  Raises Mismatch as save_timeline."""
     ordered = in_order(traces)
     title = picture_title(plan, ordered)
     shown = min(_fitting(trace) for trace in ordered) if steps is None else steps
@@ -134,8 +151,7 @@ def save_timeline(plan: Plan, traces: Sequence[Trace], path: str | Path, *, step
         "titles": [plot.title for plot in plots],
     }
     document.js_on_event(DocumentReady, ink)
-    head = f"<h1>{escape(title)}</h1>{_help(plan, windows)}{''.join(tables)}"
-    save_text(path, file_html(document, resources=INLINE, title=title, template=TEMPLATE, template_variables={"head": head}))
+    return Timeline(title=title, head=_help(plan, windows) + "".join(tables), document=document)
 
 
 def _fitting(trace: Trace) -> int:

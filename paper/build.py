@@ -1,0 +1,160 @@
+"""Builds the paper: paper/regista.typ and the experiments' committed CSV files -> a PDF.
+
+    python -m paper.build                          writes out/paper/regista.pdf (make paper)
+    python -m paper.build --png                    and its pages as pictures beside it, to look at
+    python -m paper.build --out FILE.pdf
+
+Typst reads the CSV files itself; this step only checks the names first, so that a missing figure or column is told in one message, and hands over
+one summary: every prediction in experiments/results that stands beside a measured or published number (regista.report.rows).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.ir.errors import InvalidFile, RegistaError, Unsupported
+from planner.ir.plan import TaskKind
+from regista.report.rows import Held, held_pairs, quantile, read_rows
+
+__all__ = ["Named", "build", "missing_names", "named", "summary"]
+
+ROOT = Path(__file__).parents[1]
+MAIN_FILE = str(ROOT / "paper" / "regista.typ")
+KIND_TIMES = frozenset(f"{kind.value}_s" for kind in TaskKind)
+
+_STRING = r'"([^"\n]*)"'
+_ROWS = re.compile(r"(maybe-|(?<![-\w]))rows\(\s*((?:" + _STRING + r"\s*,?\s*)+)\)")
+_PICTURE = re.compile(r"(?<![-\w])(?:picture|image)\(\s*" + _STRING + r"\s*,")
+_MADE = re.compile(r"\bmade\(\s*" + _STRING + r"\s*,\s*" + _STRING)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a text names: pictures under experiments/figures, CSV files under experiments/results and columns of theirs.
+
+    may_lack: files of ``columns`` that need not be there (maybe-rows); a column of such a file that is there must be.
+    """
+
+    pictures: tuple[str, ...]
+    columns: dict[str, tuple[str, ...]]
+    may_lack: tuple[str, ...] = ()
+
+
+def named(text: str) -> Named:
+    """All names in the Typst source of the paper.
+
+    >>> named('#let t = rows("a.csv", "x", "y")  #picture("b.png", "make b", [c])')
+    Named(pictures=('b.png',), columns={'a.csv': ('x', 'y')}, may_lack=())
+    """
+    columns: dict[str, tuple[str, ...]] = {}
+    may_lack: dict[str, bool] = {}
+    for found in _ROWS.finditer(text):
+        file, *names = re.findall(_STRING, found[2])
+        columns[file] = tuple(dict.fromkeys((*columns.get(file, ()), *names)))
+        may_lack[file] = may_lack.get(file, True) and bool(found[1])
+    for found in _MADE.finditer(text):
+        columns.setdefault(found[2], ())
+    pictures = tuple(dict.fromkeys(found[1] for found in _PICTURE.finditer(text)))
+    return Named(pictures=pictures, columns=columns, may_lack=tuple(file for file, may in may_lack.items() if may))
+
+
+def missing_names(text: str, experiments: Path) -> list[str]:
+    """What the text names and ``experiments`` (a folder with results/ and figures/) does not have, in words; empty: all is there."""
+    found = named(text)
+    wrong = [f"figures/{name}" for name in found.pictures if not (experiments / "figures" / name).is_file()]
+    for file, columns in found.columns.items():
+        path = experiments / "results" / file
+        if not path.is_file():
+            wrong += [] if file in found.may_lack else [f"results/{file}"]
+            continue
+        with path.open(newline="", encoding="utf-8") as lines:
+            head = next(csv.reader(lines), [])
+        wrong += [f"column {column} of results/{file}" for column in columns if column not in head]
+    return wrong
+
+
+def summary(experiments: Path) -> list[dict[str, object]]:
+    """One entry per CSV and quantity that is predicted and given: kinds, number of points, errors (predicted / given - 1), rank correlation.
+
+    Busy times of kinds of tasks (forward_s, ...) are one quantity, without a rank; a throughput beside a step time says nothing more and is left out.
+    """
+    entries: list[dict[str, object]] = []
+    for path in sorted((experiments / "results").glob("*.csv")):
+        found = [held for held in held_pairs(read_rows(path)) if " of " not in held.quantity]  # sets of one table have a table of their own
+        steps = {held.given for held in found if held.quantity == "step_s"}
+        by_kind = [held for held in found if held.quantity in KIND_TIMES]
+        rest = [h for h in found if h.quantity not in KIND_TIMES and not (h.quantity == "throughput_per_s" and h.given in steps)]
+        entries += [_entry(path.name, held.quantity, held, held.errors, held.rank_correlation) for held in rest]
+        for kinds in sorted({(held.predicted, held.given) for held in by_kind}):
+            alike = [held for held in by_kind if (held.predicted, held.given) == kinds]
+            entries.append(_entry(path.name, "time by kind of task", alike[0], [e for held in alike for e in held.errors], None))
+    return entries
+
+
+def _entry(file: str, quantity: str, held: Held, errors: Sequence[float], rank: float | None) -> dict[str, object]:
+    sizes = [abs(error) for error in errors]
+    return {
+        "file": file,
+        "quantity": quantity,
+        "predicted": held.predicted,
+        "given": held.given,
+        "points": len(sizes),
+        "median": quantile(errors, 0.5),
+        "mean": sum(sizes) / len(sizes),
+        "p90": quantile(sizes, 0.9),
+        "worst": max(sizes),
+        "rank": rank,
+    }
+
+
+def build(out: Path, *, png: bool = False) -> list[Path]:
+    """Write the PDF, and with ``png`` its pages beside it; returns the files.
+
+    Raises:
+        Unsupported: the typst wheel is not installed.   InvalidFile: a figure or column that the paper names is missing, or a text is wrong.
+    """
+    try:
+        import typst
+    except ImportError as error:
+        raise Unsupported("the paper needs the typst wheel; install it with: pip install -c constraints.txt -e '.[dev]'") from error
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "paper").glob("*.typ")))
+    if wrong := missing_names(text, ROOT / "experiments"):
+        raise InvalidFile(f"the paper names what experiments/ does not have: {', '.join(wrong)}; run the experiment, or mend the paper")
+    present = [
+        f"{path.parent.name}/{path.name}" for name in ("results", "figures") for path in sorted((ROOT / "experiments" / name).iterdir())
+    ]
+    given = {"held": json.dumps(summary(ROOT / "experiments")), "present": json.dumps(present)}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    pages = out.with_name(out.stem + "-{p}.png")
+    try:
+        typst.compile(MAIN_FILE, str(out), root=str(ROOT), ignore_system_fonts=True, format="pdf", sys_inputs=given)
+        if png:
+            typst.compile(MAIN_FILE, str(pages), root=str(ROOT), ignore_system_fonts=True, format="png", ppi=110.0, sys_inputs=given)
+    except typst.TypstError as error:
+        raise InvalidFile(f"{MAIN_FILE} cannot be set:\n{error.diagnostic}") from error
+    return [out, *(sorted(out.parent.glob(f"{out.stem}-*.png")) if png else [])]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Build the paper from the committed CSV files.")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "paper" / "regista.pdf", metavar="FILE")
+    parser.add_argument("--png", action="store_true", help="also the pages as pictures")
+    args = parser.parse_args()
+    try:
+        files = build(args.out, png=args.png)
+    except RegistaError as error:
+        print(f"paper: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {files[0]}" + (f" and {len(files) - 1} pictures beside it" if args.png else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

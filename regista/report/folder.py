@@ -1,0 +1,86 @@
+"""A folder of results as pages: one per CSV, one per pair of traces of one Plan, and an index.
+
+FOLDER/README.md            its table of experiments: the index' cards (optional)
+FOLDER/*.csv, results/*.csv a page each
+FOLDER/*.json               traces; a simulated and a measured one of the same Plan make a page
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.ir.errors import InvalidFile
+from planner.ir.files import load_trace
+from planner.ir.plan import Plan
+from planner.ir.trace import Source, Trace
+from regista.report.claims import read_claims
+from regista.report.comparison_page import save_comparison
+from regista.report.index_page import save_index
+from regista.report.rows import read_rows
+from regista.report.rows_page import save_rows_page
+
+__all__ = ["Written", "save_folder"]
+
+INDEX = "index.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What save_folder wrote, as file names in the folder given: the index, pages of traces, pages of CSV files; and how many cards."""
+
+    index: str
+    comparisons: tuple[str, ...]
+    tables: tuple[str, ...]
+    claims: int
+
+
+def save_folder(folder: str | Path, out: str | Path) -> Written:
+    """Write all pages of a folder into another one, which is made if it is not there.
+
+    Raises:
+        InvalidFile: nothing to show, a file that cannot be read or written, or two files that would make one page.   Mismatch: see save_comparison.
+    """
+    source, target = Path(folder), Path(out)
+    csvs = sorted([*source.glob("*.csv"), *source.glob("results/*.csv")])
+    pairs = _trace_pairs(source)
+    readme = source / "README.md"
+    claims = read_claims(readme) if readme.is_file() else ()
+    if not csvs and not pairs and not claims:
+        raise InvalidFile(f"{source}: no CSV, no pair of traces and no README.md with a table; give a folder of results")
+    names = [csv.stem for csv in csvs] + [f"compare-{name}" for name in pairs]
+    if doubles := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidFile(f"{source}: two files would make the page {doubles[0]}.html; rename one of them")
+    tables = {csv: read_rows(csv) for csv in csvs}
+    target.mkdir(parents=True, exist_ok=True)
+    pages, others = {}, {}
+    for csv, rows in tables.items():
+        pages[csv] = f"{csv.stem}.html"
+        save_rows_page(rows, target / pages[csv], back=INDEX)
+    for name, (plan, sim, run) in pairs.items():
+        others[f"{plan.model}, plan {plan.plan_id}"] = f"compare-{name}.html"
+        save_comparison(plan, sim, run, target / f"compare-{name}.html")
+    title = "Experiments" if claims else f"Results in {source.name}"
+    save_index(claims, pages, others, target / INDEX, title)
+    return Written(index=INDEX, comparisons=tuple(others.values()), tables=tuple(pages.values()), claims=len(claims))
+
+
+def _trace_pairs(source: Path) -> dict[str, tuple[Plan, Trace, Trace]]:
+    """Plan id -> the Plan, its simulated and its measured trace; of several of a kind the last by name."""
+    found: dict[str, dict[Source, tuple[Plan, Trace]]] = {}
+    for path in sorted(source.glob("*.json")):
+        if not _is_trace(path):
+            continue
+        plan, trace = load_trace(str(path))
+        found.setdefault(plan.plan_id, {})[trace.source] = plan, trace
+    both = {plan_id: kinds for plan_id, kinds in found.items() if len(kinds) == 2}
+    return {plan_id: (kinds[Source.SIM][0], kinds[Source.SIM][1], kinds[Source.RUN][1]) for plan_id, kinds in both.items()}
+
+
+def _is_trace(path: Path) -> bool:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == "trace"

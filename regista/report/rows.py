@@ -1,0 +1,190 @@
+"""Rows of an experiment's CSV, and the pairs of columns in it that can be held against each other.
+
+wide    sim_step_s | run_step_s          or  bubble_sim | bubble_paper         a pair per row
+long    kind | step_time_s  (kind: sim, run, theory, paper)                    a pair per group of rows that are alike but for kind and floats
+
+A prediction is ``sim`` or, where there is none, ``theory``; it is held against ``run`` or ``paper``.  Two kinds never share a column.
+Where a column ``data`` tells sets of points apart, each set is held by itself, too.
+A column that is named by its kind and unit alone, ``sim_s``, is ``time_s``.
+Rows whose column ``role`` begins with 'fitted' took part in a fit; they predict nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import correlation, median
+
+import numpy as np
+import pandas as pd
+
+from planner.ir.errors import InvalidFile
+
+__all__ = ["Held", "Rows", "held_pairs", "noise_floor", "quantile", "read_rows"]
+
+_NOT_HELD = ("min_s", "p10_s", "p90_s", "start_s", "end_s")
+"""Columns that tell a measurement's spread or a moment; a prediction without noise has neither, so nothing is held against them."""
+
+PREDICTED, REFERENCE = ("sim", "theory"), ("run", "paper")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A CSV as text cells."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One quantity, predicted and given: (predicted, given, name of the point) each.   predicted, given: kinds ('sim', 'run', ...)."""
+
+    quantity: str
+    predicted: str
+    given: str
+    points: tuple[tuple[float, float, str], ...]
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """predicted / given - 1 of every point; none of them is given as 0."""
+        return tuple(sim / given - 1 for sim, given, _ in self.points)
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """Spearman's; None for fewer than 3 points or where one side is constant."""
+        ranks = [pd.Series([point[side] for point in self.points]).rank().tolist() for side in (0, 1)]
+        if len(self.points) < 3 or any(len(set(side)) < 2 for side in ranks):
+            return None
+        return correlation(ranks[0], ranks[1])
+
+
+def read_rows(path: str | Path) -> Rows:
+    """Raises InvalidFile: no CSV with a head and rows of the same length."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            lines = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidFile(f"{path}: cannot be read as CSV ({error}); give a table that an experiment wrote") from error
+    if not lines or len(set(lines[0])) != len(lines[0]):
+        raise InvalidFile(f"{path}: the first line must name each column once; it is {lines[0] if lines else 'missing'}")
+    wrong = [number for number, line in enumerate(lines[1:], 2) if line and len(line) != len(lines[0])]
+    if wrong:
+        raise InvalidFile(f"{path}: line {wrong[0]} has another number of cells than the head's {len(lines[0])}; run the experiment again")
+    rows = tuple(dict(zip(lines[0], line, strict=True)) for line in lines[1:] if line)
+    return Rows(name=Path(path).stem, columns=tuple(lines[0]), rows=rows)
+
+
+def held_pairs(table: Rows) -> tuple[Held, ...]:
+    """All quantities that the table holds as prediction and as reference; points with a side that is missing or not above 0 are left out."""
+    told = _points(replace(table, rows=tuple(row for row in table.rows if not row.get("role", "").startswith("fitted"))))
+    sets = list(dict.fromkeys(row["data"] for row in told.rows)) if "data" in told.columns else []
+    found = _wide(told) + _long(told)
+    for name in sets if len(sets) > 1 else ():
+        part = replace(told, rows=tuple(row for row in told.rows if row["data"] == name))
+        found += [replace(held, quantity=f"{held.quantity} of {name}") for held in _wide(part) + _long(part)]
+    return tuple(held for held in found if held.points)
+
+
+def _points(table: Rows) -> Rows:
+    """Rows of a sweep that belong to one point (it is predicted before it is run) as one row; a later cell replaces an earlier one."""
+    if "point_id" not in table.columns:
+        return table
+    merged: dict[str, dict[str, str]] = {}
+    for row in table.rows:
+        merged.setdefault(row["point_id"], dict.fromkeys(table.columns, "")).update({c: cell for c, cell in row.items() if cell})
+    return replace(table, rows=tuple(merged.values()))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _quantity(column: str, kind: str) -> str | None:
+    """'step_s' of 'sim_step_s' and of 'step_s_sim'."""
+    if column.startswith(kind + "_"):
+        return "time_s" if column == f"{kind}_s" else column[len(kind) + 1 :]
+    return column[: -len(kind) - 1] if column.endswith("_" + kind) else None
+
+
+def _wide(table: Rows) -> list[Held]:
+    found, done = [], set()
+    for predicted in PREDICTED:
+        for given in REFERENCE:
+            for column in table.columns:
+                quantity = _quantity(column, predicted)
+                other = next((c for c in table.columns if quantity is not None and _quantity(c, given) == quantity), None)
+                if quantity is None or other is None or (quantity, given) in done:
+                    continue
+                done.add((quantity, given))
+                points = [(_number(row[column]), _number(row[other]), _name(table, row)) for row in table.rows]
+                kept = tuple((p, g, name) for p, g, name in points if p is not None and g is not None)
+                found.append(Held(quantity=quantity, predicted=predicted, given=given, points=kept))
+    return found
+
+
+def _long(table: Rows) -> list[Held]:
+    kinds = {row.get("kind", "") for row in table.rows}
+    predicted, given = (next((kind for kind in order if kind in kinds), None) for order in (PREDICTED, REFERENCE))
+    if "kind" not in table.columns or predicted is None or given is None:
+        return []
+    keys = [column for column in table.columns if column != "kind" and not _is_measure(table, column)]
+    measures = [
+        column for column in table.columns if column.endswith(("_s", "_bytes")) and column not in _NOT_HELD and _is_measure(table, column)
+    ]
+    groups: dict[tuple[str, ...], dict[str, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    for row in table.rows:
+        groups[tuple(row[key] for key in keys)][row["kind"]].append(row)
+    found = []
+    for column in measures:
+        points = []
+        for group in groups.values():
+            sides = [[v for v in (_number(row[column]) for row in group[kind]) if v is not None] for kind in (predicted, given)]
+            if sides[0] and sides[1]:
+                points.append((median(sides[0]), median(sides[1]), _name(table, group[predicted][0])))
+        found.append(Held(quantity=column, predicted=predicted, given=given, points=tuple(points)))
+    return found
+
+
+def _is_measure(table: Rows, column: str) -> bool:
+    """Whether it holds numbers that are no counts, so that rows are not told apart by it."""
+    values = [row[column] for row in table.rows]
+    return any(value and not value.lstrip("-").isdigit() and _is_float(value) for value in values)
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(table: Rows, row: Mapping[str, str], most: int = 4) -> str:
+    """Its label, or the first cells that say which point it is."""
+    if row.get("label"):
+        return row["label"]
+    cells = [row[c] for c in table.columns if c not in ("kind", "plan_id") and row[c] and not _is_measure(table, c)]
+    return ", ".join(cells[:most])
+
+
+def noise_floor(table: Rows) -> tuple[float, ...]:
+    """|second / first - 1| of every point that was run twice (columns run_step_s and run_again_step_s): no prediction can be surer."""
+    if not {"run_step_s", "run_again_step_s"} <= set(table.columns):
+        return ()
+    pairs = [(_number(row["run_step_s"]), _number(row["run_again_step_s"])) for row in _points(table).rows]
+    return tuple(abs(again / first - 1) for first, again in pairs if first is not None and again is not None)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """numpy's, for at least one value."""
+    return float(np.quantile(values, share))
