@@ -24,7 +24,7 @@ from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Boxing, PlacedTensor, Plan, Task
 from planner.ir.sbp import Broadcast, Partial, ReduceOp, Sbp, Split, part_of
 
-__all__ = ["GroupExchange", "check_boxing", "crew_of", "exchange", "local_extents"]
+__all__ = ["GroupExchange", "alike", "check_boxing", "crew_of", "exchange", "local_extents"]
 
 _REDUCE = {ReduceOp.SUM: dist.ReduceOp.SUM, ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
 
@@ -99,6 +99,7 @@ class GroupExchange:
         placed = [plan.regst[access.regst].tensors[access.index] for access in task.reads]
         self._extents = [local_extents(tensor, placement.mesh, coordinate, self._axis) for tensor in placed]
         self._packed: dict[tuple[int, int], Tensor | None] = {}
+        self._pairs: dict[tuple[int, int, int], tuple[Tensor, Tensor] | None] = {}
         self._buckets: dict[str, list[int]] = {}
         for position, tensor in enumerate(placed):
             self._buckets.setdefault(tensor.dtype.value, []).append(position)
@@ -151,11 +152,22 @@ class GroupExchange:
             self._packed[key] = packed(slots)
         return self._packed[key]
 
+    def _copy(self, slots: list[Tensor], values: list[Tensor]) -> None:
+        """Copy a bucket: at once where the values lie as the slots do; who has slots reads blocks, which never move."""
+        key = slots[0].data_ptr(), values[0].data_ptr(), len(slots)
+        if key not in self._pairs:
+            self._pairs[key] = alike(slots, values)
+        pair = self._pairs[key]
+        if pair is not None:
+            pair[0].copy_(pair[1])
+            return
+        for slot, value in zip(slots, values, strict=True):
+            slot.copy_(value)
+
     def _all_reduce(self, values: list[Tensor], op: ReduceOp, slots: list[Tensor]) -> list[Tensor]:
         whole = self._whole(slots)
         if whole is not None:
-            for slot, value in zip(slots, values, strict=True):
-                slot.copy_(value)
+            self._copy(slots, values)
             dist.all_reduce(whole, _REDUCE[op], group=self._group)
             return slots
         bucket = _flat(values) if len(values) > 1 else values[0].clone(memory_format=torch.contiguous_format)
@@ -224,6 +236,16 @@ def packed(slots: Sequence[Tensor], gap_bytes: int = ALIGNMENT_BYTES) -> Tensor 
             return None
         at = slot.data_ptr() + slot.nbytes
     return first.as_strided(((at - first.data_ptr()) // size,), (1,), first.storage_offset())
+
+
+def alike(slots: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[Tensor, Tensor] | None:
+    """Both as one flat tensor, if each lies in one bucket and tensor by tensor at the same distance from its first, else None."""
+    same = all(
+        slot.data_ptr() - slots[0].data_ptr() == value.data_ptr() - values[0].data_ptr() and slot.nbytes == value.nbytes
+        for slot, value in zip(slots, values, strict=True)
+    )
+    one, other = (packed(slots), packed(values)) if same else (None, None)
+    return None if one is None or other is None or one.dtype != other.dtype else (one, other)
 
 
 def _joined(rows: list[list[Tensor]], dim: int, slots: list[Tensor]) -> list[Tensor]:

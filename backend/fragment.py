@@ -29,7 +29,7 @@ from torch import Tensor
 from backend.blocks import store, store_first
 from backend.boxing import BOXING, parse_boxing
 from backend.kernels import kernel
-from backend.optimizer import adamw_in_place
+from backend.optimizer import all_adamws, update_call
 from backend.outs import COPIES, writes_into
 from backend.sharding import torch_dtype
 from backend.whole import together
@@ -53,6 +53,8 @@ class _Writer:
         self.scope: dict[str, object] = {"as_list": _as_list}
         self.names: dict[str, str] = {}
         self.straight = True
+        self.in_place = False
+        """Whether the fragment may overwrite some of what it reads."""
         self.slots: dict[str, str] = {}
         """Value -> the slot that it is written to when it is computed."""
 
@@ -87,10 +89,8 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
     if op.target == BOXING:
         value, function = parse_boxing(op, placement.mesh, coordinate)
         return f"{writer.bind('b', function)}({writer.names[value]})"
-    if overwritable and op.target == "regista.adamw":
-        param, _, *state = op.inputs
-        own = adamw_in_place(tuple(value in overwritable for value in (param, *state)))  # type: ignore[arg-type]
-        return f"{writer.bind('u', own)}({', '.join(writer.arg(a) for a in op.args)})"
+    if writer.in_place and (update := update_call(op, overwritable)) is not None:
+        return f"{writer.bind('u', update[0])}({', '.join(writer.arg(a) for a in update[1])})"
     arguments = [writer.arg(a) for a in op.args] + [f"{key}={writer.arg(a)}" for key, a in op.kwargs]
     if writer.device and not op.inputs and is_creation(op):
         arguments.append(f"device={writer.device!r}")
@@ -155,6 +155,9 @@ def fragment_source(
     ops, writer = together(task.body.ops, frozenset(access.name for access in task.writes)), _Writer(device)
     coordinate = placement.coordinate(rank)
     names = [access.name for access in task.reads]
+    writer.in_place = bool(overwritable)
+    if overwritable:
+        ops = all_adamws(ops, frozenset(names))
     # A value that is read from two blocks is the same value: the later parameter goes unused.
     params = [writer.name(name) if name not in names[:place] else f"unused{place}" for place, name in enumerate(names)]
     params += [f"s{place}" for place in slots]

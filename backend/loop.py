@@ -1,13 +1,13 @@
 """One rank of a run: its Actors, stepped by events.
 
-    reader threads --arrived, ack--> +---------------------+ --work--> executor thread of each stream
-                                     | Actors, gates,      |
-    executor threads ---done-------> | accounts of blocks  | --ack to other ranks--> control sockets
-                                     +---------------------+
+    readers of sockets --arrived, ack--> +---------------------+ --acts that may start--> the thread that brought the event, or others
+                                         | Actors, gates,      |
+    threads of acts ---------done------> | accounts of blocks  | --ack to other ranks--> control sockets
+                                         +---------------------+
 
 A monitor: the thread that brings an event handles it, under one lock.  A thread of its own for the Actors would cost a wake-up of 14 us or
-more for every event (measured 2026-11, 2 cores); so the next act of a stream starts without any, if it is ready.
-Nobody blocks while holding the lock: executors compute and readers receive outside of it.
+more for every event (measured 2026-11, 2 cores); who performs what comes of it is said in backend.threads.
+Nobody blocks while holding the lock: threads compute and receive outside of it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
-
 from backend.rank import RankBody
 from backend.record import Failure
+from backend.threads import Act, ActThreads, prepare_thread
 from backend.transport import Frame, Mesh
-from planner.ir.actor import Actor, ActorId, Message, MessageKind, build_actors
+from planner.ir.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
 from planner.ir.errors import RegistaError, WorkerFailed
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.routes import routes
 
 __all__ = ["ActRow", "EventLoop", "RankFailed"]
 
-GateKey = tuple[str, int]
 ActRow = tuple[int, int, int, int, int]
 """(task's place in the Plan, number, ready, start, end), times in ns of CLOCK_MONOTONIC, which all processes of a host share."""
 
@@ -76,6 +74,14 @@ class _Failed:
 _Event = _Done | _Arrived | _Acked | _Failed
 
 
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """A stream of this rank.  ready: actors that can fire and have not begun; without any the gate needs no look at its members."""
+
+    gate: StreamGate
+    ready: int = 0
+
+
 def ack_links(plan: Plan) -> list[Message]:
     """Every acknowledgement that crosses ranks, in Plan order.  Both ends count the same Plan, so a place in this list says everything."""
     found: list[Message] = []
@@ -102,7 +108,10 @@ class EventLoop:
         self._body, self._mesh, self._timeout_s = body, mesh, timeout_s
         actors, gates = build_actors(plan, steps)
         self._actors = {key: actor for key, actor in actors.items() if key[1] == rank}
-        self._gates = {key: gate for key, gate in gates.items() if key[1] == rank}
+        lanes = {stream: _Lane(gate) for (stream, at), gate in gates.items() if at == rank}
+        self._lanes = list(lanes.values())
+        self._lane_of = {key: lanes[actor.task.stream] for key, actor in self._actors.items()}
+        self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting)
         self._places = {task.id: place for place, task in enumerate(plan.tasks)}
         self._links = ack_links(plan)
         self._link_numbers = {link: number for number, link in enumerate(self._links)}
@@ -111,10 +120,7 @@ class EventLoop:
         self._failure_found: Failure | None = None
         self._last_event_s = time.monotonic()
         self._later: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._work: dict[GateKey, queue.SimpleQueue[tuple[Actor, int] | None]] = {}
         self._ready_ns: dict[ActorId, int] = {}
-        # Ready actors per gate: a gate without any needs no look at its members.
-        self._waiting: dict[GateKey, int] = dict.fromkeys(self._gates, 0)
         self._arrivals: dict[tuple[int, int], int] = {}
         self._readies: dict[tuple[int, int], list[Message]] = {}
         self._final = not live
@@ -122,10 +128,8 @@ class EventLoop:
         self._count_unfinished()
 
     def start_threads(self) -> None:
-        for key in self._gates:
-            self._work[key] = queue.SimpleQueue()
-            threading.Thread(target=self._execute, args=(self._work[key],), daemon=True, name=f"stream {key[0]}").start()
-        self._mesh.start_readers(self._on_control, self._on_data, self._on_lost)
+        self._threads.start(len(self._lanes))
+        self._mesh.start_readers(self._on_control, self._on_data, self._on_lost, prepare_thread)
 
     def run(self) -> None:
         """Until every actor of this rank has done all its acts.
@@ -136,7 +140,7 @@ class EventLoop:
         with self._lock:
             self._last_event_s = time.monotonic()
             self._note_ready(self._actors.values())
-            self._dispatch(self._gates)
+            self._threads.hand_over(self._begin(self._lanes))
             self._look_for_the_end()
         while not self._over.wait(min(self._timeout_s / 4, 1.0)):
             if self._idle.is_set():
@@ -156,12 +160,12 @@ class EventLoop:
                 actor.total_acts = steps * actor.task.acts
             self._count_unfinished()
             self._note_ready(self._actors.values())
-            self._dispatch(self._gates)
+            self._threads.hand_over(self._begin(self._lanes))
             self._look_for_the_end()
 
     def fail(self, failure: Failure) -> None:
         """End the run with a fault that arose outside of an act."""
-        self._post(_Failed(failure))
+        self._threads.hand_over(self._post(_Failed(failure)))
 
     @property
     def steps_done(self) -> int:
@@ -176,8 +180,7 @@ class EventLoop:
         return True
 
     def stop(self) -> None:
-        for work in self._work.values():
-            work.put(None)
+        self._threads.stop()
 
     def arrivals(self, task: str, senders: set[int], timeout_s: float) -> list[tuple[int, int]]:
         """After the run: wait until a payload of ``task`` came from every sender; (sender, time in ns).
@@ -198,15 +201,16 @@ class EventLoop:
                 found.append((event.sender, event.time_ns))
         return found
 
-    def _post(self, event: _Event) -> None:
-        """Handle an event on the thread that brings it."""
+    def _post(self, event: _Event) -> list[Act]:
+        """Handle an event on the thread that brings it; returns what it is to do next, or to hand over."""
+        acts: list[Act] = []
         with self._lock:
             self._last_event_s = time.monotonic()
             if self._over.is_set():
                 self._later.put(event)
-                return
+                return acts
             try:
-                self._dispatch(self._handle(event))
+                acts = self._begin(self._handle(event))
             except RankFailed as failed:
                 self._failure_found = failed.failure
                 self._over.set()
@@ -216,6 +220,7 @@ class EventLoop:
                 self._failure_found = Failure(rank=self.rank, kind="peer_lost" if lost else "raised", message=str(error), traceback=story)
                 self._over.set()
             self._look_for_the_end()
+        return acts
 
     # Under the lock.
 
@@ -229,8 +234,8 @@ class EventLoop:
             if self._final:
                 self._over.set()
 
-    def _handle(self, event: _Event) -> Iterable[GateKey]:
-        """Account for one event; returns the gates at which something may start now."""
+    def _handle(self, event: _Event) -> list[_Lane]:
+        """Account for one event; returns the lanes in which something may start now."""
         match event:
             case _Done():
                 return self._finish(event)
@@ -242,12 +247,12 @@ class EventLoop:
             case _Failed(failure):
                 raise RankFailed(failure)
 
-    def _finish(self, done: _Done) -> Iterable[GateKey]:
+    def _finish(self, done: _Done) -> list[_Lane]:
         actor, task = done.actor, done.actor.task
-        gate = (task.stream, self.rank)
+        lane = self._lane_of[actor.id]
         self.rows.append((self._places[task.id], done.number, self._ready_ns.pop(actor.id), done.start_ns, done.end_ns))
         self._body.settle(actor)
-        self._gates[gate].finish()
+        lane.gate.finish()
         messages = actor.end()
         if actor.done:
             self._unfinished -= 1
@@ -256,7 +261,7 @@ class EventLoop:
             if self.rank in self._body.targets[task.id]:
                 messages += self._arrive(_Arrived(self._places[task.id], done.number, self.rank))
         self._note_ready((actor,))
-        return {gate, *self._deliver(messages)}
+        return [lane, *self._deliver(messages)]
 
     def _arrive(self, arrived: _Arrived) -> list[Message]:
         """READY for the consumers here; the last sender's arrival completes the block."""
@@ -280,7 +285,7 @@ class EventLoop:
             ]
         return found
 
-    def _deliver(self, messages: Iterable[Message]) -> set[GateKey]:
+    def _deliver(self, messages: Iterable[Message]) -> list[_Lane]:
         touched: list[Actor] = []
         for message in messages:
             if message.receiver[1] != self.rank:
@@ -290,20 +295,22 @@ class EventLoop:
             actor.receive(message)
             touched.append(actor)
         self._note_ready(touched)
-        return {(actor.task.stream, self.rank) for actor in touched}
+        return [self._lane_of[actor.id] for actor in touched]
 
     def _note_ready(self, actors: Iterable[Actor]) -> None:
         for actor in actors:
             if actor.id not in self._ready_ns and actor.can_fire():
                 self._ready_ns[actor.id] = time.monotonic_ns()
-                self._waiting[actor.task.stream, self.rank] += 1
+                self._lane_of[actor.id].ready += 1
 
-    def _dispatch(self, gates: Iterable[GateKey]) -> None:
-        for key in gates:
-            gate = self._gates[key]
-            if self._waiting[key] and (actor := gate.choose()) is not None:
-                self._waiting[key] -= 1
-                self._work[key].put((actor, gate.start(actor)))
+    def _begin(self, lanes: Iterable[_Lane]) -> list[Act]:
+        """Begin what may start in these lanes; at most one act in each."""
+        acts: list[Act] = []
+        for lane in lanes:
+            if lane.ready and (actor := lane.gate.choose()) is not None:
+                lane.ready -= 1
+                acts.append((actor, lane.gate.start(actor)))
+        return acts
 
     def _stalled(self) -> Failure:
         lines = []
@@ -323,24 +330,21 @@ class EventLoop:
         shown = "; ".join(sorted(lines, key=lambda line: "is running" not in line)[:8])
         return Failure(rank=self.rank, kind="stalled", message=f"no act ended and no message came for {self._timeout_s:g} s: {shown}")
 
-    # Executor threads.
+    # Threads of acts.
 
-    def _execute(self, work: queue.SimpleQueue[tuple[Actor, int] | None]) -> None:
-        # The thread count of OpenMP is per thread; without this a small matmul costs 23 times as much.
-        torch.set_num_threads(1)
-        with torch.no_grad():
-            while (item := work.get()) is not None:
-                actor, number = item
-                try:
-                    start_ns = time.monotonic_ns()
-                    announce = self._body.perform(actor, number)
-                    end_ns = time.monotonic_ns()
-                    if announce is not None:
-                        announce()
-                except BaseException as error:
-                    self._post(_Failed(self._failure(actor, number, error)))
-                    return
-                self._post(_Done(actor, number, start_ns, end_ns))
+    def _act(self, act: Act) -> list[Act] | None:
+        actor, number = act
+        try:
+            start_ns = time.monotonic_ns()
+            announce = self._body.perform(actor, number)
+            end_ns = time.monotonic_ns()
+            if announce is not None:
+                announce()
+        except BaseException as error:
+            self._post(_Failed(self._failure(actor, number, error)))
+            return None
+        self._threads.took(actor, end_ns - start_ns)
+        return self._post(_Done(actor, number, start_ns, end_ns))
 
     def _failure(self, actor: Actor, number: int, error: BaseException) -> Failure:
         text = str(error)
@@ -364,13 +368,13 @@ class EventLoop:
     # Reader threads.
 
     def _on_control(self, peer: int, link: int) -> None:
-        self._post(_Acked(link))
+        self._threads.work(self._post(_Acked(link)), long=False)
 
     def _on_data(self, peer: int, connection: object, frame: Frame, task: int, number: int) -> None:
         if frame is Frame.PAYLOAD:
             self._body.receive(peer, connection, self.plan.tasks[task], number)
         else:
-            self._post(_Arrived(task, number, peer, time.monotonic_ns()))
+            self._threads.work(self._post(_Arrived(task, number, peer, time.monotonic_ns())), long=False)
 
     def _on_lost(self, peer: int) -> None:
         self._post(_Failed(Failure(rank=self.rank, kind="peer_lost", message=f"the connection to rank {peer} broke")))

@@ -1,61 +1,134 @@
-"""The optimizer ops as a runtime performs them: in one pass over memory, in place where the Plan allows it.
+"""The optimizer ops as a runtime performs them: in one pass over memory, in place where the Plan allows it, all parameters in one call.
 
-The reference performer runs ``regista.adamw`` as it stands in planner.frontend.optim: functional, a dozen passes, a new tensor per pass.
-A worker owns the blocks of its state, and once all readers have acknowledged a block (SEMANTICS 3.2) nobody can see it change.
+The reference performer runs ``regista.adamw`` and ``regista.sgd`` as they stand in planner.frontend.optim: functional, a dozen passes, a new
+tensor per pass.  A worker owns the blocks of its state, and once all readers have acknowledged a block (SEMANTICS 3.2) nobody can see it change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["adamw_in_place"]
+from planner.ir.graph import Arg, Op, Ref
 
-Updated = tuple[Tensor, Tensor, Tensor, Tensor]
+__all__ = ["adamw_in_place", "all_adamws", "sgd_in_place", "update_call"]
+
+ADAMWS, SGD = "fused.adamws", "regista.sgd"
+_WIDTH = 5
+"""Operands of one parameter: param, grad, exp_avg, exp_avg_sq, step."""
+
+Updated = tuple[Tensor, ...]
+"""(param, exp_avg, exp_avg_sq, step) of the first parameter, then of the second, ..."""
 
 
-def adamw_in_place(own: tuple[bool, bool, bool, bool]) -> Callable[..., Updated]:
-    """A kernel for ``regista.adamw`` on torch's fused CPU/CUDA kernel (the arithmetic of torch.optim.AdamW, to rounding).
+def all_adamws(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
+    """The fragment's ops with one ``fused.adamws`` for the ``regista.adamw`` that have the same constants.
+
+    It stands where the last of them stood.  So only those belong to it whose operands were there from the start (a gradient that is computed
+    here would live longer than the Plan counts) and whose results nobody reads here; each of the others is one by itself.
 
     Args:
-        own: whether (param, exp_avg, exp_avg_sq, step) may be overwritten; what may not is copied first.
+        given: values that the fragment reads.
     """
+    read = {value for op in ops for value in op.inputs}
+    groups: dict[tuple[object, ...], list[Op]] = {}
+    for op in ops:
+        if op.target == "regista.adamw":
+            free = given.issuperset(op.inputs) and not any(value in read for value in op.outputs)
+            groups.setdefault((*op.args[_WIDTH:], "" if free else op.id), []).append(op)
+    wholes = {members[-1].id: _merged(members) for members in groups.values()}
+    gone = {op.id for members in groups.values() for op in members[:-1]}
+    return tuple(wholes.get(op.id, op) for op in ops if op.id not in gone)
 
-    def adamw(
-        param: Tensor,
-        grad: Tensor,
-        exp_avg: Tensor,
-        exp_avg_sq: Tensor,
-        step: Tensor,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        eps: float,
-        weight_decay: float,
-    ) -> Updated:
-        state = (param, exp_avg, exp_avg_sq, step)
-        # The kernel walks raw memory, so all of its tensors must lie in one piece.
-        p, m, v, t = (
-            x if mine and x.is_contiguous() else x.clone(memory_format=torch.contiguous_format) for x, mine in zip(state, own, strict=True)
-        )
-        t += 1
-        torch._fused_adamw_(
-            [p],
-            [grad.contiguous()],
-            [m],
-            [v],
-            [],
-            [t],
-            lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=weight_decay,
-            eps=eps,
-            amsgrad=False,
-            maximize=False,
-        )
-        return p, m, v, t
+
+def _merged(members: Sequence[Op]) -> Op:
+    args = tuple(arg for op in members for arg in op.args[:_WIDTH])
+    outputs = tuple(value for op in members for value in op.outputs)
+    return replace(members[-1], target=ADAMWS, args=(*args, *members[0].args[_WIDTH:]), outputs=outputs)
+
+
+def update_call(op: Op, overwritable: frozenset[str]) -> tuple[Callable[..., Updated], tuple[Arg, ...]] | None:
+    """(kernel, its arguments) for an update; None for other ops.
+
+    Args:
+        overwritable: values that the kernel may update in place.
+    """
+    if op.target == SGD:
+        param, _, *state = op.inputs
+        return sgd_in_place((param in overwritable, overwritable.issuperset(state))), op.args
+    if op.target == ADAMWS:
+        values, hyper = op.args[:-_WIDTH], op.args[-_WIDTH:]
+        own = tuple(isinstance(arg, Ref) and (place % _WIDTH == 1 or arg.value in overwritable) for place, arg in enumerate(values))
+        return adamw_in_place(own, hyper), values  # type: ignore[arg-type]  # five numbers
+    return None
+
+
+def _one_piece(value: Tensor, own: bool) -> Tensor:
+    """Memory that may be overwritten, in one piece, as kernels that walk raw memory need it."""
+    return value if own and value.is_contiguous() else value.clone(memory_format=torch.contiguous_format)
+
+
+def adamw_in_place(own: Sequence[bool], hyper: tuple[float, float, float, float, float]) -> Callable[..., Updated]:
+    """A kernel for some ``regista.adamw`` on torch's fused CPU/CUDA kernel (the arithmetic of torch.optim.AdamW, to rounding).
+
+    Args:
+        own: for each argument, whether it may be taken as it is; gradients may (they are not written to), what else may not is copied.
+        hyper: lr, beta1, beta2, eps, weight_decay of all of them.
+
+    Returns:
+        a function of (param, grad, exp_avg, exp_avg_sq, step) of the first, then of the second, ...
+    """
+    lr, beta1, beta2, eps, weight_decay = hyper
+
+    def adamw(*values: Tensor) -> Updated:
+        held = [_one_piece(value, mine) for value, mine in zip(values, own, strict=True)]
+        # The kernel takes tensors of one dtype at a time.
+        kinds: dict[torch.dtype, list[list[Tensor]]] = {}
+        for at in range(0, len(held), _WIDTH):
+            lists = kinds.setdefault(held[at].dtype, [[] for _ in range(_WIDTH)])
+            for members, value in zip(lists, held[at : at + _WIDTH], strict=True):
+                members.append(value)
+        for params, grads, averages, squares, steps in kinds.values():
+            torch._foreach_add_(steps, 1)
+            torch._fused_adamw_(
+                params,
+                grads,
+                averages,
+                squares,
+                [],
+                steps,
+                lr=lr,
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=weight_decay,
+                eps=eps,
+                amsgrad=False,
+                maximize=False,
+            )
+        del held[1::_WIDTH]
+        return tuple(held)
 
     return adamw
+
+
+def sgd_in_place(own: tuple[bool, bool]) -> Callable[..., Updated]:
+    """A kernel for ``regista.sgd``, bit for bit what the op returns.
+
+    Args:
+        own: whether (param, momentum_buffer) may be overwritten; what may not is copied first.
+    """
+
+    def sgd(param: Tensor, grad: Tensor, buffer: Tensor | None, lr: float, momentum: float, weight_decay: float, nesterov: bool) -> Updated:
+        param = param if own[0] else param.clone()
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        if buffer is None:
+            return (param.add_(grad, alpha=-lr),)
+        buffer = (buffer if own[1] else buffer.clone()).mul_(momentum).add_(grad)
+        direction = grad.add(buffer, alpha=momentum) if nesterov else buffer
+        return param.add_(direction, alpha=-lr), buffer
+
+    return sgd

@@ -18,6 +18,7 @@ from torch import Tensor
 from backend.blocks import Blocks
 from backend.body import Batches, loss_position, prepared_parts, settle, source_parts
 from backend.collectives import GroupExchange, crew_of
+from backend.data.loader import Loader
 from backend.fragment import CompiledFragment, compile_fragment
 from backend.hands import Hands, own_places, slot_places
 from backend.nonfinite import LossWatch
@@ -88,6 +89,8 @@ class RankBody:
         self.captured: dict[str, list[Tensor]] | None = None
         self._batches = batches
         self._mesh: Mesh | None = None
+        self.waiting: frozenset[str] = frozenset()
+        """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
         self._far: Mapping[int, Tables] = {}
         self._hands: dict[str, Hands] = {}
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
@@ -155,6 +158,14 @@ class RankBody:
         """
         self._mesh = mesh
         self._far = far or {}
+        self.waiting = frozenset(task.id for task in self.plan.tasks if self._waits(task))
+
+    def _waits(self, task: Task) -> bool:
+        if task.kind is TaskKind.TRANSFER:
+            return any(target != self.rank and target not in self._far for target in self.targets[task.id])
+        if task.kind is TaskKind.BOXING:
+            return len(crew_of(self.plan, task, self.plan.ranks_of(task)[0])) > 1
+        return task.kind in (TaskKind.SAVE, TaskKind.PREPARE) or (task.kind is TaskKind.SOURCE and isinstance(self._batches, Loader))
 
     @property
     def _connected(self) -> Mesh:

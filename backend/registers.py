@@ -4,7 +4,8 @@
 
 Switches for tests and measurements, as environment variables of the parent: REGISTA_REGISTERS=static|dynamic (instead of the Plan's numbers),
 REGISTA_SHM=0 (payloads through sockets), REGISTA_POISON=1 (released blocks are overwritten with NaN), REGISTA_MALLOC=tight (workspace goes
-back to the kernel when it is freed: slower, but the process is no larger than its plan).
+back to the kernel when it is freed: the process is no larger than its plan, but a data-parallel step of a GPT of 4 x 512 takes 1.3 to 1.4 times
+the processor time, as every act faults its pages in again [measured: 2 ranks, 8 steps, 2 cores, load 11, 2026-11-21]).
 """
 
 from __future__ import annotations

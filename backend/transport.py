@@ -146,6 +146,7 @@ class Mesh:
         on_control: Callable[[int, int], None],
         on_data: Callable[[int, socket.socket, Frame, int, int], None],
         on_lost: Callable[[int], None],
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
         """One thread per connection.
 
@@ -153,9 +154,10 @@ class Mesh:
             on_control: (peer, link number).
             on_data: (peer, connection, frame, task number, act number); reads the payload from the connection itself.
             on_lost: the peer closed while we were not closing.
+            prepare: called first on every thread.
         """
         for (peer, channel), connection in self._links.items():
-            target = (peer, channel, connection, on_control, on_data, on_lost)
+            target = (peer, channel, connection, on_control, on_data, on_lost, prepare)
             threading.Thread(target=self._read, args=target, daemon=True, name=f"reader {peer}.{channel}").start()
 
     def _read(
@@ -166,7 +168,9 @@ class Mesh:
         on_control: Callable[[int, int], None],
         on_data: Callable[[int, socket.socket, Frame, int, int], None],
         on_lost: Callable[[int], None],
+        prepare: Callable[[], None],
     ) -> None:
+        prepare()
         header = bytearray(HEADER.size)
         view = memoryview(header)
         try:

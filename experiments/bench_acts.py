@@ -1,10 +1,11 @@
 """What the worker adds between acts, in microseconds: from the end of the act that was waited for to the start of the act that waited.
 
-    between processes            a TRANSFER's end on the sender -> start of its consumer on the receiver (two wake-ups and a socket)
+    between processes            a TRANSFER's end on the sender -> start of its consumer on the receiver (a socket and one wake-up)
     in a process, same stream    end of an act -> start of the next one of the stream
-    in a process, other stream   end of an act -> start of an act on another stream (one wake-up)
+    in a process, other stream   end of an act -> start of an act on another stream
 
-The model is so small that hardly anything is computed.  ``python -m experiments.bench_acts``
+The model is so small that hardly anything is computed.  Its acts are short, so the thread that let several start performs them one by one
+(backend.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each.  ``python -m experiments.bench_acts``
 """
 
 from __future__ import annotations

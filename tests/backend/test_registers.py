@@ -18,7 +18,7 @@ from backend import run
 from backend.arena import Arena, RegisterMode, arena_bytes, carve, own_memory, planned_bytes, register_mode, regsts_on
 from backend.blocks import Blocks, laid_out, store
 from backend.body import accumulate
-from backend.collectives import packed
+from backend.collectives import alike, packed
 from backend.fragment import compile_fragment
 from backend.hands import Hands, accumulate_into, own_places, slot_places
 from backend.outcome import Outcome
@@ -26,7 +26,7 @@ from backend.registers import RUNTIME_BYTES, Registers
 from backend.sharding import torch_dtype
 from planner.ir.actor import build_actors
 from planner.ir.errors import InvalidPlan, InvalidProgram, OutOfMemory
-from planner.ir.plan import Access, Fragment, Plan, RegstKind, Task
+from planner.ir.plan import Access, Fragment, Plan, RegstKind, Task, TaskKind
 from planner.ir.verify import device_bytes, verify
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -313,3 +313,28 @@ def test_a_value_laid_out_otherwise_in_a_later_act_leaves_the_other_blocks_alone
     hands.store(turned)
     assert torch.equal(blocks.read("y", 0, 0), straight[y])
     assert torch.equal(blocks.read("y", 1, 0), turned[y])
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5))
+def test_two_buckets_are_copied_at_once_exactly_when_their_tensors_lie_at_the_same_distances(parts: list[tuple[int, int, int]]) -> None:
+    memory, ats = (torch.zeros(1000), torch.arange(1000.0)), [0, 0]
+    slots, values = [], []
+    for length, gap, other in parts:
+        slots.append(memory[0][ats[0] : ats[0] + length])
+        values.append(memory[1][ats[1] : ats[1] + length])
+        ats = [ats[0] + length + gap, ats[1] + length + other]
+    pair = alike(slots, values)
+    assert (pair is not None) == all(gap == other for _, gap, other in parts[:-1])
+    if pair is not None:
+        pair[0].copy_(pair[1])
+        assert all(torch.equal(slot, value) for slot, value in zip(slots, values, strict=True))
+
+
+def test_the_gradients_of_a_data_parallel_plan_go_into_their_bucket_in_one_copy() -> None:
+    plan = plan_for("gpt", "data2")
+    tables = Arena.make(plan, 0).tables
+    buckets = [t for t in plan.tasks if t.kind is TaskKind.BOXING and len(t.reads) > 5]
+    assert buckets
+    for task in buckets:
+        read, written = ([tables[a.regst][0][a.index] for a in accesses] for accesses in (task.reads, task.writes))
+        assert alike(written, read) is not None

@@ -1,0 +1,121 @@
+"""Updates as a worker performs them: one call for many parameters, in place, the bits of one call each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import planner.frontend.optim  # noqa: F401  registers the ops
+from backend.optimizer import adamw_in_place, all_adamws, sgd_in_place, update_call
+from planner.ir.graph import Op, Ref, Role
+
+HYPER = (1e-3, 0.9, 0.999, 1e-8, 0.01)
+SLOTS = ("w", "g", "m", "v", "t")
+
+
+def adamw(name: str, hyper: tuple[float, ...] = HYPER, grad: str = "") -> Op:
+    args = (Ref(f"w{name}"), Ref(grad or f"g{name}"), Ref(f"m{name}"), Ref(f"v{name}"), Ref(f"t{name}"), *hyper)
+    outputs = tuple(f"new_{slot}{name}" for slot in "wmvt")
+    return Op(id=f"op{name}", target="regista.adamw", args=args, kwargs=(), outputs=outputs, role=Role.UPDATE)
+
+
+def relu(read: str, made: str) -> Op:
+    return Op(id=f"relu.{made}", target="aten.relu.default", args=(Ref(read),), kwargs=(), outputs=(made,), role=Role.UPDATE)
+
+
+def given_to(*names: str) -> frozenset[str]:
+    return frozenset(f"{slot}{name}" for slot in SLOTS for name in names)
+
+
+def test_updates_with_the_same_constants_are_one_op_at_the_place_of_the_last() -> None:
+    other = (1e-2, *HYPER[1:])
+    ops = (adamw("a"), adamw("b"), adamw("c", other), relu("x", "y"), adamw("d"))
+    merged = all_adamws(ops, given_to(*"abcd") | {"x"})
+    assert [op.id for op in merged] == ["opc", "relu.y", "opd"]
+    assert merged[2].inputs == (*adamw("a").inputs, *adamw("b").inputs, *adamw("d").inputs)
+    assert merged[2].outputs == (*adamw("a").outputs, *adamw("b").outputs, *adamw("d").outputs)
+    assert merged[2].args[-5:] == HYPER and merged[0].args[-5:] == other
+
+
+def test_an_update_of_a_gradient_computed_here_stays_where_it_is_so_that_the_gradient_dies_there() -> None:
+    ops = (adamw("a"), relu("x", "gb"), adamw("b"), relu("x", "gc"), adamw("c"))
+    merged = all_adamws(ops, (given_to(*"abc") | {"x"}) - {"gb", "gc"})
+    assert [op.id for op in merged] == ["opa", "relu.gb", "opb", "relu.gc", "opc"]
+
+
+def test_an_update_whose_result_is_read_here_stays_where_it_is() -> None:
+    ops = (adamw("a"), relu("new_wa", "y"), adamw("b"), adamw("c"))
+    assert [op.id for op in all_adamws(ops, given_to(*"abc"))] == ["opa", "relu.y", "opc"]
+
+
+def values_of(shapes: list[tuple[int, ...]], dtypes: list[torch.dtype], rng: torch.Generator) -> list[Tensor]:
+    found: list[Tensor] = []
+    for shape, dtype in zip(shapes, dtypes, strict=True):
+        found += [torch.rand(shape, generator=rng).to(dtype) for _ in range(4)]
+        found.append(torch.randint(0, 5, (), generator=rng).float())
+    return found
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(1, 5), max_size=2), st.sampled_from([torch.float32, torch.float64, torch.bfloat16])),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(0, 99),
+)
+def test_one_call_for_many_parameters_gives_the_bits_of_one_call_each(kinds: list[tuple[list[int], torch.dtype]], seed: int) -> None:
+    values = values_of([tuple(s) for s, _ in kinds], [d for _, d in kinds], torch.Generator().manual_seed(seed))
+    apart = [value.clone() for value in values]
+    held = [value.data_ptr() for n, value in enumerate(values) if n % 5 != 1]
+    got = adamw_in_place([True] * len(values), HYPER)(*values)
+    wanted = [new for at in range(0, len(apart), 5) for new in adamw_in_place([True] * 5, HYPER)(*apart[at : at + 5])]
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    assert [value.data_ptr() for value in got] == held
+
+
+@given(st.lists(st.booleans(), min_size=5, max_size=5), st.integers(0, 99))
+def test_adamw_computes_what_the_op_means_and_writes_only_to_what_it_owns(own: list[bool], seed: int) -> None:
+    values = values_of([(3, 4)], [torch.float64], torch.Generator().manual_seed(seed))
+    before = [value.clone() for value in values]
+    wanted = torch.ops.regista.adamw(*values, *HYPER)
+    got = adamw_in_place(own, HYPER)(*values)
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+    for n, (value, old) in enumerate(zip(values, before, strict=True)):
+        assert torch.equal(value, old) != (own[n] and n != 1)
+
+
+@pytest.mark.parametrize("momentum", [None, 0.9])
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("own", [(True, True), (True, False), (False, True), (False, False)])
+def test_sgd_in_place_gives_the_bits_of_the_op_and_writes_only_to_what_it_owns(
+    own: tuple[bool, bool], weight_decay: float, nesterov: bool, momentum: float | None
+) -> None:
+    rng = torch.Generator().manual_seed(7)
+    param, grad, held = (torch.rand(5, 3, generator=rng) for _ in range(3))
+    buffer = held if momentum else None
+    before = param.clone(), grad.clone(), held.clone()
+    constants = (0.1, momentum or 0.0, weight_decay, nesterov and momentum is not None)
+    wanted = torch.ops.regista.sgd(param, grad, buffer, *constants)
+    got = sgd_in_place(own)(param, grad, buffer, *constants)
+    assert len(got) == len(wanted) and all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    assert torch.equal(param, before[0]) != own[0]
+    assert torch.equal(grad, before[1])
+    assert torch.equal(held, before[2]) != (own[1] and buffer is not None)
+
+
+def test_an_update_takes_in_place_exactly_the_values_that_may_be_overwritten() -> None:
+    (op,) = all_adamws((adamw("a"),), given_to("a"))
+    found = update_call(op, frozenset({"wa", "ma", "ta"}))
+    assert found is not None
+    values = values_of([(2,)], [torch.float32], torch.Generator().manual_seed(1))
+    before = [value.clone() for value in values]
+    found[0](*values)
+    assert [slot for slot, value, old in zip(SLOTS, values, before, strict=True) if not torch.equal(value, old)] == ["w", "m", "t"]
+    assert found[1] == op.args[:5]
+    assert update_call(relu("x", "y"), frozenset({"x"})) is None
