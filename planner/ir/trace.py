@@ -96,7 +96,9 @@ def stated_slack_s(trace: Trace) -> float:
     except ValueError:
         slack_s = math.nan
     if not 0 <= slack_s <= MOST_SLACK_S or (slack_s > 0 and trace.source is not Source.RUN):
-        raise InvalidTrace(f"clock_slack_s is {said!r}; it is a number from 0 to {MOST_SLACK_S:g}, and above 0 only for runs on several hosts")
+        raise InvalidTrace(
+            f"clock_slack_s is {said!r}; it is a number from 0 to {MOST_SLACK_S:g}, and above 0 only for runs on several hosts"
+        )
     return slack_s
 
 

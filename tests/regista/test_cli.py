@@ -20,7 +20,7 @@ from regista.cli import build_parser, main
 
 VERBS = {
     *("demo", "doctor", "calibrate", "plan", "explain", "simulate", "run", "compare", "gantt", "export", "ops", "clusters", "timeline"),
-    *("report", "checkpoint", "deploy", "loading"),
+    *("report", "checkpoint", "deploy", "loading", "sweep"),
     *("quotas", "iopddl", "diff", "whatif", "search-time"),
 }
 PAIR = {"predicted", "measured", "relative_error"}

@@ -1,0 +1,200 @@
+"""One point: plan it, predict it, and, where the performer is this machine, run it twice.
+
+error_step_share           sim_step_s / run_step_s - 1                          (kinds: busy seconds of the busiest rank, likewise)
+run_noise_share            run_again_step_s / run_step_s - 1: the same Plan a second time; no prediction can be surer than this
+error_register_bytes       simulated minus counted bytes of registers, on the rank where they differ most: 0
+error_process_peak_share   (run_process_base_bytes + planned device bytes) / run_process_peak_bytes - 1; the base, what a process holds
+                           before its first block, is measured, what the Plan adds to it is predicted
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from statistics import median
+from time import perf_counter
+
+import torch
+
+import regista.api as api
+from planner.cost import AnalyticCost
+from planner.frontend import Program
+from planner.ir.errors import RegistaError
+from planner.ir.graph import InputKind
+from planner.ir.plan import Boxing, Fragment, PlacedTensor, Plan, StreamKind, TaskKind
+from planner.ir.protocols import CostModel
+from planner.ir.tensor import TensorType
+from planner.ir.trace import Trace
+from planner.ir.verify import device_bytes
+from regista.calibrate import calibrate_plan
+from regista.clusters import resolve_cluster
+from regista.comparison import compare, summarise
+from regista.sweep.point import Performer, Point, plan_options
+from regista.whatif import changed_cluster
+
+__all__ = ["Known", "Prediction", "perform", "plan_columns", "predict"]
+
+Known = dict[str, object]
+
+
+class Prediction:
+    """A point's Plan, the prices it was predicted with, the simulated trace, and the columns they fill."""
+
+    def __init__(self, plan: Plan, program: Program, cost: CostModel, sim: Trace, columns: Known) -> None:
+        self.plan, self.program, self.cost, self.sim, self.columns = plan, program, cost, sim, columns
+
+
+def predict(point: Point) -> Prediction | Known:
+    """Plan and simulate; with measured prices where the point is to be run.
+
+    Returns:
+        The prediction, or the columns that say why there is none: ``status`` is the error's type, ``says`` its text.
+    """
+    known: Known = {"torch": torch.__version__.partition("+")[0]}
+    try:
+        program = api.program_of(point.model)
+        cluster = changed_cluster(resolve_cluster(point.cluster), point.sets)
+        began = perf_counter()
+        plan = api.plan(program, cluster, **plan_options(point))  # type: ignore[arg-type]
+        known |= {"plan_id": plan.plan_id, "run_plan_s": perf_counter() - began}
+        known |= plan_columns(plan)
+        cost: CostModel
+        if point.performer is Performer.RUN:
+            cost = calibrate_plan(plan, program, rounds=int(point.run.get("rounds", 15)))
+        else:
+            cost = AnalyticCost(plan.cluster)
+        steps, engine = int(point.simulate.get("steps", 4)), str(point.simulate.get("engine", "auto"))
+        sim = api.simulate(plan, cost, steps=steps, engine=engine)
+    except RegistaError as error:
+        return known | {"status": type(error).__name__, "says": str(error)[:300]}
+    known |= {"cost_id": cost.id, "status": "ok"} | _sim_columns(plan, sim)
+    return Prediction(plan, program, cost, sim, known)
+
+
+def perform(point: Point, found: Prediction) -> Known:
+    """Run the Plan, twice, and lay the first run beside the prediction.
+
+    Returns:
+        The prediction's columns and those of the run, or ``status`` and ``says`` of what stopped it.
+    """
+    steps, timeout_s = int(point.run.get("steps", 12)), float(point.run.get("timeout_s", 120.0))
+    try:
+        first = api.run(found.plan, found.program, steps=steps, timeout_s=timeout_s)
+        again = api.run(found.plan, found.program, steps=steps, timeout_s=timeout_s)
+        beside, second = compare(found.plan, found.sim, first.trace), summarise(found.plan, again.trace)
+    except RegistaError as error:
+        return found.columns | {"status": type(error).__name__, "says": str(error)[:300]}
+    step, registers = beside.step_time_s, beside.register_bytes
+    known: Known = {
+        "run_step_s": step.measured,
+        "run_p10_s": beside.spread.p10,
+        "run_p90_s": beside.spread.p90,
+        "run_steps_count": beside.spread.steps,
+        "run_again_step_s": second.step_time_s,
+        "run_noise_share": second.step_time_s / step.measured - 1,
+        "run_throughput_per_s": beside.throughput_per_s.measured,
+        "run_register_bytes": int(max(pair.measured for pair in registers.values())),
+        "error_step_share": _step_s(found.plan, found.sim) / step.measured - 1,
+        "error_register_bytes": int(max((pair.predicted - pair.measured for pair in registers.values()), key=abs)),
+    }
+    for kind, pair in beside.kinds.items():
+        known |= {f"run_{kind}_s": pair.measured, f"error_{kind}_share": pair.relative_error}
+    planned = device_bytes(found.plan)
+    processes = {rank: m for rank, m in first.memory.items() if m.get("process_peak_bytes")}
+    if processes:
+        rank = max(processes, key=lambda r: processes[r]["process_peak_bytes"])
+        base, peak = processes[rank]["base_bytes"], processes[rank]["process_peak_bytes"]
+        known |= {"run_process_base_bytes": base, "run_process_peak_bytes": peak}
+        known["error_process_peak_share"] = (base + planned[rank]) / peak - 1
+    return found.columns | known
+
+
+def _sim_columns(plan: Plan, sim: Trace) -> Known:
+    step_s = _step_s(plan, sim)
+    busy, compute = _busy_s(plan, sim)
+    flop = _step_flop(plan)
+    known: Known = {
+        "sim_step_s": step_s,
+        "sim_throughput_per_s": plan.batch_size / step_s if step_s > 0 else None,
+        "sim_device_flop_per_s": flop / plan.num_ranks / step_s if step_s > 0 else None,
+        "sim_idle_share": 1 - compute / plan.num_ranks / step_s if step_s > 0 else None,
+        "sim_peak_bytes": max(sim.peak_bytes.values()),
+        "sim_register_bytes": max(sim.register_bytes.values()),
+    }
+    return known | {f"sim_{kind}_s": seconds for kind, seconds in busy.items()}
+
+
+def _step_s(plan: Plan, sim: Trace) -> float:
+    """Median of the inner steps: the first fills the pipeline, and the last meets no step behind it, so it may end sooner."""
+    times = sim.step_times_s(plan)
+    return median(times[1:-1] if len(times) > 2 else times)
+
+
+def _busy_s(plan: Plan, sim: Trace) -> tuple[Mapping[str, float], float]:
+    """Of the last step but one: busy seconds per kind, on the rank where that kind is busiest; and those of all compute streams together."""
+    busy: dict[tuple[str, int], float] = defaultdict(float)
+    compute = 0.0
+    for act in sim.acts:
+        task = plan.task[act.task]
+        if act.number // task.acts == max(sim.steps - 2, 0):
+            busy[task.kind.value, act.rank] += act.duration_s
+            compute += act.duration_s if plan.stream[task.stream].kind is StreamKind.COMPUTE else 0.0
+    found: dict[str, float] = {}
+    for (kind, _), seconds in busy.items():
+        found[kind] = max(found.get(kind, 0.0), seconds)
+    return found, compute
+
+
+def _step_flop(plan: Plan) -> int:
+    return sum(task.body.flop * task.acts * len(plan.ranks_of(task)) for task in plan.tasks if isinstance(task.body, Fragment))
+
+
+def _logical_bytes(tensor: PlacedTensor) -> int:
+    return TensorType(tensor.shape, tensor.dtype).size_bytes
+
+
+def plan_columns(plan: Plan) -> Known:
+    """What the Plan itself says, before anybody performs it.
+
+    theory_boxing: steps of boxing by the kind of the tasks that read them.
+    theory_kept_blocks: per stage, the most blocks of what its forward tasks keep for its backward tasks.
+    theory_crossing_bytes: of all transfers of a step, once per border between neighbouring stages that they cross.
+    theory_stage_imbalance_share: work of the busiest stage over the mean, less 1.
+    theory_layouts: of the largest parameters of which no device has the whole, six at most.
+    """
+    kept: dict[str, int] = {}
+    crossing = 0
+    stages = {placement.id: number for number, placement in enumerate(plan.placements)}
+    work: Counter[str] = Counter()
+    boxing: Counter[str] = Counter()
+    for task in plan.tasks:
+        readers = [(reader, port.regst) for port in task.produces for reader, _ in plan.consumers[port.regst]]
+        if task.kind is TaskKind.FORWARD:
+            kept.setdefault(task.placement, 0)
+            for reader, regst in readers:
+                if reader.kind.is_backward and reader.placement == task.placement:
+                    kept[task.placement] = max(kept[task.placement], plan.regst[regst].quota)
+        elif task.kind is TaskKind.TRANSFER:
+            for port in task.produces:
+                regst_there = plan.regst[port.regst]
+                borders = abs(stages[regst_there.placement] - stages[task.placement])
+                crossing += sum(_logical_bytes(tensor) for tensor in regst_there.tensors) * task.acts * borders
+        elif isinstance(task.body, Boxing):
+            into = "+".join(sorted({reader.kind.value for reader, _ in readers})) or "nobody"
+            boxing[f"{into}: {task.body.src}->{task.body.dst} {task.body.collective.value}"] += 1
+        if isinstance(task.body, Fragment):
+            work[task.placement] += task.body.flop * task.acts
+    total = sum(work.values())
+    parameters = [(state.name, plan.regst[state.regst].tensors[state.index]) for state in plan.states if state.kind is InputKind.PARAMETER]
+    split = [(-_logical_bytes(tensor), name, str(tensor.sbp)) for name, tensor in parameters if "S" in str(tensor.sbp)]
+    return {
+        "theory_objective_s": plan.search.objective_s,
+        "theory_lower_bound_s": plan.search.lower_bound_s,
+        "theory_device_bytes": max(device_bytes(plan).values()),
+        "theory_step_flop": _step_flop(plan),
+        "theory_boxing": "; ".join(f"{what} x{count}" for what, count in sorted(boxing.items())) or "none",
+        "theory_kept_blocks": " ".join(str(blocks) for blocks in kept.values()),
+        "theory_crossing_bytes": crossing,
+        "theory_stage_imbalance_share": max(work.values()) * len(work) / total - 1 if total else 0.0,
+        "theory_layouts": "; ".join(f"{name}={sbp}" for _, name, sbp in sorted(split)[:6]) or "none is split",
+    }

@@ -1,0 +1,95 @@
+"""Points from a table of published numbers: one per row that [paper] selects."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from planner.ir.errors import InvalidFile
+from regista.sweep.keys import known_keys, nearest
+
+__all__ = ["paper_points"]
+
+_KEYS = ("file", "where", "except", "label", "points", "columns")
+
+
+def paper_points(about: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """The rows of ``about['file']`` that ``where`` selects and ``except`` does not, as entries like those of [[points]].
+
+    ``points``: "section.key" -> a text with {column} of the row, or {column*2}, {a/b}.   ``columns``: name with unit -> column, or {column, scale}.
+    A cell that is no number ('OOM', '-') gives no number.
+
+    Raises:
+        InvalidFile: no such file or column, or nothing is selected.
+    """
+    known_keys(about, _KEYS, "[paper]")
+    path = folder / str(about.get("file", ""))
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise InvalidFile(f"[paper]: {path} cannot be read ({error})") from None
+    names = list(rows[0]) if rows else []
+
+    def cell(row: Mapping[str, str], column: str) -> str:
+        if column not in row:
+            raise InvalidFile(f"[paper]: {path.name} has no column {column!r}{nearest(column, names)}")
+        return row[column]
+
+    def filled(row: Mapping[str, str], text: str) -> str:
+        return re.sub(r"\{(\w+)(?:([*/])(\w+))?\}", lambda match: _combined(match[1], match[2], match[3], partial(cell, row)), text)
+
+    wanted, unwanted = _listed(about.get("where", {})), _listed(about.get("except", {}))
+    found = []
+    for row in rows:
+        if not all(cell(row, column) in values for column, values in wanted.items()):
+            continue
+        if any(cell(row, column) in values for column, values in unwanted.items()):
+            continue
+        entry: dict[str, Any] = {"label": filled(row, str(about.get("label", ""))), "paper": {}}
+        for key, text in about.get("points", {}).items():
+            section, dot, name = key.partition(".")
+            if not dot:
+                raise InvalidFile(f"[paper].points: {key!r}: write 'section.key', for example 'plan.mesh'")
+            value = _typed(filled(row, str(text)))
+            if section == "cluster" and name.startswith("set."):
+                entry.setdefault(section, {}).setdefault("set", {})[name.removeprefix("set.")] = value
+            else:
+                entry.setdefault(section, {})[name] = value
+        for name, rule in about.get("columns", {}).items():
+            column, scale = (rule["column"], float(rule.get("scale", 1))) if isinstance(rule, Mapping) else (rule, 1.0)
+            number = _typed(cell(row, column))
+            if isinstance(number, int | float):
+                entry["paper"][name] = number * scale
+        found.append(entry)
+    if not found:
+        raise InvalidFile(f"[paper]: no row of {path.name} has {', '.join(f'{c} = {v}' for c, v in wanted.items())}")
+    return found
+
+
+def _listed(where: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {column: [str(v) for v in (value if isinstance(value, list) else [value])] for column, value in where.items()}
+
+
+def _combined(first: str, sign: str | None, second: str | None, cell: Callable[[str], str]) -> str:
+    """A cell, or two whole numbers multiplied or divided without rest; the second may be written out."""
+    left = cell(first)
+    if sign is None or second is None:
+        return left
+    right = second if second.isdecimal() else cell(second)
+    if not left.isdecimal() or not right.isdecimal() or (sign == "/" and (int(right) == 0 or int(left) % int(right))):
+        raise InvalidFile(f"[paper]: {{{first}{sign}{second}}} is {left} {sign} {right}, which is no whole number")
+    return str(int(left) * int(right) if sign == "*" else int(left) // int(right))
+
+
+def _typed(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,132 @@
+"""The CSV of a sweep: one line is appended per thing that is known, at once and whole, so that an interrupted sweep goes on where it was.
+
+    phase = predicted     what theory and the simulator say, written before anything is run
+    phase = performed     the same, and what the run took             (performer = "run" only)
+
+A last line without its end was cut off by the interruption; it is dropped.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from planner.ir.errors import InvalidFile
+from planner.ir.text import save_text
+from regista.sweep.check import Cell, Row
+from regista.sweep.point import Performer, Point
+
+__all__ = ["DONE", "Table", "load_rows", "performed", "points_rows"]
+
+DONE = ("ok", "OutOfMemory")
+"""A point with one of these is not performed again: it is known, or known not to fit."""
+
+
+class Table:
+    """The CSV of one sweep, open for appending; only one sweep at a time may hold it."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        """Open or begin it.  Rows of another set of columns stay, with the columns that both have.
+
+        Raises:
+            InvalidFile: another sweep holds it, or it is no CSV of a sweep.
+        """
+        self.path, self.columns = path, tuple(columns)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _mend(path, self.columns)
+        self._file = path.open("a", newline="", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise InvalidFile(f"{path} is being written by another sweep; wait for it, or give another --out") from None
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """One line, on the disk when this returns."""
+        self._file.write(_line([_text(row.get(column)) for column in self.columns]))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _mend(path: Path, columns: Sequence[str]) -> None:
+    header = _line(columns)
+    if not path.exists() or not path.read_text(encoding="utf-8").strip():
+        save_text(str(path), header)
+        return
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole.startswith(header):
+        if whole != text:
+            save_text(str(path), whole)
+        return
+    rows = list(csv.DictReader(io.StringIO(whole)))
+    if rows and ("point_id" not in rows[0] or "phase" not in rows[0]):
+        raise InvalidFile(f"{path} is no CSV of a sweep (it has no point_id); give another --out, or move it away")
+    save_text(str(path), header + "".join(_line([row.get(column) or "" for column in columns]) for row in rows))
+
+
+def load_rows(path: Path) -> list[Row]:
+    """All whole lines, numbers as floats, empty cells as None."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    return [{key: _cell(key, value or "") for key, value in row.items() if key is not None} for row in csv.DictReader(io.StringIO(whole))]
+
+
+def points_rows(rows: Sequence[Row], points: Sequence[Point]) -> list[Row]:
+    """One row per point in the points' order: the last that is known.  A point without any has its fields only."""
+    last: dict[Cell, Row] = {}
+    for row in rows:
+        last[row.get("point_id")] = row
+    found: list[Row] = []
+    for point in points:
+        fields: dict[str, Cell] = {key: _cell(key, _text(value)) for key, value in point.fields.items()}
+        paper: dict[str, Cell] = {f"paper_{key}": value for key, value in point.paper.items()}
+        # What the manifest says of a point is the manifest's: a label or a paper's number may be mended without a new run.
+        found.append({**last.get(point.point_id, {}), **fields, **paper, "point_id": point.point_id, "label": point.label})
+    return found
+
+
+def performed(rows: Sequence[Row], point: Point) -> bool:
+    """Is there a row that needs no other?"""
+    phase = "performed" if point.performer is Performer.RUN else "predicted"
+    for row in reversed(rows):
+        if row.get("point_id") == point.point_id:
+            return row.get("status") in DONE and (row.get("phase") == phase or row.get("status") != "ok")
+    return False
+
+
+_TEXTS = ("point_id", "plan_id", "cost_id", "label", "phase", "written_at", "torch", "status", "says")
+
+
+def _cell(column: str, text: str) -> Cell:
+    if text == "":
+        return None
+    if column in _TEXTS:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return " ".join(str(value).split())
+
+
+def _line(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()

@@ -1,0 +1,118 @@
+"""Performing the points of a manifest that are not known yet, in one process or several."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from planner.ir.errors import Unsupported
+from regista.sweep.check import Row, Verdict, check_relation
+from regista.sweep.columns import all_columns
+from regista.sweep.manifest import Manifest
+from regista.sweep.measure import Known, Prediction, perform, predict
+from regista.sweep.point import Performer, Point
+from regista.sweep.rows import Table, load_rows, performed, points_rows
+
+__all__ = ["Checked", "Told", "check", "sweep"]
+
+Told = Callable[[Point, str, Known], None]
+"""Told (point, phase, its columns) after each row: 'known' for one that needed nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """rows: one per point.   refused: points whose status is neither ok nor OutOfMemory.   pending: points without a row."""
+
+    rows: tuple[Row, ...]
+    expect: tuple[Verdict, ...]
+    broken: tuple[tuple[Verdict, str], ...]
+    refused: tuple[Row, ...]
+    pending: int
+
+    @property
+    def failed(self) -> int:
+        """Relations that broke unexpectedly, refused points, and relations that hold though they are said to be broken."""
+        return sum(not v.held for v in self.expect) + len(self.refused) + sum(v.held or bool(v.says) for v, _ in self.broken)
+
+
+def sweep(manifest: Manifest, path: Path, *, jobs: int = 1, only: Sequence[Point] | None = None, told: Told | None = None) -> None:
+    """Perform every point that the CSV at ``path`` does not have, and append its rows.
+
+    Args:
+        jobs: processes; a sweep that runs on this machine takes 1, or its runs would slow each other.
+        only: these points alone.
+
+    Raises:
+        Unsupported: several jobs for runs.   InvalidFile: the CSV cannot be written.
+    """
+    if jobs > 1 and manifest.performer is Performer.RUN:
+        raise Unsupported(
+            f"--jobs {jobs}: points are run on this machine one after the other, or they would slow each other; leave --jobs out"
+        )
+    rows = load_rows(path)
+    chosen = list(only) if only is not None else list(manifest.points)
+    table = Table(path, all_columns(manifest.points))
+    tell = told or (lambda point, phase, known: None)
+    try:
+        waiting = []
+        for point in chosen:
+            if performed(rows, point):
+                tell(point, "known", {})
+            else:
+                waiting.append(point)
+        if jobs > 1 and len(waiting) > 1:
+            # Spawned, not forked: torch and numba have threads.
+            with ProcessPoolExecutor(min(jobs, len(waiting)), multiprocessing.get_context("spawn")) as pool:
+                futures = {pool.submit(_predicted, point): point for point in waiting}
+                try:
+                    for future in as_completed(futures):
+                        _write(table, futures[future], "predicted", future.result(), tell)
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        else:
+            for point in waiting:
+                _one(table, point, tell)
+    finally:
+        table.close()
+
+
+def _predicted(point: Point) -> Known:
+    found = predict(point)
+    return found.columns if isinstance(found, Prediction) else found
+
+
+def _one(table: Table, point: Point, tell: Told) -> None:
+    found = predict(point)
+    _write(table, point, "predicted", found.columns if isinstance(found, Prediction) else found, tell)
+    if point.performer is Performer.RUN and isinstance(found, Prediction):
+        _write(table, point, "performed", perform(point, found), tell)
+
+
+def _write(table: Table, point: Point, phase: str, known: Known, tell: Told) -> None:
+    about: Known = {"point_id": point.point_id, "phase": phase, "label": point.label}
+    about["written_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+    paper = {f"paper_{name}": number for name, number in point.paper.items()}
+    table.append({**point.fields, **paper, **known, **about})
+    tell(point, phase, known)
+
+
+def check(manifest: Manifest, path: Path) -> Checked:
+    """The relations of the manifest against the CSV; nothing is performed."""
+    rows = points_rows(load_rows(path), manifest.points)
+    columns = all_columns(manifest.points)
+    wanted = "performed" if manifest.performer is Performer.RUN else "predicted"
+    pending = [row for row in rows if "status" not in row or (row["status"] == "ok" and row["phase"] != wanted)]
+    refused = [row for row in rows if row.get("status") not in (None, "ok", "OutOfMemory")]
+    about_refusals = {name for relation in manifest.expect for name in relation.names} & {"status", "says"}
+    return Checked(
+        rows=tuple(rows),
+        expect=tuple(check_relation(relation, rows, manifest.axes, columns) for relation in manifest.expect),
+        broken=tuple((check_relation(relation, rows, manifest.axes, columns), why) for relation, why in manifest.broken),
+        refused=() if about_refusals else tuple(refused),
+        pending=len(pending),
+    )

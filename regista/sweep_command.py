@@ -1,0 +1,146 @@
+"""The verb 'sweep': perform the points of manifests, check the relations they expect, draw their figures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from planner.ir.errors import InvalidFile
+from regista.sweep import Checked, Manifest, check, draw_all, load_manifest, sweep
+from regista.sweep.check import Row, Verdict, select
+from regista.sweep.columns import all_columns
+from regista.sweep.measure import Known
+from regista.sweep.point import Point
+from regista.sweep.relation import parse_where
+from regista.sweep.rows import points_rows
+
+__all__ = ["folder_of", "sweep_verb"]
+
+Json = dict[str, object]
+
+
+def sweep_verb(args: argparse.Namespace) -> Json:
+    """Read args.manifest, perform what its CSV lacks, check, draw; returns the figures for --json.
+
+    ``failed`` counts what makes the exit code 1: relations that broke, points that were refused, and known failures that are none.
+
+    Raises:
+        InvalidFile: the manifest or the CSV, with the way out.   Unsupported: --jobs for runs.
+    """
+    manifest = load_manifest(args.manifest, smoke=args.smoke)
+    folder = Path(args.out) if args.out else folder_of(Path(args.manifest))
+    path = folder / "results" / f"{manifest.name}.csv"
+    only = _only(manifest, args.only) if args.only else None
+    if args.fresh and not args.redraw:
+        path.unlink(missing_ok=True)
+    if not args.redraw:
+        _perform(manifest, path, only, args)
+    found = check(manifest, path)
+    # A part of the points says nothing about relations between all of them.
+    whole = found.pending == 0
+    figures = draw_all(manifest, found.rows, folder / "figures") if any("status" in row for row in found.rows) and whole else []
+    if not args.json:
+        _show(manifest, found, path, figures, whole)
+    return _figures(manifest, found, path, figures, whole)
+
+
+def folder_of(manifest: Path) -> Path:
+    """Where results/ and figures/ of a manifest go: beside a folder called manifests, else beside the manifest.
+
+    >>> str(folder_of(Path("experiments/manifests/zero.toml")))
+    'experiments'
+    """
+    return manifest.parent.parent if manifest.parent.name == "manifests" else manifest.parent
+
+
+def _only(manifest: Manifest, texts: Sequence[str]) -> list[Point]:
+    """Points that meet all: a pattern of labels, or a condition such as stages=2.   Raises InvalidFile: none does."""
+    columns = all_columns(manifest.points)
+    chosen = list(manifest.points)
+    for text in texts:
+        if any(sign in text for sign in "=<>"):
+            rows = points_rows([], chosen)
+            kept = {row["point_id"] for row in select(rows, parse_where(text), columns)}
+            chosen = [point for point in chosen if point.point_id in kept]
+        else:
+            chosen = [point for point in chosen if fnmatchcase(point.label, text)]
+    if not chosen:
+        raise InvalidFile(
+            f"--only {' '.join(texts)}: no point is like that; labels are {', '.join(p.label for p in manifest.points[:6])} ..."
+        )
+    return chosen
+
+
+def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, args: argparse.Namespace) -> None:
+    console = Console(stderr=True, quiet=args.json)
+    total = len(only) if only is not None else len(manifest.points)
+    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*shown, console=console, transient=True) as progress:
+        bar = progress.add_task(manifest.name, total=total)
+
+        def told(point: Point, phase: str, known: Known) -> None:
+            last = phase in ("known", "performed") or point.performer.value == "sim" or known.get("status") != "ok"
+            progress.update(bar, description=f"{manifest.name}: {escape(point.label[:60])} {phase}", advance=1 if last else 0)
+
+        sweep(manifest, path, jobs=args.jobs, only=only, told=told)
+
+
+def _show(manifest: Manifest, found: Checked, path: Path, figures: Sequence[Path], whole: bool) -> None:
+    out = Console()
+    if not out.is_terminal:
+        out.width = max(out.width, 160)
+    out.print(f"{manifest.name}: {manifest.claim}", markup=False, highlight=False)
+    if not whole:
+        done = len(manifest.points) - found.pending
+        out.print(f"{done} of {len(manifest.points)} points are performed; relations are checked when all are", highlight=False)
+    elif found.expect or found.broken:
+        out.print(relations_table(found.expect, found.broken))
+    for row in found.refused:
+        out.print(f"refused: {row.get('label')}: {row.get('status')}: {row.get('says')}", markup=False, highlight=False)
+    for file in (path, *figures):
+        out.print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
+
+
+def relations_table(expect: Sequence[Verdict], broken: Sequence[tuple[Verdict, str]]) -> Table:
+    """Held or broken, with the numbers of the point that decides."""
+    table = Table("relation", "", "left", "right", "at", "points")
+    for verdict in expect:
+        state = "[green]held[/]" if verdict.held else "[red]broken[/]"
+        _row(table, verdict, state, verdict.says)
+    for verdict, why in broken:
+        state = "[red]holds now[/]" if verdict.held else "[red]unchecked[/]" if verdict.says else "[yellow]broken, known[/]"
+        _row(table, verdict, state, verdict.says or why)
+    return table
+
+
+def _row(table: Table, verdict: Verdict, state: str, says: str) -> None:
+    text = escape(verdict.relation) + (f"\n[dim]{escape(says)}[/]" if says else "")
+    table.add_row(text, state, *map(escape, (verdict.left, verdict.right, verdict.where)), str(verdict.points))
+
+
+def _figures(manifest: Manifest, found: Checked, path: Path, figures: Sequence[Path], whole: bool) -> Json:
+    def verdict(v: Verdict) -> Json:
+        return {"relation": v.relation, "held": v.held, "left": v.left, "right": v.right, "at": v.where, "points": v.points, "says": v.says}
+
+    def refused(row: Row) -> Json:
+        return {key: row.get(key) for key in ("label", "point_id", "status", "says")}
+
+    return {
+        "manifest": manifest.name,
+        "claim": manifest.claim,
+        "csv": str(path),
+        "figures": [str(file) for file in figures],
+        "points": len(manifest.points),
+        "pending": found.pending,
+        "relations": [verdict(v) for v in found.expect] if whole else [],
+        "known_broken": [verdict(v) | {"why": why} for v, why in found.broken] if whole else [],
+        "refused": [refused(row) for row in found.refused],
+        "failed": found.failed if whole else len(found.refused),
+    }
