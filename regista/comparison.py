@@ -120,7 +120,7 @@ def compare(plan: Plan, sim: Trace, run: Trace, *, warmup: int | None = None) ->
     leave_out = _warmup(run, warmup)
     steady, measured = _window(plan, sim, default_warmup(sim)), _window(plan, run, leave_out)
     times = run.step_times_s(plan)[leave_out:]
-    step = Pair(predicted=sim.step_times_s(plan)[-1], measured=median(times))
+    step = Pair(predicted=sim.settled_step_s(plan), measured=median(times))
     busy = _busy_per_kind(plan, steady), _busy_per_kind(plan, measured)
     acts = _act_medians(steady), _act_medians(measured)
     return Comparison(

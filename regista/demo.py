@@ -53,7 +53,7 @@ def run_demo(model: str, folder: Path, steps: int, *, quiet: bool = False) -> Co
     sim = api.simulate(plan, cost)
     check_trace(plan, sim)
     save_trace(plan, sim, str(folder / "sim.json"))
-    say.print(f"4/6 simulated: {show_s(sim.step_times_s(plan)[-1])} per step  -> sim.json")
+    say.print(f"4/6 simulated: {show_s(sim.settled_step_s(plan))} per step  -> sim.json")
     with say.status(f"5/6 running {steps} steps on {plan.num_ranks} processes ...") as status:
         outcome = api.run(
             plan,

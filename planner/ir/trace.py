@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from statistics import median
 
 from planner.ir.actor import build_actors
 from planner.ir.errors import InvalidTrace
@@ -79,6 +80,14 @@ class Trace:
         ends = self.step_ends_s(plan)
         begin = min((act.start_s for act in self.acts), default=0.0)
         return tuple(end - before for before, end in zip((begin, *ends), ends, strict=False))
+
+    def settled_step_s(self, plan: Plan) -> float:
+        """A step's time in the long run: the median without the first step, which fills the pipeline, and the last, which nothing follows.
+
+        With fewer than three steps: the last one's.
+        """
+        times = self.step_times_s(plan)
+        return median(times[1:-1]) if len(times) > 2 else times[-1]
 
 
 MOST_SLACK_S = 0.1

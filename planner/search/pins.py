@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.graph import LogicalGraph, Role
-from planner.ir.sbp import NdSbp
+from planner.ir.sbp import Broadcast, NdSbp, Sbp
 
 __all__ = ["Pin", "applicable", "parse_pins", "pinned_inputs", "pinned_outputs"]
 
@@ -108,4 +108,8 @@ def _resolve(
             if earlier is not None and earlier[1] != pin.sbp:
                 raise Unsupported(f"pins {earlier[0]} and {pin} contradict each other on {name}; keep one of them")
             found[value] = (pin, pin.sbp)
+    # On an axis of one device a part is the whole, which the menus call B.
+    whole: dict[int, Sbp] = {axis: Broadcast() for axis, parts in enumerate(mesh) if parts == 1}
+    if whole:
+        return {value: NdSbp(tuple(whole.get(axis, sbp[axis]) for axis in range(len(sbp)))) for value, (_, sbp) in found.items()}
     return {value: sbp for value, (_, sbp) in found.items()}

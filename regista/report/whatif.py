@@ -103,4 +103,4 @@ def _played(what: str, plan: Plan, prices: TracePrices, steps: int) -> Change:
     if peak_bytes > limit_bytes:
         why_not = f"does not fit: {show_bytes(peak_bytes)} are live on the fullest device, which has {show_bytes(limit_bytes)}"
         return Change(what=what, step_s=None, register_bytes=None, why_not=why_not)
-    return Change(what=what, step_s=trace.step_times_s(plan)[-1], register_bytes=max(trace.register_bytes.values(), default=0))
+    return Change(what=what, step_s=trace.settled_step_s(plan), register_bytes=max(trace.register_bytes.values(), default=0))

@@ -135,3 +135,12 @@ def test_a_run_on_several_hosts_is_granted_the_slack_that_it_states_and_no_trace
     refused(plan, replace(skewed, about={"clock_slack_s": "0.005"}), "law 3")
     for trace, said in ((skewed, "1e9"), (skewed, "nan"), (skewed, "-1"), (skewed, "a little"), (simulated, "0.02")):
         refused(plan, replace(trace, about={"clock_slack_s": said}), "clock_slack_s is", said)
+
+
+def test_a_settled_step_leaves_out_the_one_that_fills_and_the_one_that_nothing_follows():
+    """A pipeline's first step also fills it; its last shares the streams with no next one."""
+    plan = pipeline(3, 4)
+    times = simulate(plan, TableCost(latency_s=0.25), steps=8).step_times_s(plan)
+    trace = simulate(plan, TableCost(latency_s=0.25), steps=8)
+    assert times[1] == pytest.approx(times[4]) == pytest.approx(trace.settled_step_s(plan))
+    assert simulate(plan, TableCost(latency_s=0.25), steps=1).settled_step_s(plan) > trace.settled_step_s(plan)

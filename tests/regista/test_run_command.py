@@ -294,4 +294,4 @@ def test_a_run_ends_with_one_table_of_predicted_and_measured(command: Command, t
     assert told["kinds"]["forward"]["predicted"] == pytest.approx(0.01)
     assert told["step_time_s"]["measured"] == pytest.approx(ran.json["step_time_s"])
     sim = api.simulate(load_plan(str(plan)), measured(load_plan(str(plan))))
-    assert told["step_time_s"]["predicted"] == sim.step_times_s(load_plan(str(plan)))[-1]
+    assert told["step_time_s"]["predicted"] == sim.settled_step_s(load_plan(str(plan)))
