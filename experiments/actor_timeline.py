@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from experiments.table_prices import TablePrices
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import (
     Access,
@@ -72,23 +73,6 @@ CASES = (
     Case("data to training, 1 block", {"load": 1.0, "preprocess": 1.0, "copyH2D": 1.0, "train": 3.0}, 1),
     Case("device to device, 2 blocks", {"op on GPU 0": 2.0, "copyD2H": 1.0, "network": 2.0, "copyH2D": 1.0, "op on GPU 1": 2.0}, 2),
 )
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds per act by task; messages take no time."""
-
-    act_times_s: dict[str, float]
-
-    @property
-    def id(self) -> str:
-        return "articles"
-
-    def act_s(self, plan: Plan, task: Task, rank: int) -> float:
-        return self.act_times_s[task.id]
-
-    def message_s(self, src_rank: int, dst_rank: int) -> float:
-        return 0.0
 
 
 def chain(case: Case) -> Plan:
@@ -144,7 +128,7 @@ def measure() -> None:
     rows = []
     for case in CASES:
         plan = chain(case)
-        trace = simulate(plan, Times(case.actors), steps=1)
+        trace = simulate(plan, TablePrices(case.actors), steps=1)
         check_trace(plan, trace)
         names = list(case.actors)
         acts = {name: sorted((a for a in trace.acts if a.task == name), key=lambda a: a.number) for name in names}

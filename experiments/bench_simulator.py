@@ -23,7 +23,8 @@ import numba
 import simpy
 
 import regista
-from experiments.megatron_1t import Megatron, TablePrices, megatron_1t
+from experiments.megatron_1t import Megatron, megatron_1t
+from experiments.table_prices import TablePrices
 from planner.cost.analytic import AnalyticCost
 from planner.ir.plan import (
     Access,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from experiments.table_prices import TablePrices
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import (
     Access,
@@ -44,21 +45,7 @@ from simulator.steady.state import steady_graph
 __all__ = ["layered", "main", "one_f_one_b"]
 
 
-@dataclass(frozen=True)
-class _Prices:
-    """Seconds per act by task; messages take no time."""
-
-    act_times_s: dict[str, float]
-    id: str = "bench"
-
-    def act_s(self, plan: Plan, task: Task, rank: int) -> float:
-        return self.act_times_s[task.id]
-
-    def message_s(self, src_rank: int, dst_rank: int) -> float:
-        return 0.0
-
-
-def layered(actors: int, seed: int = 0, width: int = 100) -> tuple[Plan, _Prices]:
+def layered(actors: int, seed: int = 0, width: int = 100) -> tuple[Plan, TablePrices]:
     """``actors`` tasks of one act per step in layers of ``width``, 1-3 inputs each from the layer before, quotas 1-3, prices 0.5-1.5 s."""
     rng = random.Random(seed)
     consumes: list[tuple[Port, ...]] = []
@@ -71,10 +58,10 @@ def layered(actors: int, seed: int = 0, width: int = 100) -> tuple[Plan, _Prices
     regsts = tuple(_regst(f"r{i}", "dev", f"t{i}", rng.randint(1, 3)) for i in range(actors))
     streams = tuple(Stream(id=f"s{i}", kind=StreamKind.COMPUTE, placement="dev") for i in range(actors))
     plan = _plan((Placement(id="dev", ranks=(0,), mesh=(1,)),), streams, regsts, tasks, 1)
-    return plan, _Prices({t.id: rng.uniform(0.5, 1.5) for t in tasks})
+    return plan, TablePrices({t.id: rng.uniform(0.5, 1.5) for t in tasks})
 
 
-def one_f_one_b(stages: int, layers_per_stage: int, micro_batches: int) -> tuple[Plan, _Prices]:
+def one_f_one_b(stages: int, layers_per_stage: int, micro_batches: int) -> tuple[Plan, TablePrices]:
     """1F1B with quotas p - i and written orders; each layer is one forward and one backward task of its stage's compute stream.
 
     Stages stand on one rank each and pass blocks by TRANSFERs on streams of their own.
@@ -109,7 +96,7 @@ def one_f_one_b(stages: int, layers_per_stage: int, micro_batches: int) -> tuple
     placements = tuple(Placement(id=f"s{i}", ranks=(i,), mesh=(1,)) for i in range(p))
     plan = _plan(placements, tuple(streams), tuple(regsts), tuple(tasks), m)
     times = {TaskKind.FORWARD: 1e-3, TaskKind.BACKWARD: 2e-3, TaskKind.TRANSFER: 1e-4}
-    return plan, _Prices({t.id: times[t.kind] for t in tasks})
+    return plan, TablePrices({t.id: times[t.kind] for t in tasks})
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from experiments.table_prices import TablePrices
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.collective import Collective
 from planner.ir.collector import collector_paused
@@ -37,7 +38,7 @@ from planner.ir.plan import (
 from planner.ir.sbp import B, NdSbp, P
 from planner.ir.tensor import DType
 
-__all__ = ["Megatron", "TablePrices", "megatron_1t"]
+__all__ = ["Megatron", "megatron_1t"]
 
 OPS = ("ln1", "qkv", "scores", "softmax", "context", "proj", "reduce1", "ln2", "fc1", "gelu", "fc2", "reduce2")
 WEIGHTS = ("qkv", "proj", "fc1", "fc2")
@@ -66,23 +67,6 @@ class Megatron:
     @property
     def ranks_per_stage(self) -> int:
         return self.copies * self.tensor_parallel
-
-
-@dataclass(frozen=True, slots=True)
-class TablePrices:
-    """A CostModel: seconds per act by task id, the same on all ranks; messages take no time."""
-
-    act_times_s: Mapping[str, float]
-
-    @property
-    def id(self) -> str:
-        return "megatron-1t-abstract"
-
-    def act_s(self, plan: Plan, task: Task, rank: int) -> float:
-        return self.act_times_s[task.id]
-
-    def message_s(self, src_rank: int, dst_rank: int) -> float:
-        return 0.0
 
 
 class _Builder:
@@ -263,7 +247,7 @@ def megatron_1t(size: Megatron | None = None, *, ordered: bool = True) -> tuple[
                     order=_order(turns, layers, inside) + (() if inside else (f"update{stage}",)) if ordered or inside else (),
                 )
             )
-    return _frozen(b), TablePrices(b.times_s)
+    return _frozen(b), TablePrices(b.times_s, "megatron-1t-abstract")
 
 
 def _order(turns: str, layers: Iterable[int], collectives: bool) -> tuple[str, ...]:
