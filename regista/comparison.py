@@ -147,7 +147,7 @@ def summarise(plan: Plan, trace: Trace, *, warmup: int | None = None) -> Summary
     _same_plan(plan, (trace,))
     leave_out = _warmup(trace, warmup)
     times = trace.step_times_s(plan)[leave_out:]
-    step_s = median(times)
+    step_s = trace.settled_step_s(plan) if trace.source is Source.SIM and warmup is None else median(times)
     busy: dict[str, dict[int, float]] = {s.id: dict.fromkeys(plan.placement[s.placement].ranks, 0.0) for s in plan.streams}
     # The acts of these steps, not of this window: what was prefetched before the window is work of its steps all the same.
     for acts in _window(plan, trace, leave_out).values():

@@ -90,7 +90,7 @@ def test_with_json_stdout_is_one_document_with_the_promised_keys(command: Comman
     for table in ("kinds", "actors", "register_bytes"):
         assert all(set(entry) == PAIR for entry in compared[table].values())
     step = compared["step_time_s"]
-    assert step["predicted"] == simulated["step_time_s"]
+    assert step["predicted"] == pytest.approx(simulated["step_time_s"])
     assert step["relative_error"] == pytest.approx(step["predicted"] / step["measured"] - 1)
     assert command("gantt", sim, "-o", tmp_path / "g.svg", "--json").json == {"out": f"{tmp_path}/g.svg", "plan_id": planned["plan_id"]}
     exported = command("export", sim, "-o", tmp_path / "e.json", "--json").json
