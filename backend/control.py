@@ -25,14 +25,14 @@ def address(run_id: str) -> str:
 
 
 class Words:
-    """One end of a conversation.  ``hear`` is called with each word, ``lost`` once at the end of it, on a thread of their own."""
+    """One end of a conversation.  ``hear`` is called with each word, on a thread of its own."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._saying = threading.Lock()
 
-    def start(self, hear: Callable[[Mapping[str, Any]], None], lost: Callable[[], None] = lambda: None) -> None:
-        threading.Thread(target=self._listen, args=(hear, lost), daemon=True, name="words").start()
+    def start(self, hear: Callable[[Mapping[str, Any]], None]) -> None:
+        threading.Thread(target=self._listen, args=(hear,), daemon=True, name="words").start()
 
     def say(self, **word: Any) -> None:
         """Raises OSError: the other end is gone."""
@@ -42,14 +42,13 @@ class Words:
     def close(self) -> None:
         self._connection.close()
 
-    def _listen(self, hear: Callable[[Mapping[str, Any]], None], lost: Callable[[], None]) -> None:
+    def _listen(self, hear: Callable[[Mapping[str, Any]], None]) -> None:
         try:
             with self._connection.makefile("rb") as lines:
                 for line in lines:
                     hear(json.loads(line))
         except (OSError, ValueError):
             pass  # it broke in the midst of a word
-        lost()
 
 
 def listen(run_id: str, ranks: int) -> socket.socket:

@@ -23,9 +23,10 @@ from backend.record import Options, read_failures
 from backend.workers import ENVIRONMENT, ROOT
 from planner.ir.errors import WorkerFailed
 
-__all__ = ["Agency", "launch_elastic"]
+__all__ = ["GRACE_S", "Agency", "launch_elastic"]
 
 GRACE_S = 2.0
+"""How long the others may take to tell their story once one worker has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from backend.body import Batches, source_parts
 from backend.checkpoint.saver import Wish
 from backend.data.loader import Loader
 from backend.diagnose import diagnose
-from backend.elastic import Agency, launch_elastic
+from backend.elastic import GRACE_S, Agency, launch_elastic
 from backend.initial.values import Values
 from backend.merge import merge
 from backend.outcome import Outcome
@@ -39,8 +39,6 @@ from planner.lower.saving import with_saving, without_saving
 __all__ = ["check_batch", "launch", "launched", "run", "run_folder", "start", "watch"]
 
 WORKER = "backend.worker"
-GRACE_S = 2.0
-"""How long the others may take to tell their story once one worker has failed."""
 TICK_S = 0.02
 SILENCE_S = 10.0
 """The least time after which a launcher that is stopped, or a nursery, counts as hung."""
@@ -180,7 +178,7 @@ def launched(folder: Path, module: str, ranks: int, options: Options) -> Iterato
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environments = [_place(rank, ranks, store.port) for rank in range(ranks)]
     home = nursery()
-    workers = home.start(options.run_id, module, folder, environments, max(options.timeout_s, SILENCE_S), remove=True)
+    workers = home.start(options.run_id, module, folder, environments, max(options.timeout_s, SILENCE_S))
     try:
         yield workers
     finally:

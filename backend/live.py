@@ -14,6 +14,7 @@ from backend.blocks import Blocks
 from backend.body import Batches
 from backend.control import Words, meet
 from backend.loop import EventLoop
+from backend.outcome import packed
 from backend.rank import RankBody
 from backend.record import Failure
 from backend.sharding import slice_part
@@ -66,18 +67,18 @@ class LiveWorker:
                     self._words.say(word="done", number=word["number"])
             case "read":
                 parts = {
-                    f"{entry.regst}\n{entry.index}": self._blocks.state_of(entry.regst, entry.index).clone()
+                    (entry.regst, entry.index): self._blocks.state_of(entry.regst, entry.index)
                     for entry in self._plan.states
                     if entry.name in word["names"] and self._holds(entry.regst)
                 }
-                torch.save(parts, self._folder / f"read{word['number']}.{self._rank}.pt")
+                torch.save(packed(parts), self._folder / f"read{word['number']}.{self._rank}.pt")
                 self._words.say(word="done", number=word["number"])
             case "write":
                 self._write(torch.load(self._folder / word["file"], mmap=True, weights_only=True))
                 self._words.say(word="done", number=word["number"])
 
     def _holds(self, regst: str) -> bool:
-        return self._rank in self._plan.placement[self._plan.regst[regst].placement].ranks
+        return self._rank in self._plan.ranks_holding(regst)
 
     def _write(self, values: Mapping[str, Tensor]) -> None:
         for entry in self._plan.states:

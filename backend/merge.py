@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from backend.collectives import crew_of
-from backend.outcome import Outcome, gather, state_homes
+from backend.outcome import Outcome, gather, state_homes, unpacked
 from backend.record import Options
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan
@@ -83,12 +83,7 @@ def _agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _tensors(results: Mapping[int, Mapping[str, Mapping[str, Tensor]]], kind: str) -> dict[tuple[str, int, int], Tensor]:
-    found: dict[tuple[str, int, int], Tensor] = {}
-    for rank, result in results.items():
-        for key, value in result[kind].items():
-            regst, index = key.rsplit("\n", 1)
-            found[regst, int(index), rank] = value
-    return found
+    return unpacked({rank: result[kind] for rank, result in results.items()})
 
 
 def _acts(plan: Plan, rows: Mapping[int, list[list[int]]]) -> tuple[Act, ...]:

@@ -16,6 +16,8 @@ from pathlib import Path
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistError
 
+from backend.tail import Tail
+
 __all__ = ["Lines", "carrying"]
 
 PERIOD_S = 0.5
@@ -26,21 +28,14 @@ class Lines:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: dict[str, int] = {}
+        self._tails: dict[Path, Tail] = {}
 
     def fresh(self) -> dict[str, str]:
         """Only files that have gained any."""
         found: dict[str, str] = {}
         for path in [self._folder / "progress", *sorted(self._folder.glob("rank*.pulse"))]:
-            if not path.exists():
-                continue
-            with path.open("rb") as file:
-                file.seek(self._read.get(path.name, 0))
-                text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            if whole:
-                self._read[path.name] = self._read.get(path.name, 0) + len(whole)
-                found[path.name] = whole.decode()
+            if whole := self._tails.setdefault(path, Tail(path)).fresh():
+                found[path.name] = whole
         return found
 
 

@@ -22,7 +22,7 @@ from backend.blocks import check_state
 from backend.body import Batches
 from backend.elastic import Agency, launch_elastic
 from backend.hosts import clock_slack_s
-from backend.launch import run_folder
+from backend.launch import WORKER, run_folder
 from backend.merge import merge
 from backend.outcome import Outcome
 from backend.record import Options, prepare
@@ -104,7 +104,7 @@ def run_on_nodes(
     )
     with run_folder(workdir, _plain(run_id)) as folder:
         prepare(folder, plan, state, batches, options)
-        launch_elastic(folder, "backend.worker", plan.num_ranks, options, agency, on_progress)
+        launch_elastic(folder, WORKER, plan.num_ranks, options, agency, on_progress)
         if not (folder / "rank0.pt").exists():
             return None
         outcome = merge(plan, folder, options).outcome

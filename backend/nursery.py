@@ -36,7 +36,6 @@ class Crew:
     id: str
     folder: str
     silence_s: float
-    remove: bool
     ranks: dict[int, int] = field(default_factory=dict)
     """pid -> rank, of those that live."""
 
@@ -86,7 +85,7 @@ class _Nursery:
                         os.kill(pid, signal.SIGKILL)
 
     def _start(self, order: dict[str, Any]) -> None:
-        crew = self._crews[order["crew"]] = Crew(order["crew"], order["folder"], order["silence_s"], order["remove"])
+        crew = self._crews[order["crew"]] = Crew(order["crew"], order["folder"], order["silence_s"])
         logs = Path(crew.folder) / "logs"
         logs.mkdir(exist_ok=True)
         here = os.getpid()
@@ -95,7 +94,7 @@ class _Nursery:
             if pid == 0:
                 _become_worker(here, order, environment, logs / f"rank{rank}", self._channel)
             crew.ranks[pid] = rank
-        self._say(word="born", crew=crew.id, pids={rank: pid for pid, rank in crew.ranks.items()})
+        self._say(word="born", crew=crew.id)
 
     def _reap(self) -> None:
         while True:
@@ -132,8 +131,7 @@ class _Nursery:
         for crew in self._crews.values():
             for pid in crew.ranks:
                 os.waitpid(pid, 0)
-            if crew.remove:
-                shutil.rmtree(crew.folder, ignore_errors=True)
+            shutil.rmtree(crew.folder, ignore_errors=True)
 
 
 def _become_worker(parent: int, order: dict[str, Any], environment: dict[str, str], log: Path, channel: socket.socket) -> None:

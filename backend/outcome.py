@@ -11,7 +11,7 @@ from backend.sharding import join_parts
 from planner.ir.plan import Access, Plan
 from planner.ir.trace import Trace
 
-__all__ = ["Outcome", "gather", "state_homes"]
+__all__ = ["Outcome", "gather", "packed", "state_homes", "unpacked"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,21 @@ def gather(plan: Plan, wanted: Mapping[str, Access], parts: Mapping[tuple[str, i
         along = {placement.coordinate(rank): parts[access.regst, access.index, rank] for rank in placement.ranks}
         whole[name] = join_parts(along, tensor.sbp, placement.mesh, tensor.shape)
     return whole
+
+
+def packed(parts: Mapping[tuple[str, int], Tensor]) -> dict[str, Tensor]:
+    """One rank's parts by (regst, index), copied, as ``torch.load(weights_only=True)`` takes them."""
+    return {f"{regst}\n{index}": value.clone() for (regst, index), value in parts.items()}
+
+
+def unpacked(of_rank: Mapping[int, Mapping[str, Tensor]]) -> dict[tuple[str, int, int], Tensor]:
+    """rank -> ``packed`` parts  ->  (regst, index, rank) -> part, as ``gather`` takes them."""
+    found: dict[tuple[str, int, int], Tensor] = {}
+    for rank, parts in of_rank.items():
+        for key, value in parts.items():
+            regst, index = key.rsplit("\n", 1)
+            found[regst, int(index), rank] = value
+    return found
 
 
 def state_homes(plan: Plan) -> dict[str, Access]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from backend.pulse import Beat, BeatReader
+from backend.tail import Tail
 
 __all__ = ["Listener", "Progress"]
 
@@ -24,9 +25,8 @@ class Progress:
     """Forwards the whole lines "step loss" that a run's file of progress has gained."""
 
     def __init__(self, folder: Path, on_progress: Callable[[int, float], None] | None) -> None:
-        self._path = folder / "progress"
+        self._tail = Tail(folder / "progress")
         self._on_progress = on_progress
-        self._read = 0
         self._listener = on_progress if isinstance(on_progress, Listener) else None
         self._beats = BeatReader(folder)
 
@@ -35,13 +35,8 @@ class Progress:
         if self._listener is not None:
             for beat in self._beats.fresh():
                 self._listener.on_beat(beat)
-        if self._on_progress is None or not self._path.exists():
+        if self._on_progress is None:
             return
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
+        for line in self._tail.fresh().splitlines():
             step, loss = line.split()
             self._on_progress(int(step), float(loss))

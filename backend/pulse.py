@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from backend.tail import Tail
 from planner.ir.plan import Plan, StreamKind, TaskKind
 
 __all__ = ["Beat", "BeatReader", "beating"]
@@ -108,18 +109,13 @@ class BeatReader:
     """Reads what was appended to the pulses of a run's folder since the last look."""
 
     folder: Path
-    _read: dict[Path, int] = field(default_factory=dict)
+    _tails: dict[Path, Tail] = field(default_factory=dict)
 
     def fresh(self) -> list[Beat]:
         """The new beats of all ranks, those of a rank in the order of time."""
         found: list[Beat] = []
         for path in sorted(self.folder.glob("rank*.pulse")):
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._read[path] = self._read.get(path, 0) + len(whole)
-            for line in whole.splitlines():
+            for line in self._tails.setdefault(path, Tail(path)).fresh().splitlines():
                 data = json.loads(line)
                 ends = tuple((int(step), float(end_s)) for step, end_s in data.pop("ends_s"))
                 found.append(Beat(**data, ends_s=ends))

@@ -272,7 +272,7 @@ class RankBody:
     def forget(self, task: Task, number: int) -> None:
         """Throw away what act ``number`` of a transfer brought here."""
         for port in task.produces:
-            if self.rank in self.plan.placement[self.plan.regst[port.regst].placement].ranks:
+            if self.rank in self.plan.ranks_holding(port.regst):
                 self.blocks.clear(port.regst, number % self.plan.regst[port.regst].quota)
 
     def _landing(self, regst: str, index: int, number: int) -> Tensor:

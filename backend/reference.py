@@ -271,15 +271,11 @@ class ReferencePerformer:
         held = {
             (a.regst, a.index, rank): self._blocks[rank].state_of(a.regst, a.index)
             for a in homes.values()
-            for rank in _ranks(plan, a.regst)
+            for rank in plan.ranks_holding(a.regst)
         }
         tapped = {(*key, rank): value for rank, blocks in self._blocks.items() for key, value in blocks.tapped.items()}
         slopes = gather(plan, plan.gradients, tapped) if self._gradients else {}
         return Outcome(trace=trace, losses=losses, states=gather(plan, homes, held), gradients=slopes)
-
-
-def _ranks(plan: Plan, regst: str) -> tuple[int, ...]:
-    return plan.placement[plan.regst[regst].placement].ranks
 
 
 def narrow(value: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:

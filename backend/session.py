@@ -30,14 +30,14 @@ from backend.blocks import check_state
 from backend.control import Words, listen
 from backend.data.loader import Loader
 from backend.initial.values import Values
-from backend.launch import check_batch, launched, warn_of_cores, watch
+from backend.launch import WORKER, check_batch, launched, warn_of_cores, watch
 from backend.merge import merge
-from backend.outcome import Outcome, gather
+from backend.outcome import Outcome, gather, state_homes, unpacked
 from backend.progress import Progress
 from backend.record import Options, own, prepare
 from backend.workers import Workers
 from planner.ir.errors import InvalidPlan, InvalidProgram, RegistaError, WorkerFailed
-from planner.ir.plan import Access, Plan
+from planner.ir.plan import Plan
 from planner.ir.verify import verify
 
 __all__ = ["Held", "Session", "Step"]
@@ -224,18 +224,16 @@ class Session:
     # Critical sections.
 
     def _read(self, names: Collection[str] | None) -> dict[str, Tensor]:
-        homes = {entry.name: Access(name=entry.name, regst=entry.regst, index=entry.index) for entry in reversed(self.plan.states)}
+        homes = state_homes(self.plan)
         wanted = list(homes) if names is None else list(names)
         self._check_names(wanted, homes)
         number = self._ask(word="read", names=wanted)
-        parts: dict[tuple[str, int, int], Tensor] = {}
+        parts: dict[int, dict[str, Tensor]] = {}
         for rank in range(self.plan.num_ranks):
             path = self._folder / f"read{number}.{rank}.pt"
-            for key, value in torch.load(path, weights_only=True).items():
-                regst, index = key.rsplit("\n", 1)
-                parts[regst, int(index), rank] = value
+            parts[rank] = torch.load(path, weights_only=True)
             path.unlink()
-        return gather(self.plan, {name: homes[name] for name in wanted}, parts)
+        return gather(self.plan, {name: homes[name] for name in wanted}, unpacked(parts))
 
     def _write(self, values: Mapping[str, Tensor]) -> None:
         types = {entry.name: self.plan.regst[entry.regst].tensors[entry.index] for entry in self.plan.states}
@@ -261,7 +259,7 @@ class Session:
     def _run(self) -> None:
         failure: BaseException | None = None
         try:
-            with launched(self._folder, "backend.worker", self.plan.num_ranks, self._options) as workers:
+            with launched(self._folder, WORKER, self.plan.num_ranks, self._options) as workers:
                 self._crew = workers
                 if self._over:
                     return  # ended before it had begun

@@ -25,7 +25,7 @@ from backend.isolated import time_tasks
 from backend.live import LiveWorker, live_batches
 from backend.loop import EventLoop, RankFailed
 from backend.nonfinite import LossWatch
-from backend.outcome import state_homes
+from backend.outcome import packed, state_homes
 from backend.pulse import beating
 from backend.rank import RankBody, axis_groups
 from backend.record import Failure, Options, attempt, load_options, read_batches, read_plan, reads_data, write_failure
@@ -127,7 +127,9 @@ def work(folder: Path, options: Options) -> None:
         saver.end(options.first_step + loop.steps_done, blocks.state_of)
     memory = registers.ended()
     timings = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else {}
-    held = {(a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in _ranks(plan, a.regst)}
+    held = {
+        (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in plan.ranks_holding(a.regst)
+    }
     acts = torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5)
     if hosts is not None:
         hosts.look_at_the_clock()
@@ -136,8 +138,8 @@ def work(folder: Path, options: Options) -> None:
         "acts": acts,
         "losses": body.losses,
         "first_step": options.first_step,
-        "states": {f"{regst}\n{index}": value.clone() for (regst, index), value in held.items()},
-        "gradients": {f"{regst}\n{index}": value.clone() for (regst, index), value in blocks.tapped.items()},
+        "states": packed(held),
+        "gradients": packed(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
         "about": registers.about,
@@ -148,10 +150,6 @@ def work(folder: Path, options: Options) -> None:
         hosts.bring_home(folder)
     _meet(store, "end", rank, ranks)
     mesh.close()
-
-
-def _ranks(plan: Plan, regst: str) -> tuple[int, ...]:
-    return plan.placement[plan.regst[regst].placement].ranks
 
 
 def die_with_parent() -> None:

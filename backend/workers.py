@@ -48,7 +48,6 @@ class Workers:
     """
 
     def __init__(self, nursery: Nursery, crew: str, ranks: int, silence_s: float) -> None:
-        self.pids: dict[int, int] = {}
         self.codes: dict[int, int] = {}
         self.killed: set[int] = set()
         self.orphaned_s: float | None = None
@@ -112,15 +111,12 @@ class Nursery:
         """Alive, and made by this very process (not inherited by a fork)."""
         return self._process.poll() is None and self._owner == os.getpid()
 
-    def start(
-        self, crew: str, module: str, folder: Path, environments: Sequence[Mapping[str, str]], silence_s: float, *, remove: bool
-    ) -> Workers:
-        """Fork one worker per environment: ``module.main(folder)``, output to folder/logs.
+    def start(self, crew: str, module: str, folder: Path, environments: Sequence[Mapping[str, str]], silence_s: float) -> Workers:
+        """Fork one worker per environment: ``module.main(folder)``, output to folder/logs.  When this process dies, the folder is removed.
 
         Args:
             silence_s: end them when this process has not been heard for so long (stopped, or too busy to breathe); and give the nursery
                 up when it does not answer for so long.
-            remove: remove the folder when this process dies.
 
         Raises:
             WorkerFailed: the nursery ended.
@@ -137,7 +133,6 @@ class Nursery:
             cwd=os.getcwd(),
             environments=[{**base, **environment} for environment in environments],
             silence_s=silence_s,
-            remove=remove,
         )
         return workers
 
@@ -209,11 +204,9 @@ class Nursery:
             workers = self._crews.get(word.get("crew", ""))
             if workers is None:
                 return
-            if word["word"] == "born":
-                workers.pids = {int(rank): pid for rank, pid in word["pids"].items()}
-            elif word["word"] == "orphaned":
+            if word["word"] == "orphaned":
                 workers.orphaned_s = word["silent_s"]
-            else:
+            elif word["word"] == "ended":
                 workers.codes[word["rank"]] = word["code"]
             self.changed.notify_all()
 

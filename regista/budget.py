@@ -133,7 +133,7 @@ def _moves(plan: Plan, task: Task) -> tuple[str, ...]:
 def _link(plan: Plan, task: Task) -> str:
     ranks = plan.ranks_of(task)
     if task.kind is TaskKind.TRANSFER:
-        there = plan.placement[plan.regst[task.produces[0].regst].placement].ranks
+        there = plan.ranks_holding(task.produces[0].regst)
         return _outermost(plan.cluster, (*ranks, *there))
     if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
         return _outermost(plan.cluster, plan.placement[task.placement].axis_ranks(task.body.axis, ranks[0]))

@@ -108,7 +108,7 @@ def _outcome(
     held = {
         (access.regst, access.index, rank): blocks[rank].state_of(access.regst, access.index).to("cpu", copy=True)
         for access in homes.values()
-        for rank in plan.placement[plan.regst[access.regst].placement].ranks
+        for rank in plan.ranks_holding(access.regst)
     }
     tapped = {(*place, rank): value.to("cpu", copy=True) for rank, of_rank in blocks.items() for place, value in of_rank.tapped.items()}
     losses = tuple(body.losses[step] for step in sorted(body.losses))

@@ -314,6 +314,10 @@ class Plan:
     def ranks_of(self, task: Task) -> tuple[int, ...]:
         return self.placement[task.placement].ranks
 
+    def ranks_holding(self, regst: str) -> tuple[int, ...]:
+        """Where the blocks of a Regst lie; those of a TRANSFER's lie on the receivers."""
+        return self.placement[self.regst[regst].placement].ranks
+
     def block_bytes(self, regst: Regst) -> int:
         """Bytes of one block on the fullest rank."""
         return sum(tensor.local_bytes(self.placement[regst.placement]) for tensor in regst.tensors)

@@ -1,0 +1,26 @@
+"""Files that one process appends lines to while another reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["Tail"]
+
+
+class Tail:
+    """The whole lines that a file has gained since the last look; a file that does not exist yet has gained none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def fresh(self) -> str:
+        """Lines with their ends."""
+        if not self._path.exists():
+            return ""
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode()
