@@ -40,9 +40,10 @@ def store(slot: Tensor, value: Tensor) -> Tensor:
         raise InvalidPlan(
             f"a value of shape {tuple(value.shape)} was computed for a block of shape {tuple(slot.shape)}; plan this program anew"
         )
-    if value.data_ptr() == slot.data_ptr() and value.stride() == slot.stride() and value.dtype == slot.dtype:
+    same_place = value.data_ptr() == slot.data_ptr() and value.device == slot.device
+    if same_place and value.stride() == slot.stride() and value.dtype == slot.dtype:
         return slot
-    return slot.copy_(value)
+    return slot.copy_(value, non_blocking=True)
 
 
 def store_first(slot: Tensor, value: Tensor) -> Tensor:

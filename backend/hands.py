@@ -16,7 +16,7 @@ from planner.ir.actor import Actor, InPort, OutPort
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, RegstKind, Task
 
-__all__ = ["Hands", "accumulate_into", "own_places", "slot_places"]
+__all__ = ["Hands", "Reach", "accumulate_into", "own_places", "slot_places"]
 
 
 def slot_places(task: Task, mode: RegisterMode) -> tuple[int, ...]:
@@ -59,14 +59,16 @@ def _relay(rows: list[Slot], index: int, slot: Tensor, place: int) -> Tensor:
     return found
 
 
-class Hands:
-    """Reads and writes of one actor.  Only for tasks whose reads and writes lie on the actor's own rank; a TRANSFER's writes do not."""
+class Reach:
+    """The tables and ports that one actor reads and writes through.
+
+    Only for tasks whose reads and writes lie on the actor's own rank; a TRANSFER's writes do not.
+    """
 
     def __init__(self, actor: Actor, blocks: Blocks, *, writes: bool = True) -> None:
         task = actor.task
         self._name = f"{task.id} on rank {actor.rank}"
         self._static = blocks.mode is RegisterMode.STATIC
-        self._first = True
         # Constants and the task's own state have no port to count; they lie in slot 0.
         self._reads: list[tuple[InPort | None, list[Slot], int]] = [
             (actor.inputs.get(access.regst), blocks.rows(access.regst), access.index) for access in task.reads
@@ -86,6 +88,14 @@ class Hands:
         if not self._static and any(value is None for value in found):
             raise InvalidPlan(f"{self._name} reads a block before anything was written to it")
         return found  # type: ignore[return-value]  # no None is left
+
+
+class Hands(Reach):
+    """Reads and writes of one actor, taken when the act is performed."""
+
+    def __init__(self, actor: Actor, blocks: Blocks, *, writes: bool = True) -> None:
+        super().__init__(actor, blocks, writes=writes)
+        self._first = True
 
     def slots(self) -> list[Tensor]:
         """The memory for the results at ``slot_places``."""

@@ -16,9 +16,9 @@ from backend.blocks import Blocks
 from backend.body import Batches, loss_position, prepared_parts, source_parts
 from backend.collectives import GroupExchange, check_boxing, crew_of, exchange
 from backend.device import Device, ImmediateLane, Lane, Work
-from backend.fragment import CompiledFragment, fragment_source
+from backend.fragment import CompiledFragment, compile_fragment
 from backend.hands import own_places, slot_places
-from backend.inprocess.grip import Grip, Put, put, put_into
+from backend.inprocess.grip import Grip, Put, put
 from backend.inprocess.rendezvous import Crew
 from backend.nonfinite import LossWatch
 from backend.sharding import torch_dtype
@@ -91,7 +91,7 @@ class ProcessBody:
     def _compile(self, task: Task, rank: int) -> CompiledFragment:
         placement: Placement = self.plan.placement[task.placement]
         mode, device = self._blocks[rank].mode, self._devices[rank].torch_device
-        text, scope = fragment_source(
+        return compile_fragment(
             task,
             placement,
             rank,
@@ -100,12 +100,6 @@ class ProcessBody:
             own_places(self.plan, task),
             device="" if device.type == "cpu" else str(device),
         )
-        if "put" in scope:
-            scope["put"] = put_into
-        exec(compile(text, f"<fragment {task.id}>", "exec"), scope)
-        function = scope["fragment"]
-        assert callable(function)
-        return function
 
     def _sent(self, task: Task, rank: int) -> list[tuple[Piece, ...]]:
         """Per (read, write) pair what this rank sends."""

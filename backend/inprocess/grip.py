@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from backend.arena import RegisterMode
-from backend.blocks import Blocks, Slot
-from backend.hands import accumulate_into, slot_places
-from planner.ir.actor import Actor, InPort, OutPort
-from planner.ir.errors import InvalidPlan
+from backend.blocks import Slot, store
+from backend.hands import Reach, accumulate_into
 
-__all__ = ["Grip", "Put", "put", "put_into"]
+__all__ = ["Grip", "Put", "put"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ def put(results: Sequence[Tensor], puts: Sequence[Put]) -> None:
             if to.acts_per_block > 1:
                 accumulate_into(slot, value.to(slot.device), to.acts_per_block, to.phase)
             elif value is not slot:
-                put_into(slot, value)
+                store(slot, value)
         elif to.acts_per_block == 1:
             to.row[to.index] = value
         elif to.phase == 0:
@@ -44,47 +41,8 @@ def put(results: Sequence[Tensor], puts: Sequence[Put]) -> None:
             to.row[to.index].add_(value, alpha=1.0 / to.acts_per_block)  # type: ignore[union-attr]  # filled at phase 0
 
 
-def put_into(slot: Tensor, value: Tensor) -> Tensor:
-    """Copy ``value`` into ``slot`` unless it lies there; the slot keeps its layout, as whoever reads it may have taken it already.
-
-    Raises:
-        InvalidPlan: another shape than the Plan says.
-    """
-    if value.shape != slot.shape:
-        raise InvalidPlan(
-            f"a value of shape {tuple(value.shape)} was computed for a block of shape {tuple(slot.shape)}; plan this program anew"
-        )
-    if value.data_ptr() == slot.data_ptr() and value.stride() == slot.stride() and value.device == slot.device:
-        return slot
-    return slot.copy_(value, non_blocking=True)
-
-
-class Grip:
+class Grip(Reach):
     """Reads and writes of one actor; those of a TRANSFER lie elsewhere: it has no writes here."""
-
-    def __init__(self, actor: Actor, blocks: Blocks, *, writes: bool = True) -> None:
-        task = actor.task
-        self._name = f"{task.id} on rank {actor.rank}"
-        self._static = blocks.mode is RegisterMode.STATIC
-        # Constants and the task's own state have no port to count; they lie in slot 0.
-        self._reads: list[tuple[InPort | None, list[Slot], int]] = [
-            (actor.inputs.get(access.regst), blocks.rows(access.regst), access.index) for access in task.reads
-        ]
-        self._writes: list[tuple[OutPort, list[Slot], int]] = [
-            (actor.outputs[access.regst], blocks.rows(access.regst), access.index) for access in (task.writes if writes else ())
-        ]
-        self._places = slot_places(task, blocks.mode) if writes else ()
-
-    def values(self) -> list[Tensor]:
-        """The values of task.reads, in order.
-
-        Raises:
-            InvalidPlan: one was never written.
-        """
-        found = [rows[port.slot if port is not None else 0][index] for port, rows, index in self._reads]
-        if not self._static and any(value is None for value in found):
-            raise InvalidPlan(f"{self._name} reads a block before anything was written to it")
-        return found  # type: ignore[return-value]  # no None is left
 
     def puts(self) -> list[Put]:
         """Where the values of task.writes go."""

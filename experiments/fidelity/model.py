@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.frontend import Program
+from regista.zoo.gpt import FeedForward
 from regista.zoo.seeded import deferred_module
 from regista.zoo.text import token_loss
 
@@ -70,24 +71,13 @@ class _Attention(nn.Module):
         return out
 
 
-class _FeedForward(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.c_fc = nn.Linear(width, 4 * width)
-        self.c_proj = nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
-        return out
-
-
 class _Layer(nn.Module):
     def __init__(self, size: GPTSize, selective: bool, whole: bool) -> None:
         super().__init__()
         self.whole = whole
         self.ln_1, self.ln_2 = nn.LayerNorm(size.hidden), nn.LayerNorm(size.hidden)
         self.attn = _Attention(size, selective)
-        self.mlp = _FeedForward(size.hidden)
+        self.mlp = FeedForward(size.hidden)
         if whole:
             self.s1, self.s2 = nn.Parameter(torch.ones(size.hidden)), nn.Parameter(torch.ones(size.hidden))
 

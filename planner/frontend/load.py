@@ -15,6 +15,7 @@ from torch import Tensor
 
 from planner.frontend.program import Program
 from planner.ir.errors import InvalidFile, InvalidProgram, RegistaError
+from planner.ir.text import number_or_text
 
 __all__ = ["load_program"]
 
@@ -45,15 +46,6 @@ def load_program(model: str, zoo: Mapping[str, Callable[..., Program]]) -> Progr
     raise InvalidProgram(f"{model!r} is not a model; {_FORMS}")
 
 
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def _from_zoo(text: str, zoo: Mapping[str, Callable[..., Program]]) -> Program:
     name, _, query = text.partition("?")
     if name not in zoo:
@@ -65,7 +57,7 @@ def _from_zoo(text: str, zoo: Mapping[str, Callable[..., Program]]) -> Program:
     options = dict(pairs)
     if len(options) < len(pairs):
         raise InvalidProgram(f"options {query!r} give a key twice; keep one of them")
-    return _made(lambda: zoo[name](**{key: _number(value) for key, value in options.items()}), f"zoo:{text}")
+    return _made(lambda: zoo[name](**{key: number_or_text(value) for key, value in options.items()}), f"zoo:{text}")
 
 
 def _made(factory: Callable[[], object], where: str) -> Program:

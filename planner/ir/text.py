@@ -26,7 +26,7 @@ from planner.ir.graph import Arg, Dt, Ref
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
 
-__all__ = ["canonical", "check_target", "content_id", "decode", "encode", "load_json", "save_text"]
+__all__ = ["canonical", "check_target", "content_id", "decode", "encode", "load_json", "number_or_text", "save_text"]
 
 MAX_DEPTH = 64
 """Levels of nesting that a file may have.  Ours have about 10; a thousand would end in Python's recursion limit instead of a message."""
@@ -319,3 +319,13 @@ _WRITTEN_BY = {
 def _kind_of(data: object) -> str:
     kind = data.get("kind") if isinstance(data, dict) else None
     return repr(kind) if kind in ("plan", "trace", "cost") else "JSON of another program"
+
+
+def number_or_text(text: str) -> int | float | str:
+    """A whole number, a number, or else the text itself."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

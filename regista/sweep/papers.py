@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.ir.errors import InvalidFile
+from planner.ir.text import number_or_text
 from regista.sweep.keys import known_keys, nearest
 
 __all__ = ["paper_points"]
@@ -55,14 +56,14 @@ def paper_points(about: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]
             section, dot, name = key.partition(".")
             if not dot:
                 raise InvalidFile(f"[paper].points: {key!r}: write 'section.key', for example 'plan.mesh'")
-            value = _typed(filled(row, str(text)))
+            value = number_or_text(filled(row, str(text)))
             if section == "cluster" and name.startswith("set."):
                 entry.setdefault(section, {}).setdefault("set", {})[name.removeprefix("set.")] = value
             else:
                 entry.setdefault(section, {})[name] = value
         for name, rule in about.get("columns", {}).items():
             column, scale = (rule["column"], float(rule.get("scale", 1))) if isinstance(rule, Mapping) else (rule, 1.0)
-            number = _typed(cell(row, column))
+            number = number_or_text(cell(row, column))
             if isinstance(number, int | float):
                 entry["paper"][name] = number * scale
         found.append(entry)
@@ -84,12 +85,3 @@ def _combined(first: str, sign: str | None, second: str | None, cell: Callable[[
     if not left.isdecimal() or not right.isdecimal() or (sign == "/" and (int(right) == 0 or int(left) % int(right))):
         raise InvalidFile(f"[paper]: {{{first}{sign}{second}}} is {left} {sign} {right}, which is no whole number")
     return str(int(left) * int(right) if sign == "*" else int(left) // int(right))
-
-
-def _typed(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
