@@ -49,10 +49,11 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """``tasks``: task id -> rank -> one act's duration.  ``slowest``: task id -> the longest of all ranks' durations, round by round.
+    """``tasks``: task id -> rank -> one act's duration.
 
-    Ranks that meet in a collective wait for the slowest of them, and the median of the maximum lies above the maximum of the medians.
-    ``in_training``: collective -> its duration between the computing of real steps, where caches are cold and peers have just worked.
+    ``rounds``: task id -> per round the mean of its acts, the slowest rank of each: ranks that meet in a collective wait for the slowest of
+    them, and the mean of the maximum lies above the maximum of the means.
+    ``in_training``: collective -> the same, per step, between the computing of real steps, where caches are cold and peers have just worked.
 
     ``overheads`` (seconds, from a real run; absent where the plan has no such case):
         act_gap        end of an act to the start of the next on the same stream, which was ready before
@@ -64,8 +65,8 @@ class Profile:
     mode: str
     plan_id: str
     tasks: Mapping[str, Mapping[int, Spread]]
-    slowest: Mapping[str, Spread]
-    in_training: Mapping[str, Spread]
+    rounds: Mapping[str, tuple[float, ...]]
+    in_training: Mapping[str, tuple[float, ...]]
     overheads: Mapping[str, Spread]
     trace: Trace
     about: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +87,7 @@ def profile(
 
     Args:
         rounds, warmup: counted and uncounted repeats, interleaved over all tasks.
-        mode: ``isolated`` times tasks apart from each other (compute beside the peers' compute, communication alone);
+        mode: ``isolated`` times compute beside the peers' compute, in the order of a step, and communication alone;
             ``run`` takes the durations from real steps, where computing and communicating overlap.
 
     Raises:
@@ -112,13 +113,13 @@ def profile(
     tasks: dict[str, dict[int, Spread]] = {}
     for (task, rank), values in durations.items():
         tasks.setdefault(task, {})[rank] = Spread.of(values)
-    together = {task.id: zip(*(durations[task.id, rank] for rank in plan.ranks_of(task)), strict=False) for task in plan.tasks}
-    slowest = {task: Spread.of([max(ranks) for ranks in counted]) for task, counted in together.items()}
+    slowest = {t.id: list(map(max, zip(*(durations[t.id, rank] for rank in plan.ranks_of(t)), strict=False))) for t in plan.tasks}
+    per_round = {task.id: 1 if isolated and task.kind.is_communication else task.acts for task in plan.tasks}
     return Profile(
         mode=mode,
         plan_id=plan.plan_id,
         tasks=tasks,
-        slowest=slowest,
+        rounds={task: _means(counted, per_round[task]) for task, counted in slowest.items()},
         in_training=_collectives_in_training(plan, trace, warmup),
         overheads=overheads(plan, trace, skip_steps=1),
         trace=trace,
@@ -126,21 +127,26 @@ def profile(
     )
 
 
-def _collectives_in_training(plan: Plan, trace: Trace, warmup: int) -> dict[str, Spread]:
+def _means(durations: Sequence[float], size: int) -> tuple[float, ...]:
+    """The mean of every ``size`` values after each other; what is left over at the end does not count."""
+    return tuple(sum(durations[n : n + size]) / size for n in range(0, len(durations) - size + 1, size))
+
+
+def _collectives_in_training(plan: Plan, trace: Trace, warmup: int) -> dict[str, tuple[float, ...]]:
     """Collective -> its duration in the real steps after the warm-up, from the last rank's arrival to the last rank's end."""
     ends: dict[tuple[str, int], list[Act]] = {}
     for act in trace.acts:
         if plan.stream[plan.task[act.task].stream].kind is StreamKind.COLLECTIVE and act.number >= warmup * plan.task[act.task].acts:
             ends.setdefault((act.task, act.number), []).append(act)
     found: dict[str, list[float]] = {}
-    for (task, _), acts in ends.items():
+    for (task, _), acts in sorted(ends.items()):
         found.setdefault(task, []).append(max(act.duration_s for act in acts))
-    return {task: Spread.of(durations) for task, durations in found.items()}
+    return {task: _means(durations, plan.task[task].acts) for task, durations in found.items()}
 
 
 def _from_run(plan: Plan, trace: Trace, warmup: int) -> dict[tuple[str, int], list[float]]:
     found: dict[tuple[str, int], list[float]] = {}
-    for act in trace.acts:
+    for act in sorted(trace.acts, key=lambda a: a.number):
         if act.number >= warmup * plan.task[act.task].acts:
             found.setdefault((act.task, act.rank), []).append(act.duration_s)
     return found

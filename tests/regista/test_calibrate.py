@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from matrix import plan_for
 
 from backend.profile import Profile, Spread
 from planner.cost import act_key, load_cost, save_cost
 from planner.ir.errors import Mismatch
-from planner.ir.plan import Plan, StreamKind
+from planner.ir.plan import Plan, StreamKind, TaskKind
 from planner.ir.trace import Source, Trace
+from regista import calibrate
 from regista.calibrate import cost_of
 from simulator import simulate
 
@@ -25,8 +28,8 @@ def profile_of(plan: Plan, slowest_s: float = 2e-3, collective_s: float = 7e-3) 
         mode="isolated",
         plan_id=plan.plan_id,
         tasks={t.id: {rank: spread(1e-3) for rank in plan.ranks_of(t)} for t in plan.tasks},
-        slowest={t.id: spread(slowest_s) for t in plan.tasks},
-        in_training={task: spread(collective_s) for task in collectives},
+        rounds={t.id: (slowest_s / 2, slowest_s, 1.5 * slowest_s) for t in plan.tasks},
+        in_training=dict.fromkeys(collectives, (collective_s / 2, collective_s, 1.5 * collective_s)),
         overheads={"message_remote": spread(3e-5), "act_gap": spread(5e-5)},
         trace=Trace(source=Source.RUN, performer="gloo", plan_id=plan.plan_id, steps=1, acts=()),
     )
@@ -39,6 +42,18 @@ def test_an_act_costs_what_its_slowest_rank_takes_and_a_collective_what_it_takes
         collective = plan.stream[task.stream].kind is StreamKind.COLLECTIVE
         assert cost.act_s(plan, task, 0) == pytest.approx((7e-3 if collective else 2e-3) + 5e-5)
     assert cost.message_s(0, 1) == pytest.approx(3e-5)
+
+
+def test_acts_that_do_the_same_cost_their_mean_and_a_stall_counts_ten_medians_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for("gpt", "tensor2")
+    one, other = [task.id for task in plan.tasks if task.kind is TaskKind.BACKWARD][:2]
+    monkeypatch.setattr(calibrate, "act_key", lambda plan, task: "same" if task.id in (one, other) else act_key(plan, task))
+    rounds = {task.id: (1.0, 1.0, 1.0) for task in plan.tasks}
+    rounds |= {one: (2.0, 1.0, 100.0), other: (4.0, 3.0, 100.0)}
+    cost = cost_of(plan, replace(profile_of(plan), rounds=rounds, in_training={}))
+    assert cost.acts["same"].price_s == pytest.approx((3.0 + 2.0 + 10 * 3.0) / 3), (
+        "means of the rounds: 3, 2 and 100, of which 10 medians count"
+    )
 
 
 def test_a_table_prices_the_same_acts_under_other_quotas() -> None:
