@@ -1,22 +1,25 @@
-"""One point: plan it, predict it, and, where the performer is this machine, run it twice.
+"""One point: plan it, predict it, and, where the performer is this machine, run it several times.
 
+run_step_s                 of the runs' medians the median (of an even number the lower); kinds and memory are of that run
 error_step_share           sim_step_s / run_step_s - 1                          (kinds: busy seconds of the busiest rank, likewise)
-run_noise_share            run_again_step_s / run_step_s - 1: the same Plan a second time; no prediction can be surer than this
-error_register_bytes       simulated minus counted bytes of registers, on the rank where they differ most: 0
-error_process_peak_share   (run_process_base_bytes + planned device bytes) / run_process_peak_bytes - 1; the base, what a process holds
-                           before its first block, is measured, what the Plan adds to it is predicted
+run_again_step_s           the run that is farthest from it; run_noise_share: that over run_step_s - 1: no prediction can be surer than this
+error_register_bytes       theory_register_bytes (all blocks of the Plan on a device) - run_register_bytes (what the worker allocated for
+                           them), on the rank where they differ most: 0
+error_held_share           sim_held_bytes / run_held_bytes - 1, the most that blocks held at once: when acts happen decides it
+error_process_peak_share   (base + far + device_bytes + RUNTIME_BYTES) / run_process_peak_bytes - 1; the base, what a process holds before
+                           its first block, is measured; what the Plan adds is the Plan's, far: of other ranks' blocks; the last is a constant
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from statistics import median
 from time import perf_counter
 
 import torch
 
 import regista.api as api
+from backend.registers import RUNTIME_BYTES
 from planner.cost import AnalyticCost
 from planner.frontend import Program
 from planner.ir.errors import RegistaError
@@ -28,7 +31,7 @@ from planner.ir.trace import Trace
 from planner.ir.verify import device_bytes
 from regista.calibrate import calibrate_plan
 from regista.clusters import resolve_cluster
-from regista.comparison import compare, summarise
+from regista.comparison import Comparison, compare, summarise
 from regista.sweep.point import Performer, Point, plan_options
 from regista.whatif import changed_cluster
 
@@ -72,45 +75,56 @@ def predict(point: Point) -> Prediction | Known:
 
 
 def perform(point: Point, found: Prediction) -> Known:
-    """Run the Plan, twice, and lay the first run beside the prediction.
+    """Run the Plan as often as the point says (``run.runs``), and lay the middle run beside the prediction.
 
     Returns:
-        The prediction's columns and those of the run, or ``status`` and ``says`` of what stopped it.
+        The prediction's columns and those of the runs, or ``status`` and ``says`` of what stopped them.
     """
     steps, timeout_s = int(point.run.get("steps", 12)), float(point.run.get("timeout_s", 120.0))
     try:
-        first = api.run(found.plan, found.program, steps=steps, timeout_s=timeout_s)
-        again = api.run(found.plan, found.program, steps=steps, timeout_s=timeout_s)
-        beside, second = compare(found.plan, found.sim, first.trace), summarise(found.plan, again.trace)
+        runs = [api.run(found.plan, found.program, steps=steps, timeout_s=timeout_s) for _ in range(int(point.run.get("runs", 2)))]
+        runs.sort(key=lambda run: summarise(found.plan, run.trace).step_time_s)
+        middle = runs[(len(runs) - 1) // 2]
+        beside = compare(found.plan, found.sim, middle.trace)
     except RegistaError as error:
         return found.columns | {"status": type(error).__name__, "says": str(error)[:300]}
-    step, registers = beside.step_time_s, beside.register_bytes
+    step = beside.step_time_s.measured
+    again = max((summarise(found.plan, run.trace).step_time_s for run in (runs[0], runs[-1])), key=lambda other: abs(other - step))
     known: Known = {
-        "run_step_s": step.measured,
+        "run_step_s": step,
         "run_p10_s": beside.spread.p10,
         "run_p90_s": beside.spread.p90,
         "run_steps_count": beside.spread.steps,
-        "run_again_step_s": second.step_time_s,
-        "run_noise_share": second.step_time_s / step.measured - 1,
+        "run_again_step_s": again,
+        "run_noise_share": again / step - 1,
         "run_throughput_per_s": beside.throughput_per_s.measured,
-        "run_register_bytes": int(max(pair.measured for pair in registers.values())),
-        "error_step_share": _step_s(found.plan, found.sim) / step.measured - 1,
-        "error_register_bytes": int(max((pair.predicted - pair.measured for pair in registers.values()), key=abs)),
+        "error_step_share": found.sim.settled_step_s(found.plan) / step - 1,
     }
     for kind, pair in beside.kinds.items():
         known |= {f"run_{kind}_s": pair.measured, f"error_{kind}_share": pair.relative_error}
-    planned = device_bytes(found.plan)
-    processes = {rank: m for rank, m in first.memory.items() if m.get("process_peak_bytes")}
+    return found.columns | known | _memory_columns(beside, middle.memory)
+
+
+def _memory_columns(beside: Comparison, memory: Mapping[int, Mapping[str, int]]) -> Known:
+    """Of the rank that holds most, or differs most; columns without a number where the performer does not count it."""
+    held = max(beside.register_bytes.values(), key=lambda pair: pair.measured)
+    known: Known = {"sim_held_bytes": int(held.predicted), "run_held_bytes": int(held.measured), "error_held_share": held.relative_error}
+    counted = [m for m in memory.values() if m.get("allocated_bytes")]
+    if counted:
+        most = max(counted, key=lambda m: (abs(m["planned_bytes"] - m["allocated_bytes"]), m["planned_bytes"]))
+        known |= {"theory_register_bytes": most["planned_bytes"], "run_register_bytes": most["allocated_bytes"]}
+        known["error_register_bytes"] = most["planned_bytes"] - most["allocated_bytes"]
+    processes = [m for m in memory.values() if m.get("process_peak_bytes")]
     if processes:
-        rank = max(processes, key=lambda r: processes[r]["process_peak_bytes"])
-        base, peak = processes[rank]["base_bytes"], processes[rank]["process_peak_bytes"]
+        most = max(processes, key=lambda m: m["process_peak_bytes"])
+        base, peak = most["base_bytes"], most["process_peak_bytes"]
         known |= {"run_process_base_bytes": base, "run_process_peak_bytes": peak}
-        known["error_process_peak_share"] = (base + planned[rank]) / peak - 1
-    return found.columns | known
+        known["error_process_peak_share"] = (base + most["far_bytes"] + most["device_bytes"] + RUNTIME_BYTES) / peak - 1
+    return known
 
 
 def _sim_columns(plan: Plan, sim: Trace) -> Known:
-    step_s = _step_s(plan, sim)
+    step_s = sim.settled_step_s(plan)
     busy, compute = _busy_s(plan, sim)
     flop = _step_flop(plan)
     known: Known = {
@@ -122,12 +136,6 @@ def _sim_columns(plan: Plan, sim: Trace) -> Known:
         "sim_register_bytes": max(sim.register_bytes.values()),
     }
     return known | {f"sim_{kind}_s": seconds for kind, seconds in busy.items()}
-
-
-def _step_s(plan: Plan, sim: Trace) -> float:
-    """Median of the inner steps: the first fills the pipeline, and the last meets no step behind it, so it may end sooner."""
-    times = sim.step_times_s(plan)
-    return median(times[1:-1] if len(times) > 2 else times)
 
 
 def _busy_s(plan: Plan, sim: Trace) -> tuple[Mapping[str, float], float]:

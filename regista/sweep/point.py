@@ -128,7 +128,7 @@ PLAN_KEYS: Mapping[str, tuple[str, Reader]] = {
 """Key of [plan] -> (argument of regista.plan, how its value is read)."""
 
 SIM_KEYS: Mapping[str, Reader] = {"steps": _whole, "engine": _text}
-RUN_KEYS: Mapping[str, Reader] = {"steps": _whole, "rounds": _whole, "timeout_s": _number}
+RUN_KEYS: Mapping[str, Reader] = {"steps": _whole, "rounds": _whole, "runs": _whole, "timeout_s": _number}
 
 
 def plan_options(point: Point) -> dict[str, object]:

@@ -303,16 +303,6 @@ def test_boxing_and_kept_blocks_are_read_off_the_plan() -> None:
     assert "update: P->B all_reduce" in str(found.columns["theory_boxing"]) and found.columns["theory_layouts"] == "none is split"
 
 
-def test_the_predicted_step_is_an_inner_one_since_the_last_meets_no_step_behind_it() -> None:
-    """Symptom: 3.8 times on 4 devices that were busy for longer than a step.  Cause: the very last step was taken, which ended early."""
-
-    class Steps:
-        def step_times_s(self, plan: object) -> tuple[float, ...]:
-            return 0.36, 0.28, 0.28, 0.20
-
-    assert measure._step_s(None, Steps()) == 0.28  # type: ignore[arg-type]
-
-
 def test_the_json_of_a_sweep_has_no_number_that_json_lacks(tmp_path: Path, command: Command) -> None:
     json.loads(command("sweep", written(tmp_path), "--json").out)
 
