@@ -22,11 +22,14 @@ from pathlib import Path
 from planner.ir.errors import InvalidFile, RegistaError, Unsupported
 from planner.ir.plan import TaskKind
 from regista.report.rows import Held, held_pairs, quantile, read_rows
+from regista.sweep import check, load_manifest
 
-__all__ = ["Named", "build", "missing_names", "named", "summary"]
+__all__ = ["Named", "build", "missing_names", "named", "summary", "verdicts"]
 
 ROOT = Path(__file__).parents[1]
 MAIN_FILE = str(ROOT / "paper" / "regista.typ")
+OWN = "own_gpt"
+"""The manifest of our own measurements."""
 KIND_TIMES = frozenset(f"{kind.value}_s" for kind in TaskKind)
 
 _STRING = r'"([^"\n]*)"'
@@ -114,6 +117,20 @@ def _entry(file: str, quantity: str, held: Held, errors: Sequence[float], rank: 
     }
 
 
+def verdicts(experiments: Path, name: str) -> list[dict[str, object]]:
+    """What the manifest of a sweep expects, held against its CSV: relation, held, left, right, says (why it could not be checked); empty: no CSV.
+
+    Raises:
+        InvalidFile: the manifest is not there or wrong.
+    """
+    csv_file = experiments / "results" / f"{name}.csv"
+    if not csv_file.is_file():
+        return []
+    found = check(load_manifest(experiments / "manifests" / f"{name}.toml"), csv_file)
+    said = [*found.expect, *(verdict for verdict, _ in found.broken)]
+    return [{"relation": v.relation, "held": v.held, "left": v.left, "right": v.right, "says": v.says} for v in said]
+
+
 def build(out: Path, *, png: bool = False) -> list[Path]:
     """Write the PDF, and with ``png`` its pages beside it; returns the files.
 
@@ -130,7 +147,11 @@ def build(out: Path, *, png: bool = False) -> list[Path]:
     present = [
         f"{path.parent.name}/{path.name}" for name in ("results", "figures") for path in sorted((ROOT / "experiments" / name).iterdir())
     ]
-    given = {"held": json.dumps(summary(ROOT / "experiments")), "present": json.dumps(present)}
+    given = {
+        "held": json.dumps(summary(ROOT / "experiments")),
+        "own": json.dumps(verdicts(ROOT / "experiments", OWN)),
+        "present": json.dumps(present),
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     pages = out.with_name(out.stem + "-{p}.png")
     try:

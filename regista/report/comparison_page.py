@@ -24,7 +24,7 @@ from planner.ir.trace import Trace
 from planner.ir.units import show_bytes, show_s
 from regista.comparison import Pair
 from regista.report.findings import ActError, Findings, find
-from regista.report.html import TEMPLATE, error_cell, share_cell, table
+from regista.report.html import TEMPLATE, bytes_cell, error_cell, share_cell, table
 from regista.report.svg import histogram
 from regista.timeline import draw_timeline
 
@@ -58,8 +58,9 @@ def save_comparison(
 
 
 def _scrolling(html: str) -> str:
-    """The timeline's tables scroll by themselves where the page is narrow."""
-    return html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
+    """The timeline's tables scroll by themselves where the page is narrow; their captions stay and break."""
+    tables = html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
+    return tables.replace("<caption>", "<caption><span>").replace("</caption>", "</span></caption>")
 
 
 def _top(plan: Plan, found: Findings, run: Trace) -> str:
@@ -72,7 +73,8 @@ def _top(plan: Plan, found: Findings, run: Trace) -> str:
         (f"{found.bubble.predicted:.1%} / {found.bubble.measured:.1%}", "bubble, mean of ranks: sim / run"),
     )
     about = ", ".join(f"{key} {value}" for key, value in run.about.items() if key in ("cpu", "cores", "torch", "performer", "device"))
-    shape = f"{plan.num_ranks} ranks, {plan.micro_batches} micro-batches, {compared.warmup_steps} warm-up steps left out"
+    batches = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
+    shape = f"{plan.num_ranks} ranks, {batches}, {compared.warmup_steps} warm-up steps left out"
     return (
         f"<h1>{escape(plan.model)}: predicted against measured</h1>"
         f'<p class="soft">Plan {escape(plan.plan_id)}; {shape}; run by {escape(run.performer)}{escape("; " + about if about else "")}. '
@@ -103,7 +105,7 @@ def _tables(plan: Plan, found: Findings) -> str:
             show_bytes(m.peak_sim),
             show_bytes(m.held.predicted),
             show_bytes(m.held.measured),
-            error_cell(m.held.relative_error, 1e-9),
+            bytes_cell(m.held.predicted, m.held.measured),
         )
         for m in sorted(fullest, key=lambda m: m.rank)
     ]

@@ -1,13 +1,15 @@
 """A folder of results as pages: one per CSV, one per pair of traces of one Plan, and an index.
 
 FOLDER/README.md            its table of experiments: the index' cards (optional)
-FOLDER/*.csv, results/*.csv a page each
+FOLDER/*.csv, results/*.csv a page each, with the pictures that the cards show of it
+FOLDER/manifests/*.toml     relations for the page of a sweep of the same name that was measured (optional)
 FOLDER/*.json               traces; a simulated and a measured one of the same Plan make a page
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +17,14 @@ from planner.ir.errors import InvalidFile
 from planner.ir.files import load_trace
 from planner.ir.plan import Plan
 from planner.ir.trace import Source, Trace
-from regista.report.claims import read_claims
+from regista.report.claims import Claim, read_claims
 from regista.report.comparison_page import save_comparison
 from regista.report.index_page import save_index
+from regista.report.measured import is_measured_sweep
 from regista.report.rows import read_rows
 from regista.report.rows_page import save_rows_page
+from regista.report.sweep_page import save_sweep_page
+from regista.sweep import load_manifest
 
 __all__ = ["Written", "save_folder"]
 
@@ -55,15 +60,36 @@ def save_folder(folder: str | Path, out: str | Path) -> Written:
     tables = {csv: read_rows(csv) for csv in csvs}
     target.mkdir(parents=True, exist_ok=True)
     pages, others = {}, {}
-    for csv, rows in tables.items():
+    for csv in tables:
         pages[csv] = f"{csv.stem}.html"
-        save_rows_page(rows, target / pages[csv], back=INDEX)
+    homes = _homes(claims, csvs)
+    for csv, rows in tables.items():
+        pictures = [picture for picture, home in homes.items() if home == csv]
+        if is_measured_sweep(rows):
+            told = source / "manifests" / f"{csv.stem}.toml"
+            manifest = load_manifest(told) if told.is_file() else None
+            save_sweep_page(rows, target / pages[csv], back=INDEX, manifest=manifest, csv=csv, pictures=pictures)
+        else:
+            save_rows_page(rows, target / pages[csv], back=INDEX, pictures=pictures)
     for name, (plan, sim, run) in pairs.items():
         others[f"{plan.model}, plan {plan.plan_id}"] = f"compare-{name}.html"
         save_comparison(plan, sim, run, target / f"compare-{name}.html")
     title = "Experiments" if claims else f"Results in {source.name}"
-    save_index(claims, pages, others, target / INDEX, title)
+    save_index(claims, pages, others, target / INDEX, title, homes={picture: pages[home] for picture, home in homes.items()})
     return Written(index=INDEX, comparisons=tuple(others.values()), tables=tuple(pages.values()), claims=len(claims))
+
+
+def _homes(claims: Sequence[Claim], csvs: Sequence[Path]) -> dict[Path, Path]:
+    """Picture -> the CSV on whose page it stands whole: the one whose name begins the picture's, the longest first, or else the claim's first."""
+    found: dict[Path, Path] = {}
+    by_path = {csv.resolve(): csv for csv in csvs}
+    for claim in claims:
+        own = [by_path[table.resolve()] for table in claim.tables if table.resolve() in by_path]
+        for picture in claim.pictures:
+            alike = [csv for csv in csvs if picture.stem == csv.stem or picture.stem.startswith(f"{csv.stem}_")]
+            if alike or own:
+                found.setdefault(picture, max(alike, key=lambda csv: len(csv.stem)) if alike else own[0])
+    return found
 
 
 def _trace_pairs(source: Path) -> dict[str, tuple[Plan, Trace, Trace]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["STYLE", "TEMPLATE", "document", "error_cell", "share_cell", "table"]
+__all__ = ["STYLE", "TEMPLATE", "bytes_cell", "document", "error_cell", "share_cell", "table"]
 
 STYLE = """
 :root { color-scheme: light dark; --ink: light-dark(#222222, #DDDDDD); --soft: light-dark(#555555, #A8A8A8);
@@ -20,16 +20,25 @@ code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; margin: 0 0 1rem; } .wide:focus-visible { outline: 2px solid var(--blue); }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .25rem; }
+caption span { display: block; position: sticky; left: 0; width: fit-content; max-width: min(75rem, 100vw - 3.5rem); }
 th, td { padding: .2rem .9rem .2rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child, td.words { text-align: left; } td.words { white-space: normal; min-width: 12rem; }
+th:first-child, td:first-child, .words { text-align: left; } td.words { white-space: normal; min-width: 12rem; }
+@media (max-width: 600px) { td.words { min-width: 8rem; } }
 thead th { font-weight: 600; vertical-align: bottom; } .bad { color: var(--red); }
 .chart { width: 100%; height: auto; display: block; } .bar, .point { fill: var(--blue); } .point { fill-opacity: .75; }
+.dot { width: .6em; height: .6em; margin: 0 .3em 0 0; } p > span:has(> .dot) { margin-right: 1.2em; white-space: nowrap; }
+.band { fill: var(--soft); fill-opacity: .18; }
+.set1 { fill: var(--red); } .set2 { fill: light-dark(#007A5A, #3FC79A); } .set3 { fill: light-dark(#A3447F, #E09CC4); }
+.set4 { fill: light-dark(#8A6A00, #E6B800); } .set5 { fill: light-dark(#4B4B4B, #C8C8C8); }
 .axis { stroke: var(--soft); stroke-width: 1; } .zero { stroke: var(--red); stroke-width: 1; stroke-dasharray: 4 3; }
 .text { fill: var(--ink); font-size: 12px; }
 .figures { min-width: 640px; }
+.pair { display: grid; gap: 0 1.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
+figure { margin: 0 0 1rem; } .whole { display: block; max-width: 100%; min-width: 420px; height: auto; background: #FFFFFF; border-radius: 4px; }
 .key i { display: inline-block; width: .8em; height: .8em; margin: 0 .35em 0 1em; border: 1px solid #8888; vertical-align: -.05em; }
-.cards { display: grid; gap: 1rem; align-items: start; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .9rem; min-width: 0; }
+.cards { columns: 340px; column-gap: 1rem; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .9rem; margin: 0 0 1rem;
+  break-inside: avoid; }
 .card h3 { font-size: 1rem; margin: 0 0 .5rem; } .card p { font-size: 14px; margin: 0 0 .4rem; }
 .card img { width: 100%; height: auto; max-height: 380px; object-fit: contain; background: #FFFFFF;
   border-radius: 4px; display: block; margin: 0 0 .6rem; }
@@ -75,12 +84,15 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, w
     Args:
         words: numbers of the columns that hold sentences and may break.
     """
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    heads = "".join(
+        f'<th scope="col" class="words">{escape(name)}</th>' if i in words else f'<th scope="col">{escape(name)}</th>'
+        for i, name in enumerate(head)
+    )
     body = "".join(
         "<tr>" + "".join(f'<td class="words">{cell}</td>' if i in words else f"<td>{cell}</td>" for i, cell in enumerate(row)) + "</tr>"
         for row in rows
     )
-    inside = f"<caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody>"
+    inside = f"<caption><span>{escape(caption)}</span></caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="wide" tabindex="0"><table>{inside}</table></div>'
 
 
@@ -89,6 +101,16 @@ def error_cell(error: float | None, bad: float = 0.1) -> str:
     if error is None:
         return "-"
     return f'<span class="bad">{error:+.1%}</span>' if abs(error) >= bad else f"{error:+.1%}"
+
+
+def bytes_cell(predicted: float, counted: float) -> str:
+    """Predicted less counted bytes: '0 B' where they agree, else marked, as a relative error, or in bytes where that rounds to 0."""
+    difference = predicted - counted
+    if not difference:
+        return "0 B"
+    share = difference / counted if counted else 1.0
+    shown = f"{share:+.1%}" if abs(share) >= 0.0005 and counted else f"{difference:+,.0f} B"
+    return f'<span class="bad">{shown}</span>'
 
 
 def share_cell(difference: float) -> str:

@@ -1,31 +1,42 @@
-"""The index of all experiments: one card per row of the README's table, with its pictures inside the page, and links to the pages of its rows."""
+"""The index of all experiments: one card per row of the README's table, with its pictures inside the page, and links to the pages of its rows.
+
+A picture stands on the index once, small: on the first card that names it; later cards point to it.  It leads to the page that holds it whole,
+and where there is none it is whole here.
+"""
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from planner.ir.errors import InvalidFile
 from planner.ir.text import save_text
 from regista.report.claims import Claim
 from regista.report.html import document
+from regista.report.pictures import data_uri, small_data_uri
 
 __all__ = ["save_index"]
 
-_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
 _CODE = re.compile(r"`([^`]*)`")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
 
-def save_index(claims: Sequence[Claim], pages: Mapping[Path, str], others: Mapping[str, str], path: str | Path, title: str) -> None:
+def save_index(
+    claims: Sequence[Claim],
+    pages: Mapping[Path, str],
+    others: Mapping[str, str],
+    path: str | Path,
+    title: str,
+    *,
+    homes: Mapping[Path, str] | None = None,
+) -> None:
     """Write the index.
 
     Args:
         pages: CSV -> file name of its page beside the index.   others: title -> file name of further pages (comparisons of traces).
+        homes: picture -> file name of the page beside the index that holds it whole.
 
     Raises:
         InvalidFile: a picture cannot be read, or path cannot be written.
@@ -34,8 +45,9 @@ def save_index(claims: Sequence[Claim], pages: Mapping[Path, str], others: Mappi
     said = f"One card per figure or claim: {len(claims)} in all. Every number behind them says whether it is sim, run, theory or paper."
     body = f'<h1>{escape(title)}</h1><p class="soft">{said}</p>'
     body += _list("Comparisons of a simulated and a measured trace", others)
+    first: dict[Path, str] = {}
     for section in sections:
-        cards = "".join(_card(claim, pages) for claim in claims if claim.section == section)
+        cards = "".join(_card(claim, pages, homes or {}, first) for claim in claims if claim.section == section)
         body += (f"<h2>{escape(section)}</h2>" if section and section != title else "") + f'<div class="cards">{cards}</div>'
     known = {table.resolve() for claim in claims for table in claim.tables}
     body += _list("Tables", {table.stem: page for table, page in pages.items() if table.resolve() not in known})
@@ -49,22 +61,24 @@ def _list(what: str, pages: Mapping[str, str]) -> str:
     return f"<h2>{escape(what)}</h2><ul>{items}</ul>"
 
 
-def _card(claim: Claim, pages: Mapping[Path, str]) -> str:
-    pictures = "".join(f'<img alt="{escape(_plain(claim.what))}" src="{_data(picture)}">' for picture in claim.pictures)
+def _card(claim: Claim, pages: Mapping[Path, str], homes: Mapping[Path, str], first: dict[Path, str]) -> str:
+    """first: picture -> its place on this page; grows."""
+    pictures, above = "", []
+    for picture in claim.pictures:
+        if picture in first:
+            above.append(f'<a href="#{first[picture]}">{escape(picture.name)}</a>')
+            continue
+        first[picture] = f"picture-{len(first)}"
+        source = small_data_uri(picture) if picture in homes else data_uri(picture)
+        image = f'<img id="{first[picture]}" alt="{escape(_plain(claim.what))}" src="{source}">'
+        pictures += f'<a href="{escape(homes[picture])}">{image}</a>' if picture in homes else image
     by_path = {table.resolve(): page for table, page in pages.items()}
     links = ", ".join(f'<a href="{escape(by_path[t.resolve()])}">{escape(t.stem)}</a>' for t in claim.tables if t.resolve() in by_path)
     shown = [(name, text) for name, text in claim.fields.items() if text not in ("", "-")]
     lines = "".join(f'<p><span class="soft">{_inline(name)}:</span> {_inline(text)}</p>' for name, text in shown)
     rows = f'<p><span class="soft">rows:</span> {links}</p>' if links else ""
-    return f'<article class="card">{pictures}<h3>{_inline(claim.what)}</h3>{lines}{rows}</article>'
-
-
-def _data(picture: Path) -> str:
-    try:
-        content = base64.b64encode(picture.read_bytes()).decode()
-    except OSError as error:
-        raise InvalidFile(f"{picture}: cannot be read ({error}); run the experiment that draws it") from error
-    return f"data:{_TYPES[picture.suffix]};base64,{content}"
+    seen = f'<p><span class="soft">picture, on a card above:</span> {", ".join(above)}</p>' if above else ""
+    return f'<article class="card">{pictures}<h3>{_inline(claim.what)}</h3>{lines}{rows}{seen}</article>'
 
 
 def _inline(markdown: str) -> str:

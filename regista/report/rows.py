@@ -31,6 +31,9 @@ _NOT_HELD = ("min_s", "p10_s", "p90_s", "start_s", "end_s")
 
 PREDICTED, REFERENCE = ("sim", "theory"), ("run", "paper")
 
+_PLANNED = "register_bytes"
+"""Where a table has all three, the blocks of the Plan (theory) are those that a run allocates; the simulator's held data, at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -124,6 +127,8 @@ def _wide(table: Rows) -> list[Held]:
                 quantity = _quantity(column, predicted)
                 other = next((c for c in table.columns if quantity is not None and _quantity(c, given) == quantity), None)
                 if quantity is None or other is None or (quantity, given) in done:
+                    continue
+                if (predicted, quantity) == ("sim", _PLANNED) and f"theory_{_PLANNED}" in table.columns:
                     continue
                 done.add((quantity, given))
                 points = [(_number(row[column]), _number(row[other]), _name(table, row)) for row in table.rows]

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
 
 from planner.ir.text import save_text
 from regista.report.html import document, error_cell, table
+from regista.report.pictures import pictures_of
 from regista.report.rows import Held, Rows, held_pairs, noise_floor, quantile
 from regista.report.svg import histogram, parity
 
-__all__ = ["save_rows_page"]
+__all__ = ["all_rows", "save_rows_page"]
 
 MOST_ROWS = 300
 MOST_WORST = 8
 
 
-def save_rows_page(rows: Rows, path: str | Path, *, back: str | None = None) -> tuple[Held, ...]:
+def save_rows_page(rows: Rows, path: str | Path, *, back: str | None = None, pictures: Sequence[Path] = ()) -> tuple[Held, ...]:
     """Write one HTML file; returns the pairs it shows.
 
     Args:
-        back: the index page's file name, for a link to it.
+        back: the index page's file name, for a link to it.   pictures: shown as they are.
 
     Raises:
-        InvalidFile: path cannot be written.
+        InvalidFile: path cannot be written, or a picture cannot be read.
     """
     pairs = held_pairs(rows)
     link = f'<p><a href="{escape(back)}">all experiments</a></p>' if back else ""
     said = f"{len(rows.rows)} rows; a column or a row says which kind its numbers are: sim, run, theory, paper."
     head = f'{link}<h1>{escape(rows.name)}</h1><p class="soft">{said}</p>'
-    save_text(path, document(rows.name, head + _summary(pairs) + _noise(rows) + "".join(map(_pair, pairs)) + _all(rows)))
+    save_text(
+        path,
+        document(rows.name, head + _summary(pairs) + _noise(rows) + "".join(map(_pair, pairs)) + pictures_of(pictures) + all_rows(rows)),
+    )
     return pairs
 
 
@@ -90,7 +95,8 @@ def _pair(held: Held) -> str:
     )
 
 
-def _all(rows: Rows) -> str:
+def all_rows(rows: Rows) -> str:
+    """The section with every row as it stands in the file, MOST_ROWS at most."""
     shown = [[escape(row[column]) for column in rows.columns] for row in rows.rows[:MOST_ROWS]]
     left = len(rows.rows) - len(shown)
     return "<h2>Rows</h2>" + table(f"as in the file{f'; {left} more are not shown' if left else ''}", rows.columns, shown)

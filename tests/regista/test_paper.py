@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from paper.build import ROOT, build, missing_names, named, summary
+from paper.build import ROOT, build, missing_names, named, summary, verdicts
 from planner.ir.errors import InvalidFile, Unsupported
+from regista.sweep import load_manifest
 
 TEXT = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "paper").glob("*.typ")))
 
@@ -84,13 +87,109 @@ def test_kinds_of_tasks_are_one_quantity_and_throughput_stands_back_behind_the_s
     }
 
 
-def test_the_paper_builds_to_a_pdf_of_8_to_16_pages(tmp_path: Path):
+def test_every_reference_is_cited_and_every_citation_is_a_reference_or_a_label():
+    keys = set(re.findall(r"^@\w+\{(\w+),", (ROOT / "paper/references.bib").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    main = (ROOT / "paper/regista.typ").read_text(encoding="utf-8")
+    cited = set(re.findall(r"(?<![\w.])@([a-z][\w-]*)", main))
+    labels = set(re.findall(r"<([a-z][\w-]*)>", main))
+    assert len(keys) >= 10
+    assert keys - cited == set()
+    assert cited - keys - labels == set()
+
+
+MANIFEST = """
+claim = "c"
+source = "s"
+performer = "run"
+axes = ["label"]
+expect = ["max(abs(error_step_time)) <= 0.3", "min(run_step_time) > 9.0", "max(error_register_bytes) <= 9"]
+[cluster]
+name = "local:2"
+[[points]]
+label = "a"
+model = { name = "zoo:mlp" }
+plan = { stages = 1, mesh = "2" }
+"""
+
+
+def test_what_a_manifest_expects_is_held_broken_or_told_why_it_was_not_checked(tmp_path: Path):
+    folder = experiments(tmp_path)
+    (folder / "manifests").mkdir()
+    (folder / "manifests/own.toml").write_text(MANIFEST)
+    assert verdicts(folder, "own") == []
+    (point,) = load_manifest(folder / "manifests/own.toml").points
+    (folder / "results/own.csv").write_text(
+        f"point_id,phase,label,status,sim_step_s,run_step_s,error_step_share\n{point.point_id},performed,a,ok,1.1,1.0,0.1\n"
+    )
+    found = verdicts(folder, "own")
+    assert [(entry["held"], bool(entry["says"])) for entry in found] == [(True, False), (False, False), (False, True)]
+    assert (found[1]["left"], found[1]["right"]) == ("1", "9")
+
+
+OWN_COLUMNS = (
+    "point_id,phase,status,label,model,cluster,plan_id,torch,sim_step_s,run_step_s,run_noise_share,theory_register_bytes,run_register_bytes,"
+    "error_register_bytes,run_process_base_bytes,run_process_peak_bytes,error_process_peak_share"
+)
+BUYER_COLUMNS = (
+    "point_id,gpu,num_gpus,nic_Gbit_per_s,memory_GB,model,status,stages,mesh,micro_batches,recompute,zero,theory_objective_s,theory_bound_s,"
+    "sim_step_s,sim_mfu,sim_peak_GB,sim_exposed_share,sim_days,second_stages,second_mesh,second_micro_batches,second_recompute,theory_price,sim_price"
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "buyer"),
+    [
+        (None, None),
+        ([], []),
+        (["p,predicted,ok,a,zoo:gpt,local:2,x,2.13,1.0,,,,,,,,", "q,performed,WorkerFailed,b,zoo:gpt,local:2,x,2.13,1.0,,,,,,,,"], None),
+        (["p,performed,ok,a,zoo:gpt,local:2,x,2.13,1.0,1.5,,,,,,,"], ["p,h100,128,100,40,zoo:gpt3,OutOfMemory,,,,,,,,,,,,,,,,,,"]),
+        (
+            [
+                "p,performed,ok,a,zoo:gpt,local:2,x,2.13,1.0,1.1,0.02,100,100,0,100,200,-0.25",
+                "q,performed,ok,b,zoo:gpt,local:2,y,2.13,1.5,1.5,0.01,100,100,0,100,200,0.1",
+                "r,performed,ok,c,zoo:mlp,local:2,z,2.13,0.5,0.6,0.05,100,100,8,100,200,0.0",
+            ],
+            [
+                "p,a100,128,100,80,zoo:gpt3,ok,8,4x4,96,1,1,30.5,30.0,31.0,0.5,38,0.1,40.1,16,2x4,192,1,0.03,0.04",
+                "q,a100,128,400,80,zoo:gpt3,ok,8,4x4,96,0,1,29.5,29.0,30.0,0.5,38,0.1,40.1,,,,,,",
+            ],
+        ),
+    ],
+    ids=["no tables", "no rows", "nothing was run", "one point each", "several"],
+)
+def test_sections_of_tables_that_may_lack_are_there_exactly_when_the_tables_have_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: list[str] | None, buyer: list[str] | None
+):
+    typst = pytest.importorskip("typst", reason="the typst wheel is not installed")
+    for name in ("paper", "experiments/results", "experiments/figures", "experiments/manifests"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for file, head, rows in (("own_gpt", OWN_COLUMNS, own), ("buyer", BUYER_COLUMNS, buyer)):
+        path = tmp_path / f"experiments/results/{file}.csv"
+        path.unlink(missing_ok=True)
+        if rows is not None:
+            path.write_text("\n".join([head, *rows]) + "\n")
+    monkeypatch.setattr("paper.build.ROOT", tmp_path)
+    monkeypatch.setattr("paper.build.MAIN_FILE", str(tmp_path / "paper/regista.typ"))
+    asked: list[dict[str, str]] = []
+    compiled = typst.compile
+    monkeypatch.setattr(typst, "compile", lambda *args, **kwargs: (asked.append(kwargs["sys_inputs"]), compiled(*args, **kwargs)))
+    assert build(tmp_path / "p.pdf")[0].read_bytes().startswith(b"%PDF-")
+    headings = typst.query(
+        str(tmp_path / "paper/regista.typ"), "heading", field="body", root=str(tmp_path), ignore_system_fonts=True, sys_inputs=asked[0]
+    )
+    titles = {heading.get("text", "") for heading in json.loads(headings)}
+    assert ("Own measurements" in titles) == bool(own and any("performed,ok" in row for row in own))
+    assert ("What a buyer sees" in titles) == bool(buyer)
+    assert "Introduction" in titles
+
+
+def test_the_paper_builds_to_a_pdf_of_8_to_20_pages(tmp_path: Path):
     typst = pytest.importorskip("typst", reason="the typst wheel is not installed (pip install -e '.[dev]')")
     (out,) = build(tmp_path / "new" / "regista.pdf")
     assert out.read_bytes().startswith(b"%PDF-")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["regista.pdf"]
     pictures = build(tmp_path / "regista.pdf", png=True)[1:]
-    assert 8 <= len(pictures) <= 16
+    assert 8 <= len(pictures) <= 20
     assert typst.__version__
 
 

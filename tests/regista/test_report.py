@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import io
 import json
 import re
 import sys
@@ -13,8 +14,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from PIL import Image
 from stories import TableCost, chain, data_parallel, pipeline
 
 from planner.ir.errors import InvalidFile, Mismatch
@@ -23,10 +25,16 @@ from planner.ir.trace import Source
 from regista.cli import main
 from regista.report import read_claims, save_comparison, save_folder
 from regista.report.findings import find
+from regista.report.html import bytes_cell
+from regista.report.measured import by_group, by_kind, is_measured_sweep, measured_points
+from regista.report.pictures import data_uri, shortened_svg, small_data_uri
 from regista.report.rows import Rows, held_pairs, noise_floor, read_rows
 from regista.report.rows_page import save_rows_page
-from regista.report.svg import histogram, parity
+from regista.report.svg import histogram, parity, residuals
+from regista.report.sweep_page import save_sweep_page
 from regista.report.whatif import TracePrices, what_if_changes
+from regista.sweep import load_manifest, load_rows, points_rows
+from regista.sweep.columns import all_columns
 from simulator import chain_period_s, simulate
 
 PLAN = pipeline(2, 4)
@@ -34,7 +42,7 @@ COST = TableCost({"load": 1e-4}, latency_s=1e-5, default_s=1e-3)
 SIM = replace(simulate(PLAN, COST, steps=3), message_s={"0->1": COST.latency_s, "1->0": COST.latency_s})
 RUN = replace(simulate(PLAN, TableCost({"F0": 2e-3}, default_s=1e-3), steps=6), source=Source.RUN, performer="story")
 
-VOID = {"meta", "link", "img", "br", "hr", "input", "line", "rect", "circle"}
+VOID = {"meta", "link", "img", "br", "hr", "input", "line", "rect", "circle", "polygon"}
 
 
 class Page(HTMLParser):
@@ -95,6 +103,13 @@ def test_what_ifs_of_a_chain_take_the_closed_forms_period(times_s, quota):
     assert rows["devices twice as fast"].step_s == pytest.approx(2 * chain_period_s(halved_s, (quota, quota)))
     if quota == 1:
         assert rows["one block more of every regst"].step_s == pytest.approx(2 * chain_period_s(times_s, (2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "counted", "shown"), [(8, 8, "0 B"), (1e8 + 8, 1e8, "+8 B"), (90, 100, "-10.0%"), (5, 0, "+5 B"), (2e8, 1e8, "+100.0%")]
+)
+def test_a_difference_of_bytes_is_never_shown_as_none(predicted, counted, shown):
+    assert re.sub("<[^>]*>", "", bytes_cell(predicted, counted)) == shown
 
 
 def test_prices_of_a_trace_are_its_acts_durations():
@@ -162,6 +177,13 @@ def test_a_point_that_is_predicted_and_then_run_is_one_point():
     assert held.points == ((2.0, 4.0, "a b"),)
 
 
+def test_allocated_registers_are_held_against_those_of_the_plan():
+    (held,) = held_pairs(rows_of("m,sim_register_bytes,theory_register_bytes,run_register_bytes", "a,60,100,100"))
+    assert (held.predicted, held.errors) == ("theory", (0.0,))
+    (held,) = held_pairs(rows_of("m,sim_register_bytes,run_register_bytes", "a,50,100"))
+    assert (held.predicted, held.errors) == ("sim", (-0.5,))
+
+
 def test_sets_of_points_are_held_together_and_each_by_itself():
     found = held_pairs(rows_of("data,point,sim_s,paper_s", "u,a,2.0,1.0", "v,b,3.0,1.0", "v,c,1.0,1.0"))
     assert {held.quantity: held.errors for held in found} == {"time_s": (1.0, 2.0, 0.0), "time_s of u": (1.0,), "time_s of v": (2.0, 0.0)}
@@ -206,6 +228,168 @@ def test_a_perfect_prediction_lies_on_the_line_of_equality():
     x1, y1, x2, y2 = map(float, re.findall(r'class="zero" x1="(.*?)" y1="(.*?)" x2="(.*?)" y2="(.*?)"', text)[0])
     for x, y in re.findall(r'cx="(.*?)" cy="(.*?)"', text):
         assert (float(x) - x1) / (x2 - x1) == pytest.approx((float(y) - y1) / (y2 - y1), abs=1e-3)
+
+
+@given(st.floats(1e-3, 1e3), st.floats(-0.9, 3.0))
+def test_a_dot_lies_in_the_band_exactly_when_its_error_is_within_it(x, error):
+    assume(abs(abs(error) - 0.05) > 1e-2)
+    text = parity([(x, x * (1 + error), "a"), (1e-4, 1e-4, "low"), (1e4, 1e4, "high")], "run", "sim", band=0.05)
+    left, top = (float(value) for value in re.findall(r'<svg x="(.*?)" y="(.*?)"', text)[0])
+    (_, lower_left), _, _, (_, upper_left) = (tuple(map(float, pair.split(","))) for pair in re.findall(r'points="(.*?)"', text)[0].split())
+    across, down = (float(value) for value in re.findall(r'cx="(.*?)" cy="(.*?)"', text)[0])
+    size = float(re.findall(r'<svg x=".*?width="(.*?)"', text)[0])
+    below_equality = (down - top) - (size - (across - left))  # SVG's y grows downwards
+    lowest, highest = lower_left - size, upper_left - size
+    assert (lowest - 0.15 <= below_equality <= highest + 0.15) == (abs(error) <= 0.05)
+
+
+def test_residuals_are_drawn_above_zero_where_the_prediction_is_too_long():
+    text = residuals([(1.0, 0.5, "a"), (10.0, -0.25, "b"), (5.0, 0.0, "c")], "run", "error", band=0.05)
+    (zero,) = {float(y) for y in re.findall(r'class="zero".*?y1="(.*?)"', text)}
+    above, below, on = (float(y) - zero for y in re.findall(r'cy="(.*?)"', text))
+    assert on == pytest.approx(0.0, abs=0.06)
+    assert above == pytest.approx(-2 * below, abs=0.2)
+    assert above < 0
+
+
+# --- measured sweeps --------------------------------------------------------------------------------------------------
+
+SWEPT = (
+    "point_id,phase,label,model,cluster,layers,micro_batches,plan_id,status,sim_step_s,sim_forward_s,theory_device_bytes,"
+    "run_step_s,run_again_step_s,run_forward_s,run_process_base_bytes,run_process_peak_bytes,error_process_peak_share,error_register_bytes",
+    "p,predicted,two,zoo:gpt,local:2,2,1,x,ok,9.0,1.0,50,,,,,,,",
+    "p,performed,two,zoo:gpt,local:2,2,1,x,ok,1.92,1.0,50,2.0,2.2,0.8,100,200,-0.25,0",
+    "q,performed,two in four,zoo:gpt,local:2,2,4,y,ok,1.8,1.0,50,2.5,2.5,1.0,100,125,0.2,8",
+    "r,performed,four,zoo:gpt,local:2,4,1,z,ok,4.0,3.0,60,4.0,3.6,3.0,100,160,0.0,0",
+    "s,predicted,not run,zoo:gpt,local:2,4,4,z,ok,3.0,3.0,60,,,,,,,",
+    "t,performed,ended badly,zoo:gpt,local:2,4,8,z,WorkerFailed,3.0,3.0,60,,,,,,,",
+    "p,predicted,two,zoo:gpt,local:2,2,1,x,ok,7.0,1.0,50,,,,,,,",
+)
+MANIFEST = """
+claim = "a claim <of> ours"
+source = "here"
+performer = "run"
+axes = ["label"]
+expect = ["max(abs(error_step_time)) <= 0.3", "min(run_step_time) > 2.0", "max(error_register_bytes) <= 9"]
+[cluster]
+name = "local:2"
+[run]
+steps = 3
+[[points]]
+label = "a"
+model = { name = "zoo:mlp", depth = [2, 3] }
+plan = { stages = 1, mesh = "2" }
+"""
+
+
+def test_a_point_is_its_last_run_with_the_prediction_that_was_made_for_it():
+    points = measured_points(rows_of(*SWEPT))
+    assert [(point.point_id, point.sim_s, point.run_s) for point in points] == [("p", 1.92, 2.0), ("q", 1.8, 2.5), ("r", 4.0, 4.0)]
+    assert [point.error for point in points] == pytest.approx([-0.04, -0.28, 0.0])
+    assert [point.noise for point in points] == pytest.approx([0.1, 0.0, -0.1])
+    again = rows_of(*SWEPT, SWEPT[2].replace("1.92", "2.1"))
+    assert measured_points(again)[0].sim_s == 2.1
+
+
+def test_only_a_sweep_of_which_a_point_was_run_is_measured():
+    assert is_measured_sweep(rows_of(*SWEPT))
+    assert not is_measured_sweep(rows_of(*SWEPT[:2]))
+    assert not is_measured_sweep(rows_of("sim_step_s,run_step_s", "1.0,2.0"))
+
+
+def test_the_choice_is_what_trusting_the_prediction_costs():
+    small, large = by_group(measured_points(rows_of(*SWEPT)), lambda point: point.cells["layers"])
+    assert (small.fastest.label, large.fastest.label) == ("two in four", "four")
+    assert (small.choice, large.choice) == pytest.approx((0.25, 0.0))
+    assert small.rank_correlation is None
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=3, max_size=12))
+def test_the_choice_is_never_negative_and_zero_for_a_prediction_in_order(times):
+    lines = [f"{i},performed,{i},ok,{sim!r},{run!r}" for i, (sim, run) in enumerate(times)]
+    (group,) = by_group(measured_points(rows_of("point_id,phase,label,status,sim_step_s,run_step_s", *lines)), lambda _: "")
+    assert group.choice >= 0
+    lines = [f"{i},performed,{i},ok,{run * run!r},{run!r}" for i, (_, run) in enumerate(times)]
+    (group,) = by_group(measured_points(rows_of("point_id,phase,label,status,sim_step_s,run_step_s", *lines)), lambda _: "")
+    assert group.choice == 0
+
+
+def test_errors_of_a_kind_are_of_its_busy_seconds():
+    (forward,) = by_kind(measured_points(rows_of(*SWEPT)))
+    assert forward.kind.value == "forward"
+    assert forward.errors == pytest.approx((0.25, 0.0, 0.0))
+    assert forward.share == pytest.approx(1.0)
+
+
+def test_the_page_of_a_measured_sweep_shows_its_points_memory_and_groups(tmp_path: Path):
+    save_sweep_page(rows_of(*SWEPT), tmp_path / "s.html")
+    page = checked(tmp_path / "s.html")
+    text = (tmp_path / "s.html").read_text()
+    assert page.fetched == []
+    assert text.count('<circle class="point') == 6  # three points in two pictures
+    assert "3 points were predicted, then run; 2 more have no run" in text
+    assert "2 of 3 points lie in it" in text
+    assert "gpt, layers 2" in text
+    assert "is 0 at 2 of 3 points" in text
+    processes = text[text.index("Memory: processes") : text.index("Kinds of tasks")]
+    assert re.findall(r"<tr><td class=\"words\">two</td>(.*?)</tr>", processes) == [
+        '<td>100 B</td><td>50 B</td><td>200 B</td><td><span class="bad">-25.0%</span></td>'
+    ]
+    assert "<h2>Relations</h2>" not in text
+
+
+def test_relations_of_a_measured_sweep_are_held_broken_or_not_checked(tmp_path: Path):
+    (tmp_path / "m.toml").write_text(MANIFEST)
+    manifest = load_manifest(tmp_path / "m.toml")
+    columns = all_columns(manifest.points)
+    csv = tmp_path / "m.csv"
+    times = ((1.0, 1.1), (3.0, 2.9))
+    lines = [dict.fromkeys(columns, "") for _ in manifest.points]
+    for line, row, (sim, run) in zip(lines, points_rows([], manifest.points), times, strict=True):
+        line |= {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in row.items()}
+        line |= {
+            "phase": "performed",
+            "status": "ok",
+            "sim_step_s": str(sim),
+            "run_step_s": str(run),
+            "error_step_share": str(sim / run - 1),
+        }
+    csv.write_text("".join(",".join(cells) + "\n" for cells in (columns, *(line.values() for line in lines))))
+    assert len(load_rows(csv)) == 2
+    save_sweep_page(read_rows(csv), tmp_path / "m.html", manifest=manifest, csv=csv)
+    checked(tmp_path / "m.html")
+    text = (tmp_path / "m.html").read_text()
+    states = re.findall(r"<tr><td class=\"words\"><code>.*?</code></td><td>(.*?)</td>", text)
+    assert states == ["held", '<span class="bad">broken</span>', "not checked"]
+    assert "1 of 3 hold" in text
+    assert "a claim &lt;of&gt; ours" in text
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=9))
+def test_a_shortened_drawing_moves_nothing_by_a_hundredth(places):
+    text = f'<svg><!-- x --><g transform="scale(0.015625)"><path d="M {" L ".join(f"{p:.6f} {p:.6f}" for p in places)}"/></g></svg>'
+    short = shortened_svg(text)
+    found = [float(number) for number in re.findall(r"-?\d+\.\d+", short[short.index(' d="') :])]
+    assert found == pytest.approx([p for p in places for _ in (0, 1)], abs=0.0101)
+    assert 'scale(0.015625)"' in short
+    assert "<!--" not in short
+
+
+def test_a_small_picture_is_narrow_and_never_longer_than_the_whole(tmp_path: Path):
+    wide = Image.radial_gradient("L").resize((2000, 1000)).convert("RGBA")
+    wide.save(tmp_path / "wide.png")
+    small = small_data_uri(tmp_path / "wide.png")
+    with Image.open(io.BytesIO(base64.b64decode(small.partition(",")[2]))) as image:
+        assert image.size == (760, 380)
+    assert len(small) < len(data_uri(tmp_path / "wide.png"))
+    (tmp_path / "pixel.png").write_bytes(PIXEL)
+    assert small_data_uri(tmp_path / "pixel.png") == data_uri(tmp_path / "pixel.png")
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(InvalidFile, match=r"text\.png: is no picture"):
+        small_data_uri(tmp_path / "text.png")
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -288,6 +472,29 @@ def test_a_folder_becomes_an_index_whose_links_and_pictures_are_all_there(folder
         checked(out / name)
 
 
+def test_a_picture_of_two_claims_stands_once_and_the_second_points_to_it(folder: Path, tmp_path: Path):
+    readme = folder / "README.md"
+    readme.write_text(readme.read_text().replace("| not run |", "| [the same picture](figures/f.png) |"))
+    save_folder(folder, tmp_path / "out")
+    page = checked(tmp_path / "out/index.html")
+    text = (tmp_path / "out/index.html").read_text()
+    assert len(page.fetched) == 1
+    assert '<a href="r.html"><img id="picture-0"' in text
+    assert '<a href="#picture-0">f.png</a>' in text
+    assert checked(tmp_path / "out/r.html").fetched == [data_uri(folder / "figures/f.png")]
+
+
+def test_a_measured_sweep_in_a_folder_gets_its_own_page_with_the_relations_of_its_manifest(folder: Path, tmp_path: Path):
+    (folder / "results/m.csv").write_text("\n".join(SWEPT) + "\n")
+    (folder / "manifests").mkdir()
+    (folder / "manifests/m.toml").write_text(MANIFEST)
+    assert "m.html" in save_folder(folder, tmp_path / "out").tables
+    text = (tmp_path / "out/m.html").read_text()
+    assert "<h1>m: predicted against measured</h1>" in text
+    assert "<h2>Relations</h2>" in text
+    assert "2 of the manifest&#x27;s 2 points are not in the CSV" in text
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path):
     with pytest.raises(InvalidFile, match=r"no CSV, no pair of traces"):
         save_folder(tmp_path, tmp_path / "out")
@@ -367,12 +574,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 def test_pages_fit_narrow_and_wide_windows_in_light_and_dark_without_network(
     browser, folder: Path, tmp_path: Path, width: int, scheme: str
 ):
+    (folder / "results/m.csv").write_text("\n".join(SWEPT) + "\n")
     save_folder(folder, tmp_path / "out")
     browser.cdp("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
     browser.scheme(scheme)
     paper = browser.script("return matchMedia('(prefers-color-scheme: dark)').matches")
     assert paper == (scheme == "dark")
-    for page in ("index.html", "r.html", f"compare-{PLAN.plan_id}.html"):
+    for page in ("index.html", "r.html", "m.html", f"compare-{PLAN.plan_id}.html"):
         browser._post(f"/session/{browser.session}/url", {"url": (tmp_path / "out" / page).as_uri()})
         if page.startswith("compare"):
             browser.wait("return window.Bokeh?.documents?.[0]?.is_idle ?? false")

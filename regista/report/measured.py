@@ -1,0 +1,140 @@
+"""A measured sweep as plain values: every point that was predicted and then run, and what its errors, its noise and its memory come to.
+
+error       sim_step_s / run_step_s - 1              noise       run_again_step_s / run_step_s - 1  (the same Plan run again)
+workload    the points of one model with its options: between them a planner has the choice
+choice      measured step time of the point that is predicted fastest / that of the point that was fastest, less 1; 0: the right one was chosen
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from planner.ir.plan import TaskKind
+from regista.report.rows import Held, Rows, quantile
+
+__all__ = ["Group", "KindErrors", "Measured", "by_group", "by_kind", "is_measured_sweep", "measured_points", "number"]
+
+_NEEDED = ("point_id", "phase", "label", "sim_step_s", "run_step_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One point.  Times in seconds, of one step.   noise: None if it was run once.   cells: its row as it stands in the CSV."""
+
+    point_id: str
+    label: str
+    sim_s: float
+    run_s: float
+    noise: float | None
+    cells: Mapping[str, str]
+
+    @property
+    def error(self) -> float:
+        """As in the module's text; below 0: the prediction is too short."""
+        return self.sim_s / self.run_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Points that belong together.   fastest: label of the one that is predicted fastest.   choice: as in the module's text."""
+
+    name: str
+    points: tuple[Measured, ...]
+
+    @property
+    def sizes(self) -> list[float]:
+        """|error| of every point."""
+        return [abs(point.error) for point in self.points]
+
+    @property
+    def noises(self) -> list[float]:
+        """|noise| of every point that was run twice."""
+        return [abs(point.noise) for point in self.points if point.noise is not None]
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """Spearman's of predicted and measured step time; None for fewer than 3 points or where one side is constant."""
+        pairs = tuple((point.sim_s, point.run_s, point.label) for point in self.points)
+        return Held(quantity="step_s", predicted="sim", given="run", points=pairs).rank_correlation
+
+    @property
+    def fastest(self) -> Measured:
+        return min(self.points, key=lambda point: point.sim_s)
+
+    @property
+    def choice(self) -> float:
+        return self.fastest.run_s / min(point.run_s for point in self.points) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindErrors:
+    """Errors of one kind's busy seconds per step, busiest rank.   share: of all kinds' measured seconds."""
+
+    kind: TaskKind
+    errors: tuple[float, ...]
+    share: float
+
+    @property
+    def median(self) -> float:
+        return median(self.errors)
+
+    @property
+    def p90(self) -> float:
+        return quantile([abs(error) for error in self.errors], 0.9)
+
+
+def is_measured_sweep(rows: Rows) -> bool:
+    """Does the CSV come from a sweep whose points are run, and has one been?"""
+    return set(_NEEDED) <= set(rows.columns) and bool(measured_points(rows))
+
+
+def measured_points(rows: Rows) -> tuple[Measured, ...]:
+    """The points that were run, in the order in which they first appear; of a point that was run again, the last row.
+
+    A row of the phase 'predicted' is never mixed with one that was run before or after it: each 'performed' row has its own prediction.
+    """
+    last: dict[str, Mapping[str, str]] = {}
+    for row in rows.rows:
+        if row["phase"] == "performed" and row.get("status", "ok") == "ok":
+            last[row["point_id"]] = row
+    found = []
+    for point_id, row in last.items():
+        sim_s, run_s, again_s = (number(row, column) for column in ("sim_step_s", "run_step_s", "run_again_step_s"))
+        if sim_s is None or run_s is None or run_s <= 0:
+            continue
+        noise = again_s / run_s - 1 if again_s is not None else None
+        found.append(Measured(point_id=point_id, label=row["label"], sim_s=sim_s, run_s=run_s, noise=noise, cells=row))
+    return tuple(found)
+
+
+def by_group(points: Iterable[Measured], name: Callable[[Measured], str]) -> tuple[Group, ...]:
+    """Points of equal name together, in the order in which the names first appear."""
+    found: dict[str, list[Measured]] = {}
+    for point in points:
+        found.setdefault(name(point), []).append(point)
+    return tuple(Group(name=key, points=tuple(group)) for key, group in found.items())
+
+
+def by_kind(points: Sequence[Measured]) -> tuple[KindErrors, ...]:
+    """Per kind of task that was both predicted and measured, the most measured time first."""
+    seconds = {kind: [number(point.cells, f"run_{kind.value}_s") or 0.0 for point in points] for kind in TaskKind}
+    total_s = sum(map(sum, seconds.values()))
+    found = []
+    for kind in TaskKind:
+        pairs = [(number(point.cells, f"sim_{kind.value}_s"), number(point.cells, f"run_{kind.value}_s")) for point in points]
+        errors = tuple(sim / run - 1 for sim, run in pairs if sim is not None and run)
+        if errors:
+            found.append(KindErrors(kind=kind, errors=errors, share=sum(seconds[kind]) / total_s))
+    return tuple(sorted(found, key=lambda kind: -kind.share))
+
+
+def number(row: Mapping[str, str], column: str) -> float | None:
+    """The cell as a finite number; None where it is empty, no number, or where there is no such column."""
+    try:
+        value = float(row.get(column) or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
