@@ -2,6 +2,7 @@
 
     python -m experiments.alpa_plans [--gpus 2,4]      solve, write results/alpa_plans.csv and figures/alpa_plans.png
     python -m experiments.alpa_plans --redraw          draw from the CSV
+    (--smoke: two layers on 2 GPUs, for experiments.reproduce --smoke)
 
 Alpa's plan is its shape (stages, sub-meshes, logical mesh, micro-batches) with the best layouts that our own search finds in it, so it is
 priced at least as low as Alpa's own layouts would be; it recomputes only where it does not fit otherwise, which favours it as well.  Its plan
@@ -37,7 +38,8 @@ __all__ = ["main"]
 HERE = Path(__file__).parent
 PUBLISHED = HERE / "paper_numbers/alpa_gpt_plans.csv"
 CSV, PICTURE = HERE / "results/alpa_plans.csv", HERE / "figures/alpa_plans.png"
-BATCH = 1024
+BATCH, STEPS = 1024, 4
+SMALL = "zoo:gpt3?layers=2&width=32&heads=2&vocab=64&dtype=fp16&batch=8&seq=16"
 
 
 class Published(Protocol):
@@ -68,16 +70,22 @@ def main() -> None:
     """Solve and draw."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gpus", default="", help="only these, joined by commas")
-    parser.add_argument("--redraw", action="store_true")
+    parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
+    parser.add_argument("--smoke", action="store_true", help="a tiny model; for experiments.reproduce --smoke, which writes elsewhere")
     options = parser.parse_args()
+    if options.smoke and CSV.is_relative_to(HERE):
+        parser.error(
+            "--smoke would write into the committed rows; call python -m experiments.reproduce --smoke --only alpa_plans --out DIR"
+        )
     console = Console()
     if not options.redraw:
-        wanted = {int(n) for n in options.gpus.split(",") if n}
+        wanted = {2} if options.smoke else {int(n) for n in options.gpus.split(",") if n}
+        published_rows = pd.read_csv(PUBLISHED)
         known = pd.read_csv(CSV) if CSV.exists() else pd.DataFrame(columns=["gpus"])
-        for published in pd.read_csv(PUBLISHED).itertuples():
+        for published in (published_rows.assign(model="tiny", micro_batches=4) if options.smoke else published_rows).itertuples():
             if wanted and published.gpus not in wanted:
                 continue
-            row = compared(published)
+            row = compared(published, SMALL if options.smoke else model_text(published.model))
             known = pd.concat([known[known.gpus != published.gpus], pd.DataFrame([row])]).sort_values("gpus")
             CSV.parent.mkdir(exist_ok=True)
             known.to_csv(CSV, index=False)
@@ -85,10 +93,10 @@ def main() -> None:
     draw(pd.read_csv(CSV))
 
 
-def compared(published: Published) -> dict[str, object]:
-    """One size: Alpa's plan and ours."""
+def compared(published: Published, model: str) -> dict[str, object]:
+    """One size: Alpa's plan and ours, of ``model`` (a model as the command line names it)."""
     gpus, size = published.gpus, published.model
-    cluster, model = part_of_p3(gpus), model_text(size)
+    cluster = part_of_p3(gpus)
     program = program_of(model)
     began = perf_counter()
     ours = regista.plan(program, cluster, stages=None, micro_batches=None)
@@ -126,10 +134,8 @@ def shape_of(plan: Plan) -> str:
 
 
 def simulated_s(plan: Plan) -> float:
-    """Steady step time in seconds by the simulator at the cluster's own prices."""
-    trace = regista.simulate(plan, steps=2)
-    ends = [max(act.end_s for act in trace.acts if act.number < (step + 1) * plan.task[act.task].acts) for step in range(2)]
-    return ends[1] - ends[0]
+    """Step time in the long run, in seconds, by the simulator at the cluster's own prices."""
+    return regista.simulate(plan, steps=STEPS).settled_step_s(plan)
 
 
 def bound_s(program: Program, cluster: Cluster, published: Published) -> float:

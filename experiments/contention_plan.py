@@ -2,9 +2,10 @@
 
     python -m experiments.contention_plan              plan, simulate, write results/contention_plan.csv, draw figures/contention_plan.png
     python -m experiments.contention_plan --redraw     draw from the CSV
+    (--smoke: two nics, for experiments.reproduce --smoke)
 
 A GPT of four layers as a pipeline of two stages, each on two nodes of one device, 4 micro-batches, for nics from 0.25 to 16 GB/s (latency
-10 us).  The Plan is the planner's own for each nic.  Step times (all ``sim``) of the last of four steps:
+10 us).  The Plan is the planner's own for each nic.  Step times (all ``sim``) in the long run, of four simulated steps:
 
     engine      simulator.simulate: every act takes its price
     alone       simulate_shared without sharing: must be the engine's trace, act for act
@@ -15,6 +16,7 @@ A GPT of four layers as a pipeline of two stages, each on two nodes of one devic
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -55,10 +57,10 @@ def slowed(shared: Trace, alone: Trace) -> str:
     return "; ".join(f"{task} x{factor:.2f}" for task, factor in sorted(worst.items(), key=lambda e: -e[1])[:3] if factor > 1.001)
 
 
-def measure() -> None:
+def measure(nics_bytes_per_s: Sequence[float] = NICS_BYTES_PER_S) -> None:
     program = program_of(MODEL)
     rows: list[dict[str, object]] = []
-    for nic_bytes_per_s in NICS_BYTES_PER_S:
+    for nic_bytes_per_s in nics_bytes_per_s:
         place = cluster(nic_bytes_per_s)
         plan = regista.plan(program, place, stages=STAGES, micro_batches=MICRO_BATCHES)
         cost = AnalyticCost(place)
@@ -71,7 +73,7 @@ def measure() -> None:
         times = {"engine": engine, "alone": alone, "shared": shared, "shared_slowed": both}
         rows.append(
             {"nic_bytes_per_s": nic_bytes_per_s, "plan_id": plan.plan_id, "equal_traces": engine.acts == alone.acts}
-            | {f"sim_{name}_step_s": trace.step_times_s(plan)[-1] for name, trace in times.items()}
+            | {f"sim_{name}_step_s": trace.settled_step_s(plan) for name, trace in times.items()}
             | {"slowed_by_sharing": slowed(shared, alone)}
         )
     CSV.parent.mkdir(exist_ok=True)
@@ -106,8 +108,14 @@ def draw() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
-    if not parser.parse_args().redraw:
-        measure()
+    parser.add_argument("--smoke", action="store_true", help="two nics; for experiments.reproduce --smoke, which writes elsewhere")
+    args = parser.parse_args()
+    if args.smoke and CSV.is_relative_to(HERE):
+        parser.error(
+            "--smoke would write over the committed rows; call python -m experiments.reproduce --smoke --only contention_plan --out DIR"
+        )
+    if not args.redraw:
+        measure(NICS_BYTES_PER_S[:2] if args.smoke else NICS_BYTES_PER_S)
     draw()
 
 

@@ -23,6 +23,7 @@ from statistics import mean
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from rich.console import Console
 from rich.table import Table
 
@@ -145,15 +146,18 @@ def draw() -> None:
     one = slow[slow.scheme == "one server"].dropna(subset="paper_send_s")
     times.plot(one.ranks, one.paper_send_s, "ks", markerfacecolor="none", label="send, original essay (paper)")
     times.plot(one.ranks, one.paper_retold_send_s, "kx", label="send, as retold (paper)")
-    times.set(xlabel="ranks N", ylabel="seconds", yscale="log", title="300 M parameters, 1 GB/s ports")
+    times.set(
+        xlabel="ranks N", ylabel="seconds", yscale="log", title="300 M parameters, 1 GB/s ports", xticks=(2, 4, 8, 12, 16, 20, 24, 32)
+    )
+    times.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
     times.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for (updating, servers), here in rates.groupby(["updating", "servers"]):
         style = "-" if servers == 1 else "--"
         colour = "#D55E00" if updating == "synchronous" else "#0072B2"
         label = f"{updating}, {servers} server{'s' if servers > 1 else ''} (sim)"
         stale.plot(here.slowest_is_slower_by, here.sim_steps_per_s_per_worker, style, marker="o", color=colour, label=label)
-    stale.set(xlabel="one of 8 workers is slower by", ylabel="steps per second and worker, mean", title="120 MB, 2 s of compute")
-    stale.set_ylim(bottom=0)
+    stale.set(xlabel="compute of one of 8 workers takes so many times as long", ylabel="steps per second and worker, mean")
+    stale.set(title="120 MB, 2 s of compute", ylim=(0, None), xticks=sorted(rates.slowest_is_slower_by.unique()))
     stale.legend(frameon=False, fontsize=8)
     PICTURE.parent.mkdir(exist_ok=True)
     figure.savefig(PICTURE, dpi=130)

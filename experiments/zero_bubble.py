@@ -2,6 +2,7 @@
 
     python -m experiments.zero_bubble            compute, write results/zero_bubble.csv, draw figures/zero_bubble.png
     python -m experiments.zero_bubble --redraw   draw from the CSV
+    (--smoke: the first configuration, for experiments.reproduce --smoke)
 
 The paper profiles T_F, T_B, T_W and T_comm in 12 configurations (table 9), computes bubble rates from them (table 5) and measures the throughput
 (table 4).  Here each schedule is made by planner.schedule and timed with the profiled times.  Columns, one kind of number each:
@@ -51,11 +52,11 @@ TOLERANCE = {"1F1B": 5.0001e-5} | dict.fromkeys(SCHEDULES[1:], 5e-3)
 KEY = ["schedule", "model", "num_microbatches"]
 
 
-def compute(models: set[str] | None = None) -> pd.DataFrame:
-    """One row per schedule and configuration."""
+def compute(models: set[str] | None = None, most: int | None = None) -> pd.DataFrame:
+    """One row per schedule and configuration; of these models alone, the first ``most`` configurations."""
     published, profiled = pd.read_csv(PUBLISHED), pd.read_csv(PROFILED)
     rows = []
-    for config in profiled.to_dict("records"):
+    for config in profiled.to_dict("records")[:most]:
         if models is not None and config["model"] not in models:
             continue
         p, m = int(config["pp"]), int(config["num_microbatches"])
@@ -183,10 +184,15 @@ def draw(table: pd.DataFrame) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
+    parser.add_argument("--smoke", action="store_true", help="one configuration; for experiments.reproduce --smoke, which writes elsewhere")
     args = parser.parse_args()
+    if args.smoke and CSV.is_relative_to(HERE):
+        parser.error(
+            "--smoke would write over the committed rows; call python -m experiments.reproduce --smoke --only zero_bubble --out DIR"
+        )
     if not args.redraw:
         CSV.parent.mkdir(exist_ok=True)
-        compute().to_csv(CSV, index=False, float_format="%.10g")
+        compute(most=1 if args.smoke else None).to_csv(CSV, index=False, float_format="%.10g")
     table = pd.read_csv(CSV)
     report(table)
     draw(table)

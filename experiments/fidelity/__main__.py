@@ -2,7 +2,7 @@
 
     python -m experiments.fidelity              plan, calibrate by cross-validation, score, draw
     python -m experiments.fidelity --all        all single-node points of vTrain instead of the stated sample
-    python -m experiments.fidelity --smoke      a few small points, a short fit, files under out/fidelity/smoke: for CI
+    python -m experiments.fidelity --smoke      a few small points, a short fit, all files under out/fidelity/smoke (--out): for CI
     python -m experiments.fidelity --redraw     draw from results/fidelity.csv
 
 Plans are kept (reduced) under out/fidelity, so a run that was interrupted goes on where it was; ``--jobs`` of them are made at once.
@@ -38,6 +38,7 @@ from experiments.fidelity.works import kept_work, work_path
 __all__ = ["main", "run"]
 
 HERE = Path(__file__).parent.parent
+RESULTS, FIGURES = HERE / "results", HERE / "figures"
 KEPT = HERE.parent / "out/fidelity"
 SAMPLE = 120
 """Single-node points of vTrain that are planned without ``--all``, drawn by SEED."""
@@ -56,8 +57,9 @@ def chosen(data: str, most: int) -> tuple[Point, ...]:
 
 
 def small(data: str) -> tuple[Point, ...]:
-    """The four points of a set that are planned soonest."""
-    return tuple(sorted(points(data), key=lambda p: (p.size.layers * p.pp * p.interleave, p.tp > 1, p.devices, p.micro_batches))[:4])
+    """The points of a set that are planned soonest: two of a set that is fitted to, one of the others."""
+    soonest = sorted(points(data), key=lambda p: (p.size.layers * p.pp * p.interleave, p.tp > 1, p.devices, p.micro_batches))
+    return tuple(soonest[: 2 if any(data in sets for sets in FITTED.values()) else 1])
 
 
 def _keep(folder: Path, point: Point) -> str:
@@ -150,7 +152,8 @@ def show(rows: pd.DataFrame) -> None:
     Console().print(shown)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
+    """Plan, fit, score, print and draw, as the arguments say."""
     parser = argparse.ArgumentParser(prog="experiments.fidelity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every single-node point of vTrain")
     parser.add_argument("--smoke", action="store_true", help="a few small points")
@@ -159,13 +162,14 @@ def main() -> None:
     parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
     parser.add_argument("--jobs", type=int, default=2, help="plans made at once")
     parser.add_argument("--rounds", type=int, default=6, help="steps of the fit, at most")
-    wish = parser.parse_args()
-    results = KEPT / "smoke" if wish.smoke else HERE / "results"
+    parser.add_argument("--out", type=Path, default=KEPT / "smoke", help="where --smoke writes")
+    wish = parser.parse_args(argv)
+    results = wish.out if wish.smoke else RESULTS
     if not wish.redraw:
         most = 10**9 if wish.all else SAMPLE
         run(
             wish.machines,
-            KEPT,
+            wish.out if wish.smoke else KEPT,
             results,
             most=most,
             smoke=wish.smoke,
@@ -175,7 +179,9 @@ def main() -> None:
         )
     rows = pd.read_csv(results / "fidelity.csv")
     show(rows)
-    pictures = results if wish.smoke else HERE / "figures"
+    if wish.smoke:
+        Console().print(f"--smoke: {len(rows)} points say that it works, not how well it predicts")
+    pictures = results if wish.smoke else FIGURES
     draw_parity(rows, pictures / "fidelity.png")
     draw_residuals(rows, pictures / "fidelity_residuals.png")
 

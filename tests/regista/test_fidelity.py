@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.fidelity.__main__ import main as fidelity
 from experiments.fidelity.constants import CLUSTERS, CONSTANTS, load_machine, save_constants, step_s
 from experiments.fidelity.fit import fitted, folds, predicted
 from experiments.fidelity.model import GPTSize
@@ -221,6 +222,17 @@ def test_the_committed_summary_is_that_of_the_committed_rows() -> None:
     kept = pd.read_csv(RESULTS / "fidelity_summary.csv")
     assert summary(rows)["mean_error"].tolist() == pytest.approx(kept["mean_error"].tolist(), rel=1e-3)
     assert (rows["sim_s"] / rows["paper_s"] - 1).tolist() == pytest.approx(rows["error"].tolist(), abs=1e-4)
+
+
+def test_the_small_size_plans_fits_scores_and_draws_every_set_in_its_own_folder(tmp_path: Path) -> None:
+    kept = {path: path.read_bytes() for path in (*CLUSTERS.iterdir(), *RESULTS.glob("fidelity*"))}
+    fidelity(["--smoke", "--out", str(tmp_path)])
+    assert {path: path.read_bytes() for path in kept} == kept
+    rows = pd.read_csv(tmp_path / "fidelity.csv")
+    assert set(rows["data"]) == {*SETS, "dlperf-oneflow", "dlperf-megatron"} - {"dlperf"}
+    assert (rows["sim_s"] > 0).all()
+    assert set(rows.loc[rows["predicted_by"] == "held out", "data"]) == {"sc21", "seqpar"}
+    assert {path.name for path in tmp_path.glob("*.png")} == {"fidelity.png", "fidelity_residuals.png"}
 
 
 def test_order_is_kept_where_both_say_that_oneflow_is_first() -> None:
