@@ -11,7 +11,7 @@ import pytest
 from command_line import Command, commands
 
 from planner.ir.errors import InvalidFile, Unsupported
-from regista.sweep import check, load_manifest, load_rows, measure, sweep
+from regista.sweep import check, load_manifest, load_rows, sweep
 from regista.sweep.columns import all_columns
 from regista.sweep.manifest import Manifest, parse_manifest
 from regista.sweep.measure import predict
