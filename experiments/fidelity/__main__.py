@@ -1,7 +1,7 @@
 """Published iteration times against the simulator's, end to end.
 
-    python -m experiments.fidelity              plan, calibrate by cross-validation, score, draw
-    python -m experiments.fidelity --all        all single-node points of vTrain instead of the stated sample
+    python -m experiments.fidelity              plan, calibrate by cross-validation, score, draw: all published points
+    python -m experiments.fidelity --sample 120     of vTrain's 714 single-node points so many, drawn by a fixed seed
     python -m experiments.fidelity --smoke      a few small points, a short fit, all files under out/fidelity/smoke (--out): for CI
     python -m experiments.fidelity --redraw     draw from results/fidelity.csv
 
@@ -40,8 +40,6 @@ __all__ = ["main", "run"]
 HERE = Path(__file__).parent.parent
 RESULTS, FIGURES = HERE / "results", HERE / "figures"
 KEPT = HERE.parent / "out/fidelity"
-SAMPLE = 120
-"""Single-node points of vTrain that are planned without ``--all``, drawn by SEED."""
 FITTED = {"a100": ("vtrain-single", "vtrain-multi"), "v100": ("dlperf",)}
 HELD = {"a100": ("sc21", "seqpar"), "v100": ()}
 
@@ -149,13 +147,15 @@ def show(rows: pd.DataFrame) -> None:
             wanted.replace("(inf%)", ""),
             "-" if wanted == "-" else "yes" if row["met"] else "no",
         )
-    Console().print(shown)
+    out = Console()
+    out.width = out.width if out.is_terminal else 140
+    out.print(shown)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Plan, fit, score, print and draw, as the arguments say."""
     parser = argparse.ArgumentParser(prog="experiments.fidelity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="every single-node point of vTrain")
+    parser.add_argument("--sample", type=int, default=10**9, metavar="N", help="so many of vTrain's single-node points (default: all)")
     parser.add_argument("--smoke", action="store_true", help="a few small points")
     parser.add_argument("--machines", nargs="+", default=list(FITTED), choices=list(FITTED), help="only these; other rows stay as they are")
     parser.add_argument("--kept", action="store_true", help="only points whose Plan is kept already")
@@ -166,12 +166,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     wish = parser.parse_args(argv)
     results = wish.out if wish.smoke else RESULTS
     if not wish.redraw:
-        most = 10**9 if wish.all else SAMPLE
         run(
             wish.machines,
             wish.out if wish.smoke else KEPT,
             results,
-            most=most,
+            most=wish.sample,
             smoke=wish.smoke,
             kept=wish.kept,
             jobs=1 if wish.smoke else wish.jobs,
