@@ -9,7 +9,7 @@ gloo's reduce-scatter is an all-reduce followed by a cut; all-to-all plus a loca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate as running_sum
 
 import torch
@@ -24,7 +24,7 @@ from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Boxing, PlacedTensor, Plan, Task
 from planner.ir.sbp import Broadcast, Partial, ReduceOp, Sbp, Split, part_of
 
-__all__ = ["GroupExchange", "alike", "check_boxing", "crew_of", "exchange", "local_extents"]
+__all__ = ["GroupExchange", "Scratch", "alike", "check_boxing", "crew_of", "exchange", "local_extents", "scratch_bytes", "scratches"]
 
 _REDUCE = {ReduceOp.SUM: dist.ReduceOp.SUM, ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
 
@@ -77,14 +77,52 @@ def crew_of(plan: Plan, task: Task, rank: int) -> tuple[int, ...]:
     return (rank,)
 
 
+class Scratch:
+    """What exchanges send and receive on the way, in memory that all of one stream use again: acts of a stream never overlap.
+
+    Taken anew in every act, such buckets grew the heap by their size now and then, 24 MiB each [measured 2026-11-21].  The Plan does not
+    count it; see scratch_bytes.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, Tensor] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(held.nbytes for held in self._held.values())
+
+    def reserve(self, sizes: Mapping[str, int]) -> None:
+        """Take the memory for the largest act of every use now."""
+        for use, size_bytes in sizes.items():
+            if size_bytes:
+                self.take(use, torch.empty(0, dtype=torch.uint8), size_bytes)
+
+    def take(self, use: str, like: Tensor, numel: int) -> Tensor:
+        """A flat tensor of ``like``'s dtype, until the next one is taken for the same use; its values are anybody's."""
+        size_bytes = numel * like.element_size()
+        held = self._held.get(use)
+        if held is None or held.numel() < size_bytes:
+            self._held.pop(use, None)
+            held = self._held[use] = torch.empty(size_bytes, dtype=torch.uint8, device=like.device)
+        return held[:size_bytes].view(like.dtype)
+
+    def flat(self, values: Sequence[Tensor]) -> Tensor:
+        """The values one behind the other; a single one that lies so is not copied."""
+        if len(values) == 1:
+            return values[0].reshape(-1)
+        return torch.cat([v.reshape(-1) for v in values], out=self.take("sent", values[0], sum(v.numel() for v in values)))
+
+
 class GroupExchange:
     """One BOXING task on one rank: shapes and bucket offsets worked out once, then ``run`` per act.
 
     Args:
         group: the torch.distributed group of the ranks along the axis, in axis order; None when the axis has one rank or the step is local.
+        scratch: of the task's stream on this rank; None: of its own.
     """
 
-    def __init__(self, plan: Plan, task: Task, rank: int, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, plan: Plan, task: Task, rank: int, group: dist.ProcessGroup | None, scratch: Scratch | None = None) -> None:
+        self._scratch = scratch if scratch is not None else Scratch()
         assert isinstance(task.body, Boxing)
         check_boxing(task, task.body)
         placement = plan.placement[task.placement]
@@ -103,6 +141,39 @@ class GroupExchange:
         self._buckets: dict[str, list[int]] = {}
         for position, tensor in enumerate(placed):
             self._buckets.setdefault(tensor.dtype.value, []).append(position)
+
+    def needs(self) -> Mapping[str, int]:
+        """Bytes of scratch that an act takes, by use."""
+        found = {"sent": 0, "received": 0}
+        if self._collective is Collective.LOCAL or self._parts == 1:
+            return found
+        for dtype, bucket in self._buckets.items():
+            sent, received = self._needs([self._extents[p] for p in bucket])
+            size = getattr(torch, dtype).itemsize
+            found = {"sent": max(found["sent"], sent * size), "received": max(found["received"], received * size)}
+        return found
+
+    def _needs(self, extents: list[tuple[int, ...]]) -> tuple[int, int]:
+        """Elements of a bucket that are sent and received by way of scratch."""
+
+        def part(extent: tuple[int, ...], dim: int, index: int) -> tuple[int, ...]:
+            return _with(extent, dim, part_of(extent[dim], self._parts, index)[1])
+
+        alone, here = len(extents) == 1, self._index
+        match self._src, self._dst:
+            case Partial(), Split(dim):
+                sent = 0 if alone and dim == 0 else sum(map(_numel, extents))
+                return sent, self._parts * sum(_numel(part(e, dim, here)) for e in extents)
+            case Split(dim), Broadcast():
+                widths = [sum(_numel(part(e, dim, r)) for e in extents) for r in range(self._parts)]
+                straight = alone and dim == 0 and min(widths) == max(widths)
+                return 0 if alone else widths[here], 0 if straight else self._parts * max(widths)
+            case Split(src_dim), Split(dst_dim):
+                mine = [part(e, src_dim, here) for e in extents]
+                sent = 0 if alone and dst_dim == 0 else sum(map(_numel, mine))
+                return sent, sum(_numel(part(part(e, dst_dim, here), src_dim, r)) for e in extents for r in range(self._parts))
+            case _:
+                return 0, 0
 
     def run(self, values: Sequence[Tensor], slots: Sequence[Tensor] = ()) -> list[Tensor]:
         """Exchange with the neighbours; every rank of the group must call it for the same act.
@@ -178,11 +249,14 @@ class GroupExchange:
         shapes = [[_with(e, dim, part_of(e[dim], self._parts, r)[1]) for e in extents] for r in range(self._parts)]
         widths = [sum(map(_numel, shape)) for shape in shapes]
         width = max(widths)
-        own = _flat(values)
+        own = self._scratch.flat(values)
         if own.numel() < width:  # gloo gathers equal lengths only
             own = torch.cat([own, own.new_empty(width - own.numel())])
         straight = len(values) == 1 and dim == 0 and min(widths) == width
-        gathered = slots[0].view(-1) if straight and slots else own.new_empty(self._parts * width)
+        if straight:
+            gathered = slots[0].view(-1) if slots else own.new_empty(self._parts * width)
+        else:
+            gathered = self._scratch.take("received", own, self._parts * width)
         dist.all_gather_into_tensor(gathered, own, group=self._group)
         if straight:
             return slots or [gathered.view(extents[0])]
@@ -215,12 +289,30 @@ class GroupExchange:
         outgoing = [[v.narrow(dim, *span) for v, span in zip(values, spans, strict=True)] for spans in cuts]
         send_widths = [sum(piece.numel() for piece in pieces) for pieces in outgoing]
         recv_widths = [sum(map(_numel, shapes)) for shapes in incoming]
-        sent = _flat([piece for pieces in outgoing for piece in pieces])
-        received = sent.new_empty(sum(recv_widths))
+        # The parts of one value along its first dim lie one behind the other already.
+        alone = len(values) == 1 and dim == 0
+        sent = values[0].reshape(-1) if alone else self._scratch.flat([piece for pieces in outgoing for piece in pieces])
+        received = self._scratch.take("received", sent, sum(recv_widths))
         dist.all_to_all_single(received, sent, recv_widths, send_widths, group=self._group)
         starts = [0, *running_sum(recv_widths)]
         pieces = [received[start : start + width] for start, width in zip(starts, recv_widths, strict=False)]
         return [_unflat(piece, shapes) for piece, shapes in zip(pieces, incoming, strict=True)]
+
+
+def scratches(plan: Plan, rank: int) -> Mapping[str, Mapping[str, int]]:
+    """Stream -> use -> bytes of the largest act among the collectives of a rank."""
+    found: dict[str, dict[str, int]] = {}
+    for task in plan.tasks:
+        if isinstance(task.body, Boxing) and rank in plan.ranks_of(task):
+            here = found.setdefault(task.stream, {})
+            for use, size_bytes in GroupExchange(plan, task, rank, None).needs().items():
+                here[use] = max(here.get(use, 0), size_bytes)
+    return found
+
+
+def scratch_bytes(plan: Plan, rank: int) -> int:
+    """What the collectives of a rank take beside its registers and workspaces; no part of the Plan's own count."""
+    return sum(sum(sizes.values()) for sizes in scratches(plan, rank).values())
 
 
 def packed(slots: Sequence[Tensor], gap_bytes: int = ALIGNMENT_BYTES) -> Tensor | None:

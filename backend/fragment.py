@@ -16,12 +16,14 @@ With blocks that are allocated once, the places to write to are parameters too, 
         v4 = k1(v3)                   one that does not: a view, several results
         s1 = v4 = put(s1, v4)
         return s0, s1
+
+Values that stay inside may have a place too, a home in planned workspace (backend.workspace), which the text knows by name: v1 = o1(v0, out=h2).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -30,18 +32,21 @@ from backend.blocks import store, store_first
 from backend.boxing import BOXING, parse_boxing
 from backend.kernels import kernel
 from backend.optimizer import all_adamws, update_call
-from backend.outs import COPIES, writes_into
+from backend.outs import COPIES, RESHAPES, home_form, writes_into
 from backend.sharding import torch_dtype
 from backend.whole import together
 from planner.ir.errors import InvalidPlan
-from planner.ir.graph import Arg, Dt, Op, Ref
+from planner.ir.graph import ACCUMULATE, Arg, Dt, Op, Ref
 from planner.ir.plan import Fragment, Placement, Task
 from planner.opset import is_creation
 
-__all__ = ["CompiledFragment", "compile_fragment", "fragment_source"]
+__all__ = ["CompiledFragment", "Watch", "compile_fragment", "fragment_ops", "fragment_source", "slotted"]
 
 CompiledFragment = Callable[..., tuple[Tensor, ...]]
 """Takes the values of task.reads, returns those of task.writes, in order."""
+
+Watch = Callable[[str, Tensor, Tensor | None], None]
+"""Told of every value that could have a home: (value, what was computed, what it was reshaped from)."""
 
 
 class _Writer:
@@ -57,6 +62,7 @@ class _Writer:
         """Whether the fragment may overwrite some of what it reads."""
         self.slots: dict[str, str] = {}
         """Value -> the slot that it is written to when it is computed."""
+        self.homes: Mapping[str, Tensor] = {}
 
     def name(self, value: str) -> str:
         return self.names.setdefault(value, f"v{len(self.names)}")
@@ -101,6 +107,10 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
     if slot is not None and writer.straight and op.target in COPIES and isinstance(op.args[0], Ref):
         del writer.slots[op.outputs[0]]  # type: ignore[arg-type]
         return f"{slot}.copy_({writer.arg(op.args[0])})"
+    home = writer.homes.get(op.outputs[0]) if slot is None and len(op.outputs) == 1 and op.outputs[0] is not None else None
+    if home is not None and (into := home_form(op.target)) is not None:
+        arguments.append(f"{into[1]}={writer.bind('h', home)}")
+        return f"{writer.bind('o', into[0])}({', '.join(arguments)})"
     return f"{writer.bind('k', kernel(op.target))}({', '.join(arguments)})"
 
 
@@ -112,10 +122,11 @@ def _single(op: Op, writer_target: object) -> bool:
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
 
-def _assign_slots(task: Task, writer: _Writer, slots: Sequence[int], own: Sequence[int]) -> list[int]:
+def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], slots: Sequence[int], own: Sequence[int]) -> list[int]:
     """Decide when each slot is written: when its value is computed, or, for the places returned, at the end.
 
     At the end: what lies in state that the fragment itself reads, what is passed on as it was read, and a value's second place.
+    What is only called by another name when it is accumulated (all gradients, at the end of a backward fragment) is written where it arises.
     """
     read = {access.name for access in task.reads}
     last: list[int] = []
@@ -125,7 +136,31 @@ def _assign_slots(task: Task, writer: _Writer, slots: Sequence[int], own: Sequen
             last.append(place)
         else:
             writer.slots[value] = f"s{place}"
+    for op in reversed(ops):
+        if op.target == ACCUMULATE and op.outputs[0] in writer.slots:
+            (value,) = op.inputs
+            if value not in read and value not in writer.slots:
+                writer.slots[value] = writer.slots[op.outputs[0]]
     return last
+
+
+def fragment_ops(task: Task, overwritable: frozenset[str] = frozenset()) -> tuple[Op, ...]:
+    """The ops that the function performs, in order: those of the fragment, some put together.
+
+    Raises:
+        InvalidPlan: the task has no fragment.
+    """
+    if not isinstance(task.body, Fragment):
+        raise InvalidPlan(f"task {task.id} of kind {task.kind.value} has no fragment to compile")
+    ops = together(task.body.ops, frozenset(access.name for access in task.writes))
+    return all_adamws(ops, frozenset(access.name for access in task.reads)) if overwritable else ops
+
+
+def slotted(task: Task, ops: Sequence[Op], slots: Sequence[int], own: Sequence[int]) -> frozenset[str]:
+    """Values that lie in a slot as soon as they are computed."""
+    writer = _Writer()
+    _assign_slots(task, writer, ops, slots, own)
+    return frozenset(writer.slots)
 
 
 def fragment_source(
@@ -137,6 +172,8 @@ def fragment_source(
     own: Sequence[int] = (),
     straight: bool = True,
     device: str = "",
+    homes: Mapping[str, Tensor] | None = None,
+    watch: Watch | None = None,
 ) -> tuple[str, dict[str, object]]:
     """The function's text and the names it needs.
 
@@ -146,24 +183,25 @@ def fragment_source(
         own: those of them that lie in state which the task reads while it acts.
         straight: let kernels write into the slots; False: compute, then copy, so that the slots returned are laid out as the values were.
         device: where ops without operand (full, arange) make their result; empty: where torch does by itself.
+        homes: memory for values that stay inside, of the shapes, dtypes and strides that they have without.
+        watch: called for every value that could have a home.
 
     Raises:
         InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
     """
-    if not isinstance(task.body, Fragment):
-        raise InvalidPlan(f"task {task.id} of kind {task.kind.value} has no fragment to compile")
-    ops, writer = together(task.body.ops, frozenset(access.name for access in task.writes)), _Writer(device)
+    ops, writer = fragment_ops(task, overwritable), _Writer(device)
     coordinate = placement.coordinate(rank)
     names = [access.name for access in task.reads]
     writer.in_place = bool(overwritable)
-    if overwritable:
-        ops = all_adamws(ops, frozenset(names))
+    writer.homes = homes or {}
     # A value that is read from two blocks is the same value: the later parameter goes unused.
     params = [writer.name(name) if name not in names[:place] else f"unused{place}" for place, name in enumerate(names)]
     params += [f"s{place}" for place in slots]
     writer.scope |= {"put": store if straight else store_first} if slots else {}
+    if watch is not None:
+        writer.scope["seen"] = watch
     writer.straight = straight
-    last = _assign_slots(task, writer, slots, own)
+    last = _assign_slots(task, writer, ops, slots, own)
     kept = {access.name for access in task.writes}
     last_use = {value: place for place, op in enumerate(ops) for value in (*op.inputs, *(o for o in op.outputs if o is not None))}
     unused = [writer.names[value] for value in writer.names if value not in last_use and value not in kept]
@@ -174,10 +212,13 @@ def fragment_source(
         target = writer.scope.get(call.split("(", 1)[0])
         outputs = ["_" if out is None else writer.name(out) for out in op.outputs]
         # Without target it is a copy into a slot.
-        if target is None or (len(outputs) == 1 and _single(op, target)):
+        if target is None or (len(outputs) == 1 and (op.outputs[0] in writer.homes or _single(op, target))):
             writer.lines.append(f"{outputs[0]} = {call}")
         else:
             writer.lines.append(f"{', '.join(outputs)}, = as_list({call})")
+        if watch is not None and len(op.outputs) == 1 and op.outputs[0] not in writer.slots and home_form(op.target) is not None:
+            source = writer.names[op.inputs[0]] if op.target in RESHAPES else "None"
+            writer.lines.append(f"seen({op.outputs[0]!r}, {outputs[0]}, {source})")
         for out in op.outputs:
             if out is not None and out in writer.slots:
                 slot = writer.slots.pop(out)
@@ -203,16 +244,18 @@ def compile_fragment(
     own: Sequence[int] = (),
     straight: bool = True,
     device: str = "",
+    homes: Mapping[str, Tensor] | None = None,
+    watch: Watch | None = None,
 ) -> CompiledFragment:
     """The task's fragment as a function of the local values of task.reads, in order, then of ``slots``, bound to the rank's coordinate.
 
     Args:
-        overwritable, slots, own, straight, device: see fragment_source.
+        overwritable, slots, own, straight, device, homes, watch: see fragment_source.
 
     Raises:
         InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
     """
-    source, scope = fragment_source(task, placement, rank, overwritable, slots, own, straight, device)
+    source, scope = fragment_source(task, placement, rank, overwritable, slots, own, straight, device, homes, watch)
     exec(compile(source, f"<fragment {task.id}>", "exec"), scope)
     function = scope["fragment"]
     assert callable(function)

@@ -2,6 +2,9 @@
 
 Only overloads with a kernel of their own count.  The others are generated: they compute a new tensor and copy it, which we can do without
 the detour, and without resizing.
+
+A value that has a place in planned workspace may go there by a few more ways (``home_form``): those that know that the place has the shape,
+dtype and strides which the value had when it was computed on the heap.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from functools import cache
 import torch
 
 from backend.boxing import BOXING
-from backend.whole import KERNELS, MM_BIAS
+from backend.whole import KERNELS, LOG_SOFTMAX_GRADIENT, MM_BIAS
 
-__all__ = ["COPIES", "writes_into"]
+__all__ = ["COPIES", "FRESH", "RESHAPES", "home_form", "writes_into"]
 
 COPIES = frozenset({"aten._to_copy.default"})
 """Their result is what ``slot.copy_(input)`` leaves in a contiguous slot, conversion of the dtype included."""
@@ -23,6 +26,65 @@ COPIES = frozenset({"aten._to_copy.default"})
 def _copy_into(value: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
     """A clone, in the slot's own layout, which is row-major as the kernel of a clone has it: not in that of ``value``."""
     return out.copy_(value)
+
+
+RESHAPES = frozenset({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"})
+"""Views, unless the strides of a part forbid it: then copies, in row-major order."""
+
+
+def _reshaped_into(value: torch.Tensor, shape: object, *, out: torch.Tensor) -> torch.Tensor:
+    out.view(value.shape).copy_(value)
+    return out
+
+
+def _matmul_into(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """The product of batches of matrices by one bmm, as matmul itself does it; its own ``out`` would compute elsewhere and copy."""
+    if a.ndim == b.ndim > 2 and a.shape[:-2] == b.shape[:-2] and out.is_contiguous():
+        flat = out.view(-1, *out.shape[-2:])
+        torch.bmm(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out=flat)
+        return out
+    return out.copy_(torch.matmul(a, b))
+
+
+def _masked_fill_into(value: torch.Tensor, mask: torch.Tensor, filling: float, *, out: torch.Tensor) -> torch.Tensor:
+    return out.copy_(value).masked_fill_(mask, filling)
+
+
+def _log_softmax_gradient_into(gradient: torch.Tensor, y: torch.Tensor, dim: int, *, out: torch.Tensor) -> torch.Tensor:
+    if gradient.dtype == y.dtype and gradient.shape == y.shape:
+        torch.ops.aten._log_softmax_backward_data.out(gradient, y, dim, y.dtype, out=out)
+        return out
+    return out.copy_(KERNELS[LOG_SOFTMAX_GRADIENT](gradient, y, dim))  # type: ignore[arg-type]
+
+
+def _place_into(
+    source: torch.Tensor, dim: int, index: torch.Tensor, slots: torch.Tensor, extent: int, step: int = 1, *, out: torch.Tensor
+) -> torch.Tensor:
+    if slots.shape[0] * step == extent:
+        return out.zero_().scatter_add_(dim, index, source)
+    from planner.frontend.lookup import place  # late: kernels of aten need no frontend
+
+    return out.copy_(place(source, dim, index, slots, extent, step))
+
+
+_HOME_FORMS: dict[str, Callable[..., torch.Tensor]] = {
+    "aten.matmul.default": _matmul_into,
+    "aten.masked_fill.Scalar": _masked_fill_into,
+    "aten._to_copy.default": lambda value, *, out, **_: out.copy_(value),
+    LOG_SOFTMAX_GRADIENT: _log_softmax_gradient_into,
+    "regista.place": _place_into,
+    **dict.fromkeys(RESHAPES, _reshaped_into),
+}
+
+FRESH = frozenset(_HOME_FORMS) - RESHAPES | {MM_BIAS}
+"""Kernels whose result never lies in the memory of what they read, although no schema says so."""
+
+
+@cache
+def home_form(target: str) -> tuple[Callable[..., object], str] | None:
+    """The same for a place in workspace; for RESHAPES only where the value was copied."""
+    form = _HOME_FORMS.get(target)
+    return (form, "out") if form is not None else writes_into(target)
 
 
 _KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)

@@ -6,6 +6,7 @@ backend.loop decides when; this module only does it, on the executor thread of t
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -17,13 +18,15 @@ from torch import Tensor
 
 from backend.blocks import Blocks
 from backend.body import Batches, loss_position, prepared_parts, settle, source_parts
-from backend.collectives import GroupExchange, crew_of
+from backend.collectives import GroupExchange, Scratch, crew_of, scratches
 from backend.data.loader import Loader
 from backend.fragment import CompiledFragment, compile_fragment
 from backend.hands import Hands, own_places, slot_places
 from backend.nonfinite import LossWatch
 from backend.sharding import torch_dtype
+from backend.shm import switch
 from backend.transport import Mesh, receive_into, tensor_bytes
+from backend.workspace import Settled, Workspace, workspace_wanted
 from planner.ir.actor import Actor
 from planner.ir.plan import Boxing, Fragment, Plan, RegstKind, Task, TaskKind
 from planner.ir.routes import Piece, pieces, routes
@@ -74,6 +77,17 @@ def _own_state(plan: Plan, task: Task) -> frozenset[str]:
     )
 
 
+def _once(table: dict[str, CompiledFragment], name: str, first: CompiledFragment) -> CompiledFragment:
+    """``first``, which puts back at its call what stands in the table now."""
+    then = table[name]
+
+    def act(*values: Tensor) -> tuple[Tensor, ...]:
+        table[name] = then
+        return first(*values)
+
+    return act
+
+
 class RankBody:
     """See the module's text."""
 
@@ -93,31 +107,15 @@ class RankBody:
         """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
         self._far: Mapping[int, Tables] = {}
         self._hands: dict[str, Hands] = {}
+        self._workspace: Workspace | None = None
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
-        self._fragments: dict[str, CompiledFragment] = {
-            task.id: compile_fragment(
-                task, plan.placement[task.placement], rank, _own_state(plan, task), slot_places(task, blocks.mode), own_places(plan, task)
-            )
-            for task in here
-            if isinstance(task.body, Fragment)
-        }
-        # The first act computes first and copies then, so that the slots take on the layout of the values.
-        self._first: dict[str, CompiledFragment] = {
-            task.id: compile_fragment(
-                task,
-                plan.placement[task.placement],
-                rank,
-                _own_state(plan, task),
-                slot_places(task, blocks.mode),
-                own_places(plan, task),
-                False,
-            )
-            for task in here
-            if isinstance(task.body, Fragment) and slot_places(task, blocks.mode)
-        }
+        self._fragments = self._fragments_of([task for task in here if isinstance(task.body, Fragment)])
+        self._scratch: defaultdict[str, Scratch] = defaultdict(Scratch)
+        for stream, sizes in scratches(plan, rank).items():
+            self._scratch[stream].reserve(sizes)
         self._exchanges = {
-            task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)))
+            task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)), self._scratch[task.stream])
             for task in here
             if isinstance(task.body, Boxing)
         }
@@ -130,6 +128,37 @@ class RankBody:
         first = [task.placement for task in here if task.kind is TaskKind.FETCH]
         self._reports = bool(first) and plan.placement[first[0]].ranks[0] == rank
         self._progress = os.open(folder / "progress", os.O_WRONLY | os.O_APPEND | os.O_CREAT) if self._reports else -1
+
+    def _fragments_of(self, tasks: Sequence[Task]) -> dict[str, CompiledFragment]:
+        """Task -> what performs its next act, given what it reads and the slots it writes to."""
+        slots = {task.id: slot_places(task, self.blocks.mode) for task in tasks}
+        own = {task.id: own_places(self.plan, task) for task in tasks}
+        overwritable = {task.id: _own_state(self.plan, task) for task in tasks}
+
+        def compiled(task: Task, **how: Any) -> CompiledFragment:
+            placement = self.plan.placement[task.placement]
+            return compile_fragment(task, placement, self.rank, overwritable[task.id], slots[task.id], own[task.id], **how)
+
+        if workspace_wanted(self.blocks.mode):
+            poison = switch("REGISTA_POISON", ("0", "1"), "0") == "1"
+            self._workspace = Workspace(self.plan, self.rank, tasks, compiled, slots, own, overwritable, poison=poison)
+            return self._workspace.now
+        found = {task.id: compiled(task) for task in tasks}
+        for task in tasks:
+            if slots[task.id]:
+                # The first act computes first and copies then, so that the slots take on the layout of the values.
+                found[task.id] = _once(found, task.id, compiled(task, straight=False))
+        return found
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What this rank's collectives hold beside its blocks."""
+        return sum(scratch.held_bytes for scratch in self._scratch.values())
+
+    @property
+    def workspace(self) -> Settled:
+        """What the workspace of this rank's fragments came to; nothing where there is none (yet)."""
+        return self._workspace.settled or Settled() if self._workspace is not None else Settled()
 
     def _add_transfer(self, task: Task) -> None:
         table = routes(self.plan, task)
@@ -216,7 +245,7 @@ class RankBody:
             return values if slots else [value.clone() for value in values]
         if task.kind is TaskKind.BOXING:
             return self._exchanges[task.id].run(values, slots if len(slots) == len(values) else ())
-        return (self._first.pop(task.id, None) or self._fragments[task.id])(*values, *slots)
+        return self._fragments[task.id](*values, *slots)
 
     def source(self, task: Task, number: int) -> list[Tensor]:
         return source_parts(self.plan, task, self.rank, self.first_step * task.acts + number, self._batches)

@@ -3,14 +3,15 @@
     take --> blocks --> connect (memory shared with senders) --> [acts] --> prove (allocated == planned) --> footprint, about
 
 Switches for tests and measurements, as environment variables of the parent: REGISTA_REGISTERS=static|dynamic (instead of the Plan's numbers),
-REGISTA_SHM=0 (payloads through sockets), REGISTA_POISON=1 (released blocks are overwritten with NaN), REGISTA_MALLOC=tight (workspace goes
-back to the kernel when it is freed: the process is no larger than its plan, but a data-parallel step of a GPT of 4 x 512 takes 1.3 to 1.4 times
-the processor time, as every act faults its pages in again [measured: 2 ranks, 8 steps, 2 cores, load 11, 2026-11-21]).
+REGISTA_SHM=0 (payloads through sockets), REGISTA_POISON=1 (released blocks, and workspace before every act, are overwritten with NaN),
+REGISTA_WORKSPACE=0 (values inside fragments lie on the heap, not in backend.workspace), REGISTA_MALLOC=tight (memory goes back to the kernel
+when it is freed: the process is no larger than its plan, but a data-parallel step of a GPT of 4 x 512 takes 1.3 to 1.4 times the processor
+time, as every act faults its pages in again [measured: 2 ranks, 8 steps, 2 cores, load 11, 2026-11-21]).
 """
 
 from __future__ import annotations
 
-import ctypes
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -18,35 +19,21 @@ from torch import Tensor
 
 from backend.arena import Arena, RegisterMode, planned_bytes, register_mode
 from backend.blocks import Blocks, state_parts
+from backend.heap import tighten_heap
 from backend.initial.values import Values
 from backend.shm import far_tables, reserve, switch
 from backend.transport import Mesh
+from backend.workspace import Settled, workspace_wanted
 from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Access, Plan
 from planner.ir.verify import device_bytes
 
 __all__ = ["RUNTIME_BYTES", "Registers", "process_bytes", "reset_process_peak"]
 
-RUNTIME_BYTES = 64 << 20
-"""What a worker takes beside its plan, between the first block and the end: libraries that load at the first call, threads, gloo, rows of the
-trace [measured: 54 to 68 MiB, plans of 0.1 to 470 MiB, torch 2.13 on CPU, 2 ranks, 2026-11-21]."""
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""mallopt's numbers for them [malloc.h]."""
-
-
-def _tight_malloc() -> None:
-    """Undo the workers' setting that keeps freed memory: with it fragments of workspace pile up, 80 to 150 MiB beside 470 [measured as above].
-
-    Raises:
-        InvalidProgram: a C library without mallopt.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        raise InvalidProgram("REGISTA_MALLOC=tight needs glibc; leave the variable out") from None
-    mallopt(_M_MMAP_THRESHOLD, 256 << 10)
-    mallopt(_M_TRIM_THRESHOLD, 128 << 10)
+RUNTIME_BYTES = 48 << 20
+"""What a worker takes beside its plan and the scratch of its collectives, between the first block and the end: libraries that load at the first
+call, threads, gloo, rows of the trace, values that found no home in the workspace [measured: 31 to 60 MiB, transformers of 40 to 220 MiB, 2 ranks;
+69 with many buckets of gradients; convolutions keep workspace of their own: 90 to 170; torch 2.13 on CPU, 2026-11-21]."""
 
 
 def process_bytes() -> tuple[int, int]:
@@ -75,16 +62,20 @@ class Registers:
     """
 
     def __init__(self, plan: Plan, rank: int, *, one_host: bool, taps: Iterable[Access] = ()) -> None:
-        if switch("REGISTA_MALLOC", ("", "tight"), "") == "tight":
-            _tight_malloc()
+        asked = switch("REGISTA_MALLOC", ("", "tight"), "")
+        if asked and not tighten_heap():
+            raise InvalidProgram("REGISTA_MALLOC=tight needs glibc; leave the variable out")
         self.base_bytes = process_bytes()[0]
         self._plan, self._rank, self._one_host = plan, rank, one_host
         self.mode = self._mode()
+        if workspace_wanted(self.mode):
+            tighten_heap()  # until backend.workspace knows what values inside fragments need
         self._shared = reserve(plan, rank, one_host=one_host, static=self.mode is RegisterMode.STATIC)
         arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory) if self.mode is RegisterMode.STATIC else None
         self.blocks = Blocks(plan, rank, taps=taps, arena=arena, poison=switch("REGISTA_POISON", ("0", "1"), "0") == "1")
         self._far_bytes = 0
         self._peak_was_reset = False
+        self._started_ns = 0
 
     def _mode(self) -> RegisterMode:
         wanted = register_mode(self._plan)
@@ -109,29 +100,39 @@ class Registers:
     def started(self) -> None:
         """The last moment before the first act: from here on the process peak counts."""
         self._peak_was_reset = reset_process_peak()
+        self._started_ns = time.process_time_ns()
 
-    def ended(self) -> dict[str, int]:
+    def ended(self, workspace: Settled | None = None) -> dict[str, int]:
         """After the last act: prove the law of the mode, and what this process took.
+
+        Args:
+            workspace: of the fragments.
 
         Returns:
             planned_bytes, allocated_bytes: of blocks (allocated 0: they came and went).   far_bytes: blocks of other ranks that are mapped
             here.   device_bytes: the Plan's number, workspace included.   base_bytes, process_peak_bytes: resident before the first block,
-            and at the worst moment of the acts (0: the kernel does not say).
+            and at the worst moment of the acts (0: the kernel does not say).   workspace_bytes: of fragments, allocated, of workspace_planned_bytes;
+            workspace_heap_bytes: the most that one fragment found no room for.   processor_ns: time of all threads during the acts.
 
         Raises:
             InvalidPlan, OutOfMemory: see Blocks.prove.
         """
-        peak_bytes = process_bytes()[1] if self._peak_was_reset else 0
+        peak_bytes, processor_ns = process_bytes()[1] if self._peak_was_reset else 0, time.process_time_ns() - self._started_ns
         self.blocks.prove()
         arena = self.blocks.arena
+        inside = workspace or Settled()
         return {
             "planned_bytes": planned_bytes(self._plan, self._rank),
             "device_bytes": device_bytes(self._plan)[self._rank],
             "allocated_bytes": arena.allocated_bytes if arena is not None else 0,
             "padding_bytes": arena.padding_bytes if arena is not None else 0,
+            "workspace_bytes": inside.allocated_bytes,
+            "workspace_planned_bytes": inside.planned_bytes,
+            "workspace_heap_bytes": inside.heap_bytes,
             "far_bytes": self._far_bytes,
             "base_bytes": self.base_bytes,
             "process_peak_bytes": peak_bytes,
+            "processor_ns": processor_ns,
         }
 
     @property

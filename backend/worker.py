@@ -125,7 +125,7 @@ def work(folder: Path, options: Options) -> None:
         loop.run()
     if saver is not None:
         saver.end(options.first_step + loop.steps_done, blocks.state_of)
-    memory = registers.ended()
+    memory = registers.ended(body.workspace) | {"scratch_bytes": body.scratch_bytes}
     timings = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else {}
     held = {
         (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in plan.ranks_holding(a.regst)

@@ -1,94 +1,164 @@
-"""How large a worker's process is beside what its Plan says.  ``python -m experiments.bench_memory``
+"""How large a worker's process is beside what its Plan says, and what that costs.  ``python -m experiments.bench_memory``
 
     plan          all blocks and the largest workspace of each stream, and the blocks of other ranks that are mapped (theory)
     process       peak of resident memory during the acts, less what was resident before the first block (run)
+    processor     time of all threads of a process per step, without the first steps, in which layouts are learned (run)
 
-The workers' allocator keeps freed workspace, which is quicker and larger; ``tight`` gives it back.
+    keeping       values inside fragments lie on the heap, which keeps what is freed: quick and large
+    tight         on the heap, which gives back what is freed: small and slow
+    workspace     in homes that are planned and allocated once (backend.workspace): what workers do unless they are told otherwise
+
+The settings take turns within one run of this script, round by round, so that a busy machine is as busy for each of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
 import regista
 from backend.registers import RUNTIME_BYTES
+from planner.ir.plan import Plan
+from planner.ir.trace import Trace
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
-__all__ = ["Row", "main", "rows"]
+__all__ = ["SETTINGS", "Row", "main", "rows"]
 
 MODEL = "zoo:gpt?layers=4&width=512&heads=8&batch=16&seq=128"
 WAYS: Mapping[str, Mapping[str, object]] = {
     "data parallel": {"pins": ("input.0=S(0)",)},
     "pipeline, 4 micro-batches": {"stages": 2, "micro_batches": 4},
 }
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "keeping": {"REGISTA_WORKSPACE": "0", "REGISTA_MALLOC": ""},
+    "tight": {"REGISTA_WORKSPACE": "0", "REGISTA_MALLOC": "tight"},
+    "workspace": {"REGISTA_WORKSPACE": "1", "REGISTA_MALLOC": ""},
+}
+FEW, MANY = 3, 9
+"""Steps of the two runs whose difference is what a step takes."""
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One rank.  All in bytes; ``process_bytes`` without the stated constant, backend.registers.RUNTIME_BYTES."""
+    """One rank, one run.  ``process_bytes`` without the stated constant, backend.registers.RUNTIME_BYTES.
+
+    heap_bytes: the most that a fragment found no room for.   processor_s, step_s: per step.
+    """
 
     way: str
-    malloc: str
+    setting: str
     rank: int
     allocated_bytes: int
     planned_bytes: int
+    workspace_bytes: int
+    heap_bytes: int
     device_bytes: int
     process_bytes: int
+    processor_s: float
+    step_s: float
 
 
-def rows(steps: int = 3) -> list[Row]:
-    """Run every way with both settings of the allocator."""
+@contextmanager
+def _set(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _step_s(plan: Plan, trace: Trace, steps: int) -> float:
+    """From the end of step FEW - 1 to the end of the last, per step."""
+    ends = [max(act.end_s for act in trace.acts if act.number // plan.task[act.task].acts == step) for step in (FEW - 1, steps - 1)]
+    return (ends[1] - ends[0]) / (steps - FEW)
+
+
+def rows(rounds: int = 1) -> list[Row]:
+    """Run every way with every setting, ``rounds`` times, in turns."""
     found: list[Row] = []
     program = program_of(MODEL)
-    before = os.environ.get("REGISTA_MALLOC")
-    try:
-        for way, options in WAYS.items():
-            plan = regista.plan(program, resolve_cluster("local:2"), **options)  # type: ignore[arg-type]
-            for malloc in ("", "tight"):
-                os.environ["REGISTA_MALLOC"] = malloc
-                for rank, memory in regista.run(plan, program, steps=steps).memory.items():
+    for way, options in WAYS.items():
+        plan = regista.plan(program, resolve_cluster("local:2"), **options)  # type: ignore[arg-type]
+        for _ in range(rounds):
+            for setting, values in SETTINGS.items():
+                with _set(values):
+                    few = regista.run(plan, program, steps=FEW)
+                    many = regista.run(plan, program, steps=MANY)
+                step_s = _step_s(plan, many.trace, MANY)
+                for rank, memory in many.memory.items():
                     found.append(
                         Row(
                             way=way,
-                            malloc=malloc or "keeping",
+                            setting=setting,
                             rank=rank,
                             allocated_bytes=memory["allocated_bytes"],
                             planned_bytes=memory["planned_bytes"],
+                            workspace_bytes=memory["workspace_bytes"],
+                            heap_bytes=memory["workspace_heap_bytes"],
                             device_bytes=memory["device_bytes"] + memory["far_bytes"],
                             process_bytes=memory["process_peak_bytes"] - memory["base_bytes"] - RUNTIME_BYTES,
+                            processor_s=(memory["processor_ns"] - few.memory[rank]["processor_ns"]) / 1e9 / (MANY - FEW),
+                            step_s=step_s,
                         )
                     )
-    finally:
-        if before is None:
-            del os.environ["REGISTA_MALLOC"]
-        else:
-            os.environ["REGISTA_MALLOC"] = before
     return found
 
 
-def main() -> None:
-    columns = ("plan", "allocator", "rank", "blocks allocated", "blocks planned", "plan MiB (theory)", "process MiB (run)", "run/theory")
-    table = Table(*columns, title=f"{MODEL}; process less {RUNTIME_BYTES // MIB} MiB")
-    for row in rows():
-        sizes = (row.allocated_bytes, row.planned_bytes)
+def _spread(values: list[float]) -> str:
+    return f"{median(values):.0f} ({min(values):.0f}..{max(values):.0f})"
+
+
+def main(rounds: int = 1) -> None:
+    columns = (
+        "plan",
+        "values inside",
+        "rank",
+        "blocks MiB",
+        "workspace MiB (no room)",
+        "plan MiB (theory)",
+        "process MiB (run)",
+        "run/theory",
+    )
+    table = Table(
+        *columns,
+        "processor ms/step (run)",
+        "step ms (run)",
+        title=f"{MODEL}; process less {RUNTIME_BYTES // MIB} MiB; load {os.getloadavg()[0]:.1f}",
+    )
+    groups: dict[tuple[str, str, int], list[Row]] = {}
+    for row in rows(rounds):
+        groups.setdefault((row.way, row.setting, row.rank), []).append(row)
+    for (way, setting, rank), members in groups.items():
+        row = max(members, key=lambda r: r.process_bytes)
+        assert row.allocated_bytes == row.planned_bytes
         table.add_row(
-            row.way,
-            row.malloc,
-            str(row.rank),
-            *map(str, sizes),
+            way,
+            setting,
+            str(rank),
+            f"{row.allocated_bytes / MIB:.1f}",
+            f"{row.workspace_bytes / MIB:.1f} ({row.heap_bytes / MIB:.1f})",
             f"{row.device_bytes / MIB:.1f}",
             f"{row.process_bytes / MIB:.1f}",
             f"{row.process_bytes / row.device_bytes:.3f}",
+            _spread([r.processor_s * 1e3 for r in members]),
+            _spread([r.step_s * 1e3 for r in members]),
         )
-    Console(width=150).print(table)
+    Console(width=190).print(table)
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1)

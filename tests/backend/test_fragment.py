@@ -52,6 +52,29 @@ def test_a_fragment_reads_as_the_docstring_draws_it() -> None:
     ]
 
 
+def test_what_is_accumulated_is_written_to_its_slot_where_it_arises() -> None:
+    """Past: all gradients of a backward fragment lay on the heap until its end, where they are accumulated, and were copied then."""
+    ops = [
+        _op("aten.mm.default", (Ref("x"), Ref("w")), "y"),
+        _op("aten.neg.default", (Ref("x"),), "z"),
+        _op("regista.accumulate", (Ref("y"),), "sum"),
+    ]
+    text, _ = fragment_source(_task(ops, ["x", "w"], ["sum"]), HERE, 0, slots=(0,))
+    assert text.splitlines()[1:3] == ["    v2 = o2(v0, v1, out=s0)", "    del v1"]
+    slot, x, w = torch.zeros(2, 2), torch.ones(2, 2), torch.eye(2)
+    (found,) = compile_fragment(_task(ops, ["x", "w"], ["sum"]), HERE, 0, slots=(0,))(x, w, slot)
+    assert found is slot and torch.equal(slot, x)
+
+
+def test_a_value_with_a_home_is_computed_there() -> None:
+    task = _task([_op("aten.mm.default", (Ref("x"), Ref("w")), "y"), _op("aten.neg.default", (Ref("y"),), "h")], ["x", "w"], ["h"])
+    home = torch.zeros(2, 2)
+    text, _ = fragment_source(task, HERE, 0, homes={"y": home})
+    assert text.splitlines()[1] == "    v2 = o2(v0, v1, out=h1)"
+    (found,) = compile_fragment(task, HERE, 0, homes={"y": home})(torch.ones(2, 2), torch.eye(2))
+    assert torch.equal(home, torch.ones(2, 2)) and torch.equal(found, -home)
+
+
 def test_operators_with_several_outputs_keep_only_the_named_ones() -> None:
     task = _task([_op("aten.max.dim", (Ref("x"), 1), None, "where")], ["x"], ["where", "x"])
     x = torch.tensor([[1.0, 5.0], [7.0, 2.0]])

@@ -1,0 +1,71 @@
+"""Places for values in one piece of memory: values that live at the same time lie apart, others may share bytes.
+
+    bytes ^
+          | +---- a ----+     +---- d
+          | +-- b --+  +-- c --------         a: 0..12, b: 0..8, ...
+          +--------------------------> op
+
+Dynamic storage allocation: NP-hard [Garey & Johnson 1979, SR2]; the largest first, each in the smallest gap that holds it, stays near the
+lower bound, the largest sum of what lives at once, on the lifetimes of networks [Pisarchyk & Lee 2020, "greedy by size"].
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Span", "live_bytes", "pack"]
+
+ALIGNMENT_BYTES = 64
+"""A cache line, as in the arena: where a tensor begins must not change the path that a kernel takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A value of ``size_bytes`` that lives from op number ``first`` to op number ``last``, both included."""
+
+    size_bytes: int
+    first: int
+    last: int
+
+    @property
+    def extent_bytes(self) -> int:
+        """With the padding behind it."""
+        return -(-self.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def pack(spans: Sequence[Span], limit_bytes: int) -> list[int | None]:
+    """An offset in bytes per span, a multiple of 64; None for what does not fit below ``limit_bytes`` any more."""
+    offsets: list[int | None] = [None] * len(spans)
+    placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), by offset
+    for number in sorted(range(len(spans)), key=lambda n: (-spans[n].extent_bytes, spans[n].first, n)):
+        span = spans[number]
+        size_bytes = span.extent_bytes
+        best: tuple[int, int] | None = None  # (gap, offset)
+        free_from = 0
+        for offset, end, first, last in placed:
+            if last < span.first or first > span.last:
+                continue
+            gap = offset - free_from
+            if gap >= size_bytes and (best is None or gap < best[0]):
+                best = gap, free_from
+            free_from = max(free_from, end)
+        found = free_from if best is None else best[1]
+        if found + size_bytes <= limit_bytes:
+            offsets[number] = found
+            insort(placed, (found, found + size_bytes, span.first, span.last))
+    return offsets
+
+
+def live_bytes(spans: Sequence[Span]) -> int:
+    """The largest sum of what lives at once, padding included: no packing needs less."""
+    changes: dict[int, int] = {}
+    for span in spans:
+        changes[span.first] = changes.get(span.first, 0) + span.extent_bytes
+        changes[span.last + 1] = changes.get(span.last + 1, 0) - span.extent_bytes
+    now = peak = 0
+    for _, change in sorted(changes.items()):
+        now += change
+        peak = max(peak, now)
+    return peak
