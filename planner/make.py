@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -24,7 +24,20 @@ from planner.shape import Shape, ShapeSearch, ShapeWatch, Shares, most_stages, s
 from planner.solve import Watch
 from planner.stages import assign_stages, check_recompute, prepare
 
-__all__ = ["PlanOptions", "make_plan", "search_plan"]
+__all__ = ["PlanOptions", "TwoBest", "make_plan", "search_plan", "search_two_plans"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoBest:
+    """The best plan, and the best of another shape (stages, mesh, micro-batches, recomputation).
+
+    second: None: no other shape was worked out.
+    least_other_s: seconds that no plan of another shape goes below (kind ``theory``); infinite: no other shape can be planned.
+    """
+
+    plan: Plan
+    second: Plan | None
+    least_other_s: float
 
 
 def search_plan(
@@ -49,6 +62,39 @@ def search_plan(
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
+    return _searched(graph_of, model, batch_size, cluster, options, watch, on_shape, rehearse, False).plan
+
+
+def search_two_plans(
+    graph_of: Callable[[int], LogicalGraph],
+    *,
+    model: str,
+    batch_size: int,
+    cluster: Cluster,
+    options: PlanOptions,
+    watch: Watch | None = None,
+    on_shape: ShapeWatch | None = None,
+    rehearse: Rehearsal | None = None,
+) -> TwoBest:
+    """As search_plan, and the runner-up: what the next best shape costs.
+
+    The second is as certain as the first: no shape that is left can be better than it by more than the search's gap, unless
+    ``options.seconds`` ended the search; ``least_other_s`` says what is proven.
+    """
+    return _searched(graph_of, model, batch_size, cluster, options, watch, on_shape, rehearse, True)
+
+
+def _searched(
+    graph_of: Callable[[int], LogicalGraph],
+    model: str,
+    batch_size: int,
+    cluster: Cluster,
+    options: PlanOptions,
+    watch: Watch | None,
+    on_shape: ShapeWatch | None,
+    rehearse: Rehearsal | None,
+    wants_second: bool,
+) -> TwoBest:
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
     check_options(options, cluster)
@@ -72,14 +118,15 @@ def search_plan(
         if len(open_shapes) == 1:
             (shape,) = open_shapes
             fixed, graph = _fixed(options, shape), graph_of(shape.micro_batches)
-            return make_plan(graph, model=model, batch_size=batch_size, cluster=cluster, options=fixed, watch=watch, rehearse=rehearse)
+            only = make_plan(graph, model=model, batch_size=batch_size, cluster=cluster, options=fixed, watch=watch, rehearse=rehearse)
+            return TwoBest(plan=only, second=None, least_other_s=inf)
         with collector_paused():
-            return _best_plan(graph_of, open_shapes, model, batch_size, cluster, options, watch, on_shape, rehearse)
+            return _best_plans(graph_of, open_shapes, model, batch_size, cluster, options, watch, on_shape, rehearse, wants_second)
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options)}") from None
 
 
-def _best_plan(
+def _best_plans(
     graph_of: Callable[[int], LogicalGraph],
     candidates: Sequence[Shape],
     model: str,
@@ -89,7 +136,8 @@ def _best_plan(
     watch: Watch | None,
     on_shape: ShapeWatch | None,
     rehearse: Rehearsal | None,
-) -> Plan:
+    wants_second: bool,
+) -> TwoBest:
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, tight: bool) -> tuple[float, float]:
@@ -102,9 +150,16 @@ def _best_plan(
     even = not options.cuts and options.balance is None and options.interleave == 1
     shares = Shares(graph_of, batch_size, cluster, parse_pins(options.pins), even)
     search = ShapeSearch(shares, work_out, recompute=options.recompute is None, gap=_SHAPE_GAP, on_progress=on_shape)
-    shape, bound_s = search.best(candidates, options.seconds)
+    other = None
+    if wants_second:
+        shape, bound_s, other = search.two_best(candidates, options.seconds)
+    else:
+        shape, bound_s = search.best(candidates, options.seconds)
     plan = plans[shape]
-    return replace(plan, search=replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s))
+    plan = replace(plan, search=replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s))
+    if other is None:
+        return TwoBest(plan=plan, second=None, least_other_s=0.0)
+    return TwoBest(plan=plan, second=None if other.shape is None else plans[other.shape], least_other_s=other.least_s)
 
 
 def make_plan(

@@ -9,6 +9,7 @@ on n devices:
     step >= what they cost within the memory of the first stage, where (2)'s layouts do not fit           (3)  planner.share (2)
 
 A shape whose bound is within ``gap`` of the best step is not worked out; the bound over all shapes says what that may cost.
+The same queue, taken further until it is no better than the second best step, gives the runner-up.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from planner.share import Share
 from planner.stages import assign_stages, block_of
 from planner.stages.micro import micro_batch_choices
 
-__all__ = ["Shape", "ShapeSearch", "ShapeWatch", "Shares", "most_stages", "shapes"]
+__all__ = ["RunnerUp", "Shape", "ShapeSearch", "ShapeWatch", "Shares", "most_stages", "shapes"]
 
 ShapeWatch = Callable[[str, float, float], None]
 """(shape, best step so far in seconds, bound in seconds)"""
@@ -223,6 +224,19 @@ def _work_s(graph: LogicalGraph, cluster: Cluster) -> float:
     return total_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp:
+    """The best of the shapes other than the best one.
+
+    shape, step_s: the best that was worked out in full, and its step in seconds; None: none was.
+    least_s: seconds that no plan of any other shape goes below (kind ``theory``); infinite: no other shape can be planned.
+    """
+
+    shape: Shape | None
+    step_s: float | None
+    least_s: float
+
+
 @dataclass(slots=True)
 class ShapeSearch:
     """Best-first search over shapes.
@@ -241,6 +255,8 @@ class ShapeSearch:
     _queue: list[tuple[float, Shape, _Known, bool]] = field(default_factory=list)
     _entered: set[Shape] = field(default_factory=set)
     _refused: list[Exception] = field(default_factory=list)
+    _worked: dict[Shape, tuple[float, float]] = field(default_factory=dict)
+    """Shape -> (its step, its bound), in the order in which they were worked out."""
 
     def best(self, candidates: Sequence[Shape], seconds: float = inf) -> tuple[Shape, float]:
         """(the best shape, lower bound over all shapes in seconds); after ``seconds``, or when interrupted, the best so far.
@@ -249,13 +265,53 @@ class ShapeSearch:
             OutOfMemory: no shape fits.   Unsupported, InvalidProgram: no shape can be planned.
             KeyboardInterrupt: before any shape was worked out.
         """
+        self._begin(candidates, seconds)
+        best = self._ranked()[0]
+        return best, self._bound_s(best)
+
+    def two_best(self, candidates: Sequence[Shape], seconds: float = inf) -> tuple[Shape, float, RunnerUp]:
+        """As ``best``, and the best shape but one: shapes are worked out until it, too, is within ``gap`` of all that are left.
+
+        ``seconds`` is for both.   Raises: as ``best``.
+        """
         began = perf_counter()
+        if self._begin(candidates, seconds):
+            self._work_until(2, seconds - (perf_counter() - began))
+        best, *others = self._ranked()
+        bounds = [self._worked[shape][1] for shape in others] + [self._queue[0][0]] * bool(self._queue)
+        if not others:
+            return best, self._bound_s(best), RunnerUp(shape=None, step_s=None, least_s=min(bounds, default=inf))
+        step_s = self._worked[others[0]][0]
+        return best, self._bound_s(best), RunnerUp(shape=others[0], step_s=step_s, least_s=min(step_s, *bounds))
+
+    def _begin(self, candidates: Sequence[Shape], seconds: float) -> bool:
+        """Find the best of the candidates, or raise; False: interrupted."""
         for shape in candidates:
             self._enter(self.shares.roofline_s(shape), shape)
-        found: Shape | None = None
-        step_s = floor_s = inf
-        while self._queue and self._queue[0][0] < step_s * (1 - self.gap):
-            if found is not None and perf_counter() - began > seconds:
+        is_whole = self._work_until(1, seconds)
+        if not self._worked:
+            raise next((e for e in reversed(self._refused) if isinstance(e, OutOfMemory)), self._refused[-1])
+        return is_whole
+
+    def _ranked(self) -> list[Shape]:
+        """What was worked out, the best first; of equals the one worked out first."""
+        return sorted(self._worked, key=lambda shape: self._worked[shape][0])
+
+    def _limit_s(self, place: int) -> float:
+        """The step of the shape in that place, 1 the best."""
+        steps = sorted(step_s for step_s, _ in self._worked.values())
+        return steps[place - 1] if len(steps) >= place else inf
+
+    def _bound_s(self, best: Shape) -> float:
+        """What no plan of any shape goes below."""
+        bounds = [bound_s for _, bound_s in self._worked.values()] + [self._queue[0][0]] * bool(self._queue)
+        return min(self._worked[best][0], *bounds)
+
+    def _work_until(self, place: int, seconds: float) -> bool:
+        """Look at shapes until none in the queue can be better than the one in that place, by more than ``gap``; False: interrupted."""
+        began = perf_counter()
+        while self._queue and self._queue[0][0] < self._limit_s(place) * (1 - self.gap):
+            if self._worked and perf_counter() - began > seconds:
                 break
             least_s, shape, known, tight = heapq.heappop(self._queue)
             try:
@@ -265,23 +321,20 @@ class ShapeSearch:
                     self._look_at_memory(least_s, shape)
                 else:
                     value, proven = self.work_out(shape, tight)
-                    floor_s = min(floor_s, max(proven, least_s))
-                    if value < step_s:
-                        found, step_s = shape, value
+                    self._worked[shape] = value, max(proven, least_s)
             except KeyboardInterrupt:
-                if found is None:
+                if not self._worked:
                     raise
                 heapq.heappush(self._queue, (least_s, shape, known, tight))
-                break
+                return False
             except OutOfMemory as error:
                 self._refuse(least_s, shape, error)
             except (InvalidProgram, Unsupported) as error:
                 self._refused.append(error)
             if self.on_progress is not None:
+                step_s = self._limit_s(1)
                 self.on_progress(str(shape), step_s, min(step_s, self._queue[0][0]) if self._queue else step_s)
-        if found is None:
-            raise next((e for e in reversed(self._refused) if isinstance(e, OutOfMemory)), self._refused[-1])
-        return found, min(floor_s, step_s, self._queue[0][0]) if self._queue else min(floor_s, step_s)
+        return True
 
     def _enter(self, least_s: float, shape: Shape) -> None:
         """Queue a shape, once, unless what it holds at the very least is too much."""
