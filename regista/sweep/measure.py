@@ -6,8 +6,9 @@ run_again_step_s           the run that is farthest from it; run_noise_share: th
 error_register_bytes       theory_register_bytes (all blocks of the Plan on a device) - run_register_bytes (what the worker allocated for
                            them), on the rank where they differ most: 0
 error_held_share           sim_held_bytes / run_held_bytes - 1, the most that blocks held at once: when acts happen decides it
-error_process_peak_share   (base + far + device_bytes + RUNTIME_BYTES) / run_process_peak_bytes - 1; the base, what a process holds before
-                           its first block, is measured; what the Plan adds is the Plan's, far: of other ranks' blocks; the last is a constant
+error_process_peak_share   (base + far + device_bytes + scratch + RUNTIME_BYTES) / run_process_peak_bytes - 1; the base, what a process
+                           holds before its first block, is measured; device_bytes, far (of other ranks' blocks) and scratch (of collectives)
+                           follow from the Plan; the last is a constant
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from time import perf_counter
 import torch
 
 import regista.api as api
+from backend.collectives import scratch_bytes
 from backend.registers import RUNTIME_BYTES
 from planner.cost import AnalyticCost
 from planner.frontend import Program
@@ -102,10 +104,10 @@ def perform(point: Point, found: Prediction) -> Known:
     }
     for kind, pair in beside.kinds.items():
         known |= {f"run_{kind}_s": pair.measured, f"error_{kind}_share": pair.relative_error}
-    return found.columns | known | _memory_columns(beside, middle.memory)
+    return found.columns | known | _memory_columns(found.plan, beside, middle.memory)
 
 
-def _memory_columns(beside: Comparison, memory: Mapping[int, Mapping[str, int]]) -> Known:
+def _memory_columns(plan: Plan, beside: Comparison, memory: Mapping[int, Mapping[str, int]]) -> Known:
     """Of the rank that holds most, or differs most; columns without a number where the performer does not count it."""
     held = max(beside.register_bytes.values(), key=lambda pair: pair.measured)
     known: Known = {"sim_held_bytes": int(held.predicted), "run_held_bytes": int(held.measured), "error_held_share": held.relative_error}
@@ -114,12 +116,15 @@ def _memory_columns(beside: Comparison, memory: Mapping[int, Mapping[str, int]])
         most = max(counted, key=lambda m: (abs(m["planned_bytes"] - m["allocated_bytes"]), m["planned_bytes"]))
         known |= {"theory_register_bytes": most["planned_bytes"], "run_register_bytes": most["allocated_bytes"]}
         known["error_register_bytes"] = most["planned_bytes"] - most["allocated_bytes"]
-    processes = [m for m in memory.values() if m.get("process_peak_bytes")]
+    processes = {rank: m for rank, m in memory.items() if m.get("process_peak_bytes")}
     if processes:
-        most = max(processes, key=lambda m: m["process_peak_bytes"])
+        rank = max(processes, key=lambda r: processes[r]["process_peak_bytes"])
+        most = processes[rank]
         base, peak = most["base_bytes"], most["process_peak_bytes"]
         known |= {"run_process_base_bytes": base, "run_process_peak_bytes": peak}
-        known["error_process_peak_share"] = (base + most["far_bytes"] + most["device_bytes"] + RUNTIME_BYTES) / peak - 1
+        known["error_process_peak_share"] = (
+            base + most["far_bytes"] + most["device_bytes"] + scratch_bytes(plan, rank) + RUNTIME_BYTES
+        ) / peak - 1
     return known
 
 
