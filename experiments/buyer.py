@@ -1,0 +1,435 @@
+"""What a cluster buyer asks: GPT-3 175B on 128 GPUs, which GPU, which NIC, how much memory; the best plan of each, and what the second best costs.
+
+    python -m experiments.buyer                plan and simulate what results/buyer.csv does not hold yet, check, draw figures/buyer.png
+    python -m experiments.buyer --redraw       table, check and picture from the CSV
+    (--smoke: two layers on 16 GPUs, two points; for experiments.reproduce --smoke, which writes elsewhere)
+
+A point is a preset (dgx-a100 or dgx-h100, 8 GPUs per node) with two numbers changed.  The NIC is sold by the port: a node has one port per
+GPU, 8 in all, so that N Gb/s means N / 8 GB/s per GPU; the preset's ``links.nic`` is the whole node's, 0.94 of 8 ports, as its file says.
+Memory is changed alone: the bandwidth to it stays that of the 80 GB part, and an H100 of 40 GB is not sold.
+
+Training is that of the program, not of any other one: parameters, gradients and both moments of AdamW in bfloat16, 8 bytes per parameter (with
+float32 master copies it would be 16 to 18), attention written out as matrix products, sequences of 2,048, 1,536 of them per step.
+
+Columns (kinds of numbers never share one):
+
+    theory_objective_s, theory_bound_s    the best plan's step as the search prices it, and what no plan of any shape goes below
+    sim_step_s, ..                        the simulator's, of the same plan: compute, collectives and sends as actors
+    sim_mfu                               (1) over the data sheet's dense bfloat16 rate, work that is done twice not counted
+    sim_exposed_share, sim_bubble_share   of a step, mean of devices: collectives or sends with no compute beside them; no compute at all
+    zero, zero_share                      ZeRO level that most bytes of the parameters have (planner.search.zero), and how many have it
+    second_..                             the plan of another shape (stages, mesh, micro-batches, recompute);  price = second / best - 1
+    theory_least_other_s                  what no plan of any shape but that of the lesser objective goes below
+    status                                ok; OutOfMemory, with what it would need; ended early: --seconds came before the proof of both plans
+    run_search_s                          processor time of the search here
+
+    flop per step = 72 B s l h^2 (1 + s / (6 h) + V / (12 l h))       forward and backward, B sequences of s tokens              (1)
+                                                                      [Narayanan et al. 2021, section 5.1: 96 with recomputation]
+
+The two plans are the search's: the two shapes of least objective, proven.  Best is the one that is quicker in the simulator, which knows what the
+objective leaves out (quotas that memory keeps small, order); where the search saw it the other way round, theory_price is below 0.
+
+The check (exit code 1): more NIC or more memory never makes the best plan worse by more than its gap, an H100 is no slower than an A100.
+A manifest cannot say this table: it knows one plan per point, and no relation between a bound and another point's objective.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from math import inf, prod
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from rich.console import Console
+from rich.table import Table
+
+from planner.cost import AnalyticCost
+from planner.frontend import Program
+from planner.ir.cluster import Cluster
+from planner.ir.errors import OutOfMemory
+from planner.ir.plan import Boxing, Plan, RegstKind
+from planner.ir.sbp import NdSbp
+from planner.ir.text import content_id
+from planner.make import PlanOptions, TwoBest, search_two_plans
+from planner.search.zero import splits
+from regista.api import program_of
+from regista.clusters import resolve_cluster
+from regista.sweep.rows import DONE, load_rows
+from regista.sweep.rows import Table as Rows
+from regista.whatif import changed_cluster
+from simulator import rehearse
+from simulator.forecast import forecast
+
+__all__ = ["Point", "broken", "measure", "model_flop", "points", "zero_level"]
+
+HERE = Path(__file__).parent
+CSV, PICTURE = HERE / "results/buyer.csv", HERE / "figures/buyer.png"
+
+GPUS = ("a100", "h100")
+NICS_GBIT_PER_S, MEMORIES_GB = (100, 200, 400), (40, 80)
+GPUS_PER_NODE = 8
+PORT_SHARE = 0.94
+"""Of a port's rate: 46 to 48 of 50 GB/s are reported, as the presets say."""
+PEAK_FLOP_PER_S = {"a100": 312e12, "h100": 989e12}
+"""Dense bfloat16, data sheets of A100-SXM4 and H100-SXM5."""
+TRAINING_TOKENS = 300e9
+"""What GPT-3 was trained on: Brown et al. 2020, table 2.1."""
+SEARCH_GAP = 0.01
+"""What the shape search leaves unproven: a shape that can be better by no more than this share is not worked out."""
+VERSION = 2
+EARLY = "ended early"
+"""Status of a row whose search was ended by --seconds: a plan and its bounds, to be replaced by a longer search."""
+PLANNED = ("ok", EARLY)
+COLUMNS = (
+    "point_id", "phase", "gpu", "num_gpus", "nic_Gbit_per_s", "memory_GB", "model", "status", "says",
+    "stages", "mesh", "micro_batches", "recompute", "zero", "zero_share", "theory_objective_s", "theory_bound_s",
+    "sim_step_s", "sim_mfu", "sim_peak_GB", "sim_exposed_share", "sim_bubble_share", "sim_days",
+    "second_stages", "second_mesh", "second_micro_batches", "second_recompute", "second_zero",
+    "theory_second_s", "theory_least_other_s", "sim_second_step_s", "theory_price", "sim_price", "plan_id", "second_plan_id", "run_search_s",
+)  # fmt: skip
+TEXTS = dict.fromkeys(("point_id", "gpu", "model", "status", "says", "mesh", "second_mesh", "plan_id", "second_plan_id"), str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One configuration to buy.  nic_Gbit_per_s: of one port, one port per GPU."""
+
+    gpu: str
+    nic_Gbit_per_s: int
+    memory_GB: int
+    num_nodes: int = 16
+    model: str = "zoo:gpt3?batch=1536&dtype=bf16"
+
+    @property
+    def point_id(self) -> str:
+        return content_id(asdict(self) | {"version": VERSION})
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * GPUS_PER_NODE
+
+    def cluster(self) -> Cluster:
+        """The preset with the point's NIC and memory."""
+        nic_GBps = PORT_SHARE * self.nic_Gbit_per_s / 8 * GPUS_PER_NODE
+        sets = (f"cluster.links.nic.bandwidth_GBps={nic_GBps}", f"cluster.device.memory_GB={float(self.memory_GB)}")
+        return changed_cluster(resolve_cluster(f"dgx-{self.gpu}:{self.num_nodes}"), sets)
+
+
+SMALL = tuple(
+    Point(gpu="a100", nic_Gbit_per_s=nic, memory_GB=40, num_nodes=2, model="zoo:gpt3?size=13B&layers=2&batch=32&dtype=bf16")
+    for nic in (100, 400)
+)
+
+
+def points() -> tuple[Point, ...]:
+    """The roomiest first: the more memory, the sooner the search ends."""
+    return tuple(Point(gpu=g, nic_Gbit_per_s=n, memory_GB=m) for m, g, n in product(MEMORIES_GB[::-1], GPUS, NICS_GBIT_PER_S))
+
+
+def measure(point: Point, program: Program, seconds: float = inf) -> dict[str, object]:
+    """The row of a point.  A model that does not fit is an answer: its row says what it would need.
+
+    Args:
+        seconds: the search begins nothing new after that; the row's status is then EARLY, its bounds hold all the same.
+    """
+    row: dict[str, object] = {
+        "point_id": point.point_id,
+        "phase": "predicted",
+        "gpu": point.gpu,
+        "num_gpus": point.num_gpus,
+        "nic_Gbit_per_s": point.nic_Gbit_per_s,
+        "memory_GB": point.memory_GB,
+        "model": point.model,
+    }
+    began, began_here = perf_counter(), process_time()
+    try:
+        found = search_two_plans(
+            program.graph,
+            model=point.model,
+            batch_size=program.batch_size,
+            cluster=point.cluster(),
+            options=PlanOptions(stages=None, micro_batches=None, seconds=seconds),
+            rehearse=rehearse,
+        )
+    except OutOfMemory as error:
+        return row | {"status": "OutOfMemory", "says": str(error), "run_search_s": process_time() - began_here}
+    proven = perf_counter() - began < seconds or _is_proven(found)
+    row |= {"status": "ok" if proven else EARLY, "run_search_s": process_time() - began_here}
+    plans = [plan for plan in (found.plan, found.second) if plan is not None]
+    played = sorted(((forecast(plan, AnalyticCost(plan.cluster)), plan) for plan in plans), key=lambda pair: pair[0].step_s)
+    seen, best = played[0]
+    row |= _shape(best, "") | {"theory_objective_s": best.search.objective_s, "theory_bound_s": found.plan.search.lower_bound_s}
+    row |= {
+        "plan_id": best.plan_id,
+        "sim_step_s": seen.step_s,
+        "sim_peak_GB": max(alike.peak_bytes for alike in seen.alike) / 1e9,
+        "sim_exposed_share": seen.mean("exposed"),
+        "sim_bubble_share": seen.mean("bubble"),
+        "theory_least_other_s": found.least_other_s,
+    } | _worth(point, best, seen.step_s)
+    for other, second in played[1:]:
+        row |= _shape(second, "second_") | {"theory_second_s": second.search.objective_s, "sim_second_step_s": other.step_s}
+        row["theory_price"] = second.search.objective_s / best.search.objective_s - 1
+        row["sim_price"] = other.step_s / seen.step_s - 1
+        row["second_plan_id"] = second.plan_id
+    return row
+
+
+def _is_proven(found: TwoBest) -> bool:
+    """Whether a longer search would leave both plans as they are: each is within the search's gap of what is left."""
+    if found.second is None:
+        return False
+    told = ((found.plan, found.plan.search.lower_bound_s), (found.second, found.least_other_s))
+    return all(plan.search.objective_s * (1 - SEARCH_GAP) <= bound_s for plan, bound_s in told)
+
+
+def _shape(plan: Plan, prefix: str) -> dict[str, object]:
+    level, share = zero_level(plan)
+    found: dict[str, object] = {
+        "stages": len(plan.placements),
+        "mesh": "x".join(map(str, plan.placements[0].mesh)),
+        "micro_batches": plan.micro_batches,
+        "recompute": int(plan.options["recompute"] == "blocks"),
+        "zero": level,
+    }
+    return {prefix + name: value for name, value in found.items()} | ({} if prefix else {"zero_share": share})
+
+
+def zero_level(plan: Plan) -> tuple[int, float]:
+    """(the ZeRO level that most bytes of the parameters have, the share of them that have it).
+
+    A parameter has level 3 if it is gathered anew in every micro-batch; else 2 or 1 if its moments are split along more axes than it, with
+    its gradient split as they are or not; else 0, which a parameter that tensor parallelism splits along every axis has as well.
+    """
+    regst = plan.regst
+    again = {
+        port.regst
+        for task in plan.tasks
+        if isinstance(task.body, Boxing) and task.acts == plan.micro_batches > 1
+        for port in task.consumes
+        if regst[port.regst].kind is RegstKind.STATE
+    }
+    layout: dict[str, NdSbp] = {s.name: regst[s.regst].tensors[s.index].sbp for s in plan.states}
+    bytes_of = dict.fromkeys(range(4), 0)
+    for state in plan.states:
+        if f"{state.name}:exp_avg" not in layout:
+            continue
+        tensor = regst[state.regst].tensors[state.index]
+        moment, here = splits(layout[f"{state.name}:exp_avg"]), splits(tensor.sbp)
+        access = plan.gradients.get(state.name)
+        gradient = here if access is None else splits(regst[access.regst].tensors[access.index].sbp)
+        level = 3 if state.regst in again else 0 if moment <= here else 2 if gradient >= moment else 1
+        bytes_of[level] += prod(tensor.shape) * tensor.dtype.size_bytes
+    level = max(bytes_of, key=lambda key: (bytes_of[key], -key))
+    total = sum(bytes_of.values())
+    return level, bytes_of[level] / total if total else 1.0
+
+
+def model_flop(layers: int, width: int, vocab: int, sequences: int, tokens: int) -> float:
+    """(1): flop of one step's forward and backward pass; ``tokens`` per sequence."""
+    return 72 * sequences * tokens * layers * width**2 * (1 + tokens / (6 * width) + vocab / (12 * layers * width))
+
+
+def _worth(point: Point, plan: Plan, step_s: float) -> dict[str, object]:
+    """What the step is worth: utilisation of the data sheet's rate, days of a training."""
+    shape_of = {s.name: plan.regst[s.regst].tensors[s.index].shape for s in plan.states}
+    vocab, width = shape_of["wte.weight"]
+    tokens, _ = shape_of["wpe.weight"]
+    layers = sum(name.endswith("ln_1.weight") for name in shape_of)
+    flop = model_flop(layers, width, vocab, plan.batch_size, tokens)
+    return {
+        "sim_mfu": flop / (step_s * point.num_gpus * PEAK_FLOP_PER_S[point.gpu]),
+        "sim_days": TRAINING_TOKENS / (plan.batch_size * tokens) * step_s / 86400,
+    }
+
+
+def broken(table: pd.DataFrame) -> list[str]:
+    """The relations that do not hold, in words; see the module's text."""
+    found = []
+    rows = list(table.to_dict("records"))
+    for a, b in product(rows, rows):
+        if a is b or a["status"] not in PLANNED or a["model"] != b["model"]:
+            continue
+        more = b["nic_Gbit_per_s"] >= a["nic_Gbit_per_s"] and b["memory_GB"] >= a["memory_GB"]
+        if not more or (a["gpu"], b["gpu"]) == ("h100", "a100"):
+            continue
+        if b["status"] not in PLANNED:
+            found.append(f"{_name(a)} fits, {_name(b)} does not: {b['says']}")
+        elif b["theory_bound_s"] > a["theory_objective_s"] * (1 + _ROUNDING):
+            found.append(f"{_name(b)} takes at least {b['theory_bound_s']:.4g} s, {_name(a)} only {a['theory_objective_s']:.4g} s")
+        elif a["gpu"] != b["gpu"] and b["status"] == "ok" and b["theory_objective_s"] > a["theory_objective_s"]:
+            found.append(f"{_name(b)} takes {b['theory_objective_s']:.4g} s, {_name(a)} only {a['theory_objective_s']:.4g} s")
+    return found
+
+
+_ROUNDING = 1e-9
+
+
+def _name(row: Mapping[Any, Any]) -> str:
+    return f"{row['gpu']}, {row['nic_Gbit_per_s']:g} Gb/s, {row['memory_GB']:g} GB"
+
+
+def load(path: Path) -> pd.DataFrame:
+    """The rows of a CSV, the last of each configuration, the cheapest first."""
+    table = pd.read_csv(path, dtype=TEXTS)
+    table = table.drop_duplicates(["gpu", "nic_Gbit_per_s", "memory_GB"], keep="last")
+    return table.sort_values(["gpu", "memory_GB", "nic_Gbit_per_s"], ignore_index=True)
+
+
+def compute(wanted: Sequence[Point], path: Path, seconds: float = inf) -> None:
+    """Append the rows that are missing, and those that a time limit ended early, each at once."""
+    rows = Rows(path, COLUMNS)
+    try:
+        known = {row["point_id"] for row in load_rows(path) if row["status"] in DONE}
+        programs: dict[str, Program] = {}
+        for point in wanted:
+            if point.point_id not in known:
+                rows.append(measure(point, programs.setdefault(point.model, program_of(point.model)), seconds))
+                Console(stderr=True).print(f"{_name(asdict(point))}: done", highlight=False)
+    finally:
+        rows.close()
+
+
+def report(table: pd.DataFrame) -> None:
+    out = Console()
+    if not out.is_terminal:
+        out.width = 200
+    show = Table("gpu", "NIC, Gb/s", "memory, GB", title=f"{table.model.iloc[0]} on {table.num_gpus.iloc[0]} GPUs: the best plan of each")
+    for name in ("best shape", "ZeRO", "objective, s (theory)", "gap", "step, s (sim)", "MFU (sim)", "peak, GB (sim)", "exposed (sim)"):
+        show.add_column(name)
+    for name in ("bubble (sim)", "days (sim)", "second best", "costs (theory)", "costs (sim)"):
+        show.add_column(name)
+    for row in table.to_dict("records"):
+        head = [row["gpu"] + "*" * (row["status"] == EARLY), f"{row['nic_Gbit_per_s']}", f"{row['memory_GB']}"]
+        if row["status"] not in PLANNED:
+            show.add_row(*head, f"{row['status']}: {row['says']}")
+            continue
+        show.add_row(
+            *head,
+            shape_text(row),
+            f"{row['zero']:.0f} ({row['zero_share']:.0%})",
+            f"{row['theory_objective_s']:.4g}",
+            f"{1 - row['theory_bound_s'] / row['theory_objective_s']:.2%}",
+            f"{row['sim_step_s']:.4g}",
+            f"{row['sim_mfu']:.1%}",
+            f"{row['sim_peak_GB']:.1f}",
+            f"{row['sim_exposed_share']:.1%}",
+            f"{row['sim_bubble_share']:.1%}",
+            f"{row['sim_days']:.0f}",
+            *_second_texts(row),
+        )
+    out.print(show)
+    if (table.status == EARLY).any():
+        out.print("* the search was ended by --seconds; call again without it for the best plan and the second best")
+    out.print(_worth_table(table))
+
+
+def shape_text(row: Mapping[Any, Any], prefix: str = "") -> str:
+    """Stages x mesh, micro-batches, R for recomputation."""
+    again = " R" if row[prefix + "recompute"] else ""
+    return f"{row[prefix + 'stages']:.0f} x ({row[prefix + 'mesh']}), {row[prefix + 'micro_batches']:.0f} mb{again}"
+
+
+def _second_texts(row: Mapping[Any, Any]) -> tuple[str, str, str]:
+    if pd.isna(row["theory_second_s"]):
+        least = row["theory_least_other_s"] / row["theory_objective_s"] - 1
+        return "none worked out", f"at least {least:+.1%}", ""
+    return shape_text(row, "second_"), f"{row['theory_price']:+.1%}", f"{row['sim_price']:+.1%}"
+
+
+def _worth_table(table: pd.DataFrame) -> Table:
+    """How many times as fast as the cheapest configuration that fits (sim)."""
+    fits = table[table.status.isin(PLANNED)]
+    nics = sorted(table.nic_Gbit_per_s.unique())
+    show = Table("gpu", "memory, GB", *(f"{nic} Gb/s" for nic in nics))
+    if fits.empty:
+        return show
+    cheapest = fits.iloc[0]
+    show.title = f"what it buys: speed (sim) over {_name(cheapest.to_dict())}"
+    for (gpu, memory), rows in table.groupby(["gpu", "memory_GB"]):
+        by_nic = {row["nic_Gbit_per_s"]: row for row in rows.to_dict("records")}
+        cells = [_speed(by_nic.get(nic), float(cheapest["sim_step_s"])) for nic in nics]
+        show.add_row(str(gpu), str(memory), *cells)
+    return show
+
+
+def _speed(row: Mapping[Any, Any] | None, cheapest_s: float) -> str:
+    if row is None or row["status"] not in PLANNED:
+        return "" if row is None else row["status"]
+    return f"{cheapest_s / row['sim_step_s']:.3f}"
+
+
+def draw(table: pd.DataFrame, path: Path) -> None:
+    """Bars by NIC, a panel per GPU, memory by colour; a ring where the second best plan ends."""
+    gpus, nics, memories = (sorted(table[key].unique()) for key in ("gpu", "nic_Gbit_per_s", "memory_GB"))
+    figure = Figure(figsize=(max(4.2 * len(gpus), 6.0), 4.6), layout="constrained")
+    panels = figure.subplots(1, len(gpus), sharey=True, squeeze=False)[0]
+    width = 0.8 / len(memories)
+    for panel, gpu in zip(panels, gpus, strict=True):
+        for row in table[table.gpu == gpu].to_dict("records"):
+            number = memories.index(row["memory_GB"])
+            at = nics.index(row["nic_Gbit_per_s"]) + (number - (len(memories) - 1) / 2) * width
+            _bar(panel, row, at, 0.92 * width, COLOURS[number])
+        panel.set_xticks(range(len(nics)), [f"{nic:g}" for nic in nics])
+        panel.set_xlim(-0.5, len(nics) - 0.5)
+        panel.margins(y=0.12)
+        panel.set(title=f"{table.num_gpus.iloc[0]} {gpu.upper()}", xlabel="NIC [Gb/s per GPU]")
+    panels[0].set_ylabel("step of the best plan [s] (sim)")
+    handles: list[Any] = [Patch(color=COLOURS[number], label=f"{memory:g} GB") for number, memory in enumerate(memories)]
+    handles.append(Line2D([], [], linestyle="", marker="o", markerfacecolor="none", color="black", label="second best shape"))
+    figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=len(handles), fontsize=8)
+    figure.suptitle(
+        "The best plan of each configuration\nin a bar: stages x (mesh), micro-batches, R: recomputed, *: ended early; above: days for 300e9 tokens",
+        fontsize=8,
+    )
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def _bar(panel: Axes, row: Mapping[Any, Any], at: float, width: float, colour: str) -> None:
+    """One configuration; what does not fit is a word."""
+    inside: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "rotation": 90, "fontsize": 5.5}
+    if row["status"] not in PLANNED:
+        panel.annotate("does not fit", (at, 0), (0, 4), **inside)
+        return
+    panel.bar(at, row["sim_step_s"], width, color=colour)
+    panel.annotate(shape_text(row) + " *" * (row["status"] == EARLY), (at, 0), (0, 4), color="white", **inside)
+    top = max(row["sim_step_s"], 0.0 if pd.isna(row["sim_second_step_s"]) else row["sim_second_step_s"])
+    panel.annotate(f"{row['sim_days']:.0f} d", (at, top), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+    if not pd.isna(row["sim_second_step_s"]):
+        panel.plot(at, row["sim_second_step_s"], marker="o", markerfacecolor="none", color="black", markersize=5)
+
+
+COLOURS = ("#4C72B0", "#DD8452", "#55A868")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--redraw", action="store_true", help="table, check and picture from the CSV")
+    parser.add_argument("--smoke", action="store_true", help="two small points; for experiments.reproduce --smoke, which writes elsewhere")
+    parser.add_argument("--seconds", type=float, default=inf, help="per point, then the best so far (default: until it is proven)")
+    args = parser.parse_args()
+    if args.smoke and CSV.is_relative_to(HERE):
+        parser.error("--smoke would write over the committed rows; call python -m experiments.reproduce --smoke --only buyer --out DIR")
+    if not args.redraw:
+        compute(SMALL if args.smoke else points(), CSV, args.seconds)
+    table = load(CSV)
+    report(table)
+    draw(table, PICTURE)
+    Console().print(f"-> {CSV}, {PICTURE}")
+    if wrong := broken(table):
+        sys.exit("does not hold: " + "; ".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
