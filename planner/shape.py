@@ -278,7 +278,7 @@ class ShapeSearch:
         if self._begin(candidates, seconds):
             self._work_until(2, seconds - (perf_counter() - began))
         best, *others = self._ranked()
-        bounds = [self._worked[shape][1] for shape in others] + [self._queue[0][0]] * bool(self._queue)
+        bounds = [self._worked[shape][1] for shape in others] + [least_s for least_s, *_ in self._queue[:1]]
         if not others:
             return best, self._bound_s(best), RunnerUp(shape=None, step_s=None, least_s=min(bounds, default=inf))
         step_s = self._worked[others[0]][0]
@@ -304,7 +304,7 @@ class ShapeSearch:
 
     def _bound_s(self, best: Shape) -> float:
         """What no plan of any shape goes below."""
-        bounds = [bound_s for _, bound_s in self._worked.values()] + [self._queue[0][0]] * bool(self._queue)
+        bounds = [bound_s for _, bound_s in self._worked.values()] + [least_s for least_s, *_ in self._queue[:1]]
         return min(self._worked[best][0], *bounds)
 
     def _work_until(self, place: int, seconds: float) -> bool:

@@ -93,6 +93,15 @@ def test_an_interrupt_ends_both_searches_at_once() -> None:
     assert other.shape is None and other.step_s is None and 0 < other.least_s < inf
 
 
+def test_where_no_shape_is_left_in_the_queue_the_bound_is_that_of_the_worked_out_ones() -> None:
+    """Symptom: an IndexError for a tiny model on 64 devices.  Cause: the queue's first entry was asked for though all had been worked out."""
+    told = dict.fromkeys(candidates(), 1e3)
+    best, bound_s = ShapeSearch(shares(), lambda shape, _: (told[shape], 7.0)).best(candidates())
+    assert best in told and bound_s == 7.0
+    _, bound_s, other = ShapeSearch(shares(), lambda shape, _: (told[shape], 7.0)).two_best(candidates())
+    assert (bound_s, other.least_s, other.step_s) == (7.0, 7.0, 1e3)
+
+
 def shape_of(plan: Plan) -> tuple[object, ...]:
     return len(plan.placements), plan.placements[0].mesh, plan.micro_batches, plan.options["recompute"]
 
