@@ -53,6 +53,7 @@ from matplotlib.patches import Patch
 from rich.console import Console
 from rich.table import Table
 
+from experiments.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.frontend import Program
 from planner.ir.cluster import Cluster
@@ -60,7 +61,7 @@ from planner.ir.errors import OutOfMemory
 from planner.ir.plan import Boxing, Plan, RegstKind
 from planner.ir.sbp import NdSbp
 from planner.ir.text import content_id
-from planner.make import PlanOptions, TwoBest, search_two_plans
+from planner.make import FoundPlans, PlanOptions, search_plans
 from planner.search.zero import splits
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -153,13 +154,14 @@ def measure(point: Point, program: Program, seconds: float = inf) -> dict[str, o
     }
     began, began_here = perf_counter(), process_time()
     try:
-        found = search_two_plans(
+        found = search_plans(
             program.graph,
             model=point.model,
             batch_size=program.batch_size,
             cluster=point.cluster(),
             options=PlanOptions(stages=None, micro_batches=None, seconds=seconds),
             rehearse=rehearse,
+            runner_up=True,
         )
     except OutOfMemory as error:
         return row | {"status": "OutOfMemory", "says": str(error), "run_search_s": process_time() - began_here}
@@ -185,7 +187,7 @@ def measure(point: Point, program: Program, seconds: float = inf) -> dict[str, o
     return row
 
 
-def _is_proven(found: TwoBest) -> bool:
+def _is_proven(found: FoundPlans) -> bool:
     """Whether a longer search would leave both plans as they are: each is within the search's gap of what is left."""
     if found.second is None:
         return False
@@ -419,8 +421,8 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="two small points; for experiments.reproduce --smoke, which writes elsewhere")
     parser.add_argument("--seconds", type=float, default=inf, help="per point, then the best so far (default: until it is proven)")
     args = parser.parse_args()
-    if args.smoke and CSV.is_relative_to(HERE):
-        parser.error("--smoke would write over the committed rows; call python -m experiments.reproduce --smoke --only buyer --out DIR")
+    if args.smoke:
+        refuse_over_committed(parser, CSV)
     if not args.redraw:
         compute(SMALL if args.smoke else points(), CSV, args.seconds)
     table = load(CSV)

@@ -24,23 +24,34 @@ from planner.shape import Shape, ShapeSearch, ShapeWatch, Shares, most_stages, s
 from planner.solve import Watch
 from planner.stages import assign_stages, check_recompute, prepare
 
-__all__ = ["PlanOptions", "TwoBest", "make_plan", "search_plan", "search_two_plans"]
+__all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwoBest:
-    """The best plan, and the best of another shape (stages, mesh, micro-batches, recomputation).
+class FoundPlans:
+    """The best plan, and, where it was asked for, the best of another shape (stages, mesh, micro-batches, recomputation).
 
     second: None: no other shape was worked out.
-    least_other_s: seconds that no plan of another shape goes below (kind ``theory``); infinite: no other shape can be planned.
+    least_other_s: seconds that no plan of another shape goes below (kind ``theory``); infinite: no other shape can be planned; 0: not asked for.
     """
 
     plan: Plan
-    second: Plan | None
-    least_other_s: float
+    second: Plan | None = None
+    least_other_s: float = 0.0
 
 
-def search_plan(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What is planned, whatever the shape, and who looks on."""
+
+    model: str
+    batch_size: int
+    cluster: Cluster
+    watch: Watch | None
+    rehearse: Rehearsal | None
+
+
+def search_plans(
     graph_of: Callable[[int], LogicalGraph],
     *,
     model: str,
@@ -50,7 +61,8 @@ def search_plan(
     watch: Watch | None = None,
     on_shape: ShapeWatch | None = None,
     rehearse: Rehearsal | None = None,
-) -> Plan:
+    runner_up: bool = False,
+) -> FoundPlans:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
 
     Args:
@@ -58,43 +70,13 @@ def search_plan(
         batch_size: samples per step.
         rehearse: plays a Plan to see what it holds; None: the planner's own, which is slow for long pipelines.
         on_shape: told of every shape that was looked at: (shape, best step in seconds so far, bound in seconds).
+        runner_up: search on until the second is as certain as the first: no shape that is left can be better than it by more than the
+            search's gap, unless ``options.seconds`` ended the search; ``least_other_s`` says what is proven.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
-    return _searched(graph_of, model, batch_size, cluster, options, watch, on_shape, rehearse, False).plan
-
-
-def search_two_plans(
-    graph_of: Callable[[int], LogicalGraph],
-    *,
-    model: str,
-    batch_size: int,
-    cluster: Cluster,
-    options: PlanOptions,
-    watch: Watch | None = None,
-    on_shape: ShapeWatch | None = None,
-    rehearse: Rehearsal | None = None,
-) -> TwoBest:
-    """As search_plan, and the runner-up: what the next best shape costs.
-
-    The second is as certain as the first: no shape that is left can be better than it by more than the search's gap, unless
-    ``options.seconds`` ended the search; ``least_other_s`` says what is proven.
-    """
-    return _searched(graph_of, model, batch_size, cluster, options, watch, on_shape, rehearse, True)
-
-
-def _searched(
-    graph_of: Callable[[int], LogicalGraph],
-    model: str,
-    batch_size: int,
-    cluster: Cluster,
-    options: PlanOptions,
-    watch: Watch | None,
-    on_shape: ShapeWatch | None,
-    rehearse: Rehearsal | None,
-    wants_second: bool,
-) -> TwoBest:
+    job = _Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, rehearse=rehearse)
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
     check_options(options, cluster)
@@ -117,49 +99,41 @@ def _searched(
     try:
         if len(open_shapes) == 1:
             (shape,) = open_shapes
-            fixed, graph = _fixed(options, shape), graph_of(shape.micro_batches)
-            only = make_plan(graph, model=model, batch_size=batch_size, cluster=cluster, options=fixed, watch=watch, rehearse=rehearse)
-            return TwoBest(plan=only, second=None, least_other_s=inf)
+            return FoundPlans(plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape)), least_other_s=inf)
         with collector_paused():
-            return _best_plans(graph_of, open_shapes, model, batch_size, cluster, options, watch, on_shape, rehearse, wants_second)
+            return _best_plans(job, graph_of, open_shapes, options, on_shape, runner_up)
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options)}") from None
 
 
 def _best_plans(
+    job: _Job,
     graph_of: Callable[[int], LogicalGraph],
     candidates: Sequence[Shape],
-    model: str,
-    batch_size: int,
-    cluster: Cluster,
     options: PlanOptions,
-    watch: Watch | None,
     on_shape: ShapeWatch | None,
-    rehearse: Rehearsal | None,
-    wants_second: bool,
-) -> TwoBest:
+    runner_up: bool,
+) -> FoundPlans:
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, tight: bool) -> tuple[float, float]:
         fixed = replace(_fixed(options, shape), recompute=shape.recompute, seconds=options.seconds / 4)
-        graph = graph_of(shape.micro_batches)
-        priced = partial(shares.prices, shape)
-        plans[shape] = _make(graph, model, batch_size, cluster, fixed, watch, rehearse, tight=tight, prices=priced)
+        plans[shape] = _make(job, graph_of(shape.micro_batches), fixed, tight=tight, prices=partial(shares.prices, shape))
         return plans[shape].search.objective_s, plans[shape].search.lower_bound_s
 
     even = not options.cuts and options.balance is None and options.interleave == 1
-    shares = Shares(graph_of, batch_size, cluster, parse_pins(options.pins), even)
+    shares = Shares(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even)
     search = ShapeSearch(shares, work_out, recompute=options.recompute is None, gap=_SHAPE_GAP, on_progress=on_shape)
     other = None
-    if wants_second:
+    if runner_up:
         shape, bound_s, other = search.two_best(candidates, options.seconds)
     else:
         shape, bound_s = search.best(candidates, options.seconds)
     plan = plans[shape]
     plan = replace(plan, search=replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s))
     if other is None:
-        return TwoBest(plan=plan, second=None, least_other_s=0.0)
-    return TwoBest(plan=plan, second=None if other.shape is None else plans[other.shape], least_other_s=other.least_s)
+        return FoundPlans(plan=plan)
+    return FoundPlans(plan=plan, second=None if other.shape is None else plans[other.shape], least_other_s=other.least_s)
 
 
 def make_plan(
@@ -181,19 +155,24 @@ def make_plan(
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
-    check_options(options, cluster)
+    job = _Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, rehearse=rehearse)
+    return _one_shape(job, graph, options)
+
+
+def _one_shape(job: _Job, graph: LogicalGraph, options: PlanOptions) -> Plan:
+    check_options(options, job.cluster)
     stages, micro_batches = options.stages or 1, options.micro_batches or 1
     if options.recompute is True:
         check_recompute(graph)
-    mesh = options.mesh if options.mesh is not None else (cluster.num_devices // stages,)
+    mesh = options.mesh if options.mesh is not None else (job.cluster.num_devices // stages,)
     fixed = _fixed(options, Shape(stages, micro_batches, mesh))
     with collector_paused():
         try:
-            return _make(graph, model, batch_size, cluster, fixed, watch, rehearse)
+            return _make(job, graph, fixed)
         except OutOfMemory:
             if options.recompute is not None or options.method is not Method.EXACT:
                 raise
-            return _make(graph, model, batch_size, cluster, replace(fixed, recompute=True), watch, rehearse)
+            return _make(job, graph, replace(fixed, recompute=True))
 
 
 def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
@@ -202,26 +181,23 @@ def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
 
 
 def _make(
+    job: _Job,
     graph: LogicalGraph,
-    model: str,
-    batch_size: int,
-    cluster: Cluster,
     options: PlanOptions,
-    watch: Watch | None,
-    rehearse: Rehearsal | None,
     *,
     tight: bool = False,
     prices: Callable[[float], Sequence[float]] | None = None,
 ) -> Plan:
     """One shape.  tight: memory binds for certain.  prices: memory of a device -> about what a byte is worth, per stage."""
+    cluster, rehearse = job.cluster, job.rehearse
     stages, micro_batches, mesh = options.stages, options.micro_batches, options.mesh
     assert stages is not None and micro_batches is not None and mesh is not None
     given = given_order(options)
     stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=micro_batches)
     staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
     recipe = Recipe(
-        model=model,
-        batch_size=batch_size,
+        model=job.model,
+        batch_size=job.batch_size,
         micro_batches=micro_batches,
         mesh=mesh,
         bucket_bytes=options.bucket_bytes,
@@ -241,16 +217,17 @@ def _make(
         limit_bytes = memory_bytes * (1 - _MARGIN)
     too_small = counted = 0.0  # no layout holds so little; what the last one holds
     plan: Plan | None = None
-    searched = build_model(staged, mesh, cluster, pins, micro_batches, limit_bytes=limit_bytes, in_flight=flight, zero=options.zero)
+    model_of = partial(build_model, staged, mesh, cluster, pins, micro_batches, in_flight=flight, zero=options.zero)
+    searched = model_of(limit_bytes=limit_bytes)
     for _ in range(_ATTEMPTS):
         if limit_bytes < inf and not searched.problem.demands:
-            searched = build_model(staged, mesh, cluster, pins, micro_batches, limit_bytes=limit_bytes, in_flight=flight, zero=options.zero)
+            searched = model_of(limit_bytes=limit_bytes)
         try:
             assignment = assign(
                 searched,
                 method=options.method,
                 seconds=options.seconds,
-                watch=watch,
+                watch=job.watch,
                 limit_bytes=limit_bytes,
                 memory_bytes=memory_bytes,
                 s_per_byte=prices(limit_bytes) if prices is not None and limit_bytes < inf else (),
@@ -278,9 +255,16 @@ def _make(
         if need_bytes <= memory_bytes or options.method is not Method.EXACT:
             break
         # The search counts what lies in Regsts for certain; the rest is known once the Plan is made, and comes off what it counted.
-        counted = min(limit_bytes, assignment.held_bytes)
+        if limit_bytes < inf:
+            counted = min(limit_bytes, assignment.held_bytes)
+        elif prices is None:
+            limit_bytes = memory_bytes
+            continue
+        else:
+            searched = model_of(limit_bytes=memory_bytes)
+            counted = assign(searched, method=options.method, seconds=options.seconds, watch=job.watch).held_bytes
         wished = counted - (need_bytes - memory_bytes) * 1.02
-        limit_bytes = memory_bytes if limit_bytes == inf else max(wished, (too_small + counted) / 2)
+        limit_bytes = min(max(wished, (too_small + counted) / 2), memory_bytes)
     assert plan is not None
     verify(plan, rehearse)
     return plan

@@ -33,7 +33,7 @@ from planner.ir.protocols import CostModel
 from planner.ir.text import content_id
 from planner.ir.trace import Trace
 from planner.lower import Schedule
-from planner.make import PlanOptions, search_plan
+from planner.make import PlanOptions, search_plans
 from planner.search import Method
 from planner.shape import ShapeWatch
 from planner.solve import Watch
@@ -138,7 +138,7 @@ def plan(
     if bucket_bytes is not None:
         options = replace(options, bucket_bytes=bucket_bytes)
     target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
-    return search_plan(
+    return search_plans(
         found.graph,
         model=model,
         batch_size=found.batch_size,
@@ -147,7 +147,7 @@ def plan(
         watch=on_progress,
         on_shape=on_shape,
         rehearse=simulator.rehearse,
-    )
+    ).plan
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:

@@ -26,6 +26,8 @@ __all__ = ["solve_guided"]
 
 _ROUNDS = 7
 _CLOSE = 3e-3
+_FIRST = 0.1
+"""Share of a stage's cost that all of its memory is worth at the first price."""
 
 
 def solve_guided(
@@ -81,7 +83,7 @@ def solve_guided(
             for choice in (fits.copy(), _mixed(problem, blocks, stages, wished, fits)):
                 if problem.feasible(choice) and (value := problem.objective(choice)) < upper:
                     best, upper = choice, value
-        price = _next(price, low, high, full)
+        price = _next(price, low, high, full, _FIRST * found.lower_bound / stages / problem.limit)
         if watch is not None:
             watch(Progress(perf_counter() - began, float(upper), float(min(bound, upper))))
     if best is None:
@@ -98,11 +100,15 @@ def solve_guided(
     return solution, proof
 
 
-def _next(price: Floats, low: Floats, high: Floats, full: NDArray[np.bool_]) -> Floats:
-    """Prices of the next turn: between what is too cheap and what is dear enough; a step out while only one of them is known."""
+def _next(price: Floats, low: Floats, high: Floats, full: NDArray[np.bool_], first: float) -> Floats:
+    """Prices of the next turn: between what is too cheap and what is dear enough; a step out while only one of them is known.
+
+    Args:
+        first: where to begin if the pieces said that memory binds nowhere.
+    """
     both = (low >= 0) & np.isfinite(high)
     middle = np.where(both, (low + np.where(both, high, 0.0)) / 2, 0.0)
-    dearer = np.where(price > 0, price * 1.5, price.max() / 4)  # a stage whose pieces said that memory does not bind
+    dearer = np.where(price > 0, price * 1.5, price.max() / 4 or first)  # a stage whose pieces said that memory does not bind
     return np.where(both, middle, np.where(full, dearer, price * 0.6))
 
 

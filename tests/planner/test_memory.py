@@ -18,7 +18,7 @@ from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.peak import live_bytes
 from planner.ir.plan import Plan
 from planner.ir.verify import device_bytes
-from planner.make import PlanOptions, make_plan, search_plan
+from planner.make import PlanOptions, make_plan, search_plans
 from planner.search.exhaustive import search_exhaustively
 from planner.solve import Demand, Problem
 from planner.solve.memory import solve_within
@@ -91,7 +91,7 @@ def test_a_model_that_cannot_fit_is_refused_with_what_would() -> None:
     cluster = roomy_cluster(2)
     small = replace(cluster, device=replace(cluster.device, memory_bytes=400_000))
     with pytest.raises(OutOfMemory, match=r"needs at least .* GB|would fit on \d+ such nodes"):
-        search_plan(
+        search_plans(
             adamw().graph,
             model="gpt",
             batch_size=8,
@@ -106,7 +106,9 @@ def test_the_best_shape_is_the_best_of_all_shapes() -> None:
 
     source = ZOO["gpt"](**GPT)
     cluster = roomy_cluster(4)
-    found = search_plan(source.graph, model="gpt", batch_size=8, cluster=cluster, options=PlanOptions(stages=None, micro_batches=None))
+    found = search_plans(
+        source.graph, model="gpt", batch_size=8, cluster=cluster, options=PlanOptions(stages=None, micro_batches=None)
+    ).plan
     every = []
     for shape in shapes(8, cluster, most_stages=2):
         options = PlanOptions(stages=shape.stages, mesh=shape.mesh, micro_batches=shape.micro_batches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import inf
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import simulator
 from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
-from planner.make import PlanOptions, make_plan, search_plan, search_two_plans
+from planner.make import PlanOptions, make_plan, search_plans
 from planner.shape import Shape, ShapeSearch, Shares, shapes
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -108,8 +108,8 @@ def shape_of(plan: Plan) -> tuple[object, ...]:
 
 def test_two_plans_have_two_shapes_and_the_first_is_the_plan_of_one_search() -> None:
     program, options = program_of(MODEL), PlanOptions(stages=None, micro_batches=None)
-    one = search_plan(program.graph, model="gpt", batch_size=8, cluster=four(), options=options, rehearse=simulator.rehearse)
-    two = search_two_plans(program.graph, model="gpt", batch_size=8, cluster=four(), options=options, rehearse=simulator.rehearse)
+    search = partial(search_plans, program.graph, model="gpt", batch_size=8, cluster=four(), options=options, rehearse=simulator.rehearse)
+    one, two = search().plan, search(runner_up=True)
     assert two.second is not None and shape_of(two.second) != shape_of(two.plan)
     assert two.plan.search.objective_s <= min(one.search.objective_s, two.second.search.objective_s)
     assert two.least_other_s <= two.second.search.objective_s
@@ -123,5 +123,5 @@ def test_two_plans_have_two_shapes_and_the_first_is_the_plan_of_one_search() -> 
 
 def test_a_given_shape_has_no_runner_up() -> None:
     options = PlanOptions(stages=1, mesh=(4,), micro_batches=1)
-    two = search_two_plans(program_of(MODEL).graph, model="gpt", batch_size=8, cluster=four(), options=options)
+    two = search_plans(program_of(MODEL).graph, model="gpt", batch_size=8, cluster=four(), options=options, runner_up=True)
     assert two.second is None and two.least_other_s == pytest.approx(inf)

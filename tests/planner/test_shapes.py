@@ -17,13 +17,14 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import Role
 from planner.ir.peak import live_bytes
-from planner.make import PlanOptions, make_plan, search_plan
+from planner.make import PlanOptions, make_plan, search_plans
 from planner.search import assign, build_model, parse_pins, pieces_of, scaled_pieces, search
 from planner.search.bottleneck import bottleneck_bound
 from planner.search.guided import solve_guided
 from planner.search.menu import op_shape
 from planner.search.methods import Method
 from planner.shape import Shape, ShapeSearch, Shares, shapes
+from planner.solve import solve_exactly
 from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut
 from planner.stages.dag import hop_bytes, work_dag
@@ -88,6 +89,18 @@ def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: 
     assert solution.objective >= best.lower_bound * (1 - 1e-9)
 
 
+def test_the_guided_search_finds_prices_by_itself_where_the_pieces_say_that_memory_binds_nowhere() -> None:
+    program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
+    share = Shares(program.graph, 16, cluster, ()).of(shape)
+    graph = program.graph(4)
+    staged = prepare(graph, assign_stages(graph, 2), 2)
+    limit = (share.smallest.held_bytes + share.free.held_bytes) / 2
+    model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(2, 1))
+    assert not model.problem.feasible(solve_exactly(replace(model.problem, demands=())).choice)
+    guided = solve_guided(model, (0.0, 0.0), limit)
+    assert guided is not None and model.problem.feasible(guided[0].choice)
+
+
 def test_pieces_of_a_third_size_follow_from_two() -> None:
     program = program_of(MODEL)
     one, two, wanted = (pieces_of(program.graph(m)) for m in (1, 2, 4))
@@ -138,14 +151,14 @@ def test_a_rehearsal_by_the_compiled_engine_counts_the_planners_live_bytes(monke
 
 def test_a_searched_shape_is_within_the_gap_of_every_shape_worked_out() -> None:
     program, cluster = program_of(MODEL), four()
-    found = search_plan(
+    found = search_plans(
         program.graph,
         model="gpt",
         batch_size=16,
         cluster=cluster,
         options=PlanOptions(stages=None, micro_batches=None),
         rehearse=simulator.rehearse,
-    )
+    ).plan
     assert found.search.lower_bound_s <= found.search.objective_s
     for stages, mesh, m in ((1, (4,), 1), (1, (2, 2), 1), (2, (2,), 2), (2, (2,), 4), (4, (1,), 8)):
         options = PlanOptions(stages=stages, mesh=mesh, micro_batches=m)
