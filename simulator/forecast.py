@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan, StreamKind
 from planner.ir.protocols import CostModel
-from planner.ir.trace import Trace
+from planner.ir.trace import Trace, settled_s
 from simulator.category import Category
 from simulator.compiled.build import compile_plan
 from simulator.compiled.events import play_events
@@ -65,16 +66,20 @@ class Forecast:
     alike: tuple[Alike, ...]
 
     @property
+    def step_times_s(self) -> tuple[float, ...]:
+        """Between the ends of consecutive steps; the first counts from the first start."""
+        return tuple(end - before for before, end in pairwise((0.0, *self.step_ends_s)))
+
+    @property
     def step_s(self) -> float:
-        """Seconds of the last step."""
-        ends = self.step_ends_s
-        return ends[-1] - (ends[-2] if len(ends) > 1 else 0.0)
+        """Seconds of a step in the long run, as Trace.settled_step_s."""
+        return settled_s(self.step_times_s)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the step of the shares took as long as the last one, to a thousandth, and neither is the first."""
+        """Whether the step of the shares took as long as one in the long run, to a thousandth, and there were two such steps at least."""
         first, last = self.window_s
-        return len(self.step_ends_s) > 2 and abs((last - first) - self.step_s) <= 1e-3 * self.step_s
+        return len(self.step_ends_s) > 3 and abs((last - first) - self.step_s) <= 1e-3 * self.step_s
 
     def mean(self, share: Literal["bubble", "communication", "exposed"]) -> float:
         """Over all devices."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
@@ -20,7 +20,7 @@ from planner.ir.errors import InvalidTrace
 from planner.ir.plan import Plan
 from planner.ir.verify import device_bytes
 
-__all__ = ["Act", "Source", "Trace", "check_trace", "stated_slack_s"]
+__all__ = ["Act", "Source", "Trace", "check_trace", "settled_s", "stated_slack_s"]
 
 
 class Source(Enum):
@@ -86,8 +86,12 @@ class Trace:
 
         With fewer than three steps: the last one's.
         """
-        times = self.step_times_s(plan)
-        return median(times[1:-1]) if len(times) > 2 else times[-1]
+        return settled_s(self.step_times_s(plan))
+
+
+def settled_s(times_s: Sequence[float]) -> float:
+    """Trace.settled_step_s, from the times of consecutive steps in seconds (at least one)."""
+    return median(times_s[1:-1]) if len(times_s) > 2 else times_s[-1]
 
 
 MOST_SLACK_S = 0.1

@@ -14,6 +14,9 @@ from planner.solve import Solution, Watch
 
 __all__ = ["assign"]
 
+_LONG = 10_000
+"""Nodes of a problem within memory that is searched by prices of a byte first: the general solver would need minutes."""
+
 
 def assign(
     model: SearchModel,
@@ -31,13 +34,16 @@ def assign(
         seconds: stop by then with the best choice so far.
         limit_bytes: what a device may hold, of what the model counts (one built without memory rows counts nothing).
         memory_bytes: what the bound is about; at least limit_bytes.  A search within less proves nothing about it, so its bound is 0.
-        s_per_byte: per stage, about what a byte is worth, if that is known: a long model's search begins there.
+        s_per_byte: per stage, about what a byte is worth, if that is known: the search begins there.  A long model's begins with prices
+            of its own.
 
     Raises:
         OutOfMemory: no layout fits.   Unsupported: pins that cannot hold, or nothing found in time.
     """
     if model.problem.demands:
         model = replace(model, problem=replace(model.problem, limit=limit_bytes))
+    if not s_per_byte and model.problem.demands and limit_bytes < inf and len(model.problem.names) > _LONG:
+        s_per_byte = (0.0,) * model.staged.num_stages
     solution: Solution | None = None
     prices: Sequence[float] = ()
     if s_per_byte and method is Method.EXACT:

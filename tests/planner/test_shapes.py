@@ -101,6 +101,21 @@ def test_the_guided_search_finds_prices_by_itself_where_the_pieces_say_that_memo
     assert guided is not None and model.problem.feasible(guided[0].choice)
 
 
+def test_a_long_model_is_searched_by_prices_without_being_told_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, shape = program_of(MODEL), Shape(2, 4, (2,))
+    share = Shares(program.graph, 16, four(), ()).of(shape)
+    limit = (share.smallest.held_bytes + share.free.held_bytes) / 2
+    graph = program.graph(4)
+    staged = prepare(graph, assign_stages(graph, 2), 2)
+    model = build_model(staged, shape.mesh, four(), (), 4, limit_bytes=limit, in_flight=(2, 1))
+    best = assign(model, limit_bytes=limit, memory_bytes=limit)
+    monkeypatch.setattr(sys.modules["planner.search.assign"], "_LONG", 0)
+    monkeypatch.setattr(sys.modules["planner.search.assign"], "search", None)  # the general solver
+    found = assign(model, limit_bytes=limit, memory_bytes=limit)
+    assert found.held_bytes <= limit
+    assert found.lower_bound_s <= best.objective_s * (1 + 1e-9) and found.objective_s >= best.lower_bound_s * (1 - 1e-9)
+
+
 def test_pieces_of_a_third_size_follow_from_two() -> None:
     program = program_of(MODEL)
     one, two, wanted = (pieces_of(program.graph(m)) for m in (1, 2, 4))
