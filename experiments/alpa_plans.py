@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import regista
+from experiments.small_size import refuse_over_committed
 from planner.cost import meshes
 from planner.frontend import Program
 from planner.ir.cluster import Cluster
@@ -73,10 +74,8 @@ def main() -> None:
     parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
     parser.add_argument("--smoke", action="store_true", help="a tiny model; for experiments.reproduce --smoke, which writes elsewhere")
     options = parser.parse_args()
-    if options.smoke and CSV.is_relative_to(HERE):
-        parser.error(
-            "--smoke would write into the committed rows; call python -m experiments.reproduce --smoke --only alpa_plans --out DIR"
-        )
+    if options.smoke:
+        refuse_over_committed(parser, CSV)
     console = Console()
     if not options.redraw:
         wanted = {2} if options.smoke else {int(n) for n in options.gpus.split(",") if n}

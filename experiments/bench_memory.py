@@ -18,15 +18,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from rich.console import Console
 from rich.table import Table
 
 import regista
 from backend.registers import RUNTIME_BYTES
-from planner.ir.plan import Plan
-from planner.ir.trace import Trace
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -51,7 +49,7 @@ MIB = 1 << 20
 class Row:
     """One rank, one run.  ``process_bytes`` without the stated constant, backend.registers.RUNTIME_BYTES.
 
-    heap_bytes: the most that a fragment found no room for.   processor_s, step_s: per step.
+    heap_bytes: the most that a fragment found no room for.   processor_s, step_s: mean of the steps after FEW.
     """
 
     way: str
@@ -81,12 +79,6 @@ def _set(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _step_s(plan: Plan, trace: Trace, steps: int) -> float:
-    """From the end of step FEW - 1 to the end of the last, per step."""
-    ends = [max(act.end_s for act in trace.acts if act.number // plan.task[act.task].acts == step) for step in (FEW - 1, steps - 1)]
-    return (ends[1] - ends[0]) / (steps - FEW)
-
-
 def rows(rounds: int = 1) -> list[Row]:
     """Run every way with every setting, ``rounds`` times, in turns."""
     found: list[Row] = []
@@ -98,7 +90,7 @@ def rows(rounds: int = 1) -> list[Row]:
                 with _set(values):
                     few = regista.run(plan, program, steps=FEW)
                     many = regista.run(plan, program, steps=MANY)
-                step_s = _step_s(plan, many.trace, MANY)
+                step_s = fmean(many.trace.step_times_s(plan)[FEW:])
                 for rank, memory in many.memory.items():
                     found.append(
                         Row(

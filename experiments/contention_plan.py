@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
+from experiments.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.trace import Trace, check_trace
@@ -110,10 +111,8 @@ def main() -> None:
     parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
     parser.add_argument("--smoke", action="store_true", help="two nics; for experiments.reproduce --smoke, which writes elsewhere")
     args = parser.parse_args()
-    if args.smoke and CSV.is_relative_to(HERE):
-        parser.error(
-            "--smoke would write over the committed rows; call python -m experiments.reproduce --smoke --only contention_plan --out DIR"
-        )
+    if args.smoke:
+        refuse_over_committed(parser, CSV)
     if not args.redraw:
         measure(NICS_BYTES_PER_S[:2] if args.smoke else NICS_BYTES_PER_S)
     draw()

@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
+from experiments.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan
@@ -284,10 +285,7 @@ def main() -> None:
         speed()
         return
     if args.smoke:
-        if CSV.is_relative_to(HERE):
-            parser.error(
-                "--smoke would write into the committed rows; call python -m experiments.reproduce --smoke --only quotas --out DIR"
-            )
+        refuse_over_committed(parser, CSV)
         measure(SMALL, 0.5, points=3)
     elif not args.redraw:
         measure({name: PIPELINES[name] for name in args.only or PIPELINES}, args.seconds)

@@ -71,7 +71,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """state: held, broken, refused or failed; says: the last line of what went wrong."""
+    """state: held or done, broken, refused or failed; says: the last line of what went wrong."""
 
     name: str
     state: str

@@ -29,6 +29,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from experiments.small_size import refuse_over_committed
 from planner.schedule import (
     MemoryLimit,
     PassTimes,
@@ -56,9 +57,8 @@ def compute(models: set[str] | None = None, most: int | None = None) -> pd.DataF
     """One row per schedule and configuration; of these models alone, the first ``most`` configurations."""
     published, profiled = pd.read_csv(PUBLISHED), pd.read_csv(PROFILED)
     rows = []
-    for config in profiled.to_dict("records")[:most]:
-        if models is not None and config["model"] not in models:
-            continue
+    wanted = [config for config in profiled.to_dict("records") if models is None or config["model"] in models]
+    for config in wanted[:most]:
         p, m = int(config["pp"]), int(config["num_microbatches"])
         for name in SCHEDULES:
             same = (published.schedule == name) & (published.model == config["model"]) & (published.num_microbatches == m)
@@ -186,10 +186,8 @@ def main() -> None:
     parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
     parser.add_argument("--smoke", action="store_true", help="one configuration; for experiments.reproduce --smoke, which writes elsewhere")
     args = parser.parse_args()
-    if args.smoke and CSV.is_relative_to(HERE):
-        parser.error(
-            "--smoke would write over the committed rows; call python -m experiments.reproduce --smoke --only zero_bubble --out DIR"
-        )
+    if args.smoke:
+        refuse_over_committed(parser, CSV)
     if not args.redraw:
         CSV.parent.mkdir(exist_ok=True)
         compute(most=1 if args.smoke else None).to_csv(CSV, index=False, float_format="%.10g")

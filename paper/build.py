@@ -23,6 +23,7 @@ from planner.ir.errors import InvalidFile, RegistaError, Unsupported
 from planner.ir.plan import TaskKind
 from regista.report.rows import Held, held_pairs, quantile, read_rows
 from regista.sweep import check, load_manifest
+from regista.sweep.point import PLAN_KEYS
 
 __all__ = ["Named", "build", "missing_names", "named", "summary", "verdicts"]
 
@@ -150,6 +151,7 @@ def build(out: Path, *, png: bool = False) -> list[Path]:
     given = {
         "held": json.dumps(summary(ROOT / "experiments")),
         "own": json.dumps(verdicts(ROOT / "experiments", OWN)),
+        "plan_keys": json.dumps(list(PLAN_KEYS)),
         "present": json.dumps(present),
     }
     out.parent.mkdir(parents=True, exist_ok=True)

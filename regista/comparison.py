@@ -1,6 +1,6 @@
 """A simulated trace beside a measured one of the same Plan.
 
-step time       sim: the last step (steady state)      run: median of the steps after the warm-up, with p10 and p90
+step time       sim: in the long run (settled_step_s)  run: median of the steps after the warm-up, with p10 and p90
 kinds           busy seconds per step, on the rank where that kind is busiest
 actors          median seconds per act, over ranks and acts
 relative error  predicted / measured - 1:  -0.05 says that the prediction is 5 % too fast

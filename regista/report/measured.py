@@ -7,15 +7,14 @@ choice      measured step time of the point that is predicted fastest / that of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from planner.ir.plan import TaskKind
-from regista.report.rows import Held, Rows, quantile
+from regista.report.rows import Held, Rows, number, quantile
 
-__all__ = ["Group", "KindErrors", "Measured", "by_group", "by_kind", "is_measured_sweep", "measured_points", "number"]
+__all__ = ["Group", "KindErrors", "Measured", "by_group", "by_kind", "is_measured_sweep", "measured_points"]
 
 _NEEDED = ("point_id", "phase", "label", "sim_step_s", "run_step_s")
 
@@ -102,7 +101,7 @@ def measured_points(rows: Rows) -> tuple[Measured, ...]:
             last[row["point_id"]] = row
     found = []
     for point_id, row in last.items():
-        sim_s, run_s, again_s = (number(row, column) for column in ("sim_step_s", "run_step_s", "run_again_step_s"))
+        sim_s, run_s, again_s = (number(row.get(column)) for column in ("sim_step_s", "run_step_s", "run_again_step_s"))
         if sim_s is None or run_s is None or run_s <= 0:
             continue
         noise = again_s / run_s - 1 if again_s is not None else None
@@ -120,21 +119,13 @@ def by_group(points: Iterable[Measured], name: Callable[[Measured], str]) -> tup
 
 def by_kind(points: Sequence[Measured]) -> tuple[KindErrors, ...]:
     """Per kind of task that was both predicted and measured, the most measured time first."""
-    seconds = {kind: [number(point.cells, f"run_{kind.value}_s") or 0.0 for point in points] for kind in TaskKind}
+    seconds = {kind: [number(point.cells.get(f"run_{kind.value}_s")) or 0.0 for point in points] for kind in TaskKind}
     total_s = sum(map(sum, seconds.values()))
     found = []
     for kind in TaskKind:
-        pairs = [(number(point.cells, f"sim_{kind.value}_s"), number(point.cells, f"run_{kind.value}_s")) for point in points]
+        columns = (f"sim_{kind.value}_s", f"run_{kind.value}_s")
+        pairs = [[number(point.cells.get(column)) for column in columns] for point in points]
         errors = tuple(sim / run - 1 for sim, run in pairs if sim is not None and run)
         if errors:
             found.append(KindErrors(kind=kind, errors=errors, share=sum(seconds[kind]) / total_s))
     return tuple(sorted(found, key=lambda kind: -kind.share))
-
-
-def number(row: Mapping[str, str], column: str) -> float | None:
-    """The cell as a finite number; None where it is empty, no number, or where there is no such column."""
-    try:
-        value = float(row.get(column) or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -24,7 +24,7 @@ import pandas as pd
 
 from planner.ir.errors import InvalidFile
 
-__all__ = ["Held", "Rows", "held_pairs", "noise_floor", "quantile", "read_rows"]
+__all__ = ["Held", "Rows", "held_pairs", "noise_floor", "number", "quantile", "read_rows"]
 
 _NOT_HELD = ("min_s", "p10_s", "p90_s", "start_s", "end_s")
 """Columns that tell a measurement's spread or a moment; a prediction without noise has neither, so nothing is held against them."""
@@ -104,12 +104,18 @@ def _points(table: Rows) -> Rows:
     return replace(table, rows=tuple(merged.values()))
 
 
-def _number(text: str | None) -> float | None:
+def number(text: str | None) -> float | None:
+    """The cell as a finite number; None where it is missing, empty, or no number."""
     try:
         value = float(text or "")
     except ValueError:
         return None
-    return value if math.isfinite(value) and value > 0 else None
+    return value if math.isfinite(value) else None
+
+
+def _above_0(text: str | None) -> float | None:
+    value = number(text)
+    return value if value is not None and value > 0 else None
 
 
 def _quantity(column: str, kind: str) -> str | None:
@@ -131,7 +137,7 @@ def _wide(table: Rows) -> list[Held]:
                 if (predicted, quantity) == ("sim", _PLANNED) and f"theory_{_PLANNED}" in table.columns:
                     continue
                 done.add((quantity, given))
-                points = [(_number(row[column]), _number(row[other]), _name(table, row)) for row in table.rows]
+                points = [(_above_0(row[column]), _above_0(row[other]), _name(table, row)) for row in table.rows]
                 kept = tuple((p, g, name) for p, g, name in points if p is not None and g is not None)
                 found.append(Held(quantity=quantity, predicted=predicted, given=given, points=kept))
     return found
@@ -153,7 +159,7 @@ def _long(table: Rows) -> list[Held]:
     for column in measures:
         points = []
         for group in groups.values():
-            sides = [[v for v in (_number(row[column]) for row in group[kind]) if v is not None] for kind in (predicted, given)]
+            sides = [[v for v in (_above_0(row[column]) for row in group[kind]) if v is not None] for kind in (predicted, given)]
             if sides[0] and sides[1]:
                 points.append((median(sides[0]), median(sides[1]), _name(table, group[predicted][0])))
         found.append(Held(quantity=column, predicted=predicted, given=given, points=tuple(points)))
@@ -186,7 +192,7 @@ def noise_floor(table: Rows) -> tuple[float, ...]:
     """|second / first - 1| of every point that was run twice (columns run_step_s and run_again_step_s): no prediction can be surer."""
     if not {"run_step_s", "run_again_step_s"} <= set(table.columns):
         return ()
-    pairs = [(_number(row["run_step_s"]), _number(row["run_again_step_s"])) for row in _points(table).rows]
+    pairs = [(_above_0(row["run_step_s"]), _above_0(row["run_again_step_s"])) for row in _points(table).rows]
     return tuple(abs(again / first - 1) for first, again in pairs if first is not None and again is not None)
 
 

@@ -6,7 +6,7 @@ Classes: ``bar``, ``point``, ``set0`` .., ``band``, ``axis``, ``zero``, ``text``
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 __all__ = ["histogram", "parity", "residuals"]
@@ -74,7 +74,7 @@ def parity(
     def at(x: float, y: float) -> tuple[float, float]:
         return LEFT + 20 + inner * (math.log10(x) - low) / span, TOP + inner * (1 - (math.log10(y) - low) / span)
 
-    groups = {group: min(i, COLOURS - 1) for i, group in enumerate(dict.fromkeys(group for _, _, _, group in shown))}
+    groups = _colours(group for _, _, _, group in shown)
     dots = ""
     for x, y, name, group in shown:
         across, down = at(x, y)
@@ -116,7 +116,7 @@ def residuals(
     def down(y: float) -> float:
         return middle - y / most * tall / 2
 
-    groups = {group: min(i, COLOURS - 1) for i, group in enumerate(dict.fromkeys(group for _, _, _, group in shown))}
+    groups = _colours(group for _, _, _, group in shown)
     body = f'<rect class="band" x="{left}" y="{down(band):.1f}" width="{wide}" height="{down(-band) - down(band):.1f}"/>' if band else ""
     body += f'<rect class="axis" fill="none" x="{left}" y="{TOP}" width="{wide}" height="{tall}"/>'
     body += f'<line class="zero" x1="{left}" x2="{left + wide}" y1="{middle}" y2="{middle}"/>'
@@ -131,6 +131,11 @@ def residuals(
     body += _text(left + wide / 2, TOP + tall + 34, label_x)
     body += f'<text class="text" transform="translate(12 {middle}) rotate(-90)" text-anchor="middle">{escape(label_y)}</text>'
     return _svg(f"{label_y} over {label_x}", body, width, height)
+
+
+def _colours(sets: Iterable[str]) -> dict[str, int]:
+    """Set -> number of its class, in the order in which they first appear."""
+    return {name: min(number, COLOURS - 1) for number, name in enumerate(dict.fromkeys(sets))}
 
 
 def _band(band: float, per_decade: float, left: float, inner: float) -> str:

@@ -13,8 +13,8 @@ from statistics import median
 
 from planner.ir.units import show_bytes, show_s
 from regista.report.html import error_cell, table
-from regista.report.measured import Measured, by_kind, number
-from regista.report.rows import quantile
+from regista.report.measured import Measured, by_kind
+from regista.report.rows import number, quantile
 
 __all__ = ["BAND", "kinds_table", "points_table", "processes_table", "registers_table"]
 
@@ -28,7 +28,7 @@ def points_table(points: Sequence[Measured]) -> str:
     """Predicted and measured step times, errors and noise."""
 
     def time(point: Measured, column: str) -> str:
-        value = number(point.cells, column)
+        value = number(point.cells.get(column))
         return "-" if value is None else show_s(value)
 
     rows = [
@@ -57,16 +57,17 @@ def registers_table(points: Sequence[Measured]) -> str:
         if column != "sim_register_bytes"
         or not point.cells.get("theory_register_bytes")  # the simulator's are held ones, see sim_held_bytes
     )
-    differences = [value for point in points if (value := number(point.cells, "error_register_bytes")) is not None]
+    errors = [number(point.cells.get("error_register_bytes")) for point in points]
+    differences = [error for error in errors if error is not None]
     if not names:
         return ""
     rows = [
         (
             escape(point.label),
             *(_bytes(point, column) for column in names),
-            f"{value:+,.0f} B" if (value := number(point.cells, "error_register_bytes")) is not None else "-",
+            "-" if error is None else f"{error:+,.0f} B",
         )
-        for point in points
+        for point, error in zip(points, errors, strict=True)
     ]
     heads = ("point", *map(_heading, names), "error_register_bytes")
     exact = f"{differences.count(0)} of {len(differences)} points"
@@ -84,7 +85,7 @@ def _heading(column: str) -> str:
 
 
 def _bytes(point: Measured, column: str) -> str:
-    value = number(point.cells, column)
+    value = number(point.cells.get(column))
     return "-" if value is None else show_bytes(value)
 
 
@@ -93,7 +94,7 @@ def processes_table(points: Sequence[Measured]) -> str:
     rows, errors = [], []
     for point in points:
         base, peak, error = (
-            number(point.cells, column) for column in ("run_process_base_bytes", "run_process_peak_bytes", "error_process_peak_share")
+            number(point.cells.get(column)) for column in ("run_process_base_bytes", "run_process_peak_bytes", "error_process_peak_share")
         )
         if base is None or peak is None or error is None:
             continue

@@ -26,7 +26,7 @@ MOST_ACTS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One row (kind: sim).   step_s: seconds of the last step; None: the changed Plan cannot be performed, ``why_not`` says why.
+    """One row (kind: sim).   step_s: Trace.settled_step_s; None: the changed Plan cannot be performed, ``why_not`` says why.
     register_bytes: blocks that held data at once, state included, on the fullest rank.
     """
 

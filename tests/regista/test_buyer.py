@@ -113,14 +113,6 @@ def test_a_model_that_does_not_fit_is_a_row_that_says_what_it_would_need() -> No
     assert "sim_step_s" not in found
 
 
-def test_the_small_size_is_never_written_over_the_committed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = buyer.CSV.read_bytes()
-    monkeypatch.setattr("sys.argv", ["buyer", "--smoke"])
-    with pytest.raises(SystemExit, match="2"):
-        buyer.main()
-    assert buyer.CSV.read_bytes() == before
-
-
 def test_the_committed_rows_are_those_of_points_and_the_check_holds() -> None:
     table = buyer.load(buyer.CSV)
     assert len(table) and set(table.point_id) <= {point.point_id for point in buyer.points()}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from measured_sweep import MANIFEST, measured_csv
 from PIL import Image
 from stories import TableCost, chain, data_parallel, pipeline
 
@@ -33,8 +34,7 @@ from regista.report.rows_page import save_rows_page
 from regista.report.svg import histogram, parity, residuals
 from regista.report.sweep_page import save_sweep_page
 from regista.report.whatif import TracePrices, what_if_changes
-from regista.sweep import load_manifest, load_rows, points_rows
-from regista.sweep.columns import all_columns
+from regista.sweep import load_manifest
 from simulator import chain_period_s, simulate
 
 PLAN = pipeline(2, 4)
@@ -86,7 +86,7 @@ def checked(path: Path) -> Page:
 def test_the_first_what_if_is_the_prediction_itself(plan):
     sim = replace(simulate(plan, COST, steps=3), message_s={"0->1": COST.latency_s, "1->0": COST.latency_s})
     first = what_if_changes(plan, sim)[0]
-    assert first.step_s == pytest.approx(sim.step_times_s(plan)[-1], rel=1e-12)
+    assert first.step_s == pytest.approx(sim.settled_step_s(plan), rel=1e-12)
     assert first.register_bytes == max(sim.register_bytes.values())
 
 
@@ -265,21 +265,6 @@ SWEPT = (
     "t,performed,ended badly,zoo:gpt,local:2,4,8,z,WorkerFailed,3.0,3.0,60,,,,,,,",
     "p,predicted,two,zoo:gpt,local:2,2,1,x,ok,7.0,1.0,50,,,,,,,",
 )
-MANIFEST = """
-claim = "a claim <of> ours"
-source = "here"
-performer = "run"
-axes = ["label"]
-expect = ["max(abs(error_step_time)) <= 0.3", "min(run_step_time) > 2.0", "max(error_register_bytes) <= 9"]
-[cluster]
-name = "local:2"
-[run]
-steps = 3
-[[points]]
-label = "a"
-model = { name = "zoo:mlp", depth = [2, 3] }
-plan = { stages = 1, mesh = "2" }
-"""
 
 
 def test_a_point_is_its_last_run_with_the_prediction_that_was_made_for_it():
@@ -341,21 +326,8 @@ def test_the_page_of_a_measured_sweep_shows_its_points_memory_and_groups(tmp_pat
 def test_relations_of_a_measured_sweep_are_held_broken_or_not_checked(tmp_path: Path):
     (tmp_path / "m.toml").write_text(MANIFEST)
     manifest = load_manifest(tmp_path / "m.toml")
-    columns = all_columns(manifest.points)
     csv = tmp_path / "m.csv"
-    times = ((1.0, 1.1), (3.0, 2.9))
-    lines = [dict.fromkeys(columns, "") for _ in manifest.points]
-    for line, row, (sim, run) in zip(lines, points_rows([], manifest.points), times, strict=True):
-        line |= {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in row.items()}
-        line |= {
-            "phase": "performed",
-            "status": "ok",
-            "sim_step_s": str(sim),
-            "run_step_s": str(run),
-            "error_step_share": str(sim / run - 1),
-        }
-    csv.write_text("".join(",".join(cells) + "\n" for cells in (columns, *(line.values() for line in lines))))
-    assert len(load_rows(csv)) == 2
+    csv.write_text(measured_csv(manifest, ((1.0, 1.1), (3.0, 2.9))))
     save_sweep_page(read_rows(csv), tmp_path / "m.html", manifest=manifest, csv=csv)
     checked(tmp_path / "m.html")
     text = (tmp_path / "m.html").read_text()

@@ -181,7 +181,7 @@ def test_a_run_that_goes_as_predicted_has_no_error_and_one_twice_as_slow_has_min
     prediction = predict(plan, measured(plan))
     exact = verdict(plan, prediction, as_run(plan, prediction.trace))
     slow = verdict(plan, prediction, as_run(plan, prediction.trace, 2.0))
-    # The simulation's figure is its last step, the run's the median after the warm-up: they differ while a pipeline fills.
+    # The simulation's figure is an inner step, the run's the median after the warm-up: they differ while a pipeline fills.
     assert slow.comparison.step_time_s.measured == pytest.approx(2 * exact.comparison.step_time_s.measured)
     for kind, pair in exact.comparison.kinds.items():
         assert pair.relative_error == pytest.approx(0.0), kind
