@@ -19,15 +19,13 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from backend.packing import aligned
 from backend.sharding import torch_dtype
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst
 from planner.ir.verify import device_bytes
 
-__all__ = ["ALIGNMENT_BYTES", "Arena", "RegisterMode", "arena_bytes", "carve", "own_memory", "planned_bytes", "register_mode", "regsts_on"]
-
-ALIGNMENT_BYTES = 64
-"""A cache line."""
+__all__ = ["Arena", "RegisterMode", "arena_bytes", "carve", "own_memory", "planned_bytes", "register_mode", "regsts_on"]
 
 _HUGE_BYTES = 2 << 20
 
@@ -55,10 +53,6 @@ def register_mode(plan: Plan) -> RegisterMode:
     return RegisterMode.STATIC if fits else RegisterMode.DYNAMIC
 
 
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
 def arena_bytes(plan: Plan, regsts: Sequence[Regst]) -> int:
     """Memory that ``carve`` needs for these Regsts, padding included."""
     return sum(regst.quota * _block_extent(plan, regst) for regst in regsts)
@@ -66,7 +60,7 @@ def arena_bytes(plan: Plan, regsts: Sequence[Regst]) -> int:
 
 def _block_extent(plan: Plan, regst: Regst) -> int:
     placement = plan.placement[regst.placement]
-    return sum(_aligned(tensor.local_bytes(placement)) for tensor in regst.tensors)
+    return sum(aligned(tensor.local_bytes(placement)) for tensor in regst.tensors)
 
 
 def own_memory(size_bytes: int) -> Tensor:
@@ -111,7 +105,7 @@ def _parts(plan: Plan, rank: int, regst: Regst) -> Iterator[tuple[int, tuple[int
     used = 0
     for number in order:
         starts[number] = used
-        used += _aligned(regst.tensors[number].local_bytes(placement))
+        used += aligned(regst.tensors[number].local_bytes(placement))
     for number, tensor in enumerate(regst.tensors):
         local = tensor.local_type(placement, rank)
         yield starts[number], local.shape, torch_dtype(local.dtype)

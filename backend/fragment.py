@@ -24,12 +24,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
+from backend.arena import RegisterMode
 from backend.blocks import store, store_first
 from backend.boxing import BOXING, parse_boxing
+from backend.hands import own_places, slot_places
 from backend.kernels import kernel
 from backend.optimizer import all_adamws, update_call
 from backend.outs import COPIES, RESHAPES, home_form, writes_into
@@ -37,10 +41,10 @@ from backend.sharding import torch_dtype
 from backend.whole import together
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import ACCUMULATE, Arg, Dt, Op, Ref
-from planner.ir.plan import Fragment, Placement, Task
+from planner.ir.plan import Fragment, Placement, Plan, RegstKind, Task
 from planner.opset import is_creation
 
-__all__ = ["CompiledFragment", "Watch", "compile_fragment", "fragment_ops", "fragment_source", "slotted"]
+__all__ = ["CompiledFragment", "Form", "Grant", "Watch", "compile_fragment", "fragment_ops", "fragment_source", "grant_of", "slotted"]
 
 CompiledFragment = Callable[..., tuple[Tensor, ...]]
 """Takes the values of task.reads, returns those of task.writes, in order."""
@@ -49,11 +53,53 @@ Watch = Callable[[str, Tensor, Tensor | None], None]
 """Told of every value that could have a home: (value, what was computed, what it was reshaped from)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Which memory of blocks a fragment may write to; without any, all it returns is new memory.
+
+    overwritable: values among task.reads that lie in blocks this task is about to replace, so that it may update them in place.
+    slots: places in task.writes whose memory is given, as parameters after the values.
+    own: those of them that lie in state which the task reads while it acts.
+    """
+
+    overwritable: frozenset[str] = frozenset()
+    slots: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+
+
+NOTHING = Grant()
+
+
+def grant_of(plan: Plan, task: Task, mode: RegisterMode) -> Grant:
+    """What a task may do with the blocks of its Regsts; the state that it replaces is read by nobody else while it acts."""
+    replaced = frozenset(
+        access.name
+        for access in task.reads
+        if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
+    )
+    return Grant(overwritable=replaced, slots=slot_places(task, mode), own=own_places(plan, task))
+
+
+class Form(TypedDict, total=False):
+    """How the function is written.
+
+    straight: let kernels write into the slots; False: compute, then copy, so that the slots returned are laid out as the values were.
+    device: where ops without operand (full, arange) make their result; empty: where torch does by itself.
+    homes: memory for values that stay inside, of the shapes, dtypes and strides that they have without.
+    watch: called for every value that could have a home.
+    """
+
+    straight: bool
+    device: str
+    homes: Mapping[str, Tensor]
+    watch: Watch
+
+
 class _Writer:
     """Builds the source text; ``scope`` holds what the text refers to by name."""
 
-    def __init__(self, device: str = "") -> None:
-        self.device = device
+    def __init__(self) -> None:
+        self.device = ""
         self.lines: list[str] = []
         self.scope: dict[str, object] = {"as_list": _as_list}
         self.names: dict[str, str] = {}
@@ -122,7 +168,7 @@ def _single(op: Op, writer_target: object) -> bool:
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
 
-def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], slots: Sequence[int], own: Sequence[int]) -> list[int]:
+def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], grant: Grant) -> list[int]:
     """Decide when each slot is written: when its value is computed, or, for the places returned, at the end.
 
     At the end: what lies in state that the fragment itself reads, what is passed on as it was read, and a value's second place.
@@ -130,9 +176,9 @@ def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], slots: Sequenc
     """
     read = {access.name for access in task.reads}
     last: list[int] = []
-    for place in slots:
+    for place in grant.slots:
         value = task.writes[place].name
-        if place in own or value in read or value in writer.slots:
+        if place in grant.own or value in read or value in writer.slots:
             last.append(place)
         else:
             writer.slots[value] = f"s{place}"
@@ -144,7 +190,7 @@ def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], slots: Sequenc
     return last
 
 
-def fragment_ops(task: Task, overwritable: frozenset[str] = frozenset()) -> tuple[Op, ...]:
+def fragment_ops(task: Task, grant: Grant = NOTHING) -> tuple[Op, ...]:
     """The ops that the function performs, in order: those of the fragment, some put together.
 
     Raises:
@@ -153,55 +199,41 @@ def fragment_ops(task: Task, overwritable: frozenset[str] = frozenset()) -> tupl
     if not isinstance(task.body, Fragment):
         raise InvalidPlan(f"task {task.id} of kind {task.kind.value} has no fragment to compile")
     ops = together(task.body.ops, frozenset(access.name for access in task.writes))
-    return all_adamws(ops, frozenset(access.name for access in task.reads)) if overwritable else ops
+    return all_adamws(ops, frozenset(access.name for access in task.reads)) if grant.overwritable else ops
 
 
-def slotted(task: Task, ops: Sequence[Op], slots: Sequence[int], own: Sequence[int]) -> frozenset[str]:
+def slotted(task: Task, ops: Sequence[Op], grant: Grant) -> frozenset[str]:
     """Values that lie in a slot as soon as they are computed."""
     writer = _Writer()
-    _assign_slots(task, writer, ops, slots, own)
+    _assign_slots(task, writer, ops, grant)
     return frozenset(writer.slots)
 
 
 def fragment_source(
-    task: Task,
-    placement: Placement,
-    rank: int,
-    overwritable: frozenset[str] = frozenset(),
-    slots: Sequence[int] = (),
-    own: Sequence[int] = (),
-    straight: bool = True,
-    device: str = "",
-    homes: Mapping[str, Tensor] | None = None,
-    watch: Watch | None = None,
+    task: Task, placement: Placement, rank: int, grant: Grant = NOTHING, **form: Unpack[Form]
 ) -> tuple[str, dict[str, object]]:
     """The function's text and the names it needs.
 
     Args:
-        overwritable: values among task.reads that lie in blocks this task is about to replace, so that it may update them in place.
-        slots: places in task.writes whose memory is given, as parameters after the values.
-        own: those of them that lie in state which the task reads while it acts.
-        straight: let kernels write into the slots; False: compute, then copy, so that the slots returned are laid out as the values were.
-        device: where ops without operand (full, arange) make their result; empty: where torch does by itself.
-        homes: memory for values that stay inside, of the shapes, dtypes and strides that they have without.
-        watch: called for every value that could have a home.
+        grant, form: see Grant and Form; by default it is written straight, without homes, and nobody watches.
 
     Raises:
         InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
     """
-    ops, writer = fragment_ops(task, overwritable), _Writer(device)
+    ops, writer = fragment_ops(task, grant), _Writer()
+    writer.device, writer.homes = form.get("device", ""), form.get("homes", {})
+    writer.straight, watch = form.get("straight", True), form.get("watch")
+    overwritable = grant.overwritable
     coordinate = placement.coordinate(rank)
     names = [access.name for access in task.reads]
     writer.in_place = bool(overwritable)
-    writer.homes = homes or {}
     # A value that is read from two blocks is the same value: the later parameter goes unused.
     params = [writer.name(name) if name not in names[:place] else f"unused{place}" for place, name in enumerate(names)]
-    params += [f"s{place}" for place in slots]
-    writer.scope |= {"put": store if straight else store_first} if slots else {}
+    params += [f"s{place}" for place in grant.slots]
+    writer.scope |= {"put": store if writer.straight else store_first} if grant.slots else {}
     if watch is not None:
         writer.scope["seen"] = watch
-    writer.straight = straight
-    last = _assign_slots(task, writer, ops, slots, own)
+    last = _assign_slots(task, writer, ops, grant)
     kept = {access.name for access in task.writes}
     last_use = {value: place for place, op in enumerate(ops) for value in (*op.inputs, *(o for o in op.outputs if o is not None))}
     unused = [writer.names[value] for value in writer.names if value not in last_use and value not in kept]
@@ -229,33 +261,22 @@ def fragment_source(
         if dead:
             writer.lines.append(f"del {', '.join(writer.names[v] for v in dead)}")
     writer.lines += [f"s{place} = put(s{place}, {writer.names[task.writes[place].name]})" for place in last]
-    given = frozenset(slots)
+    given = frozenset(grant.slots)
     results = "".join(f"s{n}, " if n in given else f"{writer.names[a.name]}, " for n, a in enumerate(task.writes))
     body = "\n    ".join([*writer.lines, f"return ({results})"])
     return f"def fragment({', '.join(params)}):\n    {body}\n", writer.scope
 
 
-def compile_fragment(
-    task: Task,
-    placement: Placement,
-    rank: int,
-    overwritable: frozenset[str] = frozenset(),
-    slots: Sequence[int] = (),
-    own: Sequence[int] = (),
-    straight: bool = True,
-    device: str = "",
-    homes: Mapping[str, Tensor] | None = None,
-    watch: Watch | None = None,
-) -> CompiledFragment:
-    """The task's fragment as a function of the local values of task.reads, in order, then of ``slots``, bound to the rank's coordinate.
+def compile_fragment(task: Task, placement: Placement, rank: int, grant: Grant = NOTHING, **form: Unpack[Form]) -> CompiledFragment:
+    """The task's fragment as a function of the local values of task.reads, in order, then of the slots, bound to the rank's coordinate.
 
     Args:
-        overwritable, slots, own, straight, device, homes, watch: see fragment_source.
+        grant, form: see fragment_source.
 
     Raises:
         InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
     """
-    source, scope = fragment_source(task, placement, rank, overwritable, slots, own, straight, device, homes, watch)
+    source, scope = fragment_source(task, placement, rank, grant, **form)
     exec(compile(source, f"<fragment {task.id}>", "exec"), scope)
     function = scope["fragment"]
     assert callable(function)

@@ -15,10 +15,15 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Span", "live_bytes", "pack"]
+__all__ = ["ALIGNMENT_BYTES", "Span", "aligned", "pack"]
 
 ALIGNMENT_BYTES = 64
-"""A cache line, as in the arena: where a tensor begins must not change the path that a kernel takes."""
+"""A cache line: where a tensor begins must not change the path that a kernel takes."""
+
+
+def aligned(size_bytes: int) -> int:
+    """With the padding behind it, so that what follows begins at a multiple of ALIGNMENT_BYTES."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,7 @@ class Span:
     @property
     def extent_bytes(self) -> int:
         """With the padding behind it."""
-        return -(-self.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return aligned(self.size_bytes)
 
 
 def pack(spans: Sequence[Span], limit_bytes: int) -> list[int | None]:
@@ -56,16 +61,3 @@ def pack(spans: Sequence[Span], limit_bytes: int) -> list[int | None]:
             offsets[number] = found
             insort(placed, (found, found + size_bytes, span.first, span.last))
     return offsets
-
-
-def live_bytes(spans: Sequence[Span]) -> int:
-    """The largest sum of what lives at once, padding included: no packing needs less."""
-    changes: dict[int, int] = {}
-    for span in spans:
-        changes[span.first] = changes.get(span.first, 0) + span.extent_bytes
-        changes[span.last + 1] = changes.get(span.last + 1, 0) - span.extent_bytes
-    now = peak = 0
-    for _, change in sorted(changes.items()):
-        now += change
-        peak = max(peak, now)
-    return peak

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -18,17 +18,19 @@ from torch import Tensor
 
 from backend.blocks import Blocks
 from backend.body import Batches, loss_position, prepared_parts, settle, source_parts
-from backend.collectives import GroupExchange, Scratch, crew_of, scratches
+from backend.buckets import largest
+from backend.collectives import GroupExchange, crew_of
 from backend.data.loader import Loader
-from backend.fragment import CompiledFragment, compile_fragment
-from backend.hands import Hands, own_places, slot_places
+from backend.fragment import CompiledFragment, Form, compile_fragment, grant_of
+from backend.hands import Hands, slot_places
 from backend.nonfinite import LossWatch
+from backend.scratch import Scratch
 from backend.sharding import torch_dtype
 from backend.shm import switch
 from backend.transport import Mesh, receive_into, tensor_bytes
 from backend.workspace import Settled, Workspace, workspace_wanted
 from planner.ir.actor import Actor
-from planner.ir.plan import Boxing, Fragment, Plan, RegstKind, Task, TaskKind
+from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
 from planner.ir.routes import Piece, pieces, routes
 
 __all__ = ["RankBody", "axis_groups", "box"]
@@ -68,15 +70,6 @@ def box(value: Tensor, spans: tuple[tuple[int, int], ...]) -> Tensor:
     return value
 
 
-def _own_state(plan: Plan, task: Task) -> frozenset[str]:
-    """Values that the task reads from state blocks which it is itself about to replace: nobody else holds them while it acts."""
-    return frozenset(
-        access.name
-        for access in task.reads
-        if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
-    )
-
-
 def _once(table: dict[str, CompiledFragment], name: str, first: CompiledFragment) -> CompiledFragment:
     """``first``, which puts back at its call what stands in the table now."""
     then = table[name]
@@ -112,13 +105,13 @@ class RankBody:
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
         self._fragments = self._fragments_of([task for task in here if isinstance(task.body, Fragment)])
         self._scratch: defaultdict[str, Scratch] = defaultdict(Scratch)
-        for stream, sizes in scratches(plan, rank).items():
-            self._scratch[stream].reserve(sizes)
         self._exchanges = {
             task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)), self._scratch[task.stream])
             for task in here
             if isinstance(task.body, Boxing)
         }
+        for stream, scratch in self._scratch.items():
+            scratch.reserve(largest(each.needs for name, each in self._exchanges.items() if plan.task[name].stream == stream))
         self.targets: dict[str, tuple[int, ...]] = {}
         self.senders: dict[str, tuple[int, ...]] = {}
         self._moves: dict[str, list[tuple[Piece, ...]]] = {}
@@ -131,21 +124,18 @@ class RankBody:
 
     def _fragments_of(self, tasks: Sequence[Task]) -> dict[str, CompiledFragment]:
         """Task -> what performs its next act, given what it reads and the slots it writes to."""
-        slots = {task.id: slot_places(task, self.blocks.mode) for task in tasks}
-        own = {task.id: own_places(self.plan, task) for task in tasks}
-        overwritable = {task.id: _own_state(self.plan, task) for task in tasks}
-
-        def compiled(task: Task, **how: Any) -> CompiledFragment:
-            placement = self.plan.placement[task.placement]
-            return compile_fragment(task, placement, self.rank, overwritable[task.id], slots[task.id], own[task.id], **how)
-
+        grants = {task.id: grant_of(self.plan, task, self.blocks.mode) for task in tasks}
         if workspace_wanted(self.blocks.mode):
             poison = switch("REGISTA_POISON", ("0", "1"), "0") == "1"
-            self._workspace = Workspace(self.plan, self.rank, tasks, compiled, slots, own, overwritable, poison=poison)
+            self._workspace = Workspace(self.plan, self.rank, tasks, grants, poison=poison)
             return self._workspace.now
+
+        def compiled(task: Task, **form: Unpack[Form]) -> CompiledFragment:
+            return compile_fragment(task, self.plan.placement[task.placement], self.rank, grants[task.id], **form)
+
         found = {task.id: compiled(task) for task in tasks}
         for task in tasks:
-            if slots[task.id]:
+            if grants[task.id].slots:
                 # The first act computes first and copies then, so that the slots take on the layout of the values.
                 found[task.id] = _once(found, task.id, compiled(task, straight=False))
         return found

@@ -4,26 +4,28 @@
     all had their first act    homes are packed, one piece of memory per stream, no larger than the Plan's workspace; the heap keeps again
     from then on               kernels write into homes: v1 = mm(v0, w, out=h1)
 
-A value has a home if its kernel can write into memory that is there, it lives inside the fragment alone, and it fits; otherwise it lies on
-the heap as before.  How long a home is needed is said in backend.lifetimes, where it lies in backend.packing.
+A value has a home if its kernel can write into memory that is there, it lives inside the fragment alone (or is added to a block as soon as the
+fragment ends), and it fits; otherwise it lies on the heap as before.  How long a home is needed is said in backend.lifetimes, where it lies in
+backend.packing.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from backend.arena import RegisterMode, own_memory
-from backend.fragment import CompiledFragment, fragment_ops, slotted
+from backend.fragment import CompiledFragment, Form, Grant, compile_fragment, fragment_ops, slotted
 from backend.heap import keep_heap
 from backend.lifetimes import ESCAPES, last_needs
 from backend.outs import RESHAPES, home_form
-from backend.packing import Span, live_bytes, pack
+from backend.packing import Span, pack
 from backend.shm import switch
 from planner.ir.graph import Op
 from planner.ir.plan import Fragment, Plan, Task
@@ -132,7 +134,6 @@ class Homes:
     seen: Mapping[str, Seen]
     end_bytes: int
     heap_bytes: int
-    live_bytes: int
 
     def places(self, memory: Tensor) -> dict[str, Tensor]:
         return {value: self.seen[value].at(memory, offset) for value, offset in self.offsets.items()}
@@ -146,7 +147,6 @@ def homes_of(spans: Mapping[str, Span], seen: Mapping[str, Seen], limit_bytes: i
         seen=seen,
         end_bytes=max((offset + spans[value].size_bytes for value, offset in offsets.items()), default=0),
         heap_bytes=sum(span.size_bytes for value, span in spans.items() if value not in offsets),
-        live_bytes=live_bytes(list(spans.values())),
     )
 
 
@@ -162,34 +162,19 @@ class Settled:
     heap_bytes: int = 0
 
 
-Compile = Callable[..., CompiledFragment]
-"""(task, straight=, homes=, watch=) -> the function."""
-
-
 class Workspace:
     """The fragments of one rank, each as what performs its next act: ``now[task](values, slots)``.
 
     Args:
-        tasks: of the rank; their fragments.   compile_task: see Compile.   slots, own: task -> as for fragment_source.
-        overwritable: task -> as for fragment_source.   poison: overwrite what homes hold before every act.
+        tasks: of the rank, those with fragments.   grants: task -> what its fragment may write to.
+        poison: overwrite what homes hold before every act.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        rank: int,
-        tasks: Sequence[Task],
-        compile_task: Compile,
-        slots: Mapping[str, Sequence[int]],
-        own: Mapping[str, Sequence[int]],
-        overwritable: Mapping[str, frozenset[str]],
-        *,
-        poison: bool = False,
-    ) -> None:
+    def __init__(self, plan: Plan, rank: int, tasks: Sequence[Task], grants: Mapping[str, Grant], *, poison: bool = False) -> None:
         self.now: dict[str, CompiledFragment] = {}
         self.settled: Settled | None = None
         self._limits = stream_workspaces(plan, rank)
-        self._compile, self._slots, self._own, self._overwritable, self._poison = compile_task, slots, own, overwritable, poison
+        self._plan, self._rank, self._grants, self._poison = plan, rank, grants, poison
         self._lock = threading.Lock()
         self._tasks = {task.id: task for task in tasks}
         self._laid: dict[str, tuple[Strides, ...]] = {}
@@ -197,21 +182,25 @@ class Workspace:
         self._memory: dict[str, Tensor] = {}
         for task in tasks:
             watcher = _Watcher()
-            first = compile_task(task, straight=False, watch=watcher)
+            first = self._compile(task, straight=False, watch=watcher)
             self.now[task.id] = partial(self._learn, task, first, watcher, 1)
         if not tasks:
             self._settle()
+
+    def _compile(self, task: Task, **form: Unpack[Form]) -> CompiledFragment:
+        return compile_fragment(task, self._plan.placement[task.placement], self._rank, self._grants[task.id], **form)
 
     def _learn(self, task: Task, function: CompiledFragment, watcher: _Watcher, times: int, *values: Tensor) -> tuple[Tensor, ...]:
         """An act on the heap that notes what it computes."""
         strides = tuple(value.stride() for value in values[: len(task.reads)])
         results = function(*values)
-        slots, own = self._slots[task.id], self._own[task.id]
-        ops = fragment_ops(task, self._overwritable[task.id])
-        copied = slotted(task, ops, slots, own)
-        given = frozenset(task.writes[place].name for place in slots)
-        escaping = frozenset(access.name for place, access in enumerate(task.writes) if place not in slots)
-        spans = spans_of(ops, watcher.seen, copied, given - copied, escaping)
+        grant = self._grants[task.id]
+        ops = fragment_ops(task, grant)
+        copied = slotted(task, ops, grant)
+        given = frozenset(task.writes[place].name for place in grant.slots)
+        # What has no slot is added up in the same act (hands.slot_places), before the stream's next act uses this memory again.
+        added = frozenset(access.name for place, access in enumerate(task.writes) if place not in grant.slots)
+        spans = spans_of(ops, watcher.seen, copied, (given | added) - copied, frozenset())
         with self._lock:
             self._laid[task.id] = strides
             self._homes[task.id] = homes_of(spans, watcher.seen, self._limit(task))

@@ -16,8 +16,7 @@ from backend.blocks import Blocks
 from backend.body import Batches, loss_position, prepared_parts, source_parts
 from backend.collectives import GroupExchange, check_boxing, crew_of, exchange
 from backend.device import Device, ImmediateLane, Lane, Work
-from backend.fragment import CompiledFragment, compile_fragment
-from backend.hands import own_places, slot_places
+from backend.fragment import CompiledFragment, compile_fragment, grant_of
 from backend.inprocess.grip import Grip, Put, put
 from backend.inprocess.rendezvous import Crew
 from backend.nonfinite import LossWatch
@@ -27,16 +26,7 @@ from planner.ir.errors import NotFinite
 from planner.ir.plan import Boxing, Fragment, Placement, Plan, RegstKind, Task, TaskKind
 from planner.ir.routes import Piece, pieces
 
-__all__ = ["ProcessBody", "own_state"]
-
-
-def own_state(plan: Plan, task: Task) -> frozenset[str]:
-    """Values that the task reads from state blocks which it is about to replace: nobody else holds them while it acts."""
-    return frozenset(
-        access.name
-        for access in task.reads
-        if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
-    )
+__all__ = ["ProcessBody"]
 
 
 def _box(value: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
@@ -91,15 +81,7 @@ class ProcessBody:
     def _compile(self, task: Task, rank: int) -> CompiledFragment:
         placement: Placement = self.plan.placement[task.placement]
         mode, device = self._blocks[rank].mode, self._devices[rank].torch_device
-        return compile_fragment(
-            task,
-            placement,
-            rank,
-            own_state(self.plan, task),
-            slot_places(task, mode),
-            own_places(self.plan, task),
-            device="" if device.type == "cpu" else str(device),
-        )
+        return compile_fragment(task, placement, rank, grant_of(self.plan, task, mode), device="" if device.type == "cpu" else str(device))
 
     def _sent(self, task: Task, rank: int) -> list[tuple[Piece, ...]]:
         """Per (read, write) pair what this rank sends."""

@@ -13,10 +13,10 @@ import gloo_exchange
 import pytest
 import torch
 
-from backend.collectives import GroupExchange, check_boxing, crew_of
+from backend.collectives import GroupExchange, check_boxing, crew_of, scratch_bytes
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Boxing
-from planner.ir.sbp import B, NdSbp, P, S
+from planner.ir.sbp import B, NdSbp, P, S, Sbp
 from planner.ir.tensor import DType
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +60,32 @@ def test_nobody_meets_in_a_local_step() -> None:
     assert padded.tolist() == [[0.0] * 4, [0.0] * 4, [1.0] * 4]
     plan, task = gloo_exchange.boxing_plan(2, P, B, (DType.FLOAT32,), ((3, 4),))
     assert crew_of(plan, task, 1) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "shapes", "sent", "received"),
+    [
+        (P, B, ((5, 7), (8, 3)), 0, 0),  # reduced where the result lies
+        (S(0), B, ((6, 2),), 0, 0),  # gathered where the result lies
+        (S(0), B, ((5, 2),), 0, 3 * 4),  # parts of 4, 4 and 2 elements, the last one padded
+        (S(0), B, ((5, 2), (3,)), 5, 15),
+        (P, S(0), ((5, 2),), 0, 3 * 4),  # its parts lie one behind the other
+        (P, S(1), ((5, 4),), 20, 3 * 10),
+        (S(1), S(0), ((5, 4),), 0, 2 * 4),  # its own 2 of 5 rows, whole
+    ],
+)
+def test_scratch_of_an_act_on_the_first_of_three_ranks(
+    src: Sbp, dst: Sbp, shapes: tuple[tuple[int, ...], ...], sent: int, received: int
+) -> None:
+    plan, task = gloo_exchange.boxing_plan(3, src, dst, (DType.FLOAT32,) * len(shapes), shapes)
+    assert GroupExchange(plan, task, 0, None).needs == {"sent": 4 * sent, "received": 4 * received}
+    assert scratch_bytes(gloo_exchange.alone(plan, task), 0) == 4 * (sent + received)
+
+
+def test_only_the_rank_whose_part_is_shorter_pads_a_single_gathered_tensor() -> None:
+    """The padding lies in scratch and is counted there; it was new memory in every act."""
+    plan, task = gloo_exchange.boxing_plan(3, S(0), B, (DType.FLOAT32,), ((5, 2),))
+    assert [GroupExchange(plan, task, rank, None).needs["sent"] for rank in range(3)] == [0, 0, 4 * 4]
 
 
 def test_a_step_that_does_not_move_what_it_says_is_refused() -> None:

@@ -9,38 +9,19 @@ from dataclasses import replace
 import handmade
 import pytest
 import torch
+from fragments import op_of, task_of
 
-from backend.fragment import compile_fragment, fragment_source
+from backend.fragment import Grant, compile_fragment, fragment_source
 from planner.ir.errors import UnknownOp
-from planner.ir.graph import Dt, Op, Ref, Role
-from planner.ir.plan import Access, Fragment, Placement, Task, TaskKind
+from planner.ir.graph import Dt, Ref
+from planner.ir.plan import Placement
 from planner.ir.tensor import DType
 
 HERE = Placement(id="p", ranks=(0, 1), mesh=(2,))
 
 
-def _task(ops: list[Op], reads: list[str], writes: list[str]) -> Task:
-    return Task(
-        id="t",
-        kind=TaskKind.FORWARD,
-        placement="p",
-        stream="s",
-        acts=1,
-        priority=0,
-        consumes=(),
-        produces=(),
-        reads=tuple(Access(name=n, regst="r", index=i) for i, n in enumerate(reads)),
-        writes=tuple(Access(name=n, regst="w", index=i) for i, n in enumerate(writes)),
-        body=Fragment(ops=tuple(ops), flop=0, traffic_bytes=0, workspace_bytes=0),
-    )
-
-
-def _op(target: str, args: tuple[object, ...], *outputs: str | None, **kwargs: object) -> Op:
-    return Op(id="o", target=target, args=args, kwargs=tuple(kwargs.items()), outputs=outputs, role=Role.FORWARD)  # type: ignore[arg-type]
-
-
 def test_a_fragment_reads_as_the_docstring_draws_it() -> None:
-    task = _task([_op("aten.mm.default", (Ref("x"), Ref("w")), "y"), _op("aten.relu.default", (Ref("y"),), "h")], ["x", "w"], ["h"])
+    task = task_of([op_of("aten.mm.default", (Ref("x"), Ref("w")), "y"), op_of("aten.relu.default", (Ref("y"),), "h")], ["x", "w"], ["h"])
     text, _ = fragment_source(task, HERE, 0)
     assert text.splitlines() == [
         "def fragment(v0, v1):",
@@ -55,19 +36,19 @@ def test_a_fragment_reads_as_the_docstring_draws_it() -> None:
 def test_what_is_accumulated_is_written_to_its_slot_where_it_arises() -> None:
     """Past: all gradients of a backward fragment lay on the heap until its end, where they are accumulated, and were copied then."""
     ops = [
-        _op("aten.mm.default", (Ref("x"), Ref("w")), "y"),
-        _op("aten.neg.default", (Ref("x"),), "z"),
-        _op("regista.accumulate", (Ref("y"),), "sum"),
+        op_of("aten.mm.default", (Ref("x"), Ref("w")), "y"),
+        op_of("aten.neg.default", (Ref("x"),), "z"),
+        op_of("regista.accumulate", (Ref("y"),), "sum"),
     ]
-    text, _ = fragment_source(_task(ops, ["x", "w"], ["sum"]), HERE, 0, slots=(0,))
+    text, _ = fragment_source(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, Grant(slots=(0,)))
     assert text.splitlines()[1:3] == ["    v2 = o2(v0, v1, out=s0)", "    del v1"]
     slot, x, w = torch.zeros(2, 2), torch.ones(2, 2), torch.eye(2)
-    (found,) = compile_fragment(_task(ops, ["x", "w"], ["sum"]), HERE, 0, slots=(0,))(x, w, slot)
+    (found,) = compile_fragment(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, Grant(slots=(0,)))(x, w, slot)
     assert found is slot and torch.equal(slot, x)
 
 
 def test_a_value_with_a_home_is_computed_there() -> None:
-    task = _task([_op("aten.mm.default", (Ref("x"), Ref("w")), "y"), _op("aten.neg.default", (Ref("y"),), "h")], ["x", "w"], ["h"])
+    task = task_of([op_of("aten.mm.default", (Ref("x"), Ref("w")), "y"), op_of("aten.neg.default", (Ref("y"),), "h")], ["x", "w"], ["h"])
     home = torch.zeros(2, 2)
     text, _ = fragment_source(task, HERE, 0, homes={"y": home})
     assert text.splitlines()[1] == "    v2 = o2(v0, v1, out=h1)"
@@ -76,7 +57,7 @@ def test_a_value_with_a_home_is_computed_there() -> None:
 
 
 def test_operators_with_several_outputs_keep_only_the_named_ones() -> None:
-    task = _task([_op("aten.max.dim", (Ref("x"), 1), None, "where")], ["x"], ["where", "x"])
+    task = task_of([op_of("aten.max.dim", (Ref("x"), 1), None, "where")], ["x"], ["where", "x"])
     x = torch.tensor([[1.0, 5.0], [7.0, 2.0]])
     where, same = compile_fragment(task, HERE, 0)(x)
     assert where.tolist() == [1, 0]
@@ -85,19 +66,19 @@ def test_operators_with_several_outputs_keep_only_the_named_ones() -> None:
 
 def test_arguments_that_are_no_literals_arrive_whole() -> None:
     ops = [
-        _op("aten.full.default", ((2, 2), -math.inf), "low", dtype=Dt(DType.FLOAT64)),
-        _op("aten.cat.default", ((Ref("low"), Ref("low")), 1), "wide"),
+        op_of("aten.full.default", ((2, 2), -math.inf), "low", dtype=Dt(DType.FLOAT64)),
+        op_of("aten.cat.default", ((Ref("low"), Ref("low")), 1), "wide"),
     ]
-    (wide,) = compile_fragment(_task(ops, [], ["wide"]), HERE, 0)()
+    (wide,) = compile_fragment(task_of(ops, [], ["wide"]), HERE, 0)()
     assert wide.shape == (2, 4)
     assert wide.dtype is torch.float64
     assert bool((wide == -math.inf).all())
 
 
 def test_boxing_inside_a_fragment_uses_the_ranks_coordinate() -> None:
-    ops = [_op("regista.boxing", (Ref("x"), "B", "S(0)", 0), "part"), _op("regista.boxing", (Ref("part"), "S(0)", "P", 0, 3), "padded")]
+    ops = [op_of("regista.boxing", (Ref("x"), "B", "S(0)", 0), "part"), op_of("regista.boxing", (Ref("part"), "S(0)", "P", 0, 3), "padded")]
     x = torch.arange(3.0)
-    parts = [compile_fragment(_task(ops, ["x"], ["part", "padded"]), HERE, rank)(x) for rank in (0, 1)]
+    parts = [compile_fragment(task_of(ops, ["x"], ["part", "padded"]), HERE, rank)(x) for rank in (0, 1)]
     assert [p[0].tolist() for p in parts] == [[0.0, 1.0], [2.0]]
     assert [p[1].tolist() for p in parts] == [[0.0, 1.0, 0.0], [0.0, 0.0, 2.0]]
 
@@ -112,8 +93,8 @@ def test_values_die_after_their_last_use() -> None:
         refs.append(weakref.ref(result))
         return result
 
-    ops = [_op("aten.neg.default", (Ref(f"v{i}"),), f"v{i + 1}") for i in range(4)]
-    text, scope = fragment_source(_task(ops, ["v0"], ["v4"]), HERE, 0)
+    ops = [op_of("aten.neg.default", (Ref(f"v{i}"),), f"v{i + 1}") for i in range(4)]
+    text, scope = fragment_source(task_of(ops, ["v0"], ["v4"]), HERE, 0)
     scope |= {name: spy for name in scope if name.startswith("k")}
     exec(text, scope)
     scope["fragment"](torch.zeros(1))  # type: ignore[operator]
@@ -122,7 +103,7 @@ def test_values_die_after_their_last_use() -> None:
 
 def test_an_unknown_target_is_refused_when_compiling() -> None:
     with pytest.raises(UnknownOp):
-        compile_fragment(_task([_op("aten.no_such_op.default", (Ref("x"),), "y")], ["x"], ["y"]), HERE, 0)
+        compile_fragment(task_of([op_of("aten.no_such_op.default", (Ref("x"),), "y")], ["x"], ["y"]), HERE, 0)
 
 
 def test_a_value_read_twice_is_one_value() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from fragments import compute_tasks, op_of, random_of, task_of
 from hypothesis import given
 from hypothesis import strategies as st
 from matrix import plan_for, program
@@ -13,42 +15,20 @@ from torch import Tensor
 
 from backend import run
 from backend.arena import RegisterMode, planned_bytes
-from backend.fragment import CompiledFragment, compile_fragment, fragment_ops, slotted
-from backend.hands import own_places, slot_places
+from backend.fragment import Grant, compile_fragment, fragment_ops, grant_of, slotted
+from backend.hands import slot_places
 from backend.kernels import kernel
 from backend.lifetimes import ESCAPES, last_needs, may_share
 from backend.outs import home_form
-from backend.packing import Span, live_bytes, pack
-from backend.sharding import torch_dtype
+from backend.packing import Span, pack
 from backend.workspace import Homes, Seen, Workspace, homes_of, spans_of, stream_workspaces, workspace_wanted
 from planner.ir.errors import InvalidProgram
-from planner.ir.graph import Op, Ref, Role
-from planner.ir.plan import Access, Fragment, Placement, Plan, Task, TaskKind
+from planner.ir.graph import Ref
+from planner.ir.plan import Placement, Plan, Task
 from planner.ir.verify import device_bytes
 
 WAYS = ("data2", "pipeline2", "zero1", "zero3")
 HERE = Placement(id="p", ranks=(0, 1), mesh=(2,))
-
-
-def _op(target: str, args: tuple[object, ...], output: str) -> Op:
-    return Op(id=output, target=target, args=args, kwargs=(), outputs=(output,), role=Role.FORWARD)  # type: ignore[arg-type]
-
-
-def _task(ops: Sequence[Op], writes: Sequence[str]) -> Task:
-    """Reads x and y."""
-    return Task(
-        id="t",
-        kind=TaskKind.FORWARD,
-        placement="p",
-        stream="s",
-        acts=1,
-        priority=0,
-        consumes=(),
-        produces=(),
-        reads=tuple(Access(name=name, regst="r", index=n) for n, name in enumerate("xy")),
-        writes=tuple(Access(name=name, regst="w", index=n) for n, name in enumerate(writes)),
-        body=Fragment(ops=tuple(ops), flop=0, traffic_bytes=0, workspace_bytes=0),
-    )
 
 
 SPANS = st.lists(
@@ -70,6 +50,19 @@ def test_what_lives_at_the_same_time_lies_apart_and_below_the_limit(spans: list[
             assert not together or offset + span.size_bytes <= other or other + beside.size_bytes <= offset
 
 
+def live_bytes(spans: Sequence[Span]) -> int:
+    """The largest sum of what lives at once, padding included: no packing needs less."""
+    changes: dict[int, int] = {}
+    for span in spans:
+        changes[span.first] = changes.get(span.first, 0) + span.extent_bytes
+        changes[span.last + 1] = changes.get(span.last + 1, 0) - span.extent_bytes
+    now = peak = 0
+    for _, change in sorted(changes.items()):
+        now += change
+        peak = max(peak, now)
+    return peak
+
+
 @given(SPANS)
 def test_all_is_placed_when_the_limit_is_the_sum_of_all_and_never_below_what_lives_at_once(spans: list[Span]) -> None:
     offsets = pack(spans, sum(span.extent_bytes for span in spans))
@@ -80,17 +73,17 @@ def test_all_is_placed_when_the_limit_is_the_sum_of_all_and_never_below_what_liv
 
 def test_lifetimes_read_as_the_docstring_draws_them() -> None:
     ops = [
-        _op("aten.mm.default", (Ref("x"), Ref("w")), "v1"),
-        _op("aten.transpose.int", (Ref("v1"), 0, 1), "v2"),
-        _op("aten.relu.default", (Ref("x"),), "v3"),
-        _op("aten.mm.default", (Ref("v2"), Ref("v3")), "v4"),
+        op_of("aten.mm.default", (Ref("x"), Ref("w")), "v1"),
+        op_of("aten.transpose.int", (Ref("v1"), 0, 1), "v2"),
+        op_of("aten.relu.default", (Ref("x"),), "v3"),
+        op_of("aten.mm.default", (Ref("v2"), Ref("v3")), "v4"),
     ]
     needs = last_needs(ops, copied=(), ending=(), escaping=("v4",))
     assert [needs[name] for name in ("v1", "v2", "v3", "v4")] == [3, 3, 3, ESCAPES]
 
 
 def test_what_a_returned_view_may_lie_in_escapes_unless_the_view_is_copied_to_its_slot() -> None:
-    ops = [_op("aten.relu.default", (Ref("x"),), "a"), _op("aten.t.default", (Ref("a"),), "b")]
+    ops = [op_of("aten.relu.default", (Ref("x"),), "a"), op_of("aten.t.default", (Ref("a"),), "b")]
     assert last_needs(ops, copied=(), ending=(), escaping=("b",))["a"] == ESCAPES
     assert last_needs(ops, copied=("b",), ending=(), escaping=())["a"] == 1
     assert last_needs(ops, copied=(), ending=("b",), escaping=())["a"] == 2
@@ -142,12 +135,12 @@ def programs(draw: st.DrawFn) -> Task:
         name = f"v{number}"
         if draw(st.booleans()):
             target, rest = draw(st.sampled_from(UNARY))
-            ops.append(_op(target, (Ref(draw(st.sampled_from(names))), *rest), name))
+            ops.append(op_of(target, (Ref(draw(st.sampled_from(names))), *rest), name))
         else:
-            ops.append(_op(draw(st.sampled_from(BINARY)), tuple(Ref(draw(st.sampled_from(names))) for _ in range(2)), name))
+            ops.append(op_of(draw(st.sampled_from(BINARY)), tuple(Ref(draw(st.sampled_from(names))) for _ in range(2)), name))
         names.append(name)
     written = draw(st.lists(st.sampled_from(names[2:]), min_size=1, max_size=3, unique=True))
-    return _task(ops, written)
+    return task_of(ops, "xy", written)
 
 
 class Recorder:
@@ -160,9 +153,9 @@ class Recorder:
 
 
 def homes_for(task: Task, slots: Sequence[int], values: Sequence[Tensor], limit_bytes: int = 1 << 30) -> tuple[Homes, dict[str, Span]]:
-    ops, recorder = fragment_ops(task), Recorder()
-    compile_fragment(task, HERE, 0, slots=slots, straight=False, watch=recorder)(*values)
-    copied = slotted(task, ops, slots, ())
+    ops, recorder, grant = fragment_ops(task), Recorder(), Grant(slots=tuple(slots))
+    compile_fragment(task, HERE, 0, grant, straight=False, watch=recorder)(*values)
+    copied = slotted(task, ops, grant)
     given = frozenset(task.writes[n].name for n in slots)
     escaping = frozenset(a.name for a in task.writes) - given
     spans = spans_of(ops, recorder.seen, copied, given - copied, escaping)
@@ -176,12 +169,12 @@ def inputs() -> list[Tensor]:
 
 @given(programs(), st.booleans())
 def test_a_random_program_with_views_gives_the_same_bits_from_workspace_full_of_nan(task: Task, with_slots: bool) -> None:
-    slots = range(len(task.writes)) if with_slots else ()
+    slots = tuple(range(len(task.writes))) if with_slots else ()
     wanted = compile_fragment(task, HERE, 0)(*inputs())
     memory_for = lambda: [torch.zeros(6, 6) for _ in slots]  # noqa: E731
     homes, _ = homes_for(task, slots, [*inputs(), *memory_for()])
     memory = torch.full((homes.end_bytes,), 255, dtype=torch.uint8)
-    got = compile_fragment(task, HERE, 0, slots=slots, homes=homes.places(memory))(*inputs(), *memory_for())
+    got = compile_fragment(task, HERE, 0, Grant(slots=slots), homes=homes.places(memory))(*inputs(), *memory_for())
     memory.fill_(255)  # nothing that was returned lies there
     for mine, other in zip(got, wanted, strict=True):
         assert torch.equal(mine, other)
@@ -189,13 +182,14 @@ def test_a_random_program_with_views_gives_the_same_bits_from_workspace_full_of_
 
 def test_lifetimes_that_ignore_views_are_caught_by_wrong_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: a view of ``a`` is read after ``a`` itself, and ``b`` takes its bytes in between."""
-    task = _task(
+    task = task_of(
         [
-            _op("aten.neg.default", (Ref("x"),), "a"),
-            _op("aten.t.default", (Ref("a"),), "view"),
-            _op("aten.neg.default", (Ref("y"),), "b"),
-            _op("aten.mm.default", (Ref("view"), Ref("b")), "out"),
+            op_of("aten.neg.default", (Ref("x"),), "a"),
+            op_of("aten.t.default", (Ref("a"),), "view"),
+            op_of("aten.neg.default", (Ref("y"),), "b"),
+            op_of("aten.mm.default", (Ref("view"), Ref("b")), "out"),
         ],
+        "xy",
         ["out"],
     )
     (wanted,) = compile_fragment(task, HERE, 0)(*inputs())
@@ -213,7 +207,7 @@ def test_lifetimes_that_ignore_views_are_caught_by_wrong_bits(monkeypatch: pytes
 @pytest.mark.parametrize(("limit_bytes", "placed"), [(0, 0), (191, 0), (192, 2), (384, 3)])  # 144 B and padding; v1 and v3 may share bytes
 def test_what_finds_no_room_lies_on_the_heap_and_is_counted(limit_bytes: int, placed: int) -> None:
     names = ["x", "v1", "v2", "v3", "v4"]
-    task = _task([_op("aten.neg.default", (Ref(name),), after) for name, after in zip(names, names[1:], strict=False)], ["v4"])
+    task = task_of([op_of("aten.neg.default", (Ref(name),), after) for name, after in zip(names, names[1:], strict=False)], "xy", ["v4"])
     homes, spans = homes_for(task, (), inputs(), limit_bytes)
     assert homes.heap_bytes == sum(span.size_bytes for value, span in spans.items() if value not in homes.offsets)
     assert len(homes.offsets) == placed and homes.end_bytes <= limit_bytes
@@ -257,28 +251,11 @@ def test_a_form_leaves_in_its_place_the_bits_that_the_kernel_computes(target: st
 # Whole Plans.
 
 
-def compute_tasks(plan: Plan, rank: int) -> list[Task]:
-    return [task for task in plan.tasks if isinstance(task.body, Fragment) and rank in plan.ranks_of(task)]
-
-
-def random_of(plan: Plan, access: Access, rank: int, rng: torch.Generator) -> Tensor:
-    regst = plan.regst[access.regst]
-    wanted = regst.tensors[access.index].local_type(plan.placement[regst.placement], rank)
-    dtype = torch_dtype(wanted.dtype)
-    if dtype.is_floating_point:
-        return torch.rand(wanted.shape, generator=rng).to(dtype)  # positive, as second moments and variances are
-    return torch.randint(0, 2, wanted.shape, generator=rng).to(dtype)
-
-
 def workspace_for(plan: Plan, rank: int) -> tuple[Workspace, list[Task]]:
-    tasks = compute_tasks(plan, rank)
-    slots = {task.id: slot_places(task, RegisterMode.STATIC) for task in tasks}
-    own = {task.id: own_places(plan, task) for task in tasks}
-
-    def compiled(task: Task, **how: object) -> CompiledFragment:
-        return compile_fragment(task, plan.placement[task.placement], rank, slots=slots[task.id], own=own[task.id], **how)  # type: ignore[arg-type]
-
-    return Workspace(plan, rank, tasks, compiled, slots, own, dict.fromkeys(slots, frozenset()), poison=True), tasks
+    """Nothing that is read may be overwritten: it is read again to compare."""
+    tasks = [task for task, on in compute_tasks(plan) if on == rank]
+    grants = {task.id: replace(grant_of(plan, task, RegisterMode.STATIC), overwritable=frozenset()) for task in tasks}
+    return Workspace(plan, rank, tasks, grants, poison=True), tasks
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -324,7 +301,7 @@ def test_what_is_read_in_another_layout_than_was_noted_gives_the_same_bits() -> 
 
 def test_a_rank_without_fragments_needs_no_workspace() -> None:
     plan = plan_for("mlp", "data2")
-    workspace = Workspace(plan, plan.num_ranks, (), compile_fragment, {}, {}, {})
+    workspace = Workspace(plan, plan.num_ranks, (), {})
     assert workspace.settled is not None and workspace.settled.allocated_bytes == 0 and workspace.now == {}
 
 

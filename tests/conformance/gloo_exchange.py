@@ -12,8 +12,10 @@ from dataclasses import replace
 import handmade
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from backend.collectives import GroupExchange, exchange
+from backend.collectives import GroupExchange, exchange, scratch_bytes
+from backend.scratch import Scratch
 from backend.sharding import slice_part
 from planner.ir.collective import collective_for
 from planner.ir.plan import Access, Boxing, PlacedTensor, Plan, Regst, RegstKind, Task
@@ -52,6 +54,31 @@ def boxing_plan(ranks: int, src: Sbp, dst: Sbp, dtypes: tuple[DType, ...], shape
     return replace(plan, regsts=(*plan.regsts, *regsts)), task
 
 
+def alone(plan: Plan, task: Task) -> Plan:
+    """The Plan with this task and no other."""
+    return replace(plan, tasks=(task,))
+
+
+def nowhere(values: list[Tensor]) -> list[Tensor]:
+    """Slots for results of the shapes of ``values``: none."""
+    return []
+
+
+def apart(values: list[Tensor]) -> list[Tensor]:
+    """Each in memory of its own."""
+    return [torch.empty_like(value) for value in values]
+
+
+def one_behind_the_other(values: list[Tensor]) -> list[Tensor]:
+    """In one piece of memory per dtype."""
+    memory = {dtype: torch.empty(sum(v.numel() for v in values if v.dtype is dtype), dtype=dtype) for dtype in {v.dtype for v in values}}
+    slots = []
+    for value in values:
+        slots.append(memory[value.dtype][: value.numel()].view(value.shape))
+        memory[value.dtype] = memory[value.dtype][value.numel() :]
+    return slots
+
+
 def main() -> int:
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -67,9 +94,11 @@ def main() -> int:
                 cut = [slice_part(values[0], NdSbp((src,)), (ranks,), (r,)) for r in range(ranks)]
                 held.append(values if isinstance(src, Partial) else cut)
             group = dist.new_group(list(range(ranks)), backend="gloo")
-            mover = GroupExchange(plan, task, rank, group)
-            for _ in range(2):
-                got = mover.run([parts[rank] for parts in held])
+            scratch = Scratch()
+            mover = GroupExchange(plan, task, rank, group, scratch)
+            for place in (nowhere, nowhere, apart, apart, one_behind_the_other, one_behind_the_other):
+                held = [[-part for part in parts] for parts in held]
+                got = mover.run([parts[rank] for parts in held], place([exchange(src, dst, parts)[rank] for parts in held]))
                 for mine, parts in zip(got, held, strict=True):
                     want = exchange(src, dst, parts)[rank]
                     if (src, dst) == (S(0), P):  # a split padded with zeros is another set of partial values of the same tensor
@@ -82,6 +111,9 @@ def main() -> int:
                     if not mine.is_contiguous():
                         print(f"rank {rank}: {src} -> {dst} is not contiguous", file=sys.stderr)
                         return 1
+            if scratch.held_bytes != scratch_bytes(alone(plan, task), rank):
+                print(f"rank {rank}: {src} -> {dst} took {scratch.held_bytes} B of scratch, foretold {mover.needs}", file=sys.stderr)
+                return 1
     return 0
 
 
