@@ -55,6 +55,8 @@ class Profile:
     them, and the mean of the maximum lies above the maximum of the means.
     ``in_training``: collective -> the same, per step, between the computing of real steps, where caches are cold and peers have just worked.
 
+    ``memory``: rank -> bytes, as backend.registers.Registers.ended and backend.isolated.Isolated name them.
+
     ``overheads`` (seconds, from a real run; absent where the plan has no such case):
         act_gap        end of an act to the start of the next on the same stream, which was ready before
         dispatch       ready to start on an idle stream
@@ -70,6 +72,7 @@ class Profile:
     overheads: Mapping[str, Spread]
     trace: Trace
     about: Mapping[str, str] = field(default_factory=dict)
+    memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 def profile(
@@ -124,6 +127,7 @@ def profile(
         overheads=overheads(plan, trace, skip_steps=1),
         trace=trace,
         about=trace.about,
+        memory=merged.outcome.memory,
     )
 
 

@@ -27,6 +27,7 @@ from planner.ir.plan import Plan
 from planner.ir.text import decode, load_json, save_text
 
 __all__ = [
+    "BATCHES",
     "Failure",
     "Options",
     "attempt",
@@ -39,6 +40,9 @@ __all__ = [
     "reads_data",
     "write_failure",
 ]
+
+
+BATCHES = "batches.pt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +112,7 @@ def prepare(folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batc
         index.append(places[key])
     torch.save(
         {"first_step": options.first_step, "index": index, "batches": [[own(t) for t in batch] for batch in distinct]},
-        folder / "batches.pt",
+        folder / BATCHES,
     )
 
 
@@ -139,7 +143,7 @@ def read_batches(folder: Path, plan: Plan) -> Batches:
     """Mapped into memory, or a reader of the worker's own: a rank reads only its own part."""
     if reads_data(folder):
         return Loader.open(plan, json.loads((folder / "data.json").read_text()))
-    data = torch.load(folder / "batches.pt", mmap=True, weights_only=True)
+    data = torch.load(folder / BATCHES, mmap=True, weights_only=True)
     index: Sequence[int] = data["index"]
     first_step: int = data["first_step"]
     return lambda step: tuple(data["batches"][index[step - first_step]])

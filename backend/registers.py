@@ -28,12 +28,13 @@ from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Access, Plan
 from planner.ir.verify import device_bytes
 
-__all__ = ["RUNTIME_BYTES", "Registers", "process_bytes", "reset_process_peak"]
+__all__ = ["RUNTIME_BYTES", "Registers", "process_bytes", "reset_process_peak", "resident_bytes"]
 
 RUNTIME_BYTES = 48 << 20
-"""What a worker takes beside its plan and the scratch of its collectives, between the first block and the end: libraries that load at the first
-call, threads, gloo, rows of the trace, values that found no home in the workspace [measured: 31 to 60 MiB, transformers of 40 to 220 MiB, 2 ranks;
-69 with many buckets of gradients; convolutions keep workspace of their own: 90 to 170; torch 2.13 on CPU, 2026-11-21]."""
+"""What a worker takes beside its plan and the scratch of its collectives, between the first block and the end, where no calibration has measured it
+(planner.cost.Beside): pages of libraries' code, threads, gloo, rows of the trace, values that found no home in the workspace [measured: 31 to 60 MiB,
+transformers of 40 to 220 MiB, 2 ranks; 65 to 90 with convolutions, of which code is 25, and the mapped batches, which grow with the steps, up to 25;
+torch 2.13 on CPU, 2026-11-22]."""
 
 
 def process_bytes() -> tuple[int, int]:
@@ -44,6 +45,22 @@ def process_bytes() -> tuple[int, int]:
         return 0, 0
     found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if name in ("VmRSS", "VmHWM")}
     return found.get("VmRSS", 0), found.get("VmHWM", 0)
+
+
+def resident_bytes(name: str) -> int:
+    """Resident now of the mappings of files called ``name``; 0 where the kernel does not say."""
+    try:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+    except OSError:
+        return 0
+    total, counts = 0, False
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if not word.endswith(":"):  # the head of a mapping: its addresses first, its file last
+            counts = line.endswith(f"/{name}")
+        elif counts and word == "Rss:":
+            total += int(rest.split()[0]) * 1024
+    return total
 
 
 def reset_process_peak() -> bool:
@@ -102,17 +119,18 @@ class Registers:
         self._peak_was_reset = reset_process_peak()
         self._started_ns = time.process_time_ns()
 
-    def ended(self, workspace: Settled | None = None) -> dict[str, int]:
+    def ended(self, workspace: Settled, scratch_bytes: int) -> dict[str, int]:
         """After the last act: prove the law of the mode, and what this process took.
 
         Args:
-            workspace: of the fragments.
+            workspace: of the fragments.   scratch_bytes: held by the collectives.
 
         Returns:
             planned_bytes, allocated_bytes: of blocks (allocated 0: they came and went).   far_bytes: blocks of other ranks that are mapped
             here.   device_bytes: the Plan's number, workspace included.   base_bytes, process_peak_bytes: resident before the first block,
             and at the worst moment of the acts (0: the kernel does not say).   workspace_bytes: of fragments, allocated, of workspace_planned_bytes;
-            workspace_heap_bytes: the most that one fragment found no room for.   processor_ns: time of all threads during the acts.
+            workspace_heap_bytes: the most that one fragment found no room for.   scratch_bytes: as given; padding_bytes: between tensors;
+            neither is in the Plan's number.   processor_ns: time of all threads during the acts.
 
         Raises:
             InvalidPlan, OutOfMemory: see Blocks.prove.
@@ -120,15 +138,15 @@ class Registers:
         peak_bytes, processor_ns = process_bytes()[1] if self._peak_was_reset else 0, time.process_time_ns() - self._started_ns
         self.blocks.prove()
         arena = self.blocks.arena
-        inside = workspace or Settled()
         return {
             "planned_bytes": planned_bytes(self._plan, self._rank),
             "device_bytes": device_bytes(self._plan)[self._rank],
             "allocated_bytes": arena.allocated_bytes if arena is not None else 0,
             "padding_bytes": arena.padding_bytes if arena is not None else 0,
-            "workspace_bytes": inside.allocated_bytes,
-            "workspace_planned_bytes": inside.planned_bytes,
-            "workspace_heap_bytes": inside.heap_bytes,
+            "workspace_bytes": workspace.allocated_bytes,
+            "workspace_planned_bytes": workspace.planned_bytes,
+            "workspace_heap_bytes": workspace.heap_bytes,
+            "scratch_bytes": scratch_bytes,
             "far_bytes": self._far_bytes,
             "base_bytes": self.base_bytes,
             "process_peak_bytes": peak_bytes,

@@ -125,8 +125,10 @@ def work(folder: Path, options: Options) -> None:
         loop.run()
     if saver is not None:
         saver.end(options.first_step + loop.steps_done, blocks.state_of)
-    memory = registers.ended(body.workspace) | {"scratch_bytes": body.scratch_bytes}
-    timings = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else {}
+    memory = registers.ended(body.workspace, body.scratch_bytes)
+    isolated = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else None
+    if isolated is not None:
+        memory |= {"isolated_peak_bytes": isolated.peak_bytes, "batches_bytes": isolated.batches_bytes}
     held = {
         (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in plan.ranks_holding(a.regst)
     }
@@ -143,7 +145,7 @@ def work(folder: Path, options: Options) -> None:
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
         "about": registers.about,
-        "timings": timings,
+        "timings": isolated.spans if isolated is not None else {},
     }
     torch.save(result, folder / f"rank{rank}.pt")
     if hosts is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
 from backend.data import Source
 from backend.microbench import fit, microbench
 from backend.profile import Profile, profile
-from planner.cost import ActPrice, MeasuredCost, act_key
+from planner.cost import ActPrice, Beside, MeasuredCost, act_key
 from planner.frontend import Program
 from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
@@ -19,7 +19,7 @@ from planner.ir.plan import Plan
 from regista.api import check_program, planned_program
 from regista.data import loader
 
-__all__ = ["calibrate_machine", "calibrate_plan", "cost_of"]
+__all__ = ["beside_of", "calibrate_machine", "calibrate_plan", "cost_of"]
 
 
 def calibrate_machine(cluster: Cluster, *, rounds: int = 15) -> Cluster:
@@ -98,6 +98,22 @@ def cost_of(plan: Plan, found: Profile) -> MeasuredCost:
         message_latency_s=remote.median_s if remote is not None else 0.0,
         act_overhead_s=gap.median_s if gap is not None else 0.0,
         about=dict(found.about),
+        beside={
+            str(rank): beside_of(memory, found.trace.steps) for rank, memory in found.memory.items() if memory.get("isolated_peak_bytes")
+        },
+    )
+
+
+def beside_of(memory: Mapping[str, int], steps: int) -> Beside:
+    """What a rank's process takes beside what follows from the Plan, from the peak of its isolated acts.
+
+    Args:
+        memory: of the rank, as Profile.memory.   steps: that it had trained before.
+    """
+    planned = memory["base_bytes"] + memory["device_bytes"] + memory["far_bytes"] + memory["scratch_bytes"]
+    return Beside(
+        kept_bytes=memory["isolated_peak_bytes"] - planned - memory["batches_bytes"],
+        batch_bytes=memory["batches_bytes"] // steps,
     )
 
 

@@ -13,7 +13,7 @@ from planner.ir.errors import Mismatch
 from planner.ir.plan import Access, Plan, Task
 from planner.ir.text import canonical, content_id, decode, encode, load_json, save_text
 
-__all__ = ["ActPrice", "MeasuredCost", "act_key", "load_cost", "save_cost"]
+__all__ = ["ActPrice", "Beside", "MeasuredCost", "act_key", "load_cost", "save_cost"]
 
 VERSION = 1
 
@@ -33,12 +33,25 @@ class ActPrice:
     samples: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What the process of a rank takes beside the Plan's number (verify.device_bytes), other ranks' blocks and its collectives' scratch.
+
+    kept_bytes: measured while its acts were performed one by one, not in training; below 0 where kernels found less to keep than was planned.
+    batch_bytes: of the batches' file, per step of a run.
+    """
+
+    kept_bytes: int
+    batch_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCost:
     """The CostModel of a machine that was measured (same formulas for every Plan made of the acts in the table).
 
     acts: act key -> price.  message_latency_s: from the end of an act to the reaction of another rank.
     act_overhead_s: what the runtime adds between two acts of a stream.
+    beside: rank -> memory of its process; empty where it was not measured.
     """
 
     plan_id: str
@@ -46,6 +59,7 @@ class MeasuredCost:
     message_latency_s: float
     act_overhead_s: float
     about: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, Beside] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -99,6 +113,9 @@ def save_cost(cost: MeasuredCost, path: str) -> None:
 
 def load_cost(path: str) -> MeasuredCost:
     """Raises InvalidFile when the file is missing, truncated or of another schema."""
-    cost = decode(MeasuredCost, load_json(path, "cost", VERSION).get("cost"), "cost")
+    data = load_json(path, "cost", VERSION).get("cost")
+    if isinstance(data, dict):
+        data = {"beside": {}} | data  # tables of before 2026-11-22 say nothing of memory
+    cost = decode(MeasuredCost, data, "cost")
     assert isinstance(cost, MeasuredCost)
     return cost

@@ -45,6 +45,8 @@ RUN_COLUMNS = (
     "run_register_bytes",
     "sim_held_bytes",
     "run_held_bytes",
+    "theory_process_bytes",
+    "run_isolated_kept_bytes",
     "run_process_base_bytes",
     "run_process_peak_bytes",
     "error_step_share",

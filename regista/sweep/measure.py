@@ -6,9 +6,11 @@ run_again_step_s           the run that is farthest from it; run_noise_share: th
 error_register_bytes       theory_register_bytes (all blocks of the Plan on a device) - run_register_bytes (what the worker allocated for
                            them), on the rank where they differ most: 0
 error_held_share           sim_held_bytes / run_held_bytes - 1, the most that blocks held at once: when acts happen decides it
-error_process_peak_share   (base + far + device_bytes + scratch + RUNTIME_BYTES) / run_process_peak_bytes - 1; the base, what a process
-                           holds before its first block, is measured; device_bytes, far (of other ranks' blocks) and scratch (of collectives)
-                           follow from the Plan; the last is a constant
+theory_process_bytes       what the Plan says of a process: device_bytes, far (other ranks' blocks) and scratch (of collectives)
+run_isolated_kept_bytes    what the calibration found beside it, while it performed the Plan's acts one by one: libraries' pages, threads, what
+                           kernels take for themselves (planner.cost.Beside); the batches of this run's steps included
+error_process_peak_share   (base + theory_process_bytes + run_isolated_kept_bytes) / run_process_peak_bytes - 1; the base, what a process holds
+                           before its first block, is measured; where nothing was found, the kept bytes are a constant, RUNTIME_BYTES
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import torch
 import regista.api as api
 from backend.collectives import scratch_bytes
 from backend.registers import RUNTIME_BYTES
-from planner.cost import AnalyticCost
+from planner.cost import AnalyticCost, MeasuredCost
 from planner.frontend import Program
 from planner.ir.errors import RegistaError
 from planner.ir.graph import InputKind
@@ -37,7 +39,7 @@ from regista.comparison import Comparison, compare, summarise
 from regista.sweep.point import Performer, Point, plan_options
 from regista.whatif import changed_cluster
 
-__all__ = ["Known", "Prediction", "perform", "plan_columns", "predict"]
+__all__ = ["Known", "Prediction", "kept_bytes", "perform", "plan_columns", "predict"]
 
 Known = dict[str, object]
 
@@ -85,13 +87,13 @@ def perform(point: Point, found: Prediction) -> Known:
     steps, timeout_s = int(point.run.get("steps", 12)), float(point.run.get("timeout_s", 120.0))
     try:
         runs = [api.run(found.plan, found.program, steps=steps, timeout_s=timeout_s) for _ in range(int(point.run.get("runs", 2)))]
-        runs.sort(key=lambda run: summarise(found.plan, run.trace).step_time_s)
-        middle = runs[(len(runs) - 1) // 2]
+        timed = sorted(((summarise(found.plan, run.trace).step_time_s, run) for run in runs), key=lambda pair: pair[0])
+        _, middle = timed[(len(timed) - 1) // 2]
         beside = compare(found.plan, found.sim, middle.trace)
     except RegistaError as error:
         return found.columns | {"status": type(error).__name__, "says": str(error)[:300]}
     step = beside.step_time_s.measured
-    again = max((summarise(found.plan, run.trace).step_time_s for run in (runs[0], runs[-1])), key=lambda other: abs(other - step))
+    again = max((timed[0][0], timed[-1][0]), key=lambda other: abs(other - step))
     known: Known = {
         "run_step_s": step,
         "run_p10_s": beside.spread.p10,
@@ -104,10 +106,18 @@ def perform(point: Point, found: Prediction) -> Known:
     }
     for kind, pair in beside.kinds.items():
         known |= {f"run_{kind}_s": pair.measured, f"error_{kind}_share": pair.relative_error}
-    return found.columns | known | _memory_columns(found.plan, beside, middle.memory)
+    kept = kept_bytes(found.plan, found.cost, steps)
+    return found.columns | known | _memory_columns(found.plan, beside, middle.memory, kept)
 
 
-def _memory_columns(plan: Plan, beside: Comparison, memory: Mapping[int, Mapping[str, int]]) -> Known:
+def kept_bytes(plan: Plan, cost: CostModel, steps: int) -> Mapping[int, int]:
+    """Rank -> what its process will take beside what the Plan says, in a run of so many steps: as the calibration found it, else RUNTIME_BYTES."""
+    found = cost.beside if isinstance(cost, MeasuredCost) else {}
+    known = {int(rank): beside.kept_bytes + steps * beside.batch_bytes for rank, beside in found.items()}
+    return {rank: known.get(rank, RUNTIME_BYTES) for rank in range(plan.num_ranks)}
+
+
+def _memory_columns(plan: Plan, beside: Comparison, memory: Mapping[int, Mapping[str, int]], kept: Mapping[int, int]) -> Known:
     """Of the rank that holds most, or differs most; columns without a number where the performer does not count it."""
     held = max(beside.register_bytes.values(), key=lambda pair: pair.measured)
     known: Known = {"sim_held_bytes": int(held.predicted), "run_held_bytes": int(held.measured), "error_held_share": held.relative_error}
@@ -121,10 +131,10 @@ def _memory_columns(plan: Plan, beside: Comparison, memory: Mapping[int, Mapping
         rank = max(processes, key=lambda r: processes[r]["process_peak_bytes"])
         most = processes[rank]
         base, peak = most["base_bytes"], most["process_peak_bytes"]
+        planned = most["far_bytes"] + most["device_bytes"] + scratch_bytes(plan, rank)
+        known |= {"theory_process_bytes": planned, "run_isolated_kept_bytes": kept[rank]}
         known |= {"run_process_base_bytes": base, "run_process_peak_bytes": peak}
-        known["error_process_peak_share"] = (
-            base + most["far_bytes"] + most["device_bytes"] + scratch_bytes(plan, rank) + RUNTIME_BYTES
-        ) / peak - 1
+        known["error_process_peak_share"] = (base + planned + kept[rank]) / peak - 1
     return known
 
 

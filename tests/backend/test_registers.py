@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import handmade
 import pytest
 import torch
+from fragments import compute_tasks, random_of
 from hypothesis import given
 from hypothesis import strategies as st
 from matrix import plan_for, program
@@ -18,15 +18,16 @@ from backend import run
 from backend.arena import Arena, RegisterMode, arena_bytes, carve, own_memory, planned_bytes, register_mode, regsts_on
 from backend.blocks import Blocks, laid_out, store
 from backend.body import accumulate
-from backend.collectives import alike, packed, scratch_bytes
-from backend.fragment import compile_fragment
-from backend.hands import Hands, accumulate_into, own_places, slot_places
+from backend.collectives import scratch_bytes
+from backend.fragment import compile_fragment, grant_of
+from backend.hands import Hands, accumulate_into
 from backend.outcome import Outcome
 from backend.registers import RUNTIME_BYTES, Registers
+from backend.scratch import alike, packed
 from backend.sharding import torch_dtype
 from planner.ir.actor import build_actors
 from planner.ir.errors import InvalidPlan, InvalidProgram, OutOfMemory
-from planner.ir.plan import Access, Fragment, Plan, RegstKind, Task, TaskKind
+from planner.ir.plan import Fragment, Plan, RegstKind, TaskKind
 from planner.ir.verify import device_bytes, verify
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -96,21 +97,6 @@ def test_a_plan_is_static_when_all_blocks_fit_and_dynamic_when_only_its_live_byt
     verify(with_memory(need - 1))
 
 
-def random_of(plan: Plan, task: Task, access: Access, rank: int, rng: torch.Generator) -> Tensor:
-    regst = plan.regst[access.regst]
-    wanted = regst.tensors[access.index].local_type(plan.placement[regst.placement], rank)
-    dtype = torch_dtype(wanted.dtype)
-    if dtype.is_floating_point:
-        return torch.rand(wanted.shape, generator=rng).to(dtype)  # positive, as second moments and variances are
-    return torch.randint(0, 2, wanted.shape, generator=rng).to(dtype)
-
-
-def compute_tasks(plan: Plan) -> Iterator[tuple[Task, int]]:
-    for task in plan.tasks:
-        if isinstance(task.body, Fragment):
-            yield from ((task, rank) for rank in plan.ranks_of(task))
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model", ["mlp", "gpt", "convnet"])
 def test_a_fragment_that_writes_into_slots_computes_the_same_bits_and_shares_no_memory_with_what_it_read(model: str, way: str) -> None:
@@ -118,13 +104,14 @@ def test_a_fragment_that_writes_into_slots_computes_the_same_bits_and_shares_no_
     rng = torch.Generator().manual_seed(5)
     for task, rank in compute_tasks(plan):
         placement = plan.placement[task.placement]
-        values = [random_of(plan, task, access, rank, rng) for access in task.reads]
-        places, own = slot_places(task, RegisterMode.STATIC), own_places(plan, task)
-        slots = [random_of(plan, task, task.writes[n], rank, rng) for n in places]
+        values = [random_of(plan, access, rank, rng) for access in task.reads]
+        grant = replace(grant_of(plan, task, RegisterMode.STATIC), overwritable=frozenset())  # what is read is compared afterwards
+        places = grant.slots
+        slots = [random_of(plan, task.writes[n], rank, rng) for n in places]
         wanted = compile_fragment(task, placement, rank)(*values)
         read = [span(value) for value in values]
         for straight in (False, True):  # the first act, which lays the slots out, and all others
-            got = compile_fragment(task, placement, rank, slots=places, own=own, straight=straight)(*values, *slots)
+            got = compile_fragment(task, placement, rank, grant, straight=straight)(*values, *slots)
             for n, (a, b) in enumerate(zip(got, wanted, strict=True)):
                 assert torch.equal(a, b), f"{task.id}: {task.writes[n].name}"
             for n, slot in zip(places, slots, strict=True):
@@ -132,7 +119,7 @@ def test_a_fragment_that_writes_into_slots_computes_the_same_bits_and_shares_no_
                 assert span(got[n]) == (begin, end)
                 assert all(end <= start or stop <= begin for start, stop in read)
                 assert not straight or got[n] is slot
-            slots = [got[n].copy_(random_of(plan, task, task.writes[n], rank, rng)) for n in places]
+            slots = [got[n].copy_(random_of(plan, task.writes[n], rank, rng)) for n in places]
             assert [slot.stride() for slot in slots] == [laid_out(slots[k], wanted[n]).stride() for k, n in enumerate(places)]
 
 
@@ -145,10 +132,10 @@ def test_state_that_is_read_and_replaced_in_one_act_is_written_last() -> None:
     held = [value.clone() for value in values]
     names = [a.name for a in update.reads]
     homes = {(a.regst, a.index): held[names.index(a.name)] for a in update.reads}
-    places, own = slot_places(update, RegisterMode.STATIC), own_places(plan, update)
-    slots = [homes[update.writes[n].regst, update.writes[n].index] for n in places]
-    got = compile_fragment(update, plan.placement[update.placement], 0, slots=places, own=own)(*held, *slots)
-    assert places and own == places
+    grant = replace(grant_of(plan, update, RegisterMode.STATIC), overwritable=frozenset())
+    slots = [homes[update.writes[n].regst, update.writes[n].index] for n in grant.slots]
+    got = compile_fragment(update, plan.placement[update.placement], 0, grant)(*held, *slots)
+    assert grant.slots and grant.own == grant.slots
     for a, b in zip(got, wanted, strict=True):
         assert torch.equal(a, b)
 
