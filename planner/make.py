@@ -217,6 +217,7 @@ def _make(
         limit_bytes = memory_bytes * (1 - _MARGIN)
     too_small = counted = 0.0  # no layout holds so little; what the last one holds
     plan: Plan | None = None
+    before_bytes = inf  # too much in the plan before, if its layouts were searched within a limit
     model_of = partial(build_model, staged, mesh, cluster, pins, micro_batches, in_flight=flight, zero=options.zero)
     searched = model_of(limit_bytes=limit_bytes)
     for _ in range(_ATTEMPTS):
@@ -255,15 +256,15 @@ def _make(
         if need_bytes <= memory_bytes or options.method is not Method.EXACT:
             break
         # The search counts what lies in Regsts for certain; the rest is known once the Plan is made, and comes off what it counted.
-        if limit_bytes < inf:
-            counted = min(limit_bytes, assignment.held_bytes)
-        elif prices is None:
-            limit_bytes = memory_bytes
+        if limit_bytes == inf:
+            limit_bytes = memory_bytes if prices is None else memory_bytes * (1 - _MARGIN)
             continue
-        else:
-            searched = model_of(limit_bytes=memory_bytes)
-            counted = assign(searched, method=options.method, seconds=options.seconds, watch=job.watch).held_bytes
-        wished = counted - (need_bytes - memory_bytes) * 1.02
+        counted = min(limit_bytes, assignment.held_bytes)
+        excess_bytes = need_bytes - memory_bytes
+        if excess_bytes > max(before_bytes * _PROGRESS, memory_bytes):
+            break  # far too much, and to ask for less did not help
+        before_bytes = excess_bytes
+        wished = counted - excess_bytes * 1.02
         limit_bytes = min(max(wished, (too_small + counted) / 2), memory_bytes)
     assert plan is not None
     verify(plan, rehearse)
@@ -278,6 +279,8 @@ def _live(plan: Plan, cost: AnalyticCost, rehearse: Rehearsal | None) -> Sequenc
 
 
 _ATTEMPTS = 6
+_PROGRESS = 0.9
+"""Share of what was too much in the try before that the next must stay below."""
 _SHAPE_GAP = 0.01
 _MARGIN = 0.03
 """Share of a device's memory that the first try leaves for what the search does not count."""

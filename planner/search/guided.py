@@ -24,7 +24,8 @@ from planner.solve.memory import priced
 
 __all__ = ["solve_guided"]
 
-_ROUNDS = 7
+_ROUNDS, _MOST_ROUNDS = 7, 14
+"""Solutions of the whole once something fits, and until something does."""
 _CLOSE = 3e-3
 _FIRST = 0.1
 """Share of a stage's cost that all of its memory is worth at the first price."""
@@ -58,9 +59,9 @@ def solve_guided(
     best: Ints | None = None
     upper, bound = np.inf, -np.inf
     proof = price
-    for _ in range(_ROUNDS):
+    for turn in range(_MOST_ROUNDS):
         left_s = seconds - (perf_counter() - began)
-        if best is not None and (left_s <= 0 or bound >= upper * (1 - _CLOSE)):
+        if best is not None and (turn >= _ROUNDS or left_s <= 0 or bound >= upper * (1 - _CLOSE)):
             break
         prices = {2 * s: float(y) for s, y in enumerate(price) if y > 0}
         try:
@@ -108,7 +109,7 @@ def _next(price: Floats, low: Floats, high: Floats, full: NDArray[np.bool_], fir
     """
     both = (low >= 0) & np.isfinite(high)
     middle = np.where(both, (low + np.where(both, high, 0.0)) / 2, 0.0)
-    dearer = np.where(price > 0, price * 1.5, price.max() / 4 or first)  # a stage whose pieces said that memory does not bind
+    dearer = np.where(price > 0, price * 2.0, price.max() / 4 or first)  # a stage whose pieces said that memory does not bind
     return np.where(both, middle, np.where(full, dearer, price * 0.6))
 
 
