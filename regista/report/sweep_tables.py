@@ -2,7 +2,7 @@
 
 point | sim | run | p10 .. p90 | farthest other run | error | noise
 point | device (theory) | register (theory) | register (run) | held (sim) | held (run) | ...
-point | base (run) | on top, as predicted (theory) | peak (run) | error           kind | points | share | errors
+point | base (run) | planned (theory) | kept (run) | peak (run) | error           kind | points | share | errors
 """
 
 from __future__ import annotations
@@ -89,26 +89,26 @@ def _bytes(point: Measured, column: str) -> str:
     return "-" if value is None else show_bytes(value)
 
 
+_PROCESS = ("run_process_base_bytes", "theory_process_bytes", "run_isolated_kept_bytes", "run_process_peak_bytes")
+
+
 def processes_table(points: Sequence[Measured]) -> str:
     """What the system says a worker held against what was predicted; nothing for a sweep that did not look."""
     rows, errors = [], []
     for point in points:
-        base, peak, error = (
-            number(point.cells.get(column)) for column in ("run_process_base_bytes", "run_process_peak_bytes", "error_process_peak_share")
-        )
-        if base is None or peak is None or error is None:
+        error = number(point.cells.get("error_process_peak_share"))
+        if error is None:
             continue
         errors.append(abs(error))
-        planned = (1 + error) * peak - base
-        rows.append((escape(point.label), show_bytes(base), show_bytes(planned), show_bytes(peak), error_cell(error, BAND)))
+        rows.append((escape(point.label), *(_bytes(point, column) for column in _PROCESS), error_cell(error, BAND)))
     if not rows:
         return ""
     said = f"median |error| {median(errors):.1%}, 90th percentile {quantile(errors, 0.9):.1%}, worst {max(errors):.1%}"
-    heads = ("point", "base (run)", "on top, as predicted (theory)", "peak (run)", "(base + predicted) / peak - 1")
+    heads = ("point", "base (run)", "planned (theory)", "kept in isolated acts (run)", "peak (run)", "(base + planned + kept) / peak - 1")
     return (
         "<h2>Memory: processes</h2><p>What the system says a worker held, on the rank with the highest peak. The base, before the first block, is "
-        f"measured; what the Plan and the runtime put on top is predicted. {escape(said)}.</p>"
-        + table("resident memory", heads, rows, words=(0,))
+        "measured; the Plan says what comes on top, and the calibration, which performs its acts one by one, what libraries and kernels keep "
+        f"beside it. {escape(said)}.</p>" + table("resident memory", heads, rows, words=(0,))
     )
 
 
