@@ -256,14 +256,15 @@ def test_residuals_are_drawn_above_zero_where_the_prediction_is_too_long():
 
 SWEPT = (
     "point_id,phase,label,model,cluster,layers,micro_batches,plan_id,status,sim_step_s,sim_forward_s,theory_device_bytes,"
-    "run_step_s,run_again_step_s,run_forward_s,run_process_base_bytes,run_process_peak_bytes,error_process_peak_share,error_register_bytes",
-    "p,predicted,two,zoo:gpt,local:2,2,1,x,ok,9.0,1.0,50,,,,,,,",
-    "p,performed,two,zoo:gpt,local:2,2,1,x,ok,1.92,1.0,50,2.0,2.2,0.8,100,200,-0.25,0",
-    "q,performed,two in four,zoo:gpt,local:2,2,4,y,ok,1.8,1.0,50,2.5,2.5,1.0,100,125,0.2,8",
-    "r,performed,four,zoo:gpt,local:2,4,1,z,ok,4.0,3.0,60,4.0,3.6,3.0,100,160,0.0,0",
-    "s,predicted,not run,zoo:gpt,local:2,4,4,z,ok,3.0,3.0,60,,,,,,,",
-    "t,performed,ended badly,zoo:gpt,local:2,4,8,z,WorkerFailed,3.0,3.0,60,,,,,,,",
-    "p,predicted,two,zoo:gpt,local:2,2,1,x,ok,7.0,1.0,50,,,,,,,",
+    "run_step_s,run_again_step_s,run_forward_s,run_process_base_bytes,theory_process_bytes,run_isolated_kept_bytes,"
+    "run_process_peak_bytes,error_process_peak_share,error_register_bytes",
+    "p,predicted,two,zoo:gpt,local:2,2,1,x,ok,9.0,1.0,50,,,,,,,,,",
+    "p,performed,two,zoo:gpt,local:2,2,1,x,ok,1.92,1.0,50,2.0,2.2,0.8,100,40,10,200,-0.25,0",
+    "q,performed,two in four,zoo:gpt,local:2,2,4,y,ok,1.8,1.0,50,2.5,2.5,1.0,100,,,125,0.2,8",
+    "r,performed,four,zoo:gpt,local:2,4,1,z,ok,4.0,3.0,60,4.0,3.6,3.0,100,,,160,0.0,0",
+    "s,predicted,not run,zoo:gpt,local:2,4,4,z,ok,3.0,3.0,60,,,,,,,,,",
+    "t,performed,ended badly,zoo:gpt,local:2,4,8,z,WorkerFailed,3.0,3.0,60,,,,,,,,,",
+    "p,predicted,two,zoo:gpt,local:2,2,1,x,ok,7.0,1.0,50,,,,,,,,,",
 )
 
 
@@ -318,7 +319,7 @@ def test_the_page_of_a_measured_sweep_shows_its_points_memory_and_groups(tmp_pat
     assert "is 0 at 2 of 3 points" in text
     processes = text[text.index("Memory: processes") : text.index("Kinds of tasks")]
     assert re.findall(r"<tr><td class=\"words\">two</td>(.*?)</tr>", processes) == [
-        '<td>100 B</td><td>50 B</td><td>200 B</td><td><span class="bad">-25.0%</span></td>'
+        '<td>100 B</td><td>40 B</td><td>10 B</td><td>200 B</td><td><span class="bad">-25.0%</span></td>'
     ]
     assert "<h2>Relations</h2>" not in text
 
