@@ -150,6 +150,8 @@ def _become_worker(parent: int, order: dict[str, Any], environment: dict[str, st
             file = os.open(log.with_name(f"{log.name}.{suffix}.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(file, number)
             os.close(file)
+        for name in set(os.environ) - set(environment) - {"PYTHONPATH"}:
+            del os.environ[name]  # set when the nursery began, and not any more
         os.environ.update(environment)
         os.chdir(order["cwd"])
         code = importlib.import_module(order["module"]).main(order["folder"])

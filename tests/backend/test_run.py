@@ -61,6 +61,22 @@ def assert_nothing_is_left(workdir: Path) -> None:
     assert list(workdir.iterdir()) == []
 
 
+def test_a_variable_that_was_set_when_the_nursery_began_ends_with_its_unsetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = handmade.pipeline(3)
+    before = nursery()
+    os.kill(before.pid, signal.SIGKILL)
+    while before.usable:
+        time.sleep(0.01)
+    seen = []
+    for mode in ("dynamic", None):
+        if mode is None:
+            monkeypatch.delenv("REGISTA_REGISTERS")
+        else:
+            monkeypatch.setenv("REGISTA_REGISTERS", mode)
+        seen.append(run(plan, handmade.start(), handmade.batches(3), STEPS).trace.about["registers"])
+    assert seen == ["dynamic", "static"]
+
+
 def assert_same(measured: Outcome, reference: Outcome) -> None:
     torch.testing.assert_close(torch.tensor(measured.losses), torch.tensor(reference.losses))
     for name, value in reference.states.items():
