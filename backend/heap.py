@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["keep_heap", "tighten_heap"]
+from backend.shm import switch
+
+__all__ = ["keep_heap", "tight_wanted", "tighten_heap"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """mallopt's numbers for them [malloc.h]."""
@@ -34,8 +36,21 @@ def tighten_heap() -> bool:
     return _set(_TIGHT_MMAP_BYTES, _TIGHT_TRIM_BYTES)
 
 
+def tight_wanted() -> bool:
+    """REGISTA_MALLOC=tight: the heap stays small all the time.
+
+    Raises:
+        InvalidProgram: another value than that and none.
+    """
+    return switch("REGISTA_MALLOC", ("", "tight"), "") == "tight"
+
+
 def keep_heap() -> bool:
-    """What the process was started with again; False without glibc, or when it was started with nothing."""
+    """What the process was started with again, and what is free goes back once; False if it stays tight (tight_wanted), without glibc, or when
+    the process was started with nothing.
+    """
+    if tight_wanted():
+        return False
     names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
     if not all(name in os.environ for name in names):
         return False

@@ -31,7 +31,6 @@ from backend.loop import ActRow, EventLoop
 from backend.rank import RankBody
 from backend.record import BATCHES, Options
 from backend.registers import process_bytes, reset_process_peak, resident_bytes
-from backend.shm import switch
 from planner.ir.plan import Plan, Task, TaskKind
 
 __all__ = ["Isolated", "step_order", "time_tasks"]
@@ -101,8 +100,7 @@ def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: 
 
 def _let_go() -> bool:
     """Give back what lies free in the heap, which goes on to keep what acts free; True if the process's peak counts from now on."""
-    if switch("REGISTA_MALLOC", ("", "tight"), "") != "tight":
-        keep_heap()
+    keep_heap()
     return reset_process_peak()
 
 

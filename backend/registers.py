@@ -19,7 +19,7 @@ from torch import Tensor
 
 from backend.arena import Arena, RegisterMode, planned_bytes, register_mode
 from backend.blocks import Blocks, state_parts
-from backend.heap import tighten_heap
+from backend.heap import tight_wanted, tighten_heap
 from backend.initial.values import Values
 from backend.shm import far_tables, reserve, switch
 from backend.transport import Mesh
@@ -79,8 +79,7 @@ class Registers:
     """
 
     def __init__(self, plan: Plan, rank: int, *, one_host: bool, taps: Iterable[Access] = ()) -> None:
-        asked = switch("REGISTA_MALLOC", ("", "tight"), "")
-        if asked and not tighten_heap():
+        if tight_wanted() and not tighten_heap():
             raise InvalidProgram("REGISTA_MALLOC=tight needs glibc; leave the variable out")
         self.base_bytes = process_bytes()[0]
         self._plan, self._rank, self._one_host = plan, rank, one_host

@@ -225,8 +225,7 @@ class Workspace:
             planned_bytes=sum(self._limits.values()),
             heap_bytes=max((homes.heap_bytes for homes in self._homes.values()), default=0),
         )
-        if switch("REGISTA_MALLOC", ("", "tight"), "") != "tight":
-            keep_heap()
+        keep_heap()
 
     def _wait(self, task: Task, plain: CompiledFragment | None, times: int, *values: Tensor) -> tuple[Tensor, ...]:
         """On the heap until all have learned.  State may be laid out anew by its first update: what was noted before counts no more."""

@@ -18,12 +18,6 @@ __all__ = ["COLUMNS", "LINES", "outlook_json", "show_outlook"]
 LINES, COLUMNS = 40, 120
 _MOST_ROWS = 8
 _MOST_WORDS = 3 * COLUMNS
-
-
-def _which_step(steps: int) -> str:
-    return f"of {steps} steps, without the first and the last" if steps > 2 else f"last of {steps} steps"
-
-
 _INTERVAL = 0.9
 
 
@@ -45,7 +39,8 @@ def _head(look: Outlook) -> Table:
     for name in ("quantity", "predicted (sim)", "which is"):
         table.add_column(name, overflow="fold", no_wrap=name == "quantity")
     settled = "settled" if found.is_settled else "not settled yet: more --steps say more"
-    table.add_row("step time", show_s(found.step_s), f"{_which_step(look.steps)}, {settled}")
+    which = f"of {look.steps} steps, without the first and the last" if look.steps > 2 else f"last of {look.steps} steps"
+    table.add_row("step time", show_s(found.step_s), f"{which}, {settled}")
     batch = f"batch of {plan.batch_size:,} in {plan.micro_batches} micro-batches"
     table.add_row("throughput", f"{look.samples_per_s:,.1f} samples/s", batch)
     if look.tokens_per_s is not None:

@@ -307,7 +307,7 @@ def test_the_json_of_a_sweep_has_no_number_that_json_lacks(tmp_path: Path, comma
     def lacking(name: str) -> None:
         pytest.fail(f"{name} is no number of JSON")
 
-    json.loads(command("sweep", written(tmp_path), "--json").out, parse_constant=lacking)
+    assert json.loads(command("sweep", written(tmp_path), "--json").out, parse_constant=lacking)
 
 
 def test_a_manifest_holds_values_only(tmp_path: Path) -> None:
