@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from torch import Tensor
@@ -19,6 +20,7 @@ from backend.body import Batches
 from backend.collectives import crew_of
 from backend.launch import run_folder, start
 from backend.merge import Merged, Spans, merge
+from backend.overlapped import compute_slowdown
 from backend.record import Options
 from planner.ir.actor import Actor, build_actors
 from planner.ir.errors import Unsupported
@@ -55,6 +57,7 @@ class Profile:
     them, and the mean of the maximum lies above the maximum of the means.
     ``in_training``: collective -> the same, per step, between the computing of real steps, where caches are cold and peers have just worked.
 
+    ``compute_slowdown``: how many times as long a rank computes while it communicates (backend.overlapped); 1 in mode ``run``.
     ``memory``: rank -> bytes, as backend.registers.Registers.ended and backend.isolated.Isolated name them.
 
     ``overheads`` (seconds, from a real run; absent where the plan has no such case):
@@ -73,6 +76,7 @@ class Profile:
     trace: Trace
     about: Mapping[str, str] = field(default_factory=dict)
     memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    compute_slowdown: float = 1.0
 
 
 def profile(
@@ -128,6 +132,7 @@ def profile(
         trace=trace,
         about=trace.about,
         memory=merged.outcome.memory,
+        compute_slowdown=compute_slowdown(plan, trace, {key: fmean(own) for key, own in durations.items()}, warmup) if isolated else 1.0,
     )
 
 

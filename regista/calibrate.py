@@ -74,7 +74,8 @@ def cost_of(plan: Plan, found: Profile) -> MeasuredCost:
     Tasks that do the same (layers of one shape) share an entry.  Ranks that meet in a collective wait for the slowest of them, so an act
     counts as long as the slowest rank's.  Its price is their mean, long ones included, as a step lasts as long as the sum of its acts: with
     medians 14 steps were predicted 4.6 % too short in the median, with means 0.5 % [2 cores, 2026-11-21]; see ``_settled``.  Collectives are
-    slower between the computing of a real step than by themselves (by 30 %, says vTrain for NCCL), so theirs is the time that they take there.
+    slower between the computing of a real step than by themselves (by 30 %, says vTrain for NCCL), so theirs is the time that they take there;
+    what they cost the computing beside them is one number for the whole table, ``compute_slowdown``.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for task in plan.tasks:
@@ -98,6 +99,7 @@ def cost_of(plan: Plan, found: Profile) -> MeasuredCost:
         message_latency_s=remote.median_s if remote is not None else 0.0,
         act_overhead_s=gap.median_s if gap is not None else 0.0,
         about=dict(found.about),
+        compute_slowdown=found.compute_slowdown,
         beside={
             str(rank): beside_of(memory, found.trace.steps) for rank, memory in found.memory.items() if memory.get("isolated_peak_bytes")
         },

@@ -7,6 +7,8 @@
 Choosing only after an instant has settled makes the trace independent of the order in which simultaneous events happen to be processed.
 
 This module is the reference, written to be read; simulator.compiled plays the same game on arrays, and simulate() picks one of the two.
+Where computing feels the communication beside it (planner.ir.protocols.Contended), an act's time is not known when it starts: then
+simulator.network.shared plays.
 Messages (SEMANTICS 3.3, 3.4): zero latency on a rank, ``cost.message_s(src, dst)`` between ranks.
 Collectives (SEMANTICS 3.10): see simulator.rendezvous.   Memory (SEMANTICS 5, law 5): see simulator.memory.
 """
@@ -28,14 +30,11 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.trace import Act, Trace
 from simulator.memory import Ledger
-from simulator.prices import checked_s
+from simulator.prices import Factor, checked_s, slowdown_of
 from simulator.record import Entry, sim_trace
 from simulator.rendezvous import Meeting, explain_meetings, partners
 
-__all__ = ["Engine", "Factor", "simulate"]
-
-Factor = Callable[[str, int, int], float]
-"""(task id, rank, number of the act) -> how many times its price the act takes."""
+__all__ = ["Engine", "simulate"]
 
 _SETTLED = EventPriority(2)
 """SimPy priority of the end of an instant: after URGENT (0) and NORMAL (1) events of the same time."""
@@ -206,7 +205,7 @@ class _Game:
 class Engine(Enum):
     """Who plays the game.  Both give the same trace, event for event.
 
-    SIMPY: this module, to be read and trusted.   COMPILED: simulator.compiled, some hundred times as fast.
+    SIMPY: this module, to be read and trusted.   COMPILED: simulator.compiled, some hundred times as fast; knows no contention.
     AUTO: SimPy up to AUTO_ACTS acts, which take less time than loading compiled code, else compiled.
     """
 
@@ -246,8 +245,8 @@ def simulate(
         A SIM trace, acts sorted by start; peak_bytes per rank: state + blocks between first write and last ack + running workspaces.
 
     Raises:
-        InvalidPlan: steps < 1.   Unsupported: more than max_acts acts; engine COMPILED with factor or on_act, on blocks of
-            2^60 bytes or on 2^28 firings.
+        InvalidPlan: steps < 1.   Unsupported: more than max_acts acts; engine COMPILED with factor or on_act, with prices whose computing
+            feels communication, on blocks of 2^60 bytes or on 2^28 firings.
         InvalidCluster: a price that is negative or not finite.
         DeadLock: some act can never start (SEMANTICS 4.1); the message names the cycle.
 
@@ -264,6 +263,17 @@ def simulate(
     if engine is Engine.COMPILED and watched:
         raise Unsupported(
             "the compiled engine takes one price per task and tells nobody of acts; leave out factor and on_act or use engine simpy"
+        )
+    if slowdown_of(cost) != 1:
+        if engine is Engine.COMPILED:
+            raise Unsupported(
+                f"the compiled engine takes one price per task; with these prices computing takes {slowdown_of(cost):.3g} times as long beside "
+                f"communication: use engine simpy or auto"
+            )
+        from simulator.network import Sharing, simulate_shared
+
+        return simulate_shared(
+            plan, cost, steps=steps, sharing=Sharing.NONE, compute_slowdown=slowdown_of(cost), factor=factor, on_act=on_act
         )
     if engine is Engine.SIMPY or watched or (engine is Engine.AUTO and total <= AUTO_ACTS):
         return _by_simpy(plan, cost, steps, factor, on_act)

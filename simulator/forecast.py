@@ -31,6 +31,7 @@ from simulator.compiled.perform import MOST_FIRINGS
 from simulator.compiled.tables import Compiled, Floats, Played
 from simulator.engine import Engine, simulate
 from simulator.held import Held
+from simulator.prices import slowdown_of
 
 __all__ = ["Alike", "Forecast", "forecast"]
 
@@ -95,18 +96,19 @@ def forecast(plan: Plan, cost: CostModel, *, steps: int = 4, engine: Engine = En
     Args:
         plan: a verified Plan.
         cost: seconds per act and message.
-        engine: SIMPY plays every rank act by act; otherwise the compiled engine plays one rank of each class.
+        engine: SIMPY plays every rank act by act, as AUTO does where computing feels communication; otherwise the compiled engine plays one
+            rank of each class.
 
     Raises:
         DeadLock: some act can never start; says which and why.   InvalidPlan: steps < 1.
-        Unsupported: more than 2^28 firings, or bytes beyond 2^60 with the compiled engine.
+        Unsupported: more than 2^28 firings, or as simulate with the compiled engine.
     """
     compiled = compile_plan(plan, cost)
     firings = steps * int(compiled.tables.acts.sum())
     if firings > MOST_FIRINGS:
         raise Unsupported(f"{steps} steps are {firings} firings, more than {MOST_FIRINGS}; simulate fewer steps")
-    if engine is Engine.SIMPY or steps < 1:
-        seen = simulate(plan, cost, steps=steps, engine=Engine.SIMPY)
+    if engine is Engine.SIMPY or steps < 1 or slowdown_of(cost) != 1:
+        seen = simulate(plan, cost, steps=steps, engine=Engine.SIMPY if engine is Engine.AUTO else engine)
         told = _told(compiled, _from_trace(compiled, seen), steps, seen.about["engine"])
         return replace(told, num_firings=len(seen.acts))  # SimPy plays every rank
     played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)

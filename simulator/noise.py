@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from planner.ir.errors import InvalidCluster, InvalidPlan
 from planner.ir.plan import Plan, Task
 from planner.ir.protocols import CostModel
-from simulator.engine import Factor, simulate
+from simulator.engine import simulate
+from simulator.prices import Factor, slowdown_of
 from simulator.steady.graph import Choice, MarkedGraph, marked_graph
 from simulator.steady.order import is_ordered
 from simulator.steady.prices import Prices
@@ -155,7 +156,7 @@ def simulate_noisy(
         raise InvalidPlan(f"runs = {runs}, steps = {steps}; both are at least 1")
     noise.factor(plan)
     graph = marked_graph(plan, cost, folded=False, choice=Choice.NONE)
-    ordered = is_ordered(plan)
+    ordered = is_ordered(plan) and slowdown_of(cost) == 1
     play = _recurrence(plan, cost, noise, graph, steps) if ordered else _act_by_act(plan, cost, noise, steps)
     rows = []
     for run in range(runs):

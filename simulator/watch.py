@@ -16,7 +16,8 @@ from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.trace import Act, Source, Trace
-from simulator.engine import Factor, simulate
+from simulator.engine import simulate
+from simulator.prices import Factor
 
 __all__ = ["Watchdog", "simulate_watched"]
 

@@ -51,6 +51,7 @@ class MeasuredCost:
 
     acts: act key -> price.  message_latency_s: from the end of an act to the reaction of another rank.
     act_overhead_s: what the runtime adds between two acts of a stream.
+    compute_slowdown: how many times as long an act computes while its rank communicates (prices are of acts with nothing beside them).
     beside: rank -> memory of its process; empty where it was not measured.
     """
 
@@ -60,6 +61,7 @@ class MeasuredCost:
     act_overhead_s: float
     about: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, Beside] = field(default_factory=dict)
+    compute_slowdown: float = 1.0
 
     @property
     def id(self) -> str:
@@ -115,7 +117,7 @@ def load_cost(path: str) -> MeasuredCost:
     """Raises InvalidFile when the file is missing, truncated or of another schema."""
     data = load_json(path, "cost", VERSION).get("cost")
     if isinstance(data, dict):
-        data = {"beside": {}} | data  # tables of before 2026-11-22 say nothing of memory
+        data = {"beside": {}, "compute_slowdown": 1.0} | data  # tables of before 2026-11-22 say nothing of memory and of contention
     cost = decode(MeasuredCost, data, "cost")
     assert isinstance(cost, MeasuredCost)
     return cost

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from planner.ir.plan import Plan, Task
 
-__all__ = ["CostModel", "Rehearsal"]
+__all__ = ["Contended", "CostModel", "Rehearsal"]
 
 
 class CostModel(Protocol):
@@ -24,6 +24,16 @@ class CostModel(Protocol):
 
     def message_s(self, src_rank: int, dst_rank: int) -> float:
         """Seconds from the end of an act until the receiver of its message may react (0-byte latency)."""
+        ...
+
+
+@runtime_checkable
+class Contended(Protocol):
+    """A CostModel of a machine whose communication takes processor time from computing."""
+
+    @property
+    def compute_slowdown(self) -> float:
+        """How many times as long an act computes while its rank sends or receives; 1: it does not feel that."""
         ...
 
 

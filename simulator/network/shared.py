@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import simpy
@@ -34,7 +34,7 @@ from simulator.network.fabric import Machine
 from simulator.network.links import Link, Sharing
 from simulator.network.usage import hops, link_shares
 from simulator.network.wires import Wires
-from simulator.prices import checked_s
+from simulator.prices import Factor, checked_s
 from simulator.record import Entry, sim_trace
 from simulator.rendezvous import Meeting, explain_meetings, partners
 
@@ -65,8 +65,18 @@ class _Running:
 class _SharedGame:
     """Mutable, used once."""
 
-    def __init__(self, plan: Plan, cost: CostModel, steps: int, sharing: Sharing, slowdown: float) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        cost: CostModel,
+        steps: int,
+        sharing: Sharing,
+        slowdown: float,
+        factor: Factor | None,
+        on_act: Callable[[Act], None] | None,
+    ) -> None:
         self.plan, self.cost, self.slowdown = plan, cost, slowdown
+        self.factor, self.on_act = factor, on_act
         self.actors, gates = build_actors(plan, steps)
         self.gates = gates
         self.place = {actor_id: number for number, actor_id in enumerate(self.actors)}
@@ -149,7 +159,7 @@ class _SharedGame:
 
     def _start(self, actors: tuple[Actor, ...], ranks: tuple[int, ...], act: int) -> None:
         task, lane = actors[0].task, self.lane_of[actors[0].id]
-        duration_s = max(self.price_s[actor.id] for actor in actors)
+        duration_s = max(self._duration_s(actor, act) for actor in actors)
         if (task.id, ranks) not in self.needs:
             shares = link_shares(self.plan, task, ranks, duration_s, self.machine)
             self.needs[task.id, ranks] = shares, frozenset(rank for hop in hops(self.plan, task, ranks) for rank in hop[:2])
@@ -179,6 +189,8 @@ class _SharedGame:
             ready_s, number = self.arrived.pop(actor.id)
             act = Act(actor.task.id, actor.rank, number, ready_s, run.start_s, self.now_s)
             self.acts.append((run.start_s, self.now_s, self.place[actor.id], number, act))
+            if self.on_act is not None:
+                self.on_act(act)
             messages = actor.end()
             self.ledger.end(actor)
             self._send(actor.rank, messages)
@@ -217,9 +229,22 @@ class _SharedGame:
     def _price(self, actor: Actor) -> float:
         return checked_s(self.cost.act_s(self.plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
 
+    def _duration_s(self, actor: Actor, number: int) -> float:
+        if self.factor is None:
+            return self.price_s[actor.id]
+        duration_s = self.price_s[actor.id] * self.factor(actor.task.id, actor.rank, number)
+        return checked_s(duration_s, f"act {number} of {actor.task.id} on rank {actor.rank}")
+
 
 def simulate_shared(
-    plan: Plan, cost: CostModel, *, steps: int = 4, sharing: Sharing = Sharing.MAX_MIN, compute_slowdown: float = 1.0
+    plan: Plan,
+    cost: CostModel,
+    *,
+    steps: int = 4,
+    sharing: Sharing = Sharing.MAX_MIN,
+    compute_slowdown: float = 1.0,
+    factor: Factor | None = None,
+    on_act: Callable[[Act], None] | None = None,
 ) -> Trace:
     """Perform ``steps`` steps of a Plan on the clock of a cost model, with contention on the links of the Plan's cluster.
 
@@ -229,6 +254,7 @@ def simulate_shared(
         steps: training steps.
         sharing: MAX_MIN, or NONE for acts that do not feel each other.
         compute_slowdown: how many times as long compute takes while its rank sends or receives; 1: it does not feel communication.
+        factor, on_act: as in ``simulator.simulate``.
 
     Returns:
         A SIM trace, acts sorted by start, peaks as in ``simulate``.
@@ -243,7 +269,7 @@ def simulate_shared(
         raise Unsupported("acts of a Plan under FIFO: the lines of an axis are priced together and would queue; use max_min or none")
     if not (math.isfinite(compute_slowdown) and compute_slowdown >= 1):
         raise Unsupported(f"compute_slowdown = {compute_slowdown}; it is how many times as long compute takes, so at least 1")
-    game = _SharedGame(plan, cost, steps, sharing, compute_slowdown)
+    game = _SharedGame(plan, cost, steps, sharing, compute_slowdown, factor, on_act)
     game.run()
     about = {"cost_model": cost.id, "engine": "shared links", "sharing": sharing.value, "compute_slowdown": str(compute_slowdown)}
     return sim_trace(plan, steps, game.acts, game.ledger, about)

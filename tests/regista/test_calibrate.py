@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -79,3 +80,22 @@ def test_a_table_reads_back_as_it_was_written(tmp_path_factory: pytest.TempPathF
     save_cost(cost, path)
     assert load_cost(path) == cost
     assert load_cost(path).id == cost.id
+
+
+def test_a_table_carries_how_much_computing_slows_beside_communication(tmp_path_factory: pytest.TempPathFactory) -> None:
+    plan = plan_for("mlp", "data2")
+    cost = cost_of(plan, replace(profile_of(plan), compute_slowdown=1.75))
+    path = tmp_path_factory.mktemp("cost") / "cost.json"
+    save_cost(cost, str(path))
+    assert load_cost(str(path)).compute_slowdown == 1.75
+    assert simulate(plan, cost, steps=2).about["compute_slowdown"] == "1.75"
+
+
+def test_a_table_from_before_contention_was_measured_is_felt_as_none(tmp_path_factory: pytest.TempPathFactory) -> None:
+    plan = plan_for("mlp", "data2")
+    path = tmp_path_factory.mktemp("cost") / "cost.json"
+    save_cost(cost_of(plan, profile_of(plan)), str(path))
+    data = json.loads(path.read_text())
+    del data["cost"]["compute_slowdown"]
+    path.write_text(json.dumps(data))
+    assert load_cost(str(path)).compute_slowdown == 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,11 +13,13 @@ from stories import BLOCK_BYTES, Story, TableCost, chain, data_parallel, pipelin
 from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.plan import Placement, Plan, TaskKind
-from planner.ir.trace import Trace, check_trace
-from simulator import simulate
+from planner.ir.trace import Act, Trace, check_trace
+from simulator import Engine, simulate
+from simulator.forecast import forecast
 from simulator.network import Machine, Sharing
 from simulator.network.shared import simulate_shared
 from simulator.network.usage import link_shares
+from simulator.noise import Noise, simulate_noisy
 
 ALONE_S = BLOCK_BYTES / 1e9
 """The story cluster's ports pass 1e9 bytes/s, and a ring of 2 sends each rank's whole block: this act fills its links."""
@@ -120,6 +124,51 @@ def test_compute_is_slower_just_while_its_rank_communicates():
     trace = simulate_shared(collectives(1), priced(reduce0=1.0, backward=3.0), steps=1, compute_slowdown=2.0)
     assert spans(trace, "reduce0") == [(0.0, 1.0)]
     assert spans(trace, "backward") == spans(trace, "backward", 1) == [(0.0, 3.5)]
+
+
+@dataclass(frozen=True)
+class Slowed(TableCost):
+    """Prices of a machine on which computing feels the communication beside it."""
+
+    compute_slowdown: float = 2.0
+
+
+def test_prices_that_say_how_computing_slows_are_simulated_so_and_share_no_links():
+    cost = Slowed({"reduce0": 1.0, "reduce1": 1.0, "backward": 3.0}, default_s=0.0)
+    trace = simulate(collectives(2), cost, steps=1)
+    assert spans(trace, "reduce0") == spans(trace, "reduce1") == [(0.0, 1.0)]
+    assert spans(trace, "backward") == [(0.0, 3.5)]
+
+
+@given(st.data(), st.sampled_from([1.0, 1.5, 2.0]))
+@settings(max_examples=30)
+def test_a_forecast_tells_the_slow_down_that_the_trace_tells(data, slowdown):
+    plan = data.draw(st.sampled_from([data_parallel(2), pipeline(2, 3), collectives(2)]))
+    drawn = data.draw(prices(plan))
+    cost = Slowed(drawn.act_times_s, drawn.latency_s, drawn.default_s, slowdown)
+    trace, found = simulate(plan, cost, steps=3), forecast(plan, cost, steps=3)
+    assert found.step_ends_s == pytest.approx(trace.step_ends_s(plan))
+
+
+def test_the_compiled_engine_refuses_prices_that_feel_communication():
+    for play in (simulate, forecast):
+        with pytest.raises(Unsupported, match=r"takes 2 times as long beside communication: use engine simpy or auto"):
+            play(collectives(1), Slowed(), steps=1, engine=Engine.COMPILED)
+
+
+def test_noise_is_felt_beside_communication_too():
+    cost = Slowed({"reduce0": 1.0, "backward": 3.0}, default_s=0.0)
+    found = simulate_noisy(collectives(1), cost, Noise(jitter=0.0), runs=2, steps=1)
+    assert found.quiet_s == pytest.approx([3.5])
+    assert (found.step_s == found.quiet_s).all()
+    twice = simulate(collectives(1), cost, steps=1, factor=lambda task, rank, act: 2.0 if task == "reduce0" else 1.0)
+    assert spans(twice, "backward") == [(0.0, 4.0)]
+
+
+def test_who_watches_is_told_of_every_act_beside_communication():
+    seen: list[Act] = []
+    trace = simulate(collectives(2), Slowed(), steps=2, on_act=seen.append)
+    assert sorted(seen, key=str) == sorted(trace.acts, key=str)
 
 
 def test_the_shares_of_a_transfer_are_its_bytes_over_what_the_ports_could_pass_meanwhile():
