@@ -18,10 +18,11 @@ from planner.ir.protocols import Rehearsal
 from planner.ir.text import content_id
 from planner.ir.verify import device_bytes, verify
 from planner.lower import Recipe, in_flight, lower
+from planner.narrow import Narrowing
 from planner.options import PlanOptions, by, check_options, given_order
 from planner.search import Method, assign, build_model, parse_pins
 from planner.shape import Shape, ShapeSearch, ShapeWatch, Shares, most_stages, shapes
-from planner.solve import Watch
+from planner.solve import Watch, least_peak
 from planner.stages import assign_stages, check_recompute, prepare
 
 __all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
@@ -212,15 +213,13 @@ def _make(
     held = partial(in_flight, options.schedule, num_stages=stages, micro_batches=micro_batches)
     flight = [held(stage=s, interleave=options.interleave, hold=options.hold, order=given) for s in range(stages)]
     memory_bytes = cluster.device.memory_bytes
-    limit_bytes, bound_s = inf, 0.0
-    if tight:
-        limit_bytes = memory_bytes * (1 - _MARGIN)
-    too_small = counted = 0.0  # no layout holds so little; what the last one holds
-    plan: Plan | None = None
-    before_bytes = inf  # too much in the plan before, if its layouts were searched within a limit
+    bound_s, plan = 0.0, None
     model_of = partial(build_model, staged, mesh, cluster, pins, micro_batches, in_flight=flight, zero=options.zero)
-    searched = model_of(limit_bytes=limit_bytes)
+    first_bytes = memory_bytes if prices is None else memory_bytes * (1 - _MARGIN)
+    narrowing = Narrowing(memory_bytes, first_bytes, lambda: least_peak(searched.problem), memory_bytes * (1 - _MARGIN) if tight else inf)
+    searched = model_of(limit_bytes=narrowing.limit)
     for _ in range(_ATTEMPTS):
+        limit_bytes = narrowing.limit
         if limit_bytes < inf and not searched.problem.demands:
             searched = model_of(limit_bytes=limit_bytes)
         try:
@@ -236,10 +235,8 @@ def _make(
         except OutOfMemory:
             if plan is None:
                 raise
-            if limit_bytes >= memory_bytes:
+            if not narrowing.nothing_fits():
                 break  # verify says what the last plan would need
-            too_small = limit_bytes
-            limit_bytes = (too_small + counted) / 2
             continue
         if assignment.again and options.schedule.has_order:
             raise Unsupported(
@@ -253,19 +250,8 @@ def _make(
         need_bytes = max(device_bytes(plan).values())
         if need_bytes > memory_bytes:
             need_bytes = max(_live(plan, cost, rehearse))
-        if need_bytes <= memory_bytes or options.method is not Method.EXACT:
+        if need_bytes <= memory_bytes or options.method is not Method.EXACT or not narrowing.too_large(need_bytes, assignment.held_bytes):
             break
-        # The search counts what lies in Regsts for certain; the rest is known once the Plan is made, and comes off what it counted.
-        if limit_bytes == inf:
-            limit_bytes = memory_bytes if prices is None else memory_bytes * (1 - _MARGIN)
-            continue
-        counted = min(limit_bytes, assignment.held_bytes)
-        excess_bytes = need_bytes - memory_bytes
-        if excess_bytes > max(before_bytes * _PROGRESS, memory_bytes):
-            break  # far too much, and to ask for less did not help
-        before_bytes = excess_bytes
-        wished = counted - excess_bytes * 1.02
-        limit_bytes = min(max(wished, (too_small + counted) / 2), memory_bytes)
     assert plan is not None
     verify(plan, rehearse)
     return plan
@@ -279,8 +265,6 @@ def _live(plan: Plan, cost: AnalyticCost, rehearse: Rehearsal | None) -> Sequenc
 
 
 _ATTEMPTS = 6
-_PROGRESS = 0.9
-"""Share of what was too much in the try before that the next must stay below."""
 _SHAPE_GAP = 0.01
 _MARGIN = 0.03
 """Share of a device's memory that the first try leaves for what the search does not count."""

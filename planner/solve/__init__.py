@@ -3,7 +3,7 @@
 from planner.solve.eliminate import Elimination, eliminate
 from planner.solve.exact import solve_exactly
 from planner.solve.ilp import solve_ilp
-from planner.solve.memory import solve_within
+from planner.solve.memory import least_peak, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem, Progress, Solution, Watch
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Solution",
     "Watch",
     "eliminate",
+    "least_peak",
     "solve_exactly",
     "solve_ilp",
     "solve_within",

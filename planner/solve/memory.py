@@ -30,7 +30,7 @@ from planner.solve.prices import Ascent
 from planner.solve.problem import Edge, Floats, Ints, Problem, Solution, Watch
 from planner.solve.times import out_of_memory
 
-__all__ = ["least_demand", "priced", "solve_within"]
+__all__ = ["least_demand", "least_peak", "priced", "solve_within"]
 
 _PATIENCE_S = 60.0
 """Seconds of a search that is given no limit of its own."""
@@ -162,6 +162,15 @@ def least_demand(problem: Problem) -> Ints:
     return solve_exactly(priced(problem, dict.fromkeys(_times(problem), weight))).choice
 
 
+def least_peak(problem: Problem) -> float:
+    """What every choice holds at some time, at least: exact for the time at which ``least_demand`` holds most."""
+    if not problem.demands:
+        return 0.0
+    least = least_demand(problem)
+    t = max(_times(problem), key=lambda t: _held_at(problem, least, t))
+    return solve_exactly(priced(_legal(problem), {t: 1.0})).lower_bound
+
+
 def priced(problem: Problem, price: dict[int, float]) -> Problem:
     """The problem without its limit, at a price per unit held at each time."""
     costs: list[Floats] = list(problem.costs)
@@ -174,15 +183,23 @@ def priced(problem: Problem, price: dict[int, float]) -> Problem:
 
 def _refuse(problem: Problem, least: Ints) -> None:
     """Raises OutOfMemory if some time needs more than the limit whatever is chosen; ``least`` holds too much at some."""
-    allowed = {id(e.matrix): np.where(np.isfinite(e.matrix), 0.0, inf) for e in problem.edges}
-    costs = tuple(np.where(np.isfinite(c), 0.0, inf) for c in problem.costs)
-    legal = replace(problem, costs=costs, edges=tuple(Edge(e.u, e.v, allowed[id(e.matrix)]) for e in problem.edges))
+    legal = _legal(problem)
     for t in _times(problem):
-        held = sum(float(d.amount[least[d.node]]) for d in problem.demands if d.start <= t < d.stop)
-        if held > problem.limit:
+        if _held_at(problem, least, t) > problem.limit:
             need = solve_exactly(priced(legal, {t: 1.0})).lower_bound
             if need > problem.limit:
                 raise out_of_memory(need, problem.limit)
+
+
+def _legal(problem: Problem) -> Problem:
+    """The problem in which everything that is allowed costs nothing."""
+    allowed = {id(e.matrix): np.where(np.isfinite(e.matrix), 0.0, inf) for e in problem.edges}
+    costs = tuple(np.where(np.isfinite(c), 0.0, inf) for c in problem.costs)
+    return replace(problem, costs=costs, edges=tuple(Edge(e.u, e.v, allowed[id(e.matrix)]) for e in problem.edges))
+
+
+def _held_at(problem: Problem, choice: Ints, t: int) -> float:
+    return sum(float(d.amount[choice[d.node]]) for d in problem.demands if d.start <= t < d.stop)
 
 
 def _times(problem: Problem) -> list[int]:

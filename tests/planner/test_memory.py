@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from planner.ir.plan import Plan
 from planner.ir.verify import device_bytes
 from planner.make import PlanOptions, make_plan, search_plans
 from planner.search.exhaustive import search_exhaustively
-from planner.solve import Demand, Problem
-from planner.solve.memory import solve_within
+from planner.solve import Contradiction, Demand, Problem
+from planner.solve.memory import least_peak, solve_within
 from regista.zoo import ZOO
 
 GPT = {"layers": 2, "width": 64, "heads": 4, "vocab": 128, "batch": 8, "seq": 32, "optimizer": "sgd"}
@@ -51,6 +52,25 @@ def test_the_best_choice_that_fits_is_found(problem: Problem) -> None:
     assert problem.feasible(solution.choice)
     assert solution.lower_bound <= best + 1e-9
     assert solution.objective == pytest.approx(best, abs=1e-9)
+
+
+@given(problems_with_demands())
+@settings(max_examples=120)
+def test_no_allowed_choice_holds_less_than_the_least_peak(problem: Problem) -> None:
+    choices = (np.array(c) for c in product(*(range(len(costs)) for costs in problem.costs)))
+    peaks = [problem.peak(c) for c in choices if np.isfinite(problem.objective(c))]
+    if not peaks:
+        with pytest.raises((Unsupported, Contradiction)):
+            least_peak(problem)
+        return
+    least = least_peak(problem)
+    assert least <= min(peaks) + 1e-6
+    if len({t for d in problem.demands for t in range(d.start, d.stop)}) == 1:
+        assert least == pytest.approx(min(peaks))
+
+
+def test_what_holds_nothing_has_no_least_peak() -> None:
+    assert least_peak(Problem(("a",), (np.array([1.0, 2.0]),), (), (), 5.0)) == 0.0
 
 
 @pytest.mark.parametrize("options", [PlanOptions(), PlanOptions(stages=2, micro_batches=4), PlanOptions(recompute=True)])

@@ -1,0 +1,76 @@
+"""The limits that one shape is tried with: what is asked for next, and when a shape is given up."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.narrow import Narrowing
+
+MEMORY = 100.0
+
+
+def tries(least: float, uncounted: float, first: float = MEMORY) -> tuple[list[float], bool]:
+    """(the limits, whether a Plan fitted) of a shape whose layouts hold all that they may, and whose Plans need so much beside it."""
+    narrowing = Narrowing(MEMORY, first, lambda: least, first)
+    limits = []
+    for _ in range(6):
+        limits.append(narrowing.limit)
+        if narrowing.limit < least:
+            if not narrowing.nothing_fits():
+                break
+        elif narrowing.limit + uncounted <= MEMORY:
+            return limits, True
+        elif not narrowing.too_large(narrowing.limit + uncounted, narrowing.limit):
+            break
+    return limits, False
+
+
+@given(least=st.floats(1.0, 60.0), uncounted=st.floats(0.1, 30.0))
+def test_where_what_is_not_counted_stays_the_second_try_fits_if_any_can(least, uncounted):
+    limits, fitted = tries(least, uncounted)
+    assert fitted == (least + uncounted * 1.02 <= MEMORY)
+    assert len(limits) == 2
+
+
+@given(least=st.floats(0.0, 150.0), uncounted=st.floats(0.1, 150.0))
+def test_no_layout_is_searched_within_less_than_any_holds_twice(least, uncounted):
+    limits, _ = tries(least, uncounted)
+    assert sum(limit < least for limit in limits[1:]) == 0
+
+
+@given(st.floats(70.0, 99.0))
+def test_a_shape_is_given_up_where_its_least_and_most_of_what_was_not_counted_are_too_much(least):
+    for uncounted, after in ((MEMORY - least, None), ((MEMORY - least) / 0.75 + 0.1, 1)):
+        limits, fitted = tries(least, uncounted)
+        assert not fitted or uncounted <= MEMORY - least
+        if after is not None:
+            assert len(limits) == after
+
+
+def test_without_a_limit_the_first_try_binds_nothing_and_the_second_has_the_first_limit():
+    narrowing = Narrowing(MEMORY, 97.0, lambda: pytest.fail("nobody asked for less yet"))
+    assert narrowing.limit == inf
+    assert narrowing.too_large(150.0, 0.0)
+    assert narrowing.limit == 97.0
+
+
+def test_the_least_that_was_not_counted_in_any_try_is_what_may_stay():
+    narrowing = Narrowing(MEMORY, MEMORY, lambda: 30.0, MEMORY)
+    assert narrowing.too_large(170.0, 80.0), "90 not counted: 30 and 67.5 fit"
+    assert narrowing.too_large(160.0, 55.0), "105 now, but 90 was seen"
+    other = Narrowing(MEMORY, MEMORY, lambda: 30.0, MEMORY)
+    assert not other.too_large(160.0, 55.0), "30 and 78.75 do not"
+
+
+def test_more_is_asked_for_where_nothing_fits_until_all_of_the_memory_was():
+    narrowing = Narrowing(MEMORY, MEMORY, lambda: 10.0, MEMORY)
+    assert narrowing.too_large(140.0, 80.0)
+    assert narrowing.limit == 40.0, "half of what was held; 39.2 is what would be left"
+    assert narrowing.nothing_fits()
+    assert narrowing.limit == 60.0
+    narrowing.limit = MEMORY
+    assert not narrowing.nothing_fits()
