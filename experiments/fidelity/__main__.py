@@ -164,6 +164,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=6, help="steps of the fit, at most")
     parser.add_argument("--out", type=Path, default=KEPT / "smoke", help="where --smoke writes")
     wish = parser.parse_args(argv)
+    if wish.smoke and wish.out.resolve().is_relative_to(HERE.resolve()):
+        parser.error(f"--smoke --out {wish.out} would write among the committed files; choose a folder outside of {HERE.name}/")
     results = wish.out if wish.smoke else RESULTS
     if not wish.redraw:
         run(

@@ -235,6 +235,14 @@ def test_the_small_size_plans_fits_scores_and_draws_every_set_in_its_own_folder(
     assert {path.name for path in tmp_path.glob("*.png")} == {"fidelity.png", "fidelity_residuals.png"}
 
 
+@pytest.mark.parametrize("folder", ["results", "fidelity/new"])
+def test_the_small_size_is_not_written_among_the_committed_files(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        fidelity(["--smoke", "--out", str(CLUSTERS.parents[1] / folder)])
+    assert end.value.code == 2
+    assert "among the committed files; choose a folder outside of experiments/" in capsys.readouterr().err
+
+
 def test_order_is_kept_where_both_say_that_oneflow_is_first() -> None:
     rows = pd.DataFrame(
         [
