@@ -65,7 +65,7 @@ def solve_guided(
             break
         prices = {2 * s: float(y) for s, y in enumerate(price) if y > 0}
         try:
-            found = solve_exactly(priced(problem, prices), seconds=max(left_s, 1.0))
+            found = solve_exactly(priced(problem, prices), seconds=max(left_s, 1.0), gap=_CLOSE)
         except KeyboardInterrupt:
             if best is None or watch is None:
                 raise

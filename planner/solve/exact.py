@@ -4,7 +4,8 @@
 2. If the rest is narrow, it is eliminated as well: done.
 3. Otherwise message passing raises a lower bound and proposes choices; what cannot be part of a better choice is dropped (dual).
    The bound meets the best choice: done.  Enough is dropped: the rest is narrow, 2.
-4. Otherwise the rest is an ILP (core), which looks for something better than the best choice.
+4. Otherwise the rest is an ILP (core), which looks for something better than the best choice; not where the rest is large and the choice is
+   within the caller's ``gap`` of the bound: an ILP of millions of columns takes minutes for its first relaxation alone.
 
 Bounds and prices are compared to a relative ``EQUAL``: the proof says that no choice is cheaper than (1 - EQUAL) times the objective.
 """
@@ -34,15 +35,18 @@ _WIDE = 1 << 22
 _WIDEST = 1 << 24
 _WORK_PER_ENTRY = 64
 _PATIENCE = 12
+_LARGE = 100_000
+"""Columns of an ILP whose relaxation takes seconds."""
 _MARGINS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
 
-def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None = None) -> Solution:
+def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0) -> Solution:
     """Solve a problem without demands.
 
     Args:
         seconds: stop by then, with the best choice so far and an honest bound.   watch: told of every round; if there is one, an
             interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.
+        gap: share of the objective that may stay unproven where the proof would need a large ILP; the bound is honest either way.
 
     Raises:
         Unsupported: no choice is free of forbidden entries, or none was found in time.   KeyboardInterrupt: before any choice was found.
@@ -59,7 +63,7 @@ def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None
     core, nodes = work.core()
     known = _Known()
     try:
-        best, bound, proof = _close(core, began, seconds, work.constant, watch, known)
+        best, bound, proof = _close(core, began, seconds, work.constant, watch, known, gap)
     except KeyboardInterrupt:
         if known.choice is None or watch is None:
             raise  # nobody looks on, so the interrupt is the caller's
@@ -121,7 +125,9 @@ class _Known:
     bound: float = -inf
 
 
-def _close(core: Problem, began: float, seconds: float, constant: float, watch: Watch | None, known: _Known) -> tuple[Ints, float, str]:
+def _close(
+    core: Problem, began: float, seconds: float, constant: float, watch: Watch | None, known: _Known, gap: float
+) -> tuple[Ints, float, str]:
     """(choice, bound, proof) of a pairwise core; ``known`` is kept up to date."""
     dual = Dual(core)
     best: Ints | None = None
@@ -170,6 +176,8 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
                 best, upper = choice, core.objective(choice)
             return best, upper, "message passing, then elimination"
         stalls += 1
+        if gap and stalls > 2 and best is not None and upper - dual.lower_bound <= gap * (upper + constant) and _is_large(work):
+            return best, dual.lower_bound, "message passing, to within the gap"
         if stalls % 3 == 1:
             better = _near(core, dual, _MARGINS[0])
             if better is not None and core.objective(better) < upper * (1 - EQUAL):
@@ -201,6 +209,12 @@ def _close(core: Problem, began: float, seconds: float, constant: float, watch: 
     if best is None:
         raise Unsupported(f"{NO_CHOICE}; or give more seconds: none was found in {seconds:g} s")
     return best, dual.lower_bound, "stopped; the bound is message passing's"
+
+
+def _is_large(work: Elimination) -> bool:
+    """Whether an ILP of what is left would take seconds for its first relaxation."""
+    rest, _ = work.core()
+    return sum(costs.size for costs in rest.costs) + sum(edge.matrix.size for edge in rest.edges) > _LARGE
 
 
 def _rest(core: Problem, kept: list[Ints]) -> Elimination:
