@@ -9,7 +9,7 @@ takes a seconds alone, and is beside communication for c seconds of a real step,
     duration / a  =  speed of the machine then  +  (1 - 1 / slowdown) c / a                                                           (1)
 
 fitted over all acts, each with the weight a; the first term takes up that a shared machine is slower at one time than at another.  ZeRO 3 of a
-GPT on 2 cores: slowdown 1.8 to 2.2, and steps were predicted 4 to 10 % too short without it [2 ranks, gloo, 2026-11-22].
+GPT on 2 cores: acts took 1.8 to 2.3 times as long there, and steps were predicted 4 to 10 % too short without it [2 ranks, gloo, 2026-11-22].
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from planner.ir.plan import Plan
+from planner.ir.spans import Span, disjoint
 from planner.ir.trace import Act, Trace
 
 __all__ = ["compute_slowdown"]
@@ -36,11 +37,11 @@ def compute_slowdown(plan: Plan, trace: Trace, alone_s: Mapping[tuple[str, int],
     Args:
         trace: real steps.   alone_s: (task, rank) -> seconds of an act with nothing beside it.   warmup: steps at the beginning that do not count.
     """
-    talks: dict[int, list[Act]] = {}
-    for act in sorted(trace.acts, key=lambda act: act.start_s):
+    talks: dict[int, list[Span]] = {}
+    for act in trace.acts:
         if plan.task[act.task].kind.is_communication:
-            talks.setdefault(act.rank, []).append(act)
-    busy = {rank: _union(acts) for rank, acts in talks.items()}
+            talks.setdefault(act.rank, []).append((act.start_s, act.end_s))
+    busy = {rank: disjoint(spans) for rank, spans in talks.items()}
     rows = [
         (alone, act.duration_s, _beside_s(act, busy.get(act.rank, ())))
         for act in trace.acts
@@ -62,18 +63,7 @@ def compute_slowdown(plan: Plan, trace: Trace, alone_s: Mapping[tuple[str, int],
     return float(1 / (1 - min(max(lost, 0.0), 1 - 1 / _MOST)))
 
 
-def _union(acts: Sequence[Act]) -> Sequence[tuple[float, float]]:
-    """The times at which any of the acts, sorted by start, is under way."""
-    found: list[tuple[float, float]] = []
-    for act in acts:
-        if found and act.start_s <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], act.end_s)
-        else:
-            found.append((act.start_s, act.end_s))
-    return found
-
-
-def _beside_s(act: Act, busy: Sequence[tuple[float, float]]) -> float:
+def _beside_s(act: Act, busy: Sequence[Span]) -> float:
     """Seconds of the act within ``busy``, which is sorted and disjoint."""
     at = max(bisect_right(busy, (act.start_s, float("inf"))) - 1, 0)
     total_s = 0.0

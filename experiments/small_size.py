@@ -5,9 +5,13 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-__all__ = ["refuse_over_committed"]
+__all__ = ["among_committed", "refuse_over_committed"]
 
 HERE = Path(__file__).parent
+
+
+def among_committed(path: Path) -> bool:
+    return path.resolve().is_relative_to(HERE.resolve())
 
 
 def refuse_over_committed(parser: ArgumentParser, csv: Path) -> None:
@@ -15,7 +19,7 @@ def refuse_over_committed(parser: ArgumentParser, csv: Path) -> None:
 
     experiments.reproduce --smoke leads a module's paths elsewhere before it calls the module; the CSV has the experiment's name.
     """
-    if csv.is_relative_to(HERE):
+    if among_committed(csv):
         parser.error(
             f"--smoke would write over the committed rows; call python -m experiments.reproduce --smoke --only {csv.stem} --out DIR"
         )

@@ -216,10 +216,10 @@ def _make(
     bound_s, plan = 0.0, None
     model_of = partial(build_model, staged, mesh, cluster, pins, micro_batches, in_flight=flight, zero=options.zero)
     first_bytes = memory_bytes if prices is None else memory_bytes * (1 - _MARGIN)
-    narrowing = Narrowing(memory_bytes, first_bytes, lambda: least_peak(searched.problem), memory_bytes * (1 - _MARGIN) if tight else inf)
-    searched = model_of(limit_bytes=narrowing.limit)
+    narrowing = Narrowing(memory_bytes, first_bytes, lambda: least_peak(searched.problem), first_bytes if tight else inf)
+    searched = model_of(limit_bytes=narrowing.limit_bytes)
     for _ in range(_ATTEMPTS):
-        limit_bytes = narrowing.limit
+        limit_bytes = narrowing.limit_bytes
         if limit_bytes < inf and not searched.problem.demands:
             searched = model_of(limit_bytes=limit_bytes)
         try:

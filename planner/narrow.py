@@ -20,7 +20,7 @@ from math import inf
 __all__ = ["Narrowing"]
 
 _STAYS = 0.75
-"""Share of what was not counted that stays, whatever the limit: from one try to the next it shrank by 15 % at most [GPT-3, 128 A100, 3 shapes]."""
+"""Share of what was not counted that stays, whatever the limit: from one try to the next it shrank by 15 % at most [GPT-3, 128 A100, 4 shapes]."""
 _SPARE = 1.02
 
 
@@ -28,42 +28,42 @@ _SPARE = 1.02
 class Narrowing:
     """The limits of one shape's tries, in bytes of a device.
 
-    memory: what a device has.   first: the limit once memory is known to bind.   least_of: what every layout holds at some time, of what is
-    counted (asked for once, if at all).   limit: of the next try; infinite: none.
+    memory_bytes: what a device has.   first_bytes: the limit once memory is known to bind.   limit_bytes: of the next try; infinite: none.
+    least_bytes_of: what every layout holds at some time, of what is counted (asked for once, if at all).
     """
 
-    memory: float
-    first: float
-    least_of: Callable[[], float]
-    limit: float = inf
-    _too_small: float = 0.0
-    _counted: float = 0.0
-    _uncounted: float = inf
+    memory_bytes: float
+    first_bytes: float
+    least_bytes_of: Callable[[], float]
+    limit_bytes: float = inf
+    _too_small_bytes: float = 0.0
+    _counted_bytes: float = 0.0
+    _uncounted_bytes: float = inf
 
     @cached_property
-    def least(self) -> float:
-        return self.least_of()
+    def least_bytes(self) -> float:
+        return self.least_bytes_of()
 
     def nothing_fits(self) -> bool:
         """No layout holds as little as the limit: ask for more; False: no more can be asked for."""
-        if self.limit >= self.memory:
+        if self.limit_bytes >= self.memory_bytes:
             return False
-        self._too_small = self.limit
-        self.limit = (self._too_small + self._counted) / 2
+        self._too_small_bytes = self.limit_bytes
+        self.limit_bytes = (self._too_small_bytes + self._counted_bytes) / 2
         return True
 
-    def too_large(self, needed: float, held: float) -> bool:
-        """The Plan needs too much, its layouts hold ``held`` of what is counted: ask for less; False: that would not help."""
-        if self.limit == inf:
-            self.limit = self.first
+    def too_large(self, needed_bytes: float, held_bytes: float) -> bool:
+        """The Plan needs too much, its layouts hold ``held_bytes`` of what is counted: ask for less; False: that would not help."""
+        if self.limit_bytes == inf:
+            self.limit_bytes = self.first_bytes
             return True
-        self._counted = min(self.limit, held)
-        excess = needed - self.memory
-        self._uncounted = min(self._uncounted, needed - self._counted)
-        wished = self._counted - excess * _SPARE
-        if wished < self.least:
-            if self.least + _STAYS * self._uncounted > self.memory:
+        self._counted_bytes = min(self.limit_bytes, held_bytes)
+        excess_bytes = needed_bytes - self.memory_bytes
+        self._uncounted_bytes = min(self._uncounted_bytes, needed_bytes - self._counted_bytes)
+        wished_bytes = self._counted_bytes - excess_bytes * _SPARE
+        if wished_bytes < self.least_bytes:
+            if self.least_bytes + _STAYS * self._uncounted_bytes > self.memory_bytes:
                 return False
-            self._too_small = max(self._too_small, self.least)
-        self.limit = min(max(wished, (self._too_small + self._counted) / 2), self.memory)
+            self._too_small_bytes = max(self._too_small_bytes, self.least_bytes)
+        self.limit_bytes = min(max(wished_bytes, (self._too_small_bytes + self._counted_bytes) / 2), self.memory_bytes)
         return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import mean
 
 from rich.console import Group, RenderableType
@@ -21,6 +20,7 @@ import regista.api as api
 from backend.merge import hardware
 from planner.cost import AnalyticCost, MeasuredCost
 from planner.ir.plan import Plan, StreamKind
+from planner.ir.spans import Span, disjoint
 from planner.ir.trace import Trace
 from planner.ir.units import show_bytes, show_s
 from regista.comparison import Comparison, Pair, compare, default_warmup
@@ -111,20 +111,16 @@ def bubble(plan: Plan, trace: Trace, first: int) -> float:
     """Share (0 to 1) of the steps from ``first`` on without compute; the last step is left out where there are more."""
     ends = (min((act.start_s for act in trace.acts), default=0.0), *trace.step_ends_s(plan))
     begin, end = ends[first], ends[-2] if trace.steps - first > 1 else ends[-1]
-    spans: dict[int, list[tuple[float, float]]] = {rank: [] for p in plan.placements for rank in p.ranks}
+    spans: dict[int, list[Span]] = {rank: [] for p in plan.placements for rank in p.ranks}
     for act in trace.acts:
         if plan.stream[plan.task[act.task].stream].kind is StreamKind.COMPUTE and act.end_s > begin and act.start_s < end:
             spans[act.rank].append((max(begin, act.start_s), min(end, act.end_s)))
     return mean(1 - _length(found) / (end - begin) for found in spans.values()) if end > begin else 0.0
 
 
-def _length(spans: list[tuple[float, float]]) -> float:
+def _length(spans: list[Span]) -> float:
     """Of the union."""
-    ordered = sorted(spans)
-    reached = [float("-inf")]
-    for _, end in ordered:
-        reached.append(max(reached[-1], end))
-    return sum(max(0.0, after - max(before, start)) for (start, _), (before, after) in zip(ordered, pairwise(reached), strict=True))
+    return sum(end_s - begin_s for begin_s, end_s in disjoint(spans))
 
 
 def show_verdict(found: Verdict) -> RenderableType:

@@ -30,7 +30,7 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.trace import Act, Trace
 from simulator.memory import Ledger
-from simulator.prices import Factor, checked_s, slowdown_of
+from simulator.prices import Factor, checked_s, felt_s, slowdown_of
 from simulator.record import Entry, sim_trace
 from simulator.rendezvous import Meeting, explain_meetings, partners
 
@@ -135,9 +135,7 @@ class _Game:
                 lane.wake = None
 
     def _duration_s(self, task: str, rank: int, number: int) -> float:
-        if self.factor is None:
-            return self.price_s[task, rank]
-        return checked_s(self.price_s[task, rank] * self.factor(task, rank, number), f"act {number} of {task} on rank {rank}")
+        return felt_s(self.price_s[task, rank], self.factor, task, rank, number)
 
     def _meet(self, actor: Actor, group: tuple[int, ...], number: int) -> Meeting:
         """Join the collective; the last one to arrive lets everybody go."""

@@ -108,7 +108,7 @@ def forecast(plan: Plan, cost: CostModel, *, steps: int = 4, engine: Engine = En
     if firings > MOST_FIRINGS:
         raise Unsupported(f"{steps} steps are {firings} firings, more than {MOST_FIRINGS}; simulate fewer steps")
     if engine is Engine.SIMPY or steps < 1 or slowdown_of(cost) != 1:
-        seen = simulate(plan, cost, steps=steps, engine=Engine.SIMPY if engine is Engine.AUTO else engine)
+        seen = simulate(plan, cost, steps=steps, engine=engine)
         told = _told(compiled, _from_trace(compiled, seen), steps, seen.about["engine"])
         return replace(told, num_firings=len(seen.acts))  # SimPy plays every rank
     played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)

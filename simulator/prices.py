@@ -8,7 +8,7 @@ from collections.abc import Callable
 from planner.ir.errors import InvalidCluster
 from planner.ir.protocols import Contended, CostModel
 
-__all__ = ["Factor", "checked_s", "slowdown_of"]
+__all__ = ["Factor", "checked_s", "felt_s", "slowdown_of"]
 
 Factor = Callable[[str, int, int], float]
 """(task id, rank, number of the act) -> how many times its price the act takes."""
@@ -23,6 +23,11 @@ def checked_s(duration_s: float, what: str) -> float:
     if not (math.isfinite(duration_s) and duration_s >= 0):
         raise InvalidCluster(f"the cost model says that {what} takes {duration_s} s; times must be finite and >= 0, calibrate again")
     return float(duration_s)
+
+
+def felt_s(price_s: float, factor: Factor | None, task: str, rank: int, number: int) -> float:
+    """What an act takes: its price, times what the factor says of it.  Raises InvalidCluster: as checked_s."""
+    return price_s if factor is None else checked_s(price_s * factor(task, rank, number), f"act {number} of {task} on rank {rank}")
 
 
 def slowdown_of(cost: CostModel) -> float:

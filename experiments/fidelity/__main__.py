@@ -34,6 +34,7 @@ from experiments.fidelity.fit import Case, predicted
 from experiments.fidelity.points import Point, points, sample
 from experiments.fidelity.score import FOLDS, SEED, cross_validated, order_kept, summary, table
 from experiments.fidelity.works import kept_work, work_path
+from experiments.small_size import among_committed
 
 __all__ = ["main", "run"]
 
@@ -164,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=6, help="steps of the fit, at most")
     parser.add_argument("--out", type=Path, default=KEPT / "smoke", help="where --smoke writes")
     wish = parser.parse_args(argv)
-    if wish.smoke and wish.out.resolve().is_relative_to(HERE.resolve()):
+    if wish.smoke and among_committed(wish.out):
         parser.error(f"--smoke --out {wish.out} would write among the committed files; choose a folder outside of {HERE.name}/")
     results = wish.out if wish.smoke else RESULTS
     if not wish.redraw:

@@ -34,7 +34,7 @@ from simulator.network.fabric import Machine
 from simulator.network.links import Link, Sharing
 from simulator.network.usage import hops, link_shares
 from simulator.network.wires import Wires
-from simulator.prices import Factor, checked_s
+from simulator.prices import Factor, checked_s, felt_s
 from simulator.record import Entry, sim_trace
 from simulator.rendezvous import Meeting, explain_meetings, partners
 
@@ -159,7 +159,7 @@ class _SharedGame:
 
     def _start(self, actors: tuple[Actor, ...], ranks: tuple[int, ...], act: int) -> None:
         task, lane = actors[0].task, self.lane_of[actors[0].id]
-        duration_s = max(self._duration_s(actor, act) for actor in actors)
+        duration_s = max(felt_s(self.price_s[actor.id], self.factor, *actor.id, act) for actor in actors)
         if (task.id, ranks) not in self.needs:
             shares = link_shares(self.plan, task, ranks, duration_s, self.machine)
             self.needs[task.id, ranks] = shares, frozenset(rank for hop in hops(self.plan, task, ranks) for rank in hop[:2])
@@ -228,12 +228,6 @@ class _SharedGame:
 
     def _price(self, actor: Actor) -> float:
         return checked_s(self.cost.act_s(self.plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
-
-    def _duration_s(self, actor: Actor, number: int) -> float:
-        if self.factor is None:
-            return self.price_s[actor.id]
-        duration_s = self.price_s[actor.id] * self.factor(actor.task.id, actor.rank, number)
-        return checked_s(duration_s, f"act {number} of {actor.task.id} on rank {actor.rank}")
 
 
 def simulate_shared(

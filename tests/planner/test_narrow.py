@@ -18,13 +18,13 @@ def tries(least: float, uncounted: float, first: float = MEMORY) -> tuple[list[f
     narrowing = Narrowing(MEMORY, first, lambda: least, first)
     limits = []
     for _ in range(6):
-        limits.append(narrowing.limit)
-        if narrowing.limit < least:
+        limits.append(narrowing.limit_bytes)
+        if narrowing.limit_bytes < least:
             if not narrowing.nothing_fits():
                 break
-        elif narrowing.limit + uncounted <= MEMORY:
+        elif narrowing.limit_bytes + uncounted <= MEMORY:
             return limits, True
-        elif not narrowing.too_large(narrowing.limit + uncounted, narrowing.limit):
+        elif not narrowing.too_large(narrowing.limit_bytes + uncounted, narrowing.limit_bytes):
             break
     return limits, False
 
@@ -53,9 +53,9 @@ def test_a_shape_is_given_up_where_its_least_and_most_of_what_was_not_counted_ar
 
 def test_without_a_limit_the_first_try_binds_nothing_and_the_second_has_the_first_limit():
     narrowing = Narrowing(MEMORY, 97.0, lambda: pytest.fail("nobody asked for less yet"))
-    assert narrowing.limit == inf
+    assert narrowing.limit_bytes == inf
     assert narrowing.too_large(150.0, 0.0)
-    assert narrowing.limit == 97.0
+    assert narrowing.limit_bytes == 97.0
 
 
 def test_the_least_that_was_not_counted_in_any_try_is_what_may_stay():
@@ -69,8 +69,8 @@ def test_the_least_that_was_not_counted_in_any_try_is_what_may_stay():
 def test_more_is_asked_for_where_nothing_fits_until_all_of_the_memory_was():
     narrowing = Narrowing(MEMORY, MEMORY, lambda: 10.0, MEMORY)
     assert narrowing.too_large(140.0, 80.0)
-    assert narrowing.limit == 40.0, "half of what was held; 39.2 is what would be left"
+    assert narrowing.limit_bytes == 40.0, "half of what was held; 39.2 is what would be left"
     assert narrowing.nothing_fits()
-    assert narrowing.limit == 60.0
-    narrowing.limit = MEMORY
+    assert narrowing.limit_bytes == 60.0
+    narrowing.limit_bytes = MEMORY
     assert not narrowing.nothing_fits()
