@@ -29,7 +29,6 @@ from planner.opset import flop, traffic_bytes
 from planner.search import Menus, Piece, PieceModel, Pin, Prices, blocks_of, pieces_of, scaled_pieces
 from planner.share import Share
 from planner.stages import assign_stages, block_of
-from planner.stages.micro import micro_batch_choices
 
 __all__ = ["RunnerUp", "Shape", "ShapeSearch", "ShapeWatch", "Shares", "most_stages", "shapes"]
 
@@ -78,7 +77,12 @@ def shapes(
 
     Args:
         most_stages: how many stages the model can be cut into.   recompute: of all shapes.
+
+    Raises:
+        Unsupported: a batch without samples.
     """
+    if batch_size < 1:
+        raise Unsupported(f"a batch of {batch_size} samples cannot be cut into micro-batches; give at least 1 sample")
     devices = cluster.num_devices
     counts = [stages] if stages is not None else [p for p in range(1, min(most_stages, devices) + 1) if devices % p == 0]
     found = []
@@ -89,7 +93,7 @@ def shapes(
         if micro_batches is not None:
             slices = [micro_batches]
         else:
-            slices = [c.count for c in micro_batch_choices(batch_size) if p <= c.count <= _MOST_PER_STAGE * p]
+            slices = [m for m in range(p, min(batch_size, _MOST_PER_STAGE * p) + 1) if batch_size % m == 0]
             slices = [m for m in slices if m % p == 0 and (m // p).bit_count() == 1] or slices[:1] or [1]
         found += [Shape(p, m, one, recompute) for one in inner for m in slices]
     return tuple(sorted(found))

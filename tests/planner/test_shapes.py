@@ -225,3 +225,13 @@ def test_a_shape_is_entered_once() -> None:
     with pytest.raises(OutOfMemory):
         search_of.best(shapes(16, small, most_stages=4))
     assert worked and len(worked) == len(set(worked))
+
+
+@given(st.integers(1, 200))
+def test_every_shape_slices_the_batch_evenly(batch: int) -> None:
+    assert all(batch % shape.micro_batches == 0 for shape in shapes(batch, four(), most_stages=4))
+
+
+def test_a_batch_without_samples_has_no_shapes() -> None:
+    with pytest.raises(Unsupported, match="give at least 1 sample"):
+        shapes(0, four(), most_stages=4)

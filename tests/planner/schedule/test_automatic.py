@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
+from exact_schedule import zb_exact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from planner.schedule import (
     zb_h2,
 )
 from planner.schedule.automatic import least_cost_s
-from planner.schedule.exact import zb_exact
 from planner.schedule.polish import polish
 from planner.schedule.timing import spans_s
 

@@ -1,4 +1,4 @@
-"""The exact zero-bubble schedule of a small pipeline, as a mixed integer program solved by HiGHS.
+"""The oracle of planner.schedule.automatic: the exact zero-bubble schedule of a small pipeline, a mixed integer program solved by HiGHS.
 
 Micro-batches are alike, so each device performs each kind of pass in their order; what remains open is how the kinds are woven together.
 
