@@ -21,7 +21,8 @@ from pathlib import Path
 
 from planner.ir.errors import InvalidFile, RegistaError, Unsupported
 from planner.ir.plan import TaskKind
-from regista.report.rows import Held, held_pairs, quantile, read_rows
+from regista.report.rows import Held, held_pairs, read_rows
+from regista.statistics import quantile
 from regista.sweep import check, load_manifest
 from regista.sweep.point import PLAN_KEYS
 

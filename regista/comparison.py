@@ -16,6 +16,7 @@ from statistics import median
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan
 from planner.ir.trace import Act, Source, Trace
+from regista.statistics import quantile
 
 __all__ = ["Comparison", "Pair", "Summary", "compare", "default_warmup", "summarise"]
 
@@ -128,7 +129,7 @@ def compare(plan: Plan, sim: Trace, run: Trace, *, warmup: int | None = None) ->
         model=plan.model,
         warmup_steps=leave_out,
         step_time_s=step,
-        spread=Spread(p10=_quantile(times, 0.1), p90=_quantile(times, 0.9), steps=len(times)),
+        spread=Spread(p10=quantile(times, 0.1), p90=quantile(times, 0.9), steps=len(times)),
         throughput_per_s=Pair(predicted=_rate(plan, step.predicted), measured=_rate(plan, step.measured)),
         kinds={kind: Pair(predicted=busy[0].get(kind, 0.0), measured=busy[1].get(kind, 0.0)) for kind in _kinds(plan)},
         actors={t.id: Pair(predicted=acts[0].get(t.id, 0.0), measured=acts[1].get(t.id, 0.0)) for t in plan.tasks},
@@ -216,12 +217,3 @@ def _act_medians(steps: Mapping[int, Sequence[Act]]) -> dict[str, float]:
 
 def _rate(plan: Plan, step_s: float) -> float:
     return plan.batch_size / step_s if step_s > 0 else 0.0
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    """Linear interpolation between the order statistics (as numpy's default)."""
-    ordered = sorted(values)
-    where = share * (len(ordered) - 1)
-    low = int(where)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (where - low) * (ordered[high] - ordered[low])

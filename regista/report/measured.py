@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from planner.ir.plan import TaskKind
-from regista.report.rows import Held, Rows, number, quantile
+from regista.report.rows import Rows, number
+from regista.statistics import quantile, rank_correlation
 
 __all__ = ["Group", "KindErrors", "Measured", "by_group", "by_kind", "is_measured_sweep", "measured_points"]
 
@@ -56,8 +57,7 @@ class Group:
     @property
     def rank_correlation(self) -> float | None:
         """Spearman's of predicted and measured step time; None for fewer than 3 points or where one side is constant."""
-        pairs = tuple((point.sim_s, point.run_s, point.label) for point in self.points)
-        return Held(quantity="step_s", predicted="sim", given="run", points=pairs).rank_correlation
+        return rank_correlation([point.sim_s for point in self.points], [point.run_s for point in self.points])
 
     @property
     def fastest(self) -> Measured:

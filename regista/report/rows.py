@@ -14,17 +14,15 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import correlation, median
-
-import numpy as np
-import pandas as pd
+from statistics import median
 
 from planner.ir.errors import InvalidFile
+from regista.statistics import rank_correlation
 
-__all__ = ["Held", "Rows", "held_pairs", "noise_floor", "number", "quantile", "read_rows"]
+__all__ = ["Held", "Rows", "held_pairs", "noise_floor", "number", "read_rows"]
 
 _NOT_HELD = ("min_s", "p10_s", "p90_s", "start_s", "end_s")
 """Columns that tell a measurement's spread or a moment; a prediction without noise has neither, so nothing is held against them."""
@@ -61,10 +59,7 @@ class Held:
     @property
     def rank_correlation(self) -> float | None:
         """Spearman's; None for fewer than 3 points or where one side is constant."""
-        ranks = [pd.Series([point[side] for point in self.points]).rank().tolist() for side in (0, 1)]
-        if len(self.points) < 3 or any(len(set(side)) < 2 for side in ranks):
-            return None
-        return correlation(ranks[0], ranks[1])
+        return rank_correlation([predicted for predicted, _, _ in self.points], [given for _, given, _ in self.points])
 
 
 def read_rows(path: str | Path) -> Rows:
@@ -194,8 +189,3 @@ def noise_floor(table: Rows) -> tuple[float, ...]:
         return ()
     pairs = [(_above_0(row["run_step_s"]), _above_0(row["run_again_step_s"])) for row in _points(table).rows]
     return tuple(abs(again / first - 1) for first, again in pairs if first is not None and again is not None)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """numpy's, for at least one value."""
-    return float(np.quantile(values, share))

@@ -10,8 +10,9 @@ from statistics import median
 from planner.ir.text import save_text
 from regista.report.html import document, error_cell, table
 from regista.report.pictures import pictures_of
-from regista.report.rows import Held, Rows, held_pairs, noise_floor, quantile
+from regista.report.rows import Held, Rows, held_pairs, noise_floor
 from regista.report.svg import histogram, parity
+from regista.statistics import quantile
 
 __all__ = ["all_rows", "save_rows_page"]
 

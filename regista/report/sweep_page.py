@@ -17,10 +17,11 @@ from planner.ir.text import save_text
 from regista.report.html import document, error_cell, table
 from regista.report.measured import Group, Measured, by_group, measured_points
 from regista.report.pictures import pictures_of
-from regista.report.rows import Rows, quantile
+from regista.report.rows import Rows
 from regista.report.rows_page import all_rows
 from regista.report.svg import histogram, parity, residuals
 from regista.report.sweep_tables import BAND, kinds_table, points_table, processes_table, registers_table
+from regista.statistics import quantile
 from regista.sweep import Checked, Manifest, check
 from regista.sweep.check import Verdict
 from regista.sweep.point import PLAN_KEYS

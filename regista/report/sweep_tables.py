@@ -14,7 +14,8 @@ from statistics import median
 from planner.ir.units import show_bytes, show_s
 from regista.report.html import error_cell, table
 from regista.report.measured import Measured, by_kind
-from regista.report.rows import number, quantile
+from regista.report.rows import number
+from regista.statistics import quantile
 
 __all__ = ["BAND", "kinds_table", "points_table", "processes_table", "registers_table"]
 

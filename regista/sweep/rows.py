@@ -14,9 +14,10 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from planner.ir.errors import InvalidFile
-from planner.ir.text import save_text
+from planner.ir.text import check_target, save_text
 from regista.sweep.check import Cell, Row
 from regista.sweep.point import Performer, Point
 
@@ -37,13 +38,7 @@ class Table:
         """
         self.path, self.columns = path, tuple(columns)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _mend(path, self.columns)
-        self._file = path.open("a", newline="", encoding="utf-8")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise InvalidFile(f"{path} is being written by another sweep; wait for it, or give another --out") from None
+        self._file = _locked(path, self.columns)
 
     def append(self, row: Mapping[str, object]) -> None:
         """One line, on the disk when this returns."""
@@ -55,21 +50,53 @@ class Table:
         self._file.close()
 
 
-def _mend(path: Path, columns: Sequence[str]) -> None:
+def _locked(path: Path, columns: Sequence[str]) -> TextIO:
+    """The file, mended and open for appending, under this process's lock.
+
+    A mended file takes the old one's place by a rename, and a lock belongs to a file, not to its name.  So the file is locked before it is
+    mended, and opened again if the name leads to another file than the one that was locked.
+    """
+    while True:
+        file = check_target(path).open("a", newline="", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_named(file, path) and not _mend(path, columns):
+                return file
+        except BlockingIOError:
+            file.close()
+            raise InvalidFile(f"{path} is being written by another sweep; wait for it, or give another --out") from None
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _is_named(file: TextIO, path: Path) -> bool:
+    """Whether the name still leads to this open file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _mend(path: Path, columns: Sequence[str]) -> bool:
+    """Give the file the header of ``columns`` and drop a last line that was cut off; returns whether anything had to be written."""
     header = _line(columns)
-    if not path.exists() or not path.read_text(encoding="utf-8").strip():
-        save_text(str(path), header)
-        return
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
-    if whole.startswith(header):
-        if whole != text:
-            save_text(str(path), whole)
-        return
-    rows = list(csv.DictReader(io.StringIO(whole)))
-    if rows and ("point_id" not in rows[0] or "phase" not in rows[0]):
-        raise InvalidFile(f"{path} is no CSV of a sweep (it has no point_id); give another --out, or move it away")
-    save_text(str(path), header + "".join(_line([row.get(column) or "" for column in columns]) for row in rows))
+    if not text.strip():
+        mended = header
+    elif whole.startswith(header):
+        mended = whole
+    else:
+        rows = list(csv.DictReader(io.StringIO(whole)))
+        if rows and ("point_id" not in rows[0] or "phase" not in rows[0]):
+            raise InvalidFile(f"{path} is no CSV of a sweep (it has no point_id); give another --out, or move it away")
+        mended = header + "".join(_line([row.get(column) or "" for column in columns]) for row in rows)
+    if mended == text:
+        return False
+    save_text(str(path), mended)
+    return True
 
 
 def load_rows(path: Path) -> list[Row]:

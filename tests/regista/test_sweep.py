@@ -105,6 +105,7 @@ def test_a_points_id_is_of_what_is_asked_not_of_its_label_or_the_papers_numbers(
         ("stages = 1", "stages = [1, [2]]", "texts and numbers can be swept"),
         ("stages = 1", "stages = []", "no point"),
         ('source = "tests"', 'source = "tests"\nperformer = "gpu"', "choose from sim, run"),
+        ("stages = 1", "stages = 1\n[run]\nruns = 0", "run.runs = 0: a whole number of at least 1"),
         ("[model]", "[model", "no TOML"),
     ],
 )  # fmt: skip
@@ -218,6 +219,17 @@ def test_two_sweeps_cannot_write_one_csv(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="another sweep"):
         Table(path, ("point_id", "phase"))
     first.close()
+
+
+def test_a_second_sweep_with_other_columns_leaves_the_file_of_the_first_alone(tmp_path: Path) -> None:
+    """The second used to mend the header by a rename before it asked for the lock: the first went on writing into a file without a name."""
+    path = tmp_path / "t.csv"
+    first = Table(path, ("point_id", "phase"))
+    with pytest.raises(InvalidFile, match="another sweep"):
+        Table(path, ("point_id", "phase", "paper_step_s"))
+    first.append({"point_id": "p", "phase": "predicted"})
+    first.close()
+    assert load_rows(path) == [{"point_id": "p", "phase": "predicted"}]
 
 
 def test_a_point_that_does_not_fit_is_a_result_and_a_refused_one_is_an_error(tmp_path: Path) -> None:
