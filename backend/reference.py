@@ -12,21 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from backend.blocks import Blocks, initial_states
-from backend.body import Batches, accumulate, loss_position, prepared_parts, read_inputs, settle, source_parts, write_outputs
-from backend.collectives import GroupExchange, check_boxing, crew_of, exchange
-from backend.fragment import CompiledFragment, compile_fragment
+from backend.acts.act import Batches, accumulate, loss_position, prepared_parts, read_inputs, settle, source_parts, write_outputs
+from backend.comm.collectives import GroupExchange, check_boxing, crew_of, exchange
 from backend.initial.values import Values
-from backend.outcome import Outcome, gather, state_homes
-from backend.sharding import torch_dtype
-from planner.ir.actor import Actor, ActorId, build_actors
+from backend.layout.sharding import torch_dtype
+from backend.memory.blocks import Blocks, initial_states
+from backend.ops.fragment import CompiledFragment, compile_fragment
+from backend.run_folder.outcome import Outcome, gather, state_homes
+from planner.ir.actors.actor import Actor, ActorId, build_actors
+from planner.ir.actors.liveness import explain_wait
+from planner.ir.actors.routes import Piece, pieces
+from planner.ir.actors.verify import verify
 from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock, InvalidPlan, RegistaError, WorkerFailed
-from planner.ir.liveness import explain_wait
 from planner.ir.plan import Boxing, Plan, Task, TaskKind
-from planner.ir.routes import Piece, pieces
-from planner.ir.trace import Act, Source, Trace
-from planner.ir.verify import verify
+from planner.ir.traces.trace import Act, Source, Trace
 
 __all__ = ["ReferencePerformer", "perform"]
 
@@ -52,7 +52,7 @@ def perform(
         trace (source ``run``, performer ``reference``), losses per step, final states and gradients as logical tensors.
 
     Raises:
-        InvalidPlan, DeadLock, OutOfMemory: the Plan is refused (planner.ir.verify), or ``state`` does not fit it.
+        InvalidPlan, DeadLock, OutOfMemory: the Plan is refused (planner.ir.actors.verify), or ``state`` does not fit it.
         InvalidProgram: a batch does not fit the Plan.
         WorkerFailed: an op of a fragment raised.
     """

@@ -45,8 +45,8 @@ from planner.ir.plan import (
 )
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
-from planner.ir.trace import Act, check_trace
-from regista.gantt import save_figure
+from planner.ir.traces.trace import Act, check_trace
+from regista.views.pictures.gantt import save_figure
 from simulator import chain_period_s, simulate
 
 __all__ = ["main"]

@@ -6,7 +6,7 @@
 
 Alpa's plan is its shape (stages, sub-meshes, logical mesh, micro-batches) with the best layouts that our own search finds in it, so it is
 priced at least as low as Alpa's own layouts would be; it recomputes only where it does not fit otherwise, which favours it as well.  Its plan
-for 8 devices has unequal sub-meshes: that one is priced by a lower bound from its pieces (planner.share), transfers left out.
+for 8 devices has unequal sub-meshes: that one is priced by a lower bound from its pieces (planner.parallelism.share), transfers left out.
 Columns: theory = as the search prices it, sim = from the simulator, paper = what Alpa measured (another optimizer format; to be compared with
 care).
 """
@@ -30,8 +30,8 @@ from planner.cost import meshes
 from planner.frontend import Program
 from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
+from planner.parallelism.share import Share
 from planner.search import Menus, PieceModel, Prices, pieces_of
-from planner.share import Share
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 

@@ -22,12 +22,12 @@ import regista
 from experiments import bench_rivals, bench_simulator
 from experiments.bench_steady import layered, one_f_one_b
 from experiments.megatron_1t import Megatron, megatron_1t
-from planner.ir.actor import build_actors
+from planner.ir.actors.actor import build_actors
 from planner.ir.plan import Plan
 from planner.ir.units import show_s
+from regista.analysis.outlook import look
 from regista.api import program_of
 from regista.clusters import resolve_cluster
-from regista.outlook import look
 from simulator.steady.graph import marked_graph
 from simulator.steady.live import is_live
 from simulator.steady.state import steady_graph

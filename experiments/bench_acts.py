@@ -5,7 +5,7 @@
     in a process, other stream   end of an act -> start of an act on another stream
 
 The model is so small that hardly anything is computed.  Its acts are short, so the thread that let several start performs them one by one
-(backend.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each.  ``python -m experiments.bench_acts``
+(backend.worker.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each.  ``python -m experiments.bench_acts``
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
-from planner.ir.actor import Actor, build_actors
+from planner.ir.actors.actor import Actor, build_actors
 from planner.ir.plan import Plan, StreamKind
-from planner.ir.trace import Act, Trace
+from planner.ir.traces.trace import Act, Trace
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 

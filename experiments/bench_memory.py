@@ -6,7 +6,7 @@
 
     keeping       values inside fragments lie on the heap, which keeps what is freed: quick and large
     tight         on the heap, which gives back what is freed: small and slow
-    workspace     in homes that are planned and allocated once (backend.workspace): what workers do unless they are told otherwise
+    workspace     in homes that are planned and allocated once (backend.ops.workspace): what workers do unless they are told otherwise
 
 The settings take turns within one run of this script, round by round, so that a busy machine is as busy for each of them.
 """
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
-from backend.registers import RUNTIME_BYTES
+from backend.worker.registers import RUNTIME_BYTES
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -47,7 +47,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One rank, one run.  ``process_bytes`` without the stated constant, backend.registers.RUNTIME_BYTES.
+    """One rank, one run.  ``process_bytes`` without the stated constant, backend.worker.registers.RUNTIME_BYTES.
 
     heap_bytes: the most that a fragment found no room for.   processor_s, step_s: mean of the steps after FEW.
     """

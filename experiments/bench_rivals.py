@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from backend.merge import hardware
+from backend.run_folder.merge import hardware
 from experiments.rivals import JOBS, Job, Measured, against
 from experiments.rivals.job import Way
 

@@ -61,15 +61,15 @@ from planner.ir.errors import OutOfMemory
 from planner.ir.plan import Boxing, Plan, RegstKind
 from planner.ir.sbp import NdSbp
 from planner.ir.text import content_id
-from planner.make import FoundPlans, PlanOptions, search_plans
+from planner.parallelism.make import FoundPlans, PlanOptions, search_plans
 from planner.search.zero import splits
+from regista.analysis.whatif import changed_cluster
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 from regista.sweep.rows import DONE, load_rows
 from regista.sweep.rows import Table as Rows
-from regista.whatif import changed_cluster
 from simulator import rehearse
-from simulator.forecast import forecast
+from simulator.analysis.forecast import forecast
 
 __all__ = ["Point", "broken", "measure", "model_flop", "points", "zero_level"]
 

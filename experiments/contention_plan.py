@@ -28,7 +28,7 @@ import regista
 from experiments.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
-from planner.ir.trace import Trace, check_trace
+from planner.ir.traces.trace import Trace, check_trace
 from regista.api import program_of
 from simulator import simulate
 from simulator.network import Sharing, simulate_shared

@@ -33,7 +33,7 @@ import regista
 from planner.cost import AnalyticCost
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan, save_plan
-from planner.ir.trace import Act, check_trace
+from planner.ir.traces.trace import Act, check_trace
 from simulator import simulate
 from simulator.steady import check_live, steady_state
 

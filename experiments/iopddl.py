@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planner.solve.iopddl import load_iopddl
-from planner.solve.memory import solve_within
+from planner.solve.limited.memory import solve_within
 from planner.solve.problem import Progress
 
 __all__ = ["main"]

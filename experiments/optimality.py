@@ -33,7 +33,7 @@ from planner.ir.text import content_id
 from planner.search import Method, SearchModel, build_model, search
 from planner.solve import Problem, Solution, solve_ilp
 from planner.stages import assign_stages, prepare
-from regista.zoo import ZOO
+from zoo import ZOO
 
 __all__ = ["CUT", "MESHES", "cut_model", "main", "small_cluster"]
 

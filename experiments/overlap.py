@@ -47,12 +47,12 @@ from planner.cost import MeasuredCost
 from planner.frontend import Program
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.tensor import DType
-from planner.ir.trace import Trace, check_trace
-from planner.lower.loading import with_loading
+from planner.ir.traces.trace import Trace, check_trace
+from planner.lower.data_actors.loading import with_loading
 from regista.api import program_of
 from regista.calibrate import calibrate_plan
 from regista.data import loader
-from regista.gantt import COLOURS, LABELS
+from regista.views.pictures.gantt import COLOURS, LABELS
 
 __all__ = ["main"]
 

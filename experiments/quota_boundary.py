@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
-from planner.ir.trace import Trace
+from planner.ir.traces.trace import Trace
 from regista.api import program_of
 from regista.calibrate import calibrate_plan
 from regista.clusters import resolve_cluster
-from regista.gantt import gantt
+from regista.views.pictures.gantt import gantt
 
 __all__ = ["main"]
 

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from backend.sharding import join_parts, slice_part
+from backend.layout.sharding import join_parts, slice_part
 from planner.boxing import boxing_path
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.graph import Op, Ref, Role
@@ -35,7 +35,7 @@ from planner.ir.plan import Boxing
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType, TensorType
 from planner.opset import signatures
-from regista.gantt import save_figure
+from regista.views.pictures.gantt import save_figure
 
 __all__ = ["main"]
 

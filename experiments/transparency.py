@@ -34,10 +34,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from backend import run
-from backend.outcome import Outcome
+from backend.run_folder.outcome import Outcome
 from planner.ir.errors import RegistaError
 from planner.ir.plan import Plan
-from planner.ir.trace import check_trace
+from planner.ir.traces.trace import check_trace
 
 __all__ = ["cells", "main", "measured"]
 

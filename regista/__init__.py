@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from planner.ir.errors import RegistaError
     from planner.ir.files import load_plan, load_trace, save_plan, save_trace
     from planner.ir.plan import Plan
-    from planner.ir.trace import Trace, check_trace
+    from planner.ir.traces.trace import Trace, check_trace
+    from regista.analysis.comparison import Comparison, compare
     from regista.api import Performer, plan, run, session, simulate
     from regista.calibrate import calibrate_machine, calibrate_plan
-    from regista.comparison import Comparison, compare
     from regista.data import with_data
 
 __all__ = [
@@ -50,13 +50,13 @@ _HOME = {
     **dict.fromkeys(("SGD", "AdamW", "Program"), "planner.frontend"),
     **dict.fromkeys(("Cluster", "load_cluster"), "planner.ir.cluster"),
     **dict.fromkeys(("load_plan", "load_trace", "save_plan", "save_trace"), "planner.ir.files"),
-    **dict.fromkeys(("Trace", "check_trace"), "planner.ir.trace"),
+    **dict.fromkeys(("Trace", "check_trace"), "planner.ir.traces.trace"),
     "Plan": "planner.ir.plan",
     **dict.fromkeys(("Performer", "plan", "run", "session", "simulate"), "regista.api"),
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
     "RegistaError": "planner.ir.errors",
     "with_data": "regista.data",
-    **dict.fromkeys(("Comparison", "compare"), "regista.comparison"),
+    **dict.fromkeys(("Comparison", "compare"), "regista.analysis.comparison"),
 }
 
 

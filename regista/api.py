@@ -19,11 +19,12 @@ from torch import Tensor
 import backend
 import simulator
 from backend import inprocess
-from backend.body import Batches
+from backend.acts.act import Batches
 from backend.checkpoint import Wish
-from backend.device import open_devices, parse_devices
-from backend.outcome import Outcome
-from backend.session import Session
+from backend.devices.device import parse_devices
+from backend.devices.opening import open_devices
+from backend.launch.session import Session
+from backend.run_folder.outcome import Outcome
 from planner.cost import AnalyticCost
 from planner.frontend import Program, load_program
 from planner.ir.cluster import Cluster
@@ -31,18 +32,18 @@ from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.text import content_id
-from planner.ir.trace import Trace
+from planner.ir.traces.trace import Trace
 from planner.lower import Schedule
-from planner.make import PlanOptions, search_plans
+from planner.parallelism.make import PlanOptions, search_plans
+from planner.parallelism.shape import ShapeWatch
 from planner.search import Method
-from planner.shape import ShapeWatch
 from planner.solve import Watch
 from regista.clusters import resolve_cluster
 from regista.data import Data, batches_for
 from regista.schedule_file import read_schedule
 from regista.starting import beginning, typed_state
-from regista.zoo import ZOO
-from simulator.replay import message_times
+from simulator.analysis.replay import message_times
+from zoo import ZOO
 
 __all__ = ["Performer", "check_program", "plan", "planned_program", "program_of", "run", "session", "simulate"]
 
@@ -253,7 +254,7 @@ def run(
 
 
 def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init: str = "module", timeout_s: float = 30.0) -> Session:
-    """Train step by step beside the caller's own Python (backend.session.Session): ``step(batch)`` returns at once.
+    """Train step by step beside the caller's own Python (backend.launch.session.Session): ``step(batch)`` returns at once.
 
     Args:
         program: where initial values come from; None: the program that the Plan names.

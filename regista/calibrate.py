@@ -8,8 +8,8 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from backend.data import Source
-from backend.microbench import fit, microbench
-from backend.profile import Profile, profile
+from backend.measure.microbench import fit, microbench
+from backend.measure.profile import Profile, profile
 from planner.cost import ActPrice, Beside, MeasuredCost, act_key
 from planner.frontend import Program
 from planner.ir.cluster import Cluster, LinkSpec

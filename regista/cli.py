@@ -395,28 +395,28 @@ def _perform(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
     # Imported late: nobody who mistypes an option should wait for a solver.
     if args.verb == "iopddl":
-        from regista.iopddl_command import iopddl as perform  # needs no torch
+        from regista.verbs.iopddl_command import iopddl as perform  # needs no torch
     elif args.verb == "quotas":
-        from regista.quotas_command import quotas as perform  # needs no torch
+        from regista.verbs.quotas_command import quotas as perform  # needs no torch
     elif args.verb == "simulate":
-        from regista.simulate_command import simulate as perform  # needs no torch
+        from regista.verbs.simulate_command import simulate as perform  # needs no torch
     elif args.verb == "deploy":
-        from regista.deploy_command import deploy as perform  # needs no torch
+        from regista.verbs.deploy_command import deploy as perform  # needs no torch
     elif args.verb == "sweep":
-        from regista.sweep_command import sweep_verb as perform
+        from regista.verbs.sweep_command import sweep_verb as perform
     elif args.verb == "loading":
-        from regista.loading_command import loading as perform
+        from regista.verbs.loading_command import loading as perform
     elif args.verb == "checkpoint":
-        from regista.checkpoint_command import checkpoint as perform
+        from regista.verbs.checkpoint_command import checkpoint as perform
     elif args.verb == "report":
-        from regista.report_command import report as perform
+        from regista.verbs.report_command import report as perform
     elif args.verb == "run":
         if args.nnodes is not None:
             # The launcher that hosts the rendezvous may end first; torch's store tells the others so in forty lines.
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        from regista.run_command import run as perform
+        from regista.verbs.run_command import run as perform
     else:
-        from regista import commands
+        from regista.verbs import commands
 
         perform = getattr(commands, args.verb.replace("-", "_"))
     result = perform(args)

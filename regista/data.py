@@ -12,7 +12,7 @@ from torch import Tensor
 
 from backend.data import Feed, Loader, Source, open_source, parse_source, python_feed
 from planner.ir.plan import Plan
-from planner.lower.loading import with_loading
+from planner.lower.data_actors.loading import with_loading
 
 __all__ = ["Data", "batches_for", "loader", "with_data"]
 
@@ -46,7 +46,7 @@ def loader(plan: Plan, data: Source | str) -> Loader:
 
 
 def with_data(plan: Plan, data: Source | str, *, load_quota: int = 2, copy: bool | None = None) -> Plan:
-    """The same Plan with actors that read, prepare and copy this data (planner.lower.loading.with_loading).
+    """The same Plan with actors that read, prepare and copy this data (planner.lower.data_actors.loading.with_loading).
 
     Args:
         data: as in ``loader``.   load_quota: blocks of each Regst of the chain.   copy: with a copy to the device; None: where it is no CPU.

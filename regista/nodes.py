@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backend.body import Batches
-from backend.nodes import Nodes, run_on_nodes
-from backend.outcome import Outcome
+from backend.acts.act import Batches
+from backend.launch.nodes import Nodes, run_on_nodes
+from backend.run_folder.outcome import Outcome
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
 from regista.api import check_program, planned_program
@@ -45,7 +45,7 @@ def run_share(
     """Perform this host's ranks of the Plan; the outcome on host 0, None on the others.
 
     Raises:
-        Mismatch: the Plan was made for other hosts, or the program is not the one that was planned.   And as backend.nodes.run_on_nodes.
+        Mismatch: the Plan was made for other hosts, or the program is not the one that was planned.   And as backend.launch.nodes.run_on_nodes.
     """
     node_layout(plan, nodes.count)
     source = planned_program(plan)

@@ -1,4 +1,4 @@
-"""The discrete-event performer: every stream of every rank is a SimPy process that steps the actors of planner.ir.actor.
+"""The discrete-event performer: every stream of every rank is a SimPy process that steps the actors of planner.ir.actors.actor.
 
     t:  acts end, messages arrive            (any number of events at t)
         -- all of t's messages are in --     ("settled", once per instant)
@@ -10,7 +10,7 @@ This module is the reference, written to be read; simulator.compiled plays the s
 Where computing feels the communication beside it (planner.ir.protocols.Contended), an act's time is not known when it starts: then
 simulator.network.shared plays.
 Messages (SEMANTICS 3.3, 3.4): zero latency on a rank, ``cost.message_s(src, dst)`` between ranks.
-Collectives (SEMANTICS 3.10): see simulator.rendezvous.   Memory (SEMANTICS 5, law 5): see simulator.memory.
+Collectives (SEMANTICS 3.10): see simulator.rules.rendezvous.   Memory (SEMANTICS 5, law 5): see simulator.rules.memory.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import cast
 import simpy
 from simpy.events import EventPriority
 
-from planner.ir.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
+from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
+from planner.ir.actors.liveness import explain_wait
 from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
-from planner.ir.liveness import explain_wait
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
-from planner.ir.trace import Act, Trace
-from simulator.memory import Ledger
-from simulator.prices import Factor, checked_s, felt_s, slowdown_of
-from simulator.record import Entry, sim_trace
-from simulator.rendezvous import Meeting, explain_meetings, partners
+from planner.ir.traces.trace import Act, Trace
+from simulator.rules.memory import Ledger
+from simulator.rules.prices import Factor, checked_s, felt_s, slowdown_of
+from simulator.rules.record import Entry, sim_trace
+from simulator.rules.rendezvous import Meeting, explain_meetings, partners
 
 __all__ = ["Engine", "simulate"]
 

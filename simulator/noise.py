@@ -25,7 +25,7 @@ from planner.ir.errors import InvalidCluster, InvalidPlan
 from planner.ir.plan import Plan, Task
 from planner.ir.protocols import CostModel
 from simulator.engine import simulate
-from simulator.prices import Factor, slowdown_of
+from simulator.rules.prices import Factor, slowdown_of
 from simulator.steady.graph import Choice, MarkedGraph, marked_graph
 from simulator.steady.order import is_ordered
 from simulator.steady.prices import Prices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from planner.ir.peak import live_bytes
+from planner.ir.actors.peak import live_bytes
 from planner.ir.plan import Plan, Task
 from planner.ir.protocols import CostModel
 from simulator.compiled import compile_plan, peaks
@@ -39,7 +39,7 @@ class _Alike:
 
 
 def rehearse(plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
-    """Live bytes per rank at the worst moment of two steps: planner.ir.peak.live_bytes, by the engine that is quicker.
+    """Live bytes per rank at the worst moment of two steps: planner.ir.actors.peak.live_bytes, by the engine that is quicker.
 
     Args:
         cost: prices of the acts (each task's on its first rank); None: every act takes a second.

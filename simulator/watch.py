@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planner.ir.actor import ActorId
+from planner.ir.actors.actor import ActorId
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
-from planner.ir.trace import Act, Source, Trace
+from planner.ir.traces.trace import Act, Source, Trace
 from simulator.engine import simulate
-from simulator.prices import Factor
+from simulator.rules.prices import Factor
 
 __all__ = ["Watchdog", "simulate_watched"]
 
@@ -47,7 +47,7 @@ class Watchdog:
         if expected is None or act.number != expected or expected >= self.steps * self.plan.task[act.task].acts:
             raise InvalidPlan(
                 f"the simulation performed act {act.number} of {act.task} on rank {act.rank}, where the plan says act {expected} of "
-                f"{self.steps} steps comes next; the plan was not verified, run planner.ir.verify.verify"
+                f"{self.steps} steps comes next; the plan was not verified, run planner.ir.actors.verify.verify"
             )
         self.done[key] = expected + 1
         self.acts.append(act)

@@ -27,7 +27,7 @@ from backend.checkpoint.manifest import Manifest, SavedFile
 from backend.checkpoint.shares import Share, file_name, optimizer_groups, saved_states, shares
 from planner.ir.errors import InvalidFile, RegistaError, WorkerFailed
 from planner.ir.plan import Plan, Task, TaskKind
-from planner.lower.saving import plain
+from planner.lower.data_actors.saving import plain
 
 __all__ = ["Saver", "Wish"]
 
@@ -59,7 +59,7 @@ class Wish:
 
 
 class Saver:
-    """See the module's text.  The Plan has SAVE tasks (planner.lower.saving).
+    """See the module's text.  The Plan has SAVE tasks (planner.lower.data_actors.saving).
 
     Args:
         first_step: steps that were done before this run; act n of a SAVE task sees the state after first_step + n steps.

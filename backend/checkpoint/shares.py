@@ -10,7 +10,7 @@ from backend.initial.values import Box, numel_of
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan, State, TaskKind
-from planner.lower.saving import homes
+from planner.lower.data_actors.saving import homes
 
 __all__ = ["Share", "file_name", "optimizer_groups", "saved_states", "shares"]
 

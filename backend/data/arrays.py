@@ -11,11 +11,11 @@ from torch import Tensor
 
 from backend.data.describe import Arrays
 from backend.data.reader import OpenFile, runs
-from backend.sharding import torch_dtype
+from backend.layout.sharding import torch_dtype
 from planner.ir.errors import InvalidFile, RegistaError
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
-from planner.lower.loading import RawTensor
+from planner.lower.data_actors.loading import RawTensor
 
 __all__ = ["ArrayReader"]
 

@@ -20,7 +20,7 @@ from planner.ir.errors import InvalidPlan, InvalidProgram, Mismatch
 from planner.ir.plan import PlacedTensor, Plan, Task, TaskKind
 from planner.ir.sbp import Partial, ReduceOp
 from planner.ir.text import Json
-from planner.lower.loading import RAW, is_raw
+from planner.lower.data_actors.loading import RAW, is_raw
 
 __all__ = ["Box", "Loader", "Span"]
 

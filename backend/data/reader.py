@@ -15,7 +15,7 @@ from torch import Tensor
 from backend.data.describe import Source
 from planner.ir.errors import InvalidFile
 from planner.ir.tensor import TensorType
-from planner.lower.loading import RawTensor
+from planner.lower.data_actors.loading import RawTensor
 
 __all__ = ["Bytes", "OpenFile", "Reader", "runs"]
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from backend.data.describe import Synthetic
-from backend.sharding import torch_dtype
+from backend.layout.sharding import torch_dtype
 from planner.ir.errors import InvalidFile
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id, encode
-from planner.lower.loading import RawTensor
+from planner.lower.data_actors.loading import RawTensor
 
 __all__ = ["SyntheticReader"]
 

@@ -16,7 +16,7 @@ from backend.data.reader import OpenFile, runs
 from planner.ir.errors import InvalidFile
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
-from planner.lower.loading import RawTensor
+from planner.lower.data_actors.loading import RawTensor
 
 __all__ = ["TokenReader"]
 

@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from backend.blocks import Blocks
-from backend.body import Batches, loss_position, prepared_parts, source_parts
-from backend.collectives import GroupExchange, check_boxing, crew_of, exchange
-from backend.device import Device, ImmediateLane, Lane, Work
-from backend.fragment import CompiledFragment, compile_fragment, grant_of
+from backend.acts.act import Batches, loss_position, prepared_parts, source_parts
+from backend.comm.collectives import GroupExchange, check_boxing, crew_of, exchange
+from backend.devices.device import Device, ImmediateLane, Lane, Work
 from backend.inprocess.grip import Grip, Put, put
 from backend.inprocess.rendezvous import Crew
-from backend.nonfinite import LossWatch
-from backend.sharding import torch_dtype
-from planner.ir.actor import Actor, ActorId
+from backend.layout.sharding import torch_dtype
+from backend.memory.blocks import Blocks
+from backend.monitor.nonfinite import LossWatch
+from backend.ops.fragment import CompiledFragment, compile_fragment, grant_of
+from planner.ir.actors.actor import Actor, ActorId
+from planner.ir.actors.routes import Piece, pieces
 from planner.ir.errors import NotFinite
 from planner.ir.plan import Boxing, Fragment, Placement, Plan, RegstKind, Task, TaskKind
-from planner.ir.routes import Piece, pieces
 
 __all__ = ["ProcessBody"]
 

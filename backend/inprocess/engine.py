@@ -3,7 +3,7 @@
     thread:  take an act --> [work] --> lock: end it, deliver its messages, start what may start now --> take the next, of whatever stream
                                                    more than one: wake others
 
-A monitor, like backend.loop, but with one lock for all ranks: a message is a call.  A stream is busy or free by its gate, so any thread may
+A monitor, like backend.worker.loop, but with one lock for all ranks: a message is a call.  A stream is busy or free by its gate, so any thread may
 serve any stream, and a chain of acts across streams and ranks runs on one thread without a wake-up (14 us each, measured 2026-11).  There are
 at most as many threads as streams, so that no stream waits for a thread.
 
@@ -20,17 +20,17 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import torch
 
-from backend.blocks import Blocks
-from backend.body import settle
-from backend.collectives import crew_of
-from backend.device import Device
+from backend.acts.act import settle
+from backend.comm.collectives import crew_of
+from backend.devices.device import Device
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.flights import Flights, LateError, Past
 from backend.inprocess.hazards import Hazards, Mark
 from backend.inprocess.rendezvous import Crew, Rendezvous
-from planner.ir.actor import Actor, ActorId, Message, build_actors
+from backend.memory.blocks import Blocks
+from planner.ir.actors.actor import Actor, ActorId, Message, build_actors
+from planner.ir.actors.liveness import explain_wait
 from planner.ir.errors import RegistaError, WorkerFailed
-from planner.ir.liveness import explain_wait
 from planner.ir.plan import Plan, Task, TaskKind
 
 __all__ = ["Engine"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from backend.blocks import Slot, store
-from backend.hands import Reach, accumulate_into
+from backend.memory.blocks import Slot, store
+from backend.ops.bindings import Reach, accumulate_into
 
 __all__ = ["Grip", "Put", "put"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from backend.device import Event, Lane
+from backend.devices.device import Event, Lane
 
 __all__ = ["Hazards", "Mark"]
 

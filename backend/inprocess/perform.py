@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from backend.blocks import Blocks, check_state, state_parts
-from backend.body import Batches
-from backend.device import CpuDevice, Device
+from backend.acts.act import Batches
+from backend.devices.device import CpuDevice, Device
 from backend.initial.values import Values
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
 from backend.inprocess.registers import make_blocks
-from backend.launch import check_batch
-from backend.merge import hardware
-from backend.outcome import Outcome, gather, state_homes
+from backend.launch.processes import check_batch
+from backend.memory.blocks import Blocks, check_state, state_parts
+from backend.run_folder.merge import hardware
+from backend.run_folder.outcome import Outcome, gather, state_homes
+from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Plan
-from planner.ir.trace import Act, Source, Trace
-from planner.ir.verify import verify
+from planner.ir.traces.trace import Act, Source, Trace
 
 __all__ = ["run"]
 

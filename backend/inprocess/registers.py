@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
-from backend.arena import Arena, RegisterMode, arena_bytes, carve, planned_bytes, register_mode, regsts_on
-from backend.blocks import Blocks
-from backend.device import Device
-from backend.shm import switch
+from backend.devices.device import Device
+from backend.memory.arena import Arena, RegisterMode, arena_bytes, carve, planned_bytes, register_mode, regsts_on
+from backend.memory.blocks import Blocks
+from backend.memory.switches import switch
+from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory
 from planner.ir.plan import Access, Plan, Regst, TaskKind
-from planner.ir.verify import device_bytes
 
 __all__ = ["lies_on_host", "make_blocks"]
 
@@ -30,7 +30,7 @@ def lies_on_host(plan: Plan, regst: Regst) -> bool:
 
 
 def make_blocks(plan: Plan, devices: Mapping[int, Device], taps: Iterable[Access] = ()) -> dict[int, Blocks]:
-    """Blocks per rank.  REGISTA_REGISTERS and REGISTA_POISON as for processes (backend.registers), where all devices are CPUs.
+    """Blocks per rank.  REGISTA_REGISTERS and REGISTA_POISON as for processes (backend.worker.registers), where all devices are CPUs.
 
     Raises:
         OutOfMemory: all blocks at once do not fit a device whose work ends later than it is put there; or a device is full.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.ir.actor import Actor
+from planner.ir.actors.actor import Actor
 from planner.ir.errors import InvalidPlan
 
 __all__ = ["Crew", "Rendezvous"]

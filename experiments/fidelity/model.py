@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.frontend import Program
-from regista.zoo.gpt import FeedForward
-from regista.zoo.seeded import deferred_module
-from regista.zoo.text import token_loss
+from zoo.language.gpt import FeedForward
+from zoo.seeded import deferred_module
+from zoo.text import token_loss
 
 __all__ = ["GPTSize", "layer_paths", "megatron_gpt"]
 

@@ -20,19 +20,19 @@ from dataclasses import dataclass, replace
 from experiments.fidelity.model import layer_paths, megatron_gpt
 from experiments.fidelity.points import Point, System
 from planner.cost import AnalyticCost
+from planner.ir.actors.liveness import play
+from planner.ir.actors.verify import verify
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.collector import collector_paused
 from planner.ir.graph import LogicalGraph
-from planner.ir.liveness import play
 from planner.ir.plan import Boxing, Fragment, Plan, Port, Regst, RegstKind, StreamKind, Task, TaskKind
 from planner.ir.tensor import TensorType
 from planner.ir.units import MB
-from planner.ir.verify import verify
 from planner.lower import Recipe, Schedule, lower
 from planner.schedule import Pass
 from planner.schedule.classic import one_f_one_b
 from planner.search import Assignment, Method, build_model, parse_pins
-from planner.search.methods import search
+from planner.search.methods.methods import search
 from planner.stages import assign_stages, prepare
 from simulator.rehearse import rehearse
 

@@ -10,13 +10,13 @@ from statistics import median
 
 from torch import Tensor
 
-from backend.body import Batches
-from backend.device import Device
+from backend.acts.act import Batches
+from backend.devices.device import Device
 from backend.inprocess import run
-from backend.outcome import Outcome
+from backend.run_folder.outcome import Outcome
 from planner.ir.plan import Plan, Task
 from planner.ir.text import content_id
-from planner.ir.trace import Trace
+from planner.ir.traces.trace import Trace
 from simulator import simulate
 
 __all__ = ["AlonePrices", "Predicted", "predict_then_run", "prices_of"]

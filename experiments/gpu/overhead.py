@@ -12,13 +12,13 @@ from statistics import quantiles
 import torch
 from torch import Tensor
 
-from backend.blocks import state_parts
-from backend.body import Batches
-from backend.device import CpuDevice, Device, Work
+from backend.acts.act import Batches
+from backend.devices.device import CpuDevice, Device, Work
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
 from backend.inprocess.registers import make_blocks
 from backend.inprocess.rendezvous import Crew
+from backend.memory.blocks import state_parts
 from planner.ir.plan import Plan, TaskKind
 
 __all__ = ["idle_act_s", "main"]

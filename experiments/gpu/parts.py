@@ -19,9 +19,10 @@ from statistics import median, quantiles
 import pandas as pd
 import torch
 
-from backend.body import Batches
-from backend.device import CpuDevice, Device, open_devices
-from backend.device_fake import FakeStreamDevice
+from backend.acts.act import Batches
+from backend.devices.device import CpuDevice, Device
+from backend.devices.fake import FakeStreamDevice
+from backend.devices.opening import open_devices
 from backend.inprocess import run
 from experiments.gpu.alone import SKIPPED, Predicted, predict_then_run
 from experiments.gpu.overhead import idle_act_s
@@ -30,8 +31,8 @@ from planner.frontend import Program
 from planner.ir.errors import Unsupported
 from planner.ir.files import save_trace
 from planner.ir.plan import Plan
-from planner.make import PlanOptions, make_plan
-from regista.zoo import ZOO
+from planner.parallelism.make import PlanOptions, make_plan
+from zoo import ZOO
 
 __all__ = ["PARTS", "Bench", "Row", "Scale", "measure"]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.ir.actors.verify import verify
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import InputKind, Op, Ref, Role
@@ -34,7 +35,6 @@ from planner.ir.plan import (
 )
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
-from planner.ir.verify import verify
 
 __all__ = ["four_actors", "offloaded", "roomy_cluster"]
 

@@ -1,6 +1,6 @@
 """One side of a pair: ``python -m experiments.rivals.side ours|theirs FOLDER``, with FOLDER/job.json.
 
-Starts its workers (ours: regista.run, theirs: torchrun, both with the environment of backend.workers), prints the number of every step that
+Starts its workers (ours: regista.run, theirs: torchrun, both with the environment of backend.launch.workers), prints the number of every step that
 has ended, and leaves FOLDER/result.json: times_s (one per step) and losses (mean over the global batch).
 
     side --> nursery  | torchrun's agent --> workers           the workers are two levels below this process on either side
@@ -18,9 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import regista
-from backend.progress import Progress
-from backend.worker import die_with_parent
-from backend.workers import ENVIRONMENT, ROOT
+from backend.launch.workers import ENVIRONMENT, ROOT
+from backend.monitor.progress import Progress
+from backend.worker.process import die_with_parent
 from experiments.rivals.job import Job, from_json, plan_of
 from planner.ir.errors import WorkerFailed
 from regista.api import program_of
@@ -30,7 +30,7 @@ __all__ = ["main", "ours", "theirs"]
 PATIENCE_S = 120.0
 """The other side's turn counts as silence."""
 TICK_S = 0.02
-"""How often progress is looked at, as backend.launch does."""
+"""How often progress is looked at, as backend.launch.processes does."""
 
 Told = Callable[[int, float], None]
 

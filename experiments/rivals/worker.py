@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from backend.worker import die_with_parent
+from backend.worker.process import die_with_parent
 from experiments.rivals.job import from_json
 from experiments.rivals.ways import own_part, step_of
 from regista.api import program_of

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from planner.frontend.deferred import Deferred
-from planner.frontend.lower import Lowered, lower
 from planner.frontend.optim import Optimizer, as_optimizer
-from planner.frontend.trace import capture, loss_of, slice_micro_batch
+from planner.frontend.to_graph.translate import Lowered, lower
+from planner.frontend.tracing.trace import capture, loss_of, slice_micro_batch
 from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import InputKind, LogicalGraph

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidFile, Mismatch
 from planner.ir.plan import Plan
 from planner.ir.text import canonical, decode, encode, load_json, save_text
-from planner.ir.trace import Trace, check_trace
-from planner.ir.verify import verify
+from planner.ir.traces.trace import Trace, check_trace
 
 __all__ = ["PLAN_VERSION", "load_plan", "load_trace", "save_plan", "save_trace"]
 
@@ -30,7 +30,7 @@ def load_plan(path: str) -> Plan:
 
     Raises:
         InvalidFile: missing, truncated, another version, or a field that breaks the schema.
-        InvalidPlan, DeadLock, OutOfMemory: see planner.ir.verify.
+        InvalidPlan, DeadLock, OutOfMemory: see planner.ir.actors.verify.
     """
     plan = decode(Plan, load_json(path, "plan", PLAN_VERSION).get("plan"), "plan")
     assert isinstance(plan, Plan)
@@ -54,7 +54,7 @@ def load_trace(path: str) -> tuple[Plan, Trace]:
 
     Raises:
         InvalidFile: missing, truncated, of another schema, or trace and Plan do not belong together.
-        InvalidPlan, InvalidTrace: see planner.ir.verify and check_trace.
+        InvalidPlan, InvalidTrace: see planner.ir.actors.verify and check_trace.
     """
     data = load_json(path, "trace", TRACE_VERSION, older=(2,))
     body = data.get("trace")

@@ -73,7 +73,7 @@ class TaskKind(Enum):
 
     @property
     def is_loading(self) -> bool:
-        """On the way from the data to the first compute task (planner.lower.loading)."""
+        """On the way from the data to the first compute task (planner.lower.data_actors.loading)."""
         return self in (TaskKind.SOURCE, TaskKind.PREPARE, TaskKind.COPY)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.cost.analytic import AnalyticCost
+from planner.ir.actors.liveness import play
 from planner.ir.cluster import Cluster
 from planner.ir.graph import InputKind, Op
-from planner.ir.liveness import play
 from planner.ir.plan import (
     Access,
     BatchInput,

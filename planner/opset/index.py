@@ -1,6 +1,6 @@
 """Look-ups by index.  The indexed dim is whole (its parts would need shifted indices); index dims and the rest are factors.
 
-The look-ups of ours (planner/frontend/lookup.py) carry the numbers of the table's slots beside the table, and cut both together:
+The look-ups of ours (planner/frontend/tracing/lookup.py) carry the numbers of the table's slots beside the table, and cut both together:
 
     regista.embedding (V D)(i)(V) -> i D:            S(0) of table and slots: V is contracted -> P
     regista.embedding_backward (i D)(i)(V) -> V D:   S(0) of the slots -> S(0)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from planner.search.bottleneck import bottleneck_bound
-from planner.search.guided import solve_guided
-from planner.search.methods import Method, search
+from planner.search.bounds.bottleneck import bottleneck_bound
+from planner.search.bounds.guided import solve_guided
+from planner.search.methods.methods import Method, search
 from planner.search.model import Assignment, SearchModel
 from planner.solve import Solution, Watch
 

@@ -20,12 +20,12 @@ from time import perf_counter
 import numpy as np
 
 from planner.ir.errors import Unsupported
-from planner.solve.contract import reduce
+from planner.solve.bounds.dual import Dual
+from planner.solve.bounds.moves import settle
 from planner.solve.core import TOLERANCE, Core
-from planner.solve.dual import Dual
-from planner.solve.eliminate import Elimination
-from planner.solve.moves import settle
 from planner.solve.problem import Contradiction, Edge, Ints, Problem, Progress, Solution, Watch
+from planner.solve.reduce.contract import reduce
+from planner.solve.reduce.eliminate import Elimination
 
 __all__ = ["EQUAL", "NO_CHOICE", "solve_exactly"]
 
@@ -51,7 +51,7 @@ def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None
     Raises:
         Unsupported: no choice is free of forbidden entries, or none was found in time.   KeyboardInterrupt: before any choice was found.
     """
-    assert not problem.demands, "memory is the caller's: see planner.solve.memory"
+    assert not problem.demands, "memory is the caller's: see planner.solve.limited.memory"
     began = perf_counter()
     work = Elimination(problem)
     reduce(work)

@@ -20,13 +20,13 @@ from bokeh.resources import INLINE
 
 from planner.ir.plan import Plan
 from planner.ir.text import save_text
-from planner.ir.trace import Trace
+from planner.ir.traces.trace import Trace
 from planner.ir.units import show_bytes, show_s
-from regista.comparison import Pair
+from regista.analysis.comparison import Pair
 from regista.report.findings import ActError, Findings, find
 from regista.report.html import TEMPLATE, bytes_cell, error_cell, share_cell, table
 from regista.report.svg import histogram
-from regista.timeline import draw_timeline
+from regista.views.timeline import draw_timeline
 
 __all__ = ["save_comparison"]
 
@@ -40,7 +40,7 @@ def save_comparison(
     """Write one HTML file; returns what it shows.
 
     Args:
-        warmup: steps of the run to leave out; None: see regista.comparison.default_warmup.
+        warmup: steps of the run to leave out; None: see regista.analysis.comparison.default_warmup.
         steps: the last steps that the timeline shows; None: as many as a browser draws quickly.
 
     Raises:

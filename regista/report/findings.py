@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.ir.actors.verify import device_bytes
 from planner.ir.plan import Plan, TaskKind
-from planner.ir.trace import Trace
-from planner.ir.verify import device_bytes
-from regista.comparison import Comparison, Pair, compare, default_warmup
+from planner.ir.traces.trace import Trace
+from regista.analysis.comparison import Comparison, Pair, compare, default_warmup
 from regista.report.whatif import Change, TracePrices, what_if_changes
-from regista.verdict import bubble
+from regista.views.tables.verdict import bubble
 
 __all__ = ["ActError", "Findings", "Memory", "find"]
 
@@ -58,10 +58,10 @@ def find(plan: Plan, sim: Trace, run: Trace, *, warmup: int | None = None) -> Fi
     """Everything that a page of one comparison shows.
 
     Args:
-        warmup: steps of the run to leave out; None: see regista.comparison.default_warmup.
+        warmup: steps of the run to leave out; None: see regista.analysis.comparison.default_warmup.
 
     Raises:
-        Mismatch: see regista.comparison.compare.
+        Mismatch: see regista.analysis.comparison.compare.
     """
     found = compare(plan, sim, run, warmup=warmup)
     leave_out = default_warmup(run) if warmup is None else warmup

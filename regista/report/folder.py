@@ -16,7 +16,7 @@ from pathlib import Path
 from planner.ir.errors import InvalidFile
 from planner.ir.files import load_trace
 from planner.ir.plan import Plan
-from planner.ir.trace import Source, Trace
+from planner.ir.traces.trace import Source, Trace
 from regista.report.claims import Claim, read_claims
 from regista.report.comparison_page import save_comparison
 from regista.report.index_page import save_index

@@ -14,7 +14,7 @@ from statistics import median
 
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan, RegstKind, Task
-from planner.ir.trace import Trace
+from planner.ir.traces.trace import Trace
 from planner.ir.units import show_bytes
 from simulator import simulate
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from planner.ir.errors import InvalidFile
 from regista.sweep.keys import known_keys
 from regista.sweep.point import PLAN_KEYS, RUN_KEYS, SIM_KEYS, Performer, Point, Scalar, plan_options
-from regista.zoo import ZOO
+from zoo import ZOO
 
 __all__ = ["expand"]
 

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from planner.ir.errors import InvalidFile
-from regista.gantt import save_figure
 from regista.sweep.check import Cell, Row, select
 from regista.sweep.columns import all_columns
 from regista.sweep.manifest import FigureSpec, Manifest
+from regista.views.pictures.gantt import save_figure
 
 __all__ = ["draw", "draw_all"]
 

@@ -22,22 +22,22 @@ from time import perf_counter
 import torch
 
 import regista.api as api
-from backend.collectives import scratch_bytes
-from backend.registers import RUNTIME_BYTES
+from backend.comm.collectives import scratch_bytes
+from backend.worker.registers import RUNTIME_BYTES
 from planner.cost import AnalyticCost, MeasuredCost
 from planner.frontend import Program
+from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import RegistaError
 from planner.ir.graph import InputKind
 from planner.ir.plan import Boxing, Fragment, PlacedTensor, Plan, StreamKind, TaskKind
 from planner.ir.protocols import CostModel
 from planner.ir.tensor import TensorType
-from planner.ir.trace import Trace
-from planner.ir.verify import device_bytes
+from planner.ir.traces.trace import Trace
+from regista.analysis.comparison import Comparison, compare, summarise
+from regista.analysis.whatif import changed_cluster
 from regista.calibrate import calibrate_plan
 from regista.clusters import resolve_cluster
-from regista.comparison import Comparison, compare, summarise
 from regista.sweep.point import Performer, Point, plan_options
-from regista.whatif import changed_cluster
 
 __all__ = ["Known", "Prediction", "kept_bytes", "perform", "plan_columns", "predict"]
 

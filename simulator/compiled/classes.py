@@ -18,12 +18,12 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.ir.actors.routes import routes
 from planner.ir.collective import Collective
 from planner.ir.plan import Boxing, Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
-from planner.ir.routes import routes
 from planner.ir.sbp import coordinates
-from simulator.prices import checked_s
+from simulator.rules.prices import checked_s
 
 __all__ = ["Hop", "Ranks", "rank_classes"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.ir.collector import collector_paused
 from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
-from planner.ir.trace import Act, Source, Trace
+from planner.ir.traces.trace import Act, Source, Trace
 from simulator.compiled.events import play_events
 from simulator.compiled.recurrence import play_recurrence
 from simulator.compiled.tables import Compiled, Floats, Played

@@ -3,7 +3,7 @@
     actor --has--> out ports --have--> lines (one per rank class that holds the block) --have--> channels --> in ports --of--> actors
 
 Rows are numbered so that everything of one owner is contiguous: ``first[x] : first[x + 1]``.  A channel carries the ready messages of one
-producer to one consumer and the acks back; both kernels count on channels what planner.ir.actor counts in its ports.
+producer to one consumer and the acks back; both kernels count on channels what planner.ir.actors.actor counts in its ports.
 """
 
 from __future__ import annotations

@@ -23,20 +23,20 @@ from dataclasses import dataclass
 
 import simpy
 
-from planner.ir.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
+from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
+from planner.ir.actors.liveness import explain_wait
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
-from planner.ir.liveness import explain_wait
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
-from planner.ir.trace import Act, Trace
-from simulator.memory import Ledger
+from planner.ir.traces.trace import Act, Trace
 from simulator.network.fabric import Machine
 from simulator.network.links import Link, Sharing
 from simulator.network.usage import hops, link_shares
 from simulator.network.wires import Wires
-from simulator.prices import Factor, checked_s, felt_s
-from simulator.record import Entry, sim_trace
-from simulator.rendezvous import Meeting, explain_meetings, partners
+from simulator.rules.memory import Ledger
+from simulator.rules.prices import Factor, checked_s, felt_s
+from simulator.rules.record import Entry, sim_trace
+from simulator.rules.rendezvous import Meeting, explain_meetings, partners
 
 __all__ = ["simulate_shared"]
 

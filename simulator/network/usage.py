@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from planner.ir.actors.routes import pieces
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.plan import Boxing, Plan, Task, TaskKind
-from planner.ir.routes import pieces
 from planner.ir.sbp import Split
 from simulator.network.fabric import Machine
 

@@ -94,7 +94,7 @@ def _devices(plan: Plan) -> dict[str, int]:
 
 
 def _fixed_bytes(plan: Plan, device: Mapping[str, int]) -> dict[str, int]:
-    """State and the largest workspace of each stream, as planner.ir.verify.device_bytes counts them."""
+    """State and the largest workspace of each stream, as planner.ir.actors.verify.device_bytes counts them."""
     held = dict.fromkeys(device, 0)
     for name, rank in device.items():
         largest: dict[str, int] = {}
@@ -132,7 +132,7 @@ def chosen_bytes(plan: Plan) -> dict[str, int]:
 
 
 def recorded(plan: Plan, before: Plan) -> Plan:
-    """``plan`` with its new quotas of data among the wishes of its options, in the form of planner.make.PlanOptions.
+    """``plan`` with its new quotas of data among the wishes of its options, in the form of planner.parallelism.make.PlanOptions.
 
     So what plans again from the options (what-if, explain) asks for these quotas too.  A later wish goes over an earlier one, so wishes by
     pattern stay; an id stands for itself, with the signs of patterns escaped.  Quotas of control Regsts are no wishes, and left out.

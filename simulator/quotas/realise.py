@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from planner.ir.actors.verify import verify
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan, RegstKind
 from planner.ir.protocols import CostModel
-from planner.ir.verify import verify
 from simulator.quotas.exact import Sized, smallest_exact
 from simulator.quotas.plans import PlanProblem, ordered, plan_problem, recorded, register_bytes
 from simulator.quotas.problem import QuotaProblem

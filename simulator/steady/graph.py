@@ -26,7 +26,7 @@ from enum import Enum
 
 import numpy as np
 
-from planner.ir.actor import ActorId
+from planner.ir.actors.actor import ActorId
 from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst, RegstKind, Task, TaskKind

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.ir.actor import ActorId
+from planner.ir.actors.actor import ActorId
+from planner.ir.actors.routes import routes
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
-from planner.ir.routes import routes
 from planner.ir.sbp import NdSbp
-from planner.ir.trace import Act
+from planner.ir.traces.trace import Act
 from simulator.compiled.build import compile_plan
 from simulator.compiled.events import play_events
 from simulator.compiled.tables import Compiled

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from planner.ir.actor import ActorId
+from planner.ir.actors.actor import ActorId
+from planner.ir.actors.routes import routes
 from planner.ir.collective import Collective
 from planner.ir.plan import Boxing, Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
-from planner.ir.routes import routes
-from simulator.prices import checked_s
+from simulator.rules.prices import checked_s
 
 __all__ = ["Prices", "group_of"]
 
@@ -61,7 +61,7 @@ class Prices:
         return self._messages[key]
 
     def routes(self, task: Task) -> Mapping[int, tuple[int, ...]]:
-        """As planner.ir.routes.routes, worked out once per TRANSFER."""
+        """As planner.ir.actors.routes.routes, worked out once per TRANSFER."""
         if task.id not in self._routes:
             self._routes[task.id] = routes(self.plan, task)
         return self._routes[task.id]

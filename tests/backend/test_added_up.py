@@ -9,9 +9,9 @@ from matrix import plan_for, program
 from torch import Tensor
 
 from backend import run
-from backend.arena import RegisterMode
-from backend.fragment import grant_of
-from backend.workspace import Workspace
+from backend.memory.arena import RegisterMode
+from backend.ops.fragment import grant_of
+from backend.ops.workspace import Workspace
 from planner.ir.plan import Plan
 
 

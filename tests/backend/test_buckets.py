@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backend.buckets import Bucket, bucket_of, largest
-from backend.collectives import exchange
-from backend.scratch import Scratch, unflat
-from backend.sharding import glue, slice_part
+from backend.comm.buckets import Bucket, bucket_of, largest
+from backend.comm.collectives import exchange
+from backend.comm.scratch import Scratch, unflat
+from backend.layout.sharding import glue, slice_part
 from planner.ir.sbp import B, NdSbp, P, Partial, S, Sbp, Split
 
 STEPS = ((P, S(0)), (P, S(1)), (S(0), B), (S(1), B), (S(0), S(1)), (S(1), S(0)))

@@ -22,9 +22,7 @@ from small_gpt import WAYS, plan_for, program, uneven3
 from torch import Tensor
 
 import backend.checkpoint.folder as folder_module
-from backend.blocks import initial_states
 from backend.checkpoint import Saved, Wish, export, find, latest, resume_point, verify
-from backend.checkpoint.at_worker import begin
 from backend.checkpoint.export import optimizer_state_dict
 from backend.checkpoint.folder import claim, remove_leftovers, steps_of, write_part
 from backend.checkpoint.handover import hand_over
@@ -33,16 +31,18 @@ from backend.checkpoint.resume import empty_folder
 from backend.checkpoint.saver import Saver
 from backend.checkpoint.shares import optimizer_groups, shares
 from backend.initial.values import cut_box, numel_of, overlap, whole_box
-from backend.record import Options
+from backend.memory.blocks import initial_states
+from backend.run_folder.files import Options
+from backend.worker.checkpoints import begin
 from planner.cost import AnalyticCost
 from planner.frontend import AdamW
 from planner.ir.errors import InvalidFile, RegistaError, WorkerFailed
 from planner.ir.graph import InputKind
 from planner.ir.plan import Plan, Task, TaskKind
-from planner.ir.trace import check_trace
-from planner.lower.saving import homes, with_saving, without_saving
-from regista.zoo import ZOO
+from planner.ir.traces.trace import check_trace
+from planner.lower.data_actors.saving import homes, with_saving, without_saving
 from simulator import Engine, simulate
+from zoo import ZOO
 
 
 class Store:

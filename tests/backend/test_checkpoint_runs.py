@@ -17,11 +17,11 @@ from backend import run
 from backend.checkpoint import Saved, Wish, latest, resume_point, verify
 from backend.checkpoint.folder import steps_of
 from backend.initial.values import whole_box
-from backend.session import Session
+from backend.launch.session import Session
 from planner.ir.errors import RegistaError, Unsupported, WorkerFailed
 from planner.ir.plan import TaskKind
-from planner.ir.trace import check_trace
-from planner.lower.saving import with_saving
+from planner.ir.traces.trace import check_trace
+from planner.lower.data_actors.saving import with_saving
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:.*ranks on .* cores")]
 

@@ -13,7 +13,7 @@ import gloo_exchange
 import pytest
 import torch
 
-from backend.collectives import GroupExchange, check_boxing, crew_of, scratch_bytes
+from backend.comm.collectives import GroupExchange, check_boxing, crew_of, scratch_bytes
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, P, S, Sbp

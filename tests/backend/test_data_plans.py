@@ -18,13 +18,13 @@ from torch import Tensor
 import backend
 import regista
 from backend.data import Arrays, Loader, open_source, parse_source
-from backend.outcome import Outcome
-from backend.session import Session
+from backend.launch.session import Session
+from backend.run_folder.outcome import Outcome
 from planner.frontend import Program
 from planner.ir.errors import InvalidFile, InvalidProgram, WorkerFailed
 from planner.ir.plan import Plan, TaskKind
-from planner.ir.trace import Trace, check_trace
-from planner.lower.loading import with_loading
+from planner.ir.traces.trace import Trace, check_trace
+from planner.lower.data_actors.loading import with_loading
 from regista.api import program_of
 from regista.calibrate import cost_of
 from simulator import simulate
@@ -222,7 +222,7 @@ def test_calibration_prices_every_actor_of_a_chain(data: Path) -> None:
     plan, source = planned("one device")
     chained = regista.with_data(plan, described("one device", data), copy=True)
     loader = Loader(open_source(parse_source(described("one device", data))), chained)
-    cost = cost_of(chained, backend.profile(chained, source.initial_state(2), loader, rounds=3, warmup=1))
+    cost = cost_of(chained, backend.measure.profile(chained, source.initial_state(2), loader, rounds=3, warmup=1))
     assert all(cost.act_s(chained, task, 0) > 0 for task in chained.tasks)
     check_trace(chained, simulate(chained, cost, steps=2))
 

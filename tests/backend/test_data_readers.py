@@ -29,7 +29,7 @@ from planner.ir.plan import Plan
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
 from planner.ir.text import canonical
-from planner.lower.loading import with_loading
+from planner.lower.data_actors.loading import with_loading
 
 LAID = Order(shuffle=False)
 BATCH, MICRO_BATCHES, SIZE = 12, 2, 8

@@ -21,19 +21,20 @@ from hypothesis import strategies as st
 from inprocess_cases import HANDMADE, assert_bit_equal, broken
 from matrix import STEPS, assert_transparent, expected, plan_for, program
 
-from backend import device_cuda
-from backend.device import CpuDevice, Device, ImmediateLane, Lane, Work, group_backend, open_devices, parse_devices
-from backend.device_fake import FakeStreamDevice, _FakeLane
+from backend.devices import cuda as device_cuda
+from backend.devices.device import CpuDevice, Device, ImmediateLane, Lane, Work, group_backend, parse_devices
+from backend.devices.fake import FakeStreamDevice, _FakeLane
+from backend.devices.opening import open_devices
 from backend.inprocess import run
 from backend.inprocess.flights import Past
 from backend.inprocess.hazards import Hazards, Mark
 from backend.inprocess.registers import lies_on_host, make_blocks
-from backend.outcome import Outcome
 from backend.reference import perform
+from backend.run_folder.outcome import Outcome
 from planner.ir.errors import OutOfMemory, Unsupported, WorkerFailed
 from planner.ir.plan import Plan, TaskKind
-from planner.ir.trace import check_trace
-from planner.lower.loading import with_loading
+from planner.ir.traces.trace import check_trace
+from planner.lower.data_actors.loading import with_loading
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fragments import op_of, task_of
 
-from backend.fragment import Grant, compile_fragment, fragment_source
+from backend.ops.fragment import Grant, compile_fragment, fragment_source
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import Dt, Ref
 from planner.ir.plan import Placement

@@ -14,17 +14,17 @@ from small_gpt import WAYS, plan_for, program
 from torch import nn
 
 import backend.initial.philox as philox
-from backend.blocks import initial_states
 from backend.checkpoint.handover import hand_over, take_over
 from backend.initial import Given, Layers, Weights, initial_values, program_values
 from backend.initial.philox import stream_key, uniform_box, uniforms
 from backend.initial.recipe import Arithmetic, Cast, Change, Draw, Fill, Normal, Recipe, TruncatedNormal, Uniform
 from backend.initial.values import Box, cut_box, whole_box
-from backend.sharding import slice_part
+from backend.layout.sharding import slice_part
+from backend.memory.blocks import initial_states
 from planner.frontend import Program
 from planner.ir.errors import InvalidFile, InvalidPlan, RegistaError, Unsupported
 from planner.ir.tensor import DType
-from regista.zoo import ZOO
+from zoo import ZOO
 
 
 @st.composite

@@ -19,12 +19,12 @@ from backend.inprocess import run
 from backend.inprocess.rendezvous import Rendezvous
 from backend.reference import perform
 from planner.frontend import SGD, Program
-from planner.ir.actor import build_actors
+from planner.ir.actors.actor import build_actors
 from planner.ir.errors import InvalidPlan, InvalidProgram, WorkerFailed
 from planner.ir.files import load_trace
-from planner.ir.trace import check_trace
-from planner.lower.loading import with_loading
-from planner.make import PlanOptions, make_plan
+from planner.ir.traces.trace import check_trace
+from planner.lower.data_actors.loading import with_loading
+from planner.parallelism.make import PlanOptions, make_plan
 from regista.cli import main
 
 CELLS = [

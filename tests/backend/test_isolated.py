@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import handmade
 
-from backend.isolated import step_order
+from backend.worker.isolated import step_order
 from planner.ir.plan import TaskKind
 
 

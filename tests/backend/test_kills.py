@@ -21,11 +21,11 @@ import pytest
 import torch
 
 from backend.checkpoint import Wish, resume_point, verify
-from backend.launch import run
-from backend.outcome import Outcome
-from backend.workers import nursery
+from backend.launch.processes import run
+from backend.launch.workers import nursery
+from backend.run_folder.outcome import Outcome
 from planner.ir.errors import WorkerFailed
-from planner.ir.trace import check_trace
+from planner.ir.traces.trace import check_trace
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:.*ranks on .* cores")]
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,15 +40,15 @@ PLANS = f'{{"pipeline": handmade.pipeline({MICRO_BATCHES}, width=2), "data": han
 
 LAUNCHER = f"""
 import sys, warnings
-import handmade, backend.launch
+import handmade, backend.launch.processes
 from backend.checkpoint import Wish
 warnings.simplefilter("ignore")
-backend.launch.WORKER = "planted_worker"
-backend.launch.SILENCE_S = {TIMEOUT_S}
+backend.launch.processes.WORKER = "planted_worker"
+backend.launch.processes.SILENCE_S = {TIMEOUT_S}
 batches = handmade.batches({MICRO_BATCHES})
 wish = Wish(folder=sys.argv[1], every=5, keep=3)
 try:
-    backend.launch.run({PLANS}[sys.argv[3]], handmade.start(), batches, {STEPS}, timeout_s={TIMEOUT_S},
+    backend.launch.processes.run({PLANS}[sys.argv[3]], handmade.start(), batches, {STEPS}, timeout_s={TIMEOUT_S},
                        workdir=sys.argv[2], checkpoint=wish)
 except ValueError as error:
     sys.exit(str(error))
@@ -192,7 +192,7 @@ def test_torchruns_restart_goes_on_from_the_last_checkpoint_to_the_last_bit(
     plan, batches = handmade.pipeline(MICRO_BATCHES), handmade.batches(MICRO_BATCHES)
     undisturbed = run(plan, handmade.start(), batches, STEPS, workdir=scratch / "work")
     mark = scratch / "mark"
-    monkeypatch.setattr("backend.launch.WORKER", "planted_worker")
+    monkeypatch.setattr("backend.launch.processes.WORKER", "planted_worker")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "conformance"))
     monkeypatch.setenv("PLANTED", json.dumps({"rank": 1, "where": "forward", "act": 12 * MICRO_BATCHES, "mark": str(mark)}))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.microbench import fit, microbench
+from backend.measure.microbench import fit, microbench
 from planner.ir.errors import Unsupported
 
 

@@ -19,16 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from backend.address import interface_of, own_address, parse_endpoint
-from backend.clocks import Correction, Estimate, estimate
-from backend.news import carrying
-from backend.nodes import Nodes, run_on_nodes
+from backend.hosts.address import interface_of, own_address, parse_endpoint
+from backend.hosts.clocks import Correction, Estimate, estimate
+from backend.hosts.log_relay import carrying
+from backend.launch.nodes import Nodes, run_on_nodes
 from backend.reference import perform
 from planner.ir.errors import RegistaError, Unsupported
 from planner.ir.files import load_trace, save_plan
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan
-from planner.ir.trace import check_trace
+from planner.ir.traces.trace import check_trace
 
 STEPS = 3
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +105,7 @@ def test_a_rendezvous_host_that_nobody_knows_is_refused_by_name() -> None:
 
 LAUNCHER = """
 import sys, json, handmade, torch
-from backend.nodes import Nodes, run_on_nodes
+from backend.launch.nodes import Nodes, run_on_nodes
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan, save_trace
 plan, folder, steps, port, rank, micro_batches, drift, timeout_s, patience_s = sys.argv[1:]
@@ -189,7 +189,7 @@ class Launchers:
                 command = entry.read_text()
             except OSError:
                 continue
-            if "backend.worker" in command and str(self.folder) in command:
+            if "backend.worker.process" in command and str(self.folder) in command:
                 found.add(command)
         return found
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import planner.frontend.optim  # noqa: F401  registers the ops
-from backend.optimizer import adamw_in_place, all_adamws, sgd_in_place, update_call
+from backend.ops.optimizer import adamw_in_place, all_adamws, sgd_in_place, update_call
 from planner.ir.graph import Op, Ref, Role
 
 HYPER = (1e-3, 0.9, 0.999, 1e-8, 0.01)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from random_plans import dags
 
 from experiments.bench_acts import BETWEEN, OTHER, SAME, gaps
-from planner.ir.actor import Actor, build_actors
+from planner.ir.actors.actor import Actor, build_actors
 from planner.ir.plan import Plan, TaskKind
-from planner.ir.trace import Act, Source, Trace
+from planner.ir.traces.trace import Act, Source, Trace
 
 
 def looks_ready(actor: Actor) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import Story, TableCost
 
-from backend.overlapped import compute_slowdown
+from backend.measure.overlapped import compute_slowdown
 from planner.ir.collective import Collective
 from planner.ir.plan import Placement, Plan, TaskKind
 from simulator.network import Sharing, simulate_shared

@@ -10,12 +10,12 @@ from oracle import train_eagerly
 
 from backend import perform
 from planner.frontend import Program
+from planner.ir.actors.peak import live_bytes
 from planner.ir.graph import Role
-from planner.ir.peak import live_bytes
 from planner.ir.plan import Fragment, Plan
-from planner.make import PlanOptions, make_plan
+from planner.parallelism.make import PlanOptions, make_plan
 from planner.stages import assign_stages, prepare
-from regista.zoo import ZOO
+from zoo import ZOO
 
 STEPS = 2
 WAYS = {

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend.outcome import Outcome
 from backend.reference import ReferencePerformer, perform
+from backend.run_folder.outcome import Outcome
+from planner.ir.actors.routes import Piece
 from planner.ir.errors import InvalidPlan, InvalidProgram
 from planner.ir.plan import Boxing, Task
-from planner.ir.routes import Piece
-from planner.ir.trace import Act, Source, check_trace
+from planner.ir.traces.trace import Act, Source, check_trace
 
 STEPS = 3
 PLANS = {
@@ -49,7 +49,7 @@ def test_a_plan_on_many_ranks_equals_one_device(name: str) -> None:
 
 
 def test_blocks_are_given_back_and_the_peak_stays_within_the_plan() -> None:
-    from planner.ir.verify import device_bytes
+    from planner.ir.actors.verify import device_bytes
 
     plan, micro_batches = PLANS["pipeline"]
     few = perform(plan, handmade.start(), handmade.batches(micro_batches), 1).trace.peak_bytes

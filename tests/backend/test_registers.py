@@ -15,20 +15,20 @@ from torch import Tensor
 
 import regista
 from backend import run
-from backend.arena import Arena, RegisterMode, arena_bytes, carve, own_memory, planned_bytes, register_mode, regsts_on
-from backend.blocks import Blocks, laid_out, store
-from backend.body import accumulate
-from backend.collectives import scratch_bytes
-from backend.fragment import compile_fragment, grant_of
-from backend.hands import Hands, accumulate_into
-from backend.outcome import Outcome
-from backend.registers import RUNTIME_BYTES, Registers
-from backend.scratch import alike, packed
-from backend.sharding import torch_dtype
-from planner.ir.actor import build_actors
+from backend.acts.act import accumulate
+from backend.comm.collectives import scratch_bytes
+from backend.comm.scratch import alike, packed
+from backend.layout.sharding import torch_dtype
+from backend.memory.arena import Arena, RegisterMode, arena_bytes, carve, own_memory, planned_bytes, register_mode, regsts_on
+from backend.memory.blocks import Blocks, laid_out, store
+from backend.ops.bindings import Hands, accumulate_into
+from backend.ops.fragment import compile_fragment, grant_of
+from backend.run_folder.outcome import Outcome
+from backend.worker.registers import RUNTIME_BYTES, Registers
+from planner.ir.actors.actor import build_actors
+from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.errors import InvalidPlan, InvalidProgram, OutOfMemory
 from planner.ir.plan import Fragment, Plan, RegstKind, TaskKind
-from planner.ir.verify import device_bytes, verify
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 

@@ -18,16 +18,16 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from backend.launch import run
-from backend.outcome import Outcome
-from backend.profile import profile
+from backend.launch.processes import run
+from backend.launch.workers import nursery
+from backend.measure.profile import profile
 from backend.reference import perform
-from backend.worker import agree
-from backend.workers import nursery
+from backend.run_folder.outcome import Outcome
+from backend.worker.process import agree
 from planner.ir.errors import DeadLock, InvalidProgram, Mismatch, WorkerFailed
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan
-from planner.ir.trace import check_trace
+from planner.ir.traces.trace import check_trace
 
 pytestmark = pytest.mark.processes
 STEPS = 3

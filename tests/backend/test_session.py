@@ -12,13 +12,13 @@ import handmade
 import pytest
 import torch
 
-from backend.launch import run
+from backend.launch.processes import run
+from backend.launch.session import Session
+from backend.launch.workers import nursery
 from backend.reference import perform
-from backend.session import Session
-from backend.workers import nursery
 from planner.ir.errors import InvalidPlan, InvalidProgram, WorkerFailed
 from planner.ir.plan import Plan
-from planner.ir.trace import check_trace
+from planner.ir.traces.trace import check_trace
 
 pytestmark = pytest.mark.processes
 PLANS = [handmade.data_parallel(2, 2), handmade.pipeline(2)]

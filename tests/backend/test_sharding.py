@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.boxing import local_step
-from backend.collectives import exchange
-from backend.sharding import glue, join_parts, reduce_parts, slice_part
+from backend.comm.collectives import exchange
+from backend.layout.boxing import local_step
+from backend.layout.sharding import glue, join_parts, reduce_parts, slice_part
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.sbp import B, NdSbp, P, Partial, ReduceOp, S, Sbp, coordinates, part_of
 

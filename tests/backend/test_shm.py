@@ -14,9 +14,9 @@ import torch
 from matrix import plan_for, program
 
 from backend import run
-from backend.outcome import Outcome
-from backend.shm import far_tables, reserve, senders_of, shared_regsts
-from backend.transport import Mesh
+from backend.comm.shm import far_tables, reserve, senders_of, shared_regsts
+from backend.comm.transport import Mesh
+from backend.run_folder.outcome import Outcome
 from planner.ir.errors import InvalidProgram, WorkerFailed
 from planner.ir.plan import Plan, TaskKind
 

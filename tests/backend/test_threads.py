@@ -7,8 +7,8 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.threads import MOST_SHORT, SHORT_NS, Act, ActThreads
-from planner.ir.actor import Actor
+from backend.worker.threads import MOST_SHORT, SHORT_NS, Act, ActThreads
+from planner.ir.actors.actor import Actor
 from planner.ir.plan import Task, TaskKind
 
 LONG_NS, QUICK_NS = 10 * SHORT_NS, SHORT_NS // 10

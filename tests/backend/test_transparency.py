@@ -30,7 +30,7 @@ from wrong_performers import (
 from backend import perform
 from planner.cost import AnalyticCost
 from planner.ir.errors import Unsupported
-from planner.ir.trace import check_trace
+from planner.ir.traces.trace import check_trace
 from simulator import simulate
 
 

@@ -19,7 +19,7 @@ from wrong_performers import (
 )
 
 from backend import perform
-from backend.sharding import torch_dtype
+from backend.layout.sharding import torch_dtype
 from planner.ir.tensor import DType
 
 WAYS = ("data2", "sequence2", "zb_h1", "pipeline2_data2_tensor2", "zero3")

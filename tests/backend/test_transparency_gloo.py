@@ -19,8 +19,8 @@ from matrix import (
 
 from backend import run
 from planner.frontend import SGD, Program
-from planner.ir.trace import check_trace
-from planner.make import PlanOptions, make_plan
+from planner.ir.traces.trace import check_trace
+from planner.parallelism.make import PlanOptions, make_plan
 
 pytestmark = pytest.mark.processes
 

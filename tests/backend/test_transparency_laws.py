@@ -25,15 +25,15 @@ from torch import Tensor
 from wrong_performers import Wrong
 
 from backend import perform
-from backend.outcome import Outcome
+from backend.run_folder.outcome import Outcome
 from planner.frontend import Program
+from planner.ir.actors.routes import Piece
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Boxing, Plan, Task, TaskKind
-from planner.ir.routes import Piece
-from planner.ir.trace import check_trace
-from planner.make import PlanOptions, make_plan
+from planner.ir.traces.trace import check_trace
+from planner.parallelism.make import PlanOptions, make_plan
 from planner.stages import assign_stages, prepare
-from regista.zoo import ZOO
+from zoo import ZOO
 
 NORMED = ("convnet", "resnet50", "unet")
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backend.kernels import call
-from backend.outs import writes_into
-from backend.whole import together
+from backend.ops.kernels import call
+from backend.ops.outs import writes_into
+from backend.ops.whole import together
 from planner.ir.graph import Arg, Op, Ref, Role
 
 

@@ -14,18 +14,18 @@ from matrix import plan_for, program
 from torch import Tensor
 
 from backend import run
-from backend.arena import RegisterMode, planned_bytes
-from backend.fragment import Grant, compile_fragment, fragment_ops, grant_of, slotted
-from backend.hands import slot_places
-from backend.kernels import kernel
-from backend.lifetimes import ESCAPES, last_needs, may_share
-from backend.outs import home_form
-from backend.packing import Span, pack
-from backend.workspace import Homes, Seen, Workspace, homes_of, spans_of, stream_workspaces, workspace_wanted
+from backend.memory.arena import RegisterMode, planned_bytes
+from backend.memory.packing import Span, pack
+from backend.ops.bindings import slot_places
+from backend.ops.fragment import Grant, compile_fragment, fragment_ops, grant_of, slotted
+from backend.ops.kernels import kernel
+from backend.ops.lifetimes import ESCAPES, last_needs, may_share
+from backend.ops.outs import home_form
+from backend.ops.workspace import Homes, Seen, Workspace, homes_of, spans_of, stream_workspaces, workspace_wanted
+from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Ref
 from planner.ir.plan import Placement, Plan, Task
-from planner.ir.verify import device_bytes
 
 WAYS = ("data2", "pipeline2", "zero1", "zero3")
 HERE = Placement(id="p", ranks=(0, 1), mesh=(2,))
@@ -200,7 +200,7 @@ def test_lifetimes_that_ignore_views_are_caught_by_wrong_bits(monkeypatch: pytes
         return compile_fragment(task, HERE, 0, homes=homes.places(memory))(*inputs())[0]
 
     assert torch.equal(computed(), wanted)
-    monkeypatch.setattr("backend.lifetimes.may_share", lambda target: False)
+    monkeypatch.setattr("backend.ops.lifetimes.may_share", lambda target: False)
     assert not torch.equal(computed(), wanted)
 
 

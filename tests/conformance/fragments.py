@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from backend.sharding import torch_dtype
+from backend.layout.sharding import torch_dtype
 from planner.ir.graph import Op, Role
 from planner.ir.plan import Access, Fragment, Plan, Task, TaskKind
 

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from backend.collectives import GroupExchange, exchange, scratch_bytes
-from backend.scratch import Scratch
-from backend.sharding import slice_part
+from backend.comm.collectives import GroupExchange, exchange, scratch_bytes
+from backend.comm.scratch import Scratch
+from backend.layout.sharding import slice_part
 from planner.ir.collective import collective_for
 from planner.ir.plan import Access, Boxing, PlacedTensor, Plan, Regst, RegstKind, Task
 from planner.ir.sbp import B, NdSbp, P, Partial, ReduceOp, S, Sbp

@@ -7,7 +7,7 @@ from dataclasses import replace
 import handmade
 import torch
 
-from backend.outcome import Outcome
+from backend.run_folder.outcome import Outcome
 from planner.ir.plan import Fragment, Plan
 
 __all__ = ["HANDMADE", "assert_bit_equal", "broken"]

@@ -20,16 +20,16 @@ import torch
 from oracle import Outcome as Eager
 from oracle import train_eagerly
 
-from backend.boxing import BOXING
-from backend.outcome import Outcome
+from backend.layout.boxing import BOXING
+from backend.run_folder.outcome import Outcome
 from planner.frontend import AdamW, Program
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import Fragment, Plan, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.lower import Schedule
-from planner.make import PlanOptions, make_plan
 from planner.opset import is_creation, is_view
-from regista.zoo import ZOO
+from planner.parallelism.make import PlanOptions, make_plan
+from zoo import ZOO
 
 STEPS = 3
 OPTIMIZER = AdamW(lr=1e-2, eps=1e-3)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import backend.checkpoint.saver
-import backend.worker
-from backend.rank import RankBody
+import backend.worker.process
+from backend.worker.rank import RankBody
 from planner.ir.plan import TaskKind
 
 KINDS = {"forward": TaskKind.FORWARD, "collective": TaskKind.BOXING}
@@ -61,7 +61,7 @@ def plant(order: dict[str, Any]) -> None:
 
 def main(path: str) -> int:
     plant(json.loads(os.environ["PLANTED"]))
-    return backend.worker.main(path)
+    return backend.worker.process.main(path)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from stories import Story, TableCost
 
+from planner.ir.actors.liveness import play
 from planner.ir.errors import DeadLock
-from planner.ir.liveness import play
 from planner.ir.plan import Plan, RegstKind, TaskKind
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from backend.kernels import call
+from backend.ops.kernels import call
 from planner.ir.graph import Arg, Dt, Op, Ref, Role
 from planner.ir.sbp import Broadcast, Partial, ReduceOp, Sbp, Split
 from planner.ir.tensor import DType, TensorType

@@ -9,8 +9,8 @@ from planner.frontend import AdamW, Program
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import PlacedTensor, Plan, RegstKind
 from planner.ir.sbp import NdSbp
-from planner.make import PlanOptions, make_plan
-from regista.zoo import ZOO
+from planner.parallelism.make import PlanOptions, make_plan
+from zoo import ZOO
 
 TENSOR = (
     *tuple(f"h.*.attn.{n}.weight={{0}}" for n in "qkv"),

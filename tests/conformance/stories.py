@@ -28,7 +28,7 @@ from planner.ir.plan import (
 )
 from planner.ir.sbp import B, NdSbp, P
 from planner.ir.tensor import DType
-from planner.ir.trace import Trace
+from planner.ir.traces.trace import Trace
 
 BLOCK_BYTES = 1024
 

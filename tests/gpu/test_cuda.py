@@ -12,16 +12,16 @@ import torch
 from inprocess_cases import HANDMADE, broken
 from matrix import STEPS, assert_transparent, expected, plan_for, program
 
-from backend.arena import planned_bytes
-from backend.device import open_devices
-from backend.device_cuda import CudaDevice
+from backend.devices.cuda import CudaDevice
+from backend.devices.opening import open_devices
 from backend.inprocess import run
 from backend.inprocess.registers import lies_on_host, make_blocks
-from backend.outcome import Outcome
+from backend.memory.arena import planned_bytes
 from backend.reference import perform
+from backend.run_folder.outcome import Outcome
 from planner.ir.errors import OutOfMemory, WorkerFailed
-from planner.ir.trace import check_trace
-from planner.lower.loading import with_loading
+from planner.ir.traces.trace import check_trace
+from planner.lower.data_actors.loading import with_loading
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -12,7 +12,7 @@ import torch
 from inprocess_cases import assert_bit_equal
 from matrix import program
 
-from backend.device_fake import FakeStreamDevice
+from backend.devices.fake import FakeStreamDevice
 from backend.inprocess import run
 from backend.reference import perform
 from experiments.gpu.__main__ import LIMITS_S, NO_DEVICE, main
@@ -25,8 +25,8 @@ from planner.frontend import SGD, Program
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.files import load_trace
 from planner.ir.plan import Plan, RegstKind
-from planner.ir.trace import Source, check_trace
-from planner.make import PlanOptions, make_plan
+from planner.ir.traces.trace import Source, check_trace
+from planner.parallelism.make import PlanOptions, make_plan
 from simulator import simulate
 
 

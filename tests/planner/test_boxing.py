@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backend.collectives import exchange
-from backend.sharding import join_parts, slice_part
+from backend.comm.collectives import exchange
+from backend.layout.sharding import join_parts, slice_part
 from planner.boxing import boxing_path
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.plan import Boxing, Placement

@@ -15,6 +15,7 @@ from torch import nn
 from planner.cost import AnalyticCost, compute_dtype, op_s
 from planner.cost.clusters import preset, preset_names
 from planner.frontend import Program
+from planner.ir.actors.verify import verify
 from planner.ir.cluster import Cluster, LinkSpec, Rate, load_cluster, save_cluster
 from planner.ir.errors import InvalidCluster, InvalidFile, InvalidPlan
 from planner.ir.files import load_plan, save_plan
@@ -22,11 +23,10 @@ from planner.ir.graph import Dt, Op, Ref, Role
 from planner.ir.plan import DTypeFlop, Fragment, Plan
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import canonical, decode
-from planner.ir.verify import verify
-from planner.make import PlanOptions, make_plan
 from planner.opset import flop
+from planner.parallelism.make import PlanOptions, make_plan
 from regista.clusters import resolve_cluster
-from regista.zoo import ZOO
+from zoo import ZOO
 
 T = 1e12
 SHARE = 0.7

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from planner.frontend import SGD, AdamW, Program, load_program
 from planner.ir.errors import InvalidFile, InvalidProgram, RegistaError, Unsupported
 from planner.ir.graph import ACCUMULATE, InputKind, LogicalGraph, Op, Role
-from regista.zoo import ZOO
+from zoo import ZOO
 
 SMALL = {
     "mlp": {"batch": 8, "width": 16, "hidden": 32},
@@ -530,7 +530,7 @@ def test_torch_optimizers_are_converted() -> None:
 FACTORY = """
 import torch
 from planner.frontend import Program
-from regista.zoo import ZOO
+from zoo import ZOO
 
 def small():
     return ZOO["mlp"](batch=4, width=8, hidden=8)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from backend.reference import perform
 from planner.frontend import SGD, Program
 from planner.ir.errors import InvalidProgram, Unsupported
-from planner.make import PlanOptions, make_plan
 from planner.opset import known_targets
+from planner.parallelism.make import PlanOptions, make_plan
 
 BATCH, SEQ, VOCAB, STEPS = 4, 8, 64, 2
 

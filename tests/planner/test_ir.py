@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from random_plans import live_dags
 from stories import Story, TableCost, chain, data_parallel, pipeline, story_cluster
 
+from planner.ir.actors.routes import pieces
+from planner.ir.actors.verify import verify
 from planner.ir.cluster import Cluster, load_cluster, save_cluster
 from planner.ir.errors import DeadLock, InvalidFile, InvalidPlan, OutOfMemory, RegistaError
 from planner.ir.files import load_plan, save_plan
 from planner.ir.plan import PlacedTensor, Placement, Plan, RegstKind, TaskKind
-from planner.ir.routes import pieces
 from planner.ir.sbp import Broadcast, NdSbp, Partial, ReduceOp, Sbp, Split, coordinates, part_of
 from planner.ir.tensor import DType
 from planner.ir.text import canonical, decode, encode
-from planner.ir.trace import Trace
-from planner.ir.verify import verify
+from planner.ir.traces.trace import Trace
 from simulator import simulate
 
 # --- SBP --------------------------------------------------------------------------------------------------------------

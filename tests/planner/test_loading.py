@@ -17,8 +17,8 @@ from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.plan import Placement, Plan, StreamKind, TaskKind
 from planner.ir.sbp import B, NdSbp, S, coordinates
 from planner.ir.tensor import DType
-from planner.ir.trace import Trace, check_trace
-from planner.lower.loading import RawTensor, _rows_sbp, with_loading
+from planner.ir.traces.trace import Trace, check_trace
+from planner.lower.data_actors.loading import RawTensor, _rows_sbp, with_loading
 from simulator import simulate
 from simulator.steady import steady_state
 

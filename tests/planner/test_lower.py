@@ -9,10 +9,10 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import ACCUMULATE, Role
 from planner.ir.plan import Fragment, Plan, RegstKind, StreamKind, TaskKind
 from planner.lower import Schedule
-from planner.make import PlanOptions, make_plan
 from planner.opset import is_view
+from planner.parallelism.make import PlanOptions, make_plan
 from planner.stages import assign_stages, prepare
-from regista.zoo import ZOO
+from zoo import ZOO
 
 SMALL_GPT = {"layers": 4, "width": 16, "heads": 2, "vocab": 32, "batch": 8, "seq": 4}
 

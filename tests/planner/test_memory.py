@@ -15,15 +15,15 @@ from matrix import roomy_cluster
 import simulator
 from planner.cost import AnalyticCost
 from planner.frontend import Program
+from planner.ir.actors.peak import live_bytes
+from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.ir.peak import live_bytes
 from planner.ir.plan import Plan
-from planner.ir.verify import device_bytes
-from planner.make import PlanOptions, make_plan, search_plans
-from planner.search.exhaustive import search_exhaustively
+from planner.parallelism.make import PlanOptions, make_plan, search_plans
+from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Contradiction, Demand, Problem
-from planner.solve.memory import least_peak, solve_within
-from regista.zoo import ZOO
+from planner.solve.limited.memory import least_peak, solve_within
+from zoo import ZOO
 
 GPT = {"layers": 2, "width": 64, "heads": 4, "vocab": 128, "batch": 8, "seq": 32, "optimizer": "sgd"}
 
@@ -122,7 +122,7 @@ def test_a_model_that_cannot_fit_is_refused_with_what_would() -> None:
 
 def test_the_best_shape_is_the_best_of_all_shapes() -> None:
     """Stages, mesh and micro-batches searched best-first give what trying each of them gives."""
-    from planner.shape import shapes
+    from planner.parallelism.shape import shapes
 
     source = ZOO["gpt"](**GPT)
     cluster = roomy_cluster(4)

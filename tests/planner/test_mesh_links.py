@@ -20,9 +20,9 @@ from planner.ir.errors import Unsupported
 from planner.ir.plan import Boxing, Plan, TaskKind
 from planner.ir.sbp import B, NdSbp, P, coordinates
 from planner.ir.tensor import DType, TensorType
-from planner.make import PlanOptions, make_plan
+from planner.parallelism.make import PlanOptions, make_plan
 from planner.search.prices import Prices
-from regista.zoo import ZOO
+from zoo import ZOO
 
 RING = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 NODE = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=100e9)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.narrow import Narrowing
+from planner.parallelism.narrow import Narrowing
 
 MEMORY = 100.0
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from backend.kernels import call, kernel
+from backend.ops.kernels import call, kernel
 from planner.ir.errors import InvalidPlan, UnknownOp
 from planner.ir.graph import Op, Ref, Role
 from planner.ir.sbp import B, NdSbp, P, ReduceOp, S, Sbp

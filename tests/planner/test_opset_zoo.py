@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend.kernels import call
+from backend.ops.kernels import call
 from planner.ir.graph import LogicalGraph, Op
 from planner.ir.sbp import B, S
 from planner.ir.tensor import TensorType
 from planner.opset import flop, is_creation, known_targets, localize, signatures, traffic_bytes
-from regista.zoo import ZOO
 from tests.conformance.sbp_check import Case, disagreement
+from zoo import ZOO
 
 MODELS: dict[str, dict[str, int | str]] = {
     "mlp": {"optimizer": "adamw"},

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from experiments.optimality import CUT, cut_model, small_cluster
-from planner.make import PlanOptions, make_plan
+from planner.parallelism.make import PlanOptions, make_plan
 from planner.search import Method, SearchModel, search
-from planner.search.exhaustive import search_exhaustively
+from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Edge, Ints, Problem, Solution, solve_ilp
-from regista.zoo import ZOO
+from zoo import ZOO
 
 TWO_AXES = ("dlrm", "wide_deep", "mlp", "alexnet", "vgg19")
 

@@ -13,14 +13,14 @@ from torch._ops import OpOverload
 from torch.utils.checkpoint import checkpoint
 
 from planner.frontend import Program
-from planner.frontend import trace as tracing
-from planner.frontend.record import Recorder
+from planner.frontend.tracing import trace as tracing
+from planner.frontend.tracing.record import Recorder
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import LogicalGraph
 from planner.ir.text import content_id
-from regista.zoo import ZOO
 from tests.planner.test_user_models import ROWS
 from tests.planner.test_user_models import program as user_program
+from zoo import ZOO
 
 SHORT, LONG = "_short_way", "_long_way"
 

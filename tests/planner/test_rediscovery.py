@@ -22,9 +22,9 @@ from planner.frontend import Program
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
 from planner.ir.plan import Boxing, Plan
-from planner.make import PlanOptions, make_plan
+from planner.parallelism.make import PlanOptions, make_plan
 from regista.clusters import resolve_cluster
-from regista.zoo import ZOO
+from zoo import ZOO
 
 
 def plan_of(program: Program, mesh: tuple[int, ...], where: Cluster, *, pins: tuple[str, ...] = ()) -> Plan:

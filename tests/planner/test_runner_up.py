@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import simulator
 from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
-from planner.make import PlanOptions, make_plan, search_plans
-from planner.shape import Shape, ShapeSearch, Shares, shapes
+from planner.parallelism.make import PlanOptions, make_plan, search_plans
+from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 

@@ -10,13 +10,14 @@ from matrix import roomy_cluster
 
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
-from planner.make import PlanOptions, make_plan
+from planner.parallelism.make import PlanOptions, make_plan
 from planner.search import Method, build_model, search
-from planner.search.exhaustive import search_exhaustively
-from planner.solve import Edge, Elimination, Problem, eliminate, solve_exactly, solve_ilp
-from planner.solve.dual import Dual
+from planner.search.methods.exhaustive import search_exhaustively
+from planner.solve import Edge, Elimination, Problem, solve_exactly, solve_ilp
+from planner.solve.bounds.dual import Dual
+from planner.solve.reduce import eliminate
 from planner.stages import assign_stages, prepare
-from regista.zoo import ZOO
+from zoo import ZOO
 
 
 def optimum(problem: Problem) -> float:

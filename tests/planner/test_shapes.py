@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 import simulator
 from planner.cost import AnalyticCost
+from planner.ir.actors.peak import live_bytes
 from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import Role
-from planner.ir.peak import live_bytes
-from planner.make import PlanOptions, make_plan, search_plans
+from planner.parallelism.make import PlanOptions, make_plan, search_plans
+from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
 from planner.search import assign, build_model, parse_pins, pieces_of, scaled_pieces, search
-from planner.search.bottleneck import bottleneck_bound
-from planner.search.guided import solve_guided
+from planner.search.bounds.bottleneck import bottleneck_bound
+from planner.search.bounds.guided import solve_guided
 from planner.search.menu import op_shape
-from planner.search.methods import Method
-from planner.shape import Shape, ShapeSearch, Shares, shapes
+from planner.search.methods.methods import Method
 from planner.solve import solve_exactly
 from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut

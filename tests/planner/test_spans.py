@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.ir.spans import disjoint
+from planner.ir.traces.spans import disjoint
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda pair: (float(pair[0]), float(sum(pair)))), max_size=8)
 

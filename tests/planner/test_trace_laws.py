@@ -11,7 +11,7 @@ from stories import TableCost, chain, data_parallel, pipeline
 from planner.ir.errors import InvalidFile, InvalidTrace, Mismatch
 from planner.ir.files import load_trace, save_trace
 from planner.ir.plan import Plan
-from planner.ir.trace import Act, Source, Trace, check_trace
+from planner.ir.traces.trace import Act, Source, Trace, check_trace
 from simulator import simulate
 
 PLAN = pipeline(2, 3)

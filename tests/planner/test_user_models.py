@@ -20,8 +20,8 @@ from backend.reference import perform
 from planner.frontend import SGD, Program
 from planner.ir.errors import UnknownOp
 from planner.ir.sbp import S
-from planner.make import PlanOptions, make_plan
 from planner.opset import signatures
+from planner.parallelism.make import PlanOptions, make_plan
 
 BATCH, STEPS = 10, 2
 

@@ -19,15 +19,15 @@ import simulator
 from backend import perform
 from planner.cost import AnalyticCost
 from planner.frontend import AdamW, Program
-from planner.ir.actor import Actor
+from planner.ir.actors.actor import Actor
+from planner.ir.actors.liveness import Observer, play
+from planner.ir.actors.peak import live_bytes
 from planner.ir.collective import Collective
 from planner.ir.errors import Unsupported
-from planner.ir.liveness import Observer, play
-from planner.ir.peak import live_bytes
 from planner.ir.plan import Plan, RegstKind, TaskKind
-from planner.make import PlanOptions, make_plan
-from regista.planned import retrace
-from regista.zoo import ZOO
+from planner.parallelism.make import PlanOptions, make_plan
+from regista.analysis.planned import retrace
+from zoo import ZOO
 
 N = 4
 ROWS, WIDTH, HIDDEN, CLASSES = 4096, 256, 512, 16

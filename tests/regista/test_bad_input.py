@@ -20,9 +20,9 @@ from planner.cost import MeasuredCost, save_cost
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan, load_trace, save_plan, save_trace
 from planner.ir.plan import Plan
-from planner.ir.trace import Source
+from planner.ir.traces.trace import Source
 from regista import cli
-from regista import commands as verbs
+from regista.verbs import commands as verbs
 from simulator import simulate
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from experiments import buyer
 from planner.ir.graph import Role
-from planner.make import PlanOptions, make_plan
 from planner.opset import flop
+from planner.parallelism.make import PlanOptions, make_plan
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from matrix import plan_for
 
-from backend.profile import Profile, Spread
+from backend.measure.profile import Profile, Spread
 from planner.cost import act_key, load_cost, save_cost
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan, StreamKind, TaskKind
-from planner.ir.trace import Source, Trace
+from planner.ir.traces.trace import Source, Trace
 from regista import calibrate
 from regista.calibrate import cost_of
 from simulator import simulate

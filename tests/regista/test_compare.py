@@ -12,9 +12,9 @@ from stories import TableCost, chain, data_parallel, pipeline
 
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan
-from planner.ir.trace import Act, Source, Trace
-from regista.comparison import compare, default_warmup, summarise
-from regista.show import show_comparison, show_plan, show_summary
+from planner.ir.traces.trace import Act, Source, Trace
+from regista.analysis.comparison import compare, default_warmup, summarise
+from regista.views.tables.show import show_comparison, show_plan, show_summary
 from simulator import simulate
 
 

@@ -23,7 +23,7 @@ from planner.ir.cluster import LinkSpec
 from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.files import load_plan, load_trace, save_plan
 from planner.ir.plan import Plan
-from planner.ir.trace import check_trace
+from planner.ir.traces.trace import check_trace
 from regista.deploy import NodeLayout, node_layout, sbatch_script, train_job
 from regista.deploy.kubernetes import MOST_PLAN_BYTES, train_job_yaml
 

@@ -15,11 +15,11 @@ from planner.ir.errors import InvalidCluster, Unsupported
 from planner.ir.files import load_plan
 from planner.ir.plan import Plan
 from planner.ir.units import GB
-from regista.budget import Use, holdings
+from regista.analysis.budget import Use, holdings
+from regista.analysis.diff import diff, fold
+from regista.analysis.planned import retrace
+from regista.analysis.whatif import changed_cluster, whatif
 from regista.clusters import local_cluster, resolve_cluster
-from regista.diff import diff, fold
-from regista.planned import retrace
-from regista.whatif import changed_cluster, whatif
 
 BIG = "zoo:mlp?batch=64&width=256&hidden=256&depth=2"
 

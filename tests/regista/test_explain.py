@@ -13,18 +13,18 @@ from command_line import TINY, Command, commands, files_of
 
 import regista.api as api
 from planner.frontend import Program
+from planner.ir.actors.verify import device_bytes
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Mismatch
 from planner.ir.files import save_plan
 from planner.ir.plan import Plan
-from planner.ir.verify import device_bytes
-from planner.make import PlanOptions, make_plan
-from planner.search.exhaustive import search_exhaustively
+from planner.parallelism.make import PlanOptions, make_plan
+from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Edge, Problem, solve_exactly
-from regista.budget import Use, holdings, memory, spending
+from regista.analysis.budget import Use, holdings, memory, spending
+from regista.analysis.explain import Wanted, explain
+from regista.analysis.planned import options_of, restricted, retrace
 from regista.clusters import resolve_cluster
-from regista.explain import Wanted, explain
-from regista.planned import options_of, restricted, retrace
 
 GPT = "zoo:gpt?layers=1&width=16&heads=2&vocab=32&batch=4&seq=4"
 DGX = resolve_cluster("dgx-a100:1")

@@ -13,7 +13,7 @@ from planner.ir.cluster import Cluster
 from planner.ir.text import decode
 from planner.opset import known_targets
 from regista.api import program_of
-from regista.ops_command import families
+from regista.verbs.ops_command import families
 
 GPT = "zoo:gpt?layers=1&width=16&heads=2&vocab=32&batch=4&seq=4"
 

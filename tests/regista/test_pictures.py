@@ -14,18 +14,18 @@ import regista.api as api
 from planner.ir.errors import InvalidFile, InvalidTrace, Mismatch
 from planner.ir.files import load_trace, save_trace
 from planner.ir.plan import Placement, Plan, StreamKind, TaskKind
-from planner.ir.trace import Source, check_trace
-from regista.chunks import chunk_of
-from regista.gantt import COLOURS, gantt, gantt_rows
-from regista.kineto import kineto_trace, save_kineto
-from regista.panels import CATEGORY_COLOURS, link_rows, link_use
-from regista.perfetto import save_perfetto, trace_events
-from regista.schedule_gantt import act_colour, bubble_share, schedule_gantt, shown_ranks
-from regista.window import show_last
+from planner.ir.traces.trace import Source, check_trace
+from regista.analysis.chunks import chunk_of
+from regista.views.exports.kineto import kineto_trace, save_kineto
+from regista.views.exports.perfetto import save_perfetto, trace_events
+from regista.views.pictures.gantt import COLOURS, gantt, gantt_rows
+from regista.views.pictures.panels import CATEGORY_COLOURS, link_rows, link_use
+from regista.views.pictures.schedule_gantt import act_colour, bubble_share, schedule_gantt, shown_ranks
+from regista.views.pictures.window import show_last
 from simulator import bubble_fraction, simulate
-from simulator.category import Category
-from simulator.curve import memory_curves
-from simulator.replay import message_times
+from simulator.analysis.category import Category
+from simulator.analysis.curve import memory_curves
+from simulator.analysis.replay import message_times
 
 PLAN = pipeline(2, 4)
 SIM = simulate(PLAN, TableCost({"F0": 0.5}, latency_s=0.1), steps=3)

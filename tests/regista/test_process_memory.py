@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from matrix import plan_for
 
 import regista
-from backend.collectives import scratch_bytes
-from backend.registers import RUNTIME_BYTES, resident_bytes
+from backend.comm.collectives import scratch_bytes
+from backend.worker.registers import RUNTIME_BYTES, resident_bytes
 from planner.cost import AnalyticCost, Beside, MeasuredCost, load_cost, save_cost
 from regista.api import program_of
 from regista.calibrate import beside_of, calibrate_plan

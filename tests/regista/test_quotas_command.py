@@ -12,16 +12,16 @@ from handmade import pipeline
 
 import regista
 from planner.cost import AnalyticCost
+from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.files import load_plan, save_plan
 from planner.ir.plan import RegstKind
 from planner.ir.units import GIB, MIB
-from planner.ir.verify import device_bytes
-from planner.make import make_plan
+from planner.parallelism.make import make_plan
+from regista.analysis.planned import options_of
 from regista.api import program_of
 from regista.cli import main
-from regista.planned import options_of
-from regista.quotas_command import parse_bytes
+from regista.verbs.quotas_command import parse_bytes
 from simulator.quotas.plans import recorded, register_bytes
 from simulator.steady import steady_state
 

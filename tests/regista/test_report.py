@@ -22,7 +22,7 @@ from stories import TableCost, chain, data_parallel, pipeline
 
 from planner.ir.errors import InvalidFile, Mismatch
 from planner.ir.files import save_trace
-from planner.ir.trace import Source
+from planner.ir.traces.trace import Source
 from regista.cli import main
 from regista.report import read_claims, save_comparison, save_folder
 from regista.report.findings import find

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import regista.api as api
-from backend.pulse import MOST_ROWS, Beat, BeatReader, beat, beating
+from backend.monitor.heartbeat import MOST_ROWS, Beat, BeatReader, beat, beating
 from planner.cost import ActPrice, MeasuredCost, act_key
 from planner.ir.plan import Plan, StreamKind, TaskKind
-from planner.ir.trace import Act, Source, Trace
-from regista.live import LAST_BEATS, Watched, figures, watched
-from regista.verdict import bubble, predict, show_verdict, verdict
+from planner.ir.traces.trace import Act, Source, Trace
+from regista.views.tables.live import LAST_BEATS, Watched, figures, watched
+from regista.views.tables.verdict import bubble, predict, show_verdict, verdict
 
 PIPE = handmade.pipeline(2)
 DATA = handmade.data_parallel(2, 1)

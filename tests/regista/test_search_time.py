@@ -15,12 +15,12 @@ from command_line import TINY, Command, commands, files_of
 import regista.api as api
 from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.files import load_plan
+from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
 from planner.search import Method
-from planner.shape import Shape, ShapeSearch, Shares, shapes
 from planner.solve import Edge, Problem, Progress, exact, solve_exactly
-from regista import commands as verbs
+from regista.analysis.search_time import Row, load_rows, measure, points, save_rows
 from regista.clusters import resolve_cluster
-from regista.search_time import Row, load_rows, measure, points, save_rows
+from regista.verbs import commands as verbs
 
 GPT = "zoo:gpt?width=16&heads=2&vocab=32&batch=4&seq=4"
 DGX = resolve_cluster("dgx-a100:1")

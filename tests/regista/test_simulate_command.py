@@ -23,15 +23,16 @@ from planner.ir.files import load_plan, load_trace, save_plan
 from planner.ir.plan import DTypeFlop, Fragment, Plan, StreamKind, Task, TaskKind
 from planner.ir.protocols import CostModel
 from planner.ir.tensor import DType
-from planner.ir.trace import Trace
+from planner.ir.traces.trace import Trace
 from planner.ir.units import show_bytes, show_s
-from regista import outlook, simulate_command
-from regista.outlook import look, tokens_per_sample
-from regista.show_simulation import COLUMNS, LINES
+from regista.analysis import outlook
+from regista.analysis.outlook import look, tokens_per_sample
+from regista.verbs import simulate_command
+from regista.views.tables.show_simulation import COLUMNS, LINES
 from simulator import Engine, simulate
+from simulator.analysis.curve import memory_curves
+from simulator.analysis.forecast import forecast
 from simulator.compiled import compile_plan
-from simulator.curve import memory_curves
-from simulator.forecast import forecast
 from simulator.noise import Noise, simulate_noisy
 
 FLOP = {TaskKind.FORWARD: 10**9, TaskKind.BACKWARD: 2 * 10**9, TaskKind.UPDATE: 0}
@@ -182,14 +183,14 @@ def by_hand(plan: Plan, trace: Trace, rank: int, window_s: tuple[float, float]) 
 
 def test_a_share_that_is_counted_wrongly_would_be_found(monkeypatch: pytest.MonkeyPatch):
     plan = equal_stages(3, 4)
-    monkeypatch.setattr("simulator.forecast._length", lambda spans: float((spans[:, 1] - spans[:, 0]).sum()) * 0.9)
+    monkeypatch.setattr("simulator.analysis.forecast._length", lambda spans: float((spans[:, 1] - spans[:, 0]).sum()) * 0.9)
     with pytest.raises(AssertionError):
         agrees_with_trace(plan, AnalyticCost(plan.cluster), 4, Engine.AUTO)
 
 
 def test_memory_that_does_not_add_up_is_not_told(monkeypatch: pytest.MonkeyPatch):
     plan = handmade.pipeline()
-    monkeypatch.setattr("simulator.held.Held._begins", lambda self: self.played.end_s)
+    monkeypatch.setattr("simulator.analysis.held.Held._begins", lambda self: self.played.end_s)
     told = [alike.categories_bytes for alike in forecast(plan, AnalyticCost(plan.cluster)).alike]
     assert None in told
 

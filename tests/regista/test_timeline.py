@@ -21,15 +21,15 @@ from PIL import Image
 from stories import BLOCK_BYTES, TableCost, chain, data_parallel, pipeline
 
 from planner.ir.errors import InvalidFile, Mismatch
-from planner.ir.trace import Source
+from planner.ir.traces.trace import Source
 from planner.ir.units import KIB
-from regista.gantt import COLOURS, gantt_rows
-from regista.timeline import save_timeline
-from regista.timeline.columns import act_columns, idle_columns, memory_columns
-from regista.window import show_last
+from regista.views.pictures.gantt import COLOURS, gantt_rows
+from regista.views.pictures.window import show_last
+from regista.views.timeline import save_timeline
+from regista.views.timeline.columns import act_columns, idle_columns, memory_columns
 from simulator import simulate
-from simulator.curve import memory_curves
-from simulator.idle import Reason, idle_times
+from simulator.analysis.curve import memory_curves
+from simulator.analysis.idle import Reason, idle_times
 
 PLAN = pipeline(2, 4)
 MS_COST = TableCost({"load": 1e-4}, default_s=1e-3)

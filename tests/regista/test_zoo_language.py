@@ -13,15 +13,15 @@ from oracle import train_eagerly
 
 from backend.reference import perform
 from planner.frontend import AdamW, Program, load_program
-from planner.frontend.lookup import embedding, pick, place
+from planner.frontend.tracing.lookup import embedding, pick, place
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Boxing, PlacedTensor, Plan, TaskKind
 from planner.ir.sbp import Partial, ReduceOp
-from planner.make import PlanOptions, make_plan
 from planner.opset import known_targets, signatures
-from regista.zoo import ZOO
-from regista.zoo.t5 import buckets
+from planner.parallelism.make import PlanOptions, make_plan
+from zoo import ZOO
+from zoo.language.t5 import buckets
 
 BATCH, STEPS = 4, 2
 

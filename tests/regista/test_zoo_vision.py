@@ -18,11 +18,11 @@ from planner.ir.errors import InvalidProgram
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import TaskKind
 from planner.ir.sbp import S
-from planner.make import PlanOptions, make_plan
 from planner.opset import known_targets, signatures
-from regista.zoo import ZOO
-from regista.zoo.batchnorm import GroupedBatchNorm
-from regista.zoo.seeded import seeded_module
+from planner.parallelism.make import PlanOptions, make_plan
+from zoo import ZOO
+from zoo.seeded import seeded_module
+from zoo.vision.batchnorm import GroupedBatchNorm
 
 BATCH, STEPS = 10, 2  # no other dim of the tiny models has extent 10
 

@@ -17,14 +17,14 @@ from random_plans import dags, is_live, live_dags, prices
 from stories import BLOCK_BYTES, Story, TableCost, chain, data_parallel, pipeline, tensor
 
 import regista
+from planner.ir.actors.verify import verify_structure
 from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.files import save_plan
 from planner.ir.plan import Placement, Plan, RegstKind, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.ir.text import canonical
-from planner.ir.trace import Trace, check_trace
-from planner.ir.verify import verify_structure
+from planner.ir.traces.trace import Trace, check_trace
 from simulator import Engine, simulate
 from simulator.compiled import Compiled, compile_plan, play_recurrence, times, trace
 from simulator.compiled.events import play_events

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from experiments.megatron_1t import Megatron, megatron_1t
-from planner.ir.trace import check_trace
-from planner.ir.verify import verify_structure
+from planner.ir.actors.verify import verify_structure
+from planner.ir.traces.trace import check_trace
 from simulator import Engine, simulate
 from simulator.compiled import compile_plan, times
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from random_plans import dags, is_live, live_dags, prices
 from stories import BLOCK_BYTES, Story, TableCost, chain, data_parallel, picture, pipeline
 
+from planner.ir.actors.liveness import play
+from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
-from planner.ir.liveness import play
 from planner.ir.plan import Placement, Plan, RegstKind, TaskKind
 from planner.ir.text import canonical
-from planner.ir.trace import Act, Trace, check_trace
-from planner.ir.verify import device_bytes, verify
+from planner.ir.traces.trace import Act, Trace, check_trace
 from simulator import bubble_fraction, simulate
 
 

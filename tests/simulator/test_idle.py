@@ -14,10 +14,10 @@ from stories import Story, TableCost, chain, data_parallel, pipeline
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.protocols import CostModel
-from planner.ir.trace import Source, Trace
+from planner.ir.traces.trace import Source, Trace
 from simulator import simulate
-from simulator.idle import Idle, Reason, idle_by_reason, idle_times
-from simulator.replay import message_times
+from simulator.analysis.idle import Idle, Reason, idle_by_reason, idle_times
+from simulator.analysis.replay import message_times
 
 
 def simulated(plan: Plan, cost: CostModel, steps: int = 1) -> Trace:

@@ -15,11 +15,11 @@ from planner.ir.errors import InvalidTrace, Mismatch
 from planner.ir.graph import InputKind
 from planner.ir.plan import Access, Placement, Plan, RegstKind, State, TaskKind
 from planner.ir.protocols import CostModel
-from planner.ir.trace import Source, Trace
+from planner.ir.traces.trace import Source, Trace
 from simulator import simulate
-from simulator.category import Category, regst_bytes
-from simulator.curve import memory_curves
-from simulator.replay import message_times
+from simulator.analysis.category import Category, regst_bytes
+from simulator.analysis.curve import memory_curves
+from simulator.analysis.replay import message_times
 
 
 def simulated(plan: Plan, cost: CostModel, steps: int = 2) -> Trace:

@@ -13,9 +13,9 @@ from stories import BLOCK_BYTES, Story, TableCost, chain, data_parallel, pipelin
 from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.plan import Placement, Plan, TaskKind
-from planner.ir.trace import Act, Trace, check_trace
+from planner.ir.traces.trace import Act, Trace, check_trace
 from simulator import Engine, simulate
-from simulator.forecast import forecast
+from simulator.analysis.forecast import forecast
 from simulator.network import Machine, Sharing
 from simulator.network.shared import simulate_shared
 from simulator.network.usage import link_shares

@@ -13,7 +13,7 @@ from stories import TableCost, chain, data_parallel, pipeline
 
 from planner.ir.errors import InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.plan import Plan
-from planner.ir.trace import check_trace
+from planner.ir.traces.trace import check_trace
 from simulator import simulate
 from simulator.noise import Noise, simulate_noisy
 from simulator.steady.graph import Choice, marked_graph

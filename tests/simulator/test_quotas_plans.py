@@ -9,9 +9,9 @@ import pytest
 from handmade import pipeline
 
 import simulator
+from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.errors import DeadLock, OutOfMemory, Unsupported
 from planner.ir.plan import Plan, RegstKind, Task
-from planner.ir.verify import device_bytes, verify
 from simulator.quotas import Rule, full_throughput, pareto, rule_quotas, under_budget
 from simulator.quotas.period import judge
 from simulator.quotas.plans import ordered, plan_problem, register_bytes

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from random_plans import dags, is_live
 from stories import Story, TableCost, pipeline
 
+from planner.ir.actors.verify import verify
 from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock
 from planner.ir.plan import Placement, Plan, TaskKind
-from planner.ir.trace import check_trace
-from planner.ir.verify import verify
+from planner.ir.traces.trace import check_trace
 from simulator import simulate
 from simulator.steady import check_live, marked_graph
 from simulator.steady.graph import ArcKind, Choice

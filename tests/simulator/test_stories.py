@@ -8,7 +8,7 @@ import pytest
 from stories import TableCost, chain, picture
 
 from planner.ir.plan import Plan
-from planner.ir.trace import Trace, check_trace
+from planner.ir.traces.trace import Trace, check_trace
 from simulator import chain_period_s, simulate
 
 

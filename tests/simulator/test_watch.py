@@ -10,7 +10,7 @@ from stories import TableCost, chain, data_parallel, pipeline
 
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan
-from planner.ir.trace import Act, check_trace
+from planner.ir.traces.trace import Act, check_trace
 from simulator import simulate
 from simulator.watch import Watchdog, simulate_watched
 

@@ -10,12 +10,12 @@ from functools import cache
 import pytest
 from matrix import plan_for, roomy_cluster
 
+from planner.ir.actors.verify import verify
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Fragment, Plan, RegstKind, StreamKind, Task, TaskKind
-from planner.ir.trace import Trace, check_trace
-from planner.ir.verify import verify
+from planner.ir.traces.trace import Trace, check_trace
 from planner.lower import Schedule
-from planner.make import PlanOptions, make_plan
+from planner.parallelism.make import PlanOptions, make_plan
 from planner.schedule import (
     Action,
     MemoryLimit,
@@ -34,8 +34,8 @@ from planner.schedule import (
     zb_h1,
     zb_h2,
 )
-from regista.zoo import ZOO
 from simulator import simulate
+from zoo import ZOO
 
 KINDS = {TaskKind.FORWARD: Pass.FORWARD, TaskKind.WEIGHT: Pass.BACKWARD_WEIGHT}
 HOP_S = (0.0, 0.2)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.solve import parts
-from planner.solve.contract import reduce_problem
+from planner.solve.bounds.dual import Dual
+from planner.solve.bounds.moves import descend, settle
+from planner.solve.bounds.prices import Ascent
 from planner.solve.core import Core
-from planner.solve.dual import Dual
 from planner.solve.flat import fold_classes
 from planner.solve.ilp import solve_ilp
-from planner.solve.memory import solve_within
-from planner.solve.moves import descend, settle
-from planner.solve.prices import Ascent
+from planner.solve.limited import parts
+from planner.solve.limited.memory import solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem, Progress
+from planner.solve.reduce.contract import reduce_problem
 from tests.planner.solve.small import best_by_trying, random_problem
 
 

@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.solve import Elimination, memory
-from planner.solve.contract import reduce, reduce_problem
+from planner.solve import Elimination
+from planner.solve.bounds.dual import Dual
+from planner.solve.bounds.moves import fuse
 from planner.solve.core import Core
-from planner.solve.dual import Dual
 from planner.solve.ilp import solve_ilp
-from planner.solve.memory import least_demand, solve_within
-from planner.solve.moves import fuse
+from planner.solve.limited import memory
+from planner.solve.limited.memory import least_demand, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Problem, Progress
+from planner.solve.reduce.contract import reduce, reduce_problem
 from tests.planner.solve.small import best_by_trying, random_problem
 
 

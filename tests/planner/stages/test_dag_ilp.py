@@ -16,7 +16,7 @@ from planner.stages import prepare
 from planner.stages.dag import Flow, Piece, WorkDag, hop_bytes, spread, work_dag
 from planner.stages.dag_ilp import cut_stages, stage_range
 from planner.stages.linear import border_bytes, cut_in_order
-from regista.zoo import ZOO
+from zoo import ZOO
 
 TOLERANCE = 0.47  # no sum of the small whole flop below lies exactly on this limit
 

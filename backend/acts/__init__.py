@@ -1,0 +1,1 @@
+"""What a rank does in one act, whichever performer it belongs to."""

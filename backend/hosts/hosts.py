@@ -1,0 +1,145 @@
+"""What a worker does more when the ranks of a run are on several hosts: the same inputs everywhere, one clock, results brought to rank 0.
+
+On one host all of it is nothing: values lie in one file, CLOCK_MONOTONIC is shared, results lie in one folder.
+Round trips and results travel over the default process group, words over the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Store
+
+from backend.hosts.clocks import Correction, Estimate, Ping, estimate
+from backend.hosts.log_relay import carrying
+from planner.ir.errors import Mismatch
+
+__all__ = ["Hosts", "clock_slack_s"]
+
+PINGS = 32
+CHUNK_BYTES = 1 << 24
+PATIENCE = timedelta(hours=2)
+"""For results: somebody else's may be large.  A host that died is noticed by its broken connections, long before."""
+
+
+class Hosts:
+    """This rank's place among the hosts.
+
+    Args:
+        inputs: a digest of what the run starts from; equal on all ranks, or the run is refused.
+
+    Raises:
+        Mismatch: some host starts from other values or data than rank 0's.
+    """
+
+    def __init__(self, store: Store, rank: int, ranks: int, inputs: str) -> None:
+        self._store, self._rank, self._ranks = store, rank, ranks
+        self._node = int(os.environ["GROUP_RANK"])
+        each = int(os.environ["LOCAL_WORLD_SIZE"])
+        self._leaders = range(each, ranks, each)
+        self._each = each
+        store.set(f"inputs/{rank}", inputs)
+        first = store.get("inputs/0").decode()
+        for other in range(1, ranks):
+            # Every rank looks at all, so that all hosts refuse at once.
+            if (theirs := store.get(f"inputs/{other}").decode()) != first:
+                raise Mismatch(
+                    f"rank {other} on host {other // each} starts from other values or data ({theirs}) than rank 0 ({first}); the model's factory must "
+                    "seed what it draws, and data files must be the same on all hosts"
+                )
+        self._estimates: list[Estimate] = []
+
+    def carrying_news(self, folder: Path) -> AbstractContextManager[None]:
+        """While the body runs, host 0's launcher sees what the ranks of the others report."""
+        return carrying(self._store, folder, self._node, self._nodes, is_leader=self._rank % self._each == 0)
+
+    def look_at_the_clock(self) -> None:
+        """Estimate how far rank 0's clock is ahead; every rank calls it, before the run and after it."""
+        name = f"clock/{len(self._estimates)}"
+        if self._rank == 0:
+            for leader in self._leaders:
+                self._answer(leader)
+        elif self._rank in self._leaders:
+            found = estimate([self._ping() for _ in range(PINGS)])
+            self._store.set(f"{name}/{self._node}", json.dumps([found.at_ns, found.offset_ns, found.bound_ns]))
+        if self._node == 0:
+            found = Estimate(at_ns=time.monotonic_ns(), offset_ns=0, bound_ns=0)  # the clock of rank 0 itself
+        else:
+            at_ns, offset_ns, bound_ns = json.loads(self._store.get(f"{name}/{self._node}"))
+            found = Estimate(at_ns=at_ns, offset_ns=offset_ns, bound_ns=bound_ns)
+        self._estimates.append(found)
+
+    @staticmethod
+    def _ping() -> Ping:
+        word = torch.zeros(1, dtype=torch.int64)
+        sent = time.monotonic_ns()
+        dist.send(word, 0)
+        dist.recv(word, 0)
+        return sent, int(word), time.monotonic_ns()
+
+    @staticmethod
+    def _answer(leader: int) -> None:
+        word = torch.zeros(1, dtype=torch.int64)
+        for _ in range(PINGS):
+            dist.recv(word, leader)
+            word[0] = time.monotonic_ns()
+            dist.send(word, leader)
+
+    def on_one_clock(self, acts: Tensor) -> Tensor:
+        """Rows (task, number, ready, start, end) with times of rank 0's clock; int64 [acts, 5]."""
+        before, after = self._estimates
+        moved = acts.clone()
+        moved[:, 2:] = Correction(before=before, after=after).apply(acts[:, 2:])
+        return moved
+
+    def bring_home(self, folder: Path) -> None:
+        """Send rank*.pt to rank 0's folder, one rank after the other; on rank 0 also write clock.json."""
+        if self._rank == 0:
+            for rank in range(self._each, self._ranks):
+                self._store.set(f"turn/{rank}", "1")
+                self._receive(rank, folder / f"rank{rank}.pt")
+            bounds = [json.loads(self._store.get(f"clock/{when}/{node}"))[2] for node in range(1, self._nodes) for when in (0, 1)]
+            # The times of two hosts, neither of which is rank 0's, are wrong by the bounds of both.
+            (folder / "clock.json").write_text(json.dumps({"slack_s": 2e-9 * max(bounds, default=0)}))
+            self._store.set("home", "1")
+        elif self._node > 0:
+            self._store.wait([f"turn/{self._rank}"], PATIENCE)
+            self._send(folder / f"rank{self._rank}.pt")
+        self._store.wait(["home"], PATIENCE)
+
+    @property
+    def _nodes(self) -> int:
+        return self._ranks // self._each
+
+    @staticmethod
+    def _send(path: Path) -> None:
+        dist.send(torch.tensor([path.stat().st_size]), 0)
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                dist.send(torch.frombuffer(bytearray(chunk), dtype=torch.uint8), 0)
+
+    @staticmethod
+    def _receive(rank: int, path: Path) -> None:
+        left = torch.zeros(1, dtype=torch.int64)
+        dist.recv(left, rank)
+        size = int(left)
+        with path.open("wb") as file:
+            while size:
+                chunk = torch.empty(min(size, CHUNK_BYTES), dtype=torch.uint8)
+                dist.recv(chunk, rank)
+                file.write(chunk.numpy().tobytes())
+                size -= len(chunk)
+
+
+def clock_slack_s(folder: Path) -> float:
+    """How far the times of two ranks in a finished run's trace may be apart although they mean the same moment; 0 on one host."""
+    path = folder / "clock.json"
+    return float(json.loads(path.read_text())["slack_s"]) if path.exists() else 0.0

@@ -1,0 +1,1 @@
+"""The parent of a run: it starts the workers, watches them, and explains what went wrong."""

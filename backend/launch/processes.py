@@ -1,0 +1,232 @@
+"""Performing a Plan on real processes: one worker per rank, watched, and merged into one Outcome.
+
+The workers come from the nursery (backend.launch.workers); with restarts, or several hosts, from torchrun's agent (backend.launch.elastic).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
+
+from backend.acts.act import Batches, source_parts
+from backend.checkpoint.saver import Wish
+from backend.data.loader import Loader
+from backend.initial.values import Values
+from backend.launch.diagnose import diagnose
+from backend.launch.elastic import GRACE_S, Agency, launch_elastic
+from backend.launch.workers import Workers, nursery
+from backend.memory.blocks import check_state
+from backend.monitor.progress import Progress
+from backend.run_folder.files import Options, prepare
+from backend.run_folder.merge import merge
+from backend.run_folder.outcome import Outcome
+from planner.ir.actors.verify import verify
+from planner.ir.errors import InvalidProgram, WorkerFailed
+from planner.ir.plan import Plan, TaskKind
+from planner.lower.data_actors.saving import with_saving, without_saving
+
+__all__ = ["check_batch", "launch", "launched", "run", "run_folder", "start", "watch"]
+
+WORKER = "backend.worker.process"
+TICK_S = 0.02
+SILENCE_S = 10.0
+"""The least time after which a launcher that is stopped, or a nursery, counts as hung."""
+
+
+class Oversubscribed(UserWarning):
+    """More ranks than cores."""
+
+
+def run(
+    plan: Plan,
+    state: Mapping[str, Tensor] | Values,
+    batches: Batches,
+    steps: int,
+    *,
+    gradients: bool = False,
+    timeout_s: float = 30.0,
+    on_progress: Callable[[int, float], None] | None = None,
+    workdir: str | Path | None = None,
+    allow_nan: bool = False,
+    first_step: int = 0,
+    checkpoint: Wish | None = None,
+    max_restarts: int = 0,
+) -> Outcome:
+    """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
+
+    Args:
+        state: logical tensors by the names of plan.states.
+        batches: step -> the global batch's tensors; asked for all steps before the start.
+        gradients: also return the last step's mean gradients.
+        timeout_s: when no act ends and no message comes for so long, the run is given up; also the limit of a single act.
+        on_progress: called with (step, loss) while the run goes on.
+        workdir: where the run's temporary folder is made (default: the system's); it is removed afterwards.
+        allow_nan: go on when the loss is no finite number.
+        first_step: steps that were done before; ``state`` is the state after them, and the first batch is that of step ``first_step``.
+        checkpoint: where and how often to save; the state after the last step is always saved.  A Plan without SAVE tasks is performed
+            with them, and the trace leaves them out.
+        max_restarts: after a fault start all workers anew, so often at most, from the newest checkpoint (without one: from ``state``). The
+            outcome is then that of the last attempt; its losses begin where that one began.
+
+    Returns:
+        trace (source ``run``, performer ``gloo``), losses per step, final states and gradients as logical tensors.
+
+    Raises:
+        WorkerFailed: a worker died, raised or hung; the message names its rank and what it was doing.  No process is left.
+        InvalidPlan, DeadLock, OutOfMemory, InvalidProgram: refused before anything starts.
+    """
+    verify(plan)
+    performed = plan if checkpoint is None else with_saving(plan)
+    options = Options(
+        run_id=uuid.uuid4().hex[:12],
+        steps=steps,
+        gradients=gradients,
+        timeout_s=timeout_s,
+        allow_nan=allow_nan,
+        first_step=first_step,
+        checkpoint="" if checkpoint is None else os.path.abspath(checkpoint.folder),
+        save_every=0 if checkpoint is None else checkpoint.every,
+        keep=0 if checkpoint is None else checkpoint.keep,
+    )
+    with run_folder(workdir, options.run_id) as folder:
+        agency = Agency(max_restarts=max_restarts) if max_restarts else None
+        start(folder, performed, state, batches, options, on_progress, agency)
+        outcome = merge(performed, folder, options).outcome
+    return replace(outcome, trace=without_saving(plan, outcome.trace))
+
+
+def start(
+    folder: Path,
+    plan: Plan,
+    state: Mapping[str, Tensor] | Values,
+    batches: Batches,
+    options: Options,
+    on_progress: Callable[[int, float], None] | None = None,
+    agency: Agency | None = None,
+) -> None:
+    """Check the inputs, write the run's files, launch its workers and wait for their end.  Raises as ``run`` does."""
+    if options.steps < 1:
+        raise InvalidProgram(f"steps = {options.steps}; at least 1 step is needed")
+    check_state(plan, state)
+    check_batch(plan, batches)
+    warn_of_cores(plan)
+    prepare(folder, plan, state, batches, options)
+    if agency is not None:
+        launch_elastic(folder, WORKER, plan.num_ranks, options, agency, on_progress)
+    else:
+        launch(folder, WORKER, plan.num_ranks, options, on_progress)
+
+
+def check_batch(plan: Plan, batches: Batches) -> None:
+    """Raises InvalidProgram: the batch of step 0 is not what the Plan was made for."""
+    if isinstance(batches, Loader):
+        return  # it has looked at shapes when it met the Plan; reading is the workers' work, and storage may be slow
+    for task in plan.tasks:
+        if task.kind is TaskKind.SOURCE:
+            source_parts(plan, task, plan.ranks_of(task)[0], 0, batches)
+
+
+def warn_of_cores(plan: Plan) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if plan.num_ranks > cores:
+        warnings.warn(
+            f"{plan.num_ranks} ranks on {cores} cores: times carry scheduler quanta of 4 ms; only results stay right",
+            Oversubscribed,
+            stacklevel=4,
+        )
+
+
+@contextmanager
+def run_folder(workdir: str | Path | None, run_id: str) -> Iterator[Path]:
+    """A folder for the run's files, removed whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix=f"regista-{run_id}-", dir=workdir))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def launch(folder: Path, module: str, ranks: int, options: Options, on_progress: Callable[[int, float], None] | None = None) -> None:
+    """Run ``module.main(folder)`` in ``ranks`` workers of this host, and wait for their end.
+
+    Raises:
+        WorkerFailed: see ``run``.   KeyboardInterrupt, and whatever on_progress raises: after the workers were ended.
+    """
+    with launched(folder, module, ranks, options) as workers:
+        watch(folder, workers, Progress(folder, on_progress))
+
+
+@contextmanager
+def launched(folder: Path, module: str, ranks: int, options: Options) -> Iterator[Workers]:
+    """Workers that are running; ended at the end.
+
+    Raises:
+        WorkerFailed: at the end, when one of them failed.
+    """
+    # The workers meet at a store of this process: its port is free for certain, and it ends with the run.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environments = [_place(rank, ranks, store.port) for rank in range(ranks)]
+    home = nursery()
+    workers = home.start(options.run_id, module, folder, environments, max(options.timeout_s, SILENCE_S))
+    try:
+        yield workers
+    finally:
+        workers.kill()
+        _await_end(workers)
+        home.forget(options.run_id)
+    if workers.orphaned_s is not None:
+        raise WorkerFailed(
+            f"this process did not run for {workers.orphaned_s:.0f} s (was it stopped?), so its workers were ended; the limit is "
+            f"{max(options.timeout_s, SILENCE_S):g} s"
+        )
+    dead = {rank: code for rank, code in workers.codes.items() if code != 0}
+    if dead:
+        raise WorkerFailed(diagnose(folder, dead, workers.killed))
+
+
+def _place(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun tells a worker."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+def watch(folder: Path, workers: Workers, progress: Progress) -> None:
+    """Until all have ended; once one has failed, those that do not end by themselves are ended."""
+    failed_at: float | None = None
+    while not workers.wait(TICK_S):
+        progress.forward()
+        if failed_at is None and (any(workers.codes.values()) or any(folder.glob("rank*.error.json"))):
+            failed_at = time.monotonic()
+        if failed_at is not None and time.monotonic() > failed_at + GRACE_S:
+            workers.kill()
+    progress.forward()
+
+
+def _await_end(workers: Workers) -> None:
+    """Of killed workers, which takes as long as the kernel needs."""
+    until = time.monotonic() + GRACE_S
+    try:
+        while not workers.wait(TICK_S) and time.monotonic() < until:
+            pass
+    except WorkerFailed:
+        pass  # the nursery is gone, and its workers with it

@@ -1,0 +1,147 @@
+"""One process of a micro-benchmark: ``python -m backend.measure.bench_worker FOLDER``, started by backend.measure.microbench."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
+from backend.run_folder.files import Failure, load_options, write_failure
+from backend.worker.process import connect, die_with_parent
+
+__all__ = ["main"]
+
+MM = 768
+STREAM_BYTES = 64 * 2**20
+
+
+def _p10(once: Callable[[], float], rounds: int) -> float:
+    """10th percentile of ``rounds`` after 3 that warm up; every call starts at a barrier."""
+    times: list[float] = []
+    for number in range(rounds + 3):
+        dist.barrier()
+        taken = once()
+        if number >= 3:
+            times.append(taken)
+    return sorted(times)[len(times) // 10]
+
+
+def _timed(work: Callable[[], object]) -> Callable[[], float]:
+    def once() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return once
+
+
+def _collectives(ranks: int, size_bytes: int) -> dict[str, Callable[[], object]]:
+    """One call each on T = size_bytes of float32, T being the logical size."""
+    count = max(size_bytes // 4 // ranks, 1)
+    whole, part = torch.ones(count * ranks), torch.ones(count)
+    swapped, summed = torch.empty(count * ranks), torch.empty(max(count // ranks, 1) * ranks)
+    piece = torch.ones(max(count // ranks, 1) * ranks)
+
+    def reduce_scatter() -> None:
+        dist.all_to_all_single(swapped, whole)
+        swapped.view(ranks, count).sum(0)
+
+    return {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(swapped, part),
+        "reduce_scatter": reduce_scatter,
+        "all_to_all": lambda: dist.all_to_all_single(summed, piece),
+    }
+
+
+class _Echo:
+    """Rank 0 sends over the data and control sockets of a Mesh, rank 1 answers at once."""
+
+    def __init__(self, mesh: Mesh, rank: int) -> None:
+        self._mesh, self._rank = mesh, rank
+        self._came = threading.Semaphore(0)
+        self.buffer = torch.empty(0)
+        mesh.start_readers(self._on_control, self._on_data, lambda peer: None)
+
+    def _on_control(self, peer: int, number: int) -> None:
+        if self._rank == 1:
+            self._mesh.send_control(0, number)
+        else:
+            self._came.release()
+
+    def _on_data(self, peer: int, connection: socket.socket, frame: Frame, task: int, act: int) -> None:
+        receive_into(connection, tensor_bytes(torch.empty(task)))
+        self._mesh.send_control(0, 0)
+
+    def ping(self) -> None:
+        self._mesh.send_control(1, 0)
+        self._came.acquire()
+
+    def send(self, payload: torch.Tensor) -> None:
+        self._mesh.send_payload(1, payload.numel(), 0, [tensor_bytes(payload)])
+        self._came.acquire()
+
+
+def measure(folder: Path) -> dict[str, object]:
+    """All constants, as seen by this rank."""
+    options = load_options(folder)
+    rounds = options.isolated_rounds
+    store, rank, ranks = connect(options)
+    a, b = torch.randn(MM, MM), torch.randn(MM, MM)
+    x = torch.ones(STREAM_BYTES // 4)
+    y = torch.empty_like(x)
+    result: dict[str, object] = {
+        "flop_per_s": 2 * MM**3 / _p10(_timed(lambda: torch.mm(a, b)), rounds),
+        "memory_bytes_per_s": 2 * STREAM_BYTES / _p10(_timed(lambda: y.copy_(x)), rounds),
+    }
+    sizes = json.loads((folder / "sizes.json").read_text())
+    lines: dict[str, dict[int, float]] = {}
+    for size in sizes if ranks > 1 else ():
+        for name, call in _collectives(ranks, size).items():
+            lines.setdefault(name, {})[size] = _p10(_timed(call), rounds)
+    result["collectives"] = lines
+    result["transfer"], result["message_s"] = {}, 0.0
+    if ranks > 1:
+        mesh = Mesh(rank, {1 - rank} if rank < 2 else (), store, options.run_id, unix=True, timeout_s=60.0)
+        echo = _Echo(mesh, rank)
+        idle: Callable[[], object] = lambda: None  # noqa: E731
+        one_way = _p10(_timed(echo.ping if rank == 0 else idle), 10 * rounds) / 2
+        transfer: dict[int, float] = {}
+        for size in sizes:
+            payload = torch.ones(max(size // 4, 1))
+            transfer[size] = _p10(_timed((lambda p: lambda: echo.send(p))(payload) if rank == 0 else idle), rounds) - one_way
+        result["transfer"], result["message_s"] = transfer, one_way
+        dist.barrier()
+        mesh.close()
+    return result
+
+
+def main(path: str) -> int:
+    folder, rank = Path(path), int(os.environ.get("RANK", "0"))
+    die_with_parent()
+    torch.set_num_threads(1)
+    try:
+        result = measure(folder)
+        (folder / f"rank{rank}.json").write_text(json.dumps(result))
+        dist.barrier()
+    except BaseException as error:
+        message = f"{type(error).__name__}: {error}"
+        write_failure(folder, Failure(rank=rank, kind="raised", message=message, traceback=traceback.format_exc()))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,1 @@
+"""Watching a run: heartbeats of the workers, progress, and losses that are no finite number."""

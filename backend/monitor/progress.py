@@ -1,0 +1,42 @@
+"""What the workers report while they run, read by their parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from backend.monitor.heartbeat import Beat, BeatReader
+from backend.monitor.tail import Tail
+
+__all__ = ["Listener", "Progress"]
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """An on_progress that is also told what the ranks are busy with."""
+
+    def __call__(self, step: int, loss: float) -> None: ...
+
+    def on_beat(self, beat: Beat) -> None: ...
+
+
+class Progress:
+    """Forwards the whole lines "step loss" that a run's file of progress has gained."""
+
+    def __init__(self, folder: Path, on_progress: Callable[[int, float], None] | None) -> None:
+        self._tail = Tail(folder / "progress")
+        self._on_progress = on_progress
+        self._listener = on_progress if isinstance(on_progress, Listener) else None
+        self._beats = BeatReader(folder)
+
+    def forward(self) -> None:
+        """Raises whatever the caller's function raises."""
+        if self._listener is not None:
+            for beat in self._beats.fresh():
+                self._listener.on_beat(beat)
+        if self._on_progress is None:
+            return
+        for line in self._tail.fresh().splitlines():
+            step, loss = line.split()
+            self._on_progress(int(step), float(loss))

@@ -1,0 +1,1 @@
+"""Fragments as compiled Python functions: their kernels, operands, results and workspace."""

@@ -1,0 +1,128 @@
+"""What one actor of a rank takes into its hands in an act: the tensors it reads and the places it writes to.
+
+Worked out once per actor, as ports and tables do not change, only the slot that a port points at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from backend.memory.arena import RegisterMode
+from backend.memory.blocks import Blocks, Slot, laid_out, store, store_first
+from planner.ir.actors.actor import Actor, InPort, OutPort
+from planner.ir.errors import InvalidPlan
+from planner.ir.plan import Plan, RegstKind, Task
+
+__all__ = ["Hands", "Reach", "accumulate_into", "own_places", "slot_places"]
+
+
+def slot_places(task: Task, mode: RegisterMode) -> tuple[int, ...]:
+    """Places in task.writes whose results an act can leave straight in their slot: all but those that are added up."""
+    if mode is RegisterMode.DYNAMIC:
+        return ()
+    filling = {port.regst for port in task.produces if port.acts_per_block > 1}
+    return tuple(place for place, access in enumerate(task.writes) if access.regst not in filling)
+
+
+def own_places(plan: Plan, task: Task) -> tuple[int, ...]:
+    """Places in task.writes that lie in state: they are read in the same act, so they are written last."""
+    return tuple(place for place, access in enumerate(task.writes) if plan.regst[access.regst].kind is RegstKind.STATE)
+
+
+def accumulate_into(slot: Tensor, value: Tensor, acts_per_block: int, phase: int) -> None:
+    """Mean of ``acts_per_block`` values, one at a time: body.accumulate in memory that is there already, bit for bit.
+
+    Args:
+        phase: how many values are in ``slot``.
+    """
+    if phase == 0:
+        torch.div(value, acts_per_block, out=slot)
+    else:
+        slot.add_(value, alpha=1.0 / acts_per_block)
+
+
+def _relay(rows: list[Slot], index: int, slot: Tensor, place: int) -> Tensor:
+    """Lay all blocks' tensors ``index`` out as ``slot``, which lies in block ``place``; returns it.
+
+    Only while no other block holds data: it would be read in another order.
+    """
+    strides = slot.stride()
+    for row in rows:
+        held = row[index]
+        if held is not None and held.stride() != strides:
+            row[index] = held.as_strided(slot.shape, strides)
+    found = rows[place][index]
+    assert found is not None and found.data_ptr() == slot.data_ptr()
+    return found
+
+
+class Reach:
+    """The tables and ports that one actor reads and writes through.
+
+    Only for tasks whose reads and writes lie on the actor's own rank; a TRANSFER's writes do not.
+    """
+
+    def __init__(self, actor: Actor, blocks: Blocks, *, writes: bool = True) -> None:
+        task = actor.task
+        self._name = f"{task.id} on rank {actor.rank}"
+        self._static = blocks.mode is RegisterMode.STATIC
+        # Constants and the task's own state have no port to count; they lie in slot 0.
+        self._reads: list[tuple[InPort | None, list[Slot], int]] = [
+            (actor.inputs.get(access.regst), blocks.rows(access.regst), access.index) for access in task.reads
+        ]
+        self._writes: list[tuple[OutPort, list[Slot], int]] = [
+            (actor.outputs[access.regst], blocks.rows(access.regst), access.index) for access in (task.writes if writes else ())
+        ]
+        self._places = slot_places(task, blocks.mode) if writes else ()
+
+    def values(self) -> list[Tensor]:
+        """The values of task.reads, in order.
+
+        Raises:
+            InvalidPlan: one was never written.
+        """
+        found = [rows[port.consumed % port.quota if port is not None else 0][index] for port, rows, index in self._reads]
+        if not self._static and any(value is None for value in found):
+            raise InvalidPlan(f"{self._name} reads a block before anything was written to it")
+        return found  # type: ignore[return-value]  # no None is left
+
+
+class Hands(Reach):
+    """Reads and writes of one actor, taken when the act is performed."""
+
+    def __init__(self, actor: Actor, blocks: Blocks, *, writes: bool = True) -> None:
+        super().__init__(actor, blocks, writes=writes)
+        self._first = True
+
+    def slots(self) -> list[Tensor]:
+        """The memory for the results at ``slot_places``."""
+        writes = self._writes
+        return [writes[place][1][writes[place][0].slot][writes[place][2]] for place in self._places]  # type: ignore[misc]  # static
+
+    def store(self, results: Sequence[Tensor]) -> None:
+        """Put the values of task.writes into the blocks in hand; ports that fill a block with several acts accumulate."""
+        for (port, rows, index), value in zip(self._writes, results, strict=True):
+            row = rows[port.slot]
+            if self._static:
+                slot = row[index]
+                assert slot is not None
+                if port.acts_per_block > 1:
+                    if self._first and value.stride() != slot.stride():
+                        slot = _relay(rows, index, laid_out(slot, value), port.slot)
+                    accumulate_into(slot, value, port.acts_per_block, port.phase)
+                elif value is slot:
+                    continue
+                elif self._first:
+                    _relay(rows, index, store_first(slot, value), port.slot)
+                else:
+                    store(slot, value)
+            elif port.acts_per_block == 1:
+                row[index] = value
+            elif port.phase == 0:
+                row[index] = value.div(port.acts_per_block)
+            else:
+                row[index].add_(value, alpha=1.0 / port.acts_per_block)  # type: ignore[union-attr]  # filled at phase 0
+        self._first = False

@@ -1,0 +1,283 @@
+"""A Fragment as one Python function: source text, compiled once, no interpreter loop at run time.
+
+    reads (x, w)      def fragment(v0, v1):
+    v2 = mm(x, w)         v2 = k0(v0, v1)
+    v3 = relu(v2)  -->    del v0, v1
+    writes (v3)           v3 = k1(v2)
+                          return v3,
+
+Values die after their last use (``del``), so a fragment's peak memory is that of its live values.  An fx.Interpreter costs 5.8 us per op,
+generated code 1.1 us (measured 2026-11, 2 cores).
+
+With blocks that are allocated once, the places to write to are parameters too, and nothing that is returned shares memory with a block read:
+
+    def fragment(v0, v1, s0, s1):
+        v3 = k0(v0, v1, out=s0)       a kernel that takes its memory
+        v4 = k1(v3)                   one that does not: a view, several results
+        s1 = v4 = put(s1, v4)
+        return s0, s1
+
+Values that stay inside may have a place too, a home in planned workspace (backend.ops.workspace), which the text knows by name: v1 = o1(v0, out=h2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from backend.layout.boxing import BOXING, parse_boxing
+from backend.layout.sharding import torch_dtype
+from backend.memory.arena import RegisterMode
+from backend.memory.blocks import store, store_first
+from backend.ops.bindings import own_places, slot_places
+from backend.ops.kernels import kernel
+from backend.ops.optimizer import all_adamws, update_call
+from backend.ops.outs import COPIES, RESHAPES, home_form, writes_into
+from backend.ops.whole import together
+from planner.ir.errors import InvalidPlan
+from planner.ir.graph import ACCUMULATE, Arg, Dt, Op, Ref
+from planner.ir.plan import Fragment, Placement, Plan, RegstKind, Task
+from planner.opset import is_creation
+
+__all__ = ["CompiledFragment", "Form", "Grant", "Watch", "compile_fragment", "fragment_ops", "fragment_source", "grant_of", "slotted"]
+
+CompiledFragment = Callable[..., tuple[Tensor, ...]]
+"""Takes the values of task.reads, returns those of task.writes, in order."""
+
+Watch = Callable[[str, Tensor, Tensor | None], None]
+"""Told of every value that could have a home: (value, what was computed, what it was reshaped from)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Which memory of blocks a fragment may write to; without any, all it returns is new memory.
+
+    overwritable: values among task.reads that lie in blocks this task is about to replace, so that it may update them in place.
+    slots: places in task.writes whose memory is given, as parameters after the values.
+    own: those of them that lie in state which the task reads while it acts.
+    """
+
+    overwritable: frozenset[str] = frozenset()
+    slots: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+
+
+NOTHING = Grant()
+
+
+def grant_of(plan: Plan, task: Task, mode: RegisterMode) -> Grant:
+    """What a task may do with the blocks of its Regsts; the state that it replaces is read by nobody else while it acts."""
+    replaced = frozenset(
+        access.name
+        for access in task.reads
+        if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
+    )
+    return Grant(overwritable=replaced, slots=slot_places(task, mode), own=own_places(plan, task))
+
+
+class Form(TypedDict, total=False):
+    """How the function is written.
+
+    straight: let kernels write into the slots; False: compute, then copy, so that the slots returned are laid out as the values were.
+    device: where ops without operand (full, arange) make their result; empty: where torch does by itself.
+    homes: memory for values that stay inside, of the shapes, dtypes and strides that they have without.
+    watch: called for every value that could have a home.
+    """
+
+    straight: bool
+    device: str
+    homes: Mapping[str, Tensor]
+    watch: Watch
+
+
+class _Writer:
+    """Builds the source text; ``scope`` holds what the text refers to by name."""
+
+    def __init__(self) -> None:
+        self.device = ""
+        self.lines: list[str] = []
+        self.scope: dict[str, object] = {"as_list": _as_list}
+        self.names: dict[str, str] = {}
+        self.straight = True
+        self.in_place = False
+        """Whether the fragment may overwrite some of what it reads."""
+        self.slots: dict[str, str] = {}
+        """Value -> the slot that it is written to when it is computed."""
+        self.homes: Mapping[str, Tensor] = {}
+
+    def name(self, value: str) -> str:
+        return self.names.setdefault(value, f"v{len(self.names)}")
+
+    def bind(self, prefix: str, thing: object) -> str:
+        name = f"{prefix}{len(self.scope)}"
+        self.scope[name] = thing
+        return name
+
+    def arg(self, arg: Arg) -> str:
+        match arg:
+            case Ref(value):
+                return self.names[value]
+            case Dt(dtype):
+                return self.bind("d", torch_dtype(dtype))
+            case tuple():
+                return "[" + ", ".join(self.arg(item) for item in arg) + "]"
+            case float() if not math.isfinite(arg):
+                return self.bind("c", arg)
+            case _:
+                return repr(arg)
+
+
+def _as_list(result: object) -> Sequence[Tensor]:
+    """Kernels return one tensor or a sequence of tensors."""
+    return (result,) if isinstance(result, Tensor) else result  # type: ignore[return-value]
+
+
+def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, ...], overwritable: frozenset[str]) -> str:
+    if op.target == BOXING:
+        value, function = parse_boxing(op, placement.mesh, coordinate)
+        return f"{writer.bind('b', function)}({writer.names[value]})"
+    if writer.in_place and (update := update_call(op, overwritable)) is not None:
+        return f"{writer.bind('u', update[0])}({', '.join(writer.arg(a) for a in update[1])})"
+    arguments = [writer.arg(a) for a in op.args] + [f"{key}={writer.arg(a)}" for key, a in op.kwargs]
+    if writer.device and not op.inputs and is_creation(op):
+        arguments.append(f"device={writer.device!r}")
+    slot = writer.slots.get(op.outputs[0]) if len(op.outputs) == 1 and op.outputs[0] is not None else None
+    if slot is not None and writer.straight and (into := writes_into(op.target)) is not None:
+        del writer.slots[op.outputs[0]]  # type: ignore[arg-type]  # it is there already
+        return f"{writer.bind('o', into[0])}({', '.join([*arguments, f'{into[1]}={slot}'])})"
+    if slot is not None and writer.straight and op.target in COPIES and isinstance(op.args[0], Ref):
+        del writer.slots[op.outputs[0]]  # type: ignore[arg-type]
+        return f"{slot}.copy_({writer.arg(op.args[0])})"
+    home = writer.homes.get(op.outputs[0]) if slot is None and len(op.outputs) == 1 and op.outputs[0] is not None else None
+    if home is not None and (into := home_form(op.target)) is not None:
+        arguments.append(f"{into[1]}={writer.bind('h', home)}")
+        return f"{writer.bind('o', into[0])}({', '.join(arguments)})"
+    return f"{writer.bind('k', kernel(op.target))}({', '.join(arguments)})"
+
+
+def _single(op: Op, writer_target: object) -> bool:
+    """True when the kernel is known to return a bare tensor."""
+    if op.target == BOXING:
+        return True
+    returns = writer_target._schema.returns if isinstance(writer_target, torch._ops.OpOverload) else ()
+    return len(returns) == 1 and str(returns[0].type) == "Tensor"
+
+
+def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], grant: Grant) -> list[int]:
+    """Decide when each slot is written: when its value is computed, or, for the places returned, at the end.
+
+    At the end: what lies in state that the fragment itself reads, what is passed on as it was read, and a value's second place.
+    What is only called by another name when it is accumulated (all gradients, at the end of a backward fragment) is written where it arises.
+    """
+    read = {access.name for access in task.reads}
+    last: list[int] = []
+    for place in grant.slots:
+        value = task.writes[place].name
+        if place in grant.own or value in read or value in writer.slots:
+            last.append(place)
+        else:
+            writer.slots[value] = f"s{place}"
+    for op in reversed(ops):
+        if op.target == ACCUMULATE and op.outputs[0] in writer.slots:
+            (value,) = op.inputs
+            if value not in read and value not in writer.slots:
+                writer.slots[value] = writer.slots[op.outputs[0]]
+    return last
+
+
+def fragment_ops(task: Task, grant: Grant = NOTHING) -> tuple[Op, ...]:
+    """The ops that the function performs, in order: those of the fragment, some put together.
+
+    Raises:
+        InvalidPlan: the task has no fragment.
+    """
+    if not isinstance(task.body, Fragment):
+        raise InvalidPlan(f"task {task.id} of kind {task.kind.value} has no fragment to compile")
+    ops = together(task.body.ops, frozenset(access.name for access in task.writes))
+    return all_adamws(ops, frozenset(access.name for access in task.reads)) if grant.overwritable else ops
+
+
+def slotted(task: Task, ops: Sequence[Op], grant: Grant) -> frozenset[str]:
+    """Values that lie in a slot as soon as they are computed."""
+    writer = _Writer()
+    _assign_slots(task, writer, ops, grant)
+    return frozenset(writer.slots)
+
+
+def fragment_source(
+    task: Task, placement: Placement, rank: int, grant: Grant = NOTHING, **form: Unpack[Form]
+) -> tuple[str, dict[str, object]]:
+    """The function's text and the names it needs.
+
+    Args:
+        grant, form: see Grant and Form; by default it is written straight, without homes, and nobody watches.
+
+    Raises:
+        InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
+    """
+    ops, writer = fragment_ops(task, grant), _Writer()
+    writer.device, writer.homes = form.get("device", ""), form.get("homes", {})
+    writer.straight, watch = form.get("straight", True), form.get("watch")
+    overwritable = grant.overwritable
+    coordinate = placement.coordinate(rank)
+    names = [access.name for access in task.reads]
+    writer.in_place = bool(overwritable)
+    # A value that is read from two blocks is the same value: the later parameter goes unused.
+    params = [writer.name(name) if name not in names[:place] else f"unused{place}" for place, name in enumerate(names)]
+    params += [f"s{place}" for place in grant.slots]
+    writer.scope |= {"put": store if writer.straight else store_first} if grant.slots else {}
+    if watch is not None:
+        writer.scope["seen"] = watch
+    last = _assign_slots(task, writer, ops, grant)
+    kept = {access.name for access in task.writes}
+    last_use = {value: place for place, op in enumerate(ops) for value in (*op.inputs, *(o for o in op.outputs if o is not None))}
+    unused = [writer.names[value] for value in writer.names if value not in last_use and value not in kept]
+    if unused:
+        writer.lines.append(f"del {', '.join(unused)}")
+    for place, op in enumerate(ops):
+        call = _call(writer, op, placement, coordinate, frozenset(v for v in overwritable if last_use.get(v) == place))
+        target = writer.scope.get(call.split("(", 1)[0])
+        outputs = ["_" if out is None else writer.name(out) for out in op.outputs]
+        # Without target it is a copy into a slot.
+        if target is None or (len(outputs) == 1 and (op.outputs[0] in writer.homes or _single(op, target))):
+            writer.lines.append(f"{outputs[0]} = {call}")
+        else:
+            writer.lines.append(f"{', '.join(outputs)}, = as_list({call})")
+        if watch is not None and len(op.outputs) == 1 and op.outputs[0] not in writer.slots and home_form(op.target) is not None:
+            source = writer.names[op.inputs[0]] if op.target in RESHAPES else "None"
+            writer.lines.append(f"seen({op.outputs[0]!r}, {outputs[0]}, {source})")
+        for out in op.outputs:
+            if out is not None and out in writer.slots:
+                slot = writer.slots.pop(out)
+                writer.lines.append(f"{slot} = {writer.names[out]} = put({slot}, {writer.names[out]})")
+        if "_" in outputs:
+            writer.lines.append("del _")
+        dead = [v for v in dict.fromkeys((*op.inputs, *op.outputs)) if v is not None and last_use[v] == place and v not in kept]
+        if dead:
+            writer.lines.append(f"del {', '.join(writer.names[v] for v in dead)}")
+    writer.lines += [f"s{place} = put(s{place}, {writer.names[task.writes[place].name]})" for place in last]
+    given = frozenset(grant.slots)
+    results = "".join(f"s{n}, " if n in given else f"{writer.names[a.name]}, " for n, a in enumerate(task.writes))
+    body = "\n    ".join([*writer.lines, f"return ({results})"])
+    return f"def fragment({', '.join(params)}):\n    {body}\n", writer.scope
+
+
+def compile_fragment(task: Task, placement: Placement, rank: int, grant: Grant = NOTHING, **form: Unpack[Form]) -> CompiledFragment:
+    """The task's fragment as a function of the local values of task.reads, in order, then of the slots, bound to the rank's coordinate.
+
+    Args:
+        grant, form: see fragment_source.
+
+    Raises:
+        InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
+    """
+    source, scope = fragment_source(task, placement, rank, grant, **form)
+    exec(compile(source, f"<fragment {task.id}>", "exec"), scope)
+    function = scope["fragment"]
+    assert callable(function)
+    return function

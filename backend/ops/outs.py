@@ -1,0 +1,117 @@
+"""Which kernels can write straight into memory that is there already: the ``.out`` overload of an aten op.
+
+Only overloads with a kernel of their own count.  The others are generated: they compute a new tensor and copy it, which we can do without
+the detour, and without resizing.
+
+A value that has a place in planned workspace may go there by a few more ways (``home_form``): those that know that the place has the shape,
+dtype and strides which the value had when it was computed on the heap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+from backend.layout.boxing import BOXING
+from backend.ops.whole import KERNELS, LOG_SOFTMAX_GRADIENT, MM_BIAS
+
+__all__ = ["COPIES", "FRESH", "RESHAPES", "home_form", "writes_into"]
+
+COPIES = frozenset({"aten._to_copy.default"})
+"""Their result is what ``slot.copy_(input)`` leaves in a contiguous slot, conversion of the dtype included."""
+
+
+def _copy_into(value: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """A clone, in the slot's own layout, which is row-major as the kernel of a clone has it: not in that of ``value``."""
+    return out.copy_(value)
+
+
+RESHAPES = frozenset({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"})
+"""Views, unless the strides of a part forbid it: then copies, in row-major order."""
+
+
+def _reshaped_into(value: torch.Tensor, shape: object, *, out: torch.Tensor) -> torch.Tensor:
+    out.view(value.shape).copy_(value)
+    return out
+
+
+def _matmul_into(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """The product of batches of matrices by one bmm, as matmul itself does it; its own ``out`` would compute elsewhere and copy."""
+    if a.ndim == b.ndim > 2 and a.shape[:-2] == b.shape[:-2] and out.is_contiguous():
+        flat = out.view(-1, *out.shape[-2:])
+        torch.bmm(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out=flat)
+        return out
+    return out.copy_(torch.matmul(a, b))
+
+
+def _masked_fill_into(value: torch.Tensor, mask: torch.Tensor, filling: float, *, out: torch.Tensor) -> torch.Tensor:
+    return out.copy_(value).masked_fill_(mask, filling)
+
+
+def _log_softmax_gradient_into(gradient: torch.Tensor, y: torch.Tensor, dim: int, *, out: torch.Tensor) -> torch.Tensor:
+    if gradient.dtype == y.dtype and gradient.shape == y.shape:
+        torch.ops.aten._log_softmax_backward_data.out(gradient, y, dim, y.dtype, out=out)
+        return out
+    return out.copy_(KERNELS[LOG_SOFTMAX_GRADIENT](gradient, y, dim))  # type: ignore[arg-type]
+
+
+def _place_into(
+    source: torch.Tensor, dim: int, index: torch.Tensor, slots: torch.Tensor, extent: int, step: int = 1, *, out: torch.Tensor
+) -> torch.Tensor:
+    if slots.shape[0] * step == extent:
+        return out.zero_().scatter_add_(dim, index, source)
+    from planner.frontend.tracing.lookup import place  # late: kernels of aten need no frontend
+
+    return out.copy_(place(source, dim, index, slots, extent, step))
+
+
+_HOME_FORMS: dict[str, Callable[..., torch.Tensor]] = {
+    "aten.matmul.default": _matmul_into,
+    "aten.masked_fill.Scalar": _masked_fill_into,
+    "aten._to_copy.default": lambda value, *, out, **_: out.copy_(value),
+    LOG_SOFTMAX_GRADIENT: _log_softmax_gradient_into,
+    "regista.place": _place_into,
+    **dict.fromkeys(RESHAPES, _reshaped_into),
+}
+
+FRESH = frozenset(_HOME_FORMS) - RESHAPES | {MM_BIAS}
+"""Kernels whose result never lies in the memory of what they read, although no schema says so."""
+
+
+@cache
+def home_form(target: str) -> tuple[Callable[..., object], str] | None:
+    """The same for a place in workspace; for RESHAPES only where the value was copied."""
+    form = _HOME_FORMS.get(target)
+    return (form, "out") if form is not None else writes_into(target)
+
+
+_KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
+"""A fragment may be performed on any device that this torch was built for."""
+
+
+@cache
+def writes_into(target: str) -> tuple[Callable[..., object], str] | None:
+    """(kernel, name of the argument that takes the memory); None where there is no such kernel."""
+    if target == MM_BIAS:
+        return KERNELS[target], "out"
+    if target == "aten.clone.default":
+        return _copy_into, "out"
+    if not target.startswith("aten.") or target == BOXING:
+        return None
+    _, name, overload = target.split(".")
+    packet = getattr(torch.ops.aten, name, None)
+    function = getattr(packet, overload, None)
+    if packet is None or function is None or len(function._schema.returns) != 1 or str(function._schema.returns[0].type) != "Tensor":
+        return None
+    if any(argument.alias_info is not None for argument in (*function._schema.arguments, *function._schema.returns)):
+        return None
+    wanted = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
+    for other in packet.overloads():
+        found = getattr(packet, other)
+        places = [argument.name for argument in found._schema.arguments if argument.is_out]
+        rest = [(argument.name, str(argument.type)) for argument in found._schema.arguments if not argument.is_out]
+        if len(places) == 1 and rest == wanted and all(torch._C._dispatch_has_kernel_for_dispatch_key(found.name(), key) for key in _KEYS):
+            return found, places[0]
+    return None

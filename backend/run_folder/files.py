@@ -1,0 +1,170 @@
+"""The files of one run: what the parent hands to the workers and what they leave behind.
+
+plan.json  state.pt (or values.json: where state comes from)  batches.pt (or data.json: where data lies)  options.json  written by the parent
+rank0.a0.pid  rank0.pt (acts, losses, states, gradients)  rank0.a0.error.json  progress     written by the workers; a0: the attempt
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backend.acts.act import Batches
+from backend.checkpoint.handover import hand_over
+from backend.data.loader import Loader
+from backend.initial.values import Values
+from planner.ir.errors import InvalidFile
+from planner.ir.files import PLAN_VERSION, save_plan
+from planner.ir.plan import Plan
+from planner.ir.text import decode, load_json, save_text
+
+__all__ = [
+    "BATCHES",
+    "Failure",
+    "Options",
+    "attempt",
+    "load_options",
+    "own",
+    "prepare",
+    "read_batches",
+    "read_failures",
+    "read_plan",
+    "reads_data",
+    "write_failure",
+]
+
+
+BATCHES = "batches.pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """``live``: a session allows steps one by one.   ``allow_nan``: a loss that is no finite number does not end the run.
+
+    address, inputs: with several hosts, this one's address and a digest of what all start from.
+    isolated_rounds: after the run, time each task alone so often (0: not at all); ``warmup`` rounds come first and do not count.
+    """
+
+    run_id: str
+    steps: int
+    gradients: bool = False
+    timeout_s: float = 30.0
+    one_host: bool = True
+    address: str = ""
+    inputs: str = ""
+    isolated_rounds: int = 0
+    warmup: int = 0
+    live: bool = False
+    first_step: int = 0
+    checkpoint: str = ""
+    save_every: int = 0
+    keep: int = 0
+    allow_nan: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a worker ended.  kind: ``raised`` (its own fault), ``stalled`` (nothing moved), ``peer_lost`` (a consequence)."""
+
+    rank: int
+    kind: str
+    message: str
+    task: str = ""
+    act: int = -1
+    micro_batch: int = -1
+    traceback: str = ""
+    time_ns: int = 0
+
+
+def own(value: Tensor) -> Tensor:
+    """Detached, in memory of just its size: torch.save writes whole storages: a view would drag its base along."""
+    value = value.detach()
+    return value.clone() if value.untyped_storage().nbytes() > value.nbytes or not value.is_contiguous() else value
+
+
+def prepare(folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batches: Batches, options: Options) -> None:
+    """Write the parent's files; a batch that is the same object at several steps is stored once."""
+    save_plan(plan, str(folder / "plan.json"))
+    names = {entry.name for entry in plan.states}
+    hand_over(folder, state, names)
+    save_text(folder / "options.json", json.dumps(asdict(options)))
+    if isinstance(batches, Loader):  # the workers open the data themselves
+        batches.check_steps(options.first_step + options.steps)
+        save_text(folder / "data.json", json.dumps(batches.to_json()))
+        return
+    distinct: list[tuple[Tensor, ...]] = []
+    index: list[int] = []
+    places: dict[tuple[int, ...], int] = {}
+    for step in range(options.first_step, options.first_step + options.steps):
+        batch = tuple(batches(step))
+        key = tuple(id(tensor) for tensor in batch)
+        if key not in places:
+            places[key] = len(distinct)
+            distinct.append(batch)  # holding the batch keeps its ids from being used again
+        index.append(places[key])
+    torch.save(
+        {"first_step": options.first_step, "index": index, "batches": [[own(t) for t in batch] for batch in distinct]},
+        folder / BATCHES,
+    )
+
+
+def load_options(folder: Path) -> Options:
+    return Options(**json.loads((folder / "options.json").read_text()))
+
+
+def read_plan(folder: Path) -> Plan:
+    """The Plan, without verifying it again: the parent did.
+
+    Raises:
+        InvalidFile: its content is not what its id says.
+    """
+    data = load_json(folder / "plan.json", "plan", PLAN_VERSION)
+    plan = decode(Plan, data.get("plan"), "plan")
+    assert isinstance(plan, Plan)
+    if plan.plan_id != data.get("plan_id"):
+        raise InvalidFile(f"{folder / 'plan.json'}: holds plan {plan.plan_id} under the id {data.get('plan_id')}")
+    return plan
+
+
+def reads_data(folder: Path) -> bool:
+    """The workers read training data themselves."""
+    return (folder / "data.json").exists()
+
+
+def read_batches(folder: Path, plan: Plan) -> Batches:
+    """Mapped into memory, or a reader of the worker's own: a rank reads only its own part."""
+    if reads_data(folder):
+        return Loader.open(plan, json.loads((folder / "data.json").read_text()))
+    data = torch.load(folder / BATCHES, mmap=True, weights_only=True)
+    index: Sequence[int] = data["index"]
+    first_step: int = data["first_step"]
+    return lambda step: tuple(data["batches"][index[step - first_step]])
+
+
+def write_failure(folder: Path, failure: Failure) -> None:
+    fields: dict[str, Any] = asdict(failure) | {"time_ns": time.monotonic_ns()}
+    path = folder / f"rank{failure.rank}.{attempt()}.error.json"
+    neighbour = path.with_suffix(".tmp")
+    neighbour.write_text(json.dumps(fields))
+    os.replace(neighbour, path)
+
+
+def attempt() -> str:
+    """``a0``, and ``a1`` after the first restart, as torchrun's agent tells its workers."""
+    return f"a{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def read_failures(folder: Path) -> list[Failure]:
+    """Of the last attempt, in the order in which they happened."""
+    paths = list(folder.glob("rank*.error.json"))
+    last = max((path.name.split(".")[1] for path in paths), key=lambda name: int(name[1:]), default="")
+    found = [Failure(**json.loads(path.read_text())) for path in paths if path.name.split(".")[1] == last]
+    return sorted(found, key=lambda failure: failure.time_ns)

@@ -1,0 +1,57 @@
+"""What a worker does about checkpoints: where it begins, what it saves on the way, and the last save.
+
+A worker that was started again after a fault begins where the newest checkpoint ends; rank 0 looks for it and tells the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from torch._C._distributed_c10d import Store
+
+from backend.checkpoint.handover import take_over
+from backend.checkpoint.resume import resume_point
+from backend.checkpoint.saved import Saved
+from backend.checkpoint.saver import Saver, Wish
+from backend.initial.values import Values
+from backend.run_folder.files import Options, attempt
+from backend.worker.rank import RankBody
+from planner.ir.plan import Plan
+
+__all__ = ["begin", "saver_of"]
+
+_NOTHING = "none"
+
+
+def begin(folder: Path, options: Options, store: Store, rank: int) -> tuple[Options, Values]:
+    """The options (first step, steps to do) and the values of this attempt.
+
+    Raises:
+        InvalidFile: the newest checkpoint is damaged.
+    """
+    values = take_over(folder)
+    if attempt() == "a0" or not options.checkpoint:
+        return options, values
+    if rank == 0:
+        found = resume_point(options.checkpoint)
+        store.set("resume", _NOTHING if found is None else f"{found.steps} {found.values.folder}")
+    told = store.get("resume").decode()
+    if told == _NOTHING:
+        return options, values
+    steps, _, path = told.partition(" ")
+    left = options.first_step + options.steps - int(steps)
+    return replace(options, first_step=int(steps), steps=left), Saved(path)
+
+
+def saver_of(plan: Plan, rank: int, options: Options, store: Store, body: RankBody) -> Saver | None:
+    """Wire saving into the rank's acts; None when the run saves nothing."""
+    body.first_step = options.first_step
+    if not options.checkpoint:
+        return None
+    wish = Wish(folder=options.checkpoint, every=options.save_every, keep=options.keep)
+    saver = Saver(
+        plan, rank, wish, store, run_id=f"{options.run_id}-{attempt()}", first_step=options.first_step, timeout_s=options.timeout_s
+    )
+    body.on_save = saver.act
+    return saver

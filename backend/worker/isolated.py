@@ -1,0 +1,170 @@
+"""Timing tasks apart from what hides behind them, on all ranks of a run, with the inputs of its last real act.
+
+A run's own durations mix computing with the communication beside it; a prediction must not simply replay them.  Here every rank computes
+one step's acts in the order in which it did them, while the others compute theirs: caches hold what the act before left there (a task that
+repeats itself finds its operands in them: an AdamW step seemed 60 % cheaper [measured, 2 cores, 2026-11-21]), and the memory bus is shared as in
+training.  Communication is left out there, and runs alone.
+
+    | barrier |   forward 0   forward 1   backward 0 ...  update   | barrier |   each communication task alone
+
+The first round lets go of what the run left in the heap, so the peak of the rounds after it is that of acts which are performed one by one:
+registers, workspace, and what a process takes beside them, which no Plan says: pages of the libraries' code (13 MiB for the kernels of a GPT, 25
+with convolutions), values that have no home in the workspace (what a convolution computes, and its copies in another layout), threads, sockets
+[measured with smaps: 2 ranks, torch 2.13 on CPU, 2026-11-22].
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from backend.acts.act import accumulate
+from backend.memory.heap import keep_heap
+from backend.run_folder.files import BATCHES, Options
+from backend.worker.loop import ActRow, EventLoop
+from backend.worker.rank import RankBody
+from backend.worker.registers import process_bytes, reset_process_peak, resident_bytes
+from planner.ir.plan import Plan, Task, TaskKind
+
+__all__ = ["Isolated", "step_order", "time_tasks"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolated:
+    """What one rank measured.
+
+    spans: (start, end) in ns by task id: of every act of every counted round, ``task.acts`` per round; of communication one.  A transfer's
+        entry on a receiver is ``id<sender``: when the sender's payload was complete here (start == end).
+    peak_bytes: the most that was resident during the rounds, less what they hold themselves (sums of micro-batches); 0: the kernel does not say.
+    batches_bytes: pages of the batches' file in it.
+    """
+
+    spans: Mapping[str, list[tuple[int, int]]]
+    peak_bytes: int
+    batches_bytes: int
+
+
+def step_order(plan: Plan, rows: Sequence[ActRow]) -> tuple[Task, ...]:
+    """The tasks of a rank that do not communicate, as they followed each other in its last real step, each as often as it acts in one."""
+    starts_ns: dict[str, list[int]] = defaultdict(list)
+    for place, _, _, start_ns, _ in rows:
+        starts_ns[plan.tasks[place].id].append(start_ns)
+    last = [
+        (start_ns, task)
+        for task, found in starts_ns.items()
+        if not plan.task[task].kind.is_communication
+        for start_ns in sorted(found)[-plan.task[task].acts :]
+    ]
+    return tuple(plan.task[task] for _, task in sorted(last))
+
+
+def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: Options) -> Isolated:
+    """Perform options.isolated_rounds rounds of acts on this rank, after options.warmup uncounted ones; all ranks call it."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    scratch: dict[tuple[str, int], Tensor] = {}
+    order = step_order(plan, loop.rows)
+    alone = [task for task in plan.tasks if task.kind.is_communication]
+
+    def timed(task: Task, number: int, *, counts: bool) -> None:
+        for key, span in _once(plan, rank, body, loop, task, number, options.timeout_s, scratch).items():
+            if counts:
+                found.setdefault(key, []).append(span)
+
+    rounds = options.warmup + options.isolated_rounds
+    told = False
+    with torch.no_grad():
+        for number in range(rounds):
+            counts = number >= options.warmup
+            if number == min(1, rounds - 1):  # sums of micro-batches have their memory now
+                told = _let_go()
+            _meet()
+            # The end of the step before, uncounted: a process that slept at a barrier is slower than one in the midst of a step.
+            for task in order[-1:]:
+                timed(task, number, counts=False)
+            for task in order:
+                timed(task, number, counts=counts)
+            for task in alone:
+                _meet()
+                timed(task, 2 * number, counts=False)
+                timed(task, 2 * number + 1, counts=counts)
+    own = sum(held.nbytes for held in scratch.values())
+    return Isolated(spans=found, peak_bytes=process_bytes()[1] - own if told else 0, batches_bytes=resident_bytes(BATCHES))
+
+
+def _let_go() -> bool:
+    """Give back what lies free in the heap, which goes on to keep what acts free; True if the process's peak counts from now on."""
+    keep_heap()
+    return reset_process_peak()
+
+
+def _meet() -> None:
+    """Two barriers: the first lets everyone finish, the second starts them closely together."""
+    dist.barrier()
+    dist.barrier()
+
+
+def _once(
+    plan: Plan,
+    rank: int,
+    body: RankBody,
+    loop: EventLoop,
+    task: Task,
+    number: int,
+    timeout_s: float,
+    scratch: dict[tuple[str, int], Tensor],
+) -> dict[str, tuple[int, int]]:
+    spans: dict[str, tuple[int, int]] = {}
+    if rank in plan.ranks_of(task):
+        start_ns = time.monotonic_ns()
+        announce = _perform(body, task, number, scratch)
+        spans[task.id] = start_ns, time.monotonic_ns()
+        if announce is not None:
+            announce()
+    if task.kind is TaskKind.TRANSFER:
+        others = {sender for sender in body.senders[task.id] if sender != rank}
+        for sender, time_ns in loop.arrivals(task.id, others, timeout_s):
+            spans[f"{task.id}<{sender}"] = time_ns, time_ns
+        if body.senders[task.id]:
+            body.forget(task, number)
+    return spans
+
+
+def _perform(body: RankBody, task: Task, number: int, scratch: dict[tuple[str, int], Tensor]) -> Callable[[], None] | None:
+    """The act's work without its blocks; sums of micro-batches go to memory that is thrown away."""
+    assert body.captured is not None
+    if task.kind is TaskKind.SOURCE:
+        body.source(task, number % task.acts)
+        return None
+    values = body.captured[task.id]
+    if task.kind is TaskKind.TRANSFER:
+        return body.send(task, number, values)
+    if task.kind is TaskKind.SAVE:
+        for value in values:
+            value.clone()
+        return None
+    if task.kind is TaskKind.FETCH:
+        float(values[0])
+        return None
+    results = body.compute(task, values)
+    filling = {port.regst: port.acts_per_block for port in task.produces if port.acts_per_block > 1}
+    for access, value in zip(task.writes, results, strict=True):
+        if access.regst in filling:
+            key = access.regst, access.index
+            if key not in scratch:
+                scratch[key] = _zeros_apart(value)
+            accumulate(scratch[key], value, filling[access.regst])
+    return None
+
+
+def _zeros_apart(value: Tensor) -> Tensor:
+    """Zeros laid out as ``value``, outside of the heap: in a run what is added up lies in a block, and takes no room there either."""
+    region = mmap.mmap(-1, max(value.nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = torch.frombuffer(region, dtype=torch.uint8)[: value.nbytes].zero_()
+    return memory.view(value.dtype).as_strided(value.shape, torch.empty_like(value, device="meta").stride())

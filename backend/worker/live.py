@@ -1,0 +1,91 @@
+"""A worker's part of a Session: it goes as far as it is allowed, reports losses, and shows or takes state between steps."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backend.acts.act import Batches
+from backend.comm.control import Words, meet
+from backend.layout.sharding import slice_part
+from backend.memory.blocks import Blocks
+from backend.run_folder.files import Failure
+from backend.run_folder.outcome import packed
+from backend.worker.loop import EventLoop
+from backend.worker.rank import RankBody
+from planner.ir.plan import Plan
+
+__all__ = ["LiveWorker", "live_batches"]
+
+
+def live_batches(folder: Path) -> Batches:
+    """Step -> its batch, from the file that the session wrote before it allowed the step; the last one is kept at hand."""
+    held: dict[int, tuple[Tensor, ...]] = {}
+
+    def batch(step: int) -> tuple[Tensor, ...]:
+        found = held.get(step)
+        if found is None:
+            found = tuple(torch.load(folder / f"batch{step}.pt", mmap=True, weights_only=True))
+            held.clear()  # the micro-batches of a step come one after the other
+            held[step] = found
+        return found
+
+    return batch
+
+
+class LiveWorker:
+    """Obeys the words of the session."""
+
+    def __init__(self, plan: Plan, rank: int, run_id: str, folder: Path, loop: EventLoop, blocks: Blocks) -> None:
+        self._plan, self._rank, self._folder = plan, rank, folder
+        self._loop, self._blocks = loop, blocks
+        self._words: Words = meet(run_id)
+
+    def start(self, body: RankBody) -> None:
+        body.on_loss = lambda step, loss: self._words.say(word="loss", step=step, loss=loss)
+        self._words.say(word="here", rank=self._rank)
+        self._words.start(self._hear)
+
+    def _hear(self, word: Mapping[str, Any]) -> None:
+        try:
+            self._obey(word)
+        except Exception as error:
+            message = f"{word['word']} between steps: {type(error).__name__}: {error}"
+            self._loop.fail(Failure(rank=self._rank, kind="raised", message=message, traceback=traceback.format_exc()))
+
+    def _obey(self, word: Mapping[str, Any]) -> None:
+        match word["word"]:
+            case "allow":
+                self._loop.allow(word["steps"], final=word["final"])
+            case "pause":
+                if self._loop.wait_idle():
+                    self._words.say(word="done", number=word["number"])
+            case "read":
+                parts = {
+                    (entry.regst, entry.index): self._blocks.state_of(entry.regst, entry.index)
+                    for entry in self._plan.states
+                    if entry.name in word["names"] and self._holds(entry.regst)
+                }
+                torch.save(packed(parts), self._folder / f"read{word['number']}.{self._rank}.pt")
+                self._words.say(word="done", number=word["number"])
+            case "write":
+                self._write(torch.load(self._folder / word["file"], mmap=True, weights_only=True))
+                self._words.say(word="done", number=word["number"])
+
+    def _holds(self, regst: str) -> bool:
+        return self._rank in self._plan.ranks_holding(regst)
+
+    def _write(self, values: Mapping[str, Tensor]) -> None:
+        for entry in self._plan.states:
+            if entry.name not in values or not self._holds(entry.regst):
+                continue
+            regst = self._plan.regst[entry.regst]
+            placement = self._plan.placement[regst.placement]
+            part = slice_part(values[entry.name], regst.tensors[entry.index].sbp, placement.mesh, placement.coordinate(self._rank))
+            with torch.no_grad():
+                self._blocks.state_of(entry.regst, entry.index).copy_(part)

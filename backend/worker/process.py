@@ -1,0 +1,187 @@
+"""The life of one worker process: ``python -m backend.worker.process FOLDER``, started by torchrun.
+
+read plan, state, batches --> same plan everywhere? --> groups, sockets --> barrier --> acts --> [isolated timing] --> results --> barrier
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import traceback
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from backend.comm.transport import Mesh
+from backend.hosts.hosts import Hosts
+from backend.monitor.heartbeat import beating
+from backend.monitor.nonfinite import LossWatch
+from backend.run_folder.files import Failure, Options, attempt, load_options, read_batches, read_plan, reads_data, write_failure
+from backend.run_folder.outcome import packed, state_homes
+from backend.worker.checkpoints import begin, saver_of
+from backend.worker.isolated import time_tasks
+from backend.worker.live import LiveWorker, live_batches
+from backend.worker.loop import EventLoop, RankFailed
+from backend.worker.rank import RankBody, axis_groups
+from backend.worker.registers import Registers
+from planner.ir.errors import Mismatch, RegistaError
+from planner.ir.plan import Plan
+
+__all__ = ["agree", "connect", "die_with_parent", "main", "work"]
+
+STARTUP_TIMEOUT_S = 120.0
+
+_PR_SET_PDEATHSIG = 1
+"""prctl's number for it [linux/prctl.h]."""
+
+
+def connect(options: Options) -> tuple[Store, int, int]:
+    """Join the run: (store prefixed with run and attempt, rank, number of ranks), default process group made.
+
+    A prefix per attempt, because addresses of a failed attempt would otherwise be found by the next one: restarts then came back 2 times
+    in 6 instead of 10 in 10 [measured 2026-11-21, 2 cores].
+    """
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    base = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0 and not agent_has_store,
+        timeout=timedelta(seconds=STARTUP_TIMEOUT_S),
+    )
+    store = PrefixStore(f"{options.run_id}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", base)
+    dist.init_process_group(
+        "gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks, timeout=timedelta(seconds=STARTUP_TIMEOUT_S)
+    )
+    return store, rank, ranks
+
+
+def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
+    """All ranks come here before any goes on.  Over the store, so that it works even while gloo is in use."""
+    store.set(f"{name}/{rank}", "1")
+    store.wait([f"{name}/{r}" for r in range(ranks)], timedelta(seconds=STARTUP_TIMEOUT_S))
+
+
+def agree(store: Store, plan: Plan, rank: int, ranks: int) -> None:
+    """Refuse to start unless all ranks hold the same Plan under the same torch: gloo would call a shape mismatch a dead peer.
+
+    Raises:
+        Mismatch: naming the rank that differs.
+    """
+    mine = f"plan {plan.plan_id}, torch {torch.__version__}"
+    if ranks != plan.num_ranks:
+        raise Mismatch(f"{ranks} workers were started for a plan of {plan.num_ranks} ranks")
+    store.set(f"plan/{rank}", mine)
+    for other in range(ranks):
+        theirs = store.get(f"plan/{other}").decode()
+        if theirs != mine:
+            raise Mismatch(f"rank {rank} holds {mine}, rank {other} holds {theirs}; all ranks need the same")
+
+
+def work(folder: Path, options: Options) -> None:
+    """Everything between start and exit.
+
+    Raises:
+        RankFailed: the run broke.   RegistaError: it could not start.
+    """
+    plan = read_plan(folder)
+    store, rank, ranks = connect(options)
+    (folder / f"rank{rank}.{attempt()}.pid").write_text(str(os.getpid()))
+    agree(store, plan, rank, ranks)
+    hosts = None if options.one_host else Hosts(store, rank, ranks, options.inputs)
+    registers = Registers(plan, rank, one_host=options.one_host, taps=plan.gradients.values() if options.gradients else ())
+    blocks = registers.blocks
+    options, values = begin(folder, options, store, rank)
+    registers.fill(values)
+    del values
+    batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
+    body = RankBody(plan, rank, blocks, batches, axis_groups(plan, rank, options.timeout_s), folder)
+    mesh = Mesh(rank, body.peers(), store, options.run_id, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S, host=options.address)
+    body.loss_watch = None if options.allow_nan else LossWatch(plan)
+    body.attach(mesh, registers.connect(mesh))
+    saver = saver_of(plan, rank, options, store, body)
+    if options.isolated_rounds:
+        body.captured = {}
+    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live)
+    loop.start_threads()
+    # What exists now stays for good; without this the collector looks through torch's modules in the midst of acts.
+    gc.collect()
+    gc.freeze()
+    if hosts is not None:
+        hosts.look_at_the_clock()
+    _meet(store, "start", rank, ranks)
+    registers.started()
+    if options.live:
+        LiveWorker(plan, rank, options.run_id, folder, loop, blocks).start(body)
+    news = nullcontext() if hosts is None else hosts.carrying_news(folder)
+    with news, nullcontext() if options.live else beating(plan, rank, loop.rows, folder):
+        loop.run()
+    if saver is not None:
+        saver.end(options.first_step + loop.steps_done, blocks.state_of)
+    memory = registers.ended(body.workspace, body.scratch_bytes)
+    isolated = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else None
+    if isolated is not None:
+        memory |= {"isolated_peak_bytes": isolated.peak_bytes, "batches_bytes": isolated.batches_bytes}
+    held = {
+        (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in plan.ranks_holding(a.regst)
+    }
+    acts = torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5)
+    if hosts is not None:
+        hosts.look_at_the_clock()
+        acts = hosts.on_one_clock(acts)
+    result = {
+        "acts": acts,
+        "losses": body.losses,
+        "first_step": options.first_step,
+        "states": packed(held),
+        "gradients": packed(blocks.tapped),
+        "peak_bytes": blocks.peak_bytes,
+        "memory": memory,
+        "about": registers.about,
+        "timings": isolated.spans if isolated is not None else {},
+    }
+    torch.save(result, folder / f"rank{rank}.pt")
+    if hosts is not None:
+        hosts.bring_home(folder)
+    _meet(store, "end", rank, ranks)
+    mesh.close()
+
+
+def die_with_parent() -> None:
+    """Let the kernel end this process when its parent ends, however that comes about (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(path: str) -> int:
+    """Run one worker; returns its exit code after leaving a rank*.error.json when it failed."""
+    folder = Path(path)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with_parent()
+    torch.set_num_threads(1)
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        work(folder, load_options(folder))
+    except RankFailed as failed:
+        write_failure(folder, failed.failure)
+        return 1
+    except BaseException as error:
+        name = "" if isinstance(error, RegistaError) else f"{type(error).__name__}: "
+        kind = "peer_lost" if isinstance(error, dist.DistError) else "raised"
+        write_failure(folder, Failure(rank=rank, kind=kind, message=f"{name}{error}", traceback=traceback.format_exc()))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    # No clean-up on purpose: after a failure gloo's threads may wait for peers that will never answer.
+    sys.stdout.flush()
+    os._exit(code)

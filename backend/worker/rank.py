@@ -1,0 +1,309 @@
+"""One rank's part of a run: its compiled fragments, collectives and transfer pieces, and how one act of each kind is performed.
+
+backend.worker.loop decides when; this module only does it, on the executor thread of the act's stream.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from backend.acts.act import Batches, loss_position, prepared_parts, settle, source_parts
+from backend.comm.buckets import largest
+from backend.comm.collectives import GroupExchange, crew_of
+from backend.comm.scratch import Scratch
+from backend.comm.transport import Mesh, receive_into, tensor_bytes
+from backend.data.loader import Loader
+from backend.layout.sharding import torch_dtype
+from backend.memory.blocks import Blocks
+from backend.memory.switches import switch
+from backend.monitor.nonfinite import LossWatch
+from backend.ops.bindings import Hands, slot_places
+from backend.ops.fragment import CompiledFragment, Form, compile_fragment, grant_of
+from backend.ops.workspace import Settled, Workspace, workspace_wanted
+from planner.ir.actors.actor import Actor
+from planner.ir.actors.routes import Piece, pieces, routes
+from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
+
+__all__ = ["RankBody", "axis_groups", "box"]
+
+GroupKey = tuple[str, int]
+"""(stream, axis)"""
+
+Tables = Mapping[str, list[list[Tensor]]]
+"""Regst -> slot -> tensor number -> its memory."""
+
+
+def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.ProcessGroup | None]:
+    """This rank's process group per (collective stream, axis).  Every rank makes all groups, in the same order.
+
+    Two streams never share a group: their collectives may run at the same time and in any order.
+    """
+    meetings = [t for t in plan.tasks if len(crew_of(plan, t, plan.ranks_of(t)[0])) > 1]
+    keys = dict.fromkeys((t.stream, t.body.axis) for t in meetings if isinstance(t.body, Boxing))
+    mine: dict[GroupKey, dist.ProcessGroup | None] = {}
+    for stream, axis in keys:
+        placement = plan.placement[plan.stream[stream].placement]
+        for ranks in dict.fromkeys(placement.axis_ranks(axis, r) for r in placement.ranks):
+            if len(ranks) < 2:
+                continue
+            # torch numbers members by global rank unless told otherwise (an argument of newer versions); ours stand in axis order.
+            order: dict[str, Any] = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
+            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), backend="gloo", **order)
+            if rank in ranks:
+                mine[stream, axis] = group
+    return mine
+
+
+def box(value: Tensor, spans: tuple[tuple[int, int], ...]) -> Tensor:
+    for dim, (offset, length) in enumerate(spans):
+        if length != value.shape[dim]:
+            value = value.narrow(dim, offset, length)
+    return value
+
+
+def _once(table: dict[str, CompiledFragment], name: str, first: CompiledFragment) -> CompiledFragment:
+    """``first``, which puts back at its call what stands in the table now."""
+    then = table[name]
+
+    def act(*values: Tensor) -> tuple[Tensor, ...]:
+        table[name] = then
+        return first(*values)
+
+    return act
+
+
+class RankBody:
+    """See the module's text."""
+
+    def __init__(
+        self, plan: Plan, rank: int, blocks: Blocks, batches: Batches, groups: Mapping[GroupKey, dist.ProcessGroup | None], folder: Path
+    ) -> None:
+        self.plan, self.rank, self.blocks = plan, rank, blocks
+        self.losses: dict[int, float] = {}
+        self.loss_watch: LossWatch | None = None
+        self.first_step = 0
+        self.on_save: Callable[[Task, int, Sequence[Tensor]], None] | None = None
+        self.on_loss: Callable[[int, float], None] | None = None
+        self.captured: dict[str, list[Tensor]] | None = None
+        self._batches = batches
+        self._mesh: Mesh | None = None
+        self.waiting: frozenset[str] = frozenset()
+        """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
+        self._far: Mapping[int, Tables] = {}
+        self._hands: dict[str, Hands] = {}
+        self._workspace: Workspace | None = None
+        here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
+        self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
+        self._fragments = self._fragments_of([task for task in here if isinstance(task.body, Fragment)])
+        self._scratch: defaultdict[str, Scratch] = defaultdict(Scratch)
+        self._exchanges = {
+            task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)), self._scratch[task.stream])
+            for task in here
+            if isinstance(task.body, Boxing)
+        }
+        for stream, scratch in self._scratch.items():
+            scratch.reserve(largest(each.needs for name, each in self._exchanges.items() if plan.task[name].stream == stream))
+        self.targets: dict[str, tuple[int, ...]] = {}
+        self.senders: dict[str, tuple[int, ...]] = {}
+        self._moves: dict[str, list[tuple[Piece, ...]]] = {}
+        for task in plan.tasks:
+            if task.kind is TaskKind.TRANSFER:
+                self._add_transfer(task)
+        first = [task.placement for task in here if task.kind is TaskKind.FETCH]
+        self._reports = bool(first) and plan.placement[first[0]].ranks[0] == rank
+        self._progress = os.open(folder / "progress", os.O_WRONLY | os.O_APPEND | os.O_CREAT) if self._reports else -1
+
+    def _fragments_of(self, tasks: Sequence[Task]) -> dict[str, CompiledFragment]:
+        """Task -> what performs its next act, given what it reads and the slots it writes to."""
+        grants = {task.id: grant_of(self.plan, task, self.blocks.mode) for task in tasks}
+        if workspace_wanted(self.blocks.mode):
+            poison = switch("REGISTA_POISON", ("0", "1"), "0") == "1"
+            self._workspace = Workspace(self.plan, self.rank, tasks, grants, poison=poison)
+            return self._workspace.now
+
+        def compiled(task: Task, **form: Unpack[Form]) -> CompiledFragment:
+            return compile_fragment(task, self.plan.placement[task.placement], self.rank, grants[task.id], **form)
+
+        found = {task.id: compiled(task) for task in tasks}
+        for task in tasks:
+            if grants[task.id].slots:
+                # The first act computes first and copies then, so that the slots take on the layout of the values.
+                found[task.id] = _once(found, task.id, compiled(task, straight=False))
+        return found
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What this rank's collectives hold beside its blocks."""
+        return sum(scratch.held_bytes for scratch in self._scratch.values())
+
+    @property
+    def workspace(self) -> Settled:
+        """What the workspace of this rank's fragments came to; nothing where there is none (yet)."""
+        return self._workspace.settled or Settled() if self._workspace is not None else Settled()
+
+    def _add_transfer(self, task: Task) -> None:
+        table = routes(self.plan, task)
+        self.targets[task.id] = table.get(self.rank, ())
+        self.senders[task.id] = tuple(src for src, targets in table.items() if self.rank in targets)
+        self._moves[task.id] = []
+        for read, write in zip(task.reads, task.writes, strict=True):
+            target = self.plan.regst[write.regst]
+            found = pieces(
+                self.plan.regst[read.regst].tensors[read.index],
+                self.plan.placement[task.placement],
+                target.tensors[write.index],
+                self.plan.placement[target.placement],
+            )
+            self._moves[task.id].append(tuple(p for p in found if self.rank in (p.src_rank, p.dst_rank)))
+
+    def peers(self) -> set[int]:
+        """Ranks that this one sends to or receives from in transfers."""
+        return {r for table in (self.targets, self.senders) for ranks in table.values() for r in ranks} - {self.rank}
+
+    def attach(self, mesh: Mesh, far: Mapping[int, Tables] | None = None) -> None:
+        """Give the connections to ``peers()``.
+
+        Args:
+            far: of those ranks whose blocks this process can write to, the blocks.
+        """
+        self._mesh = mesh
+        self._far = far or {}
+        self.waiting = frozenset(task.id for task in self.plan.tasks if self._waits(task))
+
+    def _waits(self, task: Task) -> bool:
+        if task.kind is TaskKind.TRANSFER:
+            return any(target != self.rank and target not in self._far for target in self.targets[task.id])
+        if task.kind is TaskKind.BOXING:
+            return len(crew_of(self.plan, task, self.plan.ranks_of(task)[0])) > 1
+        return task.kind in (TaskKind.SAVE, TaskKind.PREPARE) or (task.kind is TaskKind.SOURCE and isinstance(self._batches, Loader))
+
+    @property
+    def _connected(self) -> Mesh:
+        assert self._mesh is not None
+        return self._mesh
+
+    def perform(self, actor: Actor, number: int) -> Callable[[], None] | None:
+        """Do one act.  What it returns, if anything, is to be called after the act's end was recorded."""
+        task = actor.task
+        hands = self._hands.get(task.id)
+        if hands is None:
+            hands = self._hands[task.id] = Hands(actor, self.blocks, writes=task.kind is not TaskKind.TRANSFER)
+        if task.kind is TaskKind.SOURCE:
+            hands.store(self.source(task, number))
+            return None
+        values = hands.values()
+        if self.captured is not None:
+            self.captured[task.id] = values
+        if task.kind is TaskKind.TRANSFER:
+            return self.send(task, number, values)
+        if task.kind is TaskKind.SAVE:
+            if self.on_save is not None:
+                self.on_save(task, number, values)
+        elif task.kind is TaskKind.FETCH:
+            self._fetch(task, self.first_step + number, values)
+        else:
+            results = self.compute(task, values, hands.slots())
+            if self.loss_watch is not None and task.id in self.loss_watch.places:
+                self.loss_watch.check(task, self.rank, values, results)
+            hands.store(results)
+        return None
+
+    def settle(self, actor: Actor) -> None:
+        """Account for the blocks of a finished act; a transfer's blocks are completed by their arrival."""
+        settle(actor, self.blocks, produced_here=actor.task.kind is not TaskKind.TRANSFER)
+
+    def compute(self, task: Task, values: list[Tensor], slots: list[Tensor] | None = None) -> list[Tensor] | tuple[Tensor, ...]:
+        """A fragment or a collective.
+
+        Args:
+            slots: memory for the results at hands.slot_places; the first blocks, unless given.
+        """
+        if slots is None:
+            slots = [self.blocks.read(task.writes[n].regst, 0, task.writes[n].index) for n in slot_places(task, self.blocks.mode)]
+        if task.kind is TaskKind.PREPARE:
+            return prepared_parts(self.plan, task, self.rank, values, self._batches)
+        if task.kind is TaskKind.COPY:
+            return values if slots else [value.clone() for value in values]
+        if task.kind is TaskKind.BOXING:
+            return self._exchanges[task.id].run(values, slots if len(slots) == len(values) else ())
+        return self._fragments[task.id](*values, *slots)
+
+    def source(self, task: Task, number: int) -> list[Tensor]:
+        return source_parts(self.plan, task, self.rank, self.first_step * task.acts + number, self._batches)
+
+    def _fetch(self, task: Task, number: int, values: list[Tensor]) -> None:
+        loss = float(values[loss_position(self.plan, task)])
+        self.losses[number] = loss
+        if self._reports:
+            os.write(self._progress, f"{number} {loss!r}\n".encode())
+            if self.on_loss is not None:
+                self.on_loss(number, loss)
+
+    def send(self, task: Task, number: int, values: list[Tensor]) -> Callable[[], None]:
+        """Send this rank's pieces; the returned call tells the receivers that the act has ended."""
+        index = self._numbers[task.id]
+        for target in self.targets[task.id]:
+            outgoing = [
+                (box(value, piece.src_spans), piece, write)
+                for value, write, moves in zip(values, task.writes, self._moves[task.id], strict=True)
+                for piece in moves
+                if piece.src_rank == self.rank and piece.dst_rank == target
+            ]
+            far = self._far.get(target)
+            if far is None and target != self.rank:
+                self._connected.send_payload(target, index, number, [tensor_bytes(part.contiguous()) for part, _, _ in outgoing])
+                continue
+            for part, piece, write in outgoing:
+                slot = number % self.plan.regst[write.regst].quota
+                whole = far[write.regst][slot][write.index] if far is not None else self._landing(write.regst, write.index, number)
+                box(whole, piece.dst_spans).copy_(part)
+        others = [target for target in self.targets[task.id] if target != self.rank]
+
+        def announce() -> None:
+            for target in others:
+                self._connected.send_done(target, index, number)
+
+        return announce
+
+    def receive(self, peer: int, connection: object, task: Task, number: int) -> None:
+        """Read the payload of one act of one sender into the blocks (on the reader thread of that sender)."""
+        for write, moves in zip(task.writes, self._moves[task.id], strict=True):
+            for piece in moves:
+                if piece.src_rank != peer or piece.dst_rank != self.rank:
+                    continue
+                target = box(self._landing(write.regst, write.index, number), piece.dst_spans)
+                if target.is_contiguous():
+                    receive_into(connection, tensor_bytes(target))  # type: ignore[arg-type]
+                    continue
+                landed = torch.empty_like(target, memory_format=torch.contiguous_format)
+                receive_into(connection, tensor_bytes(landed))  # type: ignore[arg-type]
+                target.copy_(landed)
+
+    def forget(self, task: Task, number: int) -> None:
+        """Throw away what act ``number`` of a transfer brought here."""
+        for port in task.produces:
+            if self.rank in self.plan.ranks_holding(port.regst):
+                self.blocks.clear(port.regst, number % self.plan.regst[port.regst].quota)
+
+    def _landing(self, regst: str, index: int, number: int) -> Tensor:
+        """The received tensor of act ``number``; without an arena fresh memory per block, as consumers may keep views of the last one.
+
+        Parts from several senders meet here on several threads; the blocks decide whose allocation counts.
+        """
+        placed = self.plan.regst[regst]
+        slot = number % placed.quota
+        whole = self.blocks.peek(regst, slot, index)
+        if whole is None:
+            tensor = placed.tensors[index]
+            shape = tensor.local_type(self.plan.placement[placed.placement], self.rank).shape
+            whole = self.blocks.claim(regst, slot, index, torch.empty(shape, dtype=torch_dtype(tensor.dtype)))
+        return whole

@@ -1,0 +1,159 @@
+"""The registers of one worker, from start to end: how they are held, where they lie, what they took.
+
+    take --> blocks --> connect (memory shared with senders) --> [acts] --> prove (allocated == planned) --> footprint, about
+
+Switches for tests and measurements, as environment variables of the parent: REGISTA_REGISTERS=static|dynamic (instead of the Plan's numbers),
+REGISTA_SHM=0 (payloads through sockets), REGISTA_POISON=1 (released blocks, and workspace before every act, are overwritten with NaN),
+REGISTA_WORKSPACE=0 (values inside fragments lie on the heap, not in backend.ops.workspace), REGISTA_MALLOC=tight (memory goes back to the kernel
+when it is freed: the process is no larger than its plan, but a data-parallel step of a GPT of 4 x 512 takes 1.3 to 1.4 times the processor
+time, as every act faults its pages in again [measured: 2 ranks, 8 steps, 2 cores, load 11, 2026-11-21]).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from backend.comm.shm import far_tables, reserve
+from backend.comm.transport import Mesh
+from backend.initial.values import Values
+from backend.memory.arena import Arena, RegisterMode, planned_bytes, register_mode
+from backend.memory.blocks import Blocks, state_parts
+from backend.memory.heap import tight_wanted, tighten_heap
+from backend.memory.switches import switch
+from backend.ops.workspace import Settled, workspace_wanted
+from planner.ir.actors.verify import device_bytes
+from planner.ir.errors import InvalidProgram
+from planner.ir.plan import Access, Plan
+
+__all__ = ["RUNTIME_BYTES", "Registers", "process_bytes", "reset_process_peak", "resident_bytes"]
+
+RUNTIME_BYTES = 48 << 20
+"""What a worker takes beside its plan and the scratch of its collectives, between the first block and the end, where no calibration has measured it
+(planner.cost.Beside): pages of libraries' code, threads, gloo, rows of the trace, values that found no home in the workspace [measured: 31 to 60 MiB,
+transformers of 40 to 220 MiB, 2 ranks; 65 to 90 with convolutions, of which code is 25, and the mapped batches, which grow with the steps, up to 25;
+torch 2.13 on CPU, 2026-11-22]."""
+
+
+def process_bytes() -> tuple[int, int]:
+    """(resident now, its peak) of this process, pages of shared memory included; (0, 0) where the kernel does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if name in ("VmRSS", "VmHWM")}
+    return found.get("VmRSS", 0), found.get("VmHWM", 0)
+
+
+def resident_bytes(name: str) -> int:
+    """Resident now of the mappings of files called ``name``; 0 where the kernel does not say."""
+    try:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+    except OSError:
+        return 0
+    total, counts = 0, False
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if not word.endswith(":"):  # the head of a mapping: its addresses first, its file last
+            counts = line.endswith(f"/{name}")
+        elif counts and word == "Rss:":
+            total += int(rest.split()[0]) * 1024
+    return total
+
+
+def reset_process_peak() -> bool:
+    """Let the peak start again from what is resident now; False where the kernel cannot [Linux: proc(5), clear_refs 5]."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+class Registers:
+    """See the module's text.
+
+    base_bytes: resident after imports and before the first block.
+    """
+
+    def __init__(self, plan: Plan, rank: int, *, one_host: bool, taps: Iterable[Access] = ()) -> None:
+        if tight_wanted() and not tighten_heap():
+            raise InvalidProgram("REGISTA_MALLOC=tight needs glibc; leave the variable out")
+        self.base_bytes = process_bytes()[0]
+        self._plan, self._rank, self._one_host = plan, rank, one_host
+        self.mode = self._mode()
+        if workspace_wanted(self.mode):
+            tighten_heap()  # until backend.ops.workspace knows what values inside fragments need
+        self._shared = reserve(plan, rank, one_host=one_host, static=self.mode is RegisterMode.STATIC)
+        arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory) if self.mode is RegisterMode.STATIC else None
+        self.blocks = Blocks(plan, rank, taps=taps, arena=arena, poison=switch("REGISTA_POISON", ("0", "1"), "0") == "1")
+        self._far_bytes = 0
+        self._peak_was_reset = False
+        self._started_ns = 0
+
+    def _mode(self) -> RegisterMode:
+        wanted = register_mode(self._plan)
+        asked = switch("REGISTA_REGISTERS", ("", "static", "dynamic"), "")
+        if asked == RegisterMode.STATIC.value and wanted is RegisterMode.DYNAMIC:
+            need, limit = max(device_bytes(self._plan).values()), self._plan.cluster.device.memory_bytes
+            raise InvalidProgram(
+                f"REGISTA_REGISTERS=static, but all blocks at once take {need} B and a device has {limit} B; leave the variable out"
+            )
+        return RegisterMode(asked) if asked else wanted
+
+    def fill(self, state: Mapping[str, Tensor] | Values) -> None:
+        """Put this rank's parts of the logical state, one by one, so that no part is held twice."""
+        self.blocks.fill_state(state_parts(self._plan, self._rank, state))
+
+    def connect(self, mesh: Mesh) -> dict[int, Mapping[str, list[list[Tensor]]]]:
+        """Blocks of the ranks that this one sends to, where it can write to them; for RankBody.attach."""
+        far = far_tables(self._plan, self._rank, mesh, self._shared, one_host=self._one_host)
+        self._far_bytes = sum(t.nbytes for tables in far.values() for slots in tables.values() for row in slots for t in row)
+        return far
+
+    def started(self) -> None:
+        """The last moment before the first act: from here on the process peak counts."""
+        self._peak_was_reset = reset_process_peak()
+        self._started_ns = time.process_time_ns()
+
+    def ended(self, workspace: Settled, scratch_bytes: int) -> dict[str, int]:
+        """After the last act: prove the law of the mode, and what this process took.
+
+        Args:
+            workspace: of the fragments.   scratch_bytes: held by the collectives.
+
+        Returns:
+            planned_bytes, allocated_bytes: of blocks (allocated 0: they came and went).   far_bytes: blocks of other ranks that are mapped
+            here.   device_bytes: the Plan's number, workspace included.   base_bytes, process_peak_bytes: resident before the first block,
+            and at the worst moment of the acts (0: the kernel does not say).   workspace_bytes: of fragments, allocated, of workspace_planned_bytes;
+            workspace_heap_bytes: the most that one fragment found no room for.   scratch_bytes: as given; padding_bytes: between tensors;
+            neither is in the Plan's number.   processor_ns: time of all threads during the acts.
+
+        Raises:
+            InvalidPlan, OutOfMemory: see Blocks.prove.
+        """
+        peak_bytes, processor_ns = process_bytes()[1] if self._peak_was_reset else 0, time.process_time_ns() - self._started_ns
+        self.blocks.prove()
+        arena = self.blocks.arena
+        return {
+            "planned_bytes": planned_bytes(self._plan, self._rank),
+            "device_bytes": device_bytes(self._plan)[self._rank],
+            "allocated_bytes": arena.allocated_bytes if arena is not None else 0,
+            "padding_bytes": arena.padding_bytes if arena is not None else 0,
+            "workspace_bytes": workspace.allocated_bytes,
+            "workspace_planned_bytes": workspace.planned_bytes,
+            "workspace_heap_bytes": workspace.heap_bytes,
+            "scratch_bytes": scratch_bytes,
+            "far_bytes": self._far_bytes,
+            "base_bytes": self.base_bytes,
+            "process_peak_bytes": peak_bytes,
+            "processor_ns": processor_ns,
+        }
+
+    @property
+    def about(self) -> dict[str, str]:
+        """For the trace: how registers were held and how transfers came in."""
+        return {"registers": self.mode.value, "transfers": self._shared.about}

@@ -1,0 +1,1 @@
+"""From the traced fx graph to the LogicalGraph, which knows neither torch nor devices."""

@@ -1,0 +1,278 @@
+"""From a module to an fx graph of one micro-batch: forward, loss and backward, on fake tensors (no memory, no values).
+
+    parameters, buffers, micro-batch --> functional_call --> loss --> autograd.grad --> loss, gradients, new buffers
+
+Two ways give the same graph.  The short one (record.py) is for modules that write nothing in place.  In the long one (make_fx)
+functionalization runs between autograd and the tracer, so writes in place (also through views) arrive here as new values.
+The optimizer is not traced: it is one op per parameter, and lower.py writes it behind the accumulations.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from planner.frontend.tracing.decomp import decomposition_table
+from planner.frontend.tracing.record import Recorder
+from planner.frontend.tracing.stamp import Stamper
+from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched
+from planner.ir.errors import InvalidProgram, RegistaError
+
+__all__ = ["Capture", "capture", "loss_of", "slice_micro_batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """The traced micro-batch.  Placeholders and outputs stand in the order of the names.
+
+    constants: what the graph's get_attr nodes name.
+    trained: names of the parameters that have a gradient, in the order of the gradients.
+    batch_dims: per batch input 0 or None.
+    """
+
+    graph: fx.Graph
+    constants: Mapping[str, Tensor]
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    batch_dims: tuple[int | None, ...]
+    trained: tuple[str, ...]
+
+
+def slice_micro_batch(tensor: Tensor, batch_size: int, micro_batches: int, index: int) -> Tensor:
+    """Slice ``index`` of a tensor whose dim 0 is the batch; any other tensor as it is."""
+    if not tensor.ndim or tensor.shape[0] != batch_size:
+        return tensor
+    size = batch_size // micro_batches
+    return tensor[index * size : (index + 1) * size]
+
+
+def loss_of(
+    module: nn.Module, loss: Callable[..., object] | None, keywords: Sequence[str], inputs: Sequence[Tensor], num_targets: int
+) -> Tensor:
+    """The scalar loss of one (micro-)batch: what the user's ordinary loop would differentiate.
+
+    Args:
+        keywords: names of the module's inputs; none: they are positional.
+        inputs: the module's inputs, then the targets of ``loss``.
+
+    Raises:
+        InvalidProgram: what comes out is no scalar floating tensor, nor (without ``loss``) an output object that holds one as ``.loss``.
+    """
+    split = len(inputs) - num_targets
+    output: object = module(**dict(zip(keywords, inputs, strict=False))) if keywords else module(*inputs[:split])
+    if loss is not None:
+        return _scalar_loss(loss(output, *inputs[split:]), has_loss=True)
+    held = getattr(output, "loss", None)
+    return _scalar_loss(held if isinstance(held, Tensor) and not isinstance(output, Tensor) else output, has_loss=False)
+
+
+def _scalar_loss(output: object, has_loss: bool) -> Tensor:
+    source = "the loss callable" if has_loss else "the module"
+    hint = "" if has_loss else "; return the loss from the module, or give Program(loss=...)"
+    if not isinstance(output, Tensor):
+        raise InvalidProgram(f"{source} must return a scalar loss but returned a {type(output).__name__}, not a tensor{hint}")
+    if output.ndim:
+        raise InvalidProgram(
+            f"the loss must be a scalar but {source} returned shape {tuple(output.shape)}{hint or '; reduce it with mean() or sum()'}"
+        )
+    if not output.dtype.is_floating_point:
+        raise InvalidProgram(f"the loss must be floating but {source} returned {output.dtype}{hint}")
+    return output
+
+
+class _Step(nn.Module):
+    """Forward, loss and backward as one module, so that the module holds the traced parameters during all three.
+
+    Checkpointed parts run again in backward, and a loss may reach into the module: both must see the traced values.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[..., object] | None,
+        num_targets: int,
+        parameters: Mapping[str, Tensor],
+        stamper: Stamper,
+        trained: list[str],
+        keywords: Sequence[str],
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self._keywords = tuple(keywords)
+        self._loss, self._num_targets = (loss,), num_targets  # in a tuple: a loss that is a module must not become a submodule
+        self._trainable = [name for name, p in parameters.items() if p.requires_grad]
+        self._names, self._stamper, self._trained = tuple(parameters), stamper, trained
+
+    def forward(self, parameter_values: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+        if not self._trainable:
+            raise InvalidProgram("the module has no trainable parameter; set requires_grad on at least one")
+        (loss,) = self._loss
+        value = loss_of(self.module, loss, self._keywords, inputs, self._num_targets)
+        wanted = {name: p for name, p in zip(self._names, parameter_values, strict=True) if name in self._trainable}
+        if not value.requires_grad:
+            raise InvalidProgram(_UNREACHED)
+        self._stamper.watch(value)
+        gradients = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
+        found = {name: grad for name, grad in zip(wanted, gradients, strict=True) if grad is not None}
+        if not found:
+            raise InvalidProgram(_UNREACHED)
+        self._trained.extend(found)
+        return [value, *found.values()]
+
+
+_UNREACHED = "the loss does not depend on any trainable parameter; look for no_grad() or detach() on its way"
+
+
+def capture(
+    module: nn.Module,
+    batch: Sequence[Tensor],
+    loss: Callable[..., object] | None,
+    *,
+    num_targets: int,
+    batch_size: int,
+    micro_batches: int,
+    keywords: Sequence[str] = (),
+) -> Capture:
+    """Trace forward, loss and backward of one micro-batch.
+
+    Args:
+        batch: one global batch; only shapes and dtypes are used.
+        loss: applied to the module's output and the last ``num_targets`` batch tensors; None when the module returns the loss.
+        keywords: names of the module's inputs, in the order of ``batch``; none: they are positional.
+
+    Raises:
+        InvalidProgram: the step cannot be traced; the message names the module that raised.
+    """
+    examples = [slice_micro_batch(t, batch_size, micro_batches, 0) for t in batch]
+    batch_dims = tuple(0 if t.ndim and t.shape[0] == batch_size else None for t in batch)
+    try:
+        return _traced(_short_way, module, examples, loss, num_targets, batch_dims, keywords)
+    except RegistaError:
+        pass  # the long way goes on, or says better why not
+    return _traced(_long_way, module, examples, loss, num_targets, batch_dims, keywords)
+
+
+_Values = list[Tensor]
+_StepFunction = Callable[[_Values, _Values, _Values], tuple[_Values, ...]]
+_Inputs = tuple[list["_Input"], list["_Input"], list["_Input"]]  # parameters, buffers, batch
+_Way = Callable[[_StepFunction, Stamper, _Inputs], tuple[fx.Graph, Mapping[str, Tensor]]]
+
+
+class _Input(NamedTuple):
+    shape: torch.Size
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+def _traced(
+    way: _Way,
+    module: nn.Module,
+    batch: Sequence[Tensor],
+    loss: Callable[..., object] | None,
+    num_targets: int,
+    batch_dims: tuple[int | None, ...],
+    keywords: Sequence[str],
+) -> Capture:
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    trained: list[str] = []
+    stamper = Stamper(module, [p.requires_grad for p in parameters.values()])
+    whole = _Step(module, loss, num_targets, parameters, stamper, trained, keywords)
+
+    def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values) -> tuple[_Values, ...]:
+        state = dict(zip(parameters, parameter_values, strict=True)) | dict(zip(buffers, buffer_values, strict=True))
+        swapped = {f"module.{name}": value for name, value in state.items()}
+        results = functional_call(whole, swapped, (parameter_values, inputs), tie_weights=True)
+        # functional_call writes reassigned buffers back; parameters and inputs come along to see that nobody changed them
+        return results, [swapped[f"module.{name}"] for name in buffers], [swapped[f"module.{name}"] for name in parameters], inputs
+
+    # shape and dtype alone: any source device, or none (meta), gives the same graph
+    arguments = (
+        [_Input(p.shape, p.dtype, p.requires_grad) for p in parameters.values()],
+        [_Input(b.shape, b.dtype, False) for b in buffers.values()],
+        [_Input(t.shape, t.dtype, False) for t in batch],
+    )
+    try:
+        with (
+            _quiet(),
+            untouched(module),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            torch.enable_grad(),
+            stamper,
+            sdpa_kernel(SDPBackend.MATH),
+            device_neutral(),
+            exporting(),
+        ):
+            graph, constants = way(step, stamper, arguments)
+    except RegistaError:
+        raise
+    except Exception as error:
+        raise _explained(error, stamper.module) from error
+    return Capture(
+        graph=graph,
+        constants=constants,
+        parameters=tuple(parameters),
+        buffers=tuple(buffers),
+        batch_dims=batch_dims,
+        trained=tuple(trained),
+    )
+
+
+def _short_way(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
+    recorder = Recorder(decomposition_table(), stamper.stamp)
+    parameters, buffers, inputs = ([recorder.placeholder(*given) for given in group] for group in arguments)
+    stamper.begin(recorder.graph)
+    with as_in_make_fx(), recorder:
+        results = step(list(parameters), list(buffers), list(inputs))
+    recorder.output([tensor for group in results for tensor in group])
+    return recorder.graph, recorder.constants
+
+
+def _long_way(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
+    def functional_step(*values: _Values) -> tuple[_Values, ...]:
+        stamper.attach()
+        results: tuple[_Values, ...] = dispatch_functionalize(step, FunctionalTensorMode())(*values)
+        return results
+
+    fakes = ([torch.empty(shape, dtype=dtype).requires_grad_(grad) for shape, dtype, grad in group] for group in arguments)
+    traced = make_fx(functional_step, decomposition_table=decomposition_table())(*fakes)
+    names = [str(node.target) for node in traced.graph.nodes if node.op == "get_attr"]
+    return traced.graph, {name: getattr(traced, name) for name in names}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch logs the traceback of what it then raises; the raise is enough."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+def _explained(error: Exception, module: str) -> InvalidProgram:
+    """The refusal for what torch raised while tracing."""
+    where = f"module {module!r}" if module else "the root module or the loss"
+    text = str(error).strip().split("\n")[0]
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode):
+        return InvalidProgram(
+            f"{where} lets a value decide what is computed ({text}): a plan needs one fixed graph; "
+            "replace if/int()/item()/nonzero on tensors by torch.where or a mask"
+        )
+    if "mutating a non-functional tensor" in text:
+        return InvalidProgram(f"{where} writes in place into a tensor that is no buffer of the module; register it as a buffer")
+    return InvalidProgram(
+        f"tracing {where} raised {type(error).__name__}: {text}; the module must run on its example inputs at micro-batch size"
+    )

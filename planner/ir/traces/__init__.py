@@ -1,0 +1,1 @@
+"""Traces: what a performer did, when, and the six laws that every trace obeys."""

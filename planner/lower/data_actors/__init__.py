@@ -1,0 +1,1 @@
+"""Loading and saving as actors of a Plan."""

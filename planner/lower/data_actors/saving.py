@@ -1,0 +1,79 @@
+"""Saving as an actor: per placement one task that reads all state that is at home there, once per step, on a stream of its own.
+
+    state (version k) --> forward, backward of step k --> update of step k writes version k+1
+                     \\-> SAVE act k copies version k and acknowledges; the update waits for no more than that copy
+
+Act k sees the state after k steps, the same k on every rank, whatever the stages are doing: that is what makes a checkpoint consistent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.ir.plan import Access, Plan, Port, State, Stream, StreamKind, Task, TaskKind
+from planner.ir.traces.trace import Trace
+
+__all__ = ["homes", "plain", "with_saving", "without_saving"]
+
+_LAST = 100
+"""Priority: nothing else runs on these streams."""
+
+
+def homes(plan: Plan) -> Mapping[str, State]:
+    """State name -> where its value is saved; a tied weight lies in several places with one value, the first is its home."""
+    found: dict[str, State] = {}
+    for entry in plan.states:
+        found.setdefault(entry.name, entry)
+    return found
+
+
+def with_saving(plan: Plan) -> Plan:
+    """The same Plan with a SAVE task on every placement that is home to state; a Plan that has them is returned as it is.
+
+    The task acts once per step and has nothing but inputs, so it delays nobody except the next update, by its own duration.
+    """
+    if any(task.kind is TaskKind.SAVE for task in plan.tasks):
+        return plan
+    reads: dict[str, list[Access]] = {}
+    for entry in homes(plan).values():
+        reads.setdefault(plan.regst[entry.regst].placement, []).append(Access(name=entry.name, regst=entry.regst, index=entry.index))
+    streams = tuple(Stream(id=f"{placement}.save", kind=StreamKind.HOST, placement=placement) for placement in reads)
+    tasks = tuple(
+        Task(
+            id=f"{placement}.save",
+            kind=TaskKind.SAVE,
+            placement=placement,
+            stream=f"{placement}.save",
+            acts=1,
+            priority=_LAST,
+            consumes=tuple(Port(regst=regst, acts_per_block=1) for regst in dict.fromkeys(access.regst for access in accesses)),
+            produces=(),
+            reads=tuple(accesses),
+        )
+        for placement, accesses in reads.items()
+    )
+    return replace(plan, streams=(*plan.streams, *streams), tasks=(*plan.tasks, *tasks))
+
+
+def plain(plan: Plan) -> Plan:
+    """The Plan that ``with_saving`` was given."""
+    saving = {task.id for task in plan.tasks if task.kind is TaskKind.SAVE}
+    streams = {task.stream for task in plan.tasks if task.id in saving}
+    if not saving:
+        return plan
+    return replace(
+        plan,
+        streams=tuple(stream for stream in plan.streams if stream.id not in streams),
+        tasks=tuple(task for task in plan.tasks if task.id not in saving),
+    )
+
+
+def without_saving(plan: Plan, trace: Trace) -> Trace:
+    """A trace of ``with_saving(plan)`` as one of ``plan``: the other acts as they were.  A trace of ``plan`` itself stays what it is.
+
+    A reader less only loosens the laws of a trace, so those of ``plan`` hold.
+    """
+    if trace.plan_id == plan.plan_id:
+        return trace
+    return replace(trace, plan_id=plan.plan_id, acts=tuple(act for act in trace.acts if act.task in plan.task))

@@ -1,0 +1,62 @@
+"""A bound on the step of unequal stages, where the search's own objective takes their mean.
+
+    step  =  sum_i t_i + (m - 1) max t_i + max u_i   >=   sum_i t_i + (m - 1) t_b + u_c          for any stages b and c             (1)
+
+With b and c the slowest stages of a good choice, minimising the right side proves nearly what that choice takes: only where making the slowest
+stage faster makes another one the slowest does a gap remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.search.model import SearchModel
+from planner.solve import Floats, Ints, solve_exactly
+from planner.solve.limited.memory import priced
+
+__all__ = ["bottleneck_bound"]
+
+
+def bottleneck_bound(
+    model: SearchModel, choice: Ints, *, s_per_byte: Sequence[float] = (), memory_bytes: float = float("inf")
+) -> tuple[float, Ints]:
+    """(1) for the slowest stages of a choice.
+
+    Args:
+        s_per_byte: per stage, what a byte is worth to the search's own objective.   memory_bytes: of a device.
+
+    Returns:
+        (lower bound on the step in seconds, the choice behind it, which need not fit in memory).
+    """
+    micro_s, once_s = model.stage_s(choice)
+    turns, stages = model.turns, model.staged.num_stages
+    micro = np.full(stages, 1.0)
+    micro[int(micro_s.argmax())] = model.micro_batches
+    once = np.zeros(stages)
+    once[int(once_s.argmax())] = 1.0
+
+    def weight(stage: int, count: int) -> float:
+        return float(micro[stage]) / count if count > 1 else float(once[stage])
+
+    problem, where = model.problem, model.where
+    weighted = replace(
+        problem,
+        costs=tuple(_times(c, weight(s, n)) for c, s, n in zip(problem.costs, where.node_stage, where.node_count, strict=True)),
+        edges=tuple(
+            replace(edge, matrix=_times(edge.matrix, weight(s, n)))
+            for edge, s, n in zip(problem.edges, where.edge_stage, where.edge_count, strict=True)
+        ),
+    )
+    prices = {2 * s: float(y * micro[s] / turns) for s, y in enumerate(s_per_byte) if y > 0}
+    found = solve_exactly(priced(weighted, prices))
+    return found.lower_bound - sum(prices.values()) * memory_bytes if prices else found.lower_bound, found.choice
+
+
+def _times(costs: Floats, factor: float) -> Floats:
+    """What is forbidden stays so, also where nothing else counts."""
+    if factor == 0.0:
+        return np.where(np.isfinite(costs), 0.0, np.inf)
+    return costs * factor

@@ -1,0 +1,80 @@
+"""Pieces at another micro-batch size, from two sizes: what a search over sizes prices without tracing each of them.
+
+Every number in a graph that differs between two sizes must be proportional to the size (the batch dim and what is folded with it).  Factors in
+floating point, such as the 1/tokens of a mean, have no price and stay as they are, so these graphs are for prices only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import starmap
+
+from planner.ir.graph import Arg, LogicalGraph, Op
+from planner.ir.tensor import TensorType
+from planner.search.bounds.pieces import Piece
+
+__all__ = ["scaled_pieces"]
+
+
+class _NotProportional(Exception):
+    """Some number follows another law."""
+
+
+def scaled_pieces(one: Sequence[Piece], two: Sequence[Piece], samples: tuple[int, int], wanted: int) -> tuple[Piece, ...] | None:
+    """The pieces at ``wanted`` samples per micro-batch, from those at the two sizes ``samples``; None where they do not tell."""
+    if len(one) != len(two):
+        return None
+    try:
+        return tuple(starmap(_Scale(*samples, wanted).piece, zip(one, two, strict=True)))
+    except _NotProportional:
+        return None
+
+
+class _Scale:
+    def __init__(self, first: int, second: int, wanted: int) -> None:
+        self.first, self.second, self.wanted = first, second, wanted
+
+    def piece(self, one: Piece, two: Piece) -> Piece:
+        if one.times != two.times or len(one.graph.ops) != len(two.graph.ops):
+            raise _NotProportional
+        return replace(one, graph=self.graph(one.graph, two.graph))
+
+    def graph(self, one: LogicalGraph, two: LogicalGraph) -> LogicalGraph:
+        other: dict[str, str] = {}  # the names need not be the same
+        for a, b in zip(one.ops, two.ops, strict=True):
+            if a.target != b.target or len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
+                raise _NotProportional
+            other.update(zip(a.inputs, b.inputs, strict=True))
+            other.update((x, y) for x, y in zip(a.outputs, b.outputs, strict=True) if x is not None and y is not None)
+        values = {v: self.type(t, two.values[other.get(v, v)]) for v, t in one.values.items() if other.get(v, v) in two.values}
+        if len(values) != len(one.values):
+            raise _NotProportional
+        return replace(one, ops=tuple(starmap(self.op, zip(one.ops, two.ops, strict=True))), values=values)
+
+    def op(self, one: Op, two: Op) -> Op:
+        if len(one.kwargs) != len(two.kwargs):
+            raise _NotProportional
+        kwargs = tuple((name, self.arg(a, b)) for (name, a), (_, b) in zip(one.kwargs, two.kwargs, strict=True))
+        return replace(one, args=tuple(starmap(self.arg, zip(one.args, two.args, strict=True))), kwargs=kwargs)
+
+    def type(self, one: TensorType, two: TensorType) -> TensorType:
+        if one.ndim != two.ndim:
+            raise _NotProportional
+        return one.with_shape(tuple(starmap(self.number, zip(one.shape, two.shape, strict=True))))
+
+    def arg(self, one: Arg, two: Arg) -> Arg:
+        if isinstance(one, tuple) and isinstance(two, tuple):
+            if len(one) != len(two):
+                raise _NotProportional
+            return tuple(starmap(self.arg, zip(one, two, strict=True)))
+        if type(one) is int and type(two) is int:
+            return self.number(one, two)
+        return one
+
+    def number(self, one: int, two: int) -> int:
+        if one == two:
+            return one
+        if one * self.second != two * self.first or one * self.wanted % self.first:
+            raise _NotProportional
+        return one * self.wanted // self.first

@@ -1,0 +1,50 @@
+"""Search methods behind one interface:  search(model, method) -> choice, objective, lower bound, seconds."""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import inf
+
+from planner.search.methods.exhaustive import search_exhaustively
+from planner.search.methods.greedy import search_greedily
+from planner.search.methods.o2 import search_o2
+from planner.search.methods.o3 import search_o3
+from planner.search.model import SearchModel
+from planner.solve import Solution, Watch, solve_exactly
+from planner.solve.limited.memory import solve_within
+
+__all__ = ["Method", "search"]
+
+
+class Method(Enum):
+    """exhaustive: every combination (small graphs only).  greedy: OneFlow's.  o2, o3: TePDist's.  exact: certified, the default."""
+
+    EXHAUSTIVE = "exhaustive"
+    GREEDY = "greedy"
+    O2 = "o2"
+    O3 = "o3"
+    EXACT = "exact"
+
+
+def search(model: SearchModel, method: Method = Method.EXACT, *, seconds: float = inf, watch: Watch | None = None) -> Solution:
+    """Choose a layout for everything.
+
+    Args:
+        seconds: stop by then with the best choice so far.   watch: told of every better bound or choice (exact only).
+
+    Raises:
+        Unsupported: nothing is allowed, or nothing was found in time.
+    """
+    match method:
+        case Method.EXHAUSTIVE:
+            return search_exhaustively(model.problem)
+        case Method.GREEDY:
+            return search_greedily(model)
+        case Method.O2:
+            return search_o2(model, seconds=seconds)
+        case Method.O3:
+            return search_o3(model, seconds=seconds)
+        case Method.EXACT:
+            if model.problem.demands:
+                return solve_within(model.problem, seconds=seconds, watch=watch)
+            return solve_exactly(model.problem, seconds=seconds, watch=watch)

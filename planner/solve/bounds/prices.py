@@ -1,0 +1,197 @@
+"""The best price of memory at every time: cutting planes on the Lagrange bound, whose inner problem the messages of dual solve.
+
+Every choice x, good or bad, bounds the dual function from above, and the highest point of all these planes says where to look next:
+
+    max z   s.t.   z <= objective(x) + sum_t lam_t (held_t(x) - limit)      for each known x,      lam >= 0              (1)  -> Planes.top
+
+Times enter (1) only when the planes' mix of choices breaks the limit there.  The next prices lie between the best ones so far and the top, which
+keeps them from jumping.   [Kelley 1960; in-out separation, Ben-Ameur and Neto 2007]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import highspy
+import numpy as np
+
+from planner.solve.bounds.dual import Dual
+from planner.solve.bounds.moves import settle
+from planner.solve.problem import Floats, Ints, Problem
+
+__all__ = ["Ascent", "Planes"]
+
+_SHARES = (0.4, 0.1, 0.8, 0.03, 0.4, 0.2)  # of the way to the top: short steps climb, long ones also shake the messages out of dead ends
+
+
+class Planes:
+    """The planes of (1) over ``times`` times; prices above ``cap`` (objective units for one whole limit) are not tried."""
+
+    def __init__(self, times: int, limit: float, cap: float) -> None:
+        self.times, self.limit, self.cap = times, limit, cap
+        self.objectives: list[float] = []
+        self.over: list[Floats] = []  # (held - limit) / limit of each choice
+        self.active: list[int] = []
+
+    def add(self, objective: float, held: Floats) -> None:
+        """One more choice."""
+        self.objectives.append(objective)
+        self.over.append(held / self.limit - 1.0)
+
+    def top(self) -> tuple[float, Floats]:
+        """(z, prices per unit of memory) at the highest point of all planes."""
+        over = np.array(self.over)
+        while True:
+            z, prices, mix = self._solve(over)
+            held = mix @ over
+            fresh = self._broken(held)
+            if not fresh:
+                full = np.zeros(self.times)
+                full[self.active] = prices / self.limit
+                return z, full
+            self.active += fresh
+
+    def _broken(self, held: Floats) -> list[int]:
+        found: list[int] = []
+        for t in np.argsort(-held, kind="stable")[:2000]:
+            if held[t] <= 1e-6 or len(found) == 8:
+                break
+            if int(t) not in self.active and all(abs(int(t) - other) > self.times // 200 for other in found):
+                found.append(int(t))
+        return found
+
+    def _solve(self, over: Floats) -> tuple[float, Floats, Floats]:
+        """(z, price of each active time, weight of each choice)."""
+        scale = 1e3 / max(max(abs(o) for o in self.objectives), 1e-300)
+        rows, columns = len(self.objectives), len(self.active) + 1
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = columns, rows
+        cost = np.zeros(columns)
+        cost[-1] = -1.0
+        lp.col_cost_ = cost
+        lp.col_lower_ = np.concatenate([np.zeros(columns - 1), [-np.inf]])
+        lp.col_upper_ = np.concatenate([np.full(columns - 1, self.cap * scale), [np.inf]])
+        lp.row_lower_ = np.full(rows, -np.inf)
+        lp.row_upper_ = np.array(self.objectives) * scale
+        matrix = np.concatenate([-over[:, self.active], np.ones((rows, 1))], axis=1)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = (np.arange(rows + 1) * columns).astype(np.int32)
+        lp.a_matrix_.index_ = np.tile(np.arange(columns), rows).astype(np.int32)
+        lp.a_matrix_.value_ = matrix.reshape(-1)
+        model = highspy.Highs()  # type: ignore[no-untyped-call]
+        model.setOptionValue("output_flag", False)
+        model.setOptionValue("threads", 1)
+        model.passModel(lp)
+        model.run()
+        solution = model.getSolution()
+        value = np.array(solution.col_value)
+        return float(value[-1]) / scale, value[:-1] / scale, np.abs(np.array(solution.row_dual))
+
+
+class Ascent:
+    """Raises the bound of a relaxation step by step, and hands out the choices it meets (some of which fit the limit)."""
+
+    def __init__(self, problem: Problem, begin: Sequence[Ints] = ()) -> None:
+        """begin: choices that are known already, one that fits last."""
+        dual = self.dual = Dual(problem)
+        self._known = list(begin)
+        self.bound = -np.inf
+        self.ceiling = np.inf
+        self.prices = np.zeros(dual.times)
+        self.messages = dual.messages.copy()
+        self.steps = 0
+        self.stalled = 0
+        self._planes: Planes | None = None
+
+    def step(self) -> list[Ints]:
+        """Try new prices; returns choices, most of them settled at these prices."""
+        if self._planes is None:
+            return self._begin(self.dual)
+        if not self._planes.objectives:  # every choice so far takes a forbidden entry
+            self.stalled += 1
+            return []
+        self.ceiling, top = self._planes.top()
+        share = _SHARES[self.steps % len(_SHARES)]
+        return self._try(self.prices + share * (top - self.prices), self._planes)
+
+    def smallest(self) -> list[Ints]:
+        """Choices at prices so high that cost hardly counts, in a hurry."""
+        r = self.dual
+        cost = 1.0 + float(np.abs(r.flat.cost).sum())
+        r.charge(np.full(r.times, cost / r.problem.limit if r.problem.limit else cost))
+        r.sweep(3)
+        found = [r.decode(forward) for forward in (True, False)]
+        return [settle(r, choice) for choice in found] + found
+
+    def finish(self) -> None:
+        """Put the best prices and their messages back into the relaxation, and sweep until the bound hardly rises."""
+        r = self.dual
+        r.charge(self.prices)
+        r.messages[:] = self.messages
+        last = -np.inf
+        for _ in range(20):
+            self._note(r.sweep(10))
+            if self.bound - last < 1e-7 * abs(self.bound):
+                break
+            last = self.bound
+
+    def _begin(self, r: Dual) -> list[Ints]:
+        """Without prices; then at prices so high that the choices fit, if any does."""
+        last = -np.inf
+        for _ in range(15):
+            bound = r.sweep(10)
+            if bound - last < 1e-6 * abs(bound):
+                break
+            last = bound
+        self._note(bound)
+        found = [settle(r, r.decode(forward)) for forward in (True, False)]
+        found += [settle(r, choice) for choice in self._known] + self._known
+        cost = min(abs(r.objective(c)) for c in found)
+        if not np.isfinite(cost):
+            cost = abs(bound) + 1.0
+        planes = self._planes = Planes(r.times, r.problem.limit, 100 * cost)
+        prices = np.zeros(r.times)
+        for _ in range(6):
+            held = r.held(found[-1])
+            if held.max(initial=0.0) <= r.problem.limit:
+                break
+            prices[int(held.argmax())] += 10 * cost / r.problem.limit
+            r.charge(prices)
+            r.sweep(20)
+            found.append(settle(r, r.decode(False)))
+        for choice in found:
+            self._learn(choice, planes)
+        r.charge(self.prices)
+        r.messages[:] = self.messages
+        return found
+
+    def _try(self, prices: Floats, planes: Planes) -> list[Ints]:
+        r = self.dual
+        r.charge(prices)
+        if self.stalled % 2:
+            r.messages[:] = self.messages  # else those of the last try, which lie elsewhere
+        last = -np.inf
+        for _ in range(15):
+            bound = r.sweep(10)
+            rise = bound - last
+            if rise < max(0.006 * (self.ceiling - bound), 1e-7 * abs(bound)):
+                break
+            last = bound
+        self.steps += 1
+        before = self.bound
+        self._note(bound)
+        self.stalled = 0 if self.bound > before + 1e-6 * abs(before) else self.stalled + 1
+        found = [settle(r, r.decode(forward)) for forward in (True, False)]
+        for choice in found:
+            self._learn(choice, planes)
+        return found
+
+    def _note(self, bound: float) -> None:
+        if bound > self.bound:
+            self.bound, self.prices = bound, self.dual.prices.copy()
+            self.messages = self.dual.messages.copy()
+
+    def _learn(self, choice: Ints, planes: Planes) -> None:
+        objective = self.dual.objective(choice)
+        if np.isfinite(objective):
+            planes.add(objective, self.dual.held(choice))

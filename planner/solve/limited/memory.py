@@ -1,0 +1,207 @@
+"""The best choice within a limit: bounds and choices in turns until they meet or the time is up.
+
+    1  without the limit       solved exactly (where times are few): a bound, and the answer where it fits                 exact
+    2  reduce                  exact; what is left has the same optimum                                                   contract
+       the least that is held  (where times are few) the first answer, or the refusal                                      exact
+    3  ascend                  prices on memory and messages along edges raise a bound and propose choices                prices, dual
+    4  fix, solve a part       an ILP over the strategies whose bound exceeds the best bound by less than a threshold     parts, core
+       threshold = whole gap:  the part is all that can still be better, and its solution is a proof
+       otherwise:              a better choice, which shrinks the gap and so the next part
+
+Every choice is checked against the first problem, at every time, before it counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from planner.ir.errors import Unsupported
+from planner.solve.bounds.moves import descend, fuse
+from planner.solve.bounds.prices import Ascent
+from planner.solve.exact import solve_exactly
+from planner.solve.limited.known import Known
+from planner.solve.limited.parts import Parts
+from planner.solve.problem import Edge, Floats, Ints, Problem, Solution, Watch
+from planner.solve.reduce.contract import Reduced, reduce_problem
+from planner.solve.reduce.times import out_of_memory
+
+__all__ = ["least_demand", "least_peak", "priced", "solve_within"]
+
+_PATIENCE_S = 60.0
+"""Seconds of a search that is given no limit of its own."""
+_FEW = 64  # times at most, for exact solutions: with more, the messages of step 3 are quicker at the same
+_TURN = 0.25  # share of the time that the ascent may take
+_POOL = 16  # choices, the latest first, whose pieces are tried
+_STALLED = 9  # steps without a better bound that end the ascent
+
+
+def solve_within(problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0) -> Solution:
+    """The best choice within the limit that was found in ``seconds``, and a lower bound.  Stops early at a proof.
+
+    Args:
+        seconds: without, at most a minute is spent.   watch: told of every better choice or bound; if there is one, an interrupt
+            (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.   gap: a Solution.gap that is near enough to stop at.
+
+    Raises:
+        OutOfMemory: nothing stays within the limit; the message says how much is needed at least where that is known.
+        Unsupported: forbidden entries leave no choice, or none within the limit was found in time.
+        KeyboardInterrupt: before any choice was found.
+    """
+    known = Known(problem, time.perf_counter(), _PATIENCE_S if seconds == inf else seconds, watch, gap)
+    search = _Search(known)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        known.watch = None
+        if watch is None or not search.seeded():
+            raise  # nobody looks on, so the interrupt is the caller's
+        known.stats["interrupted"] = 1.0
+    if known.choice is None:
+        raise Unsupported(
+            f"no choice within the limit {problem.limit:g} was found in {known.seconds:g} s (no choice costs less than {known.bound:g}); "
+            "allow more time or raise the limit"
+        )
+    return known.solution(known.choice)
+
+
+class _Search:
+    """The steps on one problem."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.reduced: Reduced | None = None
+        self.ascent: Ascent | None = None
+        self.pool: list[Ints] = []
+
+    def run(self) -> None:
+        known = self.known
+        if len(_times(known.problem)) <= _FEW and self._without_limit():
+            return
+        reduced = self.reduced = reduce_problem(known.problem)
+        small = reduced.problem
+        known.stats |= {
+            "nodes": float(len(small.costs) - 1),
+            "edges": float(len(small.edges)),
+            "strategies": float(sum(c.size for c in small.costs) - 1),
+            "edge_entries": float(sum(e.matrix.size for e in small.edges)),
+        }
+        if len(small.costs) == 1:
+            known.offer(reduced.expand(np.zeros(1, dtype=np.int64)), "reduction")
+            known.raise_bound(known.objective, "the reductions, which are exact, left a single choice")
+            return
+        begin = [self._least(reduced)] if len(_times(small)) <= _FEW else []
+        ascent = self.ascent = Ascent(small, begin)
+        self.ascend(known.seconds - known.left() + _TURN * known.left())
+        parts = Parts(known, reduced, ascent)
+        while not known.closed() and parts.turn():
+            if parts.wants_bound and ascent.stalled < _STALLED:
+                self.ascend(known.seconds - known.left() + 0.1 * known.seconds)
+
+    def _without_limit(self) -> bool:
+        """Step 1: whether the choice that is best without the limit keeps it."""
+        known = self.known
+        free = solve_exactly(replace(known.problem, demands=(), limit=inf), seconds=known.left())
+        known.raise_bound(free.lower_bound, f"exact without the limit: {free.proof}")
+        return known.offer(free.choice, "exact without the limit, which it keeps")
+
+    def _least(self, reduced: Reduced) -> Ints:
+        """The choice of the reduced problem that holds least."""
+        least = least_demand(reduced.problem)
+        if not reduced.problem.feasible(least):
+            _refuse(reduced.problem, least)
+        self.known.offer(reduced.expand(least), "the choice that holds least")
+        return least
+
+    def ascend(self, until: float) -> None:
+        """Step 3, until the bound stalls or ``until`` seconds after the beginning."""
+        known, ascent, reduced = self.known, self.ascent, self.reduced
+        assert ascent is not None
+        assert reduced is not None
+        text = "memory prices and messages along the edges (a Lagrange and TRW-S bound)"
+        while known.seconds - known.left() < until and ascent.stalled < _STALLED and not known.closed():
+            self._take(ascent.step())
+            known.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
+        ascent.finish()
+        known.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
+
+    def seeded(self) -> bool:
+        """Whether a choice is known; tries for one at the highest prices if none is."""
+        if self.known.choice is None and self.ascent is not None:
+            self._take(self.ascent.smallest())
+        return self.known.choice is not None
+
+    def _take(self, choices: Sequence[Ints]) -> None:
+        """Offer choices of the reduced problem: made better by single moves if they fit; and fused, each with the best so far."""
+        known, reduced, ascent = self.known, self.reduced, self.ascent
+        assert ascent is not None
+        assert reduced is not None
+        dual = ascent.dual
+        for choice in choices:
+            if dual.held(choice).max(initial=0.0) <= reduced.problem.limit:
+                known.offer(reduced.expand(descend(dual, choice)), "messages with memory prices, then single moves")
+        self.pool = [*choices, *self.pool][:_POOL]
+        best = None if known.choice is None else reduced.follow(known.choice)
+        if best is None:
+            return
+        for choice in self.pool:
+            best = fuse(dual, choice, best)
+        if dual.objective(best) < known.objective:
+            known.offer(reduced.expand(best), "the best pieces of several choices, then single moves")
+
+
+def least_demand(problem: Problem) -> Ints:
+    """A choice that holds as little as possible, summed over all times; the cheapest such."""
+    scale = sum(float(c[np.isfinite(c)].max()) for c in problem.costs) + 1e-9
+    largest = sum(float(d.amount.max()) for d in problem.demands) or 1.0
+    weight = 1e6 * scale / largest
+    return solve_exactly(priced(problem, dict.fromkeys(_times(problem), weight))).choice
+
+
+def least_peak(problem: Problem) -> float:
+    """What every choice holds at some time, at least: exact for the time at which ``least_demand`` holds most."""
+    if not problem.demands:
+        return 0.0
+    least = least_demand(problem)
+    t = max(_times(problem), key=lambda t: _held_at(problem, least, t))
+    return solve_exactly(priced(_legal(problem), {t: 1.0})).lower_bound
+
+
+def priced(problem: Problem, price: dict[int, float]) -> Problem:
+    """The problem without its limit, at a price per unit held at each time."""
+    costs: list[Floats] = list(problem.costs)
+    for d in problem.demands:
+        weight = sum(value for t, value in price.items() if d.start <= t < d.stop)
+        if weight:
+            costs[d.node] = costs[d.node] + weight * d.amount
+    return replace(problem, costs=tuple(costs), demands=(), limit=inf)
+
+
+def _refuse(problem: Problem, least: Ints) -> None:
+    """Raises OutOfMemory if some time needs more than the limit whatever is chosen; ``least`` holds too much at some."""
+    legal = _legal(problem)
+    for t in _times(problem):
+        if _held_at(problem, least, t) > problem.limit:
+            need = solve_exactly(priced(legal, {t: 1.0})).lower_bound
+            if need > problem.limit:
+                raise out_of_memory(need, problem.limit)
+
+
+def _legal(problem: Problem) -> Problem:
+    """The problem in which everything that is allowed costs nothing."""
+    allowed = {id(e.matrix): np.where(np.isfinite(e.matrix), 0.0, inf) for e in problem.edges}
+    costs = tuple(np.where(np.isfinite(c), 0.0, inf) for c in problem.costs)
+    return replace(problem, costs=costs, edges=tuple(Edge(e.u, e.v, allowed[id(e.matrix)]) for e in problem.edges))
+
+
+def _held_at(problem: Problem, choice: Ints, t: int) -> float:
+    return sum(float(d.amount[choice[d.node]]) for d in problem.demands if d.start <= t < d.stop)
+
+
+def _times(problem: Problem) -> list[int]:
+    """The peak of every choice is at one of them."""
+    return sorted({d.start for d in problem.demands})

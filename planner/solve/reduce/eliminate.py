@@ -1,0 +1,297 @@
+"""A problem being reduced, step by step, and the way back from the choices of what is left.
+
+keep       strategies leave                                                           x_v <- kept[x_v]
+tie        v's strategy follows from one neighbour's, which takes over all of v's     x_v <- table[x_u]
+eliminate  min-plus bucket elimination: the tables around v become one over its neighbours
+               new[n1..nk] = min over s of  sum of the tables around v at (s, n1..nk)           x_v <- best[x_n1 .. x_nk]
+
+Equal tables are one and equal steps are done once (tables).  The cost is governed by the widest table, which ``widest`` limits.
+A node that holds something of the limited resource is never eliminated.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem
+from planner.solve.reduce.tables import Form, Tables
+
+__all__ = ["WIDEST", "Elimination", "Step", "eliminate"]
+
+WIDEST = 1 << 23
+"""Entries of the largest table: 64 MB of float64."""
+
+Scope = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """best[i] over the nodes ``around`` is the strategy of ``node``; around itself: strategies that were kept."""
+
+    node: int
+    around: Scope
+    best: Ints
+
+
+class Elimination:
+    """A problem on its way to its optimum; ``run`` may be called again with a wider limit.
+
+    left: nodes still there.   constant: cost that no choice changes.   always: (start, stop, amount) that is always held.
+    changed: nodes whose tables changed since someone emptied it.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.tables = Tables()
+        self.extent = [len(costs) for costs in problem.costs]
+        self.factors: dict[int, dict[Scope, int]] = {v: {} for v in range(len(problem.costs))}
+        self.demands: dict[int, list[tuple[int, int, int]]] = {}
+        self.always: list[tuple[int, int, float]] = []
+        self.steps: list[Step] = []
+        self.constant = 0.0
+        self.left: set[int] = set(range(len(problem.costs)))
+        self.changed: set[int] = set()
+        self.largest = 0
+        for v, costs in enumerate(problem.costs):
+            self.put((v,), self.tables.number(costs, remember=True))
+        for edge in problem.edges:
+            number = self.tables.number(edge.matrix, remember=True)
+            if edge.u > edge.v:
+                number = self.tables.transpose(number)
+            self.put((min(edge.u, edge.v), max(edge.u, edge.v)), number)
+        for d in problem.demands:
+            if d.stop > d.start:
+                self.hold(d.node, d.start, d.stop, self.tables.number(d.amount, remember=True))
+
+    def put(self, scope: Scope, number: int) -> None:
+        """Add a table over ``scope`` (ascending); it joins one that is there."""
+        old = self.factors[scope[0]].get(scope)
+        new = number if old is None else self.tables.add(old, number)
+        for v in scope:
+            self.factors[v][scope] = new
+        self.changed.update(scope)
+
+    def remove(self, scope: Scope) -> int:
+        """Take a table out."""
+        number = self.factors[scope[0]][scope]
+        for v in scope:
+            del self.factors[v][scope]
+        self.changed.update(scope)
+        return number
+
+    def hold(self, v: int, start: int, stop: int, number: int) -> None:
+        """Add a demand; what all strategies hold alike goes to ``always``."""
+        least, rest = self.tables.above_least(number)
+        if least:
+            self.always.append((start, stop, least))
+        if rest is not None:
+            self.demands.setdefault(v, []).append((start, stop, rest))
+
+    def matrix(self, v: int, scope: Scope) -> int:
+        """The number of a pairwise table with v's strategies first."""
+        number = self.factors[v][scope]
+        return number if scope[0] == v else self.tables.transpose(number)
+
+    def form(self, v: int, scope: Scope) -> Form:
+        return self.tables.form(self.matrix(v, scope))
+
+    def near(self, v: int) -> Scope:
+        """The neighbours of v."""
+        return tuple(sorted({n for scope in self.factors[v] for n in scope if n != v}))
+
+    def _size(self, v: int) -> tuple[int, int]:
+        """(entries of the table that eliminating v makes, neighbours)."""
+        around = self.near(v)
+        if self.extent[v] == 1:
+            return 1, 0  # nothing to choose, so nothing joins its neighbours
+        size = 1
+        for n in around:
+            size *= self.extent[n]
+        return size, len(around)
+
+    def run(
+        self, *, widest: int = WIDEST, neighbours: int | None = None, deadline: float | None = None, among: Iterable[int] | None = None
+    ) -> bool:
+        """Eliminate while a step's new table has at most ``widest`` entries (and the node at most ``neighbours``).
+
+        Args:
+            among: nodes to begin with; their neighbours follow.
+
+        Returns:
+            True if nothing is left, so that the optimum is known.
+        """
+        start = self.left if among is None else self.left.intersection(among)
+        queue = [(*self._size(v), v) for v in start if v not in self.demands]
+        heapq.heapify(queue)
+        current = {v: (size, degree) for size, degree, v in queue}
+        while queue:
+            size, degree, v = heapq.heappop(queue)
+            if v not in self.left or current[v] != (size, degree):
+                continue
+            if size > widest:
+                break
+            if neighbours is not None and degree > neighbours:
+                continue  # it comes back when a neighbour goes
+            if deadline is not None and perf_counter() > deadline:
+                break
+            for n in self._eliminate(v):
+                if n in self.demands:
+                    continue
+                now = self._size(n)
+                if now != current.get(n):
+                    current[n] = now
+                    heapq.heappush(queue, (*now, n))
+        return not self.left
+
+    def _settle(self, v: int) -> Scope:
+        """A node with one strategy leaves every table by itself."""
+        around = self.near(v)
+        for scope in list(self.factors[v]):
+            number = self.remove(scope)
+            rest = tuple(n for n in scope if n != v)
+            number = self.tables.only(number, scope.index(v))
+            if rest:
+                self.put(rest, number)
+            else:
+                self.constant += float(self.tables.tables[number])
+        self._gone(v, (), np.zeros((), dtype=np.int64))
+        return around
+
+    def _eliminate(self, v: int) -> Scope:
+        if self.extent[v] == 1:
+            return self._settle(v)
+        around = self.near(v)
+        place = {n: i + 1 for i, n in enumerate(around)} | {v: 0}
+        parts: list[tuple[int, tuple[int, ...]]] = []
+        for scope, number in list(self.factors[v].items()):
+            # Dims in the order of the joint index: the node first, then its neighbours as they are numbered.
+            order = tuple(sorted(range(len(scope)), key=lambda i: place[scope[i]]))
+            parts.append((self.tables.transpose(number, order), tuple(place[scope[i]] for i in order)))
+            self.remove(scope)
+        parts.sort()
+        extents = (self.extent[v], *(self.extent[n] for n in around))
+        self.largest = max(self.largest, int(np.prod(extents[1:], dtype=np.int64)))
+        number, best = self.tables.minimise(parts, extents)
+        self._gone(v, around, best)
+        if around:
+            self.put(around, number)
+        else:
+            self.constant += float(self.tables.tables[number])
+        return around
+
+    def _gone(self, v: int, around: Scope, best: Ints) -> None:
+        self.steps.append(Step(v, around, best))
+        self.left.discard(v)
+        self.changed.discard(v)
+        self.demands.pop(v, None)
+
+    def keep(self, v: int, kept: tuple[int, ...]) -> None:
+        """Drop all strategies of v but ``kept``.
+
+        Raises:
+            Contradiction: none would be left.
+        """
+        if not kept:
+            raise Contradiction(
+                f"no legal combination: {self.problem.names[v]} has no strategy left that its neighbours allow; "
+                "remove a pin, allow more strategies or choose another mesh"
+            )
+        self.steps.append(Step(v, (v,), np.array(kept, dtype=np.int64)))
+        self.extent[v] = len(kept)
+        for scope in list(self.factors[v]):
+            number = self.remove(scope)
+            self.put(scope, self.tables.take(number, scope.index(v), kept))
+        for start, stop, number in self.demands.pop(v, ()):
+            self.hold(v, start, stop, self.tables.take(number, 0, kept))
+
+    def tie(self, v: int, u: int, table: tuple[int, ...]) -> None:
+        """v's strategy is table[strategy of u]: u takes over v's cost, edges and demands (while all of v's tables are pairwise)."""
+        for scope in list(self.factors[v]):
+            number = self.matrix(v, scope)
+            self.remove(scope)
+            if u in scope:
+                self.put((u,), self.tables.pick(number, table))
+                continue
+            number = self.tables.take(number, 0, table)
+            if len(scope) == 1:
+                self.put((u,), number)
+            else:
+                w = scope[0] + scope[1] - v
+                self.put((u, w), number) if u < w else self.put((w, u), self.tables.transpose(number))
+        for start, stop, number in self.demands.pop(v, ()):
+            self.hold(u, start, stop, self.tables.take(number, 0, table))
+        self._gone(v, (u,), np.array(table, dtype=np.int64))
+
+    def prune(self, among: Iterable[int] | None = None) -> int:
+        """Drop strategies that another one of the same node beats whatever the neighbours choose (prune), while tables are pairwise.
+
+        Returns:
+            How many strategies went.
+        """
+        dropped = 0
+        queue = sorted(self.left if among is None else self.left.intersection(among))
+        while queue:
+            again: set[int] = set()
+            for v in queue:
+                if self.extent[v] == 1:
+                    continue
+                key = tuple(sorted(self.factors[v][scope] if len(scope) == 1 else self.matrix(v, scope) for scope in self.factors[v]))
+                kept = self.tables.undominated(key, tuple(sorted(self.demands.get(v, ()))))
+                if len(kept) < self.extent[v]:
+                    dropped += self.extent[v] - len(kept)
+                    self.keep(v, kept)
+                    again.update(self.near(v), (v,))
+            queue = sorted(again)
+        return dropped
+
+    def core(self) -> tuple[Problem, tuple[int, ...]]:
+        """What is left, as a problem of its own (only while every table has at most two dims), and its nodes' old numbers."""
+        nodes = tuple(sorted(self.left))
+        index = {v: i for i, v in enumerate(nodes)}
+        costs: list[Floats] = [np.zeros(self.extent[v]) for v in nodes]
+        edges = []
+        for v in nodes:
+            for scope, number in self.factors[v].items():
+                if scope[0] != v:
+                    continue
+                table = self.tables.tables[number]
+                if len(scope) == 1:
+                    costs[index[v]] = table
+                elif len(scope) == 2:
+                    edges.append(Edge(index[scope[0]], index[scope[1]], table))
+                else:
+                    raise AssertionError("the core of a wide elimination is not pairwise")
+        held = [Demand(index[v], a, b, self.tables.tables[number]) for v in nodes for a, b, number in self.demands.get(v, ())]
+        names = tuple(self.problem.names[v] for v in nodes)
+        return Problem(names, tuple(costs), tuple(edges), tuple(held), self.problem.limit), nodes
+
+    def expand(self, chosen: Iterable[tuple[int, int]] = ()) -> Ints:
+        """The whole choice, from the core's."""
+        choice = np.zeros(len(self.extent), dtype=np.int64)
+        for v, s in chosen:
+            choice[v] = s
+        for step in reversed(self.steps):
+            choice[step.node] = step.best[tuple(choice[n] for n in step.around)]
+        return choice
+
+    def follow(self, choice: Sequence[int] | Ints) -> Ints | None:
+        """The way down: strategies of the nodes left (of all nodes, in their own numbers) for a whole choice; None if one of them is gone."""
+        now = np.array(choice, dtype=np.int64)
+        for step in self.steps:
+            if step.around == (step.node,):
+                at = np.flatnonzero(step.best == now[step.node])
+                if not at.size:
+                    return None
+                now[step.node] = at[0]
+        return now
+
+
+def eliminate(problem: Problem, *, widest: int = WIDEST) -> Ints | None:
+    """An optimal choice of a problem without demands, or None if some table would be wider than ``widest``."""
+    work = Elimination(problem)
+    return work.expand() if work.run(widest=widest) else None

@@ -1,0 +1,192 @@
+"""Tables with an identity: equal numbers are one table, and what was done with it once is looked up from then on.
+
+The layers of a model repeat, so all but the first cost a dictionary lookup each; nothing ties them together, each may still choose differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from planner.solve.problem import Floats, Ints
+from planner.solve.reduce.prune import survivors
+
+__all__ = ["Form", "Tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a matrix (rows: strategies of u, columns: of v) says about its ends; None where it says nothing.
+
+    rows, columns: those with a finite entry, where some have none.   column_of: the only column that each row allows.   row_of: likewise.
+    parts: numbers of the row and column costs that it is the sum of.
+    """
+
+    rows: tuple[int, ...] | None
+    columns: tuple[int, ...] | None
+    column_of: tuple[int, ...] | None
+    row_of: tuple[int, ...] | None
+    parts: tuple[int, int] | None
+
+
+class Tables:
+    """Canonical tables and the steps already done with them.  A table's number is its identity."""
+
+    def __init__(self) -> None:
+        self.tables: list[Floats] = []
+        self._by_object: dict[int, tuple[Floats, int]] = {}
+        self._by_content: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._transposed: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._steps: dict[tuple[object, ...], tuple[int, Ints]] = {}
+        self._taken: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self._picked: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._single: dict[tuple[int, int], int] = {}
+        self._undominated: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._sums: dict[tuple[int, int], int] = {}
+        self._forms: dict[int, Form] = {}
+        self._raised: dict[int, tuple[float, int | None]] = {}
+
+    def number(self, table: Floats, *, remember: bool = False) -> int:
+        """The identity of a table's numbers.  remember: this very array will be asked for again."""
+        known = self._by_object.get(id(table))
+        if known is not None and known[0] is table:
+            return known[1]
+        content = np.asarray(table, dtype=np.float64, order="C")
+        key = (content.shape, blake2b(content.tobytes(), digest_size=16).digest())
+        number = self._by_content.setdefault(key, len(self.tables))
+        if number == len(self.tables):
+            self.tables.append(content)
+        if remember:
+            self._by_object[id(table)] = (table, number)  # the reference keeps the id from being used again
+        return number
+
+    def transpose(self, number: int, order: tuple[int, ...] = (1, 0)) -> int:
+        if order == tuple(range(len(order))):
+            return number
+        key = (number, order)
+        if key not in self._transposed:
+            found = self.number(np.asarray(self.tables[number].transpose(order), order="C"))
+            self._transposed[key] = found
+            if len(order) == 2:
+                self._transposed[found, order] = number
+        return self._transposed[key]
+
+    def add(self, a: int, b: int) -> int:
+        key = (a, b) if a < b else (b, a)
+        if key not in self._sums:
+            self._sums[key] = self.number(self.tables[a] + self.tables[b])
+        return self._sums[key]
+
+    def take(self, number: int, dim: int, kept: tuple[int, ...]) -> int:
+        """The entries ``kept`` of a dim, in that order; one may be taken several times."""
+        key = (number, dim, kept)
+        if key not in self._taken:
+            self._taken[key] = self.number(np.take(self.tables[number], kept, axis=dim))
+        return self._taken[key]
+
+    def pick(self, number: int, table: tuple[int, ...]) -> int:
+        """Entry (table[s], s) of a matrix for every column s."""
+        key = (number, table)
+        if key not in self._picked:
+            self._picked[key] = self.number(self.tables[number][np.array(table), np.arange(len(table))])
+        return self._picked[key]
+
+    def only(self, number: int, dim: int) -> int:
+        """The table without a dim of extent 1."""
+        key = (number, dim)
+        if key not in self._single:
+            self._single[key] = self.number(self.tables[number].squeeze(axis=dim))
+        return self._single[key]
+
+    def above_least(self, number: int) -> tuple[float, int | None]:
+        """(least entry, the table less that; None if nothing is left)."""
+        found = self._raised.get(number)
+        if found is None:
+            amount = self.tables[number]
+            least = float(amount.min())
+            rest = amount - least
+            found = self._raised[number] = (least, self.number(rest) if rest.any() else None)
+        return found
+
+    def form(self, number: int) -> Form:
+        """What the matrix says about its ends."""
+        found = self._forms.get(number)
+        if found is None:
+            found = self._forms[number] = self._formed(self.tables[number])
+        return found
+
+    def _formed(self, matrix: Floats) -> Form:
+        finite = np.isfinite(matrix)
+        if finite.all():
+            row, column = matrix[:, 0], matrix[0] - matrix[0, 0]
+            parts = (self.number(row.copy()), self.number(column)) if (matrix == row[:, None] + column).all() else None
+            one = tuple(0 for _ in row) if matrix.shape[1] == 1 else None
+            return Form(None, None, one, tuple(0 for _ in column) if matrix.shape[0] == 1 else None, parts)
+        per_row, per_column = finite.sum(axis=1), finite.sum(axis=0)
+        return Form(
+            rows=None if per_row.all() else tuple(np.flatnonzero(per_row).tolist()),
+            columns=None if per_column.all() else tuple(np.flatnonzero(per_column).tolist()),
+            column_of=tuple(finite.argmax(axis=1).tolist()) if per_row.max() <= 1 else None,
+            row_of=tuple(finite.argmax(axis=0).tolist()) if per_column.max() <= 1 else None,
+            parts=None,
+        )
+
+    def undominated(self, numbers: tuple[int, ...], held: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
+        """Strategies (dim 0 of every table) that no other one beats; among equals the first stays.   held: (start, stop, table of amounts)."""
+        key = (numbers, held)
+        found = self._undominated.get(key)
+        if found is None:
+            tables = [self.tables[number] for number in numbers]
+            cost = np.sum([t for t in tables if t.ndim == 1], axis=0, dtype=np.float64)
+            parts = [t for t in tables if t.ndim == 2]
+            size = len(tables[0])
+            if size == 1:
+                found = (0,)
+            else:
+                rows = np.ascontiguousarray(np.concatenate(parts, axis=1)) if parts else np.empty((size, 0))
+                ends = np.cumsum([t.shape[1] for t in parts], dtype=np.int64)
+                lives = survivors(np.broadcast_to(cost, size).copy(), rows, ends, self._profile(held, size))
+                found = tuple(np.flatnonzero(lives).tolist())
+            self._undominated[key] = found
+        return found
+
+    def _profile(self, held: tuple[tuple[int, int, int], ...], size: int) -> Floats:
+        """[strategy, piece of time]: what is held."""
+        cuts = sorted({t for a, b, _ in held for t in (a, b)})
+        place = {t: i for i, t in enumerate(cuts)}
+        profile = np.zeros((size, max(len(cuts) - 1, 0)))
+        for a, b, number in held:
+            profile[:, place[a] : place[b]] += self.tables[number][:, None]
+        return profile
+
+    def minimise(self, parts: Sequence[tuple[int, tuple[int, ...]]], extents: tuple[int, ...]) -> tuple[int, Ints]:
+        """Sum tables whose dims are ``places`` in the joint index (node first), then minimise over the node."""
+        key = (tuple(parts), extents)
+        found = self._steps.get(key)
+        if found is None:
+            found = self._steps[key] = self._minimised(parts, extents)
+        return found
+
+    def _minimised(self, parts: Sequence[tuple[int, tuple[int, ...]]], extents: tuple[int, ...]) -> tuple[int, Ints]:
+        aligned = []
+        for number, places in parts:
+            table = self.tables[number]
+            shape = [1] * len(extents)
+            for place, extent in zip(places, table.shape, strict=True):
+                shape[place] = extent
+            aligned.append(table.reshape(shape))  # places ascend, so a reshape aligns the dims
+        # One strategy after another, so that no table over the node and its neighbours is ever held; small sums first.
+        aligned.sort(key=lambda table: table.size)
+        smallest = np.full(extents[1:], np.inf)
+        best = np.zeros(extents[1:], dtype=np.uint8 if extents[0] < 256 else np.uint16)
+        for s in range(extents[0]):
+            total: Floats | float = 0.0
+            for table in aligned:
+                total = total + table[s if len(table) > 1 else 0]
+            better = total < smallest
+            np.copyto(best, s, where=better, casting="unsafe")
+            np.minimum(smallest, total, out=smallest)
+        return self.number(smallest), best

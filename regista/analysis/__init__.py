@@ -1,0 +1,1 @@
+"""What can be said about Plans and traces: comparisons, explanations, differences, budgets, what-ifs."""

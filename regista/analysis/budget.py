@@ -1,0 +1,177 @@
+"""Where a Plan's seconds and bytes go, told by the Plan alone.
+
+seconds   every task at the prices of the Plan's cluster, acts per step times seconds per act, as if nothing overlapped
+bytes     every block of every Regst and the largest workspace of every stream; their sum is what planner.ir.actors.verify.device_bytes counts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from planner.cost import AnalyticCost
+from planner.ir.actors.peak import live_bytes
+from planner.ir.cluster import Cluster
+from planner.ir.collective import Collective
+from planner.ir.graph import InputKind
+from planner.ir.plan import Boxing, Fragment, PlacedTensor, Plan, Regst, RegstKind, Task, TaskKind
+
+__all__ = ["Holding", "Spending", "Use", "holdings", "memory", "spending"]
+
+
+class Use(Enum):
+    """What bytes on a device are for."""
+
+    PARAMETERS = "parameters"
+    OPTIMIZER_STATE = "optimizer state"
+    BUFFERS = "buffers and constants"
+    GRADIENTS = "gradients"
+    KEPT = "activations from forward to backward"
+    IN_FLIGHT = "buffers in flight"
+    WORKSPACE = "workspace"
+
+
+_USE_OF_STATE: Mapping[InputKind, Use] = {
+    InputKind.PARAMETER: Use.PARAMETERS,
+    InputKind.OPTIMIZER_STATE: Use.OPTIMIZER_STATE,
+    InputKind.BUFFER: Use.BUFFERS,
+    InputKind.CONSTANT: Use.BUFFERS,
+}
+
+
+def memory(plan: Plan) -> Mapping[str, Mapping[Use, int]]:
+    """Placement id -> use -> bytes on each of its ranks."""
+    gradients = {name.partition("@")[0] for name in (_name(plan, access.regst, access.index) for access in plan.gradients.values())}
+    forward = {access.name.partition("@")[0] for task in plan.tasks if task.kind is TaskKind.FORWARD for access in task.writes}
+    kinds = {(state.regst, state.index): state.kind for state in plan.states}
+    held = {placement.id: dict.fromkeys(Use, 0) for placement in plan.placements}
+    for regst in plan.regsts:
+        placement = plan.placement[regst.placement]
+        for index, tensor in enumerate(regst.tensors):
+            use = _use(plan, regst, tensor, kinds.get((regst.id, index)), gradients, forward)
+            held[placement.id][use] += regst.quota * tensor.local_bytes(placement)
+    largest: dict[tuple[str, str], int] = {}
+    for task in plan.tasks:
+        if isinstance(task.body, Fragment):
+            key = (task.placement, task.stream)
+            largest[key] = max(largest.get(key, 0), task.body.workspace_bytes)
+    for (place, _), workspace_bytes in largest.items():
+        held[place][Use.WORKSPACE] += workspace_bytes
+    return held
+
+
+def _name(plan: Plan, regst: str, index: int) -> str:
+    return plan.regst[regst].tensors[index].name
+
+
+def _use(plan: Plan, regst: Regst, tensor: PlacedTensor, kind: InputKind | None, gradients: set[str], forward: set[str]) -> Use:
+    if regst.kind is RegstKind.STATE:
+        return _USE_OF_STATE[kind] if kind is not None else Use.BUFFERS
+    value = tensor.name.partition("@")[0]
+    if value in gradients:
+        return Use.GRADIENTS
+    into_backward = any(task.kind.is_backward for task, _ in plan.consumers[regst.id])
+    return Use.KEPT if into_backward and value in forward else Use.IN_FLIGHT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What one task costs in a step.
+
+    what: forward, backward, update, the collective of a boxing, or transfer.   axis: the mesh axis of a boxing, else None.
+    link: the outermost link that it crosses ('-' for none).   size_bytes: of the logical tensors that it moves, once per act.
+    """
+
+    task: str
+    placement: str
+    what: str
+    axis: int | None
+    link: str
+    acts: int
+    time_s: float
+    size_bytes: int
+    moves: tuple[str, ...]
+
+
+def spending(plan: Plan) -> tuple[Spending, ...]:
+    """One entry per task that computes or communicates, dearest first."""
+    act_s = AnalyticCost(plan.cluster).folded_s(plan)
+    found = []
+    for task in plan.tasks:
+        if not (task.kind.is_compute or task.kind.is_communication):
+            continue
+        axis = task.body.axis if isinstance(task.body, Boxing) else None
+        found.append(
+            Spending(
+                task=task.id,
+                placement=task.placement,
+                what=task.body.collective.value if isinstance(task.body, Boxing) else task.kind.value,
+                axis=axis,
+                link=_link(plan, task),
+                acts=task.acts,
+                time_s=task.acts * act_s(task),
+                size_bytes=_logical_bytes(plan, task) if task.kind.is_communication else 0,
+                moves=_moves(plan, task) if task.kind.is_communication else (),
+            )
+        )
+    return tuple(sorted(found, key=lambda s: (-s.time_s, s.task)))
+
+
+def _logical_bytes(plan: Plan, task: Task) -> int:
+    tensors = [plan.regst[access.regst].tensors[access.index] for access in task.writes]
+    return sum(tensor.dtype.size_bytes * prod(tensor.shape) for tensor in tensors)
+
+
+def _moves(plan: Plan, task: Task) -> tuple[str, ...]:
+    pairs = zip(task.reads, task.writes, strict=True)
+    tensors = [(plan.regst[r.regst].tensors[r.index], plan.regst[w.regst].tensors[w.index]) for r, w in pairs]
+    return tuple(f"{src.name.partition('@')[0]} {src.sbp} -> {dst.sbp}" for src, dst in tensors)
+
+
+def _link(plan: Plan, task: Task) -> str:
+    ranks = plan.ranks_of(task)
+    if task.kind is TaskKind.TRANSFER:
+        there = plan.ranks_holding(task.produces[0].regst)
+        return _outermost(plan.cluster, (*ranks, *there))
+    if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
+        return _outermost(plan.cluster, plan.placement[task.placement].axis_ranks(task.body.axis, ranks[0]))
+    return "-"
+
+
+def _outermost(cluster: Cluster, ranks: tuple[int, ...]) -> str:
+    if len(set(ranks)) < 2:
+        return "-"
+    if cluster.rack is not None and len({cluster.rack_of(rank) for rank in ranks}) > 1:
+        return "rack"
+    return "nic" if len({cluster.node_of(rank) for rank in ranks}) > 1 else "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A placement: its bytes per rank by use, against what a device has.   live_bytes: of them held at once, at the worst moment of a step."""
+
+    placement: str
+    uses: Mapping[Use, int]
+    live_bytes: int
+    device_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.uses.values())
+
+    @property
+    def binds(self) -> Use:
+        """The largest use."""
+        return max(self.uses, key=lambda use: self.uses[use])
+
+
+def holdings(plan: Plan) -> tuple[Holding, ...]:
+    """Every placement, the fullest first."""
+    live, limit = live_bytes(plan), plan.cluster.device.memory_bytes
+    held = [
+        Holding(placement=p, uses=uses, live_bytes=max(live[rank] for rank in plan.placement[p].ranks), device_bytes=limit)
+        for p, uses in memory(plan).items()
+    ]
+    return tuple(sorted(held, key=lambda h: (-h.total_bytes, h.placement)))

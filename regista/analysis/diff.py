@@ -1,0 +1,210 @@
+"""What differs between two Plans: cluster, options, search, layouts, op signatures, collectives, quotas, memory.
+
+Numbers in names stand for layers, so rows that differ in them alone are one row:  h.0.mlp.c_fc.weight, h.1.mlp.c_fc.weight -> h.*.mlp.c_fc.weight
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.ir.errors import RegistaError
+from planner.ir.graph import LogicalGraph
+from planner.ir.plan import Plan
+from planner.ir.text import encode
+from regista.analysis.budget import Use, holdings, spending
+from regista.analysis.planned import Retraced, retrace
+from regista.api import planned_program
+
+__all__ = ["Change", "Difference", "Traffic", "diff"]
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """what is ``a`` in the first plan and ``b`` in the second (None: it is not there); count: so many names that ``what`` stands for."""
+
+    what: str
+    a: Value
+    b: Value
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Communication of one kind in a step: acts, bytes of the logical tensors moved, and seconds at the cluster's prices."""
+
+    acts: int = 0
+    size_bytes: int = 0
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Only what differs is listed.  traffic: 'collective, axis' -> (first, second).   note: what could not be compared, and why."""
+
+    a: Plan
+    b: Plan
+    facts: tuple[Change, ...]
+    layouts: tuple[Change, ...]
+    ops: tuple[Change, ...]
+    traffic: Mapping[str, tuple[Traffic, Traffic]]
+    quotas: tuple[Change, ...]
+    memory: tuple[Change, ...]
+    note: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.facts or self.layouts or self.ops or self.traffic or self.quotas or self.memory)
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """name -> its value in the first and in the second plan."""
+
+    values: dict[str, tuple[Value, Value]] = field(default_factory=dict)
+
+    def add(self, first: Mapping[str, Value], second: Mapping[str, Value]) -> None:
+        for name in dict.fromkeys((*first, *second)):
+            if first.get(name) != second.get(name):
+                self.values[name] = first.get(name), second.get(name)
+
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(Change(what=name, a=a, b=b) for name, (a, b) in self.values.items())
+
+    def folded(self) -> tuple[Change, ...]:
+        """Names that differ in numbers alone and have the same values become one row."""
+        groups: dict[tuple[str, Value, Value], list[str]] = defaultdict(list)
+        for name, (a, b) in self.values.items():
+            groups[fold(name), a, b].append(name)
+        return tuple(
+            Change(what=pattern if len(names) > 1 else names[0], a=a, b=b, count=len(names)) for (pattern, a, b), names in groups.items()
+        )
+
+
+def fold(name: str) -> str:
+    """Whole numbers between dots become a star.
+
+    >>> fold("h.11.mlp.c_fc.weight")
+    'h.*.mlp.c_fc.weight'
+    """
+    return re.sub(r"(?<![^. ])[0-9]+(?![^. ])", "*", name)
+
+
+def diff(a: Plan, b: Plan, graph: LogicalGraph | None = None) -> Difference:
+    """Compare two Plans.
+
+    Args:
+        graph: the step that both were made from, for programs that no file holds; None: trace the programs that they name.
+    """
+    facts, layouts, quotas, uses = _Pairs(), _Pairs(), _Pairs(), _Pairs()
+    facts.add(_facts(a), _facts(b))
+    layouts.add(_layouts(a), _layouts(b))
+    quotas.add(_quotas(a, b), _quotas(b, a))
+    uses.add(_memory(a), _memory(b))
+    first, second = _traffic(a), _traffic(b)
+    ops, note = ((), "") if a.plan_id == b.plan_id else _ops(a, b, graph)
+    return Difference(
+        a=a,
+        b=b,
+        facts=facts.changes(),
+        layouts=layouts.folded(),
+        ops=ops,
+        traffic={
+            kind: (first.get(kind, Traffic()), second.get(kind, Traffic()))
+            for kind in sorted({*first, *second})
+            if first.get(kind) != second.get(kind)
+        },
+        quotas=quotas.folded(),
+        memory=uses.changes(),
+        note=note,
+    )
+
+
+def _facts(plan: Plan) -> dict[str, Value]:
+    facts: dict[str, Value] = {"model": plan.model, "batch size": plan.batch_size, "micro-batches": plan.micro_batches}
+    facts |= {f"option {name}": value for name, value in plan.options.items()}
+    facts |= _flat("cluster", encode(plan.cluster))
+    facts |= {f"stage {p.id}": f"mesh {'x'.join(map(str, p.mesh))} on ranks {p.ranks[0]} .. {p.ranks[-1]}" for p in plan.placements}
+    facts |= {
+        "search method": plan.search.method,
+        "objective_s": plan.search.objective_s,
+        "lower_bound_s": plan.search.lower_bound_s,
+        "tasks": len(plan.tasks),
+        "regsts": len(plan.regsts),
+    }
+    return facts
+
+
+def _flat(prefix: str, data: object) -> dict[str, Value]:
+    """Nested data with dotted names."""
+    if isinstance(data, dict):
+        return {name: value for key, inner in data.items() if key != "is" for name, value in _flat(f"{prefix}.{key}", inner).items()}
+    if isinstance(data, list):
+        return {name: value for place, inner in enumerate(data) for name, value in _flat(f"{prefix}.{place}", inner).items()}
+    return {prefix: data if isinstance(data, str | int | float) else None}
+
+
+def _layouts(plan: Plan) -> dict[str, Value]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for state in plan.states:
+        regst = plan.regst[state.regst]
+        where = f" on {regst.placement}" if len(plan.placements) > 1 else ""
+        found[state.name].append(f"{regst.tensors[state.index].sbp}{where}")
+    return {name: ", ".join(ways) for name, ways in found.items()}
+
+
+def _quotas(plan: Plan, other: Plan) -> dict[str, int]:
+    """Of the Regsts that both have; those of one alone follow from the layouts."""
+    return {regst.id: regst.quota for regst in plan.regsts if regst.id in other.regst}
+
+
+def _memory(plan: Plan) -> dict[str, Value]:
+    fullest = holdings(plan)[0]
+    return {**{use.value: fullest.uses[use] for use in Use}, "total": fullest.total_bytes, "device": fullest.device_bytes}
+
+
+def _traffic(plan: Plan) -> dict[str, Traffic]:
+    found: dict[str, Traffic] = {}
+    for spent in spending(plan):
+        if plan.task[spent.task].kind.is_communication:
+            key = spent.what if spent.axis is None else f"{spent.what}, axis {spent.axis}"
+            before = found.get(key, Traffic())
+            found[key] = Traffic(
+                acts=before.acts + spent.acts,
+                size_bytes=before.size_bytes + spent.acts * spent.size_bytes,
+                time_s=before.time_s + spent.time_s,
+            )
+    return found
+
+
+def _ops(a: Plan, b: Plan, graph: LogicalGraph | None) -> tuple[tuple[Change, ...], str]:
+    """Signatures of ops, which only the searches themselves tell: both are stated anew."""
+    if a.options.get("graph") != b.options.get("graph"):
+        return (), "the plans are of different steps, so their ops are not compared"
+    try:
+        step = graph if graph is not None else planned_program(a).graph(a.micro_batches)
+        first, second = retrace(a, step), retrace(b, step)
+    except RegistaError as error:
+        return (), f"op signatures are not compared: {error}"
+    mine, theirs = _signatures(first), _signatures(second)
+    rows: Counter[tuple[str, str, str]] = Counter()
+    for op in first.model.staged.graph.ops:
+        if op.id in theirs and mine[op.id] != theirs[op.id]:
+            rows[f"{op.role.value} {fold(op.module) or '<root>'} {op.target}", mine[op.id], theirs[op.id]] += 1
+    return tuple(Change(what=what, a=x, b=y, count=count) for (what, x, y), count in rows.items()), ""
+
+
+def _signatures(found: Retraced) -> dict[str, str]:
+    taken = {}
+    for op_id, (node, strategies) in found.model.ops.items():
+        strategy = strategies[int(found.choice[node])]
+        taken[op_id] = f"{_list(strategy.inputs)} -> {_list(strategy.outputs)}"
+    return taken
+
+
+def _list(sbps: tuple[object, ...]) -> str:
+    return " ".join(f"[{sbp}]" for sbp in sbps) or "[]"

@@ -1,0 +1,208 @@
+"""From a Plan back to the choice problem that it answers: options, graph, model, and the choice that was taken.
+
+A Plan holds no logical graph, so the program that it names is traced again and its graph's content id is compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from planner.ir.cluster import Cluster
+from planner.ir.errors import Mismatch, Unsupported
+from planner.ir.graph import LogicalGraph, Op
+from planner.ir.plan import Boxing, Fragment, Plan, RegstKind
+from planner.ir.sbp import NdSbp
+from planner.ir.text import content_id
+from planner.lower import Schedule
+from planner.parallelism.make import PlanOptions
+from planner.search import Method, SearchModel, build_model, parse_pins
+from planner.search.menu import Strategy, relabel
+from planner.search.zero import Held
+from planner.solve import Floats, Ints, Problem, solve_exactly
+from planner.stages import Staged, assign_stages, prepare
+from regista.api import planned_program
+
+__all__ = ["SAME", "Retraced", "options_of", "restricted", "retrace"]
+
+SAME = 1e-9
+"""Relative difference up to which two objectives are one (the solver's own is 1e-10)."""
+
+
+def options_of(plan: Plan) -> PlanOptions:
+    """The options that the Plan records, with the shape (stages, mesh, micro-batches) and the method that it has.
+
+    Raises:
+        Unsupported: its stages have different meshes.
+    """
+    meshes = {placement.mesh for placement in plan.placements}
+    if len(meshes) != 1:
+        raise Unsupported(f"plan {plan.plan_id} has stages of meshes {sorted(meshes)}; only plans of one mesh are searched anew")
+    recorded = plan.options
+    quotas = (entry.rpartition("=") for entry in _parts(recorded.get("quotas", ""), ";"))
+    methods = {method.value: method for method in Method}
+    return PlanOptions(
+        stages=len(plan.placements),
+        mesh=meshes.pop(),
+        micro_batches=plan.micro_batches,
+        cuts=_parts(recorded.get("cuts", ""), ","),
+        balance=float(recorded["balance"]) if "balance" in recorded else None,
+        pins=_parts(recorded.get("pins", ""), ";"),
+        schedule=Schedule(recorded.get("schedule", Schedule.ONE_F_ONE_B.value)),
+        bucket_bytes=int(recorded["bucket_bytes"]) if "bucket_bytes" in recorded else PlanOptions().bucket_bytes,
+        quotas={pattern: int(number) for pattern, _, number in quotas},
+        recompute={"blocks": True, "none": False}.get(recorded.get("recompute", "")),
+        zero=int(recorded["zero"]) if "zero" in recorded else None,
+        interleave=int(recorded.get("interleave", "1")),
+        hold=int(recorded["hold"]) if "hold" in recorded else None,
+        order=recorded.get("order", ""),
+        method=methods.get(plan.search.method.partition(",")[0], Method.EXACT),
+    )
+
+
+def _parts(text: str, separator: str) -> tuple[str, ...]:
+    return tuple(text.split(separator)) if text else ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Retraced:
+    """plan, and what it was made from.  model: the choice problem on the Plan's cluster.  choice: what the Plan takes (a strategy per node)."""
+
+    plan: Plan
+    options: PlanOptions
+    graph: LogicalGraph
+    model: SearchModel
+    choice: Ints
+
+    @property
+    def searched_s(self) -> float:
+        """What the search minimises, of the Plan's choice: the mean of the stages, seconds per step (of one stage: the step's)."""
+        return self.model.problem.objective(self.choice) / self.model.staged.num_stages
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the choice costs what the Plan says, so that nothing of it was lost on the way into the Plan."""
+        told_s = self.plan.search.objective_s
+        return abs(self.model.step_s(self.choice) - told_s) <= SAME * max(told_s, 1e-12)
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the Plan's own lower bound proves that no choice is cheaper."""
+        return self.is_whole and self.plan.search.lower_bound_s >= self.searched_s * (1 - SAME)
+
+    def model_on(self, cluster: Cluster) -> SearchModel:
+        """The same nodes and strategies with the prices of another cluster of as many devices."""
+        return _model(self.plan, self.model.staged, self.options, cluster)
+
+
+def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
+    """Trace the program that the Plan names and state its search anew.
+
+    Args:
+        graph: its step, for a program that no file holds.
+
+    Raises:
+        Mismatch: no file holds the program, or it is another one by now.   RegistaError: see planned_program.
+    """
+    options = options_of(plan)
+    if graph is None:
+        graph = planned_program(plan).graph(plan.micro_batches)
+    found, wanted = content_id(graph), plan.options.get("graph")
+    if found != wanted:
+        raise Mismatch(
+            f"{plan.model} is graph {found} now, plan {plan.plan_id} was made of graph {wanted}: the ops, the optimizer's numbers or torch's "
+            f"version have changed; plan it anew"
+        )
+    stages = len(plan.placements)
+    stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=plan.micro_batches)
+    staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
+    model = _model(plan, staged, options, plan.cluster)
+    return Retraced(plan, options, graph, model, _decisions(plan, model))
+
+
+def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster) -> SearchModel:
+    """The choice problem without its limit; what is gathered again (ZeRO-3) is a choice in it if the Plan makes it somewhere."""
+    pins, mesh, stages = parse_pins(options.pins), plan.placements[0].mesh, len(plan.placements)
+    limit_bytes = 1e30 if _gathered_again(plan) and options.zero is None else inf
+    model = build_model(staged, mesh, cluster, pins, plan.micro_batches, limit_bytes=limit_bytes, in_flight=[1] * stages, zero=options.zero)
+    return replace(model, problem=replace(model.problem, demands=(), limit=inf))
+
+
+def _gathered_again(plan: Plan) -> frozenset[tuple[str, int]]:
+    """(value, stage) of state that reaches one layout more than once per step."""
+    states = {regst.id for regst in plan.regsts if regst.kind is RegstKind.STATE}
+    acts: Counter[tuple[str, str, str]] = Counter()
+    for task in plan.tasks:
+        if isinstance(task.body, Boxing):
+            for read, made in zip(task.reads, task.writes, strict=True):
+                if read.regst in states:
+                    acts[read.name, made.name, task.placement] += task.acts
+    return frozenset((value, int(placement[1:])) for (value, _, placement), times in acts.items() if times > 1)
+
+
+def restricted(problem: Problem, kept: Mapping[int, Ints]) -> Problem:
+    """The problem where some nodes have only the strategies kept; the numbers of strategies stay as they are."""
+    costs: list[Floats] = list(problem.costs)
+    for node, strategies in kept.items():
+        fixed = np.full(len(costs[node]), np.inf)
+        fixed[strategies] = costs[node][strategies]
+        costs[node] = fixed
+    return Problem(problem.names, tuple(costs), problem.edges, problem.demands, problem.limit)
+
+
+def _decisions(plan: Plan, model: SearchModel) -> Ints:
+    """The cheapest choice that agrees with everything the Plan shows.
+
+    The Plan shows the layout of every state, of what lies in Regsts and of what is boxed ('value@layout' in a fragment), and an op's literals
+    on a part.  What is left open (a value that lives and dies inside a fragment) follows by solving.
+    """
+    shown = {(op.id, task.placement): op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops}
+    layouts: dict[str, NdSbp] = {t.name: t.sbp for regst in plan.regsts for t in regst.tensors}
+    kept: dict[int, Ints] = {}
+    names = {entry.value: entry.name for entry in model.staged.graph.inputs}
+    stored = {state.name: plan.regst[state.regst].tensors[state.index].sbp for state in plan.states}
+    for value, (node, stores) in model.states.items():
+        kept[node] = _all_or_those([sbp == stored.get(names[value]) for sbp in stores])
+        layouts[value] = stored.get(names[value], stores[0])
+    again = _gathered_again(plan)
+    for key, held in model.held.items():
+        if {Held.AGAIN, Held.KEPT} <= set(held) and key not in model.forward_only:  # otherwise the layouts tell
+            kept[model.deliveries[key][0]] = _all_or_those([(way is Held.AGAIN) == (key in again) for way in held])
+    for op in model.staged.graph.ops:
+        node, strategies = model.ops[op.id]
+        found = shown.get((op.id, f"s{model.staged.stage[op.id]}"))
+        if found is None:
+            raise Mismatch(
+                f"plan {plan.plan_id} has no {op.where()} on stage {model.staged.stage[op.id]}; it was made by another version, plan anew"
+            )
+        kept[node] = _all_or_those([_agrees(strategy, op, found, layouts) for strategy in strategies])
+        for place, made in enumerate(op.outputs):
+            ways = {strategies[s].outputs[place] for s in kept[node]}
+            if made is not None and len(ways) == 1:
+                layouts.setdefault(made, ways.pop())
+    try:
+        return solve_exactly(restricted(replace(model.problem, demands=()), kept)).choice
+    except Unsupported as error:
+        raise Mismatch(
+            f"the layouts in plan {plan.plan_id} do not fit together on its cluster; it was made by another version, plan anew"
+        ) from error
+
+
+def _all_or_those(agree: list[bool]) -> Ints:
+    return np.flatnonzero(agree) if any(agree) else np.arange(len(agree))
+
+
+def _agrees(strategy: Strategy, op: Op, shown: Op, layouts: Mapping[str, NdSbp]) -> bool:
+    for value, name, sbp in zip(op.inputs, shown.inputs, strategy.inputs, strict=True):
+        told = NdSbp.parse(name.rpartition("@")[2]) if name != value else layouts.get(value)
+        if told is not None and told != sbp:
+            return False
+    for made, sbp in zip(op.outputs, strategy.outputs, strict=True):
+        if made is not None and layouts.get(made, sbp) != sbp:
+            return False
+    local = relabel(strategy.local, op).op.renamed(dict(zip(op.inputs, shown.inputs, strict=True)))
+    return (local.args, local.kwargs) == (shown.args, shown.kwargs)

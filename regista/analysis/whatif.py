@@ -1,0 +1,162 @@
+"""The same program and options on a changed cluster: what the old decisions would cost there, and what a new search finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, TypeVar
+
+from planner.ir.actors.peak import live_bytes
+from planner.ir.actors.verify import device_bytes
+from planner.ir.cluster import Cluster, cluster_toml, parse_cluster
+from planner.ir.errors import InvalidCluster, Unsupported
+from planner.ir.graph import LogicalGraph
+from planner.ir.plan import Plan
+from planner.parallelism.make import make_plan
+from regista.analysis.diff import Difference, diff
+from regista.analysis.planned import retrace
+from regista.api import planned_program
+
+__all__ = ["WhatIf", "changed_cluster", "whatif"]
+
+T = TypeVar("T")
+
+_PREFIX = "cluster."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """sets: what was changed.   old_s: the old decisions on the new cluster, seconds per step; infinite if it does not allow them, None where
+    the devices are other ones, so that no decision carries over.   old_fits: the old plan fits the memory there.
+    seconds: trace, price (the old decisions), search (and lowering).
+    """
+
+    sets: tuple[str, ...]
+    plan: Plan
+    old_s: float | None
+    old_fits: bool
+    difference: Difference
+    seconds: Mapping[str, float]
+
+
+def changed_cluster(cluster: Cluster, sets: Sequence[str]) -> Cluster:
+    """The cluster with some keys of its TOML set anew: ``cluster.links.nic.bandwidth_GBps=50``.
+
+    All are set before any law is checked, so a whole link can be added.  What is not named stays the very same number.
+
+    Raises:
+        Unsupported: not KEY=VALUE, or no TOML value.   InvalidCluster: a key or value that a cluster file may not have either.
+    """
+    before, data = tomllib.loads(cluster_toml(cluster)), tomllib.loads(cluster_toml(cluster))
+    for text in sets:
+        key, equals, value = text.partition("=")
+        path = key.strip().split(".")
+        if not equals or path[0] + "." != _PREFIX or len(path) < 2 or not all(path):
+            raise Unsupported(f"--set {text!r}: write cluster.SECTION.KEY=VALUE as in the cluster's TOML; {_known(before)}")
+        _put(data, path[1:], _value(text, value), text, before)
+    after = parse_cluster(data, "--set", cluster.name)
+    same = parse_cluster(before, "--set", cluster.name)
+    changed = _carried(cluster, same, after)
+    if changed == cluster:
+        return cluster
+    return replace(changed, source=f"{changed.source}; changed: {', '.join(sets)}".removeprefix("; "))
+
+
+def _value(text: str, value: str) -> object:
+    try:
+        data = tomllib.loads(f"value = {value}")
+    except ValueError:
+        data = {}
+    if set(data) != {"value"}:
+        raise Unsupported(f"--set {text!r}: {value.strip()!r} is no TOML value; write a number, or a text in double quotes")
+    found: object = data["value"]
+    return found
+
+
+def _put(data: dict[str, Any], path: list[str], value: object, text: str, before: Mapping[str, object]) -> None:
+    section = data
+    for name in path[:-1]:
+        inner = section.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise InvalidCluster(f"--set {text!r}: {name} is a value, not a section; {_known(before)}")
+        section = inner
+    if isinstance(section.get(path[-1]), dict):
+        raise InvalidCluster(f"--set {text!r}: {path[-1]} is a section, set one of its keys; {_known(before)}")
+    section[path[-1]] = value
+
+
+def _known(data: Mapping[str, object]) -> str:
+    return f"this cluster has {', '.join(sorted(_keys(_PREFIX.rstrip('.'), data)))}"
+
+
+def _keys(prefix: str, data: Mapping[str, object]) -> list[str]:
+    found = []
+    for name, value in data.items():
+        if isinstance(value, dict):
+            found += _keys(f"{prefix}.{name}", value)
+        elif name != "schema":
+            found.append(f"{prefix}.{name}")
+    return found
+
+
+def _carried(original: T, before: T, after: T) -> T:
+    """``original`` with what differs between ``before`` and ``after``, which went through text and its rounding."""
+    if before == after:
+        return original
+    if dataclasses.is_dataclass(before) and dataclasses.is_dataclass(after) and not isinstance(before, type):
+        names = [f.name for f in dataclasses.fields(before)]
+        fields = {name: _carried(getattr(original, name), getattr(before, name), getattr(after, name)) for name in names}
+        return replace(original, **fields)  # type: ignore[type-var]
+    return after
+
+
+def _fits(plan: Plan, cluster: Cluster) -> bool:
+    """As planner.ir.actors.verify judges it: all blocks at once, or what is live at the worst moment."""
+    limit = cluster.device.memory_bytes
+    return max(device_bytes(plan).values()) <= limit or max(live_bytes(plan).values()) <= limit
+
+
+def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None) -> WhatIf:
+    """Plan anew on a changed cluster, with the Plan's options, shape (stages, mesh, micro-batches) and search method.
+
+    Args:
+        sets: see changed_cluster.
+        graph: the step, for a program that no file holds; None: trace the program that the Plan names.
+
+    Raises:
+        Mismatch: the program is another one by now.   RegistaError: see changed_cluster and make_plan.
+    """
+    if not sets:
+        raise Unsupported("nothing to change: give at least one --set cluster.SECTION.KEY=VALUE")
+    cluster = changed_cluster(plan.cluster, sets)
+    began = perf_counter()
+    step = graph if graph is not None else planned_program(plan).graph(plan.micro_batches)
+    traced = perf_counter()
+    found = retrace(plan, step)
+    old_s, options = None, found.options
+    if cluster.num_devices == plan.cluster.num_devices:
+        old_s = found.model_on(cluster).step_s(found.choice)
+    elif len(plan.placements[0].mesh) == 1:
+        options = replace(options, mesh=None)
+    else:
+        mesh = "x".join(map(str, plan.placements[0].mesh))
+        raise Unsupported(
+            f"plan {plan.plan_id} has mesh {mesh} for {plan.cluster.num_devices} devices, the changed cluster has {cluster.num_devices}; "
+            f"use 'regista plan {plan.model} --cluster FILE', which searches the mesh too"
+        )
+    priced = perf_counter()
+    new = make_plan(step, model=plan.model, batch_size=plan.batch_size, cluster=cluster, options=options)
+    if replace(new, search=plan.search) == plan:
+        new = plan  # the same plan; its record may say more, for example that no other shape is cheaper
+    ended = perf_counter()
+    return WhatIf(
+        sets=tuple(sets),
+        plan=new,
+        old_s=old_s,
+        old_fits=_fits(plan, cluster),
+        difference=diff(plan, new, step),
+        seconds={"trace": traced - began, "price": priced - traced, "search": ended - priced},
+    )

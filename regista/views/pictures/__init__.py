@@ -1,0 +1,1 @@
+"""Pictures of Plans, schedules and traces by matplotlib."""

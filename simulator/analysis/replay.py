@@ -1,0 +1,203 @@
+"""A trace played again on the actors of its Plan: what each act waited for, and which block was held when.
+
+A trace says when acts ran; why they could not run earlier follows from the Plan.  At every instant of the trace, in rounds,
+
+    acts end, messages arrive at the actors            (received: the last one that makes an actor fire is its Cause)
+    acts of this instant that can fire begin           (began)
+    ... again, if some of them took no time ...
+
+which is the order of the simulator's own instants.  So whoever watches a replay sees what the simulator's ledger saw, in the same order.
+
+A rank that has chosen a collective holds its stream and its blocks from then on, before the act's start (SEMANTICS 3.10):
+
+    begin = max(ready_s, end of the stream's act before)  <=  start_s
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
+from planner.ir.actors.routes import routes
+from planner.ir.collective import Collective
+from planner.ir.errors import InvalidTrace, Mismatch
+from planner.ir.plan import Boxing, Plan, Task, TaskKind
+from planner.ir.traces.trace import Act, Source, Trace
+
+__all__ = ["Cause", "Watcher", "group_of", "message_times", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The last thing an act waited for.  READY: ``act`` filled a block of ``regst``; ACK: ``act`` gave one back; known at ``arrives_s``."""
+
+    kind: MessageKind
+    regst: str
+    act: Act
+    arrives_s: float
+
+
+class Watcher:
+    """Told of what happens in a replay, in order; does nothing by itself."""
+
+    def start(self, plan: Plan, actors: dict[ActorId, Actor]) -> None:
+        """Before the first instant."""
+
+    def began(self, actor: Actor, act: Act, begin_s: float, cause: Cause | None) -> None:
+        """An act takes its blocks.  cause: None if nothing but its stream (or nothing at all) kept it from an earlier begin."""
+
+    def ended(self, actor: Actor, act: Act) -> None:
+        """An act has ended; its messages are about to arrive."""
+
+    def received(self, actor: Actor, message: Message, now_s: float) -> None:
+        """A message has arrived at ``actor``."""
+
+
+def group_of(plan: Plan, task: Task, rank: int) -> tuple[int, ...]:
+    """The ranks that ``rank`` meets in every act of a collective, itself included; empty for any other task."""
+    if not isinstance(task.body, Boxing) or task.body.collective is Collective.LOCAL:
+        return ()
+    return plan.placement[task.placement].axis_ranks(task.body.axis, rank)
+
+
+def message_times(plan: Plan, latency_s: Callable[[int, int], float]) -> dict[str, float]:
+    """Trace.message_s of a Plan: ``latency_s(src, dst)`` for every pair of ranks between which messages travel, both ways."""
+    tables = [routes(plan, task) for task in plan.tasks if task.kind is TaskKind.TRANSFER]
+    pairs = {(src, dst) for table in tables for src, targets in table.items() for dst in targets if src != dst}
+    return {f"{a}->{b}": latency_s(a, b) for a, b in sorted(pairs | {(b, a) for a, b in pairs})}
+
+
+def replay(plan: Plan, trace: Trace, watcher: Watcher) -> None:
+    """Play the acts of ``trace`` at their own times.
+
+    Raises:
+        Mismatch: the trace is of another plan.   InvalidTrace: an act stands where it could not have begun (check_trace names the law).
+    """
+    if trace.plan_id != plan.plan_id:
+        raise Mismatch(f"the {trace.source.value} trace is of plan {trace.plan_id}, not of {plan.plan_id} ({plan.model})")
+    _Replay(plan, trace, watcher).run()
+
+
+class _Replay:
+    """Mutable, used once."""
+
+    def __init__(self, plan: Plan, trace: Trace, watcher: Watcher) -> None:
+        self.plan, self.trace, self.watcher = plan, trace, watcher
+        self.actors, self.gates = build_actors(plan, trace.steps)
+        self.place = {actor_id: number for number, actor_id in enumerate(self.actors)}
+        self.travel_s = {_ranks(pair): travel_s for pair, travel_s in trace.message_s.items()}
+        self.cause: dict[ActorId, Cause] = {}
+        self.events: list[tuple[float, int, Actor | None, Act, list[Message]]] = []
+        self.number = 0
+        self.meetings: dict[tuple[str, tuple[int, ...], int], list[tuple[Actor, Act]]] = defaultdict(list)
+        self.groups: dict[ActorId, tuple[int, ...]] = {}
+        if trace.source is Source.SIM:  # on real clocks the ends of one collective differ, so each rank's act stands for itself
+            ids = ((task, rank) for task in plan.tasks for rank in plan.ranks_of(task))
+            self.groups = {(task.id, rank): group for task, rank in ids if (group := group_of(plan, task, rank))}
+
+    def run(self) -> None:
+        self.watcher.start(self.plan, self.actors)
+        begins = deque(sorted(self._begins(), key=lambda entry: entry[0]))
+        while begins or self.events:
+            now_s = min(entry[0] for entry in (begins[0] if begins else None, self.events[0] if self.events else None) if entry)
+            due: dict[tuple[str, int], list[Act]] = defaultdict(list)
+            while begins and begins[0][0] == now_s:
+                act = begins.popleft()[1]
+                due[self.plan.task[act.task].stream, act.rank].append(act)
+            while True:
+                self._settle(now_s)
+                chosen = [(key, pick) for key, acts in due.items() if (pick := self._choose(self.gates[key], acts)) is not None]
+                if not chosen:
+                    break
+                for key, pick in chosen:
+                    due[key].remove(pick)
+                    self._begin(self.gates[key], pick, now_s)
+            if late := next((acts[0] for acts in due.values() if acts), None):
+                raise InvalidTrace(
+                    f"{late.task} act {late.number} on rank {late.rank} begins at {now_s:.9f} s, before its inputs were readable, "
+                    "its blocks free and its stream idle; the trace breaks SEMANTICS 3.1, make it anew"
+                )
+
+    def _begins(self) -> Iterator[tuple[float, Act]]:
+        lanes: dict[tuple[str, int], list[Act]] = defaultdict(list)
+        for act in self.trace.acts:
+            lanes[self.plan.task[act.task].stream, act.rank].append(act)
+        for acts in lanes.values():
+            acts.sort(key=lambda act: (act.start_s, act.end_s))
+            free_s = float("-inf")
+            for act in acts:
+                meets = (act.task, act.rank) in self.groups
+                yield (min(act.start_s, max(act.ready_s, free_s)) if meets else act.start_s), act
+                free_s = act.end_s
+
+    def _choose(self, gate: StreamGate, due: list[Act]) -> Act | None:
+        """The next act of a stream; several stand at one instant only if all but the last take no time."""
+        if gate.running is not None or not due:
+            return None
+        able = [act for act in due if self._can_begin(act)]
+        if len(due) > 1 and gate.order:
+            turn = gate.order[gate.position % len(gate.order)]
+            able = [act for act in able if act.task == turn]
+        if len(able) > 1:
+            able.sort(key=lambda act: self.actors[act.task, act.rank].priority(self.place[act.task, act.rank]))
+        return able[0] if able else None
+
+    def _can_begin(self, act: Act) -> bool:
+        actor = self.actors[act.task, act.rank]
+        return actor.acts_begun == act.number and actor.can_fire()
+
+    def _begin(self, gate: StreamGate, act: Act, now_s: float) -> None:
+        actor = self.actors[act.task, act.rank]
+        gate.start(actor)
+        self.watcher.began(actor, act, now_s, self.cause.pop(actor.id, None))
+        group = self.groups.get(actor.id)
+        if group is None:
+            self._push(act.end_s, actor, act, [])
+            return
+        present = self.meetings[act.task, group, act.number]
+        present.append((actor, act))
+        if len(present) == len(group):
+            for member, its in present:
+                self._push(its.end_s, member, its, [])
+            del self.meetings[act.task, group, act.number]
+
+    def _push(self, time_s: float, actor: Actor | None, act: Act, messages: list[Message]) -> None:
+        heapq.heappush(self.events, (time_s, self.number, actor, act, messages))
+        self.number += 1
+
+    def _settle(self, now_s: float) -> None:
+        """Everything that ends or arrives by now."""
+        while self.events and self.events[0][0] <= now_s:
+            _, _, actor, act, messages = heapq.heappop(self.events)
+            if actor is None:
+                for message in messages:
+                    self._receive(message, act, now_s)
+                continue
+            self.gates[actor.task.stream, actor.rank].finish()
+            sent = actor.end()
+            self.watcher.ended(actor, act)
+            remote: dict[float, list[Message]] = defaultdict(list)
+            for message in sent:
+                travel_s = self.travel_s.get((act.rank, message.receiver[1]), 0.0)
+                if travel_s:
+                    remote[act.end_s + travel_s].append(message)
+                else:
+                    self._receive(message, act, now_s)
+            for arrives_s, bundle in remote.items():
+                self._push(arrives_s, None, act, bundle)
+
+    def _receive(self, message: Message, act: Act, now_s: float) -> None:
+        actor = self.actors[message.receiver]
+        could = actor.can_fire()
+        actor.receive(message)
+        if not could and actor.can_fire():
+            self.cause[actor.id] = Cause(message.kind, message.regst, act, now_s)
+        self.watcher.received(actor, message, now_s)
+
+
+def _ranks(pair: str) -> tuple[int, int]:
+    src, _, dst = pair.partition("->")
+    return int(src), int(dst)

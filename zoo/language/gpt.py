@@ -1,0 +1,129 @@
+"""A GPT-2 style decoder with weights as nn.Linear stores them, (out, in), and attention written out as matrix products.
+
+    x = wte(ids) + wpe(positions);   x += attn(ln_1(x));   x += mlp(ln_2(x));   logits = lm_head(ln_f(x))       [Radford et al. 2019]
+
+The query, key and value projections are separate matrices: a column split of each is a split over heads (SBP S(0) of the weight).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.frontend import Program
+from planner.ir.errors import InvalidProgram
+from zoo.seeded import deferred_module
+from zoo.text import in_format, initialise, next_tokens, token_loss
+
+__all__ = ["GPT", "gpt"]
+
+
+class Attention(nn.Module):
+    mask: Tensor
+
+    def __init__(self, width: int, heads: int, seq: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(width, width)
+        self.k = nn.Linear(width, width)
+        self.v = nn.Linear(width, width)
+        self.c_proj = nn.Linear(width, width)
+        self.register_buffer("mask", torch.ones(seq, seq, dtype=torch.bool).triu(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time, width = x.shape
+
+        def by_head(projected: Tensor) -> Tensor:
+            return projected.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
+
+        q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
+        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
+        weights = F.softmax(scores.masked_fill(self.mask[:time, :time], float("-inf")), dim=-1)
+        out: Tensor = self.c_proj((weights @ v).transpose(1, 2).reshape(batch, time, width))
+        return out
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.c_proj = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, seq: int) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = Attention(width, heads, seq)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = FeedForward(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+class GPT(nn.Module):
+    """Token ids (batch, time) -> logits (batch, time, vocab).
+
+    Args:
+        seq: the longest input.   context: positions that have an embedding (``seq`` if None).
+    """
+
+    def __init__(self, layers: int, width: int, heads: int, vocab: int, seq: int, tied: bool, context: int | None = None) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(vocab, width)
+        self.wpe = nn.Embedding(context or seq, width)
+        self.h = nn.ModuleList(Block(width, heads, seq) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+        self.lm_head = nn.Linear(width, vocab, bias=False)
+        self.apply(initialise)
+        if tied:
+            self.lm_head.weight = self.wte.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        x: Tensor = self.wte(ids) + self.wpe(positions)
+        for block in self.h:
+            x = block(x)
+        logits: Tensor = self.lm_head(self.ln_f(x))
+        return logits
+
+
+def gpt(
+    layers: int = 4,
+    width: int = 256,
+    heads: int = 8,
+    vocab: int = 2048,
+    batch: int = 8,
+    seq: int = 128,
+    tied: int = 1,
+    dtype: str = "fp32",
+    optimizer: str = "adamw",
+    seed: int = 0,
+) -> Program:
+    """A GPT-2 style language model on random tokens of skewed frequency.
+
+    Args:
+        layers, width, heads, vocab: the architecture; heads must divide width.
+        batch, seq: global batch and tokens per sample.
+        tied: 1 shares the embedding with the head, 0 does not.
+        dtype: "fp32", "bf16" or "fp16".
+        optimizer: "sgd" or "adamw".
+
+    Raises:
+        InvalidProgram: heads does not divide width, or an unknown dtype.
+    """
+    if width % heads:
+        raise InvalidProgram(f"gpt: {heads} heads do not divide a width of {width}")
+    build = in_format(lambda: GPT(layers, width, heads, vocab, seq, bool(tied)), "gpt", dtype)
+    data = next_tokens(batch, seq, vocab, seed)
+    return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name="gpt", data=data, seed=seed)
