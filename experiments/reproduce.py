@@ -81,13 +81,13 @@ class Done:
 
 MODULES = (
     Experiment(name="alpa_plans", small=("--smoke",)),
-    Experiment(name="quotas", small=("--smoke",)),
+    Experiment(name="quotas", module="quotas.__main__", small=("--smoke",)),
     Experiment(name="zero_bubble", small=("--smoke",)),
     Experiment(name="actor_timeline"),
     Experiment(name="sbp_pictures"),
-    Experiment(name="parameter_server"),
+    Experiment(name="parameter_server", module="parameter_server.__main__"),
     Experiment(name="horovod"),
-    Experiment(name="nccl_fit"),
+    Experiment(name="nccl_fit", module="nccl_fit.__main__"),
     Experiment(name="contention"),
     Experiment(name="contention_plan", small=("--smoke",)),
     Experiment(name="buyer", small=("--smoke",), performed=False),
@@ -95,7 +95,7 @@ MODULES = (
     Experiment(name="overlap", simulated=False),
     Experiment(name="transparency", simulated=False),
     Experiment(name="optimality", arguments=("--limit", "60", "--minutes", "30"), simulated=False),
-    Experiment(name="quotas_run", module="quotas", redraw=("--run", "--redraw"), simulated=False, performed=False),
+    Experiment(name="quotas_run", module="quotas.__main__", redraw=("--run", "--redraw"), simulated=False, performed=False),
     Experiment(name="rivals", module="bench_rivals", simulated=False, performed=False),
     Experiment(name="fidelity", module="fidelity.__main__", simulated=False, performed=False),
 )

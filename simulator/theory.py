@@ -10,7 +10,6 @@ On an idle network, n bytes, alpha = latency_s, beta = bandwidth_bytes_per_s:
 (6) double tree       T = 2 (h + k - 1) (alpha + n / (2 k beta)),  h = ceil(log2 p), k pieces per tree       -> double_tree_all_reduce_s()
 (7) all-to-all        T = (p-1) (alpha + n / (p beta))                       -> all_to_all_s()
 (8) two levels        T = 2 (g-1) (alpha_1 + n / (g beta_1)) + 2 (m-1) (alpha_2 + n / (m beta_2))            -> two_level_all_reduce_s()
-(9) parameter server  T = N n / (s beta) to send, and as long to fetch       -> parameter_server_send_s()
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ __all__ = [
     "chain_period_s",
     "double_tree_all_reduce_s",
     "halving_doubling_all_reduce_s",
-    "parameter_server_send_s",
     "pipeline_step_s",
     "ring_all_reduce_s",
     "two_level_all_reduce_s",
@@ -177,21 +175,3 @@ def two_level_all_reduce_s(size_bytes: float, ranks_per_node: int, num_nodes: in
     g, m = ranks_per_node, num_nodes
     _check_group(size_bytes, g, m)
     return 2 * (g - 1) * inner.time_s(size_bytes / g) + 2 * (m - 1) * outer.time_s(size_bytes / m)
-
-
-def parameter_server_send_s(size_bytes: float, num_senders: int, num_servers: int, link: LinkSpec) -> float:
-    """(9) Time until N workers have sent n bytes of gradients to s servers that hold equal parts, in seconds.
-
-    The servers' ports are the bottleneck while N >= s; else the workers' own.
-
-    Raises:
-        ValueError: a count < 1 or size_bytes < 0.
-
-    Source: Gibiansky 2017, "Bringing HPC techniques to deep learning" (one collecting rank among N + 1); Li et al. 2014, "Scaling distributed
-    machine learning with the parameter server" (many servers).
-
-    >>> parameter_server_send_s(1.2e9, 9, 1, LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e9))
-    10.8
-    """
-    _check_group(size_bytes, num_senders, num_servers)
-    return link.time_s(size_bytes * max(num_senders / num_servers, 1.0))

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.fidelity.kernels import Kernels, Product, kernels_of
 from experiments.fidelity.plans import Planned, plan_of, reference_cluster
 from experiments.fidelity.points import Point
-from planner.cost.kernels import Kernels, Product, kernels_of
 from planner.cost.mesh_links import axis_link, hop_link
 from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.collective import Collective, sent_bytes

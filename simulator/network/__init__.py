@@ -1,4 +1,4 @@
-"""The network: flows on shared links, collectives as rounds of flows, parameter servers, and Plans whose communications share the links."""
+"""The network: flows on shared links, collectives as rounds of flows, and Plans whose communications share the links."""
 
 from simulator.network.collectives import collective_flows, simulate_collective
 from simulator.network.fabric import Fabric, FullMesh, Machine, Ports

@@ -71,10 +71,8 @@ def smallest_exact(
         seconds: give the best so far with its bound by then.
 
     Raises:
-        Unsupported: the time ended before any quotas were found; stream pairs are free (see simulator.quotas.single_rate).
+        Unsupported: the time ended before any quotas were found.
     """
-    if problem.pairs:
-        raise Unsupported(f"{len(problem.pairs)} pairs of acts have no order on their stream; give them one, or use the single-rate model")
     began = perf_counter()
     goal_s = period_s * (1 + CLOSE)
     lower = least_quotas(problem, goal_s)

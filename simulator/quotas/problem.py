@@ -80,12 +80,7 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaProblem:
-    """Fixed arcs (arrays of one length), Buffers, and pairs of nodes that share a stream in an order that is still free.
-
-    pairs (a, b), durations da, db: one of them at a time, whatever the order: for an integer k,
-        s_b >= s_a + da - k L   and   s_a >= s_b + db - (1 - k) L                           (5)   -> decided()
-    fixed_bytes: per place, what stands there whatever the quotas are.
-    """
+    """Fixed arcs (arrays of one length) and Buffers.   fixed_bytes: per place, what stands there whatever the quotas are."""
 
     num_nodes: int
     tail: Ints
@@ -93,7 +88,6 @@ class QuotaProblem:
     tokens: Ints
     weight_s: Floats
     buffers: tuple[Buffer, ...]
-    pairs: tuple[tuple[int, int, float, float], ...] = ()
     fixed_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,11 +108,6 @@ class QuotaProblem:
                 raise InvalidPlan(f"buffer {buffer.name} may have {buffer.lower} .. {buffer.upper} blocks; 1 <= lower <= upper is needed")
             if any(len(r.producers) != len(r.consumers) or not r.producers for r in buffer.rings):
                 raise InvalidPlan(f"buffer {buffer.name}: each ring needs as many producing as consuming acts, at least 1")
-
-    @property
-    def is_single_rate(self) -> bool:
-        """Every Buffer has one block per period, so that quotas are tokens."""
-        return all(len(ring.producers) == 1 for buffer in self.buffers for ring in buffer.rings)
 
     @cached_property
     def price_bytes(self) -> Ints:
@@ -188,22 +177,6 @@ class QuotaProblem:
                 found[place] += buffer.block_bytes * int(quota)
         return found
 
-    def decided(self, order: Sequence[int] | Ints) -> QuotaProblem:
-        """(5) with the integers k given: the same problem without free pairs."""
-        if len(order) != len(self.pairs):
-            raise InvalidPlan(f"{len(order)} decisions for {len(self.pairs)} pairs of acts; one each is needed")
-        a = np.array([pair[0] for pair in self.pairs], dtype=np.int64)
-        b = np.array([pair[1] for pair in self.pairs], dtype=np.int64)
-        k = np.asarray(order, dtype=np.int64)
-        return replace(
-            self,
-            tail=np.concatenate([self.tail, a, b]),
-            head=np.concatenate([self.head, b, a]),
-            tokens=np.concatenate([self.tokens, k, 1 - k]),
-            weight_s=np.concatenate([self.weight_s, np.array([p[2] for p in self.pairs]), np.array([p[3] for p in self.pairs])]),
-            pairs=(),
-        )
-
     def bounded(self, lower: Ints) -> QuotaProblem:
         """The same problem with larger lower bounds."""
         buffers = [replace(b, lower=int(low), upper=max(b.upper, int(low))) for b, low in zip(self.buffers, lower, strict=True)]
@@ -212,8 +185,3 @@ class QuotaProblem:
     def only(self, chosen: Sequence[int]) -> QuotaProblem:
         """The problem where only these Buffers limit anything; the others are unlimited."""
         return replace(self, buffers=tuple(self.buffers[r] for r in chosen))
-
-    def with_upper(self, upper: Mapping[int, int]) -> QuotaProblem:
-        """The same problem with other upper bounds for some Buffers, by number."""
-        buffers = [replace(b, upper=upper[n], lower=min(b.lower, upper[n])) if n in upper else b for n, b in enumerate(self.buffers)]
-        return replace(self, buffers=tuple(buffers))

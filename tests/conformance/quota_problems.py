@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from simulator.quotas.instances import Draft
+from experiments.quotas.instances import Draft
 from simulator.quotas.problem import Buffer, Ints, QuotaProblem, Ring
 from simulator.steady.ratio import max_cycle_ratio
 

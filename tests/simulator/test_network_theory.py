@@ -11,7 +11,6 @@ from simulator.theory import (
     all_to_all_s,
     double_tree_all_reduce_s,
     halving_doubling_all_reduce_s,
-    parameter_server_send_s,
     ring_all_reduce_s,
     two_level_all_reduce_s,
 )
@@ -39,11 +38,6 @@ def test_a_double_tree_of_no_bytes_takes_twice_its_height(p):
     assert double_tree_all_reduce_s(0, p, SLOW) == pytest.approx(2 * height * SLOW.latency_s)
 
 
-@given(size=SIZES, workers=RANKS, servers=RANKS)
-def test_more_servers_never_take_longer_to_send_to(size, workers, servers):
-    assert parameter_server_send_s(size, workers, servers + 1, SLOW) <= parameter_server_send_s(size, workers, servers, SLOW)
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -52,7 +46,6 @@ def test_more_servers_never_take_longer_to_send_to(size, workers, servers):
         lambda: double_tree_all_reduce_s(1, 4, SLOW, 0),
         lambda: all_to_all_s(-1, 4, SLOW),
         lambda: two_level_all_reduce_s(1, 0, 4, FAST, SLOW),
-        lambda: parameter_server_send_s(1, 4, 0, SLOW),
     ],
 )
 def test_impossible_groups_are_refused(call):

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from math import ceil
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quota_problems import exhaustive, howard_s, small
+from single_rate import decided, pipeline, smallest_single_rate
 
 from simulator.quotas.exact import smallest_exact
-from simulator.quotas.instances import pipeline
 from simulator.quotas.rules import link_aware_quota
-from simulator.quotas.single_rate import smallest_single_rate
 
 
 def _stashes(stages: int, backward_s: float, link_s: float, *, streams: bool) -> list[int]:
     """Quotas from F (1 s) to B that the optimiser gives each stage at full throughput, F + B per micro-batch."""
-    problem = pipeline(stages, 1.0, backward_s, link_s, streams=streams)
+    problem, pairs = pipeline(stages, 1.0, backward_s, link_s)
+    pairs = pairs if streams else ()
     period_s = 1.0 + backward_s
-    found = smallest_single_rate(problem, period_s)
+    found = smallest_single_rate(problem, period_s, pairs)
     assert found is not None
     sized, order = found
     assert sized.total_bytes == sized.bound_bytes
-    assert howard_s(problem.decided(order), sized.quotas) <= period_s * (1 + 1e-8)
+    assert howard_s(decided(problem, pairs, order), sized.quotas) <= period_s * (1 + 1e-8)
     return [int(q) for q in sized.quotas[:stages]]
 
 
@@ -39,6 +40,8 @@ def test_equal_stages_with_free_links_get_the_quotas_of_1f1b(stages: int, backwa
 def test_data_and_quotas_alone_need_the_link_aware_rule(stages: int, link_s: float) -> None:
     wanted = [link_aware_quota(stages, i, 1.0, 2.0, link_s) for i in range(stages)]
     assert _stashes(stages, 2.0, link_s, streams=False) == wanted
+    found = smallest_exact(pipeline(stages, 1.0, 2.0, link_s)[0], 3.0)
+    assert found is not None and [int(q) for q in found.quotas[:stages]] == wanted
 
 
 @pytest.mark.parametrize("stages", [2, 4, 6])
@@ -51,10 +54,11 @@ def test_order_that_repeats_every_micro_batch_rounds_up_once_per_stage(stages: i
 
 @pytest.mark.parametrize(("stages", "link_s"), [(4, 0.3), (6, 1.0)])
 def test_quotas_of_1f1b_miss_full_throughput_when_links_take_time(stages: int, link_s: float) -> None:
-    problem = pipeline(stages, 1.0, 2.0, link_s)
-    short = problem.with_upper({i: stages - i for i in range(stages)})
-    assert smallest_single_rate(short, 3.0) is None
-    assert smallest_single_rate(problem, 3.0) is not None
+    problem, pairs = pipeline(stages, 1.0, 2.0, link_s)
+    of_1f1b = [replace(buffer, upper=stages - i) for i, buffer in enumerate(problem.buffers[:stages])]
+    short = replace(problem, buffers=(*of_1f1b, *problem.buffers[stages:]))
+    assert smallest_single_rate(short, 3.0, pairs) is None
+    assert smallest_single_rate(problem, 3.0, pairs) is not None
 
 
 def test_link_aware_rule_is_1f1b_without_links() -> None:

@@ -4,7 +4,7 @@
     s.t. s_v - s_u >= w / L - k                     fixed arcs                              (1)
          s_p + q_r - s_c >= release / L             rings of r                              (2)
          lower_r <= q_r <= upper_r
-         sum of q_r around a cycle >= a whole number        (3)  in rounds: simulator.quotas.cycles, then solved again
+         sum of q_r around a cycle >= a whole number        (3)  in rounds: experiments.quotas.cycles, then solved again
 
 with times in units of the period L.  Its value bounds the bytes of every quota vector with that period from below.  Its dual is a minimum-cost
 flow.  Arrays go to HiGHS directly: at 10,000 Buffers building a model row by row would take longer than solving it.
@@ -21,8 +21,8 @@ from math import inf
 import highspy
 import numpy as np
 
+from experiments.quotas.cycles import cycle_cuts
 from planner.ir.errors import Unsupported
-from simulator.quotas.cycles import cycle_cuts
 from simulator.quotas.problem import Floats, QuotaProblem
 
 __all__ = ["Relaxed", "relax", "relaxations"]
@@ -44,15 +44,15 @@ def relax(problem: QuotaProblem, period_s: float) -> Relaxed | None:
         period_s: L > 0, in seconds.
 
     Raises:
-        Unsupported: Buffers with several blocks per period, free pairs, or a period that is not positive.
+        Unsupported: Buffers with several blocks per period, or a period that is not positive.
     """
     return next(relaxations(problem, period_s, 0), None)
 
 
 def relaxations(problem: QuotaProblem, period_s: float, rounds: int) -> Iterator[Relaxed]:
     """As relax, and then again with (3), at most so many rounds and while there are cuts; the bound never falls.  Nothing: no quotas do."""
-    if not problem.is_single_rate or problem.pairs:
-        raise Unsupported("the relaxation takes buffers of one block per period and decided stream orders; fold the acts of a step first")
+    if any(len(ring.producers) != 1 for buffer in problem.buffers for ring in buffer.rings):
+        raise Unsupported("the relaxation takes buffers of one block per period; fold the acts of a step first")
     if not 0 < period_s < inf:
         raise Unsupported(f"period {period_s} s: quotas are sized for a period that is positive and finite")
     buffer, consumer, _, _, begins, flat, release = problem._rings

@@ -3,7 +3,7 @@
     python -m experiments.nccl_fit              fit, write results/nccl_fit.csv (a row per system) and nccl_fit_points.csv, draw the picture
     python -m experiments.nccl_fit --redraw     draw from the CSVs
 
-Three curves per system, all fitted by least squares on the relative error (simulator.network.fit):
+Three curves per system, all fitted by least squares on the relative error (experiments.nccl_fit.fit):
 
     ab      alpha + n / beta                       abr     alpha + n / beta + c sqrt(n)
     abs     alpha + n / beta, with one pair of constants below a fitted size and another above it (where 6 sizes or more can be fitted)
@@ -24,11 +24,11 @@ from matplotlib.ticker import NullFormatter
 from rich.console import Console
 from rich.table import Table
 
-from simulator.network.fit import Curve, TimeFit, fit_switched, fit_time, mean_error
+from experiments.nccl_fit.fit import Curve, TimeFit, fit_switched, fit_time, mean_error
 
 __all__ = ["main", "split"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent
 CSV, POINTS, PICTURE = HERE / "results/nccl_fit.csv", HERE / "results/nccl_fit_points.csv", HERE / "figures/nccl_fit.png"
 NAMES = ("ab", "abr", "abs")
 LABELS = {"ab": "alpha-beta", "abr": "with sqrt", "abs": "switched"}

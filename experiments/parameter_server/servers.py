@@ -8,7 +8,8 @@
 Synchronous: a server updates when every worker's gradient is there, and then everybody pulls.  Asynchronous: it updates for each push, and
 only that worker pulls; so nobody waits for a slow worker, but a gradient was computed with parameters some updates old (its staleness).
 
-Each of s servers holds 1/s of the parameters.  A server may sit on a worker's rank; what stays on a rank takes no time.
+Each of s servers holds 1/s of the parameters.  A server may sit on a worker's rank; what stays on a rank takes no time.  Closed form of sending
+n bytes from N workers:  T = N n / (s beta), and as long to fetch  -> parameter_server_send_s().
 
 Source: Li et al. 2014, "Scaling distributed machine learning with the parameter server"; one server among the workers is the collecting rank
 of Gibiansky 2017, "Bringing HPC techniques to deep learning".
@@ -21,12 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from planner.ir.cluster import LinkSpec
 from planner.ir.errors import InvalidPlan
 from simulator.network.fabric import Fabric
 from simulator.network.flows import FlowTrace
 from simulator.network.links import Flow
 
-__all__ = ["ServerJob", "Updating", "send_s", "server_flows", "staleness", "step_ends_s"]
+__all__ = ["ServerJob", "Updating", "parameter_server_send_s", "send_s", "server_flows", "staleness", "step_ends_s"]
 
 
 class Updating(Enum):
@@ -122,3 +124,22 @@ def staleness(job: ServerJob, trace: FlowTrace) -> tuple[int, ...]:
             others = (arrivals[other] for other in job.workers if other != worker)
             missed.append(sum(bisect_left(ends, after_s) - bisect_right(ends, before_s) for ends in others))
     return tuple(missed)
+
+
+def parameter_server_send_s(size_bytes: float, num_senders: int, num_servers: int, link: LinkSpec) -> float:
+    """Time until N workers have sent n bytes of gradients to s servers that hold equal parts, in seconds.
+
+    The servers' ports are the bottleneck while N >= s; else the workers' own.
+
+    Raises:
+        ValueError: a count < 1 or size_bytes < 0.
+
+    Source: Gibiansky 2017, "Bringing HPC techniques to deep learning" (one collecting rank among N + 1); Li et al. 2014, "Scaling distributed
+    machine learning with the parameter server" (many servers).
+
+    >>> parameter_server_send_s(1.2e9, 9, 1, LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e9))
+    10.8
+    """
+    if min(num_senders, num_servers) < 1 or size_bytes < 0:
+        raise ValueError(f"{num_senders} senders, {num_servers} servers, {size_bytes} bytes; at least 1 of each and 0 bytes")
+    return link.time_s(size_bytes * max(num_senders / num_servers, 1.0))

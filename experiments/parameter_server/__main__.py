@@ -27,15 +27,23 @@ from matplotlib.ticker import FuncFormatter
 from rich.console import Console
 from rich.table import Table
 
+from experiments.parameter_server.servers import (
+    ServerJob,
+    Updating,
+    parameter_server_send_s,
+    send_s,
+    server_flows,
+    staleness,
+    step_ends_s,
+)
 from planner.ir.cluster import LinkSpec
 from simulator.network import Ports, simulate_collective, simulate_flows
 from simulator.network.algorithms import ring_all_reduce
-from simulator.network.servers import ServerJob, Updating, send_s, server_flows, staleness, step_ends_s
-from simulator.theory import parameter_server_send_s, ring_all_reduce_s
+from simulator.theory import ring_all_reduce_s
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent
 CSV, UPDATES, PICTURE = (
     HERE / "results/parameter_server.csv",
     HERE / "results/parameter_server_updates.csv",

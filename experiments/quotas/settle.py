@@ -23,10 +23,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from experiments.quotas.linear import relaxations
 from planner.ir.errors import Unsupported
 from simulator.quotas.bounds import least_quotas
 from simulator.quotas.exact import Sized
-from simulator.quotas.linear import relaxations
 from simulator.quotas.period import feasible_starts
 from simulator.quotas.problem import Floats, Ints, QuotaProblem
 from simulator.quotas.rounding import CLOSE, needed_quotas
@@ -135,14 +135,14 @@ def smallest_settled(problem: QuotaProblem, period_s: float) -> Sized | None:
     """Quotas that reach a period with few bytes, and the relaxation's bound; for problems too large for a certified optimum.
 
     Args:
-        problem: Buffers of one block per period, no free pairs, no budgets.   period_s: L > 0, in seconds.
+        problem: Buffers of one block per period, no budgets.   period_s: L > 0, in seconds.
 
     Returns:
         Re-judged quotas with bound_bytes of the relaxation (each quota's own least one, and sums around cycles, rounded up first);
         None: nothing reaches the period.
 
     Raises:
-        Unsupported: see simulator.quotas.linear.relax, or an answer that the judge does not confirm.
+        Unsupported: see experiments.quotas.linear.relax, or an answer that the judge does not confirm.
     """
     lower = least_quotas(problem, period_s * (1 + CLOSE))
     if lower is None or (lower > problem.upper).any():

@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.parameter_server.servers import (
+    ServerJob,
+    Updating,
+    parameter_server_send_s,
+    send_s,
+    server_flows,
+    staleness,
+    step_ends_s,
+)
 from planner.ir.cluster import LinkSpec
 from planner.ir.errors import InvalidPlan
 from simulator.network import Ports, Sharing, simulate_collective, simulate_flows
 from simulator.network.algorithms import ring_all_reduce
-from simulator.network.servers import ServerJob, Updating, send_s, server_flows, staleness, step_ends_s
-from simulator.theory import parameter_server_send_s
 
 GIGABYTE_PER_S = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e9)
 MODEL_BYTES = 300e6 * 4
@@ -90,3 +97,14 @@ def test_a_job_without_workers_or_with_other_lists_is_refused():
         ServerJob(size_bytes=1, workers=(), servers=(0,))
     with pytest.raises(InvalidPlan, match="compute_s of 1 workers for 2"):
         ServerJob(size_bytes=1, workers=(0, 1), servers=(0,), compute_s=(1.0,))
+
+
+@given(size=st.integers(0, 10**10), workers=st.integers(1, 64), servers=st.integers(1, 64))
+def test_more_servers_never_take_longer_to_send_to(size, workers, servers):
+    fewer, more = (parameter_server_send_s(size, workers, number, GIGABYTE_PER_S) for number in (servers, servers + 1))
+    assert more <= fewer
+
+
+def test_sending_to_no_server_is_refused():
+    with pytest.raises(ValueError, match="4 senders, 0 servers"):
+        parameter_server_send_s(1, 4, 0, GIGABYTE_PER_S)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.nccl_fit.fit import SwitchedFit, TimeFit, fit_switched, fit_time, mean_error
 from planner.ir.errors import Unsupported
-from simulator.network.fit import SwitchedFit, TimeFit, fit_switched, fit_time, mean_error
 
 SIZES = [float(2**k) for k in range(10, 34, 2)]
 

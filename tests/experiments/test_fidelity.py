@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from experiments.fidelity.__main__ import main as fidelity
 from experiments.fidelity.constants import CLUSTERS, CONSTANTS, load_machine, save_constants, step_s
 from experiments.fidelity.fit import fitted, folds, predicted
+from experiments.fidelity.kernels import kernels_of
 from experiments.fidelity.model import GPTSize
 from experiments.fidelity.plans import Planned, plan_of
 from experiments.fidelity.points import SETS, Point, System, points
 from experiments.fidelity.score import order_kept, summary
 from experiments.fidelity.works import Row, Work, kept_work, work_of
 from planner.cost import AnalyticCost
-from planner.cost.kernels import kernels_of
 from planner.ir.errors import InvalidFile
 from planner.ir.graph import Op, Ref, Role
 from planner.ir.plan import Boxing, Fragment, TaskKind

@@ -29,6 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
+from experiments.quotas.instances import layered, training
+from experiments.quotas.settle import smallest_settled
 from experiments.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.ir.errors import DeadLock, Unsupported
@@ -37,16 +39,14 @@ from regista.api import program_of
 from regista.calibrate import calibrate_plan
 from simulator.quotas import Rule, full_throughput, pareto, rule_quotas
 from simulator.quotas.exact import smallest_exact
-from simulator.quotas.instances import layered, training
 from simulator.quotas.plans import register_bytes
-from simulator.quotas.settle import smallest_settled
 from simulator.steady import steady_state
 
 __all__ = ["main"]
 
 T = TypeVar("T")
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent
 CSV, CURVE, SPEED = HERE / "results/quotas.csv", HERE / "results/quotas_pareto.csv", HERE / "results/quotas_speed.csv"
 RUN, PERFORMED = HERE / "results/quotas_run.csv", "zoo:gpt?layers=4&batch=16&seq=128&vocab=512&tied=0"
 PICTURE, RUN_PICTURE = HERE / "figures/quotas.png", HERE / "figures/quotas_run.png"

@@ -1,6 +1,6 @@
 """Cuts for the relaxation: around any cycle the quotas add up to a whole number.
 
-Add up the rows of simulator.quotas.linear around a cycle of fixed arcs and rings: the start times cancel, and
+Add up the rows of experiments.quotas.linear around a cycle of fixed arcs and rings: the start times cancel, and
 
     sum over rings of the cycle of q_r  >=  W  =  sum of the rows' right-hand sides,     so for whole quotas   >= ceil(W)        (1)
 

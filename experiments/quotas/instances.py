@@ -2,7 +2,6 @@
 
 layered    sparse random DAG: short-lived Regsts, quotas 1 .. 5; the hard kind, its relaxation is loose
 training   forward DAG and its mirror backward: what is kept for the backward pass lives long, as in a pipeline
-pipeline   p equal stages with links, F and B in a free order: has closed forms (simulator.quotas.rules)
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 
 from simulator.quotas.problem import Buffer, QuotaProblem, Ring
 
-__all__ = ["Draft", "layered", "pipeline", "training"]
+__all__ = ["Draft", "layered", "training"]
 
 
 class Draft:
@@ -36,7 +35,7 @@ class Draft:
         rings = tuple(Ring((source,), (sink,), self.duration_s[sink]) for sink in sinks)
         self.buffers.append(Buffer(name=f"r{len(self.buffers)}", block_bytes=block_bytes, upper=upper, rings=rings, places=places))
 
-    def problem(self, pairs: tuple[tuple[int, int, float, float], ...] = ()) -> QuotaProblem:
+    def problem(self) -> QuotaProblem:
         tail, head, tokens, weight_s = zip(*self.arcs, strict=True)
         return QuotaProblem(
             num_nodes=len(self.duration_s),
@@ -45,7 +44,6 @@ class Draft:
             tokens=np.array(tokens, dtype=np.int64),
             weight_s=np.array(weight_s, dtype=np.float64),
             buffers=tuple(self.buffers),
-            pairs=pairs,
         )
 
 
@@ -82,24 +80,3 @@ def training(actors: int, seed: int, width: int = 4, fan: int = 2) -> QuotaProbl
                 draft.regst(backward[place], [backward[other]], rng.randrange(1, 100), 10**5)
         draft.regst(node, [backward[place]], rng.randrange(100, 1000), 10**5)
     return draft.problem()
-
-
-def pipeline(stages: int, forward_s: float, backward_s: float, link_s: float, *, streams: bool = True) -> QuotaProblem:
-    """Equal stages in the steady state of one micro-batch per period; F and B share their stage's stream in an order that is free.
-
-    Args:
-        streams: False: F and B do not wait for each other, so that only data and quotas count.
-
-    The Buffer of stage i that waits from F to B is number i; then those of the links, large enough to be no matter.
-    """
-    draft = Draft()
-    forward = [draft.node(forward_s) for _ in range(stages)]
-    backward = [draft.node(backward_s) for _ in range(stages)]
-    for i in range(stages):
-        draft.regst(forward[i], [backward[i]], 1000, 8 * stages, (f"stage {i}",))
-    for chain in (forward, backward[::-1]):
-        for here, there in zip(chain, chain[1:], strict=False):
-            link = draft.node(link_s)
-            draft.regst(here, [link], 1, 64)
-            draft.regst(link, [there], 1, 64)
-    return draft.problem(tuple((f, b, forward_s, backward_s) for f, b in zip(forward, backward, strict=True)) if streams else ())
