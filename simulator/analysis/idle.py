@@ -28,7 +28,7 @@ from planner.ir.plan import Plan, TaskKind
 from planner.ir.traces.trace import Act, Trace
 from simulator.analysis.replay import Cause, Watcher, group_of, replay
 
-__all__ = ["Idle", "Reason", "idle_by_reason", "idle_times"]
+__all__ = ["Idle", "Reason", "idle_times"]
 
 
 class Reason(Enum):
@@ -86,14 +86,6 @@ def idle_times(plan: Plan, trace: Trace, ranks: Collection[int] | None = None) -
     story = _Story()
     replay(plan, trace, story)
     return tuple(story.tell(plan, trace, wanted))
-
-
-def idle_by_reason(idle: Collection[Idle]) -> Mapping[tuple[int, str], Mapping[Reason, float]]:
-    """(rank, stream) -> reason -> idle seconds."""
-    sums: dict[tuple[int, str], dict[Reason, float]] = defaultdict(lambda: dict.fromkeys(Reason, 0.0))
-    for interval in idle:
-        sums[interval.rank, interval.stream][interval.reason] += interval.duration_s
-    return dict(sums)
 
 
 class _Story(Watcher):

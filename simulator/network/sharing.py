@@ -3,7 +3,7 @@
     raise all rates together until a link is full; freeze the flows on it; go on with the others
 
 (1) rate of the next flows to freeze = min over links of (bandwidth left) / (weights of the flows on it that still rise)  -> max_min_rates()
-(2) a rate vector is max-min fair iff every flow passes a full link on which no flow is faster: its bottleneck -> bottleneck_of()
+(2) a rate vector is max-min fair iff every flow passes a full link on which no flow is faster: its bottleneck
 
 A flow's weight on a link is what one unit of its rate takes of the link's bandwidth: 1 for bytes that pass the link once.
 
@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
-__all__ = ["bottleneck_of", "max_min_rates"]
+__all__ = ["max_min_rates"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -60,19 +60,3 @@ def max_min_rates(uses: Mapping[K, Mapping[str, float]], bandwidth: Mapping[str,
                 del users[other][flow]
                 left[other] = max(left[other] - now * weight, 0.0)
     return rates
-
-
-def bottleneck_of(
-    flow: K, rates: Mapping[K, float], uses: Mapping[K, Mapping[str, float]], bandwidth: Mapping[str, float], *, slack: float = 1e-9
-) -> str | None:
-    """(2) A link of ``flow`` that is full and on which no flow is faster; None: the rates are not max-min fair.
-
-    Args:
-        slack: relative rounding granted to sums of rates.
-    """
-    for name in uses[flow]:
-        on_it = {other: weights[name] for other, weights in uses.items() if name in weights}
-        full = sum(rates[other] * weight for other, weight in on_it.items()) >= bandwidth[name] * (1 - slack)
-        if full and rates[flow] >= max(rates[other] for other in on_it) * (1 - slack):
-            return name
-    return None

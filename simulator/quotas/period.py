@@ -5,7 +5,7 @@
 found from below: L = 0; while some cycle is positive under weights w - k L, let L be that cycle's ratio.  Each L is the ratio of a real cycle
 and grows, so the last one is the maximum, and its longest paths are start times that satisfy every arc:
 
-    s_head >= s_tail + weight - tokens L    for all arcs                                    (2)   -> violation_s()
+    s_head >= s_tail + weight - tokens L    for all arcs                                    (2)
 
 (2) proves "no period above L" to anyone who adds up the arcs around a cycle; the cycle proves "none below L".
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from simulator.quotas.problem import Arcs, Floats, Ints
 
-__all__ = ["Verdict", "feasible_starts", "judge", "violation_s"]
+__all__ = ["Verdict", "feasible_starts", "judge"]
 
 _CLOSE = 1e-11
 """Relative to the sum of the weights on a longest path: a cycle is positive only beyond rounding."""
@@ -118,11 +118,3 @@ def judge(num_nodes: int, arcs: Arcs, at_least_s: float = 0.0, hint_s: Floats | 
             period_s = float(np.nextafter(period_s, inf)) * (1 + 1e-12)
             continue
         period_s, cycle = duration / tokens, positive
-
-
-def violation_s(arcs: Arcs, starts_s: Floats, period_s: float) -> float:
-    """(2) The largest amount by which an arc is missed; 0 when the start times prove the period."""
-    if not len(arcs.tail):
-        return 0.0
-    missed = starts_s[arcs.tail] + arcs.weight_s - arcs.tokens * period_s - starts_s[arcs.head]
-    return max(0.0, float(missed.max()))

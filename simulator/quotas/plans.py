@@ -20,7 +20,7 @@ from planner.ir.plan import Fragment, Plan, RegstKind
 from simulator.quotas.problem import Buffer, Ints, QuotaProblem, Ring
 from simulator.steady.graph import ArcKind, MarkedGraph
 
-__all__ = ["PlanProblem", "chosen_bytes", "ordered", "plan_problem", "recorded", "register_bytes"]
+__all__ = ["PlanProblem", "ordered", "plan_problem", "recorded", "register_bytes"]
 
 MOST_STEPS = 4
 """Blocks are offered for so many steps' worth; beyond one step the update of the parameters holds everything back anyway."""
@@ -117,18 +117,6 @@ def register_bytes(plan: Plan) -> int:
         for r in plan.regsts
         if r.kind is not RegstKind.STATE and r.producer is not None
     )
-
-
-def chosen_bytes(plan: Plan) -> dict[str, int]:
-    """The same per device (one for all ranks that belong to the same placements), without what stands there anyway."""
-    return {
-        name: sum(
-            r.quota * plan.block_bytes(r)
-            for r in plan.regsts
-            if r.kind is not RegstKind.STATE and r.producer is not None and rank in plan.placement[r.placement].ranks
-        )
-        for name, rank in _devices(plan).items()
-    }
 
 
 def recorded(plan: Plan, before: Plan) -> Plan:

@@ -16,7 +16,7 @@ from planner.ir.plan import Plan, TaskKind
 from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import Source, Trace
 from simulator import simulate
-from simulator.analysis.idle import Idle, Reason, idle_by_reason, idle_times
+from simulator.analysis.idle import Idle, Reason, idle_times
 from simulator.analysis.replay import message_times
 
 
@@ -157,7 +157,10 @@ def test_the_bubble_of_1f1b_is_idle_time_that_waits_for_data():
     plan = pipeline(p, m, update=False)
     cost = TableCost({"load": 0.0, **{f"{t}{i}": 0.0 for t in ("send", "back", "upd") for i in range(p)}})
     trace = simulated(plan, cost)
-    sums = idle_by_reason(idle_times(plan, trace))
+    sums: dict[tuple[int, str], dict[Reason, float]] = {}
+    for idle in idle_times(plan, trace):
+        of_stream = sums.setdefault((idle.rank, idle.stream), dict.fromkeys(Reason, 0.0))
+        of_stream[idle.reason] += idle.duration_s
     # Equal stages, free links: every stage is idle for (p - 1) (F + B), of a makespan of (m + p - 1) (F + B).
     for i in range(p):
         reasons = sums[i, f"compute{i}"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
-from simulator.network import FlowTrace, Machine, Sharing, collective_flows, simulate_collective, simulate_flows
-from simulator.network.algorithms import ring_all_reduce, two_level_all_reduce
+from simulator.network import FlowTrace, Machine, Sharing, collective_flows, simulate_flows
+from simulator.network.algorithms import ring_all_reduce
 
 # 2 nodes of 2 devices, nic 1 byte/s; ring A of ranks 0 and 2, ring B of ranks 1 and 3; a round of 4 bytes is 2 bytes, u = 2 s alone
 NIC = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1.0)
@@ -49,18 +47,3 @@ def test_two_all_reduces_on_one_nic_take_exactly(sharing, later_s, a_end_s, b_en
 def test_two_all_reduces_keep_the_nic_busy_to_the_end(sharing):
     trace = two(sharing)[2]
     assert trace.utilisation("nic:out:0") == trace.utilisation("nic:out:1") == pytest.approx(1.0)
-
-
-@given(num_nodes=st.integers(2, 4), per_node=st.integers(2, 4))
-def test_reducing_inside_the_nodes_first_beats_as_many_rings_across_as_devices(num_nodes, per_node):
-    """Every device's own ring over the nodes shares the nic; shards cross once."""
-    fabric, size_bytes = machine(num_nodes, per_node), 1000.0
-    columns = [
-        flow
-        for first in range(per_node)
-        for flow in collective_flows(
-            ring_all_reduce(num_nodes), fabric, size_bytes, ranks=range(first, num_nodes * per_node, per_node), name=f"column{first}"
-        )
-    ]
-    levels = simulate_collective(two_level_all_reduce(per_node, num_nodes), fabric, size_bytes)
-    assert levels.end_s < simulate_flows(columns, fabric.links).end_s

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan
 from simulator.network import Flow, Link, Route, Sharing, simulate_flows
-from simulator.network.sharing import bottleneck_of, max_min_rates
+from simulator.network.sharing import max_min_rates
 
 WIRE = Link(name="wire", bandwidth_bytes_per_s=100.0)
 
@@ -89,6 +91,22 @@ def networks(draw: st.DrawFn) -> tuple[list[Flow], list[Link]]:
         waits = [f"f{i}" for i in after]
         flows.append(flow(f"f{number}", draw(st.integers(0, 100)), *waits, route=route, not_before_s=draw(st.integers(0, 8)) / 2))
     return flows, links
+
+
+def bottleneck_of(
+    flow: str, rates: Mapping[str, float], uses: Mapping[str, Mapping[str, float]], bandwidth: Mapping[str, float], *, slack: float = 1e-9
+) -> str | None:
+    """A link of ``flow`` that is full and on which no flow is faster; None: the rates are not max-min fair.
+
+    Args:
+        slack: relative rounding granted to sums of rates.
+    """
+    for name in uses[flow]:
+        on_it = {other: weights[name] for other, weights in uses.items() if name in weights}
+        full = sum(rates[other] * weight for other, weight in on_it.items()) >= bandwidth[name] * (1 - slack)
+        if full and rates[flow] >= max(rates[other] for other in on_it) * (1 - slack):
+            return name
+    return None
 
 
 @given(networks(), st.data())

@@ -15,8 +15,8 @@ from experiments.quotas.instances import layered, training
 from planner.ir.errors import InvalidPlan
 from simulator.quotas.bounds import least_quotas
 from simulator.quotas.exact import smallest_exact
-from simulator.quotas.period import judge, violation_s
-from simulator.quotas.problem import Buffer, QuotaProblem, Ring
+from simulator.quotas.period import judge
+from simulator.quotas.problem import Arcs, Buffer, Floats, QuotaProblem, Ring
 from simulator.quotas.rounding import needed_quotas, reduced
 from simulator.theory import chain_period_s
 
@@ -38,6 +38,14 @@ def test_judge_and_howard_find_the_same_period(seed: int) -> None:
     rng, problem = _case(seed)
     quotas = _some_quotas(rng, problem)
     assert judge(problem.num_nodes, problem.arcs(quotas)).period_s == pytest.approx(howard_s(problem, quotas), rel=1e-9)
+
+
+def violation_s(arcs: Arcs, starts_s: Floats, period_s: float) -> float:
+    """The largest amount by which an arc is missed; 0 when the start times prove the period."""
+    if not len(arcs.tail):
+        return 0.0
+    missed = starts_s[arcs.tail] + arcs.weight_s - arcs.tokens * period_s - starts_s[arcs.head]
+    return max(0.0, float(missed.max()))
 
 
 @given(seeds)
