@@ -2,6 +2,6 @@
 
 from simulator.steady.graph import MarkedGraph, marked_graph
 from simulator.steady.live import check_live
-from simulator.steady.state import SteadyState, critical_cycle, steady_state
+from simulator.steady.state import SteadyState, steady_state
 
-__all__ = ["MarkedGraph", "SteadyState", "check_live", "critical_cycle", "marked_graph", "steady_state"]
+__all__ = ["MarkedGraph", "SteadyState", "check_live", "marked_graph", "steady_state"]

@@ -17,7 +17,7 @@ from simulator.steady.live import check_live, is_live
 from simulator.steady.ratio import Ratio, max_cycle_ratio
 from simulator.steady.words import story
 
-__all__ = ["SteadyState", "Wait", "critical_cycle", "steady_graph", "steady_state"]
+__all__ = ["SteadyState", "Wait", "steady_graph", "steady_state"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +97,6 @@ def steady_graph(graph: MarkedGraph) -> SteadyState:
         ratio=ratio,
         graph=graph,
     )
-
-
-def critical_cycle(plan: Plan, cost: CostModel) -> str:
-    """The cycle that sets the pace, in words, for example ``stage 2 backward -> link 2->1 -> quota 2 of `h.11.out```.
-
-    Raises:
-        As steady_state.
-    """
-    return steady_state(plan, cost).text
 
 
 def _wait(graph: MarkedGraph, arc: int) -> Wait:

@@ -9,7 +9,7 @@ from random_plans import live_dags, prices
 from stories import Story, TableCost, chain, data_parallel, pipeline
 
 from planner.ir.plan import TaskKind
-from simulator.steady import critical_cycle, steady_state
+from simulator.steady import steady_state
 from simulator.steady.graph import ArcKind
 from simulator.steady.words import fold_runs
 
@@ -19,19 +19,19 @@ def test_the_bottleneck_of_a_chain_is_the_pair_that_shares_too_few_blocks():
     state = steady_state(chain("abc", [2, 1, 1], acts=4), cost)
     assert state.text == "(dev forward b -> dev forward c -> quota 1 of `Regst_b`) x 4"
     assert state.period_s == 4 * 5.0
-    assert critical_cycle(chain("abc", 2, acts=4), cost) == "dev forward b x 4"
+    assert steady_state(chain("abc", 2, acts=4), cost).text == "dev forward b x 4"
 
 
 def test_the_cycle_of_1f1b_with_slow_links_goes_there_and_back_and_ends_at_the_quota():
     plan = pipeline(2, 2, update=False)
     cost = TableCost({t.id: 4.0 for t in plan.tasks if t.kind is TaskKind.TRANSFER} | {t.id: 0.0 for t in plan.tasks if "upd" in t.id})
-    assert critical_cycle(plan, cost) == (
+    assert steady_state(plan, cost).text == (
         "stage 0 forward -> link 0->1 -> stage 1 forward -> stage 1 backward -> link 1->0 -> stage 0 backward -> quota 2 of `keep0`"
     )
 
 
 def test_the_update_in_place_closes_the_cycle_of_a_data_parallel_step():
-    text = critical_cycle(data_parallel(2), TableCost({"load": 0.0}))
+    text = steady_state(data_parallel(2), TableCost({"load": 0.0})).text
     assert text == "dev forward -> dev backward -> dev all_reduce -> dev update -> new `w`"
 
 
@@ -42,7 +42,7 @@ def test_a_busy_stream_is_named():
         story.task(name, produces=[f"{name}_out"], stream="shared")
         story.task(f"read_{name}", [f"{name}_out"])
     story.order("shared", "left", "right")
-    assert critical_cycle(story.freeze(), TableCost({"read_left": 0.0, "read_right": 0.0})) == (
+    assert steady_state(story.freeze(), TableCost({"read_left": 0.0, "read_right": 0.0})).text == (
         "dev forward left -> next on stream shared -> dev forward right -> next on stream shared"
     )
 
