@@ -63,9 +63,12 @@ def test_a_step_is_handed_back_before_it_is_done_and_python_goes_on(workdir: Pat
     with Session(plan, handmade.start(), ahead=50, workdir=workdir) as session:
         steps = [session.step(handmade.batches(2)(number)) for number in range(50)]
         unfinished = sum(not step.done for step in steps)
-        assert steps[-1].loss() == steps[-1].loss()
+        last = steps[-1].loss()
         assert all(step.done for step in steps)
+        losses = tuple(step.loss() for step in steps)
     assert unfinished > 0
+    assert session.outcome is not None
+    assert last == losses[-1] and losses == session.outcome.losses
 
 
 def test_no_more_steps_are_unfinished_than_ahead_allows(workdir: Path) -> None:
