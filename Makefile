@@ -7,11 +7,15 @@ READY  := $(VENV)/.ready
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help demo test check format bench fidelity gpu reproduce figures report paper clean
+# Tests run in so many processes at once; those that start processes of their own run one after the other in one of them.
+WORKERS ?= 2
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+.PHONY: help demo test test-all test-experiments plans check format bench fidelity gpu reproduce figures report paper clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,8 +26,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## plan, predict, perform and compare a GPT on 2 CPU devices; writes out/demo/
 	@$(BIN)/regista demo --out out/demo
 
-test: $(READY)  ## the whole test suite
-	@$(BIN)/python -m pytest
+test: $(READY)  ## every law on cheap cases and one case of every kind of fault, in under 5 minutes on 2 cores
+	@$(PYTEST) -m "not thorough and not experiments"
+
+test-all: $(READY)  ## every case of every law, in under 25 minutes on 2 cores
+	@$(PYTEST) -m "not experiments"
+
+test-experiments: $(READY)  ## smoke sizes of the experiments, the paper, pages in the browser
+	@$(PYTEST) -m experiments
+
+plans: $(READY)  ## the committed Plans of the conformance matrix anew, after the planner has changed
+	@$(BIN)/python -m pytest tests/conformance/test_committed_plans.py --update-plans
 
 check: $(READY)  ## lint, format, types, import contracts
 	@$(BIN)/ruff check .

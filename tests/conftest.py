@@ -1,9 +1,20 @@
-"""For every test: fixed seeds, one thread per process, and no deadline on a machine that others use too."""
+"""For every test: fixed seeds, one thread per process, no deadline on a machine that others use too; and the tier that it belongs to.
+
+    make test               neither ``thorough`` nor ``experiments``: every law on cheap cases, one case of every kind of fault
+    make test-all           all but ``experiments``: every case of every law
+    make test-experiments   ``experiments``: smoke sizes of experiments, the paper, pages in the browser
+
+A test is in ``make test`` unless a marker says otherwise: ``@pytest.mark.thorough`` on a test or a whole file,
+``@pytest.mark.representatives("a", "b")`` on a parametrized test whose cases are all thorough but those with these ids.
+What lies in tests/experiments/ is ``experiments``.  Where the laws are tested: tests/README.md.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterable
+from pathlib import Path
 
 # Before torch is imported: it reads them once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +26,46 @@ from hypothesis import settings
 
 settings.register_profile("regista", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("regista")
+
+EXPERIMENTS = Path(__file__).parent / "experiments"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-plans", action="store_true", help="write the committed Plans of the conformance matrix anew (make plans)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        _into_tier(item)
+        if item.get_closest_marker("processes"):
+            item.add_marker(pytest.mark.xdist_group("processes"))
+    _refuse_unknown_representatives(items)
+
+
+def _into_tier(item: pytest.Item) -> None:
+    """All cases of a test are thorough but its representatives; all tests of the experiments' folder are ``experiments``."""
+    if EXPERIMENTS in item.path.parents:
+        item.add_marker(pytest.mark.experiments)
+    chosen = item.get_closest_marker("representatives")
+    if chosen is not None and _case(item) not in chosen.args:
+        item.add_marker(pytest.mark.thorough)
+
+
+def _case(item: pytest.Item) -> str:
+    """The id of a parametrized test's case."""
+    return item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+
+
+def _refuse_unknown_representatives(items: Iterable[pytest.Item]) -> None:
+    """A representative that was renamed would leave the quick tier without a word."""
+    seen: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+    for item in items:
+        if (chosen := item.get_closest_marker("representatives")) is not None:
+            seen.setdefault((item.nodeid.partition("[")[0], chosen.args), set()).add(_case(item))
+    for (test, wished), cases in seen.items():
+        if len(cases) > 1 and (unknown := set(wished) - cases):
+            raise pytest.UsageError(f"{test} has no cases {sorted(unknown)}; its representatives are among {sorted(cases)}")
 
 
 @pytest.fixture(autouse=True)
