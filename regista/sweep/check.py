@@ -1,26 +1,34 @@
-"""Relations against rows: held or broken, with the numbers of the point where it is closest to breaking."""
+"""Relations against the rows of a sweep: each is held or broken, with the numbers of the point where it is closest to breaking.
+
+A column of a relation is a pandas Series, indexed by the axes that no == condition fixed, or a single value where one point is left.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
-from operator import eq, ge, gt, le, lt, ne
-from statistics import StatisticsError, correlation, mean, median
-from typing import assert_never
+from operator import add, ge, gt, le, lt, mul, sub, truediv
+from typing import Any, TypeAlias
 
+import pandas as pd
+
+from regista.statistics import quantile, rank_correlation
 from regista.sweep.columns import column_of
-from regista.sweep.relation import Binary, Call, Column, Condition, Expr, Literal, Relation
+from regista.sweep.relation import ARITHMETIC, Condition, Relation, conditions_of
 
 __all__ = ["Cell", "Row", "Verdict", "check_relation", "select"]
 
 Cell = float | str | None
 Row = Mapping[str, Cell]
-Key = tuple[Cell, ...]
+Point = tuple[Cell, ...]
+_Series: TypeAlias = "pd.Series[Any]"
+_Value: TypeAlias = "float | str | _Series | tuple[Point, ...]"
+"""A number, a text, one of either per point, or an order of points."""
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
-
-_REDUCE: Mapping[str, Callable[[list[float]], float]] = {"max": max, "min": min, "sum": sum, "mean": mean, "median": median}
+_JOIN: Mapping[str, Callable[[Any, Any], Any]] = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,29 +44,28 @@ class Verdict:
     says: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Many:
-    """Values by point.  axes: the columns that the keys are made of; the keys keep the points' order."""
-
-    axes: tuple[str, ...]
-    values: Mapping[Key, Cell]
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    keys: tuple[Key, ...]
-
-
-_Value = float | str | _Many | _Order
-
-
 class _Unchecked(Exception):
     """What is missing for a verdict."""
 
 
-def select(rows: Sequence[Row], where: Sequence[Condition], columns: Sequence[str]) -> list[Row]:
+def select(rows: Sequence[Row], conditions: Sequence[Condition], columns: Sequence[str]) -> list[Row]:
     """The rows that meet all conditions; an empty cell meets none but '!='."""
-    return [row for row in rows if all(_meets(row.get(column_of(c.column, columns)), c) for c in where)]
+    return [row for row in rows if all(_meets(row.get(column_of(c.column, columns)), c) for c in conditions)]
+
+
+def _meets(cell: Cell, condition: Condition) -> bool:
+    if cell in (None, ""):
+        return condition.comparison == "!="
+    if condition.comparison in ("==", "!="):
+        return _same(cell, condition.value) == (condition.comparison == "==")
+    if not isinstance(cell, float) or not isinstance(condition.value, float):
+        raise _Unchecked(f"{condition}: a text has no size ({cell!r})")
+    return _COMPARE[condition.comparison](cell, condition.value)
+
+
+def _same(left: object, right: object) -> bool:
+    """Numbers are compared to nine digits, for a CSV rounds them."""
+    return isclose(left, right, rel_tol=1e-9) if isinstance(left, float) and isinstance(right, float) else left == right
 
 
 def check_relation(relation: Relation, rows: Sequence[Row], axes: Sequence[str], columns: Sequence[str]) -> Verdict:
@@ -67,210 +74,185 @@ def check_relation(relation: Relation, rows: Sequence[Row], axes: Sequence[str],
     Args:
         rows: one per point.   axes: the columns that tell points apart.   columns: of the sweep, for aliases.
     """
+    evaluator = _Evaluator(rows, tuple(axes), columns)
     try:
-        sides = [_value(part, rows, tuple(axes), columns) for part in relation.parts]
-        found: list[tuple[bool, float, str, str, str, int]] = []
-        for left, sign, right in zip(sides, relation.comparisons, sides[1:], strict=False):
-            found.append(_compare(left, sign, right))
+        sides = [evaluator.value(side) for side in relation.sides]
+        links = [_compared(left, sign, right) for left, sign, right in zip(sides, relation.comparisons, sides[1:], strict=False)]
     except _Unchecked as error:
         return Verdict(relation=relation.text, held=False, left="", right="", where="", points=len(rows), says=str(error))
-    held, _, left_text, right_text, where, points = min(found, key=lambda link: (link[0], link[1]))
-    return Verdict(relation=relation.text, held=held, left=left_text, right=right_text, where=where, points=points)
+    held, _, left, right, where, points = min(links, key=lambda link: link[:2])
+    return Verdict(relation=relation.text, held=held, left=left, right=right, where=where, points=points)
 
 
-def _meets(cell: Cell, condition: Condition) -> bool:
-    if cell is None or cell == "":
-        return condition.comparison == "!="
-    number = _number(condition.value)
-    if isinstance(cell, float) and number is not None:
-        if condition.comparison in _COMPARE:
-            return _COMPARE[condition.comparison](cell, number)
-        return isclose(cell, number, rel_tol=1e-9, abs_tol=0.0) == (condition.comparison == "=")
-    text = f"{cell:g}" if isinstance(cell, float) else cell
-    if condition.comparison in ("=", "!="):
-        return (text == condition.value) == (condition.comparison == "=")
-    raise _Unchecked(f"{condition.column} {condition.comparison} {condition.value}: {text!r} is a text, which has no size")
+@dataclass(frozen=True, slots=True)
+class _Evaluator:
+    """Walks the tree of a relation's side; parse_relation has made sure that there is nothing in it but what is read here."""
+
+    rows: Sequence[Row]
+    axes: tuple[str, ...]
+    columns: Sequence[str]
+
+    def value(self, node: ast.expr) -> _Value:
+        match node:
+            case ast.Constant(value=str() | int() | float() as constant):
+                return constant if isinstance(constant, str) else float(constant)
+            case ast.Name() | ast.Subscript():
+                return self._column(node)
+            case ast.UnaryOp(operand=operand):
+                return _joined("-", 0.0, self.value(operand))
+            case ast.BinOp(left=left, op=sign, right=right):
+                return _joined(ARITHMETIC[type(sign)], self.value(left), self.value(right))
+            case ast.Call(func=ast.Name(id="count"), args=[column]):
+                name, _, chosen = self._selected(column)
+                return float(sum(row.get(name) not in (None, "") for row in chosen))
+            case ast.Call(func=ast.Name(id=function), args=[argument]):
+                return _of_one(function, self.value(argument))
+            case ast.Call(func=ast.Name(id=function), args=[first, second]):
+                return _of_two(function, self.value(first), self.value(second))
+        raise AssertionError(ast.unparse(node))
+
+    def _selected(self, node: ast.expr) -> tuple[str, tuple[Condition, ...], list[Row]]:
+        conditions = conditions_of(node)
+        name = ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
+        return column_of(name, self.columns), conditions, select(self.rows, conditions, self.columns)
+
+    def _column(self, node: ast.expr) -> _Value:
+        name, conditions, chosen = self._selected(node)
+        if not chosen:
+            raise _Unchecked(f"no point has {', '.join(map(str, conditions)) or 'a row'}")
+        cells: list[float | str] = []
+        for row in chosen:
+            cell = row.get(name)
+            if cell is None or cell == "":
+                status = f"{row.get('status') or 'not performed'} {row.get('says') or ''}".strip()
+                raise _Unchecked(
+                    f"{name} is missing at {_where(self.axes, [row.get(axis) for axis in self.axes]) or 'the point'}: {status}"
+                )
+            cells.append(cell)
+        if len(cells) == 1:
+            return cells[0]
+        fixed = {column_of(c.column, self.columns) for c in conditions if c.comparison == "=="}
+        free = [axis for axis in self.axes if axis not in fixed]
+        points = [tuple("" if row.get(axis) is None else row.get(axis) for axis in free) for row in chosen]
+        if len(set(points)) < len(points):
+            raise _Unchecked(f"{ast.unparse(node)}: several points have the same {', '.join(free) or 'conditions'}; add a condition")
+        dtype = float if all(isinstance(cell, float) for cell in cells) else object
+        return pd.Series(cells, index=pd.MultiIndex.from_tuples(points, names=free), dtype=dtype)
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _value(expr: Expr, rows: Sequence[Row], axes: tuple[str, ...], columns: Sequence[str]) -> _Value:
-    match expr:
-        case Literal(value):
-            return value
-        case Column():
-            return _column(expr, rows, axes, columns)
-        case Call("count", Column(name, where)):
-            name = column_of(name, columns)
-            return float(sum(row.get(name) not in (None, "") for row in select(rows, where, columns)))
-        case Call(function, argument, None):
-            return _call(function, _value(argument, rows, axes, columns))
-        case Call(function, argument, second):
-            assert second is not None
-            return _paired(function, _value(argument, rows, axes, columns), _value(second, rows, axes, columns))
-        case Binary(operator, left, right):
-            return _joined(operator, _value(left, rows, axes, columns), _value(right, rows, axes, columns))
-        case _:
-            assert_never(expr)
-
-
-def _column(expr: Column, rows: Sequence[Row], axes: tuple[str, ...], columns: Sequence[str]) -> _Many:
-    chosen = select(rows, expr.where, columns)
-    if not chosen:
-        asked = ", ".join(f"{c.column} {c.comparison} {c.value}" for c in expr.where)
-        raise _Unchecked(f"no point has {asked or 'a row'}")
-    fixed = {column_of(c.column, columns) for c in expr.where if c.comparison == "="}
-    left = tuple(axis for axis in axes if axis not in fixed)
-    name = column_of(expr.name, columns)
-    values: dict[Key, Cell] = {}
-    for row in chosen:
-        key = tuple(row.get(axis) for axis in left)
-        if key in values:
-            raise _Unchecked(f"{expr.name}: several points have the same {', '.join(left) or 'conditions'}; add a condition")
-        cell = row.get(name)
-        if cell is None or cell == "":
-            who = ", ".join(f"{axis}={_show(row.get(axis))}" for axis in axes)
-            raise _Unchecked(
-                f"{expr.name} is missing at {who or 'the point'}: {row.get('status') or 'not performed'} {row.get('says') or ''}".strip()
-            )
-        values[key] = cell
-    return _Many(left, values)
-
-
-def _numbers(value: _Value, what: str) -> dict[Key, float]:
+def _numbers(value: _Value, what: str) -> list[float]:
+    """The values as a list, a single one too."""
     if isinstance(value, float):
-        return {(): value}
-    if isinstance(value, _Many) and all(isinstance(v, float) for v in value.values.values()):
-        return {key: v for key, v in value.values.items() if isinstance(v, float)}
-    raise _Unchecked(f"{what} needs numbers, not {'an order' if isinstance(value, _Order) else 'texts'}")
+        return [value]
+    if isinstance(value, pd.Series) and value.dtype == float:
+        return [float(number) for number in value]
+    raise _Unchecked(f"{what} needs numbers, not {'an order' if isinstance(value, tuple) else 'texts'}")
 
 
-def _call(function: str, value: _Value) -> _Value:
-    numbers = _numbers(value, function)
-    values = list(numbers.values())
+def _of_one(function: str, value: _Value) -> _Value:
+    values = _numbers(value, function)
     match function:
         case "abs":
-            return _Many(value.axes, {k: abs(v) for k, v in numbers.items()}) if isinstance(value, _Many) else abs(values[0])
+            return value.abs() if isinstance(value, pd.Series) else abs(values[0])
         case "order":
-            if len(values) < 2:
+            if not isinstance(value, pd.Series):
                 raise _Unchecked("order of fewer than two values says nothing; choose more points")
-            return _Order(tuple(sorted(numbers, key=lambda key: numbers[key])))
+            return tuple(value.sort_values(kind="stable").index)
         case "rising":
-            return float(all(a <= b for a, b in zip(values, values[1:], strict=False)))
+            return float(values == sorted(values))
         case "spread":
             if min(values) <= 0:
                 raise _Unchecked(f"spread needs values above 0; the least is {min(values):g}")
             return max(values) / min(values)
-        case "count":
-            return float(len(values))
-        case "p90":
-            return _p90(values)
-        case "max" | "min" | "sum" | "mean" | "median":
-            return float(_REDUCE[function](values))
-    raise AssertionError(function)
+    return float(pd.Series(values).agg(function))
 
 
-def _paired(function: str, first: _Value, second: _Value) -> float:
-    _, pairs = _pairs(first, second)
-    numbers = [(a, b) for _, a, b in pairs if isinstance(a, float) and isinstance(b, float)]
-    if len(numbers) < len(pairs):
-        raise _Unchecked(f"{function} needs numbers")
+def _of_two(function: str, first: _Value, second: _Value) -> float:
+    if function == "quantile":
+        (share,) = _numbers(second, function)[:1]
+        if not 0 <= share <= 1:
+            raise _Unchecked(f"quantile takes a share between 0 and 1, not {share:g}")
+        return quantile(_numbers(first, function), share)
+    first, second = _met(first, second)
+    a, b = _numbers(first, function), _numbers(second, function)
     if function == "where_least":
-        return min(numbers, key=lambda pair: pair[1])[0]
-    if len(numbers) < 3:
-        raise _Unchecked(f"a correlation of {len(numbers)} points says nothing; choose at least 3")
-    try:
-        return correlation(_ranks([a for a, _ in numbers]), _ranks([b for _, b in numbers]))
-    except StatisticsError:
-        raise _Unchecked("a correlation needs values that differ") from None
+        return a[b.index(min(b))]
+    if len(a) < 3:
+        raise _Unchecked(f"a correlation of {len(a)} points says nothing; choose at least 3")
+    found = rank_correlation(a, b)
+    if found is None:
+        raise _Unchecked("a correlation needs values that differ")
+    return found
 
 
-def _ranks(values: list[float]) -> list[float]:
-    """Places from the least, equal values share the mean of theirs."""
-    return [sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values]
-
-
-def _p90(values: list[float]) -> float:
-    ordered = sorted(values)
-    where = 0.9 * (len(ordered) - 1)
-    low = int(where)
-    return ordered[low] + (where - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
-
-
-def _pairs(left: _Value, right: _Value) -> tuple[tuple[str, ...], list[tuple[Key, Cell, Cell]]]:
-    """Point by point; a single value meets all."""
-    if isinstance(left, _Order) or isinstance(right, _Order):
+def _met(left: _Value, right: _Value) -> tuple[_Value, _Value]:
+    """Two columns in the same order of points; a single value meets every point."""
+    if isinstance(left, tuple) or isinstance(right, tuple):
         raise _Unchecked("an order can be compared with an order only, by == or !=")
-    a: Mapping[Key, Cell] = left.values if isinstance(left, _Many) else {(): left}
-    b: Mapping[Key, Cell] = right.values if isinstance(right, _Many) else {(): right}
-    axes = left.axes if isinstance(left, _Many) and len(a) >= len(b) else right.axes if isinstance(right, _Many) else ()
-    if len(a) == 1:
-        only = next(iter(a.values()))
-        return axes, [(key, only, v) for key, v in b.items()]
-    if len(b) == 1:
-        only = next(iter(b.values()))
-        return axes, [(key, v, only) for key, v in a.items()]
-    assert isinstance(left, _Many) and isinstance(right, _Many)
-    if left.axes != right.axes or set(a) != set(b):
-        apart = [_where(left.axes, key) for key in a if key not in b] + [_where(right.axes, key) for key in b if key not in a]
+    if not isinstance(left, pd.Series) or not isinstance(right, pd.Series):
+        return left, right
+    if left.index.names != right.index.names or set(left.index) != set(right.index):
+        apart = [_where(a.index.names, key) for a, b in ((left, right), (right, left)) for key in a.index if key not in b.index]
         raise _Unchecked(
-            f"the two sides have {len(a)} and {len(b)} points that do not meet ({'; '.join(apart[:3])}); add conditions or axes"
+            f"the two sides have {len(left)} and {len(right)} points that do not meet ({'; '.join(apart[:3])}); add conditions or axes"
         )
-    return axes, [(key, v, b[key]) for key, v in a.items()]
+    return left, right.reindex(left.index)
 
 
-def _joined(operator: str, left: _Value, right: _Value) -> _Value:
-    axes, pairs = _pairs(left, right)
-    found: dict[Key, Cell] = {}
-    for key, a, b in pairs:
-        if not isinstance(a, float) or not isinstance(b, float):
-            raise _Unchecked(f"{operator} needs numbers, not {a!r} and {b!r}")
-        if operator == "/" and b == 0:
-            raise _Unchecked(f"a division by 0 at {_where(axes, key) or 'the point'}")
-        found[key] = a + b if operator == "+" else a - b if operator == "-" else a * b if operator == "*" else a / b
-    if isinstance(left, float) and isinstance(right, float):
-        value = found[()]
-        assert isinstance(value, float)
-        return value
-    return _Many(axes, found)
+def _joined(sign: str, left: _Value, right: _Value) -> _Value:
+    left, right = _met(left, right)
+    _numbers(left, sign)
+    divisors = _numbers(right, sign)
+    if sign == "/" and 0.0 in divisors:
+        where = _where(right.index.names, right.index[divisors.index(0.0)]) if isinstance(right, pd.Series) else ""
+        raise _Unchecked(f"a division by 0 at {where or 'the point'}")
+    joined: float | _Series = _JOIN[sign](left, right)
+    return joined
 
 
-def _compare(left: _Value, sign: str, right: _Value) -> tuple[bool, float, str, str, str, int]:
-    """(held, slack, left, right, where, points) of the point with the least slack."""
-    if isinstance(left, _Order) and isinstance(right, _Order):
+def _compared(left: _Value, sign: str, right: _Value) -> tuple[bool, float, str, str, str, int]:
+    """(held, slack, left, right, where, points) of the point with the least slack; one where it is broken comes before all others."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
         if sign not in ("==", "!="):
             raise _Unchecked(f"an order is compared by == or !=, not by {sign}")
-        if set(left.keys) != set(right.keys):
-            raise _Unchecked(f"the two orders are of {len(left.keys)} and {len(right.keys)} other points; give both the same conditions")
-        texts = [" < ".join("/".join(map(_show, key)) for key in order.keys) for order in (left, right)]
-        return (left.keys == right.keys) == (sign == "=="), 0.0, texts[0], texts[1], "", len(left.keys)
-    axes, pairs = _pairs(left, right)
-    links = []
-    for key, a, b in pairs:
-        if sign in ("==", "!="):
-            same = isclose(a, b, rel_tol=1e-9) if isinstance(a, float) and isinstance(b, float) else a == b
-            held = (eq if sign == "==" else ne)(same, True)
-            slack = 0.0
-        elif isinstance(a, float) and isinstance(b, float):
-            held = _COMPARE[sign](a, b)
-            scale = max(abs(a), abs(b)) or 1.0
-            slack = ((b - a) if sign.startswith("<") else (a - b)) / scale
-        else:
-            raise _Unchecked(f"{sign} needs numbers, not {a!r} and {b!r}")
-        links.append((held, slack, _show(a), _show(b), _where(axes, key), len(pairs)))
-    return min(links, key=lambda link: (link[0], link[1]))
+        if set(left) != set(right):
+            raise _Unchecked(f"the two orders are of {len(left)} and {len(right)} other points; give both the same conditions")
+        texts = [" < ".join("/".join(map(_show, point)) for point in order) for order in (left, right)]
+        return (left == right) == (sign == "=="), 0.0, texts[0], texts[1], "", len(left)
+    left, right = _met(left, right)
+    index = next((side.index for side in (left, right) if isinstance(side, pd.Series)), None)
+    if index is None:
+        return _held(left, sign, right), _slack(left, sign, right), _show(left), _show(right), "", 1
+    both = pd.DataFrame({"left": left, "right": right}, index=index)
+    return min(
+        (
+            (_held(a, sign, b), _slack(a, sign, b), _show(a), _show(b), _where(index.names, point), len(index))
+            for point, a, b in zip(index, both["left"], both["right"], strict=True)
+        ),
+        key=lambda link: link[:2],
+    )
 
 
-def _show(cell: Cell) -> str:
+def _held(left: object, sign: str, right: object) -> bool:
+    if sign in ("==", "!="):
+        return _same(left, right) == (sign == "==")
+    if not isinstance(left, float) or not isinstance(right, float):
+        raise _Unchecked(f"{sign} needs numbers, not {left!r} and {right!r}")
+    return _COMPARE[sign](left, right)
+
+
+def _slack(left: object, sign: str, right: object) -> float:
+    """How far a point is from breaking, relative to the larger side; below 0 where it is broken."""
+    if sign in ("==", "!=") or not isinstance(left, float) or not isinstance(right, float):
+        return 0.0
+    return ((right - left) if sign.startswith("<") else (left - right)) / (max(abs(left), abs(right)) or 1.0)
+
+
+def _show(cell: object) -> str:
     if not isinstance(cell, float):
         return str(cell)
     return f"{cell:.6g}" if cell.is_integer() or abs(cell) >= 1e5 else f"{cell:.4g}"
 
 
-def _where(axes: Sequence[str], key: Key) -> str:
-    return ", ".join(f"{axis}={_show(cell)}" for axis, cell in zip(axes, key, strict=False))
+def _where(axes: Sequence[object], point: Sequence[object]) -> str:
+    return ", ".join(f"{axis}={_show(cell)}" for axis, cell in zip(axes, point, strict=True))

@@ -4,7 +4,7 @@
     source = "where it says so"                        [cluster]   name = "dgx-a100:1"       set = {"links.nic.bandwidth_GBps" = 25}
     performer = "sim" | "run"                          [plan]      stages, mesh, micro_batches, ...: as 'regista plan'
     axes = ["stages"]                                  [simulate]  steps, engine             [run] steps, rounds, timeout_s
-    expect = ["throughput[stages=2] > throughput[stages=1]"]
+    expect = ["throughput[stages == 2] > throughput[stages == 1]"]
 
     [[points]]   explicit points: sections as above that replace the manifest's, with a label,
                  tags = {way = "data"} (columns of one's own) and paper = {throughput_per_s = 12.3}
@@ -30,7 +30,7 @@ from regista.sweep.expand import expand
 from regista.sweep.keys import known_keys, nearest
 from regista.sweep.papers import paper_points
 from regista.sweep.point import Performer, Point
-from regista.sweep.relation import Condition, Relation, parse_relation, parse_where
+from regista.sweep.relation import Condition, Relation, parse_conditions, parse_relation
 
 __all__ = ["FigureSpec", "Manifest", "load_manifest", "parse_manifest"]
 
@@ -218,7 +218,7 @@ def _figure(entry: Mapping[str, Any], columns: Sequence[str]) -> FigureSpec:
         output=str(entry.get("output", "")),
         title=str(entry.get("title", "")),
         log=tuple(_texts(entry.get("log", []), "figure.log")),
-        where=parse_where(str(entry.get("where", ""))),
+        where=parse_conditions(str(entry.get("where", ""))),
     )
     if spec.kind not in _KINDS:
         raise InvalidFile(f"figure: kind = {spec.kind!r}{nearest(spec.kind, _KINDS)}; choose from {', '.join(_KINDS)}")

@@ -18,7 +18,7 @@ from regista.sweep.check import Row, Verdict, select
 from regista.sweep.columns import all_columns
 from regista.sweep.measure import Known
 from regista.sweep.point import Point
-from regista.sweep.relation import parse_where
+from regista.sweep.relation import parse_plain_condition
 from regista.sweep.rows import points_rows
 
 __all__ = ["folder_of", "sweep_verb"]
@@ -67,7 +67,7 @@ def _only(manifest: Manifest, texts: Sequence[str]) -> list[Point]:
     for text in texts:
         if any(sign in text for sign in "=<>"):
             rows = points_rows([], chosen)
-            kept = {row["point_id"] for row in select(rows, parse_where(text), columns)}
+            kept = {row["point_id"] for row in select(rows, [parse_plain_condition(text)], columns)}
             chosen = [point for point in chosen if point.point_id in kept]
         else:
             chosen = [point for point in chosen if fnmatchcase(point.label, text)]

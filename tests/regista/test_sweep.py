@@ -22,7 +22,7 @@ from regista.sweep.rows import Table
 SMALL = """
 claim = "two devices are quicker than one"
 source = "tests"
-expect = ["throughput[mesh=2] > 1.2 * throughput[mesh=1]"]
+expect = ["throughput[mesh == 2] > 1.2 * throughput[mesh == 1]"]
 
 [model]
 name = "zoo:mlp"
@@ -94,7 +94,7 @@ def test_a_points_id_is_of_what_is_asked_not_of_its_label_or_the_papers_numbers(
         ("depth = 1", "dept = 1", "did you mean depth"),
         ("expect =", "expects =", "did you mean expect"),
         ('claim = "two', 'claims = "two', "did you mean claim"),
-        ("throughput[mesh=2]", "troughput[mesh=2]", "did you mean throughput"),
+        ("throughput[mesh == 2]", "troughput[mesh == 2]", "did you mean throughput"),
         ('y = ["throughput"', 'y = ["throughputs"', "did you mean throughput"),
         ('kind = "bar"', 'kind = "bars"', "did you mean bar"),
         ('output = "small.svg"', 'output = "../small.svg"', "without folder"),
@@ -170,7 +170,7 @@ def test_a_relation_that_breaks_makes_the_exit_code_1(tmp_path: Path, command: C
 
 
 def test_a_failure_that_is_known_and_stays_is_no_error_and_one_that_is_gone_is(tmp_path: Path, command: Command) -> None:
-    known = '[[broken]]\nrelation = "throughput[mesh=2] > %d * throughput[mesh=1]"\nwhy = "two are two"\n[[figure]]'
+    known = '[[broken]]\nrelation = "throughput[mesh == 2] > %d * throughput[mesh == 1]"\nwhy = "two are two"\n[[figure]]'
     text = SMALL.replace("[[figure]]", known, 1)
     assert command("sweep", written(tmp_path, text % 3)).code == 0
     assert command("sweep", written(tmp_path, text % 1)).code == 1
@@ -233,7 +233,7 @@ def test_a_second_sweep_with_other_columns_leaves_the_file_of_the_first_alone(tm
 
 
 def test_a_point_that_does_not_fit_is_a_result_and_a_refused_one_is_an_error(tmp_path: Path) -> None:
-    text = SMALL.replace('expect = ["throughput[mesh=2] > 1.2 * throughput[mesh=1]"]', "expect = ['status == \"OutOfMemory\"']")
+    text = SMALL.replace('expect = ["throughput[mesh == 2] > 1.2 * throughput[mesh == 1]"]', "expect = ['status == \"OutOfMemory\"']")
     manifest, path = (
         load_manifest(written(tmp_path, text.replace('"device.memory_GB" = 40', '"device.memory_GB" = 1e-4'))),
         tmp_path / "t.csv",
