@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import Batches, accumulate, loss_position, prepared_parts, read_inputs, settle, source_parts, write_outputs
-from backend.comm.collectives import GroupExchange, check_boxing, crew_of, exchange
+from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.initial.values import Values
 from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import Blocks, initial_states
@@ -158,7 +158,7 @@ class ReferencePerformer:
 
     def _crew(self, actor: Actor) -> list[Actor] | None:
         """All actors that meet in this act, in axis order; None while some are not at their turn."""
-        crew = [self._actors[actor.task.id, rank] for rank in crew_of(self.plan, actor.task, actor.rank)]
+        crew = [self._actors[actor.task.id, rank] for rank in self.plan.peers(actor.task, actor.rank)]
         chosen = [self._gates[member.task.stream, member.rank].choose() for member in crew]
         return crew if all(a is b for a, b in zip(chosen, crew, strict=True)) else None
 

@@ -32,7 +32,7 @@ from planner.ir.traces.trace import Act, Trace
 from simulator.rules.memory import Ledger
 from simulator.rules.prices import Factor, checked_s, felt_s, slowdown_of
 from simulator.rules.record import Entry, sim_trace
-from simulator.rules.rendezvous import Meeting, explain_meetings, partners
+from simulator.rules.rendezvous import Meeting, explain_meetings
 
 __all__ = ["Engine", "simulate"]
 
@@ -77,14 +77,14 @@ class _Game:
         self.ready_s: dict[ActorId, float] = {}
         self.stirred: dict[int, _Lane] = {}
         self.meetings: dict[tuple[str, tuple[int, ...], int], Meeting] = {}
-        self.partners: dict[ActorId, tuple[int, ...]] = {}
+        self.peers: dict[ActorId, tuple[int, ...]] = {}
         self.ledger = Ledger(plan, self.actors.values())
         self.acts: list[Entry] = []
         self.price_s: dict[ActorId, float] = {}
         self.latency_s: dict[tuple[int, int], float] = {}
         for actor in self.actors.values():
             self.price_s[actor.id] = checked_s(cost.act_s(plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
-            self.partners[actor.id] = partners(plan, actor)
+            self.peers[actor.id] = plan.peers(actor.task, actor.rank)
             self._note_ready(actor)
         for lane in self.lanes.values():
             self.env.process(self._perform(lane))
@@ -111,7 +111,7 @@ class _Game:
             number = gate.start(actor)
             self.ledger.begin(actor)
             duration_s = self._duration_s(actor.task.id, actor.rank, number)
-            if group := self.partners[actor.id]:
+            if len(group := self.peers[actor.id]) > 1:
                 meeting = self._meet(actor, group, number)
                 yield meeting.complete
                 duration_s = max(self._duration_s(actor.task.id, rank, number) for rank in group)

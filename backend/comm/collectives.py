@@ -25,7 +25,7 @@ from planner.ir.plan import Boxing, Plan, Task
 from planner.ir.sbp import Broadcast, Partial, ReduceOp, Sbp, Split
 from planner.ir.tensor import DType
 
-__all__ = ["GroupExchange", "check_boxing", "crew_of", "exchange", "scratch_bytes"]
+__all__ = ["GroupExchange", "check_boxing", "exchange", "scratch_bytes"]
 
 _REDUCE = {ReduceOp.SUM: dist.ReduceOp.SUM, ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
 
@@ -64,13 +64,6 @@ def check_boxing(task: Task, body: Boxing) -> None:
     for entry in (body.src[axis], body.dst[axis]):
         if isinstance(entry, Split) and body.src != body.dst and entry in body.src.entries[axis + 1 :]:
             raise Unsupported(f"task {task.id}: boxing {body.src} -> {body.dst} on axis {axis}, but a later axis cuts dim {entry.dim} too")
-
-
-def crew_of(plan: Plan, task: Task, rank: int) -> tuple[int, ...]:
-    """The ranks that meet in an act of ``task`` (SEMANTICS 3.10), in axis order; the rank alone where nobody needs to meet."""
-    if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
-        return plan.placement[task.placement].axis_ranks(task.body.axis, rank)
-    return (rank,)
 
 
 def _buckets_of(plan: Plan, task: Task, rank: int) -> tuple[Bucket, ...]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import Batches, loss_position, prepared_parts, source_parts
-from backend.comm.collectives import GroupExchange, check_boxing, crew_of, exchange
+from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.devices.device import Device, ImmediateLane, Lane, Work
 from backend.inprocess.grip import Grip, Put, put
 from backend.inprocess.rendezvous import Crew
@@ -70,7 +70,7 @@ class ProcessBody:
             for rank in plan.ranks_of(task):
                 if isinstance(task.body, Boxing):
                     check_boxing(task, task.body)
-                    if len(crew_of(plan, task, rank)) == 1:
+                    if len(plan.peers(task, rank)) == 1:
                         self._steps[task.id, rank] = GroupExchange(plan, task, rank, None)
                 if isinstance(task.body, Fragment):
                     self._fragments[task.id, rank] = self._compile(task, rank)
@@ -103,7 +103,7 @@ class ProcessBody:
         """Of the own device; where data leaves an immediate device for another one, of that; for a crew, of its first device with lanes."""
         if task.kind in (TaskKind.PREPARE, TaskKind.FETCH, TaskKind.SAVE):
             return self._host
-        candidates = [rank, *(self.targets((task.id, rank)) if task.kind is TaskKind.TRANSFER else crew_of(self.plan, task, rank))]
+        candidates = [rank, *(self.targets((task.id, rank)) if task.kind is TaskKind.TRANSFER else self.plan.peers(task, rank))]
         for candidate in candidates:
             device = self._devices[candidate]
             if not device.immediate:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 import torch
 
 from backend.acts.act import settle
-from backend.comm.collectives import crew_of
 from backend.devices.device import Device
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.flights import Flights, LateError, Past
@@ -78,7 +77,7 @@ class Engine:
         self._ready_ns: dict[ActorId, int] = {}
         # Ready actors per gate: a gate without any needs no look at its members.
         self._waiting: dict[GateKey, int] = dict.fromkeys(self._gates, 0)
-        self._crews = {key: crew_of(plan, actor.task, actor.rank) for key, actor in self._actors.items()}
+        self._crews = {key: plan.peers(actor.task, actor.rank) for key, actor in self._actors.items()}
         self._meetings: dict[tuple[str, tuple[int, ...]], Rendezvous] = {}
         self._senders = self._count_senders()
         self._arrived: dict[tuple[str, int, int], int] = {}

@@ -17,7 +17,6 @@ from typing import Literal
 from torch import Tensor
 
 from backend.acts.act import Batches
-from backend.comm.collectives import crew_of
 from backend.launch.processes import run_folder, start
 from backend.measure.overlapped import compute_slowdown
 from backend.run_folder.files import Options
@@ -171,7 +170,7 @@ def _isolated(plan: Plan, merged: Merged) -> dict[tuple[str, int], list[float]]:
             spans = timings[rank][task.id]
             starts = [start for start, _ in spans]
             ends = [end for _, end in spans]
-            crew = crew_of(plan, task, rank)
+            crew = plan.peers(task, rank)
             if len(crew) > 1:
                 starts = [max(timings[other][task.id][n][0] for other in crew) for n in range(len(spans))]
             if task.kind is TaskKind.TRANSFER:

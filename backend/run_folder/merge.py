@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.comm.collectives import crew_of
 from backend.run_folder.files import Options
 from backend.run_folder.outcome import Outcome, gather, state_homes, unpacked
 from planner.ir.errors import WorkerFailed
@@ -93,7 +92,7 @@ def _acts(plan: Plan, rows: Mapping[int, list[list[int]]]) -> tuple[Act, ...]:
     for rank, acts in rows.items():
         for place, number, _, start, _ in acts:
             task = plan.tasks[place]
-            crew = crews.setdefault((place, rank), crew_of(plan, task, rank))
+            crew = crews.setdefault((place, rank), plan.peers(task, rank))
             if len(crew) > 1:
                 met[place, number, crew] = max(met.get((place, number, crew), 0), start)
     found: list[Act] = []

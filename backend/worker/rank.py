@@ -18,7 +18,7 @@ from torch import Tensor
 
 from backend.acts.act import Batches, loss_position, prepared_parts, settle, source_parts
 from backend.comm.buckets import largest
-from backend.comm.collectives import GroupExchange, crew_of
+from backend.comm.collectives import GroupExchange
 from backend.comm.scratch import Scratch
 from backend.comm.transport import Mesh, receive_into, tensor_bytes
 from backend.data.loader import Loader
@@ -47,12 +47,12 @@ def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.
 
     Two streams never share a group: their collectives may run at the same time and in any order.
     """
-    meetings = [t for t in plan.tasks if len(crew_of(plan, t, plan.ranks_of(t)[0])) > 1]
+    meetings = [t for t in plan.tasks if len(plan.peers(t, plan.ranks_of(t)[0])) > 1]
     keys = dict.fromkeys((t.stream, t.body.axis) for t in meetings if isinstance(t.body, Boxing))
     mine: dict[GroupKey, dist.ProcessGroup | None] = {}
     for stream, axis in keys:
         placement = plan.placement[plan.stream[stream].placement]
-        for ranks in dict.fromkeys(placement.axis_ranks(axis, r) for r in placement.ranks):
+        for ranks in placement.lines(axis):
             if len(ranks) < 2:
                 continue
             # torch numbers members by global rank unless told otherwise (an argument of newer versions); ours stand in axis order.
@@ -183,7 +183,7 @@ class RankBody:
         if task.kind is TaskKind.TRANSFER:
             return any(target != self.rank and target not in self._far for target in self.targets[task.id])
         if task.kind is TaskKind.BOXING:
-            return len(crew_of(self.plan, task, self.plan.ranks_of(task)[0])) > 1
+            return len(self.plan.peers(task, self.plan.ranks_of(task)[0])) > 1
         return task.kind in (TaskKind.SAVE, TaskKind.PREPARE) or (task.kind is TaskKind.SOURCE and isinstance(self._batches, Loader))
 
     @property

@@ -113,6 +113,13 @@ class Placement:
     def rank_at(self, coordinate: tuple[int, ...]) -> int:
         return dict(zip(coordinates(self.mesh), self.ranks, strict=True))[coordinate]
 
+    def lines(self, axis: int) -> tuple[tuple[int, ...], ...]:
+        """The ranks in groups that differ on ``axis`` only, each in axis order."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for coordinate, rank in zip(coordinates(self.mesh), self.ranks, strict=True):
+            found.setdefault((*coordinate[:axis], *coordinate[axis + 1 :]), []).append(rank)
+        return tuple(map(tuple, found.values()))
+
     def axis_ranks(self, axis: int, rank: int) -> tuple[int, ...]:
         """The ranks that differ from ``rank`` on ``axis`` only, in axis order (itself included)."""
         here = self.coordinate(rank)
@@ -313,6 +320,21 @@ class Plan:
 
     def ranks_of(self, task: Task) -> tuple[int, ...]:
         return self.placement[task.placement].ranks
+
+    def peers(self, task: Task, rank: int) -> tuple[int, ...]:
+        """The ranks that start every act of ``task`` together with ``rank`` (SEMANTICS 3.10), in axis order; ``rank`` alone if none must meet."""
+        if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
+            return self._line_of[task.placement, task.body.axis][rank]
+        return (rank,)
+
+    @cached_property
+    def _line_of(self) -> Mapping[tuple[str, int], Mapping[int, tuple[int, ...]]]:
+        """(placement, axis) -> rank -> the ranks of its line along that axis."""
+        return {
+            (placement.id, axis): {rank: line for line in placement.lines(axis) for rank in line}
+            for placement in self.placements
+            for axis in range(len(placement.mesh))
+        }
 
     def ranks_holding(self, regst: str) -> tuple[int, ...]:
         """Where the blocks of a Regst lie; those of a TRANSFER's lie on the receivers."""

@@ -12,8 +12,9 @@ __all__ = ["DType", "TensorType"]
 
 
 class DType(Enum):
-    __hash__ = object.__hash__  # asked for millions of times; the inherited one hashes the name
     """Element types, named as torch names them."""
+
+    __hash__ = object.__hash__  # asked for millions of times; the inherited one hashes the name
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"

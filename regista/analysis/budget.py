@@ -136,7 +136,7 @@ def _link(plan: Plan, task: Task) -> str:
         there = plan.ranks_holding(task.produces[0].regst)
         return _outermost(plan.cluster, (*ranks, *there))
     if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
-        return _outermost(plan.cluster, plan.placement[task.placement].axis_ranks(task.body.axis, ranks[0]))
+        return _outermost(plan.cluster, plan.peers(task, ranks[0]))
     return "-"
 
 

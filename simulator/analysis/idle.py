@@ -26,7 +26,7 @@ from planner.ir.actors.actor import Actor, MessageKind
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.traces.trace import Act, Trace
-from simulator.analysis.replay import Cause, Watcher, group_of, replay
+from simulator.analysis.replay import Cause, Watcher, replay
 
 __all__ = ["Idle", "Reason", "idle_times"]
 
@@ -161,9 +161,9 @@ _Interval = tuple[float, float, Reason, str | None, Act | None]
 
 def _last_of_meetings(plan: Plan, trace: Trace, told: Mapping[Act, tuple[float, Cause | None]]) -> Mapping[Act, Act]:
     """Every act of a collective -> the act of the rank that came last to it (itself, if it was that one)."""
-    groups = {(task.id, rank): group_of(plan, task, rank) for task in plan.tasks for rank in plan.ranks_of(task)}
+    groups = {(task.id, rank): plan.peers(task, rank) for task in plan.tasks for rank in plan.ranks_of(task)}
     meetings: dict[tuple[str, int, tuple[int, ...]], list[Act]] = defaultdict(list)
     for act in trace.acts:
-        if group := groups[act.task, act.rank]:
+        if len(group := groups[act.task, act.rank]) > 1:
             meetings[act.task, act.number, group].append(act)
     return {act: max(present, key=lambda a: told[a][0]) for present in meetings.values() for act in present}

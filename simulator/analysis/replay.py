@@ -22,12 +22,11 @@ from dataclasses import dataclass
 
 from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
 from planner.ir.actors.routes import routes
-from planner.ir.collective import Collective
 from planner.ir.errors import InvalidTrace, Mismatch
-from planner.ir.plan import Boxing, Plan, Task, TaskKind
+from planner.ir.plan import Plan, TaskKind
 from planner.ir.traces.trace import Act, Source, Trace
 
-__all__ = ["Cause", "Watcher", "group_of", "message_times", "replay"]
+__all__ = ["Cause", "Watcher", "message_times", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,6 @@ class Watcher:
 
     def received(self, actor: Actor, message: Message, now_s: float) -> None:
         """A message has arrived at ``actor``."""
-
-
-def group_of(plan: Plan, task: Task, rank: int) -> tuple[int, ...]:
-    """The ranks that ``rank`` meets in every act of a collective, itself included; empty for any other task."""
-    if not isinstance(task.body, Boxing) or task.body.collective is Collective.LOCAL:
-        return ()
-    return plan.placement[task.placement].axis_ranks(task.body.axis, rank)
 
 
 def message_times(plan: Plan, latency_s: Callable[[int, int], float]) -> dict[str, float]:
@@ -96,7 +88,7 @@ class _Replay:
         self.groups: dict[ActorId, tuple[int, ...]] = {}
         if trace.source is Source.SIM:  # on real clocks the ends of one collective differ, so each rank's act stands for itself
             ids = ((task, rank) for task in plan.tasks for rank in plan.ranks_of(task))
-            self.groups = {(task.id, rank): group for task, rank in ids if (group := group_of(plan, task, rank))}
+            self.groups = {(task.id, rank): group for task, rank in ids if len(group := plan.peers(task, rank)) > 1}
 
     def run(self) -> None:
         self.watcher.start(self.plan, self.actors)

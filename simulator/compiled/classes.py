@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from planner.ir.actors.routes import routes
 from planner.ir.collective import Collective
 from planner.ir.plan import Boxing, Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
-from planner.ir.sbp import coordinates
 from simulator.rules.prices import checked_s
 
 __all__ = ["Hop", "Ranks", "rank_classes"]
@@ -59,6 +59,18 @@ class Ranks:
 
 
 _Pairs = tuple[tuple[int, int, float, float], ...]
+"""(sender, receiver, seconds of the ready message, seconds of the ack)"""
+_Lines = tuple[tuple[int, ...], ...]
+"""Groups of ranks that meet."""
+_Pattern = TypeVar("_Pattern")
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns(Generic[_Pattern]):
+    """Who deals with whom in each task.  Many tasks deal alike, so each pattern stands once.   number: task -> its pattern."""
+
+    patterns: tuple[_Pattern, ...]
+    number: Mapping[str, int]
 
 
 def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> Ranks:
@@ -73,7 +85,7 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> Ranks:
     prices = {task.id: _prices(plan, cost, task) for task in plan.tasks}
     pairs = _all_pairs(plan, cost)
     lines = _all_lines(plan)
-    of = _refined(plan, prices, pairs, lines) if fold else tuple(range(plan.num_ranks))
+    of = _refined(plan, prices, pairs.patterns, lines.patterns) if fold else tuple(range(plan.num_ranks))
     members: dict[str, dict[int, list[int]]] = {}
     for placement in plan.placements:
         found = members[placement.id] = {}
@@ -81,13 +93,9 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> Ranks:
             found.setdefault(of[rank], []).append(position)
     folded = {name: {c: tuple(positions) for c, positions in found.items()} for name, found in members.items()}
     price_s = {(task.id, c): prices[task.id][positions[0]] for task in plan.tasks for c, positions in folded[task.placement].items()}
-    # Tasks that send along the same pairs, or meet along the same lines, share one object: folded once.
-    hops_of = {
-        key: tuple(sorted({Hop(of[s], of[d], a, b) for s, d, a, b in p}, key=_hop_key))
-        for key, p in {id(p): p for p in pairs.values()}.items()
-    }
-    groups_of = {id(g): _met(g, of) for g in {id(g): g for g in lines.values()}.values()}
-    return Ranks(of, folded, price_s, {t: hops_of[id(p)] for t, p in pairs.items()}, {t: groups_of[id(g)] for t, g in lines.items()})
+    hops = [tuple(sorted({Hop(of[s], of[d], a, b) for s, d, a, b in p}, key=_hop_key)) for p in pairs.patterns]
+    groups = [_met(g, of) for g in lines.patterns]
+    return Ranks(of, folded, price_s, {t: hops[n] for t, n in pairs.number.items()}, {t: groups[n] for t, n in lines.number.items()})
 
 
 def _prices(plan: Plan, cost: CostModel, task: Task) -> list[float]:
@@ -112,10 +120,11 @@ def _hop_key(hop: Hop) -> tuple[int, int, float, float]:
     return hop.src, hop.dst, hop.ready_s, hop.ack_s
 
 
-def _all_pairs(plan: Plan, cost: CostModel) -> dict[str, _Pairs]:
-    """Per TRANSFER (sender, receiver, ready seconds, ack seconds); equal patterns between the same placements are worked out once."""
+def _all_pairs(plan: Plan, cost: CostModel) -> _Patterns[_Pairs]:
+    """Of the TRANSFERs; equal patterns between the same placements are worked out once."""
     by_position: dict[Hashable, tuple[tuple[int, int], ...]] = {}
-    by_placement: dict[Hashable, _Pairs] = {}
+    place_of_pattern: dict[Hashable, int] = {}
+    patterns: list[_Pairs] = []
     latency_s: dict[tuple[int, int], float] = {}
 
     def message_s(src: int, dst: int) -> float:
@@ -125,7 +134,7 @@ def _all_pairs(plan: Plan, cost: CostModel) -> dict[str, _Pairs]:
             latency_s[src, dst] = checked_s(cost.message_s(src, dst), f"a message from rank {src} to rank {dst}")
         return latency_s[src, dst]
 
-    found: dict[str, _Pairs] = {}
+    number: dict[str, int] = {}
     for task in plan.tasks:
         if task.kind is not TaskKind.TRANSFER:
             continue
@@ -138,11 +147,12 @@ def _all_pairs(plan: Plan, cost: CostModel) -> dict[str, _Pairs]:
             table = routes(plan, task)
             by_position[key] = tuple((i, place_of[target]) for i, rank in enumerate(src.ranks) for target in table[rank])
         ends = by_position[key], src.id, dst.id, heard
-        if ends not in by_placement:
+        if ends not in place_of_pattern:
+            place_of_pattern[ends] = len(patterns)
             joined = [(src.ranks[i], dst.ranks[j]) for i, j in by_position[key]]
-            by_placement[ends] = tuple((s, d, message_s(s, d), message_s(d, s)) if heard else (s, d, 0.0, 0.0) for s, d in joined)
-        found[task.id] = by_placement[ends]
-    return found
+            patterns.append(tuple((s, d, message_s(s, d), message_s(d, s)) if heard else (s, d, 0.0, 0.0) for s, d in joined))
+        number[task.id] = place_of_pattern[ends]
+    return _Patterns(tuple(patterns), number)
 
 
 def _target(plan: Plan, task: Task) -> str:
@@ -160,29 +170,21 @@ def _pattern(plan: Plan, task: Task, there: str) -> Hashable:
     return plan.placement[task.placement].mesh, plan.placement[there].mesh, tuple(moves)
 
 
-def _all_lines(plan: Plan) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Per collective task the groups of ranks that meet: the lines of its mesh axis."""
-    by_axis: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {}
-    found = {}
+def _all_lines(plan: Plan) -> _Patterns[_Lines]:
+    """Of the collectives: tasks of one placement along one axis meet alike."""
+    place_of_axis: dict[tuple[str, int], int] = {}
+    number: dict[str, int] = {}
     for task in plan.tasks:
-        if not isinstance(task.body, Boxing) or task.body.collective is Collective.LOCAL:
-            continue
-        key = task.placement, task.body.axis
-        if key not in by_axis:
-            placement, axis = plan.placement[task.placement], task.body.axis
-            lines: dict[tuple[int, ...], list[int]] = {}
-            for coordinate, rank in zip(coordinates(placement.mesh), placement.ranks, strict=True):
-                lines.setdefault((*coordinate[:axis], *coordinate[axis + 1 :]), []).append(rank)
-            by_axis[key] = tuple(tuple(line) for line in lines.values())
-        found[task.id] = by_axis[key]
-    return found
+        if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
+            number[task.id] = place_of_axis.setdefault((task.placement, task.body.axis), len(place_of_axis))
+    return _Patterns(tuple(plan.placement[placement].lines(axis) for placement, axis in place_of_axis), number)
 
 
 def _refined(
     plan: Plan,
     prices: Mapping[str, Sequence[float]],
-    pairs: Mapping[str, _Pairs],
-    lines: Mapping[str, tuple[tuple[int, ...], ...]],
+    pairs: Sequence[_Pairs],
+    lines: Sequence[_Lines],
 ) -> tuple[int, ...]:
     marks: list[list[Hashable]] = [[] for _ in range(plan.num_ranks)]
     for placement in plan.placements:
@@ -193,14 +195,13 @@ def _refined(
             for rank, price_s in zip(plan.placement[task.placement].ranks, prices[task.id], strict=True):
                 marks[rank].append((task.id, price_s))
     of = _numbered([tuple(mark) for mark in marks])
-    all_pairs, all_lines = list({id(p): p for p in pairs.values()}.values()), list({id(g): g for g in lines.values()}.values())
     while True:
         around: list[set[Hashable]] = [set() for _ in range(plan.num_ranks)]
-        for number, joined in enumerate(all_pairs):
+        for number, joined in enumerate(pairs):
             for src, dst, ready_s, ack_s in joined:
                 around[src].add((0, number, of[dst], ready_s, ack_s))
                 around[dst].add((1, number, of[src], ready_s, ack_s))
-        for number, group in enumerate(all_lines):
+        for number, group in enumerate(lines):
             for line in group:
                 met = frozenset(of[rank] for rank in line)
                 for rank in line:

@@ -36,7 +36,7 @@ from simulator.network.wires import Wires
 from simulator.rules.memory import Ledger
 from simulator.rules.prices import Factor, checked_s, felt_s
 from simulator.rules.record import Entry, sim_trace
-from simulator.rules.rendezvous import Meeting, explain_meetings, partners
+from simulator.rules.rendezvous import Meeting, explain_meetings
 
 __all__ = ["simulate_shared"]
 
@@ -103,7 +103,7 @@ class _SharedGame:
         self.ledger = Ledger(plan, self.actors.values())
         self.acts: list[Entry] = []
         self.price_s = {actor.id: self._price(actor) for actor in self.actors.values()}
-        self.partners = {actor.id: partners(plan, actor) for actor in self.actors.values()}
+        self.peers = {actor.id: plan.peers(actor.task, actor.rank) for actor in self.actors.values()}
         self.needs: dict[tuple[str, tuple[int, ...]], tuple[Mapping[str, float], frozenset[int]]] = {}
         self.arrived: dict[ActorId, tuple[float, int]] = {}
         for actor in self.actors.values():
@@ -145,16 +145,16 @@ class _SharedGame:
             act = lane.gate.start(actor)
             self.arrived[actor.id] = self.ready_s.pop(actor.id), act
             self.ledger.begin(actor)
-            group = self.partners[actor.id]
-            if not group:
-                self._start((actor,), (actor.rank,), act)
+            group = self.peers[actor.id]
+            if len(group) == 1:
+                self._start((actor,), group, act)
                 continue
             there = self.meetings.setdefault((actor.task.id, group, act), [])
             there.append(actor)
             if len(there) == len(group):
                 complete.append((tuple(self.meetings.pop((actor.task.id, group, act))), act))
         for actors, act in complete:
-            self._start(actors, self.partners[actors[0].id], act)
+            self._start(actors, self.peers[actors[0].id], act)
         self.wires.settle(self.now_s)
 
     def _start(self, actors: tuple[Actor, ...], ranks: tuple[int, ...], act: int) -> None:

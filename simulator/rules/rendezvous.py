@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 import simpy
 
 from planner.ir.actors.actor import Actor, ActorId, StreamGate
-from planner.ir.collective import Collective
-from planner.ir.plan import Boxing, Plan
+from planner.ir.plan import Plan
 
-__all__ = ["Meeting", "explain_meetings", "partners"]
+__all__ = ["Meeting", "explain_meetings"]
 
 
 @dataclass(slots=True)
@@ -33,14 +32,6 @@ class Meeting:
     @property
     def missing(self) -> tuple[int, ...]:
         return tuple(rank for rank in self.group if rank not in self.present)
-
-
-def partners(plan: Plan, actor: Actor) -> tuple[int, ...]:
-    """The ranks that this actor meets in every act, itself included; empty for an act without peers."""
-    body = actor.task.body
-    if not isinstance(body, Boxing) or body.collective is Collective.LOCAL:
-        return ()
-    return plan.placement[actor.task.placement].axis_ranks(body.axis, actor.rank)
 
 
 def explain_meetings(

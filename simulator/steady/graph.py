@@ -33,7 +33,7 @@ from planner.ir.plan import Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.steady.arcs import ArcKind, Arcs, Ints, Reals, counted, interleaved, ints, plain
 from simulator.steady.order import Place, observed_orders
-from simulator.steady.prices import Prices, group_of
+from simulator.steady.prices import Prices
 
 __all__ = ["ArcKind", "Choice", "Ints", "MarkedGraph", "Reals", "marked_graph"]
 
@@ -175,7 +175,7 @@ class _Builder:
         for place, task in enumerate(self.plan.tasks):
             starts = self.starts[task.id] = []
             for rank in self.ranks(task):
-                group = self.plan.ranks_of(task) if self.folded else group_of(self.plan, task, rank)
+                group = self.plan.ranks_of(task) if self.folded else self.plan.peers(task, rank)
                 here = self.first.get((task.id, group[0]))
                 if here is None:
                     here = self.first[task.id, group[0]] = size

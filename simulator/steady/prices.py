@@ -7,19 +7,11 @@ from dataclasses import dataclass, field
 
 from planner.ir.actors.actor import ActorId
 from planner.ir.actors.routes import routes
-from planner.ir.collective import Collective
-from planner.ir.plan import Boxing, Plan, Task, TaskKind
+from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.rules.prices import checked_s
 
-__all__ = ["Prices", "group_of"]
-
-
-def group_of(plan: Plan, task: Task, rank: int) -> tuple[int, ...]:
-    """The ranks that start every act of ``task`` together with ``rank`` (SEMANTICS 3.10), itself included."""
-    if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
-        return plan.placement[task.placement].axis_ranks(task.body.axis, rank)
-    return (rank,)
+__all__ = ["Prices"]
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import gloo_exchange
 import pytest
 import torch
 
-from backend.comm.collectives import GroupExchange, check_boxing, crew_of, scratch_bytes
+from backend.comm.collectives import GroupExchange, check_boxing, scratch_bytes
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, P, S, Sbp
@@ -55,11 +55,11 @@ def test_nobody_meets_in_a_local_step() -> None:
     """A run's trace had acts that ended before they started: a LOCAL boxing task was given the start of the last rank of its axis, although
     its ranks do not wait for each other.  Only tasks that exchange something have a crew."""
     plan, task = gloo_exchange.boxing_plan(2, S(0), P, (DType.FLOAT32,), ((3, 4),))
-    assert crew_of(plan, task, 1) == (1,)
+    assert plan.peers(task, 1) == (1,)
     (padded,) = GroupExchange(plan, task, 1, None).run([torch.ones(1, 4)])
     assert padded.tolist() == [[0.0] * 4, [0.0] * 4, [1.0] * 4]
     plan, task = gloo_exchange.boxing_plan(2, P, B, (DType.FLOAT32,), ((3, 4),))
-    assert crew_of(plan, task, 1) == (0, 1)
+    assert plan.peers(task, 1) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from planner.ir.plan import Access, Boxing, Plan, Task, TaskKind
 from planner.ir.text import save_text
 from planner.ir.traces.trace import Act, Trace
 from planner.ir.units import US
-from simulator.analysis.replay import group_of
 
 __all__ = ["kineto_trace", "save_kineto"]
 
@@ -165,7 +164,7 @@ def _communication(plan: Plan, task: Task, rank: int) -> Event:
             "dtype": dtypes(task.reads),
         }
     if isinstance(task.body, Boxing) and task.body.collective in KERNELS:
-        group = group_of(plan, task, rank)
+        group = plan.peers(task, rank)
         return {
             "Collective name": KERNELS[task.body.collective][1],
             "In msg nelems": numel(task.reads),
