@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
+from backend.memory.options import MemoryOptions
 from backend.worker.registers import RUNTIME_BYTES
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -35,10 +35,10 @@ WAYS: Mapping[str, Mapping[str, object]] = {
     "data parallel": {"pins": ("input.0=S(0)",)},
     "pipeline, 4 micro-batches": {"stages": 2, "micro_batches": 4},
 }
-SETTINGS: Mapping[str, Mapping[str, str]] = {
-    "keeping": {"REGISTA_WORKSPACE": "0", "REGISTA_MALLOC": ""},
-    "tight": {"REGISTA_WORKSPACE": "0", "REGISTA_MALLOC": "tight"},
-    "workspace": {"REGISTA_WORKSPACE": "1", "REGISTA_MALLOC": ""},
+SETTINGS: Mapping[str, MemoryOptions] = {
+    "keeping": MemoryOptions(workspace=False),
+    "tight": MemoryOptions(workspace=False, return_freed=True),
+    "workspace": MemoryOptions(),
 }
 FEW, MANY = 3, 9
 """Steps of the two runs whose difference is what a step takes."""
@@ -65,20 +65,6 @@ class Row:
     step_s: float
 
 
-@contextmanager
-def _set(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def rows(rounds: int = 1) -> list[Row]:
     """Run every way with every setting, ``rounds`` times, in turns."""
     found: list[Row] = []
@@ -86,10 +72,9 @@ def rows(rounds: int = 1) -> list[Row]:
     for way, options in WAYS.items():
         plan = regista.plan(program, resolve_cluster("local:2"), **options)  # type: ignore[arg-type]
         for _ in range(rounds):
-            for setting, values in SETTINGS.items():
-                with _set(values):
-                    few = regista.run(plan, program, steps=FEW)
-                    many = regista.run(plan, program, steps=MANY)
+            for setting, memory_options in SETTINGS.items():
+                few = regista.run(plan, program, steps=FEW, memory=memory_options)
+                many = regista.run(plan, program, steps=MANY, memory=memory_options)
                 step_s = fmean(many.trace.step_times_s(plan)[FEW:])
                 for rank, memory in many.memory.items():
                     found.append(

@@ -24,6 +24,7 @@ from backend.checkpoint import Wish
 from backend.devices.device import parse_devices
 from backend.devices.opening import open_devices
 from backend.launch.session import Session
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder.outcome import Outcome
 from planner.cost import AnalyticCost
 from planner.frontend import Program, load_program
@@ -186,6 +187,7 @@ def run(
     device: str = "cpu",
     allow_nan: bool = False,
     max_restarts: int = 0,
+    memory: MemoryOptions = DEFAULT_MEMORY,
 ) -> Outcome:
     """Perform the Plan on real devices.
 
@@ -200,6 +202,7 @@ def run(
         resume: begin where the newest checkpoint ends; ``steps`` counts from the very first one, so the rest is done.
         allow_nan: go on when the loss is no finite number (the reference performer always does).
         max_restarts: after a fault start again, so often at most, from the newest checkpoint.
+        memory: how registers and workspace are held, for tests and measurements (backend.memory.MemoryOptions).
         device: performer threads: ``cpu``, ``cuda``, ``cuda:1``, or rank by rank, ``0=cpu,1=cuda:0``.
 
     Raises:
@@ -213,6 +216,8 @@ def run(
         raise Unsupported(f"checkpoints are saved by real processes; performer {performer.value} has none, leave out --checkpoint")
     if performer is not Performer.THREADS and device != "cpu":
         raise Unsupported(f"device {device!r}: performer {performer.value} runs on CPUs; use performer threads")
+    if performer is Performer.REFERENCE and memory != DEFAULT_MEMORY:
+        raise Unsupported("the reference performer makes new memory for every block; leave the memory options out")
     names = parse_devices(device, plan.num_ranks)
     if checkpoint is None and (save_every or keep):
         raise Unsupported("save_every and keep belong to checkpoints; give their folder, too")
@@ -237,6 +242,7 @@ def run(
             on_progress=on_progress,
             devices=devices,
             allow_nan=allow_nan,
+            memory=memory,
         )
     return backend.run(
         plan,
@@ -249,6 +255,7 @@ def run(
         first_step=start.first_step,
         checkpoint=None if checkpoint is None else Wish(folder=checkpoint, every=save_every, keep=keep),
         allow_nan=allow_nan,
+        memory=memory,
         max_restarts=max_restarts,
     )
 

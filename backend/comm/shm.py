@@ -18,13 +18,10 @@ from torch import Tensor
 
 from backend.comm.transport import Mesh
 from backend.memory.arena import arena_bytes, carve, regsts_on
-from backend.memory.switches import switch
 from planner.ir.actors.routes import routes
 from planner.ir.plan import Plan, Regst, TaskKind
 
 __all__ = ["Shared", "far_tables", "reserve", "senders_of", "shared_regsts"]
-
-OFF = "0"
 
 
 def senders_of(plan: Plan, rank: int) -> tuple[int, ...]:
@@ -68,8 +65,11 @@ class Shared:
         return f"sockets ({self.why})" if self.why else "none"
 
 
-def reserve(plan: Plan, rank: int, *, one_host: bool, static: bool) -> Shared:
+def reserve(plan: Plan, rank: int, *, one_host: bool, static: bool, wanted: bool = True) -> Shared:
     """Allocate the shared blocks of ``rank``, or say why not.
+
+    Args:
+        static: registers are STATIC.   wanted: MemoryOptions.shared_memory.
 
     Every page is taken at once, so that a full machine is found now and not by a signal in the midst of an act.
     """
@@ -80,8 +80,8 @@ def reserve(plan: Plan, rank: int, *, one_host: bool, static: bool) -> Shared:
         return Shared(why="several hosts")
     if not static:
         return Shared(why="blocks come and go")
-    if switch("REGISTA_SHM", (OFF, "1"), "1") == OFF:
-        return Shared(why="REGISTA_SHM=0")
+    if not wanted:
+        return Shared(why="memory option shared_memory=False")
     if not hasattr(os, "memfd_create"):
         return Shared(why="this system has no memfd_create")
     size_bytes = arena_bytes(plan, regsts)

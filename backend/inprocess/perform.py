@@ -16,6 +16,7 @@ from backend.inprocess.engine import Engine
 from backend.inprocess.registers import make_blocks
 from backend.launch.processes import check_batch
 from backend.memory.blocks import Blocks, check_state, state_parts
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder.merge import hardware
 from backend.run_folder.outcome import Outcome, gather, state_homes
 from planner.ir.actors.verify import verify
@@ -43,6 +44,7 @@ def run(
     ahead: int = AHEAD,
     allow_nan: bool = False,
     alone: bool = False,
+    memory: MemoryOptions = DEFAULT_MEMORY,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan in this process, every rank on its device.
 
@@ -57,6 +59,7 @@ def run(
         ahead: acts of one lane in flight at once.
         allow_nan: go on when the loss is nan or infinite.
         alone: one act at a time in the whole process, so that its time is that of the act alone; what a prediction is made of.
+        memory: how registers are held (backend.inprocess.registers.make_blocks).
 
     Returns:
         trace (source ``run``, performer ``threads``), losses per step, final states and gradients as logical tensors on the CPU.
@@ -74,7 +77,7 @@ def run(
     check_batch(plan, batches)
     cpu = CpuDevice()
     placed = {rank: (devices or {}).get(rank, cpu) for rank in range(plan.num_ranks)}
-    blocks = make_blocks(plan, placed, plan.gradients.values() if gradients else ())
+    blocks = make_blocks(plan, placed, plan.gradients.values() if gradients else (), memory)
     for rank, of_rank in blocks.items():
         of_rank.fill_state(state_parts(plan, rank, state))
     body = ProcessBody(plan, blocks, placed, batches, graphs=graphs, allow_nan=allow_nan)

@@ -7,15 +7,16 @@ such a device, lie in host memory that it can copy without waiting (pinned).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 
 from torch import Tensor
 
 from backend.devices.device import Device
-from backend.memory.arena import Arena, RegisterMode, arena_bytes, carve, planned_bytes, register_mode, regsts_on
+from backend.memory.arena import Arena, arena_bytes, carve, planned_bytes, register_mode, regsts_on
 from backend.memory.blocks import Blocks
-from backend.memory.switches import switch
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
 from planner.ir.actors.verify import device_bytes
-from planner.ir.errors import OutOfMemory
+from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Access, Plan, Regst, TaskKind
 
 __all__ = ["lies_on_host", "make_blocks"]
@@ -29,28 +30,42 @@ def lies_on_host(plan: Plan, regst: Regst) -> bool:
     return bool(consumers) and all(task.kind in (TaskKind.PREPARE, TaskKind.COPY) for task in consumers)
 
 
-def make_blocks(plan: Plan, devices: Mapping[int, Device], taps: Iterable[Access] = ()) -> dict[int, Blocks]:
-    """Blocks per rank.  REGISTA_REGISTERS and REGISTA_POISON as for processes (backend.worker.registers), where all devices are CPUs.
+def make_blocks(
+    plan: Plan, devices: Mapping[int, Device], taps: Iterable[Access] = (), memory: MemoryOptions = DEFAULT_MEMORY
+) -> dict[int, Blocks]:
+    """Blocks per rank.
+
+    Args:
+        memory: ``registers`` and ``poison``, where all devices are CPUs; the others are options of worker processes.
 
     Raises:
+        Unsupported: an option that does not apply here.
         OutOfMemory: all blocks at once do not fit a device whose work ends later than it is put there; or a device is full.
     """
     pinning = next((device for device in devices.values() if not device.immediate), None)
-    wanted = switch("REGISTA_REGISTERS", ("", "static", "dynamic"), "")
-    mode = RegisterMode(wanted) if wanted and pinning is None else register_mode(plan)
+    _refuse(memory, on_cpus=pinning is None)
+    mode = memory.registers or register_mode(plan)
     if pinning is not None and mode is RegisterMode.DYNAMIC:
         needs, limit = max(device_bytes(plan).values()), plan.cluster.device.memory_bytes
         raise OutOfMemory(
             f"on {pinning.name} every block is memory of its own from start to end: {needs} B at once, but a device of {plan.cluster.name} "
             f"has {limit} B; use smaller quotas or more micro-batches"
         )
-    poison = pinning is None and switch("REGISTA_POISON", ("0", "1"), "0") == "1"
     tapped = tuple(taps)
     found: dict[int, Blocks] = {}
     for rank in range(plan.num_ranks):
         arena = _arena(plan, rank, devices[rank], pinning) if mode is RegisterMode.STATIC else None
-        found[rank] = Blocks(plan, rank, taps=tapped, arena=arena, poison=poison)
+        found[rank] = Blocks(plan, rank, taps=tapped, arena=arena, poison=memory.poison)
     return found
+
+
+def _refuse(memory: MemoryOptions, *, on_cpus: bool) -> None:
+    """Refuse an option that would be ignored."""
+    here = ("registers", "poison") if on_cpus else ()
+    ignored = [f.name for f in fields(memory) if f.name not in here and getattr(memory, f.name) != getattr(DEFAULT_MEMORY, f.name)]
+    if ignored:
+        where = "one process" if on_cpus else "a device with streams"
+        raise Unsupported(f"memory options {', '.join(ignored)} do not apply to ranks of {where}; leave them out or use --performer gloo")
 
 
 def _arena(plan: Plan, rank: int, device: Device, pinning: Device | None) -> Arena:

@@ -27,6 +27,7 @@ from backend.launch.diagnose import diagnose
 from backend.launch.elastic import GRACE_S, Agency, launch_elastic
 from backend.launch.workers import Workers, nursery
 from backend.memory.blocks import check_state
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.monitor.progress import Progress
 from backend.run_folder.files import Options, prepare
 from backend.run_folder.merge import merge
@@ -62,6 +63,7 @@ def run(
     first_step: int = 0,
     checkpoint: Wish | None = None,
     max_restarts: int = 0,
+    memory: MemoryOptions = DEFAULT_MEMORY,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
@@ -78,6 +80,7 @@ def run(
             with them, and the trace leaves them out.
         max_restarts: after a fault start all workers anew, so often at most, from the newest checkpoint (without one: from ``state``). The
             outcome is then that of the last attempt; its losses begin where that one began.
+        memory: how workers hold their memory; the defaults are right for training.
 
     Returns:
         trace (source ``run``, performer ``gloo``), losses per step, final states and gradients as logical tensors.
@@ -94,6 +97,7 @@ def run(
         gradients=gradients,
         timeout_s=timeout_s,
         allow_nan=allow_nan,
+        memory=memory,
         first_step=first_step,
         checkpoint="" if checkpoint is None else os.path.abspath(checkpoint.folder),
         save_every=0 if checkpoint is None else checkpoint.every,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.launch.processes import launch, run_folder
-from backend.run_folder.files import Options
+from backend.run_folder.files import Options, save_options
 from backend.run_folder.merge import hardware
 from planner.ir.errors import Unsupported
 
@@ -60,11 +60,9 @@ def microbench(
     Raises:
         WorkerFailed: a worker died.
     """
-    options = Options(run_id=uuid.uuid4().hex[:12], steps=1, timeout_s=60.0)
+    options = Options(run_id=uuid.uuid4().hex[:12], steps=1, timeout_s=60.0, isolated_rounds=rounds)
     with run_folder(workdir, options.run_id) as folder:
-        (folder / "options.json").write_text(
-            json.dumps({"run_id": options.run_id, "steps": 1, "timeout_s": options.timeout_s, "isolated_rounds": rounds})
-        )
+        save_options(folder, options)
         (folder / "sizes.json").write_text(json.dumps(list(sizes_bytes)))
         launch(folder, "backend.measure.bench_worker", ranks, options)
         measured = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]

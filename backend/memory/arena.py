@@ -14,27 +14,20 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
 from torch import Tensor
 
 from backend.layout.sharding import torch_dtype
+from backend.memory.options import RegisterMode
 from backend.memory.packing import aligned
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst
 
-__all__ = ["Arena", "RegisterMode", "arena_bytes", "carve", "own_memory", "planned_bytes", "register_mode", "regsts_on"]
+__all__ = ["Arena", "arena_bytes", "carve", "own_memory", "planned_bytes", "register_mode", "regsts_on"]
 
 _HUGE_BYTES = 2 << 20
-
-
-class RegisterMode(Enum):
-    """STATIC: every block exists from start to end.   DYNAMIC: a block's memory is taken when it is written and given back when it is read."""
-
-    STATIC = "static"
-    DYNAMIC = "dynamic"
 
 
 def regsts_on(plan: Plan, rank: int) -> tuple[Regst, ...]:

@@ -7,7 +7,7 @@ DYNAMIC (no arena): data passes by reference: a value that a task read may live 
 to again, except by the accumulation that owns it.  State is replaced, not overwritten.
 
 STATIC (an arena): every slot is memory of its own from start to end; what is held is copied there unless it was computed there.  Nothing
-outlives the release of its block; REGISTA_POISON=1 proves it by overwriting released blocks.
+outlives the release of its block; MemoryOptions.poison proves it by overwriting released blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from backend.initial.values import Values, as_values
-from backend.memory.arena import Arena, RegisterMode, planned_bytes
+from backend.memory.arena import Arena, planned_bytes
+from backend.memory.options import RegisterMode
 from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.plan import Access, Plan, RegstKind
 

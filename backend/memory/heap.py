@@ -1,7 +1,7 @@
-"""The C library's heap of a worker, in two moods (glibc; elsewhere nothing happens).
+"""What the C library does with freed memory of a worker (glibc; elsewhere nothing happens).
 
-keeping   freed memory stays in the process: quick, and fragments of it pile up                      (workers.ENVIRONMENT)
-tight     what is freed goes back to the kernel: small, and every new tensor faults its pages in
+keep_heap      freed memory stays in the process: allocation is quick, and holes pile up             (workers.ENVIRONMENT)
+tighten_heap   freed memory goes back to the kernel: the process stays small, and every new tensor faults its pages in
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from backend.memory.switches import switch
-
-__all__ = ["keep_heap", "tight_wanted", "tighten_heap"]
+__all__ = ["keep_heap", "tighten_heap"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """mallopt's numbers for them [malloc.h]."""
@@ -36,21 +34,10 @@ def tighten_heap() -> bool:
     return _set(_TIGHT_MMAP_BYTES, _TIGHT_TRIM_BYTES)
 
 
-def tight_wanted() -> bool:
-    """REGISTA_MALLOC=tight: the heap stays small all the time.
-
-    Raises:
-        InvalidProgram: another value than that and none.
-    """
-    return switch("REGISTA_MALLOC", ("", "tight"), "") == "tight"
-
-
 def keep_heap() -> bool:
-    """What the process was started with again, and what is free goes back once; False if it stays tight (tight_wanted), without glibc, or when
-    the process was started with nothing.
+    """Go back to what the process was started with, after what is free went back to the kernel once; False without glibc, or when the process
+    was started without these settings.
     """
-    if tight_wanted():
-        return False
     names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
     if not all(name in os.environ for name in names):
         return False

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from backend.memory.arena import RegisterMode
 from backend.memory.blocks import Blocks, Slot, laid_out, store, store_first
+from backend.memory.options import RegisterMode
 from planner.ir.actors.actor import Actor, InPort, OutPort
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, RegstKind, Task

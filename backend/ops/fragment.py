@@ -32,8 +32,8 @@ from torch import Tensor
 
 from backend.layout.boxing import BOXING, parse_boxing
 from backend.layout.sharding import torch_dtype
-from backend.memory.arena import RegisterMode
 from backend.memory.blocks import store, store_first
+from backend.memory.options import RegisterMode
 from backend.ops.bindings import own_places, slot_places
 from backend.ops.kernels import kernel
 from backend.ops.optimizer import all_adamws, update_call

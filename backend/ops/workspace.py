@@ -20,17 +20,17 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from backend.memory.arena import RegisterMode, own_memory
+from backend.memory.arena import own_memory
 from backend.memory.heap import keep_heap
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
 from backend.memory.packing import Span, pack
-from backend.memory.switches import switch
 from backend.ops.fragment import CompiledFragment, Form, Grant, compile_fragment, fragment_ops, slotted
 from backend.ops.lifetimes import ESCAPES, last_needs
 from backend.ops.outs import RESHAPES, home_form
 from planner.ir.graph import Op
 from planner.ir.plan import Fragment, Plan, Task
 
-__all__ = ["Homes", "Seen", "Settled", "Workspace", "homes_of", "spans_of", "stream_workspaces", "workspace_wanted"]
+__all__ = ["Homes", "Seen", "Settled", "Workspace", "homes_of", "spans_of", "stream_workspaces", "uses_workspace"]
 
 Strides = tuple[int, ...]
 
@@ -87,13 +87,9 @@ class _Watcher:
         self.seen[name] = Seen(shape=tuple(value.shape), strides=value.stride(), dtype=value.dtype, copied=copied)
 
 
-def workspace_wanted(mode: RegisterMode) -> bool:
-    """REGISTA_WORKSPACE=0: values inside fragments lie on the heap, as they do where blocks come and go.
-
-    Raises:
-        InvalidProgram: another value than 0 and 1.
-    """
-    return switch("REGISTA_WORKSPACE", ("0", "1"), "1") == "1" and mode is RegisterMode.STATIC
+def uses_workspace(memory: MemoryOptions, mode: RegisterMode) -> bool:
+    """Whether values inside fragments lie in planned memory; on the heap where blocks come and go, or when the options say so."""
+    return memory.workspace and mode is RegisterMode.STATIC
 
 
 def stream_workspaces(plan: Plan, rank: int) -> dict[str, int]:
@@ -167,14 +163,16 @@ class Workspace:
 
     Args:
         tasks: of the rank, those with fragments.   grants: task -> what its fragment may write to.
-        poison: overwrite what homes hold before every act.
+        memory: its ``poison`` overwrites what homes hold before every act; with ``return_freed`` the heap stays tight.
     """
 
-    def __init__(self, plan: Plan, rank: int, tasks: Sequence[Task], grants: Mapping[str, Grant], *, poison: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, rank: int, tasks: Sequence[Task], grants: Mapping[str, Grant], memory: MemoryOptions = DEFAULT_MEMORY
+    ) -> None:
         self.now: dict[str, CompiledFragment] = {}
         self.settled: Settled | None = None
         self._limits = stream_workspaces(plan, rank)
-        self._plan, self._rank, self._grants, self._poison = plan, rank, grants, poison
+        self._plan, self._rank, self._grants, self._options = plan, rank, grants, memory
         self._lock = threading.Lock()
         self._tasks = {task.id: task for task in tasks}
         self._laid: dict[str, tuple[Strides, ...]] = {}
@@ -225,7 +223,8 @@ class Workspace:
             planned_bytes=sum(self._limits.values()),
             heap_bytes=max((homes.heap_bytes for homes in self._homes.values()), default=0),
         )
-        keep_heap()
+        if not self._options.return_freed:
+            keep_heap()
 
     def _wait(self, task: Task, plain: CompiledFragment | None, times: int, *values: Tensor) -> tuple[Tensor, ...]:
         """On the heap until all have learned.  State may be laid out anew by its first update: what was noted before counts no more."""
@@ -246,7 +245,7 @@ class Workspace:
     def _final(self, task: Task) -> CompiledFragment:
         memory = self._memory[task.stream]
         function = self._compile(task, straight=True, homes=self._homes[task.id].places(memory))
-        if not self._poison:
+        if not self._options.poison:
             return function
 
         def poisoned(*values: Tensor) -> tuple[Tensor, ...]:

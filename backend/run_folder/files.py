@@ -21,10 +21,11 @@ from backend.acts.act import Batches
 from backend.checkpoint.handover import hand_over
 from backend.data.loader import Loader
 from backend.initial.values import Values
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from planner.ir.errors import InvalidFile
 from planner.ir.files import PLAN_VERSION, save_plan
 from planner.ir.plan import Plan
-from planner.ir.text import decode, load_json, save_text
+from planner.ir.text import decode, encode, load_json, save_text
 
 __all__ = [
     "BATCHES",
@@ -38,6 +39,7 @@ __all__ = [
     "read_failures",
     "read_plan",
     "reads_data",
+    "save_options",
     "write_failure",
 ]
 
@@ -68,6 +70,7 @@ class Options:
     save_every: int = 0
     keep: int = 0
     allow_nan: bool = False
+    memory: MemoryOptions = DEFAULT_MEMORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ def prepare(folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batc
     save_plan(plan, str(folder / "plan.json"))
     names = {entry.name for entry in plan.states}
     hand_over(folder, state, names)
-    save_text(folder / "options.json", json.dumps(asdict(options)))
+    save_options(folder, options)
     if isinstance(batches, Loader):  # the workers open the data themselves
         batches.check_steps(options.first_step + options.steps)
         save_text(folder / "data.json", json.dumps(batches.to_json()))
@@ -116,8 +119,14 @@ def prepare(folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batc
     )
 
 
+def save_options(folder: Path, options: Options) -> None:
+    save_text(folder / "options.json", json.dumps(encode(options)))
+
+
 def load_options(folder: Path) -> Options:
-    return Options(**json.loads((folder / "options.json").read_text()))
+    options = decode(Options, json.loads((folder / "options.json").read_text()), "options")
+    assert isinstance(options, Options)
+    return options
 
 
 def read_plan(folder: Path) -> Plan:

@@ -83,7 +83,7 @@ def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: 
         for number in range(rounds):
             counts = number >= options.warmup
             if number == min(1, rounds - 1):  # sums of micro-batches have their memory now
-                told = _let_go()
+                told = _let_go(options)
             _meet()
             # The end of the step before, uncounted: a process that slept at a barrier is slower than one in the midst of a step.
             for task in order[-1:]:
@@ -98,9 +98,10 @@ def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: 
     return Isolated(spans=found, peak_bytes=process_bytes()[1] - own if told else 0, batches_bytes=resident_bytes(BATCHES))
 
 
-def _let_go() -> bool:
+def _let_go(options: Options) -> bool:
     """Give back what lies free in the heap, which goes on to keep what acts free; True if the process's peak counts from now on."""
-    keep_heap()
+    if not options.memory.return_freed:
+        keep_heap()
     return reset_process_peak()
 
 

@@ -96,13 +96,14 @@ def work(folder: Path, options: Options) -> None:
     (folder / f"rank{rank}.{attempt()}.pid").write_text(str(os.getpid()))
     agree(store, plan, rank, ranks)
     hosts = None if options.one_host else Hosts(store, rank, ranks, options.inputs)
-    registers = Registers(plan, rank, one_host=options.one_host, taps=plan.gradients.values() if options.gradients else ())
+    taps = plan.gradients.values() if options.gradients else ()
+    registers = Registers(plan, rank, one_host=options.one_host, taps=taps, memory=options.memory)
     blocks = registers.blocks
     options, values = begin(folder, options, store, rank)
     registers.fill(values)
     del values
     batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
-    body = RankBody(plan, rank, blocks, batches, axis_groups(plan, rank, options.timeout_s), folder)
+    body = RankBody(plan, rank, blocks, batches, axis_groups(plan, rank, options.timeout_s), folder, options.memory)
     mesh = Mesh(rank, body.peers(), store, options.run_id, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S, host=options.address)
     body.loss_watch = None if options.allow_nan else LossWatch(plan)
     body.attach(mesh, registers.connect(mesh))

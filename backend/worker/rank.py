@@ -24,11 +24,11 @@ from backend.comm.transport import Mesh, receive_into, tensor_bytes
 from backend.data.loader import Loader
 from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import Blocks
-from backend.memory.switches import switch
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.monitor.nonfinite import LossWatch
 from backend.ops.bindings import Hands, slot_places
 from backend.ops.fragment import CompiledFragment, Form, compile_fragment, grant_of
-from backend.ops.workspace import Settled, Workspace, workspace_wanted
+from backend.ops.workspace import Settled, Workspace, uses_workspace
 from planner.ir.actors.actor import Actor
 from planner.ir.actors.routes import Piece, pieces, routes
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
@@ -85,7 +85,14 @@ class RankBody:
     """See the module's text."""
 
     def __init__(
-        self, plan: Plan, rank: int, blocks: Blocks, batches: Batches, groups: Mapping[GroupKey, dist.ProcessGroup | None], folder: Path
+        self,
+        plan: Plan,
+        rank: int,
+        blocks: Blocks,
+        batches: Batches,
+        groups: Mapping[GroupKey, dist.ProcessGroup | None],
+        folder: Path,
+        memory: MemoryOptions = DEFAULT_MEMORY,
     ) -> None:
         self.plan, self.rank, self.blocks = plan, rank, blocks
         self.losses: dict[int, float] = {}
@@ -94,7 +101,7 @@ class RankBody:
         self.on_save: Callable[[Task, int, Sequence[Tensor]], None] | None = None
         self.on_loss: Callable[[int, float], None] | None = None
         self.captured: dict[str, list[Tensor]] | None = None
-        self._batches = batches
+        self._batches, self._memory = batches, memory
         self._mesh: Mesh | None = None
         self.waiting: frozenset[str] = frozenset()
         """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
@@ -125,9 +132,8 @@ class RankBody:
     def _fragments_of(self, tasks: Sequence[Task]) -> dict[str, CompiledFragment]:
         """Task -> what performs its next act, given what it reads and the slots it writes to."""
         grants = {task.id: grant_of(self.plan, task, self.blocks.mode) for task in tasks}
-        if workspace_wanted(self.blocks.mode):
-            poison = switch("REGISTA_POISON", ("0", "1"), "0") == "1"
-            self._workspace = Workspace(self.plan, self.rank, tasks, grants, poison=poison)
+        if uses_workspace(self._memory, self.blocks.mode):
+            self._workspace = Workspace(self.plan, self.rank, tasks, grants, self._memory)
             return self._workspace.now
 
         def compiled(task: Task, **form: Unpack[Form]) -> CompiledFragment:

@@ -1,12 +1,6 @@
 """The registers of one worker, from start to end: how they are held, where they lie, what they took.
 
-    take --> blocks --> connect (memory shared with senders) --> [acts] --> prove (allocated == planned) --> footprint, about
-
-Switches for tests and measurements, as environment variables of the parent: REGISTA_REGISTERS=static|dynamic (instead of the Plan's numbers),
-REGISTA_SHM=0 (payloads through sockets), REGISTA_POISON=1 (released blocks, and workspace before every act, are overwritten with NaN),
-REGISTA_WORKSPACE=0 (values inside fragments lie on the heap, not in backend.ops.workspace), REGISTA_MALLOC=tight (memory goes back to the kernel
-when it is freed: the process is no larger than its plan, but a data-parallel step of a GPT of 4 x 512 takes 1.3 to 1.4 times the processor
-time, as every act faults its pages in again [measured: 2 ranks, 8 steps, 2 cores, load 11, 2026-11-21]).
+take --> blocks --> connect (memory shared with senders) --> [acts] --> prove (allocated == planned) --> footprint, about
 """
 
 from __future__ import annotations
@@ -20,11 +14,11 @@ from torch import Tensor
 from backend.comm.shm import far_tables, reserve
 from backend.comm.transport import Mesh
 from backend.initial.values import Values
-from backend.memory.arena import Arena, RegisterMode, planned_bytes, register_mode
+from backend.memory.arena import Arena, planned_bytes, register_mode
 from backend.memory.blocks import Blocks, state_parts
-from backend.memory.heap import tight_wanted, tighten_heap
-from backend.memory.switches import switch
-from backend.ops.workspace import Settled, workspace_wanted
+from backend.memory.heap import tighten_heap
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
+from backend.ops.workspace import Settled, uses_workspace
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Access, Plan
@@ -79,30 +73,32 @@ class Registers:
     base_bytes: resident after imports and before the first block.
     """
 
-    def __init__(self, plan: Plan, rank: int, *, one_host: bool, taps: Iterable[Access] = ()) -> None:
-        if tight_wanted() and not tighten_heap():
-            raise InvalidProgram("REGISTA_MALLOC=tight needs glibc; leave the variable out")
+    def __init__(
+        self, plan: Plan, rank: int, *, one_host: bool, taps: Iterable[Access] = (), memory: MemoryOptions = DEFAULT_MEMORY
+    ) -> None:
+        if memory.return_freed and not tighten_heap():
+            raise InvalidProgram("memory option return_freed needs glibc; leave it out")
         self.base_bytes = process_bytes()[0]
         self._plan, self._rank, self._one_host = plan, rank, one_host
-        self.mode = self._mode()
-        if workspace_wanted(self.mode):
+        self.mode = self._mode(memory)
+        if uses_workspace(memory, self.mode):
             tighten_heap()  # until backend.ops.workspace knows what values inside fragments need
-        self._shared = reserve(plan, rank, one_host=one_host, static=self.mode is RegisterMode.STATIC)
-        arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory) if self.mode is RegisterMode.STATIC else None
-        self.blocks = Blocks(plan, rank, taps=taps, arena=arena, poison=switch("REGISTA_POISON", ("0", "1"), "0") == "1")
+        static = self.mode is RegisterMode.STATIC
+        self._shared = reserve(plan, rank, one_host=one_host, static=static, wanted=memory.shared_memory)
+        arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory) if static else None
+        self.blocks = Blocks(plan, rank, taps=taps, arena=arena, poison=memory.poison)
         self._far_bytes = 0
         self._peak_was_reset = False
         self._started_ns = 0
 
-    def _mode(self) -> RegisterMode:
+    def _mode(self, memory: MemoryOptions) -> RegisterMode:
         wanted = register_mode(self._plan)
-        asked = switch("REGISTA_REGISTERS", ("", "static", "dynamic"), "")
-        if asked == RegisterMode.STATIC.value and wanted is RegisterMode.DYNAMIC:
+        if memory.registers is RegisterMode.STATIC and wanted is RegisterMode.DYNAMIC:
             need, limit = max(device_bytes(self._plan).values()), self._plan.cluster.device.memory_bytes
             raise InvalidProgram(
-                f"REGISTA_REGISTERS=static, but all blocks at once take {need} B and a device has {limit} B; leave the variable out"
+                f"memory option registers=static, but all blocks at once take {need} B and a device has {limit} B; leave it out"
             )
-        return RegisterMode(asked) if asked else wanted
+        return memory.registers or wanted
 
     def fill(self, state: Mapping[str, Tensor] | Values) -> None:
         """Put this rank's parts of the logical state, one by one, so that no part is held twice."""

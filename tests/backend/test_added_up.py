@@ -9,7 +9,7 @@ from matrix import plan_for, program
 from torch import Tensor
 
 from backend import run
-from backend.memory.arena import RegisterMode
+from backend.memory.options import MemoryOptions, RegisterMode
 from backend.ops.fragment import grant_of
 from backend.ops.workspace import Workspace
 from planner.ir.plan import Plan
@@ -49,14 +49,13 @@ def test_the_gradients_of_two_micro_batches_are_computed_in_the_same_memory() ->
 
 
 @pytest.mark.processes
-def test_sums_of_micro_batches_have_the_same_bits_from_workspace_and_from_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_micro_batches_have_the_same_bits_from_workspace_and_from_the_heap() -> None:
     plan, source = plan_for("mlp", "pipeline2"), program("mlp")
     outcomes = {}
-    for where in ("0", "1"):
-        monkeypatch.setenv("REGISTA_WORKSPACE", where)
-        monkeypatch.setenv("REGISTA_POISON", "1")
-        outcomes[where] = run(plan, source.initial_state(plan.micro_batches), source.batch, 3, gradients=True)
-    assert outcomes["0"].losses == outcomes["1"].losses
-    assert outcomes["0"].gradients.keys() == outcomes["1"].gradients.keys() != set()
-    for name, value in outcomes["0"].gradients.items():
-        assert torch.equal(value, outcomes["1"].gradients[name]), name
+    for workspace in (False, True):
+        memory = MemoryOptions(workspace=workspace, poison=True)
+        outcomes[workspace] = run(plan, source.initial_state(plan.micro_batches), source.batch, 3, gradients=True, memory=memory)
+    assert outcomes[False].losses == outcomes[True].losses
+    assert outcomes[False].gradients.keys() == outcomes[True].gradients.keys() != set()
+    for name, value in outcomes[False].gradients.items():
+        assert torch.equal(value, outcomes[True].gradients[name]), name

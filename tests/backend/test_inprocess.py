@@ -17,10 +17,11 @@ from torch import Tensor
 
 from backend.inprocess import run
 from backend.inprocess.rendezvous import Rendezvous
+from backend.memory.options import MemoryOptions, RegisterMode
 from backend.reference import perform
 from planner.frontend import SGD, Program
 from planner.ir.actors.actor import build_actors
-from planner.ir.errors import InvalidPlan, InvalidProgram, WorkerFailed
+from planner.ir.errors import InvalidPlan, InvalidProgram, Unsupported, WorkerFailed
 from planner.ir.files import load_trace
 from planner.ir.traces.trace import check_trace
 from planner.lower.data_actors.loading import with_loading
@@ -58,38 +59,43 @@ def test_plan_in_one_process_equals_training_on_one_device(model: str, way: str)
     assert_no_thread_is_left()
 
 
-@pytest.mark.parametrize("registers", ["static", "dynamic"])
+@pytest.mark.parametrize("registers", RegisterMode)
 @pytest.mark.parametrize("name", HANDMADE)
-def test_values_are_bit_equal_to_the_reference(name: str, registers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGISTA_REGISTERS", registers)
+def test_values_are_bit_equal_to_the_reference(name: str, registers: RegisterMode) -> None:
     plan, micro_batches = HANDMADE[name]
     batch = handmade.batches(micro_batches)
-    outcome = run(plan, handmade.start(), batch, STEPS, gradients=True)
-    assert outcome.trace.about["registers"] == registers
+    outcome = run(plan, handmade.start(), batch, STEPS, gradients=True, memory=MemoryOptions(registers=registers))
+    assert outcome.trace.about["registers"] == registers.value
     assert_bit_equal(outcome, perform(plan, handmade.start(), batch, STEPS, gradients=True))
 
 
-def test_collectives_of_a_planned_gpt_are_bit_equal_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collectives_of_a_planned_gpt_are_bit_equal_to_the_reference() -> None:
     """With plain SGD, as the reference's AdamW rounds otherwise than torch's fused one, which runs here; and with new memory for every block,
     as the reference has it: kernels that add up many numbers take them in another order where memory is aligned otherwise.
     """
-    monkeypatch.setenv("REGISTA_REGISTERS", "dynamic")
     source = program("gpt")
     plain = Program(source.module, source.example_inputs, source.loss, SGD(lr=0.1), name="gpt", data=source.data)
     pins = ("input.0=S(0),B", "h.*.mlp.c_fc.weight=B,S(0)", "h.*.mlp.c_proj.weight=B,S(1)")
     options = PlanOptions(mesh=(2, 2), pins=pins)
     plan = make_plan(plain.graph(1), model="gpt", batch_size=plain.batch_size, cluster=roomy_cluster(4), options=options)
     state = plain.initial_state(1)
-    here, there = (perform_(plan, state, plain.batch, 2, gradients=True) for perform_ in (run, perform))
+    here = run(plan, state, plain.batch, 2, gradients=True, memory=MemoryOptions(registers=RegisterMode.DYNAMIC))
+    there = perform(plan, state, plain.batch, 2, gradients=True)
     assert_bit_equal(here, there)
 
 
-def test_released_blocks_are_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_blocks_are_never_read() -> None:
     """They are overwritten with NaN as soon as their last reader has acknowledged."""
-    monkeypatch.setenv("REGISTA_POISON", "1")
     plan = handmade.pipeline(3, width=2)
-    outcome = run(plan, handmade.start(), handmade.batches(3), STEPS, gradients=True)
+    outcome = run(plan, handmade.start(), handmade.batches(3), STEPS, gradients=True, memory=MemoryOptions(poison=True))
     assert_bit_equal(outcome, perform(plan, handmade.start(), handmade.batches(3), STEPS, gradients=True))
+
+
+@pytest.mark.parametrize("option", [{"shared_memory": False}, {"workspace": False}, {"return_freed": True}])
+def test_a_memory_option_of_worker_processes_is_refused_in_one_process(option: dict[str, bool]) -> None:
+    (name,) = option
+    with pytest.raises(Unsupported, match=f"memory options {name} do not apply to ranks of one process"):
+        run(handmade.pipeline(3), handmade.start(), handmade.batches(3), STEPS, memory=MemoryOptions(**option))
 
 
 def test_callers_state_is_not_written_to() -> None:

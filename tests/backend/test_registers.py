@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import handmade
 import pytest
@@ -19,18 +20,23 @@ from backend.acts.act import accumulate
 from backend.comm.collectives import scratch_bytes
 from backend.comm.scratch import alike, packed
 from backend.layout.sharding import torch_dtype
-from backend.memory.arena import Arena, RegisterMode, arena_bytes, carve, own_memory, planned_bytes, register_mode, regsts_on
+from backend.memory.arena import Arena, arena_bytes, carve, own_memory, planned_bytes, register_mode, regsts_on
 from backend.memory.blocks import Blocks, laid_out, store
+from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
 from backend.ops.bindings import Hands, accumulate_into
 from backend.ops.fragment import compile_fragment, grant_of
+from backend.run_folder.files import Options, load_options, save_options
 from backend.run_folder.outcome import Outcome
 from backend.worker.registers import RUNTIME_BYTES, Registers
+from planner.frontend import Program
 from planner.ir.actors.actor import build_actors
 from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.errors import InvalidPlan, InvalidProgram, OutOfMemory
 from planner.ir.plan import Fragment, Plan, RegstKind, TaskKind
 from regista.api import program_of
 from regista.clusters import resolve_cluster
+
+TIGHT = MemoryOptions(workspace=False, return_freed=True)
 
 WAYS = ("data2", "pipeline2", "zero1", "zero3")
 STEPS = 3
@@ -210,8 +216,8 @@ def test_both_ends_of_a_transfer_carve_the_same_places() -> None:
 # Real processes.
 
 
-def performed(plan: Plan, source: object, steps: int = STEPS) -> Outcome:
-    return run(plan, source.initial_state(plan.micro_batches), source.batch, steps, gradients=True)  # type: ignore[attr-defined]
+def performed(plan: Plan, source: Program, memory: MemoryOptions = DEFAULT_MEMORY) -> Outcome:
+    return run(plan, source.initial_state(plan.micro_batches), source.batch, STEPS, gradients=True, memory=memory)
 
 
 def assert_same_bits(one: Outcome, other: Outcome) -> None:
@@ -223,21 +229,20 @@ def assert_same_bits(one: Outcome, other: Outcome) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
-def test_real_processes_allocate_what_the_plan_says_and_compute_the_same_bits_either_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_processes_allocate_what_the_plan_says_and_compute_the_same_bits_either_way(way: str) -> None:
     plan, source = plan_for("gpt", way), program("gpt")
     static = performed(plan, source)
     assert static.trace.about["registers"] == "static"
     for rank, memory in static.memory.items():
         assert memory["allocated_bytes"] == memory["planned_bytes"] == device_bytes(plan)[rank] - workspace_bytes(plan, rank)
         assert static.trace.register_bytes[str(rank)] <= memory["planned_bytes"]
-    monkeypatch.setenv("REGISTA_REGISTERS", "dynamic")
-    dynamic = performed(plan, source)
+    dynamic = performed(plan, source, MemoryOptions(registers=RegisterMode.DYNAMIC))
     assert dynamic.trace.about["registers"] == "dynamic"
     assert_same_bits(static, dynamic)
 
 
 @pytest.mark.processes
-def test_no_act_reads_a_block_after_it_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_act_reads_a_block_after_it_was_given_back() -> None:
     """Quota 1 everywhere: the next micro-batch lands where the last one lay, and what is released is NaN."""
     plan = plan_for("gpt", "pipeline2")
     ones = plan.with_quotas({r.id: 1 for r in plan.regsts if r.quota > 1})
@@ -246,8 +251,7 @@ def test_no_act_reads_a_block_after_it_was_given_back(monkeypatch: pytest.Monkey
     except InvalidPlan:
         ones = plan  # 1F1B needs more in flight
     clean = performed(ones, program("gpt"))
-    monkeypatch.setenv("REGISTA_POISON", "1")
-    assert_same_bits(performed(ones, program("gpt")), clean)
+    assert_same_bits(performed(ones, program("gpt"), MemoryOptions(poison=True)), clean)
 
 
 @pytest.mark.processes
@@ -264,22 +268,20 @@ def test_a_plan_whose_blocks_do_not_all_fit_is_performed_block_by_block() -> Non
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("options", "malloc"),
-    [({"pins": ("input.0=S(0)",)}, "tight"), ({"stages": 2, "micro_batches": 4}, "tight"), ({"stages": 2, "micro_batches": 4}, "")],
+    ("options", "memory_options"),
+    [({"pins": ("input.0=S(0)",)}, TIGHT), ({"stages": 2, "micro_batches": 4}, TIGHT), ({"stages": 2, "micro_batches": 4}, DEFAULT_MEMORY)],
     ids=["data parallel, tight", "pipeline, tight", "pipeline"],
 )
 def test_a_process_holds_all_blocks_and_is_at_most_5_percent_larger_than_its_plan_and_the_stated_constant(
-    options: dict[str, object], malloc: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, object], memory_options: MemoryOptions
 ) -> None:
     """The plan is of hundreds of MB, so that the constant does not hide it.
 
     Data parallel only with an allocator that gives back what is freed: what gloo and the buckets of its collectives take is not planned.
     """
-    monkeypatch.setenv("REGISTA_MALLOC", malloc)
-    monkeypatch.setenv("REGISTA_WORKSPACE", "0" if malloc else "1")
     source = program_of("zoo:gpt?layers=4&width=512&heads=8&batch=16&seq=128")
     plan = regista.plan(source, resolve_cluster("local:2"), **options)  # type: ignore[arg-type]
-    outcome = regista.run(plan, source, steps=3)
+    outcome = regista.run(plan, source, steps=3, memory=memory_options)
     for rank, memory in outcome.memory.items():
         assert memory["device_bytes"] > 150 << 20
         if not memory["process_peak_bytes"]:
@@ -289,10 +291,18 @@ def test_a_process_holds_all_blocks_and_is_at_most_5_percent_larger_than_its_pla
         assert memory["allocated_bytes"] <= memory["process_peak_bytes"] - memory["base_bytes"] <= 1.05 * wanted
 
 
-def test_a_switch_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGISTA_REGISTERS", "statics")
-    with pytest.raises(InvalidProgram, match="REGISTA_REGISTERS=statics means nothing"):
-        Registers(handmade.pipeline(2), 0, one_host=True)
+def test_static_registers_that_do_not_fit_are_refused() -> None:
+    plan = handmade.pipeline(2)
+    small = replace(plan, cluster=replace(plan.cluster, device=replace(plan.cluster.device, memory_bytes=1)))
+    with pytest.raises(InvalidProgram, match="memory option registers=static, but all blocks at once take"):
+        Registers(small, 0, one_host=True, memory=MemoryOptions(registers=RegisterMode.STATIC))
+
+
+def test_memory_options_reach_the_workers_as_they_were_given(tmp_path: Path) -> None:
+    memory = MemoryOptions(registers=RegisterMode.DYNAMIC, shared_memory=False, workspace=False, return_freed=True, poison=True)
+    options = Options(run_id="r", steps=3, timeout_s=7.5, memory=memory)
+    save_options(tmp_path, options)
+    assert load_options(tmp_path) == options
 
 
 def test_a_value_laid_out_otherwise_in_a_later_act_leaves_the_other_blocks_alone() -> None:

@@ -18,10 +18,11 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from backend.launch.processes import run
+from backend.launch.processes import launch, run
 from backend.launch.workers import nursery
 from backend.measure.profile import profile
 from backend.reference import perform
+from backend.run_folder.files import Options
 from backend.run_folder.outcome import Outcome
 from backend.worker.process import agree
 from planner.ir.errors import DeadLock, InvalidProgram, Mismatch, WorkerFailed
@@ -61,20 +62,18 @@ def assert_nothing_is_left(workdir: Path) -> None:
     assert list(workdir.iterdir()) == []
 
 
-def test_a_variable_that_was_set_when_the_nursery_began_ends_with_its_unsetting(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = handmade.pipeline(3)
+def test_a_variable_that_was_set_when_the_nursery_began_ends_with_its_unsetting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = nursery()
     os.kill(before.pid, signal.SIGKILL)
     while before.usable:
         time.sleep(0.01)
-    seen = []
-    for mode in ("dynamic", None):
-        if mode is None:
-            monkeypatch.delenv("REGISTA_REGISTERS")
-        else:
-            monkeypatch.setenv("REGISTA_REGISTERS", mode)
-        seen.append(run(plan, handmade.start(), handmade.batches(3), STEPS).trace.about["registers"])
-    assert seen == ["dynamic", "static"]
+    monkeypatch.setenv("PYTHONPATH", str(Path(handmade.__file__).parent))  # where told_environment lies
+    monkeypatch.setenv("PLANTED", "set")
+    launch(tmp_path, "told_environment", 1, Options(run_id="first", steps=1))
+    assert (tmp_path / "told").read_text() == "set"
+    monkeypatch.delenv("PLANTED")
+    launch(tmp_path, "told_environment", 1, Options(run_id="second", steps=1))
+    assert (tmp_path / "told").read_text() == "unset"
 
 
 def assert_same(measured: Outcome, reference: Outcome) -> None:

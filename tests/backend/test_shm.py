@@ -16,9 +16,10 @@ from matrix import plan_for, program
 from backend import run
 from backend.comm.shm import far_tables, reserve, senders_of, shared_regsts
 from backend.comm.transport import Mesh
+from backend.memory.options import MemoryOptions
 from backend.run_folder.outcome import Outcome
-from planner.ir.errors import InvalidProgram, WorkerFailed
-from planner.ir.plan import Plan, TaskKind
+from planner.ir.errors import WorkerFailed
+from planner.ir.plan import TaskKind
 
 STEPS = 3
 
@@ -97,40 +98,31 @@ def test_between_hosts_and_for_blocks_that_come_and_go_payloads_travel_through_s
     assert reserve(handmade.pipeline(2), 1, one_host=one_host, static=static).about == why
 
 
-def test_a_switch_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGISTA_SHM", "yes")
-    with pytest.raises(InvalidProgram, match="REGISTA_SHM=yes means nothing; it is one of 0, 1"):
-        reserve(handmade.pipeline(2), 1, one_host=True, static=True)
-
-
 def assert_same_bits(one: Outcome, other: Outcome) -> None:
     assert one.losses == other.losses
     assert one.states and all(torch.equal(value, other.states[name]) for name, value in one.states.items())
 
 
-def through(plan: Plan, source: object, micro_batches: int, switch: str, monkeypatch: pytest.MonkeyPatch) -> Outcome:
-    monkeypatch.setenv("REGISTA_SHM", switch)
-    return run(plan, source.initial_state(micro_batches), source.batch, STEPS)  # type: ignore[attr-defined]
-
-
 @pytest.mark.processes
-def test_shared_blocks_and_sockets_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_blocks_and_sockets_give_the_same_bits() -> None:
     plan, source = plan_for("gpt", "pipeline2"), program("gpt")
-    shared, sockets = (through(plan, source, plan.micro_batches, switch, monkeypatch) for switch in ("1", "0"))
+    shared, sockets = (
+        run(plan, source.initial_state(plan.micro_batches), source.batch, STEPS, memory=MemoryOptions(shared_memory=wanted))
+        for wanted in (True, False)
+    )
     assert "shared memory" in shared.trace.about["transfers"]
-    assert sockets.trace.about["transfers"] == "sockets (REGISTA_SHM=0)"
+    assert sockets.trace.about["transfers"] == "sockets (memory option shared_memory=False)"
     assert_same_bits(shared, sockets)
 
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:4 ranks on")
-def test_several_senders_write_their_own_boxes_of_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_senders_write_their_own_boxes_of_one_block() -> None:
     plan = handmade.pipeline(3, width=2)
     batch = handmade.batches(3)
     outcomes = []
-    for switch in ("1", "0"):
-        monkeypatch.setenv("REGISTA_SHM", switch)
-        outcomes.append(run(plan, handmade.start(), batch, STEPS, timeout_s=60))
+    for wanted in (True, False):
+        outcomes.append(run(plan, handmade.start(), batch, STEPS, timeout_s=60, memory=MemoryOptions(shared_memory=wanted)))
     assert "shared memory" in outcomes[0].trace.about["transfers"]
     assert_same_bits(outcomes[0], outcomes[1])
 

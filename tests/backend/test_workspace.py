@@ -14,16 +14,17 @@ from matrix import plan_for, program
 from torch import Tensor
 
 from backend import run
-from backend.memory.arena import RegisterMode, planned_bytes
+from backend.memory.arena import planned_bytes
+from backend.memory.options import MemoryOptions, RegisterMode
 from backend.memory.packing import Span, pack
 from backend.ops.bindings import slot_places
 from backend.ops.fragment import Grant, compile_fragment, fragment_ops, grant_of, slotted
 from backend.ops.kernels import kernel
 from backend.ops.lifetimes import ESCAPES, last_needs, may_share
 from backend.ops.outs import home_form
-from backend.ops.workspace import Homes, Seen, Workspace, homes_of, spans_of, stream_workspaces, workspace_wanted
+from backend.ops.workspace import Homes, Seen, Workspace, homes_of, spans_of, stream_workspaces
+from backend.run_folder.outcome import Outcome
 from planner.ir.actors.verify import device_bytes
-from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Ref
 from planner.ir.plan import Placement, Plan, Task
 
@@ -255,7 +256,7 @@ def workspace_for(plan: Plan, rank: int) -> tuple[Workspace, list[Task]]:
     """Nothing that is read may be overwritten: it is read again to compare."""
     tasks = [task for task, on in compute_tasks(plan) if on == rank]
     grants = {task.id: replace(grant_of(plan, task, RegisterMode.STATIC), overwritable=frozenset()) for task in tasks}
-    return Workspace(plan, rank, tasks, grants, poison=True), tasks
+    return Workspace(plan, rank, tasks, grants, MemoryOptions(poison=True)), tasks
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -316,24 +317,19 @@ def test_the_planned_workspace_is_what_the_plan_counts_beside_its_blocks() -> No
 @pytest.mark.parametrize(
     ("model", "way"), [("gpt", "data2"), ("gpt", "pipeline2"), ("gpt", "zero3"), ("convnet", "data2"), ("moe", "data2")]
 )
-def test_real_processes_compute_the_same_bits_with_and_without_workspace(model: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_processes_compute_the_same_bits_with_and_without_workspace(model: str, way: str) -> None:
     plan, source = plan_for(model, way), program(model)
-    monkeypatch.setenv("REGISTA_POISON", "1")
-    monkeypatch.setenv("REGISTA_WORKSPACE", "1")
-    performed = lambda: run(plan, source.initial_state(plan.micro_batches), source.batch, 3, gradients=True)  # noqa: E731
-    inside = performed()
+
+    def performed(workspace: bool) -> Outcome:
+        memory = MemoryOptions(workspace=workspace, poison=True)
+        return run(plan, source.initial_state(plan.micro_batches), source.batch, 3, gradients=True, memory=memory)
+
+    inside = performed(True)
     for memory in inside.memory.values():
         assert 0 < memory["workspace_bytes"] <= memory["workspace_planned_bytes"]
-    monkeypatch.setenv("REGISTA_WORKSPACE", "0")
-    on_heap = performed()
+    on_heap = performed(False)
     assert all(memory["workspace_bytes"] == 0 for memory in on_heap.memory.values())
     assert inside.losses == on_heap.losses
     for mine, theirs in ((inside.states, on_heap.states), (inside.gradients, on_heap.gradients)):
         assert mine.keys() == theirs.keys() and mine
         assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
-
-
-def test_a_switch_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGISTA_WORKSPACE", "yes")
-    with pytest.raises(InvalidProgram, match="REGISTA_WORKSPACE=yes means nothing"):
-        workspace_wanted(RegisterMode.STATIC)
