@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -12,6 +10,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from fresh_interpreter import run_python
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_plans import live_dags
@@ -160,20 +159,6 @@ def test_another_quota_is_another_plan():
     plan = chain("ab", 1, 2)
     assert plan.with_quotas({"Regst_a": 2}).plan_id != plan.plan_id
     assert plan.with_quotas({"Regst_a": 1}).plan_id == plan.plan_id
-
-
-def run_python(code: str) -> str:
-    """The output of a fresh interpreter with another hash seed."""
-    path = [p for p in sys.path if p]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{code}"],
-        env={"PYTHONHASHSEED": "77"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return done.stdout.strip()
 
 
 def test_the_plan_id_is_the_same_in_every_process():

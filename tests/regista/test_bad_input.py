@@ -22,7 +22,7 @@ from planner.ir.files import load_plan, load_trace, save_plan, save_trace
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Source
 from regista import cli
-from regista.verbs import commands as verbs
+from regista.verbs.planning.plan import plan_json
 from simulator import simulate
 
 
@@ -569,9 +569,15 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
         # Even root cannot make files there.
         "no space for files": (Path("/proc/x.png"), "give a path in an existing, writable folder"),
     }
-    for work in ("load_plan", "load_trace", "calibrate_machine"):
-        monkeypatch.setattr(verbs, work, lambda *_, **__: pytest.fail("the work was begun"))
-    monkeypatch.setattr(verbs.api, "plan", lambda *_, **__: pytest.fail("the work was begun"))
+    for work in (
+        "regista.api.plan",
+        "regista.calibrate.calibrate_machine",
+        "regista.verbs.running.run.load_plan",
+        "regista.verbs.showing.compare.load_trace",
+        "regista.verbs.showing.simulate.load_plan",
+        "regista.verbs.showing.traces.load_trace",
+    ):
+        monkeypatch.setattr(work, lambda *_, **__: pytest.fail("the work was begun"))
     arguments = {
         "plan": [TINY, "--cluster", "local:2"],
         "simulate": [made["plan"]],
@@ -712,7 +718,7 @@ def fate(path: Path) -> str:
     """What becomes of a plan file: loaded and simulated, or refused in our words; any other exception fails the test."""
     try:
         plan = load_plan(str(path))
-        json.dumps(verbs.plan_json(plan))
+        json.dumps(plan_json(plan))
         simulate(plan, TableCost(), steps=2)
     except RegistaError as error:
         return type(error).__name__ if str(error) else "a refusal without words"

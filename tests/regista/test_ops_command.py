@@ -12,8 +12,8 @@ from planner.cost.clusters import preset, preset_names
 from planner.ir.cluster import Cluster
 from planner.ir.text import decode
 from planner.opset import known_targets
+from regista.analysis.op_coverage import families
 from regista.api import program_of
-from regista.verbs.ops_command import families
 
 GPT = "zoo:gpt?layers=1&width=16&heads=2&vocab=32&batch=4&seq=4"
 

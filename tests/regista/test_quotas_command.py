@@ -21,7 +21,7 @@ from planner.parallelism.make import make_plan
 from regista.analysis.planned import options_of
 from regista.api import program_of
 from regista.cli import main
-from regista.verbs.quotas_command import parse_bytes
+from regista.verbs.planning.quotas import parse_bytes
 from simulator.quotas.plans import recorded, register_bytes
 from simulator.steady import steady_state
 

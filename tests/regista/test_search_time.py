@@ -20,7 +20,6 @@ from planner.search import Method
 from planner.solve import Edge, Problem, Progress, exact, solve_exactly
 from regista.analysis.search_time import Row, load_rows, measure, points, save_rows
 from regista.clusters import resolve_cluster
-from regista.verbs import commands as verbs
 
 GPT = "zoo:gpt?width=16&heads=2&vocab=32&batch=4&seq=4"
 DGX = resolve_cluster("dgx-a100:1")
@@ -110,7 +109,7 @@ def test_an_interrupt_with_a_plan_known_writes_it_with_its_gap(command: Command,
         seen.append(known)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verbs, "_news", interrupted)
+    monkeypatch.setattr("regista.verbs.planning.plan._search_text", interrupted)
     monkeypatch.setattr(exact, "_NARROW", 1)
     monkeypatch.setattr(exact, "_WIDE", 1)
     ran = command("plan", f"{GPT}&layers=2", "--cluster", "dgx-a100:1", "--mesh", "2,4", "-o", tmp_path / "p.json")

@@ -27,8 +27,7 @@ from planner.ir.traces.trace import Trace
 from planner.ir.units import show_bytes, show_s
 from regista.analysis import outlook
 from regista.analysis.outlook import look, tokens_per_sample
-from regista.verbs import simulate_command
-from regista.views.tables.show_simulation import COLUMNS, LINES
+from regista.views.tables.simulation import COLUMNS, LINES
 from simulator import Engine, simulate
 from simulator.analysis.curve import memory_curves
 from simulator.analysis.forecast import forecast
@@ -306,12 +305,14 @@ def test_a_device_that_overflows_is_refused_with_its_bytes(command: Command, tmp
     plan = equal_stages(2, 2)
     peak = max(simulate(plan, AnalyticCost(plan.cluster)).peak_bytes.values())
     small = replace(plan, cluster=replace(plan.cluster, device=replace(plan.cluster.device, memory_bytes=peak - 1)))
-    monkeypatch.setattr(simulate_command, "load_plan", lambda path: small)  # load_plan itself refuses what overflows at unit prices
+    monkeypatch.setattr(
+        "regista.verbs.showing.simulate.load_plan", lambda path: small
+    )  # load_plan itself refuses what overflows at unit prices
     ran = command("simulate", "plan.json")
     assert ran.code == 2
     assert "SEMANTICS 5, law 5" in ran.err
     monkeypatch.setattr(
-        simulate_command, "load_plan", lambda path: replace(small, cluster=replace(small.cluster, device=plan.cluster.device))
+        "regista.verbs.showing.simulate.load_plan", lambda path: replace(small, cluster=replace(small.cluster, device=plan.cluster.device))
     )
     assert command("simulate", "plan.json").code == 0
 

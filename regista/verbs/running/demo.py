@@ -1,12 +1,13 @@
-"""The main job: a GPT on two CPU devices, from the module to a picture of predicted above measured."""
+"""The verb 'demo': a GPT on two CPU devices, from the module to a picture of predicted above measured."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-import regista.api as api
 from planner.cost import save_cost
 from planner.ir.cluster import save_cluster
 from planner.ir.errors import InvalidFile, Unsupported
@@ -14,21 +15,42 @@ from planner.ir.files import save_plan, save_trace
 from planner.ir.text import canonical, check_target, save_text
 from planner.ir.traces.trace import check_trace
 from planner.ir.units import show_s
-from regista.analysis.comparison import Comparison, compare
-from regista.calibrate import calibrate_machine, calibrate_plan
 from regista.clusters import resolve_cluster
-from regista.views.exports.perfetto import save_perfetto
-from regista.views.pictures.gantt import gantt
+from regista.verbs.arguments import MODEL_HELP, count
+from regista.verbs.screen import Json, show
 
-__all__ = ["run_demo"]
+if TYPE_CHECKING:
+    from regista.analysis.comparison import Comparison
+
+__all__ = ["add_arguments", "perform"]
 
 
-def run_demo(model: str, folder: Path, steps: int, *, quiet: bool = False) -> Comparison:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", default="out/demo", metavar="DIR", help="where the files go (default out/demo)")
+    parser.add_argument("--steps", type=count, default=20, help="training steps to run (default 20)")
+    parser.add_argument("--model", default="zoo:gpt", metavar="MODEL", help=MODEL_HELP)
+
+
+def perform(args: argparse.Namespace) -> Json:
+    from regista.views.tables.show import show_comparison
+
+    comparison = _demonstrate(args.model, Path(args.out), args.steps, quiet=args.json)
+    show(args, show_comparison(comparison, actors=False), f"files: {args.out}/")
+    return comparison.to_json()
+
+
+def _demonstrate(model: str, folder: Path, steps: int, *, quiet: bool = False) -> Comparison:
     """Calibrate, plan, simulate, run, compare; each result is a file of ``folder``.
 
     Raises:
         RegistaError: whatever a step refuses.
     """
+    import regista.api as api
+    from regista.analysis.comparison import compare
+    from regista.calibrate import calibrate_machine, calibrate_plan
+    from regista.views.exports.perfetto import save_perfetto
+    from regista.views.pictures.gantt import gantt
+
     say = Console(stderr=True, quiet=quiet)
     try:
         folder.mkdir(parents=True, exist_ok=True)

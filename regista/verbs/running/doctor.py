@@ -1,14 +1,17 @@
-"""Is this machine fit?  Each check says what was found and, where it is not good, what to do."""
+"""The verb 'doctor': is this machine fit?  Each check says what it sees and, where that is not good, what to do."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import shutil
 import sys
 from dataclasses import dataclass
 
-__all__ = ["Check", "examine"]
+from regista.verbs.screen import Json, show
+
+__all__ = ["Check", "add_arguments", "examine", "perform"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,19 @@ class Check:
     @property
     def advice(self) -> str:
         return "" if self.good else f" -> {self.way_out}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def perform(args: argparse.Namespace) -> Json:
+    checks = examine()
+    show(args, *(f"{'ok  ' if check.good else 'LOOK'}  {check.what}: {check.found}{check.advice}" for check in checks))
+    return {
+        "good": all(check.good for check in checks),
+        "checks": [{"what": check.what, "found": check.found, "good": check.good} for check in checks],
+    }
 
 
 def examine() -> tuple[Check, ...]:

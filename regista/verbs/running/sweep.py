@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,20 +14,31 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from planner.ir.errors import InvalidFile
-from regista.sweep import Checked, Manifest, check, draw_all, load_manifest, sweep
-from regista.sweep.check import Row, Verdict, select
-from regista.sweep.columns import all_columns
-from regista.sweep.measure import Known
-from regista.sweep.point import Point
-from regista.sweep.relation import parse_plain_condition
-from regista.sweep.rows import points_rows
+from regista.verbs.arguments import count
+from regista.verbs.screen import Json, output_console
 
-__all__ = ["folder_of", "sweep_verb"]
+if TYPE_CHECKING:
+    from regista.sweep import Checked, Manifest
+    from regista.sweep.check import Row, Verdict
+    from regista.sweep.measure import Known
+    from regista.sweep.point import Point
 
-Json = dict[str, object]
+__all__ = ["add_arguments", "folder_of", "perform", "relations_table"]
 
 
-def sweep_verb(args: argparse.Namespace) -> Json:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifest", metavar="MANIFEST", help="the experiment (TOML); experiments/README.md explains it")
+    parser.add_argument("--jobs", type=count, default=1, metavar="N", help="processes that plan and simulate (default 1; runs take 1)")
+    parser.add_argument("--out", metavar="DIR", help="where results/ and figures/ go (default: beside the manifest's folder)")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="WHICH", help="points whose label matches, or a condition: stages=2; may be repeated"
+    )
+    parser.add_argument("--fresh", action="store_true", help="begin anew instead of going on with the CSV")
+    parser.add_argument("--smoke", action="store_true", help="the manifest's small size: that it works, not what it claims")
+    parser.add_argument("--redraw", action="store_true", help="check and draw from the CSV, perform nothing")
+
+
+def perform(args: argparse.Namespace) -> Json:
     """Read args.manifest, perform what its CSV lacks, check, draw; returns the figures for --json.
 
     ``failed`` counts what makes the exit code 1: relations that broke, points that were refused, and known failures that are none.
@@ -34,6 +46,8 @@ def sweep_verb(args: argparse.Namespace) -> Json:
     Raises:
         InvalidFile: the manifest or the CSV, with the way out.   Unsupported: --jobs for runs.
     """
+    from regista.sweep import check, draw_all, load_manifest
+
     manifest = load_manifest(args.manifest, smoke=args.smoke)
     folder = Path(args.out) if args.out else folder_of(Path(args.manifest))
     path = folder / "results" / f"{manifest.name}.csv"
@@ -62,6 +76,11 @@ def folder_of(manifest: Path) -> Path:
 
 def _only(manifest: Manifest, texts: Sequence[str]) -> list[Point]:
     """Points that meet all: a pattern of labels, or a condition such as stages=2.   Raises InvalidFile: none does."""
+    from regista.sweep.check import select
+    from regista.sweep.columns import all_columns
+    from regista.sweep.relation import parse_plain_condition
+    from regista.sweep.rows import points_rows
+
     columns = all_columns(manifest.points)
     chosen = list(manifest.points)
     for text in texts:
@@ -79,6 +98,8 @@ def _only(manifest: Manifest, texts: Sequence[str]) -> list[Point]:
 
 
 def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, args: argparse.Namespace) -> None:
+    from regista.sweep import sweep
+
     console = Console(stderr=True, quiet=args.json)
     total = len(only) if only is not None else len(manifest.points)
     shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -93,9 +114,7 @@ def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, args:
 
 
 def _show(manifest: Manifest, found: Checked, path: Path, figures: Sequence[Path], whole: bool) -> None:
-    out = Console()
-    if not out.is_terminal:
-        out.width = max(out.width, 160)
+    out = output_console()
     out.print(f"{manifest.name}: {manifest.claim}", markup=False, highlight=False)
     if not whole:
         done = len(manifest.points) - found.pending

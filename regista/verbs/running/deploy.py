@@ -13,11 +13,25 @@ from planner.ir.text import save_text
 from regista.deploy import NodeLayout, node_layout, sbatch_script, train_job
 from regista.deploy.kubernetes import train_job_yaml
 from regista.targets import check_targets
+from regista.verbs.arguments import add_plan, count
+from regista.verbs.screen import Json
 
-__all__ = ["deploy"]
+__all__ = ["add_arguments", "perform"]
 
 
-def deploy(args: argparse.Namespace) -> dict[str, object]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    parser.add_argument(
+        "--kind", required=True, choices=["k8s", "slurm"], help="k8s: a TrainJob of Kubeflow Trainer 2.3; slurm: for sbatch"
+    )
+    parser.add_argument("--image", metavar="NAME", help="container image that holds regista (k8s: needed; slurm: by the Pyxis plugin)")
+    parser.add_argument("--steps", type=count, default=20, help="training steps (default 20)")
+    parser.add_argument("--nnodes", type=count, metavar="N", help="machines (default: as many as the plan was made for)")
+    parser.add_argument("--claim", metavar="NAME", help="k8s: PersistentVolumeClaim that holds plan.json (default: a ConfigMap)")
+    parser.add_argument("-o", "--out", metavar="FILE", help="where it goes (default: standard output)")
+
+
+def perform(args: argparse.Namespace) -> Json:
     """Read args.plan, write the text to args.out or to standard output; returns the facts and the text for --json.
 
     Raises:

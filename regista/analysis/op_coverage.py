@@ -1,0 +1,68 @@
+"""Which ops have an SBP rule, and which of them a model's training step uses."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+import planner.opset
+from planner.frontend import Program
+from planner.ir.errors import UnknownOp
+from planner.ir.graph import Role
+from planner.opset import factor_rule, known_targets
+
+__all__ = ["Used", "families", "used_ops"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """A target of a model's training step: how often it stands there, by role, and the module where it stands first.
+
+    family: the family of the op set that has its rule; None: it has none, and ``way_out`` says which lines would add it.
+    """
+
+    target: str
+    family: str | None
+    counts: Mapping[Role, int]
+    module: str
+    way_out: str = ""
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
+
+
+def families() -> dict[str, tuple[str, ...]]:
+    """Family -> the targets that have a rule there: the modules of planner.opset that hold a TABLE.  Both sorted."""
+    targets_of: dict[str, tuple[str, ...]] = {}
+    for module in pkgutil.iter_modules(planner.opset.__path__):
+        table = getattr(import_module(f"planner.opset.{module.name}"), "TABLE", None)
+        if table:
+            targets_of[module.name] = tuple(sorted(set(table) & known_targets()))
+    return dict(sorted(targets_of.items()))
+
+
+def used_ops(program: Program) -> tuple[Used, ...]:
+    """The targets of one training step (forward, backward and update), those without a rule first, then by how often they are used.
+
+    Raises:
+        RegistaError: the program cannot be traced.
+    """
+    graph = program.graph(1)
+    family_of = {target: family for family, targets in families().items() for target in targets}
+    first = {op.target: op for op in reversed(graph.ops)}
+    counts = Counter((op.target, op.role) for op in graph.ops)
+    coverage = []
+    for target, op in first.items():
+        way_out = ""
+        try:
+            if target not in family_of:
+                factor_rule(op, {})
+        except UnknownOp as error:
+            way_out = str(error)
+        roles = {role: counts[target, role] for role in Role if counts[target, role]}
+        coverage.append(Used(target=target, family=family_of.get(target), counts=roles, module=op.module or "<root>", way_out=way_out))
+    return tuple(sorted(coverage, key=lambda used: (used.family is not None, -used.count, used.target)))

@@ -1,0 +1,80 @@
+"""Arguments that several verbs share: their types, with the words that argparse uses for them, and their help texts."""
+
+from __future__ import annotations
+
+import argparse
+
+from planner.ir.errors import RegistaError
+
+__all__ = [
+    "CLUSTER_HELP",
+    "DATA_HELP",
+    "MODEL_HELP",
+    "PLAN_HELP",
+    "Usage",
+    "add_cost",
+    "add_plan",
+    "count",
+    "count_or_auto",
+    "counts",
+    "positive",
+    "rank_number",
+]
+
+MODEL_HELP = "zoo:NAME?key=value&..., file.py:factory (a function without arguments that returns a regista.Program), or a .pt2"
+DATA_HELP = "tokens:PATH?seq=128&dtype=uint16, arrays:x.npy,y.npy, images:DIR?size=64, or synthetic:float32[3,32,32],int64[]:10"
+PLAN_HELP = "the file of 'regista plan'"
+CLUSTER_HELP = "local:N (N CPU devices of this machine), a preset ('regista clusters' lists them; NAME:NODES), or a cluster TOML"
+
+
+class Usage(RegistaError):
+    """Arguments that the command line does not understand."""
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: at least 1 is needed")
+    return number
+
+
+def rank_number(text: str) -> int:
+    """A whole number of at least 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number}: ranks count from 0")
+    return number
+
+
+def count_or_auto(text: str) -> int | None:
+    """A whole number of at least 1; None for ``auto``."""
+    return None if text == "auto" else count(text)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, separated by commas."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text}: a finite number above 0 is needed")
+    return number
+
+
+# What argparse calls them in its messages.
+count.__name__ = rank_number.__name__ = "whole number"
+count_or_auto.__name__, counts.__name__, positive.__name__ = "whole number or auto", "list of whole numbers", "number"
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """PLAN, the plan that a verb reads."""
+    parser.add_argument("plan", metavar="PLAN", help=PLAN_HELP)
+
+
+def add_cost(parser: argparse.ArgumentParser, purpose: str = "") -> None:
+    """--cost, the measured prices of a plan's acts."""
+    parser.add_argument("--cost", metavar="FILE", help=f"cost table of 'calibrate PLAN'{purpose} (default: prices of the plan's cluster)")

@@ -1,0 +1,34 @@
+"""The verb 'explain': a plan in words, what other layouts would cost, where its time goes and what fills its devices."""
+
+from __future__ import annotations
+
+import argparse
+
+from planner.ir.files import load_plan
+from regista.verbs.arguments import add_plan, count, positive
+from regista.verbs.planning.plan import plan_json
+from regista.verbs.screen import Json, show, status
+
+__all__ = ["add_arguments", "perform"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--op", metavar="PATTERN", help="price the layouts of ops (by id or target) and states whose name matches")
+    which.add_argument("--module", metavar="PATTERN", help="price those of a module's states and forward ops, what is beneath it included")
+    parser.add_argument("--top", type=count, default=12, metavar="N", help="price so many, the largest first (default 12)")
+    parser.add_argument("--seconds", type=positive, default=30.0, metavar="S", help="price alternatives for at most so long (default 30)")
+
+
+def perform(args: argparse.Namespace) -> Json:
+    from regista.analysis.explain import Wanted, explain
+    from regista.views.tables.explanation import explanation_json, show_explanation
+    from regista.views.tables.show import show_layouts, show_plan
+
+    plan = load_plan(args.plan)
+    wanted = Wanted(op=args.op, module=args.module, most=args.top, seconds=args.seconds)
+    with status(args, "tracing and pricing alternatives ..."):
+        explanation = explain(plan, wanted)
+    show(args, show_plan(plan), show_layouts(plan), show_explanation(explanation))
+    return plan_json(plan) | explanation_json(explanation)

@@ -1,0 +1,188 @@
+"""The verb 'plan': search a plan for a model on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from planner.cost import parse_mesh
+from planner.ir.actors.verify import device_bytes
+from planner.ir.errors import Unsupported
+from planner.ir.files import save_plan
+from planner.ir.plan import Plan
+from planner.ir.units import MB, show_s
+from regista.targets import check_targets
+from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, count, count_or_auto, positive
+from regista.verbs.screen import Json, show, status, status_text
+
+if TYPE_CHECKING:
+    from planner.solve import Progress
+
+__all__ = ["add_arguments", "perform", "plan_json"]
+
+_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-auto")
+_RECOMPUTE = {"auto": None, "none": False, "blocks": True}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER_HELP)
+    parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the plan (JSON)")
+    _add_fixed(parser.add_argument_group("what to fix (the rest is searched)"))
+    _add_search(parser.add_argument_group("how to search (Ctrl-C takes the best plan so far)"))
+
+
+def _schedule(text: str) -> str:
+    if text in _SCHEDULES or text.endswith(".csv"):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no schedule (choose from {', '.join(map(repr, _SCHEDULES))}, or give a .csv file)")
+
+
+def _add_fixed(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--stages", type=count_or_auto, default=1, metavar="P", help="pipeline stages, or auto: searched (default 1)")
+    group.add_argument(
+        "--mesh", metavar="A,B", help="device mesh inside each stage, 1 to 3 axes, for example 2,2 or 2x2 (default: searched)"
+    )
+    group.add_argument(
+        "--micro-batches", type=count_or_auto, default=1, metavar="M", help="micro-batches per step, or auto: searched (default 1)"
+    )
+    group.add_argument(
+        "--recompute",
+        default="auto",
+        choices=list(_RECOMPUTE),
+        help="blocks: keep the inputs of numbered blocks (h.0, h.1, ...) and make the rest again (default auto: where nothing else fits)",
+    )
+    group.add_argument(
+        "--zero",
+        default="auto",
+        choices=["auto", "0", "1", "2", "3"],
+        help="ZeRO level: 1 splits optimizer state, 2 gradients too, 3 parameters too (default auto: searched, 3 where memory binds)",
+    )
+    group.add_argument(
+        "--cut", action="append", default=[], metavar="MODULE", help="module path that begins the next stage (default: even flop)"
+    )
+    group.add_argument(
+        "--balance",
+        type=positive,
+        metavar="SHARE",
+        help="cut stages where the fewest bytes cross, none with more work than the mean by this share, for example 0.1 (an ILP on the graph)",
+    )
+    group.add_argument("--pin", action="append", default=[], metavar="PATTERN=SBP", help="layout of parameters, states or inputs by name")
+    group.add_argument(
+        "--schedule",
+        type=_schedule,
+        default="1f1b",
+        metavar="NAME",
+        help="order of a pipeline's passes: 1f1b (default), gpipe, interleaved; zb-h1, zb-h2 or zb-auto, which split the backward pass into "
+        "an input and a weight part; or a .csv file of torch.distributed.pipelining",
+    )
+    group.add_argument(
+        "--interleave", type=count, default=1, metavar="V", help="stages per device group, for --schedule interleaved or a .csv"
+    )
+    group.add_argument(
+        "--hold",
+        type=count,
+        metavar="N",
+        help="micro-batches' activations that a device may hold, for --schedule zb-auto (default: stages)",
+    )
+    group.add_argument("--quota", action="append", default=[], metavar="REGST=N", help="blocks of the regsts whose id matches the pattern")
+    group.add_argument(
+        "--bucket-mb", type=positive, default=None, metavar="MB", help="gradients are reduced in buckets of this size (default 25)"
+    )
+
+
+def _add_search(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--method",
+        default="exact",
+        choices=["exact", "o3", "o2", "greedy", "exhaustive"],
+        help="exact: certified optimum (default); o3, o2: as TePDist; greedy: as OneFlow; exhaustive: all combinations of a small graph",
+    )
+    group.add_argument("--seconds", type=positive, metavar="S", help="end the search by then with the best plan so far (default: no limit)")
+
+
+def perform(args: argparse.Namespace) -> Json:
+    import regista.api as api
+    from regista.views.tables.explanation import gap_text
+    from regista.views.tables.show import show_plan
+
+    check_targets([args.out], [args.model, args.cluster])
+    with status(args, "tracing and searching ...") as line:
+        change = status_text(line)
+        plan = api.plan(
+            args.model,
+            args.cluster,
+            stages=args.stages,
+            mesh=None if args.mesh is None else parse_mesh(args.mesh),
+            micro_batches=args.micro_batches,
+            recompute=_RECOMPUTE[args.recompute],
+            zero=None if args.zero == "auto" else int(args.zero),
+            cuts=args.cut,
+            balance=args.balance,
+            pins=args.pin,
+            schedule=args.schedule,
+            interleave=args.interleave,
+            hold=args.hold,
+            quotas=_quotas(args.quota),
+            bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
+            method=args.method,
+            seconds=math.inf if args.seconds is None else args.seconds,
+            on_progress=lambda progress: change(_search_text(progress)),
+            on_shape=None if line is None else lambda shape, best_s, bound_s: change(_shape_text(shape, best_s, bound_s)),
+        )
+    save_plan(plan, args.out)
+    show(args, show_plan(plan), f"search: {gap_text(plan)}", f"wrote {args.out}")
+    return plan_json(plan)
+
+
+def _quotas(texts: Sequence[str]) -> dict[str, int]:
+    """Pattern of Regst ids -> blocks, from PATTERN=N."""
+    quota_of = {}
+    for text in texts:
+        pattern, equals, number = text.rpartition("=")
+        if not equals or not pattern or not re.fullmatch(r"-?[0-9]{1,9}", number):
+            raise Unsupported(f"quota {text!r}: write PATTERN=N, for example 's0-s1.*=2'")
+        quota_of[pattern] = int(number)
+    return quota_of
+
+
+def _search_text(progress: Progress) -> str:
+    """One line on the state of a search over layouts; Ctrl-C takes the best."""
+    if math.isinf(progress.objective):
+        return f"searching: no plan yet, lower bound {show_s(max(progress.lower_bound, 0.0))}   {progress.seconds:.0f} s"
+    gap = max(0.0, progress.objective - progress.lower_bound) / max(progress.objective, 1e-30)
+    bounds = f"objective {show_s(progress.objective)}, lower bound {show_s(max(progress.lower_bound, 0.0))}, gap {gap:.2%}"
+    return f"searching: {bounds}   {progress.seconds:.0f} s, Ctrl-C takes the best"
+
+
+def _shape_text(shape: str, best_s: float, bound_s: float) -> str:
+    """One line on the state of a search over shapes."""
+    if math.isinf(best_s):
+        return f"searching shapes: {shape}; lower bound {show_s(bound_s)}"
+    return f"searching shapes: {shape}; best {show_s(best_s)}, lower bound {show_s(bound_s)}, Ctrl-C takes the best"
+
+
+def plan_json(plan: Plan) -> Json:
+    """The facts of a plan for machines."""
+    return {
+        "plan_id": plan.plan_id,
+        "model": plan.model,
+        "cluster": plan.cluster.name,
+        "num_ranks": plan.num_ranks,
+        "micro_batches": plan.micro_batches,
+        "batch_size": plan.batch_size,
+        "placements": {p.id: {"ranks": list(p.ranks), "mesh": list(p.mesh)} for p in plan.placements},
+        "tasks": len(plan.tasks),
+        "regsts": {r.id: r.quota for r in plan.regsts},
+        "layouts": {s.name: str(plan.regst[s.regst].tensors[s.index].sbp) for s in plan.states},
+        "search": {
+            "method": plan.search.method,
+            "cost_model": plan.search.cost_model,
+            "objective_s": plan.search.objective_s,
+            "lower_bound_s": plan.search.lower_bound_s,
+        },
+        "planned_bytes": {str(rank): size for rank, size in device_bytes(plan).items()},
+    }

@@ -1,0 +1,165 @@
+"""The verb 'quotas': give a plan the quotas of least memory at full throughput, or of most throughput within a budget, with a certificate."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from planner.cost import AnalyticCost, load_cost
+from planner.ir.actors.verify import device_bytes
+from planner.ir.errors import Unsupported
+from planner.ir.files import load_plan, save_plan
+from planner.ir.plan import Plan
+from planner.ir.protocols import CostModel
+from planner.ir.units import GB, GIB, KB, KIB, MB, MIB, show_bytes, show_s
+from regista.targets import check_targets
+from regista.verbs.arguments import add_cost, add_plan, positive
+from regista.verbs.screen import Json, show
+
+if TYPE_CHECKING:
+    from simulator.quotas import Requoted
+
+__all__ = ["add_arguments", "parse_bytes", "perform"]
+
+_UNITS = {"": 1, "B": 1, "KB": KB, "MB": MB, "GB": GB, "KIB": KIB, "MIB": MIB, "GIB": GIB}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    goal = parser.add_mutually_exclusive_group(required=True)
+    goal.add_argument("--full-throughput", action="store_true", help="least register memory at the step time of unlimited quotas")
+    goal.add_argument("--budget", metavar="SIZE", help="most throughput with at most so much memory per device, for example 8GiB")
+    goal.add_argument("--pareto", action="store_true", help="show throughput against register memory")
+    add_cost(parser)
+    parser.add_argument("--seconds", type=positive, default=20.0, metavar="S", help="search for about so long (default 20)")
+    parser.add_argument("-o", "--out", metavar="FILE", help="the plan with the new quotas (JSON)")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from what people write.
+
+    Raises:
+        Unsupported: no number with a known unit, or no byte at all.
+
+    >>> parse_bytes("1.5KiB"), parse_bytes("2 kB")
+    (1536, 2000)
+    """
+    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", text)
+    size = float(match[1]) * _UNITS.get(match[2].upper(), 0) if match else 0.0
+    if not 1 <= size < 1e18:
+        raise Unsupported(f"{text!r} is no number of bytes; write for example 8GiB, 500MB or 1048576")
+    return int(size)
+
+
+def perform(args: argparse.Namespace) -> Json:
+    """Read args.plan, size its quotas, write args.out if given; returns the figures for --json.
+
+    Raises:
+        Unsupported: the budget is no number of bytes, --out beside --pareto, or the plan's streams never settle.
+        OutOfMemory: no live quotas fit the budget.   InvalidFile: a file cannot be read or written.
+    """
+    from simulator.quotas import full_throughput, under_budget
+
+    budget_bytes = parse_bytes(args.budget) if args.budget is not None else None
+    if args.out is not None and args.pareto:
+        raise Unsupported("--pareto shows many plans, so there is no one to write; take --budget or --full-throughput with --out")
+    check_targets([args.out], [args.plan, args.cost])
+    plan = load_plan(args.plan)
+    cost: CostModel = load_cost(args.cost) if args.cost else AnalyticCost(plan.cluster)
+    if args.pareto:
+        return _curve(args, plan, cost)
+    if budget_bytes is not None:
+        requoted = under_budget(plan, cost, budget_bytes, seconds=args.seconds)
+    else:
+        requoted = full_throughput(plan, cost, seconds=args.seconds)
+    if args.out is not None:
+        save_plan(requoted.plan, args.out)
+    show(args, *_tables(plan, requoted), *([f"wrote {args.out}"] if args.out is not None else []))
+    return _figures(plan, requoted) | {"out": args.out}
+
+
+def _certificate(requoted: Requoted) -> str:
+    """One sentence on what is proved."""
+    if requoted.is_certified:
+        least = "certified: with these stream orders no quotas need fewer bytes for this step time"
+    else:
+        gap = 1 - requoted.bound_bytes / requoted.after_bytes if requoted.after_bytes else 0.0
+        least = f"not proved best: at least {show_bytes(requoted.bound_bytes)} are needed (gap {gap:.2%})"
+    if requoted.bound_s:
+        least += f"; with them no quotas in budget are more than {_gap(requoted.period_s, requoted.bound_s):.2%} faster"
+        least += f", and with other orders none are more than {_gap(requoted.period_s, requoted.bound_any_order_s):.2%} faster"
+    if requoted.bound_any_order_bytes < requoted.after_bytes:
+        least += f"; other stream orders might do with less, but not with less than {show_bytes(requoted.bound_any_order_bytes)}"
+    return least
+
+
+def _gap(period_s: float, bound_s: float) -> float:
+    """How much faster a step of bound_s would be."""
+    return max(0.0, period_s / bound_s - 1) if bound_s > 0 else float("inf")
+
+
+def _tables(plan: Plan, requoted: Requoted) -> Iterator[RenderableType]:
+    table = Table("regst", "bytes per block", "quota before", "after")
+    for regst in requoted.plan.regsts:
+        before = plan.regst[regst.id].quota
+        if before != regst.quota:
+            table.add_row(regst.id, show_bytes(plan.block_bytes(regst)), str(before), str(regst.quota))
+    if table.row_count:
+        yield table
+    summary = Table("", "before", "after", title="theory: steady state of the marked graph")
+    saved = 1 - requoted.after_bytes / requoted.before_bytes if requoted.before_bytes else 0.0
+    summary.add_row("registers, all devices", show_bytes(requoted.before_bytes), f"{show_bytes(requoted.after_bytes)} ({-saved:+.1%})")
+    summary.add_row("fullest device", show_bytes(_fullest_bytes(plan)), show_bytes(_fullest_bytes(requoted.plan)))
+    summary.add_row("step time", show_s(requoted.before_s), show_s(requoted.period_s))
+    yield summary
+    yield _certificate(requoted)
+    if requoted.orders:
+        yield f"orders written into streams {', '.join(requoted.orders)}, which by their own choice would be slower"
+
+
+def _fullest_bytes(plan: Plan) -> int:
+    return max(device_bytes(plan).values())
+
+
+def _figures(plan: Plan, requoted: Requoted) -> Json:
+    return {
+        "plan_id": requoted.plan.plan_id,
+        "kind": "theory",
+        "quotas": {r.id: r.quota for r in requoted.plan.regsts if r.quota != plan.regst[r.id].quota},
+        "before": {"register_bytes": requoted.before_bytes, "step_time_s": requoted.before_s, "device_bytes": _fullest_bytes(plan)},
+        "after": {
+            "register_bytes": requoted.after_bytes,
+            "step_time_s": requoted.period_s,
+            "device_bytes": _fullest_bytes(requoted.plan),
+        },
+        "bound_bytes": requoted.bound_bytes,
+        "bound_any_order_bytes": requoted.bound_any_order_bytes,
+        "bound_s": requoted.bound_s,
+        "bound_any_order_s": requoted.bound_any_order_s,
+        "certified": requoted.is_certified,
+        "certificate": _certificate(requoted),
+        "orders": list(requoted.orders),
+        "method": requoted.method,
+    }
+
+
+def _curve(args: argparse.Namespace, plan: Plan, cost: CostModel) -> Json:
+    from simulator.quotas import pareto
+
+    points = pareto(plan, cost, seconds=args.seconds)
+    table = Table("step time", "samples/s", "registers, all devices", "fullest device", "certified", title="theory: throughput and memory")
+    for point in points:
+        table.add_row(
+            show_s(point.period_s),
+            f"{plan.batch_size / point.period_s:.1f}",
+            show_bytes(point.after_bytes),
+            show_bytes(_fullest_bytes(point.plan)),
+            "yes" if point.is_certified else f"at least {show_bytes(point.bound_bytes)}",
+        )
+    show(args, table)
+    return {"points": [_figures(plan, point) for point in points]}

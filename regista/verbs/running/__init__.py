@@ -1,0 +1,1 @@
+"""Verbs that perform plans or measure machines, and those around a run: checkpoints, deployment, sweeps."""

@@ -1,0 +1,192 @@
+"""The verb 'run': a Plan performed, watched while it goes, and laid beside its prediction at the end."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from planner.cost import load_cost
+from planner.ir.errors import Unsupported
+from planner.ir.files import load_plan, save_trace
+from planner.ir.plan import Plan
+from planner.ir.traces.trace import Trace, check_trace
+from regista.analysis.comparison import summarise
+from regista.targets import check_targets
+from regista.verbs.arguments import DATA_HELP, add_cost, add_plan, count, positive, rank_number
+from regista.verbs.screen import Json, show
+
+if TYPE_CHECKING:
+    from backend.launch.nodes import Nodes
+    from backend.run_folder.outcome import Outcome
+    from regista.api import Performer
+    from regista.views.tables.live import Watched
+
+__all__ = ["Diverged", "add_arguments", "perform"]
+
+
+class Diverged(UserWarning):
+    """A loss that is nan or infinite."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    parser.add_argument("--steps", type=count, default=20, help="training steps (default 20)")
+    parser.add_argument(
+        "--performer",
+        default="gloo",
+        choices=["gloo", "threads", "reference"],
+        help="gloo: one process per device; threads: one process, a thread per stream; reference: one thread",
+    )
+    parser.add_argument(
+        "--device", default="cpu", metavar="DEVICES", help="threads: cpu, cuda, cuda:1, or by rank, 0=cpu,1=cuda (default cpu)"
+    )
+    parser.add_argument("--data", metavar="DATA", help=DATA_HELP + " (default: the program's own batches)")
+    parser.add_argument(
+        "--timeout", type=positive, metavar="S", help="gloo, threads: give up when nothing happens for so long (default 30 s)"
+    )
+    add_cost(parser, " for the prediction")
+    parser.add_argument(
+        "--init",
+        default="module",
+        metavar="FROM",
+        help="first values: module (its own, default), philox:SEED (each rank draws just its part), weights:FILE, checkpoint:DIR",
+    )
+    parser.add_argument("--checkpoint", metavar="DIR", help="save parameters and optimizer state there, at the end at least")
+    parser.add_argument("--save-every", type=count, metavar="N", help="and after every N steps, while training goes on")
+    parser.add_argument("--keep", type=count, metavar="K", help="the K newest checkpoints stay (default: all)")
+    parser.add_argument("--resume", action="store_true", help="go on where the newest checkpoint of DIR ends, up to --steps")
+    parser.add_argument(
+        "--max-restarts",
+        type=rank_number,
+        default=0,
+        metavar="R",
+        help="after a fault start again, R times at most, from the newest checkpoint",
+    )
+    parser.add_argument("--allow-nan", action="store_true", help="go on when the loss is no finite number")
+    parser.add_argument("--nnodes", type=count, metavar="N", help="hosts; run the same command on each (default 1)")
+    parser.add_argument("--rdzv", metavar="HOST:PORT", help="where the launchers of several hosts meet; the same on all")
+    parser.add_argument(
+        "--node-rank", type=rank_number, metavar="K", help="this host, 0 is HOST of --rdzv (default: as the launchers agree)"
+    )
+    parser.add_argument("--run-id", metavar="ID", help="tells runs at one rendezvous apart; the same on all hosts (default: by the plan)")
+    parser.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON); of several hosts host 0 writes it")
+
+
+def perform(args: argparse.Namespace) -> Json:
+    """Read args.plan, perform args.steps steps, write args.out if given; returns the figures for --json.
+
+    Raises:
+        Unsupported: options that do not belong together.   Mismatch: --cost is a table of other acts, or the plan is of another program.
+        WorkerFailed: a process died, hung or raised.   InvalidFile: a file cannot be read or written.
+    """
+    if args.nnodes is not None:
+        # The launcher that hosts the rendezvous may end first; torch's store tells the others so in forty lines.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from regista.api import Performer
+    from regista.nodes import nodes_of
+    from regista.views.tables.live import watched
+    from regista.views.tables.show import show_summary
+    from regista.views.tables.verdict import predict, show_verdict, verdict
+
+    check_targets([args.out], [args.plan, args.cost])
+    performer = Performer(args.performer)
+    is_gloo = performer is Performer.GLOO
+    if not is_gloo:
+        timeout = None if performer is Performer.THREADS else args.timeout
+        _refuse_beside(performer, {"--timeout": timeout, "--cost": args.cost, "--nnodes": args.nnodes})
+    nodes = nodes_of(args.nnodes, args.rdzv, args.node_rank, args.run_id)
+    plan = load_plan(args.plan)
+    prediction = None
+    if is_gloo:
+        cost = load_cost(args.cost) if args.cost else None
+        prediction = predict(plan, cost, num_nodes=1 if nodes is None else nodes.count)
+    is_other_host = nodes is not None and nodes.rank not in (None, 0)
+    with watched(plan, args.steps, quiet=args.json or is_other_host or not is_gloo) as screen:
+        outcome = _perform(args, plan, performer, nodes, screen)
+    if outcome is None:
+        return _show_end(args, plan)
+    check_trace(plan, outcome.trace)
+    diverged = next((step for step, loss in enumerate(outcome.losses) if not math.isfinite(loss)), None)
+    if diverged is not None:
+        warnings.warn(f"the loss is {outcome.losses[diverged]} from step {diverged} on; lower the learning rate", Diverged, stacklevel=2)
+    if args.out:
+        save_trace(plan, outcome.trace, args.out)
+    # One process that plays all ranks in turn is not what was predicted: its own figures alone.
+    judged = None if prediction is None else verdict(plan, prediction, outcome.trace)
+    table = show_summary(plan, summarise(plan, outcome.trace)) if judged is None else show_verdict(judged)
+    show(args, table, f"loss: {outcome.losses[0]:.4f} -> {outcome.losses[-1]:.4f}")
+    result = trace_json(plan, outcome.trace) | {"losses": list(outcome.losses), "first_step": outcome.first_step}
+    return result if judged is None else result | {"prediction": judged.to_json()}
+
+
+def _refuse_beside(performer: Performer, given: dict[str, object]) -> None:
+    for option, value in given.items():
+        if value is not None:
+            what = "watches processes" if option == "--timeout" else "belongs to a run on real processes"
+            raise Unsupported(f"{option} {what}; performer {performer.value} has none, leave it out")
+
+
+def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: Nodes | None, screen: Watched) -> Outcome | None:
+    import regista.api as api
+    from regista.nodes import run_share
+
+    timeout_s = args.timeout or 30.0
+    if nodes is not None:
+        _refuse_on_hosts(args)
+        return run_share(plan, nodes, steps=args.steps, timeout_s=timeout_s, on_progress=screen, data=args.data)
+    return api.run(
+        plan,
+        steps=args.steps,
+        performer=performer,
+        timeout_s=timeout_s,
+        on_progress=screen,
+        data=args.data,
+        init=args.init,
+        checkpoint=args.checkpoint,
+        save_every=args.save_every or 0,
+        keep=args.keep or 0,
+        resume=args.resume,
+        device=args.device,
+        allow_nan=args.allow_nan,
+        max_restarts=args.max_restarts,
+    )
+
+
+def _refuse_on_hosts(args: argparse.Namespace) -> None:
+    """What one launcher alone can do."""
+    given = {
+        "--init": args.init != "module",
+        "--checkpoint": args.checkpoint,
+        "--resume": args.resume,
+        "--device": args.device not in (None, "auto", "cpu"),
+        "--allow-nan": args.allow_nan,
+        "--max-restarts": args.max_restarts,
+    }
+    if refused := [option for option, value in given.items() if value]:
+        raise Unsupported(f"{', '.join(refused)}: not carried out on several hosts yet; leave it out, or leave out --nnodes")
+
+
+def _show_end(args: argparse.Namespace, plan: Plan) -> Json:
+    """Of a launcher that is not host 0's."""
+    if not args.json:
+        out = f"; {args.out} is written there" if args.out else ""
+        print(f"the ranks of this host have done {args.steps} steps of plan {plan.plan_id}; host 0 holds the results{out}", flush=True)
+    return {"plan_id": plan.plan_id, "steps": args.steps, "nnodes": args.nnodes, "results": "host 0"}
+
+
+def trace_json(plan: Plan, trace: Trace) -> Json:
+    """The facts of a trace for machines."""
+    summary = summarise(plan, trace)
+    return {
+        "plan_id": plan.plan_id,
+        "source": trace.source.value,
+        "performer": trace.performer,
+        "steps": trace.steps,
+        "step_time_s": summary.step_time_s,
+        "throughput_per_s": summary.throughput_per_s,
+        "peak_bytes": dict(trace.peak_bytes),
+        "about": dict(trace.about),
+    }

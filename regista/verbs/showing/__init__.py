@@ -1,0 +1,1 @@
+"""Verbs that predict, compare and draw."""
