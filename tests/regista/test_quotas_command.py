@@ -102,7 +102,7 @@ def test_pareto_points_fall_in_bytes_and_grow_in_time(plan_file: str, capsys: py
     [
         (["--pareto", "-o", "x.json"], "no one to write"),
         (["--budget", "8 cows"], "no number of bytes"),
-        (["--full-throughput", "--out", "SAME"], "it is the plan that is read"),
+        (["--full-throughput", "--out", "SAME"], "the same command reads or writes that file"),
         (["--full-throughput", "--pareto"], "not allowed with"),
         ([], "one of the arguments"),
     ],
