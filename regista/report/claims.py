@@ -1,29 +1,47 @@
-"""The table of experiments as its README writes it: one row per claim, with its command, pictures and status.
+"""The records of a claims.toml: what is claimed, what performs it, and what came out.  The index of a report shows a card per record.
 
-Tables with a column 'command' that is not their first count.  The claim stands in the column whose heading begins with 'claim' or 'what', or else in
-the first.  A command 'the same' is that of the row above, 'as above' that of the last row above with the same manifest or module.
+    [[table]]                      a table of records with the same columns
+    section = "..."                its heading
+    [table.headings]               key of a record -> heading of its column, in the columns' order
+    [[table.claim]]                one record; its texts are Markdown, and links lead to files beside claims.toml
+    claim = "..."                  what is claimed; every other key is one of the headings'
+    manifest = "zero"              what performs it, shown as the column `by`: a manifest in manifests/ (or a list of them),
+    module = "quotas"              or a module of the folder
+    command = "..."                left out: 'regista sweep' of the first manifest, or 'python -m' of the module
+
+    [paragraph]                    name -> text with figures, for other files to quote
+
+A text may hold figures that are computed from rows:  {zero: peak[mesh == 8] / 1e9 | .2f}  is an expression as in a manifest's relations over
+results/zero.csv, and the format of its values.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from planner.ir.errors import InvalidFile
+from planner.ir.errors import InvalidFile, RegistaError
+from regista.sweep import Row, check, evaluate, load_manifest, load_rows
+from regista.sweep.columns import all_columns
+from regista.sweep.keys import known_keys
 
-__all__ = ["Claim", "read_claims"]
+__all__ = ["Claim", "Claims", "load_claims"]
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+_FIGURE = re.compile(r"\{(\w+):\s([^{}|]+?)\s*\|\s*([^{}|]+?)\s*\}")
 _PICTURE = (".png", ".svg", ".jpg")
-_CELL = re.compile(r"(?<!\\)\|")
+_PERFORMER = ("manifest", "module")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One row.   what: the claim, Markdown.   fields: the other columns by their heading, Markdown.
-    pictures, tables: paths beside the README that the row links to.   section: the heading above the table.
+    """One record.   what: the claim, Markdown.   fields: heading -> cell, Markdown, the claim's own included.
+    pictures, tables: paths of the files that the record links to.   section: the heading above its table.
     """
 
     section: str
@@ -33,55 +51,95 @@ class Claim:
     tables: tuple[Path, ...]
 
 
-def read_claims(path: str | Path) -> tuple[Claim, ...]:
-    """All rows of the README's tables that have a column 'command'.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """records: in the file's order.   paragraphs: name -> text, its figures computed."""
+
+    records: tuple[Claim, ...]
+    paragraphs: Mapping[str, str]
+
+
+def load_claims(path: str | Path) -> Claims:
+    """Read a claims.toml and compute its figures.
 
     Raises:
-        InvalidFile: there is no such file or table, a row has another number of cells than its head, or it links to a picture or table
-            that is not there.
+        InvalidFile: no such file, no TOML, an unknown key (with the nearest known one), a link to a picture or table that is not there, or a
+            figure that cannot be computed.
     """
-    readme = Path(path)
+    file = Path(path)
     try:
-        lines = readme.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{readme}: cannot be read ({error}); the index needs a README.md with a table of experiments") from error
-    claims: list[Claim] = []
-    section, head, command, of_module = "", None, "", dict[str, str]()
-    for number, line in enumerate(lines, 1):
-        if line.startswith("#"):
-            section = line.lstrip("# ").strip()
-        if not line.lstrip().startswith("|"):
-            head = None
-            continue
-        cells = [cell.strip().replace("\\|", "|") for cell in _CELL.split(line.strip().strip("|"))]
-        if head is None:
-            head = [cell.lower() for cell in cells]
-        elif not all(set(cell) <= set("-: ") for cell in cells) and "command" in head[1:]:
-            if len(cells) != len(head):
-                raise InvalidFile(f"{readme}:{number}: {len(cells)} cells under {len(head)} headings; write a bar inside a cell as \\|")
-            place = head.index("command")
-            module = next((cell for name, cell in zip(head, cells, strict=True) if "module" in name), "")
-            if cells[place] == "the same":
-                cells[place] = command
-            elif cells[place] == "as above":
-                cells[place] = of_module.get(module, cells[place])
-            command = of_module[module] = cells[place]
-            claims.append(_claim(readme, number, section, head, cells))
-    if not claims:
-        raise InvalidFile(f"{readme}: no table with a column 'command' after its first; the index shows one card per row of it")
-    return tuple(claims)
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        known_keys(data, ("table", "paragraph"), "the file")
+        figures = _Figures(file.parent)
+        records = [_claim(file.parent, table, record, figures) for table in data.get("table", []) for record in table.get("claim", [])]
+        paragraphs = {name: figures.filled(text).strip() for name, text in data.get("paragraph", {}).items()}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidFile(f"{file}: cannot be read as TOML ({error})") from error
+    except RegistaError as error:
+        raise InvalidFile(f"{file}: {error}") from error
+    return Claims(records=tuple(records), paragraphs=paragraphs)
 
 
-def _claim(readme: Path, number: int, section: str, head: list[str], cells: list[str]) -> Claim:
-    targets = [readme.parent / target for cell in cells for _, target in _LINK.findall(cell) if "://" not in target]
-    files = [target for target in targets if target.suffix in (*_PICTURE, ".csv")]
-    if missing := [str(file) for file in files if not file.is_file()]:
-        raise InvalidFile(f"{readme}:{number}: links to {missing[0]}, which is not there; run the row's command, or mend the link")
-    what = next((place for place, name in enumerate(head) if name.startswith(("claim", "what"))), 0)
+def _claim(folder: Path, table: Mapping[str, Any], record: Mapping[str, Any], figures: _Figures) -> Claim:
+    known_keys(table, ("section", "headings", "claim"), "[[table]]")
+    headings: Mapping[str, str] = table.get("headings", {})
+    known_keys(record, ("claim", *headings, *_PERFORMER), "[[table.claim]]")
+    texts = {key: figures.filled(text) for key, text in (_performer(record) | dict(record)).items() if key not in _PERFORMER}
+    if not texts.get("claim") or not texts.get("command"):
+        raise InvalidFile(f"the record {dict(record)}: give it a claim, and a manifest, a module or a command")
+    files = [folder / target for text in texts.values() for _, target in _LINK.findall(text) if "://" not in target]
+    files = [target for target in files if target.suffix in (*_PICTURE, ".csv")]
+    if missing := [str(target) for target in files if not target.is_file()]:
+        raise InvalidFile(f"{texts['claim']!r} links to {missing[0]}, which is not there; run its command, or mend the link")
     return Claim(
-        section=section,
-        what=cells[what],
-        fields={name: cell for place, (name, cell) in enumerate(zip(head, cells, strict=True)) if place != what},
-        pictures=tuple(dict.fromkeys(f for f in files if f.suffix in _PICTURE)),
-        tables=tuple(dict.fromkeys(f for f in files if f.suffix == ".csv")),
+        section=str(table.get("section", "")),
+        what=texts["claim"],
+        fields={heading: texts.get(key, "") for key, heading in headings.items()},
+        pictures=tuple(dict.fromkeys(target for target in files if target.suffix in _PICTURE)),
+        tables=tuple(dict.fromkeys(target for target in files if target.suffix == ".csv")),
     )
+
+
+def _performer(record: Mapping[str, Any]) -> dict[str, str]:
+    """The columns `by` and `command` of a record that names a manifest or a module."""
+    if "manifest" in record:
+        names = [record["manifest"]] if isinstance(record["manifest"], str) else list(record["manifest"])
+        links = ", ".join(f"[{name}](manifests/{name}.toml)" for name in names)
+        return {"by": links, "command": f"`regista sweep experiments/manifests/{names[0]}.toml`"}
+    if "module" in record:
+        return {"by": f"`experiments.{record['module']}`", "command": f"`python -m experiments.{record['module']}`"}
+    return {}
+
+
+class _Figures:
+    """Figures that are computed from the rows of results/*.csv beside a claims.toml."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._table = cache(self._read)
+
+    def filled(self, text: str) -> str:
+        """The text with its figures; a figure of several points is their values in the points' order, with commas."""
+        return _FIGURE.sub(lambda match: self._figure(match[1], match[2], match[3]), text)
+
+    def _figure(self, name: str, expression: str, form: str) -> str:
+        rows, axes, columns = self._table(name)
+        values = evaluate(expression, rows, axes, columns)
+        try:
+            return ", ".join(f"{value:{form}}".replace("%", " %") for value in values)
+        except ValueError:
+            raise InvalidFile(
+                f"the figure {{{name}: {expression} | {form}}} cannot be written as {form!r}; give a format such as .1% or .2f"
+            ) from None
+
+    def _read(self, name: str) -> tuple[list[Row], tuple[str, ...], tuple[str, ...]]:
+        """Rows, axes and columns: of a sweep as its manifest has them, of any other table with the first column as axis."""
+        csv, manifest_file = self._folder / "results" / f"{name}.csv", self._folder / "manifests" / f"{name}.toml"
+        if not csv.is_file():
+            raise InvalidFile(f"a figure is asked of {csv}, which is not there")
+        if manifest_file.is_file():
+            manifest = load_manifest(manifest_file)
+            return list(check(manifest, csv).rows), manifest.axes, all_columns(manifest.points)
+        rows = load_rows(csv)
+        columns = tuple(rows[0]) if rows else ()
+        return rows, columns[:1], columns

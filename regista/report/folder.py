@@ -1,6 +1,6 @@
 """A folder of results as pages: one per CSV, one per pair of traces of one Plan, and an index.
 
-FOLDER/README.md            its table of experiments: the index' cards (optional)
+FOLDER/claims.toml          a record per claim: the index's cards (optional)
 FOLDER/*.csv, results/*.csv a page each, with the pictures that the cards show of it
 FOLDER/manifests/*.toml     relations for the page of a sweep of the same name that was measured (optional)
 FOLDER/*.json               traces; a simulated and a measured one of the same Plan make a page
@@ -17,7 +17,7 @@ from planner.ir.errors import InvalidFile
 from planner.ir.files import load_trace
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Source, Trace
-from regista.report.claims import Claim, read_claims
+from regista.report.claims import Claim, load_claims
 from regista.report.comparison_page import save_comparison
 from regista.report.index_page import save_index
 from regista.report.measured import is_measured_sweep
@@ -50,10 +50,10 @@ def save_folder(folder: str | Path, out: str | Path) -> Written:
     source, target = Path(folder), Path(out)
     csvs = sorted([*source.glob("*.csv"), *source.glob("results/*.csv")])
     pairs = _trace_pairs(source)
-    readme = source / "README.md"
-    claims = read_claims(readme) if readme.is_file() else ()
+    recorded = source / "claims.toml"
+    claims = load_claims(recorded).records if recorded.is_file() else ()
     if not csvs and not pairs and not claims:
-        raise InvalidFile(f"{source}: no CSV, no pair of traces and no README.md with a table; give a folder of results")
+        raise InvalidFile(f"{source}: no CSV, no pair of traces and no claims.toml; give a folder of results")
     names = [csv.stem for csv in csvs] + [f"compare-{name}" for name in pairs]
     if doubles := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidFile(f"{source}: two files would make the page {doubles[0]}.html; rename one of them")

@@ -1,4 +1,4 @@
-"""The index of all experiments: one card per row of the README's table, with its pictures inside the page, and links to the pages of its rows.
+"""The index of all experiments: one card per record of claims.toml, with its pictures inside the page, and links to the pages of its rows.
 
 A picture stands on the index once, small: on the first card that names it; later cards point to it.  It leads to the page that holds it whole,
 and where there is none it is whole here.
@@ -74,7 +74,7 @@ def _card(claim: Claim, pages: Mapping[Path, str], homes: Mapping[Path, str], fi
         pictures += f'<a href="{escape(homes[picture])}">{image}</a>' if picture in homes else image
     by_path = {table.resolve(): page for table, page in pages.items()}
     links = ", ".join(f'<a href="{escape(by_path[t.resolve()])}">{escape(t.stem)}</a>' for t in claim.tables if t.resolve() in by_path)
-    shown = [(name, text) for name, text in claim.fields.items() if text not in ("", "-")]
+    shown = [(name, text) for name, text in claim.fields.items() if text not in ("", "-", claim.what)]
     lines = "".join(f'<p><span class="soft">{_inline(name)}:</span> {_inline(text)}</p>' for name, text in shown)
     rows = f'<p><span class="soft">rows:</span> {links}</p>' if links else ""
     seen = f'<p><span class="soft">picture, on a card above:</span> {", ".join(above)}</p>' if above else ""
@@ -82,7 +82,7 @@ def _card(claim: Claim, pages: Mapping[Path, str], homes: Mapping[Path, str], fi
 
 
 def _inline(markdown: str) -> str:
-    """Code, bold and links of one Markdown cell; a link keeps its words only, for its target lies beside the README, not beside the page."""
+    """Code, bold and links of one Markdown cell; a link keeps its words only, for its target lies beside claims.toml, not beside the page."""
     parts = _CODE.split(markdown)
     plain = [_BOLD.sub(r"<b>\1</b>", _LINK.sub(r"\1", escape(part))) for part in parts[::2]]
     codes = [f"<code>{escape(part)}</code>" for part in parts[1::2]]

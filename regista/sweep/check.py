@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from planner.ir.errors import InvalidFile
 from regista.statistics import quantile, rank_correlation
 from regista.sweep.columns import column_of
-from regista.sweep.relation import ARITHMETIC, Condition, Relation, conditions_of
+from regista.sweep.relation import ARITHMETIC, Condition, Relation, conditions_of, parse_expression
 
-__all__ = ["Cell", "Row", "Verdict", "check_relation", "select"]
+__all__ = ["Cell", "Row", "Verdict", "check_relation", "evaluate", "select"]
 
 Cell = float | str | None
 Row = Mapping[str, Cell]
@@ -82,6 +83,18 @@ def check_relation(relation: Relation, rows: Sequence[Row], axes: Sequence[str],
         return Verdict(relation=relation.text, held=False, left="", right="", where="", points=len(rows), says=str(error))
     held, _, left, right, where, points = min(links, key=lambda link: link[:2])
     return Verdict(relation=relation.text, held=held, left=left, right=right, where=where, points=points)
+
+
+def evaluate(expression: str, rows: Sequence[Row], axes: Sequence[str], columns: Sequence[str]) -> list[float]:
+    """The numbers of an expression as it stands on a side of a relation: one per point, or a single one.
+
+    Raises:
+        InvalidFile: no expression, or a value that it needs is missing.
+    """
+    try:
+        return _numbers(_Evaluator(rows, tuple(axes), columns).value(parse_expression(expression)), "a figure")
+    except _Unchecked as error:
+        raise InvalidFile(f"expression {expression!r}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

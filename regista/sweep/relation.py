@@ -106,6 +106,16 @@ def parse_relation(text: str) -> Relation:
         raise InvalidFile(f"relation {text!r}: {error}") from None
 
 
+def parse_expression(text: str) -> ast.expr:
+    """One side of a relation by itself, for a figure that is computed from rows.   Raises InvalidFile as parse_relation."""
+    tree = _parsed(text)
+    try:
+        _check(tree)
+        return tree
+    except InvalidFile as error:
+        raise InvalidFile(f"expression {text!r}: {error}") from None
+
+
 def parse_conditions(text: str) -> tuple[Condition, ...]:
     """The conditions ``a == 1, b != 'x'`` as they stand in a column's brackets; none for an empty text.   Raises InvalidFile."""
     return conditions_of(_parsed(f"rows[{text}]")) if text.strip() else ()

@@ -24,7 +24,7 @@ from planner.ir.errors import InvalidFile, Mismatch
 from planner.ir.files import save_trace
 from planner.ir.traces.trace import Source
 from regista.cli import main
-from regista.report import read_claims, save_comparison, save_folder
+from regista.report import load_claims, save_comparison, save_folder
 from regista.report.findings import find
 from regista.report.html import bytes_cell
 from regista.report.measured import by_group, by_kind, is_measured_sweep, measured_points
@@ -367,18 +367,23 @@ def test_a_small_picture_is_narrow_and_never_longer_than_the_whole(tmp_path: Pat
 
 # --- claims -----------------------------------------------------------------------------------------------------------
 
-README = """# Experiments
-
-## Pipelines
-
-| claim | command | status |
-|---|---|---|
-| a second block <helps> | `make a \\| b` | **held**, [picture](figures/f.png), [CSV](results/r.csv) |
-| another | `x` | not run |
-
-| no | commands here |
-|---|---|
-| a | b |
+CLAIMS = """
+[[table]]
+section = "Pipelines"
+[table.headings]
+claim = "claim"
+command = "command"
+status = "status"
+[[table.claim]]
+claim = "a second block <helps>"
+command = "`make a | b`"
+status = "**held**, [picture](figures/f.png), [CSV](results/r.csv): {r: sim_step_s / run_step_s - 1 | .1%} more"
+[[table.claim]]
+claim = "another"
+module = "x"
+status = "not run"
+[paragraph]
+said = "{r: sim_step_s[model == 'a'] | .1f} s"
 """
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")
 
@@ -387,7 +392,7 @@ PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQV
 def folder(tmp_path: Path) -> Path:
     for name in ("figures", "results"):
         (tmp_path / "e" / name).mkdir(parents=True)
-    (tmp_path / "e/README.md").write_text(README)
+    (tmp_path / "e/claims.toml").write_text(CLAIMS)
     (tmp_path / "e/figures/f.png").write_bytes(PIXEL)
     (tmp_path / "e/results/r.csv").write_text("model,sim_step_s,run_step_s\na,1.5,1.0\n")
     save_trace(PLAN, SIM, str(tmp_path / "e/sim.json"))
@@ -395,37 +400,41 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "e"
 
 
-def test_every_row_of_a_table_with_commands_is_a_claim(folder: Path):
-    first, second = read_claims(folder / "README.md")
+def test_a_record_is_a_claim_with_its_figures_computed_from_rows(folder: Path):
+    claims = load_claims(folder / "claims.toml")
+    first, second = claims.records
     assert (first.section, first.what, second.what) == ("Pipelines", "a second block <helps>", "another")
-    assert first.fields["command"] == "`make a | b`"
+    assert list(first.fields) == ["claim", "command", "status"]
+    assert first.fields["status"].endswith(": 50.0 % more")
     assert (first.pictures, first.tables) == ((folder / "figures/f.png",), (folder / "results/r.csv",))
-    assert second.pictures == ()
+    assert (second.pictures, second.fields["command"]) == ((), "`python -m experiments.x`")
+    assert claims.paragraphs == {"said": "1.5 s"}
 
 
-def test_a_claim_stands_in_the_column_that_says_so_and_the_same_command_is_the_one_above(tmp_path: Path):
-    path = tmp_path / "README.md"
-    path.write_text(
-        "| command | what it does |\n|---|---|\n| a | b |\n\n"
-        "| source | claim, in words | module | command |\n|---|---|---|---|\n| D | one | m | `x` |\n| K | two | m | the same |\n"
-        "| K | three | n | `y` |\n| K | four | m | as above |\n"
-    )
-    claims = read_claims(path)
-    assert [claim.what for claim in claims] == ["one", "two", "three", "four"]
-    assert [claim.fields["command"] for claim in claims] == ["`x`", "`x`", "`y`", "`x`"]
-    assert dict(claims[0].fields) == {"source": "D", "module": "m", "command": "`x`"}
+def test_a_figure_of_several_points_is_their_values_in_order(folder: Path):
+    (folder / "results/r.csv").write_text("model,sim_step_s,run_step_s\na,1.5,1.0\nb,2,4\n")
+    first, _ = load_claims(folder / "claims.toml").records
+    assert first.fields["status"].endswith(": 50.0 %, -50.0 % more")
 
 
-def test_a_claim_whose_picture_is_missing_is_refused(folder: Path):
-    (folder / "figures/f.png").unlink()
-    with pytest.raises(InvalidFile, match=r"README.md:7: links to .*f\.png, which is not there"):
-        read_claims(folder / "README.md")
-
-
-def test_the_committed_table_of_experiments_can_be_read():
-    claims = read_claims(Path(__file__).parents[2] / "experiments" / "README.md")
-    assert len(claims) >= 10
-    assert all(claim.fields["command"] for claim in claims)
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("figures/f.png", "figures/g.png", r"links to .*g\.png, which is not there"),
+        ("{r: sim", "{q: sim", r"a figure is asked of .*q\.csv"),
+        ("sim_step_s /", "sim_stop_s /", "did you mean sim_step_s"),
+        ("model == 'a'", "model == 'b'", "no point has model == b"),
+        ('module = "x"', 'modul = "x"', "did you mean module"),
+        ('module = "x"', "", "give it a claim, and a manifest, a module or a command"),
+        ("[[table]]", "[[table]", "cannot be read as TOML"),
+        ("| .1f}", "| .q}", "cannot be written as '.q'"),
+    ],
+)
+def test_claims_that_cannot_be_are_refused_with_the_way_out(folder: Path, before: str, after: str, says: str):
+    assert before in CLAIMS
+    (folder / "claims.toml").write_text(CLAIMS.replace(before, after, 1))
+    with pytest.raises(InvalidFile, match=says):
+        load_claims(folder / "claims.toml")
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -446,8 +455,7 @@ def test_a_folder_becomes_an_index_whose_links_and_pictures_are_all_there(folder
 
 
 def test_a_picture_of_two_claims_stands_once_and_the_second_points_to_it(folder: Path, tmp_path: Path):
-    readme = folder / "README.md"
-    readme.write_text(readme.read_text().replace("| not run |", "| [the same picture](figures/f.png) |"))
+    (folder / "claims.toml").write_text(CLAIMS.replace('"not run"', '"[the same picture](figures/f.png)"'))
     save_folder(folder, tmp_path / "out")
     page = checked(tmp_path / "out/index.html")
     text = (tmp_path / "out/index.html").read_text()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from command_line import commands
 
-from experiments import reproduce
+from experiments import claims, reproduce
 from regista.sweep import load_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +100,26 @@ def test_every_manifest_and_every_module_stands_in_the_table() -> None:
     assert {name for name in modules if f"experiments.{name}" not in README} == set()
 
 
+def test_the_readmes_say_what_the_records_and_the_committed_rows_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert claims.main([]) == 0, f"{capsys.readouterr().out}; mend experiments/claims.toml, then: python -m experiments.claims --write"
+    places = re.findall(r"<!-- from claims\.toml: (.+?) -->", "".join(path.read_text(encoding="utf-8") for path in claims.READMES))
+    assert sorted(places) == sorted(claims.texts())
+
+
+def test_a_readme_that_quotes_another_figure_is_told_and_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (readme,) = readmes = (tmp_path / "README.md",)
+    readme.write_text("before\n<!-- from claims.toml: predictions -->\nwrong by 3.2 %\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(claims, "READMES", readmes)
+    monkeypatch.setattr(claims, "texts", lambda: {"predictions": "wrong by 2.1 %"})
+    assert claims.main([]) == 1 and "3.2 %" in readme.read_text() and str(readme) in capsys.readouterr().out
+    assert claims.main(["--write"]) == 0
+    assert readme.read_text() == "before\n<!-- from claims.toml: predictions -->\nwrong by 2.1 %\n<!-- end -->\nafter\n"
+    readme.write_text("<!-- from claims.toml: prediction -->\n<!-- end -->\n")
+    assert claims.main([]) == 2 and "no section or paragraph 'prediction'" in capsys.readouterr().err
+
+
 def test_every_file_that_the_table_names_exists() -> None:
     for target in re.findall(r"\]\(((?:manifests|results|figures)/[^)]+)\)", README):
         assert (ROOT / "experiments" / target).exists(), target
@@ -165,7 +185,7 @@ REPRODUCE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from experiments import reproduce
+from experiments import claims, reproduce
 reproduce.MODULES = (reproduce.Experiment(name="first"), reproduce.Experiment(name="second"))
 reproduce.MANIFESTS = Path("manifests")
 sys.exit(reproduce.main(["--jobs", "1"]))
