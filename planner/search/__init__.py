@@ -9,18 +9,21 @@ from planner.search.methods.methods import Method, search
 from planner.search.model import Assignment, SearchModel
 from planner.search.pins import Pin, parse_pins
 from planner.search.prices import Prices
+from planner.search.routes import Move, StageTransfer
 
 __all__ = [
     "Assignment",
     "LocalOp",
     "Menus",
     "Method",
+    "Move",
     "Piece",
     "PieceModel",
     "PiecePrice",
     "Pin",
     "Prices",
     "SearchModel",
+    "StageTransfer",
     "assign",
     "blocks_of",
     "build_model",

@@ -186,7 +186,9 @@ class _Builder:
         once = frozenset(
             key for key, ways in self.ways.items() if Held.KEPT in ways and self._is_parameter(key[0]) and self._times_again(*key) == 1
         )
-        return SearchModel(self.staged, problem, self.ops, self.states, self.deliveries, self.pinned, self.micro_batches, where, held, once)
+        return SearchModel(
+            self.staged, self.prices, problem, self.ops, self.states, self.deliveries, self.pinned, self.micro_batches, where, held, once
+        )
 
     def _node(self, name: str, costs: Floats, stage: int = 0, count: int = 1) -> int:
         self.names.append(name)

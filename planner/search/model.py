@@ -9,6 +9,8 @@ import numpy as np
 
 from planner.ir.sbp import NdSbp
 from planner.search.menu import LocalOp, Strategy, relabel
+from planner.search.prices import Prices
+from planner.search.routes import Move, Reader, routes_of
 from planner.search.zero import Held
 from planner.solve.problem import Floats, Ints, Problem
 from planner.stages import Staged
@@ -23,6 +25,9 @@ class Assignment:
     delivered: (value, stage) -> the layout in which several readers on the stage share it.
     held_bytes: what the search counts as held by the fullest stage's devices (0 if it was not asked to count).
     again: (parameter, stage) that is not held but gathered for each part of a block that reads it (ZeRO-3).
+    routes: (value, stage, layout) in which a value is read on a stage -> the moves that bring it there from its producer's stage and layout,
+        in order: boxing steps, and a StageTransfer between stages; empty where it is there already.  Batch inputs and constants that are
+        not pinned are there in any layout and have no entry.
     """
 
     ops: Mapping[str, LocalOp]
@@ -34,6 +39,7 @@ class Assignment:
     delivered: Mapping[tuple[str, int], NdSbp]
     held_bytes: float
     again: frozenset[tuple[str, int]] = frozenset()
+    routes: Mapping[Reader, tuple[Move, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,13 +54,14 @@ class Where:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchModel:
-    """problem: the choice problem.  ops, states, deliveries: node numbers and what their strategies mean.
+    """problem: the choice problem.  ops, states, deliveries: node numbers and what their strategies mean.  prices: what they cost.
 
     held: delivery -> how its strategies have the value, one word for each.
     forward_only: deliveries of parameters that one act of the forward part reads and nothing later in the step.
     """
 
     staged: Staged
+    prices: Prices
     problem: Problem
     ops: Mapping[str, tuple[int, tuple[Strategy, ...]]]
     states: Mapping[str, tuple[int, tuple[NdSbp, ...]]]
@@ -101,16 +108,21 @@ class SearchModel:
     ) -> Assignment:
         """What a choice means."""
         by_id = {op.id: op for op in self.staged.graph.ops}
+        ops = {op_id: relabel(menu[choice[node]].local, by_id[op_id]) for op_id, (node, menu) in self.ops.items()}
+        states = {value: layouts[choice[node]] for value, (node, layouts) in self.states.items()}
+        pinned = {value: sbp for value, sbp in self.pinned.items() if value not in self.states}
+        delivered = {key: layouts[choice[node]] for key, (node, layouts) in self.deliveries.items()}
         return Assignment(
-            ops={op_id: relabel(menu[choice[node]].local, by_id[op_id]) for op_id, (node, menu) in self.ops.items()},
-            states={value: layouts[choice[node]] for value, (node, layouts) in self.states.items()},
-            pinned={value: sbp for value, sbp in self.pinned.items() if value not in self.states},
+            ops=ops,
+            states=states,
+            pinned=pinned,
             method=method,
             objective_s=objective_s,
             lower_bound_s=lower_bound_s,
-            delivered={key: layouts[choice[node]] for key, (node, layouts) in self.deliveries.items()},
+            delivered=delivered,
             held_bytes=held_bytes,
             again=self._again(choice),
+            routes=routes_of(self.staged, self.prices, ops=ops, states=states, pinned=pinned, delivered=delivered),
         )
 
     def _again(self, choice: Sequence[int] | Ints) -> frozenset[tuple[str, int]]:

@@ -15,7 +15,7 @@ from planner.search import Method, build_model, search
 from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Edge, Elimination, Problem, solve_exactly, solve_ilp
 from planner.solve.bounds.dual import Dual
-from planner.solve.reduce import eliminate
+from planner.solve.reduce.eliminate import eliminate
 from planner.stages import assign_stages, prepare
 from zoo import ZOO
 
