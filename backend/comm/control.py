@@ -1,68 +1,85 @@
-"""Words between a Session and its workers, one JSON object per line on a unix socket of this host.
+"""JSON messages between processes of one host: one object per line on a unix socket.
 
-session --allow n, pause, read, write--> worker
-        <--loss, done-------------------
-
-Tensors do not travel here: batches and states lie in files of the run's folder, which workers map into memory.
+The fork server (backend.launch.workers) and a Session and its workers (backend.launch.session) talk this way.  Tensors do not travel here:
+batches and states lie in files of the run's folder, which workers map into memory.
 """
 
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Words", "address", "listen", "meet"]
+__all__ = ["Channel", "Message", "connect", "listen"]
 
-_HELLO_S = 120.0
+Message = Mapping[str, Any]
 
-
-def address(run_id: str) -> str:
-    """Abstract: nothing is left on disk."""
-    return f"\0regista-{run_id}-session"
+_CONNECT_S = 120.0
 
 
-class Words:
-    """One end of a conversation.  ``hear`` is called with each word, on a thread of its own."""
+class Channel:
+    """One end of a connection.  Any thread may send; one thread receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._saying = threading.Lock()
+        self._sending = threading.Lock()
+        self._partial = b""
 
-    def start(self, hear: Callable[[Mapping[str, Any]], None]) -> None:
-        threading.Thread(target=self._listen, args=(hear,), daemon=True, name="words").start()
+    def fileno(self) -> int:
+        """For ``select``."""
+        return self._connection.fileno()
 
-    def say(self, **word: Any) -> None:
-        """Raises OSError: the other end is gone."""
-        with self._saying:
-            self._connection.sendall(json.dumps(word).encode() + b"\n")
+    def send(self, **message: Any) -> None:
+        """Raises OSError when the other end is gone."""
+        with self._sending:
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, timeout_s: float | None = None) -> list[Message] | None:
+        """Wait for bytes and return the messages that they complete: perhaps none, and none after the timeout.  None: the other end is gone."""
+        try:
+            if timeout_s is not None and not select.select([self], [], [], timeout_s)[0]:
+                return []
+            data = self._connection.recv(1 << 16)
+        except (OSError, ValueError):  # another thread closed this end: its number is -1
+            return None
+        if not data:
+            return None
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def start_receiving(self, handle: Callable[[Message], None]) -> None:
+        """Call ``handle`` with every message, on a thread of its own, until the other end is gone."""
+        threading.Thread(target=self._receive_all, args=(handle,), daemon=True, name="channel").start()
+
+    def _receive_all(self, handle: Callable[[Message], None]) -> None:
+        while (messages := self.receive()) is not None:
+            for message in messages:
+                handle(message)
 
     def close(self) -> None:
         self._connection.close()
 
-    def _listen(self, hear: Callable[[Mapping[str, Any]], None]) -> None:
-        try:
-            with self._connection.makefile("rb") as lines:
-                for line in lines:
-                    hear(json.loads(line))
-        except (OSError, ValueError):
-            pass  # it broke in the midst of a word
+
+def _session_address(run_id: str) -> str:
+    """An abstract address: nothing is left on disk."""
+    return f"\0regista-{run_id}-session"
 
 
 def listen(run_id: str, ranks: int) -> socket.socket:
-    """Where the workers of a run find their session."""
+    """The socket at which a session waits for the workers of its run."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(address(run_id))
+    listener.bind(_session_address(run_id))
     listener.listen(ranks)
     return listener
 
 
-def meet(run_id: str) -> Words:
-    """A worker's end.  Raises OSError: there is no session."""
+def connect(run_id: str) -> Channel:
+    """A worker's channel to its session.  Raises OSError when there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_HELLO_S)
-    connection.connect(address(run_id))
+    connection.settimeout(_CONNECT_S)
+    connection.connect(_session_address(run_id))
     connection.settimeout(None)
-    return Words(connection)
+    return Channel(connection)

@@ -1,7 +1,7 @@
 """Workers under torchrun's agent: restarts after a fault, and ranks on several hosts that meet at a rendezvous.
 
 The agent runs in this process (torch.distributed.launcher.api).  It starts an interpreter per worker, so one host without restarts uses
-the nursery instead (backend.launch.workers).
+the fork server instead (backend.launch.workers).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from planner.ir.errors import WorkerFailed
 __all__ = ["GRACE_S", "Agency", "launch_elastic"]
 
 GRACE_S = 2.0
-"""How long the others may take to tell their story once one worker has failed."""
+"""How long the others may take to report why they end, once one worker has failed."""
+AGENT_LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,21 +133,27 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _quiet_agent() -> Iterator[None]:
-    """The agent logs every failure, takes over the signals and one variable of this process; give them back afterwards."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    level, disabled = logger.level, logging.root.manager.disable
+    """The agent logs every failure, which we report ourselves, and takes over the signals and one variable of this process.
+
+    Only what torch's agent logs is dropped, and only meanwhile; signals and variable are given back.
+    """
+    loggers = [logging.getLogger(name) for name in AGENT_LOGGERS]
+    propagate = [logger.propagate for logger in loggers]
+    nowhere = logging.NullHandler()
     names = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     in_main = threading.current_thread() is threading.main_thread()
-    before = {name: signal.getsignal(name) for name in names} if in_main else {}
+    handlers = {name: signal.getsignal(name) for name in names} if in_main else {}
     variable = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE")
-    logger.setLevel(logging.CRITICAL)
-    logging.disable(max(disabled, logging.WARNING if in_main else logging.ERROR))
+    for logger in loggers:
+        logger.propagate = False
+        logger.addHandler(nowhere)
     try:
         yield
     finally:
-        logger.setLevel(level)
-        logging.disable(disabled)
-        for name, handler in before.items():
+        for logger, before in zip(loggers, propagate, strict=True):
+            logger.propagate = before
+            logger.removeHandler(nowhere)
+        for name, handler in handlers.items():
             signal.signal(name, handler)
         if variable is None:
             os.environ.pop("TORCHELASTIC_SIGNALS_TO_HANDLE", None)

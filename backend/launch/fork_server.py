@@ -1,17 +1,17 @@
-"""A process that has imported torch once and forks workers from itself: a worker starts in 15 ms instead of 1.5 to 4 s.
+"""The fork server: a process that has imported torch once and forks workers, so that a worker starts in 15 ms instead of 1.5 to 4 s.
 
-parent --one JSON object per line--> nursery --fork--> worker: main(FOLDER) of its module, with RANK, WORLD_SIZE, ... as torchrun sets them
-       <--born, ended, pong---------
+parent --start, kill, ping------------------> fork server --fork--> worker: main(FOLDER) of its module, with RANK, WORLD_SIZE, ...
+       <--pong, not_started, ended, silence--                       as torchrun sets them
 
-The nursery has one thread and starts no kernels, so forking it is safe; it never touches CUDA.  It is the parent of all workers: when it
-ends, for whatever reason, the kernel ends them.  It ends them itself when its own parent is gone or has not been heard for too long.
+The server has one thread and starts no kernels, so forking it is safe; it never touches CUDA.  It is the parent of all workers: when it
+ends, for whatever reason, the kernel ends them.  It ends them itself when its own parent is gone or has sent nothing for too long.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
-import json
 import os
 import select
 import shutil
@@ -24,79 +24,105 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Crew", "serve"]
+from backend.comm.control import Channel, Message
+
+__all__ = ["ForkServer", "serve"]
 
 TICK_S = 0.2
 
 
 @dataclass
-class Crew:
-    """The workers of one run.  silence_s: without a word from the parent for so long, they are ended."""
+class _Group:
+    """The workers of one run.
+
+    silence_s: they are ended when the parent has sent nothing for so long.   ranks: pid -> rank of the living.
+    """
 
     id: str
-    folder: str
+    folder: Path
     silence_s: float
     ranks: dict[int, int] = field(default_factory=dict)
-    """pid -> rank, of those that live."""
+
+    def kill(self, rank: int | None = None) -> None:
+        """One worker, or all."""
+        for pid, of_rank in self.ranks.items():
+            if rank in (of_rank, None):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill_and_wait(self) -> None:
+        self.kill()
+        for pid in self.ranks:
+            os.waitpid(pid, 0)
+        self.ranks.clear()
 
 
-class _Nursery:
-    def __init__(self, channel: socket.socket) -> None:
+class ForkServer:
+    """See the module's text.  Its signal handlers are those of the process."""
+
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._crews: dict[str, Crew] = {}
-        self._heard_s = self._ticked_s = time.monotonic()
-        self._wake, wake = os.pipe()
-        os.set_blocking(wake, False)
+        self._groups: dict[str, _Group] = {}
+        self._last_message_s = self._last_tick_s = time.monotonic()
+        self._child_ended, write_end = os.pipe()
+        os.set_blocking(write_end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        held = b""
+        """Until the parent closes the channel."""
         while True:
-            sources: list[Any] = [self._channel, self._wake]
+            sources: list[Any] = [self._channel, self._child_ended]
             readable, _, _ = select.select(sources, [], [], TICK_S)
-            self._look_at_the_clock()
-            if self._wake in readable:
-                os.read(self._wake, 4096)
-            self._reap()
+            self._end_groups_of_a_silent_parent()
+            if self._child_ended in readable:
+                os.read(self._child_ended, 4096)
+            self._report_ended_workers()
             if self._channel not in readable:
                 continue
-            data = self._channel.recv(1 << 16)
-            if not data:
+            messages = self._channel.receive()
+            if messages is None:
                 return
-            self._heard_s = time.monotonic()
-            *lines, held = (held + data).split(b"\n")
-            for line in lines:
-                self._obey(json.loads(line))
+            self._last_message_s = time.monotonic()
+            for message in messages:
+                self._handle(message)
 
-    def _say(self, **word: Any) -> None:
-        self._channel.sendall(json.dumps(word).encode() + b"\n")
+    def end_all(self) -> None:
+        """The parent is gone: end its workers and remove the folders of their runs, because nobody else will."""
+        for group in self._groups.values():
+            group.kill_and_wait()
+            shutil.rmtree(group.folder, ignore_errors=True)
 
-    def _obey(self, order: dict[str, Any]) -> None:
-        match order["do"]:
+    def _handle(self, message: Message) -> None:
+        match message["message"]:
             case "ping":
-                self._say(word="pong")
+                self._channel.send(message="pong")
             case "start":
-                self._start(order)
-            case "kill":
-                crew = self._crews.get(order["crew"])
-                for pid, rank in list(crew.ranks.items()) if crew else ():
-                    if order["rank"] in (rank, None):
-                        os.kill(pid, signal.SIGKILL)
+                self._start(message)
+            case "kill" if message["group"] in self._groups:
+                self._groups[message["group"]].kill(message["rank"])
 
-    def _start(self, order: dict[str, Any]) -> None:
-        crew = self._crews[order["crew"]] = Crew(order["crew"], order["folder"], order["silence_s"])
-        logs = Path(crew.folder) / "logs"
-        logs.mkdir(exist_ok=True)
-        here = os.getpid()
-        for rank, environment in enumerate(order["environments"]):
-            pid = os.fork()
-            if pid == 0:
-                _become_worker(here, order, environment, logs / f"rank{rank}", self._channel)
-            crew.ranks[pid] = rank
-        self._say(word="born", crew=crew.id)
+    def _start(self, message: Message) -> None:
+        """Fork the workers of a run.  When the system refuses one, this run ends and the others go on."""
+        group = _Group(message["group"], Path(message["folder"]), message["silence_s"])
+        logs = group.folder / "logs"
+        server = os.getpid()
+        attempted = f"making the folder {logs}"
+        try:
+            logs.mkdir(exist_ok=True)
+            for rank, environment in enumerate(message["environments"]):
+                attempted = f"forking the worker of rank {rank}"
+                pid = os.fork()
+                if pid == 0:
+                    _become_worker(server, message, environment, logs / f"rank{rank}", self._channel)
+                group.ranks[pid] = rank
+        except OSError as error:
+            group.kill_and_wait()
+            name = errno.errorcode.get(error.errno or 0, "an unknown error")
+            self._channel.send(message="not_started", group=group.id, cause=f"{attempted} failed with {name} ({error.strerror})")
+            return
+        self._groups[group.id] = group
 
-    def _reap(self) -> None:
+    def _report_ended_workers(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -104,37 +130,26 @@ class _Nursery:
                 return
             if pid == 0:
                 return
-            for crew in self._crews.values():
-                if pid in crew.ranks:
-                    rank = crew.ranks.pop(pid)
-                    self._say(word="ended", crew=crew.id, rank=rank, code=os.waitstatus_to_exitcode(status))
-            for name in [crew.id for crew in self._crews.values() if not crew.ranks]:
-                del self._crews[name]
+            for group in self._groups.values():
+                if pid in group.ranks:
+                    rank = group.ranks.pop(pid)
+                    self._channel.send(message="ended", group=group.id, rank=rank, code=os.waitstatus_to_exitcode(status))
+            self._groups = {name: group for name, group in self._groups.items() if group.ranks}
 
-    def _look_at_the_clock(self) -> None:
-        """End crews whose parent does not say anything.  A pause of this process itself does not count as the parent's."""
-        now, before = time.monotonic(), self._ticked_s
-        self._ticked_s = now
-        if now - before > 10 * TICK_S:
-            self._heard_s += now - before
-        for crew in self._crews.values():
-            if now - self._heard_s > crew.silence_s and crew.ranks:
-                self._say(word="orphaned", crew=crew.id, silent_s=now - self._heard_s)
-                for pid in crew.ranks:
-                    os.kill(pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """The parent is gone: nobody is left to tidy up but us."""
-        for crew in self._crews.values():
-            for pid in crew.ranks:
-                os.kill(pid, signal.SIGKILL)
-        for crew in self._crews.values():
-            for pid in crew.ranks:
-                os.waitpid(pid, 0)
-            shutil.rmtree(crew.folder, ignore_errors=True)
+    def _end_groups_of_a_silent_parent(self) -> None:
+        """A pause of this process itself does not count as the parent's silence."""
+        now_s, tick_s = time.monotonic(), time.monotonic() - self._last_tick_s
+        self._last_tick_s = now_s
+        if tick_s > 10 * TICK_S:
+            self._last_message_s += tick_s
+        silent_s = now_s - self._last_message_s
+        for group in self._groups.values():
+            if silent_s > group.silence_s:
+                self._channel.send(message="silence", group=group.id, silent_s=silent_s)
+                group.kill()
 
 
-def _become_worker(parent: int, order: dict[str, Any], environment: dict[str, str], log: Path, channel: socket.socket) -> None:
+def _become_worker(server: int, message: Message, environment: dict[str, str], log: Path, channel: Channel) -> None:
     """In the child: never returns."""
     code = 1
     from backend.worker.process import die_with_parent
@@ -144,17 +159,17 @@ def _become_worker(parent: int, order: dict[str, Any], environment: dict[str, st
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         channel.close()
         die_with_parent()
-        if os.getppid() != parent:
+        if os.getppid() != server:
             return
         for number, suffix in ((1, "stdout"), (2, "stderr")):
             file = os.open(log.with_name(f"{log.name}.{suffix}.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(file, number)
             os.close(file)
         for name in set(os.environ) - set(environment) - {"PYTHONPATH"}:
-            del os.environ[name]  # set when the nursery began, and not any more
+            del os.environ[name]  # set when the server began, and not any more
         os.environ.update(environment)
-        os.chdir(order["cwd"])
-        code = importlib.import_module(order["module"]).main(order["folder"])
+        os.chdir(message["cwd"])
+        code = importlib.import_module(message["module"]).main(message["folder"])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -174,13 +189,13 @@ def serve(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
-    nursery = _Nursery(socket.socket(fileno=number))
+    server = ForkServer(Channel(socket.socket(fileno=number)))
     try:
-        nursery.serve()
-    except OSError:
-        pass  # the parent went away in the midst of a message
+        server.serve()
+    except ConnectionError:
+        pass  # the parent went away while something was sent to it
     finally:
-        nursery.end()
+        server.end_all()
 
 
 if __name__ == "__main__":

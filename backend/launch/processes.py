@@ -1,6 +1,7 @@
 """Performing a Plan on real processes: one worker per rank, watched, and merged into one Outcome.
 
-The workers come from the nursery (backend.launch.workers); with restarts, or several hosts, from torchrun's agent (backend.launch.elastic).
+run --> run_in_folder --> run_workers        workers forked by the fork server (backend.launch.workers)
+                      --> launch_elastic     with restarts, or several hosts: workers of torchrun's agent (backend.launch.elastic)
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from backend.data.loader import Loader
 from backend.initial.values import Values
 from backend.launch.diagnose import diagnose
 from backend.launch.elastic import GRACE_S, Agency, launch_elastic
-from backend.launch.workers import Workers, nursery
+from backend.launch.workers import WorkerGroup, fork_server_client
 from backend.memory.blocks import check_state
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.monitor.progress import Progress
@@ -37,12 +38,12 @@ from planner.ir.errors import InvalidProgram, WorkerFailed
 from planner.ir.plan import Plan, TaskKind
 from planner.lower.data_actors.saving import with_saving, without_saving
 
-__all__ = ["check_batch", "launch", "launched", "run", "run_folder", "start", "watch"]
+__all__ = ["check_batch", "run", "run_folder", "run_in_folder", "run_workers"]
 
 WORKER = "backend.worker.process"
 TICK_S = 0.02
 SILENCE_S = 10.0
-"""The least time after which a launcher that is stopped, or a nursery, counts as hung."""
+"""The least time after which a launcher that is stopped, or a fork server, counts as hung."""
 
 
 class Oversubscribed(UserWarning):
@@ -105,12 +106,12 @@ def run(
     )
     with run_folder(workdir, options.run_id) as folder:
         agency = Agency(max_restarts=max_restarts) if max_restarts else None
-        start(folder, performed, state, batches, options, on_progress, agency)
+        run_in_folder(folder, performed, state, batches, options, on_progress, agency)
         outcome = merge(performed, folder, options).outcome
     return replace(outcome, trace=without_saving(plan, outcome.trace))
 
 
-def start(
+def run_in_folder(
     folder: Path,
     plan: Plan,
     state: Mapping[str, Tensor] | Values,
@@ -129,7 +130,7 @@ def start(
     if agency is not None:
         launch_elastic(folder, WORKER, plan.num_ranks, options, agency, on_progress)
     else:
-        launch(folder, WORKER, plan.num_ranks, options, on_progress)
+        run_workers(folder, WORKER, plan.num_ranks, options, on_progress)
 
 
 def check_batch(plan: Plan, batches: Batches) -> None:
@@ -161,45 +162,46 @@ def run_folder(workdir: str | Path | None, run_id: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def launch(folder: Path, module: str, ranks: int, options: Options, on_progress: Callable[[int, float], None] | None = None) -> None:
+def run_workers(
+    folder: Path,
+    module: str,
+    ranks: int,
+    options: Options,
+    on_progress: Callable[[int, float], None] | None = None,
+    on_start: Callable[[WorkerGroup], None] | None = None,
+) -> None:
     """Run ``module.main(folder)`` in ``ranks`` workers of this host, and wait for their end.
 
-    Raises:
-        WorkerFailed: see ``run``.   KeyboardInterrupt, and whatever on_progress raises: after the workers were ended.
-    """
-    with launched(folder, module, ranks, options) as workers:
-        watch(folder, workers, Progress(folder, on_progress))
-
-
-@contextmanager
-def launched(folder: Path, module: str, ranks: int, options: Options) -> Iterator[Workers]:
-    """Workers that are running; ended at the end.
+    Args:
+        on_start: called with the workers once they are started, so that another thread may end them.
 
     Raises:
-        WorkerFailed: at the end, when one of them failed.
+        WorkerFailed: see ``run``.   KeyboardInterrupt, and whatever the caller's functions raise: after the workers were ended.
     """
     # The workers meet at a store of this process: its port is free for certain, and it ends with the run.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environments = [_place(rank, ranks, store.port) for rank in range(ranks)]
-    home = nursery()
-    workers = home.start(options.run_id, module, folder, environments, max(options.timeout_s, SILENCE_S))
+    environments = [_worker_environment(rank, ranks, store.port) for rank in range(ranks)]
+    limit_s = max(options.timeout_s, SILENCE_S)
+    client = fork_server_client()
+    group = client.start(options.run_id, module, folder, environments, limit_s)
     try:
-        yield workers
+        if on_start is not None:
+            on_start(group)
+        _watch(folder, group, Progress(folder, on_progress))
     finally:
-        workers.kill()
-        _await_end(workers)
-        home.forget(options.run_id)
-    if workers.orphaned_s is not None:
+        group.kill()
+        _await_end(group)
+        client.forget(options.run_id)
+    if group.silent_s is not None:
         raise WorkerFailed(
-            f"this process did not run for {workers.orphaned_s:.0f} s (was it stopped?), so its workers were ended; the limit is "
-            f"{max(options.timeout_s, SILENCE_S):g} s"
+            f"this process did not run for {group.silent_s:.0f} s (was it stopped?), so its workers were ended; the limit is {limit_s:g} s"
         )
-    dead = {rank: code for rank, code in workers.codes.items() if code != 0}
-    if dead:
-        raise WorkerFailed(diagnose(folder, dead, workers.killed))
+    failed = {rank: code for rank, code in group.exit_codes.items() if code != 0}
+    if failed:
+        raise WorkerFailed(diagnose(folder, failed, group.killed))
 
 
-def _place(rank: int, ranks: int, port: int) -> dict[str, str]:
+def _worker_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     """What torchrun tells a worker."""
     return {
         "RANK": str(rank),
@@ -214,23 +216,23 @@ def _place(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def watch(folder: Path, workers: Workers, progress: Progress) -> None:
+def _watch(folder: Path, group: WorkerGroup, progress: Progress) -> None:
     """Until all have ended; once one has failed, those that do not end by themselves are ended."""
-    failed_at: float | None = None
-    while not workers.wait(TICK_S):
+    failed_at_s: float | None = None
+    while not group.wait(TICK_S):
         progress.forward()
-        if failed_at is None and (any(workers.codes.values()) or any(folder.glob("rank*.error.json"))):
-            failed_at = time.monotonic()
-        if failed_at is not None and time.monotonic() > failed_at + GRACE_S:
-            workers.kill()
+        if failed_at_s is None and (any(group.exit_codes.values()) or any(folder.glob("rank*.error.json"))):
+            failed_at_s = time.monotonic()
+        if failed_at_s is not None and time.monotonic() > failed_at_s + GRACE_S:
+            group.kill()
     progress.forward()
 
 
-def _await_end(workers: Workers) -> None:
-    """Of killed workers, which takes as long as the kernel needs."""
-    until = time.monotonic() + GRACE_S
+def _await_end(group: WorkerGroup) -> None:
+    """Killed workers end as soon as the kernel gets to it."""
+    until_s = time.monotonic() + GRACE_S
     try:
-        while not workers.wait(TICK_S) and time.monotonic() < until:
+        while not group.wait(TICK_S) and time.monotonic() < until_s:
             pass
     except WorkerFailed:
-        pass  # the nursery is gone, and its workers with it
+        pass  # the fork server is gone and its workers with it, or they were never started

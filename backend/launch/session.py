@@ -3,8 +3,8 @@
     with Session(plan, state) as session:
         handles = [session.step(batch) for batch in batches]       returns at once; waits only while ``ahead`` steps are unfinished
         print(handles[0].loss())                                   waits for just that
-        with session.between_steps() as held:                      nothing runs in here: the critical section
-            held.write({"wte.weight": held.read(["wte.weight"])["wte.weight"].half().float()})
+        with session.between_steps() as paused:                    nothing runs in here: the critical section
+            paused.write({"wte.weight": paused.read(["wte.weight"])["wte.weight"].half().float()})
     session.outcome                                                trace, losses, final states
 
 The steps' boundary is no barrier: the next step's loading and forward pass begin while the last one is updated, as in ``run``.
@@ -16,9 +16,10 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,13 +27,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.comm.control import Words, listen
+from backend.comm.control import Channel, Message, listen
 from backend.data.loader import Loader
 from backend.initial.values import Values
-from backend.launch.processes import WORKER, check_batch, launched, warn_of_cores, watch
-from backend.launch.workers import Workers
+from backend.launch.processes import WORKER, check_batch, run_workers, warn_of_cores
+from backend.launch.workers import WorkerGroup
 from backend.memory.blocks import check_state
-from backend.monitor.progress import Progress
 from backend.run_folder.files import Options, own, prepare
 from backend.run_folder.merge import merge
 from backend.run_folder.outcome import Outcome, gather, state_homes, unpacked
@@ -40,7 +40,7 @@ from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidPlan, InvalidProgram, RegistaError, WorkerFailed
 from planner.ir.plan import Plan
 
-__all__ = ["Held", "Session", "Step"]
+__all__ = ["PausedRun", "Session", "Step"]
 
 
 class Step:
@@ -51,8 +51,8 @@ class Step:
 
     @property
     def done(self) -> bool:
-        """Its loss is known."""
-        return self._session._known(self.number)
+        """Its loss has arrived."""
+        return self._session._has_loss(self.number)
 
     def loss(self, timeout_s: float | None = None) -> float:
         """Wait for this step's loss, and for nothing else.
@@ -63,7 +63,7 @@ class Step:
         return self._session._loss(self.number, timeout_s)
 
 
-class Held:
+class PausedRun:
     """The run between two steps: no act is running, and none starts before the critical section ends."""
 
     def __init__(self, session: Session) -> None:
@@ -125,12 +125,12 @@ class Session:
         self._changed = threading.Condition()
         self._section = threading.RLock()
         self._losses: dict[int, float] = {}
-        self._workers: dict[int, Words] = {}
-        self._answers: dict[int, int] = {}
-        self._asked = self._questions = 0
+        self._channels: dict[int, Channel] = {}
+        self._num_answers: dict[int, int] = {}
+        self._num_asked = self._num_requests = 0
         self._failure: BaseException | None = None
         self._over = False
-        self._crew: Workers | None = None
+        self._group: WorkerGroup | None = None
         self._data = data
         prepare(self._folder, plan, state, data if data is not None else lambda step: (), self._options)
         self._listener = listen(self._options.run_id, plan.num_ranks)
@@ -138,7 +138,7 @@ class Session:
         self._runner.start()
         threading.Thread(target=self._accept, daemon=True, name="session: accept").start()
         try:
-            self._await(lambda: len(self._workers) == plan.num_ranks)
+            self._await(lambda: len(self._channels) == plan.num_ranks)
         except BaseException:
             self._end()
             raise
@@ -160,23 +160,23 @@ class Session:
         with self._section:
             if self._over:
                 raise InvalidProgram("this session is closed; open another one")
-            number = self._asked
+            number = self._num_asked
             self._await(lambda: number - len(self._losses) < self._ahead)
             if self._data is not None:
                 self._data.check_steps(number + 1)
             else:
                 assert batch is not None
                 torch.save([own(tensor) for tensor in batch], self._folder / f"batch{number}.pt")
-            self._asked += 1
-            self._tell(word="allow", steps=self._asked, final=False)
+            self._num_asked += 1
+            self._send_all(message="allow", steps=self._num_asked, final=False)
         return Step(self, number)
 
     @contextmanager
-    def between_steps(self) -> Iterator[Held]:
+    def between_steps(self) -> Iterator[PausedRun]:
         """A critical section: waits until all steps asked for are done; other threads' ``step`` waits until it ends."""
         with self._section:
-            self._ask(word="pause")
-            yield Held(self)
+            self._request(message="pause")
+            yield PausedRun(self)
 
     def close(self) -> Outcome:
         """Do what was asked for, end the workers, and return what the run leaves (also ``outcome``).
@@ -187,17 +187,17 @@ class Session:
         with self._section:
             if self.outcome is not None:
                 return self.outcome
-            if self._asked == 0:
+            if self._num_asked == 0:
                 self._end()
                 raise InvalidProgram("this session is closed and no step was asked for; there is nothing to return")
             try:
                 if not self._over:
                     self._over = True
-                    self._tell(word="allow", steps=self._asked, final=True)
+                    self._send_all(message="allow", steps=self._num_asked, final=True)
                     self._runner.join()
                 if self._failure is not None:
                     raise self._failure
-                self.outcome = merge(self.plan, self._folder, replace(self._options, steps=self._asked)).outcome
+                self.outcome = merge(self.plan, self._folder, replace(self._options, steps=self._num_asked)).outcome
             finally:
                 self._end()
         return self.outcome
@@ -206,14 +206,14 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if kind is None and self._asked:
+        if kind is None and self._num_asked:
             self.close()
         else:
             self._end()
 
     # Steps.
 
-    def _known(self, number: int) -> bool:
+    def _has_loss(self, number: int) -> bool:
         with self._changed:
             return number in self._losses
 
@@ -227,7 +227,7 @@ class Session:
         homes = state_homes(self.plan)
         wanted = list(homes) if names is None else list(names)
         self._check_names(wanted, homes)
-        number = self._ask(word="read", names=wanted)
+        number = self._request(message="read", names=wanted)
         parts: dict[int, dict[str, Tensor]] = {}
         for rank in range(self.plan.num_ranks):
             path = self._folder / f"read{number}.{rank}.pt"
@@ -244,26 +244,22 @@ class Session:
                 raise InvalidPlan(
                     f"state {name} is {wanted.dtype.value}{list(wanted.shape)}, not {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
                 )
-        path = self._folder / f"write{self._questions}.pt"
+        path = self._folder / f"write{self._num_requests}.pt"
         torch.save({name: own(value) for name, value in values.items()}, path)
-        self._ask(word="write", file=path.name)
+        self._request(message="write", file=path.name)
         path.unlink()
 
-    def _check_names(self, names: Collection[str], known: Mapping[str, object]) -> None:
-        unknown = [name for name in names if name not in known]
+    def _check_names(self, names: Collection[str], types: Mapping[str, object]) -> None:
+        unknown = [name for name in names if name not in types]
         if unknown:
-            raise InvalidPlan(f"plan {self.plan.plan_id} has no state {unknown[0]}; it has {', '.join(list(known)[:8])}, ...")
+            raise InvalidPlan(f"plan {self.plan.plan_id} has no state {unknown[0]}; it has {', '.join(list(types)[:8])}, ...")
 
     # Threads.
 
     def _run(self) -> None:
         failure: BaseException | None = None
         try:
-            with launched(self._folder, WORKER, self.plan.num_ranks, self._options) as workers:
-                self._crew = workers
-                if self._over:
-                    return  # ended before it had begun
-                watch(self._folder, workers, Progress(self._folder, None))
+            run_workers(self._folder, WORKER, self.plan.num_ranks, self._options, on_start=self._started)
         except BaseException as error:
             failure = error
         with self._changed:
@@ -271,42 +267,48 @@ class Session:
             self._over = True
             self._changed.notify_all()
 
+    def _started(self, group: WorkerGroup) -> None:
+        self._group = group
+        if self._over:
+            group.kill()  # the session was ended before its workers had begun
+
     def _accept(self) -> None:
         for _ in range(self.plan.num_ranks):
             try:
                 connection, _ = self._listener.accept()
             except OSError:
                 return  # the session ended first
-            words = Words(connection)
-            words.start(lambda word, words=words: self._hear(words, word))  # type: ignore[misc]
+            channel = Channel(connection)
+            channel.start_receiving(partial(self._handle, channel))
 
-    def _hear(self, words: Words, word: Mapping[str, Any]) -> None:
+    def _handle(self, channel: Channel, message: Message) -> None:
         with self._changed:
-            match word["word"]:
-                case "here":
-                    self._workers[word["rank"]] = words
+            match message["message"]:
+                case "ready":
+                    self._channels[message["rank"]] = channel
                 case "loss":
-                    self._losses[word["step"]] = word["loss"]
-                    (self._folder / f"batch{word['step']}.pt").unlink(missing_ok=True)
+                    self._losses[message["step"]] = message["loss"]
+                    (self._folder / f"batch{message['step']}.pt").unlink(missing_ok=True)
                 case "done":
-                    self._answers[word["number"]] = self._answers.get(word["number"], 0) + 1
+                    self._num_answers[message["number"]] = self._num_answers.get(message["number"], 0) + 1
             self._changed.notify_all()
 
-    def _tell(self, **word: Any) -> None:
+    def _send_all(self, **message: Any) -> None:
         try:
-            for words in self._workers.values():
-                words.say(**word)
+            for channel in self._channels.values():
+                channel.send(**message)
         except OSError:
-            self._await(lambda: False)  # a worker is gone; the watch will say why
+            self._await(lambda: False)  # a worker is gone; the runner thread learns why
 
-    def _ask(self, **word: Any) -> int:
-        number = self._questions
-        self._questions += 1
-        self._tell(number=number, **word)
-        self._await(lambda: self._answers.get(number, 0) == self.plan.num_ranks)
+    def _request(self, **message: Any) -> int:
+        """Send a request to all workers and wait until each has answered; the request's number."""
+        number = self._num_requests
+        self._num_requests += 1
+        self._send_all(number=number, **message)
+        self._await(lambda: self._num_answers.get(number, 0) == self.plan.num_ranks)
         return number
 
-    def _await(self, ready: Any, timeout_s: float | None = None) -> None:
+    def _await(self, ready: Callable[[], bool], timeout_s: float | None = None) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: ready() or self._failure is not None or self._over, timeout_s):
                 raise TimeoutError(f"nothing within {timeout_s:g} s")
@@ -322,9 +324,9 @@ class Session:
         """Whatever happened: no worker and no file is left."""
         self._over = True
         self._listener.close()
-        if self._crew is not None:
-            self._crew.kill()
+        if self._group is not None:
+            self._group.kill()
         self._runner.join()
-        for words in self._workers.values():
-            words.close()
+        for channel in self._channels.values():
+            channel.close()
         shutil.rmtree(self._folder, ignore_errors=True)

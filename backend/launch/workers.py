@@ -1,14 +1,12 @@
-"""The parent's side of the nursery: start the workers of a run, learn how each ended, end them.
+"""The parent's side of the fork server: start the workers of a run, learn how each ended, end them.
 
-One nursery serves all runs of this process.  It is started by the first, and ends with this process.
+One fork server serves all runs of this process.  It is started by the first, and ends with this process.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from backend.comm.control import Channel, Message
 from planner.ir.errors import WorkerFailed
 
-__all__ = ["ENVIRONMENT", "ROOT", "Nursery", "Workers", "nursery"]
+__all__ = ["ENVIRONMENT", "ROOT", "ForkServerClient", "WorkerGroup", "fork_server_client"]
 
 ROOT = Path(__file__).resolve().parents[2]
-BEAT_S = 0.5
+PING_S = 0.5
 STARTUP_S = 120.0
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -40,50 +39,55 @@ ENVIRONMENT: Mapping[str, str] = {
 """What a worker's process needs before python starts."""
 
 
-class Workers:
+class WorkerGroup:
     """The workers of one run.
 
-    codes: rank -> exit code, of those that have ended; negative: the number of a signal.   killed: ranks that were ended by ``kill``.
-    orphaned_s: the nursery ended them because this process said nothing for so long.
+    exit_codes: rank -> exit code, of those that have ended; negative: the number of a signal.   killed: ranks that were ended by ``kill``.
+    silent_s: the fork server ended them because this process had sent nothing for so long.
     """
 
-    def __init__(self, nursery: Nursery, crew: str, ranks: int, silence_s: float) -> None:
-        self.codes: dict[int, int] = {}
+    def __init__(self, client: ForkServerClient, name: str, ranks: int, silence_s: float) -> None:
+        self.exit_codes: dict[int, int] = {}
         self.killed: set[int] = set()
-        self.orphaned_s: float | None = None
-        self._nursery, self._crew, self._ranks, self._silence_s = nursery, crew, ranks, silence_s
+        self.silent_s: float | None = None
+        self.not_started: str | None = None
+        self._client, self._name, self._ranks, self._silence_s = client, name, ranks, silence_s
 
     @property
     def ended(self) -> bool:
-        return len(self.codes) == self._ranks
+        return self.not_started is not None or len(self.exit_codes) == self._ranks
 
     def wait(self, timeout_s: float) -> bool:
         """True once all have ended.
 
         Raises:
-            WorkerFailed: the nursery is gone, or does not react; it and its workers are ended.
+            WorkerFailed: the system refused to start them; or the fork server is gone, or does not react, and was ended with its workers.
         """
-        with self._nursery.changed:
+        with self._client.changed:
             if not self.ended:
-                self._nursery.changed.wait(timeout_s)
-        self._nursery.check(self._silence_s)
+                self._client.changed.wait(timeout_s)
+        self._client.check(self._silence_s)
+        if self.not_started is not None:
+            raise WorkerFailed(
+                f"the workers of this run could not be started: {self.not_started}; look at the limits of processes, memory and disk"
+            )
         return self.ended
 
     def kill(self, rank: int | None = None) -> None:
         """End one worker, or all that are left, at once (a stopped process takes no SIGTERM)."""
-        left = [r for r in range(self._ranks) if r not in self.codes and rank in (r, None)]
-        self.killed.update(left)
-        if left:
-            self._nursery.tell(do="kill", crew=self._crew, rank=rank)
+        living = [] if self.ended else [r for r in range(self._ranks) if r not in self.exit_codes and rank in (r, None)]
+        self.killed.update(living)
+        if living:
+            self._client.send(message="kill", group=self._name, rank=rank)
 
 
-class Nursery:
-    """See the module's text."""
+class ForkServerClient:
+    """Starts a fork server (backend.launch.fork_server) and talks to it.   changed: notified when a worker ended, or the server."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._channel = ours
+        self._channel = Channel(ours)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "backend.launch.fork_server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -94,132 +98,122 @@ class Nursery:
         )
         theirs.close()
         self.changed = threading.Condition()
-        self._crews: dict[str, Workers] = {}
-        self._ready = False
-        self._asked_s: float | None = time.monotonic()
-        self._talking = threading.Lock()
+        self._groups: dict[str, WorkerGroup] = {}
+        self._has_imported = False
+        self._unanswered_since_s: float | None = time.monotonic()
         self._owner = os.getpid()
-        threading.Thread(target=self._listen, daemon=True, name="nursery: listen").start()
-        threading.Thread(target=self._beat, daemon=True, name="nursery: beat").start()
+        threading.Thread(target=self._receive, daemon=True, name="fork server: receive").start()
 
     @property
-    def pid(self) -> int:
+    def server_pid(self) -> int:
         return self._process.pid
 
     @property
     def usable(self) -> bool:
-        """Alive, and made by this very process (not inherited by a fork)."""
+        """The server lives, and this very process started it (it was not inherited by a fork)."""
         return self._process.poll() is None and self._owner == os.getpid()
 
-    def start(self, crew: str, module: str, folder: Path, environments: Sequence[Mapping[str, str]], silence_s: float) -> Workers:
+    def start(self, name: str, module: str, folder: Path, environments: Sequence[Mapping[str, str]], silence_s: float) -> WorkerGroup:
         """Fork one worker per environment: ``module.main(folder)``, output to folder/logs.  When this process dies, the folder is removed.
 
         Args:
-            silence_s: end them when this process has not been heard for so long (stopped, or too busy to breathe); and give the nursery
-                up when it does not answer for so long.
+            silence_s: end them when this process has sent nothing for so long (stopped, or too busy); and give the fork server up when it
+                does not answer for so long.
 
         Raises:
-            WorkerFailed: the nursery ended.
+            WorkerFailed: the fork server ended.
         """
-        workers = Workers(self, crew, len(environments), silence_s)
+        group = WorkerGroup(self, name, len(environments), silence_s)
         with self.changed:
-            self._crews[crew] = workers
+            self._groups[name] = group
         base = {**os.environ, **ENVIRONMENT}
-        self.tell(
-            do="start",
-            crew=crew,
+        self.send(
+            message="start",
+            group=name,
             module=module,
             folder=str(folder),
             cwd=os.getcwd(),
             environments=[{**base, **environment} for environment in environments],
             silence_s=silence_s,
         )
-        return workers
+        return group
 
-    def forget(self, crew: str) -> None:
+    def forget(self, name: str) -> None:
         with self.changed:
-            self._crews.pop(crew, None)
+            self._groups.pop(name, None)
 
-    def tell(self, **order: Any) -> None:
+    def send(self, **message: Any) -> None:
+        """Raises WorkerFailed when the fork server is gone."""
         try:
-            with self._talking:
-                self._channel.sendall(json.dumps(order).encode() + b"\n")
+            self._channel.send(**message)
         except OSError as error:
-            raise WorkerFailed(f"the process that holds the workers ended ({error.strerror}); look for a lack of memory") from error
+            raise WorkerFailed(f"the fork server, parent of the workers, ended ({error.strerror}); look for a lack of memory") from error
 
     def check(self, silence_s: float) -> None:
-        """Raises WorkerFailed when the nursery is gone or silent."""
+        """Raises WorkerFailed when the fork server is gone, or has not answered for so long."""
         code = self._process.poll()
         if code is not None:
-            raise WorkerFailed(f"the process that holds the workers (pid {self.pid}) ended with code {code}; its workers were ended")
-        asked = self._asked_s
-        limit_s = silence_s if self._ready else STARTUP_S
-        if asked is None or time.monotonic() < asked + limit_s:
+            raise WorkerFailed(f"the fork server (pid {self.server_pid}) ended with code {code}; its workers were ended")
+        unanswered_since_s = self._unanswered_since_s
+        limit_s = silence_s if self._has_imported else STARTUP_S
+        if unanswered_since_s is None or time.monotonic() < unanswered_since_s + limit_s:
             return
         with self.changed:
             # When it was this process that slept, the answer lies in the socket already.
-            self.changed.wait_for(lambda: self._asked_s != asked, 1.0)
-            answered = self._asked_s != asked
+            answered = self.changed.wait_for(lambda: self._unanswered_since_s != unanswered_since_s, 1.0)
         if not answered:
-            os.kill(self.pid, signal.SIGKILL)
-            raise WorkerFailed(
-                f"the process that holds the workers (pid {self.pid}) did not react for {limit_s:g} s; it and its workers were ended"
-            )
+            self._process.kill()
+            raise WorkerFailed(f"the fork server (pid {self.server_pid}) did not react for {limit_s:g} s; it and its workers were ended")
 
     def close(self) -> None:
         if self._owner == os.getpid():
             self._channel.close()
 
-    def _beat(self) -> None:
+    def _receive(self) -> None:
+        """Messages are handled as they come, and a ping goes out every PING_S, until the server ends."""
+        next_ping_s = 0.0
         while self._process.poll() is None:
-            time.sleep(BEAT_S)
+            messages = self._channel.receive(PING_S)
+            if messages is None:
+                break
+            for message in messages:
+                self._handle(message)
+            if time.monotonic() < next_ping_s:
+                continue
+            next_ping_s = time.monotonic() + PING_S
             with self.changed:
-                if self._asked_s is None:
-                    self._asked_s = time.monotonic()
+                if self._unanswered_since_s is None:
+                    self._unanswered_since_s = time.monotonic()
             try:
-                self.tell(do="ping")
+                self.send(message="ping")
             except WorkerFailed:
                 break
         with self.changed:
             self.changed.notify_all()
 
-    def _listen(self) -> None:
-        held = b""
-        while True:
-            try:
-                data = self._channel.recv(1 << 16)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            *lines, held = (held + data).split(b"\n")
-            for line in lines:
-                self._hear(json.loads(line))
+    def _handle(self, message: Message) -> None:
         with self.changed:
-            self.changed.notify_all()
-
-    def _hear(self, word: Mapping[str, Any]) -> None:
-        with self.changed:
-            self._ready, self._asked_s = True, None
-            workers = self._crews.get(word.get("crew", ""))
-            if workers is None:
-                return
-            if word["word"] == "orphaned":
-                workers.orphaned_s = word["silent_s"]
-            elif word["word"] == "ended":
-                workers.codes[word["rank"]] = word["code"]
+            self._has_imported, self._unanswered_since_s = True, None
+            group = self._groups.get(message.get("group", ""))
+            match message["message"]:
+                case "not_started" if group is not None:
+                    group.not_started = message["cause"]
+                case "silence" if group is not None:
+                    group.silent_s = message["silent_s"]
+                case "ended" if group is not None:
+                    group.exit_codes[message["rank"]] = message["code"]
             self.changed.notify_all()
 
 
-_nursery: Nursery | None = None
+_client: ForkServerClient | None = None
 _making = threading.Lock()
 
 
-def nursery() -> Nursery:
-    """The nursery of this process; a dead one is replaced."""
-    global _nursery
+def fork_server_client() -> ForkServerClient:
+    """The one of this process; a server that has ended is replaced."""
+    global _client
     with _making:
-        if _nursery is None or not _nursery.usable:
-            _nursery = Nursery()
-            atexit.register(_nursery.close)
-        return _nursery
+        if _client is None or not _client.usable:
+            _client = ForkServerClient()
+            atexit.register(_client.close)
+        return _client

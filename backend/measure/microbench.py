@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.launch.processes import launch, run_folder
+from backend.launch.processes import run_folder, run_workers
 from backend.run_folder.files import Options, save_options
 from backend.run_folder.merge import hardware
 from planner.ir.errors import Unsupported
@@ -64,7 +64,7 @@ def microbench(
     with run_folder(workdir, options.run_id) as folder:
         save_options(folder, options)
         (folder / "sizes.json").write_text(json.dumps(list(sizes_bytes)))
-        launch(folder, "backend.measure.bench_worker", ranks, options)
+        run_workers(folder, "backend.measure.bench_worker", ranks, options)
         measured = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
     first = measured[0]
     return {

@@ -17,7 +17,7 @@ from typing import Literal
 from torch import Tensor
 
 from backend.acts.act import Batches
-from backend.launch.processes import run_folder, start
+from backend.launch.processes import run_folder, run_in_folder
 from backend.measure.overlapped import compute_slowdown
 from backend.run_folder.files import Options
 from backend.run_folder.merge import Merged, Spans, merge
@@ -112,7 +112,7 @@ def profile(
         warmup=warmup if isolated else 0,
     )
     with run_folder(workdir, options.run_id) as folder:
-        start(folder, plan, state, batches, options)
+        run_in_folder(folder, plan, state, batches, options)
         merged = merge(plan, folder, options)
     trace = merged.outcome.trace
     durations = _isolated(plan, merged) if isolated else _from_run(plan, trace, warmup)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from backend.acts.act import Batches
-from backend.comm.control import Words, meet
+from backend.comm.control import Channel, Message, connect
 from backend.layout.sharding import slice_part
 from backend.memory.blocks import Blocks
 from backend.run_folder.files import Failure
@@ -39,43 +38,43 @@ def live_batches(folder: Path) -> Batches:
 
 
 class LiveWorker:
-    """Obeys the words of the session."""
+    """Does what the session asks for."""
 
     def __init__(self, plan: Plan, rank: int, run_id: str, folder: Path, loop: EventLoop, blocks: Blocks) -> None:
         self._plan, self._rank, self._folder = plan, rank, folder
         self._loop, self._blocks = loop, blocks
-        self._words: Words = meet(run_id)
+        self._channel: Channel = connect(run_id)
 
     def start(self, body: RankBody) -> None:
-        body.on_loss = lambda step, loss: self._words.say(word="loss", step=step, loss=loss)
-        self._words.say(word="here", rank=self._rank)
-        self._words.start(self._hear)
+        body.on_loss = lambda step, loss: self._channel.send(message="loss", step=step, loss=loss)
+        self._channel.send(message="ready", rank=self._rank)
+        self._channel.start_receiving(self._handle)
 
-    def _hear(self, word: Mapping[str, Any]) -> None:
+    def _handle(self, message: Message) -> None:
         try:
-            self._obey(word)
+            self._do(message)
         except Exception as error:
-            message = f"{word['word']} between steps: {type(error).__name__}: {error}"
-            self._loop.fail(Failure(rank=self._rank, kind="raised", message=message, traceback=traceback.format_exc()))
+            cause = f"{message['message']} between steps: {type(error).__name__}: {error}"
+            self._loop.fail(Failure(rank=self._rank, kind="raised", message=cause, traceback=traceback.format_exc()))
 
-    def _obey(self, word: Mapping[str, Any]) -> None:
-        match word["word"]:
+    def _do(self, message: Message) -> None:
+        match message["message"]:
             case "allow":
-                self._loop.allow(word["steps"], final=word["final"])
+                self._loop.allow(message["steps"], final=message["final"])
             case "pause":
                 if self._loop.wait_idle():
-                    self._words.say(word="done", number=word["number"])
+                    self._channel.send(message="done", number=message["number"])
             case "read":
                 parts = {
                     (entry.regst, entry.index): self._blocks.state_of(entry.regst, entry.index)
                     for entry in self._plan.states
-                    if entry.name in word["names"] and self._holds(entry.regst)
+                    if entry.name in message["names"] and self._holds(entry.regst)
                 }
-                torch.save(packed(parts), self._folder / f"read{word['number']}.{self._rank}.pt")
-                self._words.say(word="done", number=word["number"])
+                torch.save(packed(parts), self._folder / f"read{message['number']}.{self._rank}.pt")
+                self._channel.send(message="done", number=message["number"])
             case "write":
-                self._write(torch.load(self._folder / word["file"], mmap=True, weights_only=True))
-                self._words.say(word="done", number=word["number"])
+                self._write(torch.load(self._folder / message["file"], mmap=True, weights_only=True))
+                self._channel.send(message="done", number=message["number"])
 
     def _holds(self, regst: str) -> bool:
         return self._rank in self._plan.ranks_holding(regst)

@@ -3,7 +3,7 @@
 Starts its workers (ours: regista.run, theirs: torchrun, both with the environment of backend.launch.workers), prints the number of every step that
 has ended, and leaves FOLDER/result.json: times_s (one per step) and losses (mean over the global batch).
 
-    side --> nursery  | torchrun's agent --> workers           the workers are two levels below this process on either side
+    side --> fork server | torchrun's agent --> workers           the workers are two levels below this process on either side
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def test_a_checkpoint_moves_across_layouts_bit_by_bit_and_the_loss_goes_on(tmp_p
         plan, found = plan_for(way), resume_point(tmp_path)
         values = program().initial_state(plan.micro_batches) if found is None else found.values
         if found is not None:
-            with Session(plan, values, timeout_s=120) as session, session.between_steps() as held:
-                loaded = held.read()
+            with Session(plan, values, timeout_s=120) as session, session.between_steps() as paused:
+                loaded = paused.read()
             assert any(name.endswith(":step") for name in loaded) and any(name.endswith(":exp_avg_sq") for name in loaded)
             for name, value in loaded.items():
                 assert torch.equal(value, found.values.part(name, whole_box(tuple(value.shape)))), f"{name} on {way}"
@@ -92,8 +92,8 @@ def test_values_drawn_by_the_ranks_are_those_drawn_as_a_whole() -> None:
 
     values = program_values(program(), 1, seed=12)
     for way in ("tensor2", "zero3"):
-        with Session(plan_for(way), values, timeout_s=120) as session, session.between_steps() as held:
-            for name, value in held.read().items():
+        with Session(plan_for(way), values, timeout_s=120) as session, session.between_steps() as paused:
+            for name, value in paused.read().items():
                 assert torch.equal(value, values.part(name, whole_box(tuple(value.shape)))), f"{name} on {way}"
 
 

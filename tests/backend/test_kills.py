@@ -22,7 +22,7 @@ import torch
 
 from backend.checkpoint import Wish, resume_point, verify
 from backend.launch.processes import run
-from backend.launch.workers import nursery
+from backend.launch.workers import fork_server_client
 from backend.run_folder.outcome import Outcome
 from planner.ir.errors import WorkerFailed
 from planner.ir.traces.trace import check_trace
@@ -101,12 +101,12 @@ def test_a_fault_ends_every_process_within_the_limit(fault: signal.Signals, role
         time.sleep(0.02)
     assert mark.exists(), launcher.communicate()[1]
     everyone = living(launcher.pid)
-    (home,) = living(launcher.pid, deep=False) - {launcher.pid}
-    assert len(everyone) == (4 if where == "collective" else 6)  # launcher, nursery, workers
+    (server,) = living(launcher.pid, deep=False) - {launcher.pid}
+    assert len(everyone) == (4 if where == "collective" else 6)  # launcher, fork server, workers
     begin = time.monotonic()
     os.kill(launcher.pid if role == "launcher" else int(mark.read_text()), fault)
-    # A launcher that stands still cannot end itself; its nursery waits for it, without workers.
-    others = everyone - {launcher.pid, home} if (role, fault) == ("launcher", signal.SIGSTOP) else everyone
+    # A launcher that stands still cannot end itself; its fork server waits for it, without workers.
+    others = everyone - {launcher.pid, server} if (role, fault) == ("launcher", signal.SIGSTOP) else everyone
     while time.monotonic() < begin + LIMIT_S and (left := {p for p in others if _runs(p)}):
         launcher.poll()
         time.sleep(0.05)
@@ -176,7 +176,7 @@ def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed
         except WorkerFailed as error:
             kills += "was killed by SIGKILL" in str(error)
             assert time.monotonic() - begin < 30
-            assert len(living(nursery().pid)) == 1
+            assert len(living(fork_server_client().server_pid)) == 1
         if outcome is not None:  # it came to its end before it was killed: once more from the start
             break
     outcome = outcome if outcome is not None else attempt(doomed=False)

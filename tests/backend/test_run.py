@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from backend.launch.processes import launch, run
-from backend.launch.workers import nursery
+from backend.launch.processes import run, run_workers
+from backend.launch.workers import fork_server_client
 from backend.measure.profile import profile
 from backend.reference import perform
 from backend.run_folder.files import Options
@@ -58,21 +58,21 @@ def workdir(tmp_path: Path) -> Path:
 
 
 def assert_nothing_is_left(workdir: Path) -> None:
-    assert children_of(nursery().pid) == set()
+    assert children_of(fork_server_client().server_pid) == set()
     assert list(workdir.iterdir()) == []
 
 
-def test_a_variable_that_was_set_when_the_nursery_began_ends_with_its_unsetting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = nursery()
-    os.kill(before.pid, signal.SIGKILL)
-    while before.usable:
+def test_workers_do_not_see_a_variable_that_was_unset_since_the_fork_server_began(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    old = fork_server_client()
+    os.kill(old.server_pid, signal.SIGKILL)
+    while old.usable:
         time.sleep(0.01)
     monkeypatch.setenv("PYTHONPATH", str(Path(handmade.__file__).parent))  # where told_environment lies
     monkeypatch.setenv("PLANTED", "set")
-    launch(tmp_path, "told_environment", 1, Options(run_id="first", steps=1))
+    run_workers(tmp_path, "told_environment", 1, Options(run_id="first", steps=1))
     assert (tmp_path / "told").read_text() == "set"
     monkeypatch.delenv("PLANTED")
-    launch(tmp_path, "told_environment", 1, Options(run_id="second", steps=1))
+    run_workers(tmp_path, "told_environment", 1, Options(run_id="second", steps=1))
     assert (tmp_path / "told").read_text() == "unset"
 
 
@@ -232,15 +232,15 @@ def test_no_worker_outlives_its_parent(number: signal.Signals, code: int, workdi
     )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "going\n"
-    (home,) = children_of(parent.pid)
-    workers = children_of(home)
+    (server,) = children_of(parent.pid)
+    workers = children_of(server)
     assert len(workers) == 2
     parent.send_signal(number)
     assert parent.wait(15) == code
     deadline = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in (home, *workers)) and time.monotonic() < deadline:
+    while any(Path(f"/proc/{pid}").exists() for pid in (server, *workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [pid for pid in (home, *workers) if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in (server, *workers) if Path(f"/proc/{pid}").exists()]
     assert list(workdir.iterdir()) == []
 
 
@@ -290,13 +290,13 @@ def test_a_launcher_that_sleeps_loses_its_workers_and_says_so(workdir: Path) -> 
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
     assert parent.stdout is not None
     assert parent.stdout.readline() == "going\n"
-    (home,) = children_of(parent.pid)
-    assert len(children_of(home)) == 2
+    (server,) = children_of(parent.pid)
+    assert len(children_of(server)) == 2
     parent.send_signal(signal.SIGSTOP)
     deadline = time.monotonic() + 60
-    while children_of(home) and time.monotonic() < deadline:
+    while children_of(server) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not children_of(home)
+    assert not children_of(server)
     parent.send_signal(signal.SIGCONT)
     _, said = parent.communicate(timeout=30)
     assert parent.returncode == 1

@@ -14,7 +14,7 @@ import torch
 
 from backend.launch.processes import run
 from backend.launch.session import Session
-from backend.launch.workers import nursery
+from backend.launch.workers import fork_server_client
 from backend.reference import perform
 from planner.ir.errors import InvalidPlan, InvalidProgram, WorkerFailed
 from planner.ir.plan import Plan
@@ -30,8 +30,8 @@ def workdir(tmp_path: Path) -> Iterator[Path]:
     """Empty when the test ends, and no worker left."""
     yield tmp_path
     assert list(tmp_path.iterdir()) == []
-    home = nursery().pid
-    assert not [p for p in Path("/proc").glob("[0-9]*/stat") if _parent_of(p) == home]
+    server = fork_server_client().server_pid
+    assert not [p for p in Path("/proc").glob("[0-9]*/stat") if _parent_of(p) == server]
 
 
 def _parent_of(path: Path) -> int:
@@ -86,10 +86,10 @@ def test_between_steps_states_are_those_after_the_last_step_and_may_be_replaced(
     with Session(plan, handmade.start(), workdir=workdir) as session:
         for number in range(2):
             session.step(batches(number))
-        with session.between_steps() as held:
-            seen = held.read()
-            held.write(handmade.start())
-            again = held.read(list(handmade.start()))
+        with session.between_steps() as paused:
+            seen = paused.read()
+            paused.write(handmade.start())
+            again = paused.read(list(handmade.start()))
         losses = [session.step(batches(number)).loss() for number in range(2)]
     for name, value in after_two.items():
         torch.testing.assert_close(seen[name], value)
@@ -125,11 +125,11 @@ def test_what_does_not_fit_is_refused_and_the_session_goes_on(workdir: Path) -> 
     with Session(handmade.pipeline(2), handmade.start(), workdir=workdir) as session:
         with pytest.raises(InvalidProgram):
             session.step(handmade.batches(3)(0))
-        with session.between_steps() as held, pytest.raises(InvalidPlan, match="no state nobody"):
-            held.read(["nobody"])
+        with session.between_steps() as paused, pytest.raises(InvalidPlan, match="no state nobody"):
+            paused.read(["nobody"])
         name = next(iter(handmade.start()))
-        with session.between_steps() as held, pytest.raises(InvalidPlan, match=f"state {name} is"):
-            held.write({name: torch.zeros(1)})
+        with session.between_steps() as paused, pytest.raises(InvalidPlan, match=f"state {name} is"):
+            paused.write({name: torch.zeros(1)})
         assert session.step(handmade.batches(2)(0)).loss() > 0
     with pytest.raises(InvalidProgram, match="closed"):
         session.step(handmade.batches(2)(0))
