@@ -20,7 +20,7 @@ from backend.memory.blocks import Blocks, initial_states
 from backend.ops.fragment import CompiledFragment, compile_fragment
 from backend.run_folder.outcome import Outcome, gather, state_homes
 from planner.ir.actors.actor import Actor, ActorId, build_actors
-from planner.ir.actors.liveness import explain_wait
+from planner.ir.actors.deadlock import explain_wait
 from planner.ir.actors.routes import Piece, pieces
 from planner.ir.actors.verify import verify
 from planner.ir.collective import Collective

@@ -1,4 +1,4 @@
-"""The discrete-event performer: every stream of every rank is a SimPy process that steps the actors of planner.ir.actors.actor.
+"""The discrete-event performer: every stream of every rank is a SimPy process that plays the token game (planner.ir.actors.game).
 
     t:  acts end, messages arrive            (any number of events at t)
         -- all of t's messages are in --     ("settled", once per instant)
@@ -10,29 +10,32 @@ This module is the reference, written to be read; simulator.compiled plays the s
 Where computing feels the communication beside it (planner.ir.protocols.Contended), an act's time is not known when it starts: then
 simulator.network.shared plays.
 Messages (SEMANTICS 3.3, 3.4): zero latency on a rank, ``cost.message_s(src, dst)`` between ranks.
-Collectives (SEMANTICS 3.10): see simulator.rules.rendezvous.   Memory (SEMANTICS 5, law 5): see simulator.rules.memory.
+Collectives (SEMANTICS 3.10): their ranks meet, start together at the latest arrival, and end together.
+
+    rank 0   |chosen . . . waits . . .|== all_reduce ==|      both streams are held from their own arrival on
+    rank 1              |chosen       |== all_reduce ==|
+
+Every rank that has chosen the act holds its stream, so ranks that list their collectives in different orders wait for ever.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from enum import Enum
-from typing import cast
+from typing import Any
 
 import simpy
 from simpy.events import EventPriority
 
-from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
-from planner.ir.actors.liveness import explain_wait
+from planner.ir.actors.actor import Actor, ActorId, Message
+from planner.ir.actors.game import Meeting, Observer, StreamKey, TokenGame, by_receiver
+from planner.ir.actors.ledger import Ledger
 from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import Act, Trace
-from simulator.rules.memory import Ledger
-from simulator.rules.prices import Factor, checked_s, felt_s, slowdown_of
+from simulator.rules.prices import CheckedPrices, Factor, felt_s, slowdown_of
 from simulator.rules.record import Entry, sim_trace
-from simulator.rules.rendezvous import Meeting, explain_meetings
 
 __all__ = ["Engine", "simulate"]
 
@@ -50,154 +53,91 @@ class _Settled(simpy.Event):
         env.schedule(self, priority=_SETTLED)
 
 
-class _Lane:
-    """One stream of one rank.  ``gate.members`` is narrowed to those that can fire, in Plan order: once ready, an actor stays ready."""
-
-    __slots__ = ("gate", "left", "number", "wake")
-
-    def __init__(self, number: int, gate: StreamGate) -> None:
-        self.number = number
-        self.gate = gate
-        self.left = sum(actor.total_acts for actor in gate.members)
-        self.wake: simpy.Event | None = None
-        gate.members = []
-
-
-class _Game:
-    """The whole token game: mutable, used once."""
+class _Game(Observer):
+    """The token game with SimPy for its clock: mutable, used once."""
 
     def __init__(self, plan: Plan, cost: CostModel, steps: int, factor: Factor | None, on_act: Callable[[Act], None] | None) -> None:
-        self.plan, self.cost = plan, cost
         self.factor, self.on_act = factor, on_act
         self.env = simpy.Environment(0.0)
-        self.actors, self.gates = build_actors(plan, steps)
-        self.place = {actor_id: number for number, actor_id in enumerate(self.actors)}
-        self.lanes = {key: _Lane(number, gate) for number, (key, gate) in enumerate(self.gates.items())}
-        self.lane_of = {actor.id: self.lanes[actor.task.stream, actor.rank] for actor in self.actors.values()}
+        self.prices = CheckedPrices(plan, cost)
+        self.ledger = Ledger()
         self.ready_s: dict[ActorId, float] = {}
-        self.stirred: dict[int, _Lane] = {}
-        self.meetings: dict[tuple[str, tuple[int, ...], int], Meeting] = {}
-        self.peers: dict[ActorId, tuple[int, ...]] = {}
-        self.ledger = Ledger(plan, self.actors.values())
+        self.settling = False
         self.acts: list[Entry] = []
-        self.price_s: dict[ActorId, float] = {}
-        self.latency_s: dict[tuple[int, int], float] = {}
-        for actor in self.actors.values():
-            self.price_s[actor.id] = checked_s(cost.act_s(plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
-            self.peers[actor.id] = plan.peers(actor.task, actor.rank)
-            self._note_ready(actor)
-        for lane in self.lanes.values():
-            self.env.process(self._perform(lane))
+        self.all_present: dict[tuple[str, tuple[int, ...], int], simpy.Event] = {}
+        self.next_act: dict[StreamKey, simpy.Event] = {}
+        self.game = TokenGame(plan, steps, (self, self.ledger))
+        for actor in self.game.actors.values():
+            self.prices.act_s(actor.task, actor.rank)  # an impossible price is refused before the first act
+        for stream in self.game.gates:
+            self.env.process(self._perform(stream))
 
     def run(self) -> None:
         self.env.run()
-        if all(actor.done for actor in self.actors.values()):
-            return
-        if self.meetings:
-            raise DeadLock(explain_meetings(self.plan, self.actors, self.gates, tuple(self.meetings.values())))
-        raise DeadLock(explain_wait(self.plan, self.actors, self.gates))
+        if not self.game.is_over:
+            raise DeadLock(self.game.explain())
 
-    def _perform(self, lane: _Lane) -> Generator[simpy.Event, object, None]:
-        gate, env = lane.gate, self.env
-        while lane.left:
-            actor = gate.choose()
-            if actor is None:
-                lane.wake = env.event()
-                yield lane.wake
-                lane.wake = None
-                continue
+    def _perform(self, stream: StreamKey) -> Generator[simpy.Event, Any, None]:
+        """One stream of one rank: takes the act that the game chooses for it, meets its peers, lets the time pass."""
+        env = self.env
+        while True:
+            self.next_act[stream] = env.event()
+            actor, number = yield self.next_act[stream]
             ready_s = self.ready_s.pop(actor.id)
-            gate.members.remove(actor)
-            number = gate.start(actor)
-            self.ledger.begin(actor)
-            duration_s = self._duration_s(actor.task.id, actor.rank, number)
-            if len(group := self.peers[actor.id]) > 1:
-                meeting = self._meet(actor, group, number)
-                yield meeting.complete
-                duration_s = max(self._duration_s(actor.task.id, rank, number) for rank in group)
+            duration_s = self._duration_s(actor, actor.rank, number)
+            meeting = self.game.meet(actor, number)
+            if len(meeting.group) > 1:
+                yield self._all_present(meeting)
+                duration_s = max(self._duration_s(actor, rank, number) for rank in meeting.group)
             start_s = env.now
             yield env.timeout(duration_s)
-            gate.finish()
-            lane.left -= 1
             act = Act(actor.task.id, actor.rank, number, ready_s, start_s, env.now)
-            self.acts.append((start_s, env.now, self.place[actor.id], number, act))
+            self.acts.append((start_s, env.now, self.game.position(actor), number, act))
             if self.on_act is not None:
                 self.on_act(act)
-            messages = actor.end()
-            self.ledger.end(actor)
-            self._send(actor.rank, messages)
-            self._note_ready(actor)
-            if lane.left:
-                lane.wake = env.event()
-                if gate.members:
-                    self._stir(lane)
-                yield lane.wake
-                lane.wake = None
+            self._send(actor.rank, self.game.end(actor))
+            self._settle_later()
 
-    def _duration_s(self, task: str, rank: int, number: int) -> float:
-        return felt_s(self.price_s[task, rank], self.factor, task, rank, number)
+    def _duration_s(self, actor: Actor, rank: int, number: int) -> float:
+        return felt_s(self.prices.act_s(actor.task, rank), self.factor, actor.task.id, rank, number)
 
-    def _meet(self, actor: Actor, group: tuple[int, ...], number: int) -> Meeting:
-        """Join the collective; the last one to arrive lets everybody go."""
-        key = actor.task.id, group, number
-        meeting = self.meetings.setdefault(key, Meeting(actor.task.id, number, group, self.env.event()))
-        meeting.present.append(actor.rank)
-        if len(meeting.present) == len(group):
-            del self.meetings[key]
-            meeting.complete.succeed()
-        return meeting
+    def _all_present(self, meeting: Meeting) -> simpy.Event:
+        """Fires when the last rank of a collective has arrived."""
+        key = meeting.task, meeting.group, meeting.number
+        event = self.all_present.setdefault(key, self.env.event())
+        if meeting.is_complete:
+            self.all_present.pop(key).succeed()
+        return event
 
-    def _send(self, rank: int, messages: Iterable[Message]) -> None:
-        remote: dict[int, list[Message]] = {}
-        for message in messages:
-            if message.receiver[1] == rank:
-                self._receive(message)
-            else:
-                remote.setdefault(message.receiver[1], []).append(message)
-        for target, bundle in remote.items():
-            if (rank, target) not in self.latency_s:
-                latency_s = checked_s(self.cost.message_s(rank, target), f"a message from rank {rank} to rank {target}")
-                self.latency_s[rank, target] = latency_s
-            travel = self.env.timeout(self.latency_s[rank, target], bundle)
+    def _send(self, rank: int, messages: Sequence[Message]) -> None:
+        for target, bundle in by_receiver(messages).items():
+            if target == rank:
+                self._deliver(bundle)
+                continue
+            travel = self.env.timeout(self.prices.message_s(rank, target), bundle)
             assert travel.callbacks is not None
-            travel.callbacks.append(self._arrive)
+            travel.callbacks.append(lambda event: self._deliver(event.value))
 
-    def _arrive(self, travel: simpy.Event) -> None:
-        for message in cast(list[Message], travel.value):
-            self._receive(message)
+    def _deliver(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.game.deliver(message)
 
-    def _receive(self, message: Message) -> None:
-        actor = self.actors[message.receiver]
-        actor.receive(message)
-        if message.kind is MessageKind.ACK:
-            self.ledger.acknowledged(actor, message)
-        self._note_ready(actor)
-
-    def _note_ready(self, actor: Actor) -> None:
-        """Put the actor among its stream's candidates as soon as it can fire."""
-        if actor.busy or actor.id in self.ready_s or not actor.can_fire():
-            return
+    def ready(self, actor: Actor, message: Message | None) -> None:
         self.ready_s[actor.id] = self.env.now
-        lane = self.lane_of[actor.id]
-        insort(lane.gate.members, actor, key=lambda a: self.place[a.id])
-        self._stir(lane)
+        self._settle_later()
 
-    def _stir(self, lane: _Lane) -> None:
-        """This stream may have something to choose once the instant has settled."""
-        if lane.gate.running is not None:
-            return
-        if not self.stirred:
+    def _settle_later(self) -> None:
+        """Idle streams may have something to choose once the instant has settled."""
+        if not self.settling:
+            self.settling = True
             callbacks = _Settled(self.env).callbacks
             assert callbacks is not None
             callbacks.append(self._settle)
-        self.stirred[lane.number] = lane
 
     def _settle(self, _: simpy.Event) -> None:
-        stirred, self.stirred = self.stirred, {}
-        for number in sorted(stirred):
-            wake = stirred[number].wake
-            if wake is not None and not wake.triggered:
-                wake.succeed()
+        self.settling = False
+        for actor, number in self.game.begin_acts():
+            self.next_act[actor.task.stream, actor.rank].succeed((actor, number))
 
 
 class Engine(Enum):

@@ -25,10 +25,9 @@ from planner.ir.errors import InvalidCluster, InvalidPlan
 from planner.ir.plan import Plan, Task
 from planner.ir.protocols import CostModel
 from simulator.engine import simulate
-from simulator.rules.prices import Factor, slowdown_of
+from simulator.rules.prices import CheckedPrices, Factor, slowdown_of
 from simulator.steady.graph import Choice, MarkedGraph, marked_graph
 from simulator.steady.order import is_ordered
-from simulator.steady.prices import Prices
 from simulator.steady.unroll import starts_s
 
 __all__ = ["Noise", "NoisySteps", "simulate_noisy"]
@@ -175,7 +174,7 @@ def _act_by_act(plan: Plan, cost: CostModel, noise: Noise, steps: int) -> Callab
 
 
 def _recurrence(plan: Plan, cost: CostModel, noise: Noise, graph: MarkedGraph, steps: int) -> Callable[[int | None], Reals]:
-    prices = Prices(plan, cost)
+    prices = CheckedPrices(plan, cost)
     actors = [(task, rank, graph.first[task.id, rank]) for task in plan.tasks for rank in plan.ranks_of(task)]
 
     def play(run: int | None) -> Reals:

@@ -28,7 +28,7 @@ from backend.inprocess.hazards import Hazards, Mark
 from backend.inprocess.rendezvous import Crew, Rendezvous
 from backend.memory.blocks import Blocks
 from planner.ir.actors.actor import Actor, ActorId, Message, build_actors
-from planner.ir.actors.liveness import explain_wait
+from planner.ir.actors.deadlock import explain_wait
 from planner.ir.errors import RegistaError, WorkerFailed
 from planner.ir.plan import Plan, Task, TaskKind
 

@@ -222,6 +222,13 @@ class Task:
     writes: tuple[Access, ...] = ()
     body: Fragment | Boxing | None = None
 
+    @property
+    def meeting_axis(self) -> int | None:
+        """The mesh axis along which ranks meet in every act (SEMANTICS 3.10); None: each rank acts by itself."""
+        if isinstance(self.body, Boxing) and self.body.collective is not Collective.LOCAL:
+            return self.body.axis
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
@@ -323,9 +330,8 @@ class Plan:
 
     def peers(self, task: Task, rank: int) -> tuple[int, ...]:
         """The ranks that start every act of ``task`` together with ``rank`` (SEMANTICS 3.10), in axis order; ``rank`` alone if none must meet."""
-        if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
-            return self._line_of[task.placement, task.body.axis][rank]
-        return (rank,)
+        axis = task.meeting_axis
+        return (rank,) if axis is None else self._line_of[task.placement, axis][rank]
 
     @cached_property
     def _line_of(self) -> Mapping[tuple[str, int], Mapping[int, tuple[int, ...]]]:

@@ -4,7 +4,7 @@
                activations  _|     |_       at one instant several may follow each other (acts without duration)
     state    ________________________
 
-The trace is replayed on the ledger that the simulator itself keeps (simulator.rules.memory), so of a simulated trace
+The trace is replayed on the ledger that the simulator itself keeps (planner.ir.actors.ledger), so of a simulated trace
 
     max of the total       == Trace.peak_bytes        to the byte
     max without workspace  == Trace.register_bytes    to the byte
@@ -18,13 +18,13 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind
+from planner.ir.actors.actor import Actor, ActorId, Message
+from planner.ir.actors.ledger import Ledger, Place
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan, RegstKind
 from planner.ir.traces.trace import Act, Trace
 from simulator.analysis.category import Category, regst_bytes
 from simulator.analysis.replay import Cause, Watcher, replay
-from simulator.rules.memory import Ledger
 
 __all__ = ["MemoryCurve", "Owner", "memory_curves"]
 
@@ -98,25 +98,25 @@ class _Recorder(Watcher):
     def start(self, plan: Plan, actors: dict[ActorId, Actor]) -> None:
         self.plan = plan
         self.parts = regst_bytes(plan)
-        self.ledger = Ledger(plan, actors.values(), self._note)
+        self.ledger = Ledger(self._note)
+        self.ledger.start(plan, actors)
 
-    def _note(self, rank: int, what: str, blocks: int, size_bytes: int) -> None:
-        if rank in self.changes:
+    def _note(self, rank: Place, what: str, blocks: int, size_bytes: int) -> None:
+        if isinstance(rank, int) and rank in self.changes:
             self.changes[rank].append((self.now_s, what, blocks, size_bytes))
 
     def began(self, actor: Actor, act: Act, begin_s: float, cause: Cause | None) -> None:
         self.now_s = begin_s
         self.first_s = begin_s if self.first_s is None else self.first_s
-        self.ledger.begin(actor)
+        self.ledger.began(actor)
 
     def ended(self, actor: Actor, act: Act) -> None:
         self.now_s = max(self.now_s, act.end_s)
-        self.ledger.end(actor)
+        self.ledger.ended(actor)
 
     def received(self, actor: Actor, message: Message, now_s: float) -> None:
-        if message.kind is MessageKind.ACK:
-            self.now_s = now_s
-            self.ledger.acknowledged(actor, message)
+        self.now_s = now_s
+        self.ledger.received(actor, message)
 
     def curve(self, rank: int) -> MemoryCurve:
         now: dict[Category, int] = dict.fromkeys(Category, 0)

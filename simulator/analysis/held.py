@@ -1,7 +1,7 @@
 """What the bytes of a peak are for, counted from the times of the acts of one rank per class (simulator.analysis.forecast).
 
     begin of the first act that writes it          last ack arrives at the producer
-      |----------------- block live --------------------|                             (simulator.rules.memory)
+      |----------------- block live --------------------|                             (planner.ir.actors.ledger)
 
 Where the count does not give the engine's peak to the byte (acts that take no time at the very peak), nothing is told.
 """

@@ -161,9 +161,8 @@ _Interval = tuple[float, float, Reason, str | None, Act | None]
 
 def _last_of_meetings(plan: Plan, trace: Trace, told: Mapping[Act, tuple[float, Cause | None]]) -> Mapping[Act, Act]:
     """Every act of a collective -> the act of the rank that came last to it (itself, if it was that one)."""
-    groups = {(task.id, rank): plan.peers(task, rank) for task in plan.tasks for rank in plan.ranks_of(task)}
     meetings: dict[tuple[str, int, tuple[int, ...]], list[Act]] = defaultdict(list)
     for act in trace.acts:
-        if len(group := groups[act.task, act.rank]) > 1:
-            meetings[act.task, act.number, group].append(act)
+        if (task := plan.task[act.task]).meeting_axis is not None:
+            meetings[act.task, act.number, plan.peers(task, act.rank)].append(act)
     return {act: max(present, key=lambda a: told[a][0]) for present in meetings.values() for act in present}

@@ -20,7 +20,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
+from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind
+from planner.ir.actors.game import Observer, StreamKey, TokenGame
 from planner.ir.actors.routes import routes
 from planner.ir.errors import InvalidTrace, Mismatch
 from planner.ir.plan import Plan, TaskKind
@@ -73,40 +74,38 @@ def replay(plan: Plan, trace: Trace, watcher: Watcher) -> None:
     _Replay(plan, trace, watcher).run()
 
 
-class _Replay:
-    """Mutable, used once."""
+class _Replay(Observer):
+    """The token game with a trace for its clock: mutable, used once."""
 
     def __init__(self, plan: Plan, trace: Trace, watcher: Watcher) -> None:
         self.plan, self.trace, self.watcher = plan, trace, watcher
-        self.actors, self.gates = build_actors(plan, trace.steps)
-        self.place = {actor_id: number for number, actor_id in enumerate(self.actors)}
         self.travel_s = {_ranks(pair): travel_s for pair, travel_s in trace.message_s.items()}
         self.cause: dict[ActorId, Cause] = {}
+        self.arriving: tuple[Act, float] | None = None
         self.events: list[tuple[float, int, Actor | None, Act, list[Message]]] = []
         self.number = 0
-        self.meetings: dict[tuple[str, tuple[int, ...], int], list[tuple[Actor, Act]]] = defaultdict(list)
-        self.groups: dict[ActorId, tuple[int, ...]] = {}
-        if trace.source is Source.SIM:  # on real clocks the ends of one collective differ, so each rank's act stands for itself
-            ids = ((task, rank) for task in plan.tasks for rank in plan.ranks_of(task))
-            self.groups = {(task.id, rank): group for task, rank in ids if len(group := plan.peers(task, rank)) > 1}
+        # On real clocks the ends of one collective differ, so each rank's act stands for itself.
+        self.ranks_meet = trace.source is Source.SIM
+        self.act_of: dict[ActorId, Act] = {}
+        self.game = TokenGame(plan, trace.steps, (self,))
 
     def run(self) -> None:
-        self.watcher.start(self.plan, self.actors)
+        self.watcher.start(self.plan, self.game.actors)
         begins = deque(sorted(self._begins(), key=lambda entry: entry[0]))
         while begins or self.events:
             now_s = min(entry[0] for entry in (begins[0] if begins else None, self.events[0] if self.events else None) if entry)
-            due: dict[tuple[str, int], list[Act]] = defaultdict(list)
+            due: dict[StreamKey, list[Act]] = defaultdict(list)
             while begins and begins[0][0] == now_s:
                 act = begins.popleft()[1]
                 due[self.plan.task[act.task].stream, act.rank].append(act)
             while True:
                 self._settle(now_s)
-                chosen = [(key, pick) for key, acts in due.items() if (pick := self._choose(self.gates[key], acts)) is not None]
+                chosen = [(stream, pick) for stream, acts in due.items() if (pick := self._choose(stream, acts)) is not None]
                 if not chosen:
                     break
-                for key, pick in chosen:
-                    due[key].remove(pick)
-                    self._begin(self.gates[key], pick, now_s)
+                for stream, pick in chosen:
+                    due[stream].remove(pick)
+                    self._begin(pick, now_s)
             if late := next((acts[0] for acts in due.values() if acts), None):
                 raise InvalidTrace(
                     f"{late.task} act {late.number} on rank {late.rank} begins at {now_s:.9f} s, before its inputs were readable, "
@@ -114,19 +113,20 @@ class _Replay:
                 )
 
     def _begins(self) -> Iterator[tuple[float, Act]]:
-        lanes: dict[tuple[str, int], list[Act]] = defaultdict(list)
+        by_stream: dict[StreamKey, list[Act]] = defaultdict(list)
         for act in self.trace.acts:
-            lanes[self.plan.task[act.task].stream, act.rank].append(act)
-        for acts in lanes.values():
+            by_stream[self.plan.task[act.task].stream, act.rank].append(act)
+        for acts in by_stream.values():
             acts.sort(key=lambda act: (act.start_s, act.end_s))
             free_s = float("-inf")
             for act in acts:
-                meets = (act.task, act.rank) in self.groups
+                meets = self.ranks_meet and len(self.plan.peers(self.plan.task[act.task], act.rank)) > 1
                 yield (min(act.start_s, max(act.ready_s, free_s)) if meets else act.start_s), act
                 free_s = act.end_s
 
-    def _choose(self, gate: StreamGate, due: list[Act]) -> Act | None:
+    def _choose(self, stream: StreamKey, due: list[Act]) -> Act | None:
         """The next act of a stream; several stand at one instant only if all but the last take no time."""
+        gate = self.game.gates[stream]
         if gate.running is not None or not due:
             return None
         able = [act for act in due if self._can_begin(act)]
@@ -134,27 +134,28 @@ class _Replay:
             turn = gate.order[gate.position % len(gate.order)]
             able = [act for act in able if act.task == turn]
         if len(able) > 1:
-            able.sort(key=lambda act: self.actors[act.task, act.rank].priority(self.place[act.task, act.rank]))
+            able.sort(key=self._priority)
         return able[0] if able else None
 
     def _can_begin(self, act: Act) -> bool:
-        actor = self.actors[act.task, act.rank]
+        actor = self.game.actors[act.task, act.rank]
         return actor.acts_begun == act.number and actor.can_fire()
 
-    def _begin(self, gate: StreamGate, act: Act, now_s: float) -> None:
-        actor = self.actors[act.task, act.rank]
-        gate.start(actor)
+    def _priority(self, act: Act) -> tuple[int, int, int, int]:
+        actor = self.game.actors[act.task, act.rank]
+        return actor.priority(self.game.position(actor))
+
+    def _begin(self, act: Act, now_s: float) -> None:
+        actor = self.game.actors[act.task, act.rank]
+        self.game.begin(actor)
+        self.act_of[actor.id] = act
         self.watcher.began(actor, act, now_s, self.cause.pop(actor.id, None))
-        group = self.groups.get(actor.id)
-        if group is None:
+        meeting = self.game.meet(actor, act.number) if self.ranks_meet else None
+        if meeting is None:
             self._push(act.end_s, actor, act, [])
-            return
-        present = self.meetings[act.task, group, act.number]
-        present.append((actor, act))
-        if len(present) == len(group):
-            for member, its in present:
-                self._push(its.end_s, member, its, [])
-            del self.meetings[act.task, group, act.number]
+        elif meeting.is_complete:
+            for member in meeting.present:
+                self._push(self.act_of[member.id].end_s, member, self.act_of[member.id], [])
 
     def _push(self, time_s: float, actor: Actor | None, act: Act, messages: list[Message]) -> None:
         heapq.heappush(self.events, (time_s, self.number, actor, act, messages))
@@ -166,10 +167,9 @@ class _Replay:
             _, _, actor, act, messages = heapq.heappop(self.events)
             if actor is None:
                 for message in messages:
-                    self._receive(message, act, now_s)
+                    self._deliver(message, act, now_s)
                 continue
-            self.gates[actor.task.stream, actor.rank].finish()
-            sent = actor.end()
+            sent = self.game.end(actor)
             self.watcher.ended(actor, act)
             remote: dict[float, list[Message]] = defaultdict(list)
             for message in sent:
@@ -177,17 +177,19 @@ class _Replay:
                 if travel_s:
                     remote[act.end_s + travel_s].append(message)
                 else:
-                    self._receive(message, act, now_s)
+                    self._deliver(message, act, now_s)
             for arrives_s, bundle in remote.items():
                 self._push(arrives_s, None, act, bundle)
 
-    def _receive(self, message: Message, act: Act, now_s: float) -> None:
-        actor = self.actors[message.receiver]
-        could = actor.can_fire()
-        actor.receive(message)
-        if not could and actor.can_fire():
+    def _deliver(self, message: Message, act: Act, now_s: float) -> None:
+        self.arriving = act, now_s
+        self.game.deliver(message)
+        self.watcher.received(self.game.actors[message.receiver], message, now_s)
+
+    def ready(self, actor: Actor, message: Message | None) -> None:
+        if message is not None and self.arriving is not None:
+            act, now_s = self.arriving
             self.cause[actor.id] = Cause(message.kind, message.regst, act, now_s)
-        self.watcher.received(actor, message, now_s)
 
 
 def _ranks(pair: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the event-driven kernel writes on: the counters of planner.ir.actors.actor and simulator.rules.memory for a whole game, as records."""
+"""What the event-driven kernel writes on: the counters of planner.ir.actors.actor and planner.ir.actors.ledger for a whole game, as records."""
 
 from __future__ import annotations
 

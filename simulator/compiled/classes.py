@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from planner.ir.actors.routes import routes
-from planner.ir.collective import Collective
-from planner.ir.plan import Boxing, Plan, Task, TaskKind
+from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.rules.prices import checked_s
 
@@ -175,8 +174,8 @@ def _all_lines(plan: Plan) -> _Patterns[_Lines]:
     place_of_axis: dict[tuple[str, int], int] = {}
     number: dict[str, int] = {}
     for task in plan.tasks:
-        if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
-            number[task.id] = place_of_axis.setdefault((task.placement, task.body.axis), len(place_of_axis))
+        if (axis := task.meeting_axis) is not None:
+            number[task.id] = place_of_axis.setdefault((task.placement, axis), len(place_of_axis))
     return _Patterns(tuple(plan.placement[placement].lines(axis) for placement, axis in place_of_axis), number)
 
 

@@ -285,7 +285,7 @@ def _ack_arrives(channel, g, full):  # type: ignore[no-untyped-def]
 
 @kernel
 def _hold(n, blocks, g):  # type: ignore[no-untyped-def]
-    """simulator.rules.memory: a block that several senders fill lives while any of them holds it."""
+    """planner.ir.actors.ledger: a block that several senders fill lives while any of them holds it."""
     line = g.line[n]
     if line.shelf < 0:
         return

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import simpy
-
-from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
-from planner.ir.actors.liveness import explain_wait
+from planner.ir.actors.actor import Actor, ActorId, Message
+from planner.ir.actors.game import Meeting, Observer, TokenGame, by_receiver
+from planner.ir.actors.ledger import Ledger
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
@@ -33,28 +32,24 @@ from simulator.network.fabric import Machine
 from simulator.network.links import Link, Sharing
 from simulator.network.usage import hops, link_shares
 from simulator.network.wires import Wires
-from simulator.rules.memory import Ledger
-from simulator.rules.prices import Factor, checked_s, felt_s
+from simulator.rules.prices import CheckedPrices, Factor, felt_s
 from simulator.rules.record import Entry, sim_trace
-from simulator.rules.rendezvous import Meeting, explain_meetings
 
 __all__ = ["simulate_shared"]
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
-    """One stream of one rank; ``gate.members`` holds those that can fire."""
+class _Stream:
+    """One stream of one rank, which has a speed: for Wires a link of bandwidth 1 or less."""
 
     name: str
-    number: int
     rank: int
-    gate: StreamGate
     computing: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """An act under way: its actors (all ranks of a collective), their arrival, and the ranks whose compute it slows."""
+    """An act under way: its actors (all ranks of a collective), its number, its start, and the ranks whose compute it slows."""
 
     actors: tuple[Actor, ...]
     number: int
@@ -62,8 +57,8 @@ class _Running:
     talking: frozenset[int]
 
 
-class _SharedGame:
-    """Mutable, used once."""
+class _SharedGame(Observer):
+    """The token game with the links for its clock: mutable, used once."""
 
     def __init__(
         self,
@@ -75,159 +70,111 @@ class _SharedGame:
         factor: Factor | None,
         on_act: Callable[[Act], None] | None,
     ) -> None:
-        self.plan, self.cost, self.slowdown = plan, cost, slowdown
+        self.plan, self.slowdown = plan, slowdown
         self.factor, self.on_act = factor, on_act
-        self.actors, gates = build_actors(plan, steps)
-        self.gates = gates
-        self.place = {actor_id: number for number, actor_id in enumerate(self.actors)}
-        self.lane_of: dict[ActorId, _Lane] = {}
-        lanes: list[_Lane] = []
-        for number, ((_, rank), gate) in enumerate(gates.items()):
-            lanes.append(_Lane(f"stream:{number}", number, rank, gate))
-            self.lane_of |= {actor.id: lanes[-1] for actor in gate.members}
-            gate.members = []
-        self.on_rank: dict[int, list[_Lane]] = {}
-        for lane in lanes:
-            self.on_rank.setdefault(lane.rank, []).append(lane)
-        self.machine = Machine(plan.cluster)
-        whole = [lane.name for lane in lanes] + [link.name for link in self.machine.links]
-        self.wires = Wires({name: Link(name=name, bandwidth_bytes_per_s=1.0) for name in whole}, sharing)
+        self.prices = CheckedPrices(plan, cost)
+        self.ledger = Ledger()
         self.now_s = 0.0
         self.ready_s: dict[ActorId, float] = {}
-        self.stirred: dict[int, _Lane] = {lane.number: lane for lane in lanes}
+        self.game = TokenGame(plan, steps, (self, self.ledger))
+        for actor in self.game.actors.values():
+            self.prices.act_s(actor.task, actor.rank)  # an impossible price is refused before the first act
+        self.streams = {key: _Stream(f"stream:{number}", key[1]) for number, key in enumerate(self.game.gates)}
+        self.on_rank: dict[int, list[_Stream]] = {}
+        for stream in self.streams.values():
+            self.on_rank.setdefault(stream.rank, []).append(stream)
+        self.machine = Machine(plan.cluster)
+        whole = [stream.name for stream in self.streams.values()] + [link.name for link in self.machine.links]
+        self.wires = Wires({name: Link(name=name, bandwidth_bytes_per_s=1.0) for name in whole}, sharing)
         self.running: dict[str, _Running] = {}
         self.talks = dict.fromkeys(range(plan.num_ranks), 0)
-        self.meetings: dict[tuple[str, tuple[int, ...], int], list[Actor]] = {}
         self.travelling: list[tuple[float, int, list[Message]]] = []
         self.sent = 0
-        self.ledger = Ledger(plan, self.actors.values())
         self.acts: list[Entry] = []
-        self.price_s = {actor.id: self._price(actor) for actor in self.actors.values()}
-        self.peers = {actor.id: plan.peers(actor.task, actor.rank) for actor in self.actors.values()}
         self.needs: dict[tuple[str, tuple[int, ...]], tuple[Mapping[str, float], frozenset[int]]] = {}
-        self.arrived: dict[ActorId, tuple[float, int]] = {}
-        for actor in self.actors.values():
-            self._note_ready(actor)
+        self.was_ready_s: dict[ActorId, float] = {}
 
     def run(self) -> None:
         while True:
             self._settle()
-            next_s = min(self.wires.next_end_s(), self.travelling[0][0] if self.travelling else math.inf)
-            if next_s == math.inf:
+            self.now_s = self._next_s()
+            if self.now_s == math.inf:
                 break
-            self.now_s = next_s
-            while min(self.wires.next_end_s(), self.travelling[0][0] if self.travelling else math.inf) <= next_s:
-                for name, _ in self.wires.pop_ended(next_s):
+            while self._next_s() <= self.now_s:
+                for name, _ in self.wires.pop_ended(self.now_s):
                     self._end(self.running.pop(name))
-                while self.travelling and self.travelling[0][0] <= next_s:
+                while self.travelling and self.travelling[0][0] <= self.now_s:
                     for message in heapq.heappop(self.travelling)[2]:
-                        self._receive(message)
-        if all(actor.done for actor in self.actors.values()):
+                        self.game.deliver(message)
+        if self.game.is_over:
             return
         if self.running or self.travelling:
             raise InvalidCluster("this simulation ends after more seconds than a float can hold; lower the prices of the cost model")
-        if self.meetings:
-            event = simpy.Environment().event()  # a Meeting of the engine holds one; here nobody waits for it
-            stuck = [Meeting(task, n, group, event, [a.rank for a in there]) for (task, group, n), there in self.meetings.items()]
-            raise DeadLock(explain_meetings(self.plan, self.actors, self.gates, stuck))
-        raise DeadLock(explain_wait(self.plan, self.actors, self.gates))
+        raise DeadLock(self.game.explain())
+
+    def _next_s(self) -> float:
+        return min(self.wires.next_end_s(), self.travelling[0][0] if self.travelling else math.inf)
+
+    def ready(self, actor: Actor, message: Message | None) -> None:
+        self.ready_s[actor.id] = self.now_s
 
     def _settle(self) -> None:
-        """The instant is over: every stirred stream chooses, then speeds follow from who is under way."""
-        stirred, self.stirred = self.stirred, {}
-        complete: list[tuple[tuple[Actor, ...], int]] = []
-        for number in sorted(stirred):
-            lane = stirred[number]
-            actor = lane.gate.choose()
-            if actor is None:
-                continue
-            lane.gate.members.remove(actor)
-            act = lane.gate.start(actor)
-            self.arrived[actor.id] = self.ready_s.pop(actor.id), act
-            self.ledger.begin(actor)
-            group = self.peers[actor.id]
-            if len(group) == 1:
-                self._start((actor,), group, act)
-                continue
-            there = self.meetings.setdefault((actor.task.id, group, act), [])
-            there.append(actor)
-            if len(there) == len(group):
-                complete.append((tuple(self.meetings.pop((actor.task.id, group, act))), act))
-        for actors, act in complete:
-            self._start(actors, self.peers[actors[0].id], act)
+        """The instant is over: idle streams choose, then speeds follow from who is under way."""
+        complete: list[Meeting] = []
+        for actor, number in self.game.begin_acts():
+            self.was_ready_s[actor.id] = self.ready_s.pop(actor.id)
+            meeting = self.game.meet(actor, number)
+            if meeting.is_complete:
+                complete.append(meeting)
+        for meeting in complete:
+            self._start(meeting)
         self.wires.settle(self.now_s)
 
-    def _start(self, actors: tuple[Actor, ...], ranks: tuple[int, ...], act: int) -> None:
-        task, lane = actors[0].task, self.lane_of[actors[0].id]
-        duration_s = max(felt_s(self.price_s[actor.id], self.factor, *actor.id, act) for actor in actors)
+    def _stream_of(self, actor: Actor) -> _Stream:
+        return self.streams[actor.task.stream, actor.rank]
+
+    def _start(self, meeting: Meeting) -> None:
+        first, ranks, number = meeting.present[0], meeting.group, meeting.number
+        task, stream = first.task, self._stream_of(first)
+        duration_s = max(felt_s(self.prices.act_s(task, rank), self.factor, task.id, rank, number) for rank in ranks)
         if (task.id, ranks) not in self.needs:
             shares = link_shares(self.plan, task, ranks, duration_s, self.machine)
             self.needs[task.id, ranks] = shares, frozenset(rank for hop in hops(self.plan, task, ranks) for rank in hop[:2])
         shares, talking = self.needs[task.id, ranks]
-        name = f"{task.id}@{ranks[0]}#{act}"
-        self.running[name] = _Running(actors, act, self.now_s, talking)
-        lane.computing = task.kind.is_compute
-        self.wires.enter(name, {lane.name: 1.0, **shares}, duration_s, self.now_s)
-        self._pace(lane)
+        name = f"{task.id}@{ranks[0]}#{number}"
+        self.running[name] = _Running(tuple(meeting.present), number, self.now_s, talking)
+        stream.computing = task.kind.is_compute
+        self.wires.enter(name, {stream.name: 1.0, **shares}, duration_s, self.now_s)
+        self._pace(stream)
         self._talk(talking, 1)
 
     def _talk(self, ranks: Iterable[int], more: int) -> None:
         for rank in ranks:
             self.talks[rank] += more
-            for lane in self.on_rank.get(rank, ()):
-                self._pace(lane)
+            for stream in self.on_rank.get(rank, ()):
+                self._pace(stream)
 
-    def _pace(self, lane: _Lane) -> None:
-        self.wires.set_bandwidth(lane.name, 1 / self.slowdown if lane.computing and self.talks[lane.rank] else 1.0)
+    def _pace(self, stream: _Stream) -> None:
+        self.wires.set_bandwidth(stream.name, 1 / self.slowdown if stream.computing and self.talks[stream.rank] else 1.0)
 
     def _end(self, run: _Running) -> None:
         self._talk(run.talking, -1)
         for actor in run.actors:
-            lane = self.lane_of[actor.id]
-            lane.gate.finish()
-            lane.computing = False
-            ready_s, number = self.arrived.pop(actor.id)
-            act = Act(actor.task.id, actor.rank, number, ready_s, run.start_s, self.now_s)
-            self.acts.append((run.start_s, self.now_s, self.place[actor.id], number, act))
+            self._stream_of(actor).computing = False
+            act = Act(actor.task.id, actor.rank, run.number, self.was_ready_s.pop(actor.id), run.start_s, self.now_s)
+            self.acts.append((run.start_s, self.now_s, self.game.position(actor), run.number, act))
             if self.on_act is not None:
                 self.on_act(act)
-            messages = actor.end()
-            self.ledger.end(actor)
-            self._send(actor.rank, messages)
-            self._note_ready(actor)
-            self.stirred[lane.number] = lane
+            self._send(actor.rank, self.game.end(actor))
 
-    def _send(self, rank: int, messages: Iterable[Message]) -> None:
-        remote: dict[int, list[Message]] = {}
-        for message in messages:
-            if message.receiver[1] == rank:
-                self._receive(message)
+    def _send(self, rank: int, messages: Sequence[Message]) -> None:
+        for target, bundle in by_receiver(messages).items():
+            if target == rank:
+                for message in bundle:
+                    self.game.deliver(message)
             else:
-                remote.setdefault(message.receiver[1], []).append(message)
-        for target, bundle in remote.items():
-            self.sent += 1
-            latency_s = checked_s(self.cost.message_s(rank, target), f"a message from rank {rank} to rank {target}")
-            heapq.heappush(self.travelling, (self.now_s + latency_s, self.sent, bundle))
-
-    def _receive(self, message: Message) -> None:
-        actor = self.actors[message.receiver]
-        actor.receive(message)
-        if message.kind is MessageKind.ACK:
-            self.ledger.acknowledged(actor, message)
-        self._note_ready(actor)
-
-    def _note_ready(self, actor: Actor) -> None:
-        if actor.busy or actor.id in self.ready_s or not actor.can_fire():
-            return
-        self.ready_s[actor.id] = self.now_s
-        lane = self.lane_of[actor.id]
-        lane.gate.members.append(actor)
-        lane.gate.members.sort(key=lambda member: self.place[member.id])
-        if lane.gate.running is None:
-            self.stirred[lane.number] = lane
-
-    def _price(self, actor: Actor) -> float:
-        return checked_s(self.cost.act_s(self.plan, actor.task, actor.rank), f"an act of {actor.task.id} on rank {actor.rank}")
+                self.sent += 1
+                heapq.heappush(self.travelling, (self.now_s + self.prices.message_s(rank, target), self.sent, bundle))
 
 
 def simulate_shared(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planner.ir.actors.ledger import Ledger
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Act, Source, Trace
-from simulator.rules.memory import Ledger
 
 __all__ = ["Entry", "sim_trace"]
 
@@ -22,7 +22,7 @@ def sim_trace(plan: Plan, steps: int, entries: list[Entry], ledger: Ledger, abou
         plan_id=plan.plan_id,
         steps=steps,
         acts=tuple(act for *_, act in sorted(entries, key=lambda entry: entry[:4])),
-        peak_bytes=ledger.peaks(),
-        register_bytes=ledger.register_peaks(),
+        peak_bytes={str(rank): peak for rank, peak in ledger.peak_bytes.items()},
+        register_bytes={str(rank): peak for rank, peak in ledger.register_bytes.items()},
         about=about,
     )

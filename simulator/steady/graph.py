@@ -31,9 +31,9 @@ from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.protocols import CostModel
+from simulator.rules.prices import CheckedPrices
 from simulator.steady.arcs import ArcKind, Arcs, Ints, Reals, counted, interleaved, ints, plain
 from simulator.steady.order import Place, observed_orders
-from simulator.steady.prices import Prices
 
 __all__ = ["ArcKind", "Choice", "Ints", "MarkedGraph", "Reals", "marked_graph"]
 
@@ -123,14 +123,14 @@ def marked_graph(plan: Plan, cost: CostModel, *, folded: bool | None = None, cho
     Args:
         plan: a verified Plan.
         cost: seconds per act and message; asked once per task and rank.
-        folded: one rank per placement stands for all.  None: if all ranks are equal (Prices.ranks_are_equal).  True where they are not gives
+        folded: one rank per placement stands for all.  None: if all ranks are equal (CheckedPrices.ranks_are_equal).  True where they are not gives
             the slowest rank's prices to all, so periods are upper bounds.
         choice: what stands for the order of a stream that has none.
 
     Raises:
         InvalidCluster: a price that is negative or not finite.   DeadLock, Unsupported: see observed_orders; only if a stream has no order.
     """
-    prices = Prices(plan, cost)
+    prices = CheckedPrices(plan, cost)
     if folded is None:
         folded = prices.ranks_are_equal()
     return _Builder(plan, prices, folded).build(cost, choice)
@@ -150,7 +150,7 @@ def _rates(plan: Plan) -> tuple[Ints, Ints, Ints]:
 class _Builder:
     """Walks the Plan once, in Python per actor and pair of actors, in arrays per act; used once."""
 
-    def __init__(self, plan: Plan, prices: Prices, folded: bool) -> None:
+    def __init__(self, plan: Plan, prices: CheckedPrices, folded: bool) -> None:
         self.plan, self.prices, self.folded = plan, prices, folded
         self.first: dict[ActorId, int] = {}
         self.starts: dict[str, list[int]] = {}

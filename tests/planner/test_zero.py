@@ -20,7 +20,8 @@ from backend import perform
 from planner.cost import AnalyticCost
 from planner.frontend import AdamW, Program
 from planner.ir.actors.actor import Actor
-from planner.ir.actors.liveness import Observer, play
+from planner.ir.actors.game import Observer
+from planner.ir.actors.liveness import play
 from planner.ir.actors.peak import live_bytes
 from planner.ir.collective import Collective
 from planner.ir.errors import Unsupported
@@ -129,9 +130,7 @@ class _Gathered(Observer):
         held = 0
         for known in self.actors.values():
             for regst, port in known.outputs.items():
-                # begin() follows this call for the actor itself
-                in_hand = known.busy or known is actor
-                held += (port.produced - min(port.acked.values()) + in_hand) if regst in self.again else 0
+                held += (port.produced - min(port.acked.values()) + known.busy) if regst in self.again else 0
         self.most = max(self.most, held)
 
 

@@ -10,7 +10,6 @@ from keyword import iskeyword
 from planner.ir.actors.liveness import play
 from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.routes import routes
-from planner.ir.collective import Collective
 from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.protocols import Rehearsal
@@ -248,10 +247,8 @@ def _verify_orders(plan: Plan) -> None:
 
 def _is_collective(plan: Plan, task: Task) -> bool:
     """Whether ranks must meet in it, so that they could wait for each other in different orders."""
-    match task.body:
-        case Boxing(collective=collective, axis=axis) if collective is not Collective.LOCAL:
-            return plan.placement[task.placement].mesh[axis] > 1
-    return False
+    axis = task.meeting_axis
+    return axis is not None and plan.placement[task.placement].mesh[axis] > 1
 
 
 def device_bytes(plan: Plan) -> dict[int, int]:
