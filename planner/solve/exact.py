@@ -27,26 +27,41 @@ from planner.solve.problem import Contradiction, Edge, Ints, Problem, Progress, 
 from planner.solve.reduce.contract import reduce
 from planner.solve.reduce.eliminate import Elimination
 
-__all__ = ["EQUAL", "NO_CHOICE", "solve_exactly"]
+__all__ = ["EQUAL", "NO_CHOICE", "Sizes", "solve_exactly"]
 
 EQUAL = 1e-10
-_NARROW = 1 << 16
-_WIDE = 1 << 22
-_WIDEST = 1 << 24
 _WORK_PER_ENTRY = 64
 _PATIENCE = 12
-_LARGE = 100_000
-"""Columns of an ILP whose relaxation takes seconds."""
 _MARGINS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
 
-def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0) -> Solution:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Up to which size a problem is solved in one way, and in the next from there on.
+
+    narrow, wide, widest: entries of the largest table of an elimination: at once, after message passing, and where message passing has ended.
+    large: columns of an ILP whose relaxation takes seconds, so that a gap within the caller's is left as it is.
+    """
+
+    narrow: int = 1 << 16
+    wide: int = 1 << 22
+    widest: int = 1 << 24
+    large: int = 100_000
+
+
+_SIZES = Sizes()
+
+
+def solve_exactly(
+    problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0, sizes: Sizes = _SIZES
+) -> Solution:
     """Solve a problem without demands.
 
     Args:
         seconds: stop by then, with the best choice so far and an honest bound.   watch: told of every round; if there is one, an
             interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.
         gap: share of the objective that may stay unproven where the proof would need a large ILP; the bound is honest either way.
+        sizes: which way a problem of which size is solved; the optimum is the same.
 
     Raises:
         Unsupported: no choice is free of forbidden entries, or none was found in time.   KeyboardInterrupt: before any choice was found.
@@ -56,14 +71,14 @@ def solve_exactly(problem: Problem, *, seconds: float = inf, watch: Watch | None
     work = Elimination(problem)
     reduce(work)
     stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.left))}
-    if not work.left or _width(work) <= _NARROW:
-        work.run(widest=_WIDE)
+    if not work.left or _width(work, sizes.wide) <= sizes.narrow:
+        work.run(widest=sizes.wide)
         if not work.left:
             return _solution(problem, work.expand(), began, inf, "elimination", stats)
     core, nodes = work.core()
     known = _Known()
     try:
-        best, bound, proof = _close(core, began, seconds, work.constant, watch, known, gap)
+        best, bound, proof = _close(core, began, seconds, work.constant, watch, known, gap, sizes)
     except KeyboardInterrupt:
         if known.choice is None or watch is None:
             raise  # nobody looks on, so the interrupt is the caller's
@@ -93,7 +108,7 @@ NO_CHOICE = (
 )
 
 
-def _width(work: Elimination, limit: int = _WIDE) -> int:
+def _width(work: Elimination, limit: int) -> int:
     """The largest table of the elimination still to come (or more than ``limit``, also where there would be too many), on the graph alone."""
     around = {v: {n for scope in work.factors[v] for n in scope if n != v} for v in work.left}
     size = {v: prod(work.extent[n] for n in neighbours) for v, neighbours in around.items()}
@@ -126,7 +141,7 @@ class _Known:
 
 
 def _close(
-    core: Problem, began: float, seconds: float, constant: float, watch: Watch | None, known: _Known, gap: float
+    core: Problem, began: float, seconds: float, constant: float, watch: Watch | None, known: _Known, gap: float, sizes: Sizes
 ) -> tuple[Ints, float, str]:
     """(choice, bound, proof) of a pairwise core; ``known`` is kept up to date."""
     dual = Dual(core)
@@ -156,7 +171,7 @@ def _close(
         alive = int(dual.alive.sum())
         last = not margins
         if alive == looked_at and not last:
-            better = _near(core, dual, margins.pop(0))
+            better = _near(core, dual, margins.pop(0), sizes)
             if better is not None and core.objective(better) < upper * (1 - EQUAL):
                 best, upper = better, core.objective(better)
             continue
@@ -168,7 +183,7 @@ def _close(
             if best is None:
                 raise
             return best, upper, "message passing leaves nothing that is cheaper"
-        widest = _WIDEST if last else _WIDE
+        widest = sizes.widest if last else sizes.wide
         if _width(work, widest) <= widest:
             work.run(widest=widest)
             choice = _lifted(work.expand(), kept)
@@ -176,17 +191,23 @@ def _close(
                 best, upper = choice, core.objective(choice)
             return best, upper, "message passing, then elimination"
         stalls += 1
-        if gap and stalls > 2 and best is not None and upper - dual.lower_bound <= gap * (upper + constant) and _is_large(work):
+        if (
+            gap
+            and stalls > 2
+            and best is not None
+            and upper - dual.lower_bound <= gap * (upper + constant)
+            and _columns(work) > sizes.large
+        ):
             return best, dual.lower_bound, "message passing, to within the gap"
         if stalls % 3 == 1:
-            better = _near(core, dual, _MARGINS[0])
+            better = _near(core, dual, _MARGINS[0], sizes)
             if better is not None and core.objective(better) < upper * (1 - EQUAL):
                 best, upper = better, core.objective(better)
         if last and not (steps := steps - 1):
             break
     left = seconds - (perf_counter() - began)
     if best is None:  # so that there is a choice to come back with
-        best = _near(core, dual, _MARGINS[0])
+        best = _near(core, dual, _MARGINS[0], sizes)
         upper = inf if best is None else core.objective(best)
         best = best if upper < inf else None
     known.choice = best
@@ -211,10 +232,10 @@ def _close(
     return best, dual.lower_bound, "stopped; the bound is message passing's"
 
 
-def _is_large(work: Elimination) -> bool:
-    """Whether an ILP of what is left would take seconds for its first relaxation."""
+def _columns(work: Elimination) -> int:
+    """Columns of an ILP of what is left."""
     rest, _ = work.core()
-    return sum(costs.size for costs in rest.costs) + sum(edge.matrix.size for edge in rest.edges) > _LARGE
+    return sum(costs.size for costs in rest.costs) + sum(edge.matrix.size for edge in rest.edges)
 
 
 def _rest(core: Problem, kept: list[Ints]) -> Elimination:
@@ -226,7 +247,7 @@ def _rest(core: Problem, kept: list[Ints]) -> Elimination:
     return work
 
 
-def _near(core: Problem, dual: Dual, margin: float) -> Ints | None:
+def _near(core: Problem, dual: Dual, margin: float, sizes: Sizes) -> Ints | None:
     """The best choice among strategies that the dual finds within ``margin`` (of its value) of the best; None if that is still too wide."""
     scale = abs(dual.lower_bound)
     least = np.minimum.reduceat(dual.excess, dual.flat.first[:-1])
@@ -237,8 +258,8 @@ def _near(core: Problem, dual: Dual, margin: float) -> Ints | None:
             work = _rest(core, kept)
         except Contradiction:
             continue
-        if _width(work) <= _NARROW:
-            work.run(widest=_NARROW)
+        if _width(work, sizes.wide) <= sizes.narrow:
+            work.run(widest=sizes.narrow)
             return _lifted(work.expand(), kept)
     return None
 

@@ -26,7 +26,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
 from planner.ir.graph import Arg, Dt, Ref
-from planner.ir.sbp import B, NdSbp, P, S, Sbp, Split
+from planner.ir.sbp import B, NdSbp, P, ReduceOp, S, Sbp, Split
 from planner.ir.sbp import Partial as PartialOf
 from planner.ir.tensor import DType
 from planner.opset import Signature, signatures
@@ -60,12 +60,14 @@ def mesh() -> Iterator[DeviceMesh]:
 
 
 def _twin(placement: Placement) -> Sbp | None:
-    """Our name for a placement; None where it has none (other reductions than the sum, masked partials, strided shards)."""
+    """Our name for a placement; None where it has none (averages, products, masked partials, strided shards)."""
     if type(placement) is Shard:
         return S(placement.dim)
     if isinstance(placement, Replicate):
         return B
-    return P if type(placement) is Partial and placement.reduce_op == "sum" else None
+    if type(placement) is Partial and placement.reduce_op in ("sum", "min", "max"):
+        return PartialOf(ReduceOp(placement.reduce_op))
+    return None
 
 
 def _combinations(choices: list[list[Placement]]) -> Iterator[tuple[Placement, ...]]:

@@ -19,7 +19,7 @@ from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import Role
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
-from planner.search import assign, build_model, parse_pins, pieces_of, scaled_pieces, search
+from planner.search import assign, build_model, pieces_of, scaled_pieces, search
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
 from planner.search.menu import op_shape
@@ -69,7 +69,7 @@ def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Sh
     assert bound_s >= found.lower_bound / shape.stages * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("room", [0.7, 0.4])
+@pytest.mark.parametrize("room", [0.7, 0.4, 0.1])
 def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: float) -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
     shares = Shares(program.graph, 16, cluster, ())
@@ -80,9 +80,7 @@ def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: 
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(2, 1))
     guided = solve_guided(model, shares.prices(shape, limit), limit)
     best = search(model, Method.EXACT, seconds=20.0)
-    if guided is None:
-        assert room == 0.4  # tight memory may need the whole memory solver
-        return
+    assert guided is not None
     solution, _ = guided
     assert model.problem.feasible(solution.choice)
     assert solution.lower_bound <= best.objective * (1 + 1e-9)
@@ -180,7 +178,6 @@ def test_a_searched_shape_is_within_the_gap_of_every_shape_worked_out() -> None:
         other = make_plan(program.graph(m), model="gpt", batch_size=16, cluster=cluster, options=options)
         assert found.search.objective_s <= other.search.objective_s * 1.01
         assert found.search.lower_bound_s <= other.search.objective_s * (1 + 1e-9)
-    assert parse_pins(()) == ()
 
 
 def test_a_balanced_cut_of_the_graph_crosses_no_more_than_the_even_one_and_makes_a_plan() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -17,7 +18,9 @@ from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.files import load_plan
 from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
 from planner.search import Method
+from planner.search.methods import methods
 from planner.solve import Edge, Problem, Progress, exact, solve_exactly
+from planner.solve.exact import Sizes
 from regista.analysis.search_time import Row, load_rows, measure, points, save_rows
 from regista.clusters import resolve_cluster
 
@@ -110,8 +113,8 @@ def test_an_interrupt_with_a_plan_known_writes_it_with_its_gap(command: Command,
         raise KeyboardInterrupt
 
     monkeypatch.setattr("regista.verbs.planning.plan._search_text", interrupted)
-    monkeypatch.setattr(exact, "_NARROW", 1)
-    monkeypatch.setattr(exact, "_WIDE", 1)
+    # Else there is nothing to wait for.
+    monkeypatch.setattr(methods, "solve_exactly", partial(solve_exactly, sizes=Sizes(narrow=1, wide=1)))
     ran = command("plan", f"{GPT}&layers=2", "--cluster", "dgx-a100:1", "--mesh", "2,4", "-o", tmp_path / "p.json")
     assert ran.code == 0, ran.err
     plan = load_plan(str(tmp_path / "p.json"))

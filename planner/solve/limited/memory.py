@@ -34,18 +34,21 @@ __all__ = ["least_demand", "least_peak", "priced", "solve_within"]
 
 _PATIENCE_S = 60.0
 """Seconds of a search that is given no limit of its own."""
-_FEW = 64  # times at most, for exact solutions: with more, the messages of step 3 are quicker at the same
+_FEW = 64  # with more times, the messages of step 3 are quicker than exact solutions at the same
 _TURN = 0.25  # share of the time that the ascent may take
 _POOL = 16  # choices, the latest first, whose pieces are tried
 _STALLED = 9  # steps without a better bound that end the ascent
 
 
-def solve_within(problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0) -> Solution:
+def solve_within(
+    problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0, few_times: int = _FEW
+) -> Solution:
     """The best choice within the limit that was found in ``seconds``, and a lower bound.  Stops early at a proof.
 
     Args:
         seconds: without, at most a minute is spent.   watch: told of every better choice or bound; if there is one, an interrupt
             (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.   gap: a Solution.gap that is near enough to stop at.
+        few_times: up to so many times the search begins with exact solutions, without the limit and of what is held; the optimum is the same.
 
     Raises:
         OutOfMemory: nothing stays within the limit; the message says how much is needed at least where that is known.
@@ -53,7 +56,7 @@ def solve_within(problem: Problem, *, seconds: float = inf, watch: Watch | None 
         KeyboardInterrupt: before any choice was found.
     """
     known = Known(problem, time.perf_counter(), _PATIENCE_S if seconds == inf else seconds, watch, gap)
-    search = _Search(known)
+    search = _Search(known, few_times)
     try:
         search.run()
     except KeyboardInterrupt:
@@ -72,15 +75,15 @@ def solve_within(problem: Problem, *, seconds: float = inf, watch: Watch | None 
 class _Search:
     """The steps on one problem."""
 
-    def __init__(self, known: Known) -> None:
-        self.known = known
+    def __init__(self, known: Known, few_times: int) -> None:
+        self.known, self.few_times = known, few_times
         self.reduced: Reduced | None = None
         self.ascent: Ascent | None = None
         self.pool: list[Ints] = []
 
     def run(self) -> None:
         known = self.known
-        if len(_times(known.problem)) <= _FEW and self._without_limit():
+        if len(_times(known.problem)) <= self.few_times and self._without_limit():
             return
         reduced = self.reduced = reduce_problem(known.problem)
         small = reduced.problem
@@ -94,7 +97,7 @@ class _Search:
             known.offer(reduced.expand(np.zeros(1, dtype=np.int64)), "reduction")
             known.raise_bound(known.objective, "the reductions, which are exact, left a single choice")
             return
-        begin = [self._least(reduced)] if len(_times(small)) <= _FEW else []
+        begin = [self._least(reduced)] if len(_times(small)) <= self.few_times else []
         ascent = self.ascent = Ascent(small, begin)
         self.ascend(known.seconds - known.left() + _TURN * known.left())
         parts = Parts(known, reduced, ascent)

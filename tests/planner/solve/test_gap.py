@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.solve import Edge, Problem, exact, solve_exactly
+from planner.solve import Edge, Problem, solve_exactly
+from planner.solve.exact import Sizes
 
 WITHIN = "message passing, to within the gap"
 
@@ -22,20 +24,15 @@ def tangled(seed: int, side: int = 5, strategies: int = 3) -> Problem:
     return Problem(tuple(f"n{v}" for v in range(side * side)), costs, edges, (), float("inf"))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _everything_is_wide_and_large():
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("_NARROW", "_WIDE", "_WIDEST"):
-            patch.setattr(exact, name, 64)
-        patch.setattr(exact, "_LARGE", 10)
-        yield
+LARGE = Sizes(narrow=64, wide=64, widest=64, large=10)
+"""Every problem here is wide and large."""
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1e-3, 0.01, 0.1]))
 @settings(max_examples=25, deadline=None)
 def test_what_stays_unproven_is_at_most_the_gap_and_the_bound_is_below_the_optimum(seed: int, gap: float) -> None:
     problem = tangled(seed)
-    found, optimum = solve_exactly(problem, gap=gap), solve_exactly(problem).objective
+    found, optimum = solve_exactly(problem, gap=gap, sizes=LARGE), solve_exactly(problem).objective
     assert found.lower_bound <= optimum * (1 + 1e-9)
     assert optimum * (1 - 1e-9) <= found.objective <= optimum / (1 - gap) * (1 + 1e-9)
     assert found.objective - found.lower_bound <= gap * found.objective * (1 + 1e-9)
@@ -43,12 +40,11 @@ def test_what_stays_unproven_is_at_most_the_gap_and_the_bound_is_below_the_optim
 
 def test_without_a_gap_the_rest_is_solved_and_within_it_it_is_not() -> None:
     problem = tangled(1)
-    assert solve_exactly(problem).proof == "message passing, then branch and bound"
-    assert solve_exactly(problem, gap=0.1).proof == WITHIN
+    assert solve_exactly(problem, sizes=LARGE).proof == "message passing, then branch and bound"
+    assert solve_exactly(problem, gap=0.1, sizes=LARGE).proof == WITHIN
 
 
-def test_a_small_rest_is_solved_whatever_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "_LARGE", 10**6)
-    found = solve_exactly(tangled(1), gap=0.1)
+def test_a_small_rest_is_solved_whatever_the_gap() -> None:
+    found = solve_exactly(tangled(1), gap=0.1, sizes=replace(LARGE, large=10**6))
     assert found.proof == "message passing, then branch and bound"
     assert found.lower_bound == found.objective

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from planner.solve.bounds.dual import Dual
 from planner.solve.bounds.moves import descend, settle
 from planner.solve.bounds.prices import Ascent
 from planner.solve.core import Core
+from planner.solve.exact import solve_exactly
 from planner.solve.flat import fold_classes
 from planner.solve.ilp import solve_ilp
 from planner.solve.limited import parts
-from planner.solve.limited.memory import solve_within
+from planner.solve.limited.memory import least_peak, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem, Progress
 from planner.solve.reduce.contract import reduce_problem
 from tests.planner.solve.small import best_by_trying, random_problem
@@ -38,9 +40,9 @@ def test_solve_within_finds_and_proves_the_optimum_of_small_problems(limit: floa
         best = best_by_trying(problem)
         if best == np.inf:
             with pytest.raises((Unsupported, OutOfMemory)):
-                solve_within(problem, seconds=10)
+                solve_within(problem, seconds=60)
             continue
-        solution = solve_within(problem, seconds=10)
+        solution = solve_within(problem, seconds=60)
         assert problem.feasible(solution.choice)
         assert solution.objective == problem.objective(solution.choice) == pytest.approx(best)
         assert best - 1e-6 <= solution.lower_bound + 1e-6 <= best + 2e-6
@@ -55,15 +57,28 @@ def test_solve_within_agrees_with_pulp_where_trying_all_takes_too_long() -> None
         assert solve_within(problem, seconds=20).objective == pytest.approx(solve_ilp(problem)[1])
 
 
+def tangled(seed: int, nodes: int = 12, strategies: int = 4) -> Problem:
+    """Half of all pairs are joined at random prices, so that neither reductions nor messages solve it; memory binds."""
+    rng = np.random.default_rng(seed)
+    edges = tuple(Edge(u, v, rng.random((strategies, strategies))) for v in range(nodes) for u in range(v) if rng.random() < 0.5)
+    costs = tuple(rng.random(strategies) for _ in range(nodes))
+    demands = tuple(Demand(v, t, t + 3, rng.integers(0, 20, strategies).astype(float)) for v, t in enumerate(rng.integers(0, 8, nodes)))
+    free = Problem(tuple(f"n{v}" for v in range(nodes)), costs, edges, demands)
+    cheapest = solve_exactly(replace(free, demands=())).choice
+    least = least_peak(free)
+    return replace(free, limit=least + 0.4 * (free.peak(cheapest) - least))
+
+
 def test_parts_of_a_problem_too_large_for_one_ilp_still_end_in_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_SMALL", 20)
     monkeypatch.setattr(parts, "_PART", 5)
-    for seed in range(6):
-        problem = random_problem(seed, nodes=8, limit=0.4, forbidden=0.02, functional=0.0)
-        best = best_by_trying(problem)
-        solution = solve_within(problem, seconds=20)
-        assert solution.objective == pytest.approx(best)
-        assert solution.lower_bound <= best + 1e-6
+    for seed in range(4):
+        problem = tangled(seed)
+        solution = solve_within(problem, seconds=60)
+        assert problem.feasible(solution.choice)
+        assert solution.objective == pytest.approx(solve_ilp(problem)[1])
+        assert solution.lower_bound <= solution.objective * (1 + 1e-9)
+        assert solution.stats["parts"] >= 2
 
 
 def test_bound_of_prices_and_messages_is_below_every_choice_within_the_limit() -> None:
@@ -182,10 +197,10 @@ def chain(nodes: int, strategies: int) -> Problem:
 def test_time_limit_is_kept_and_the_answer_is_allowed_and_bounded() -> None:
     problem = chain(150, 8)
     solve_within(chain(10, 3), seconds=5)  # compiles
-    began = time.perf_counter()
+    began = time.process_time()  # what others do on the machine does not count
     known: list[Progress] = []
     solution = solve_within(problem, seconds=3, watch=known.append)
-    assert time.perf_counter() - began < 6
+    assert time.process_time() - began < 4
     assert problem.feasible(solution.choice)
     assert solution.lower_bound < solution.objective == problem.objective(solution.choice)
     assert [k.objective for k in known] == sorted((k.objective for k in known), reverse=True)

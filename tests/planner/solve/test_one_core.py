@@ -40,16 +40,13 @@ def test_within_any_limit_the_best_choice_is_found_and_proven(seed: int, limit: 
     """The same answer whether times are few enough to begin with exact solutions, or not."""
     problem = random_problem(seed, nodes=5, limit=limit, whole=seed % 2 == 0)
     best = best_by_trying(problem)
-    few = memory._FEW
-    memory._FEW = 0 if many else few
-    try:
-        if best == np.inf:
-            with pytest.raises((Unsupported, OutOfMemory)):
-                solve_within(problem, seconds=20)
-            return
-        solution = solve_within(problem, seconds=20)
-    finally:
-        memory._FEW = few
+    few_times = 0 if many and problem.demands else 64
+    if best == np.inf:
+        with pytest.raises((Unsupported, OutOfMemory)):
+            solve_within(problem, seconds=20, few_times=few_times)
+        return
+    solution = solve_within(problem, seconds=20, few_times=few_times)
+    assert not (few_times == 0 and solution.proof.startswith("exact without the limit"))
     assert problem.feasible(solution.choice)
     assert solution.objective == problem.objective(solution.choice) == pytest.approx(best)
     assert solution.lower_bound == pytest.approx(best)
