@@ -10,8 +10,8 @@ from planner.ir.plan import Boxing, Fragment, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.lower.instances import Hop, Instance, Mover, Route
 from planner.search import Assignment
-from planner.search.zero import unit_of
 from planner.stages import Staged, block_of
+from planner.stages.blocks import unshard_unit
 
 __all__ = ["Draft", "Drafts"]
 
@@ -94,7 +94,7 @@ class Drafts:
     def turn(self, op: Op, value: str) -> str:
         """The turn (see Instance) of the copy of a value that an op reads."""
         again = (value, self.staged.stage[op.id]) in self.assignment.again and op.role in (Role.FORWARD, Role.BACKWARD)
-        return f"{op.role.value} {unit_of(op, self.ops)}" if again else ""
+        return f"{op.role.value} {unshard_unit(op, self.ops)}" if again else ""
 
     def units(self) -> dict[str, str]:
         """Op id -> its unit (planner.search.zero), for ops that must not share a fragment with those of another: parameters are freed between.
@@ -107,7 +107,7 @@ class Drafts:
         for op in self.staged.graph.ops:
             origin = self.producers.get(op.inputs[0], op) if op.role is Role.ACCUMULATE else op
             if self.staged.stage[op.id] in stages and origin.role in (Role.FORWARD, Role.BACKWARD):
-                unit = unit_of(origin, self.ops)
+                unit = unshard_unit(origin, self.ops)
                 if block_of(unit) or any(self.turn(origin, value) for value in origin.inputs):
                     found[op.id] = unit
         return found

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.ir.graph import LogicalGraph, Op, Role
-from planner.stages.prepare import is_recomputed, region_of
+from planner.stages.copies import is_recomputed
+from planner.stages.staged import region_of
 
 __all__ = ["FragmentKey", "fragment_keys"]
 

@@ -27,8 +27,9 @@ from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import flop, traffic_bytes
 from planner.parallelism.share import Share
-from planner.search import Menus, Piece, PieceModel, Pin, Prices, blocks_of, pieces_of, scaled_pieces
-from planner.stages import assign_stages, block_of
+from planner.search import Menus, Piece, PieceModel, Pin, Prices, pieces_of, scaled_pieces
+from planner.stages import assign_stages
+from planner.stages.blocks import blocks_of, num_blocks
 
 __all__ = ["RunnerUp", "Shape", "ShapeSearch", "ShapeWatch", "Shares", "most_stages", "shapes"]
 
@@ -101,8 +102,7 @@ def shapes(
 
 def most_stages(graph: LogicalGraph) -> int:
     """As many stages as the forward pass has numbered blocks (h.0, h.1, ...), at least 1."""
-    blocks = {block_of(op.module) for op in graph.ops if op.role is Role.FORWARD}
-    return max(1, len(blocks - {""}))
+    return max(1, num_blocks(graph))
 
 
 @dataclass(slots=True)

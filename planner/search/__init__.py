@@ -1,7 +1,7 @@
 """Search: pins, the choice problem of a staged graph, and the methods that solve it."""
 
 from planner.search.assign import assign
-from planner.search.bounds.pieces import Piece, PieceModel, PiecePrice, blocks_of, pieces_of
+from planner.search.bounds.pieces import Piece, PieceModel, PiecePrice, pieces_of
 from planner.search.bounds.scaled import scaled_pieces
 from planner.search.build import build_model
 from planner.search.menu import LocalOp, Menus
@@ -25,7 +25,6 @@ __all__ = [
     "SearchModel",
     "StageTransfer",
     "assign",
-    "blocks_of",
     "build_model",
     "parse_pins",
     "pieces_of",

@@ -34,9 +34,10 @@ from planner.search.menu import Menu, Menus, Strategy
 from planner.search.model import SearchModel, Where
 from planner.search.pins import Pin, pinned_inputs, pinned_outputs
 from planner.search.prices import Prices
-from planner.search.zero import Held, most_split, splits, unit_of
+from planner.search.zero import Held, most_split, splits
 from planner.solve.problem import Demand, Edge, Floats, Problem
 from planner.stages import Staged
+from planner.stages.blocks import unshard_unit
 
 __all__ = ["build_model"]
 
@@ -210,8 +211,8 @@ class _Builder:
                 readers.setdefault((value, self.staged.stage[op.id]), []).append((op, value))
                 self.read_by.setdefault((value, self.staged.stage[op.id]), set()).add(op.role)
                 if op.role is Role.FORWARD and value in self.states:
-                    self.last_unit[self.staged.stage[op.id]] = unit_of(op, self.by_id)
-                    self.units.setdefault((value, self.staged.stage[op.id]), set()).add(unit_of(op, self.by_id))
+                    self.last_unit[self.staged.stage[op.id]] = unshard_unit(op, self.by_id)
+                    self.units.setdefault((value, self.staged.stage[op.id]), set()).add(unshard_unit(op, self.by_id))
         for old, new in self.graph.updates.items():
             readers.setdefault((new, homes[old]), []).append((None, old))
         return readers

@@ -12,14 +12,12 @@ backward part where memory is limited, which is the one thing of level 3 that co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
-from planner.ir.graph import Op, Role
 from planner.ir.sbp import NdSbp, Split
-from planner.stages import block_of
 
-__all__ = ["LEVELS", "Held", "most_split", "splits", "unit_of"]
+__all__ = ["LEVELS", "Held", "most_split", "splits"]
 
 LEVELS = (0, 1, 2, 3)
 
@@ -46,13 +44,3 @@ def most_split(layouts: Sequence[NdSbp]) -> tuple[bool, ...]:
     """Which of the layouts split along as many axes as any of them does."""
     most = max(splits(sbp) for sbp in layouts)
     return tuple(splits(sbp) == most for sbp in layouts)
-
-
-def unit_of(op: Op, by_id: Mapping[str, Op]) -> str:
-    """What gathers its parameters together: a numbered block (h.3), else a module; a backward op belongs where its forward op does.
-
-    Args:
-        by_id: the graph's ops by their ids.
-    """
-    origin = by_id.get(op.forward_of or "", op) if op.role is Role.BACKWARD else op
-    return block_of(origin.module) or origin.module

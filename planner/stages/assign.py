@@ -1,4 +1,8 @@
-"""Op -> stage.  Forward ops are cut along the trace order, so data never flows backwards; everything else follows its forward op."""
+"""Op -> stage.  Forward ops are cut along the trace order, so data never flows backwards; everything else follows its forward op.
+
+A backward op lies with the forward op that it differentiates, an accumulation with the op that makes what it adds up, and an update at the home
+of the state that it updates (planner.stages.staged).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ from numpy.typing import NDArray
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import flop
+from planner.stages.blocks import block_of
 from planner.stages.dag import spread, work_dag
 from planner.stages.dag_ilp import cut_stages
-from planner.stages.prepare import block_of
+from planner.stages.staged import first_readers
 
 __all__ = ["assign_stages"]
 
@@ -43,7 +48,7 @@ def assign_stages(
         borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages)
         stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
     producers = graph.producers()
-    home = _parameter_homes(graph, forward, stage)
+    home = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
     for op in graph.ops:
         if op.role is Role.BACKWARD:
             if op.forward_of not in stage:
@@ -111,12 +116,3 @@ def _borders_at(forward: Sequence[Op], cuts: Sequence[str], num_stages: int) -> 
     if borders != sorted(set(borders)) or borders[0] == 0:
         raise Unsupported(f"cuts {list(cuts)} stand at ops {borders}; each stage must begin after the one before it")
     return borders
-
-
-def _parameter_homes(graph: LogicalGraph, forward: Sequence[Op], stage: Mapping[str, int]) -> dict[str, int]:
-    """A parameter (and its optimizer state) lives on the stage of its first forward reader."""
-    readers: dict[str, int] = {}
-    for op in forward:
-        for value in op.inputs:
-            readers.setdefault(value, stage[op.id])
-    return {i.value: readers.get(i.value, 0) for i in graph.inputs if i.kind.is_state and i.value in readers}

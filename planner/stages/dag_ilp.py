@@ -1,7 +1,7 @@
 """Stages as an ILP on the graph itself: no order of the ops is fixed beforehand (TePDist's idea; tighter rows, exact bytes).
 
-Sets       p pieces of planner.stages.dag, f flows between them, k = 1..S-1 borders between neighbouring stages
-Variables  z[p,k] in {0,1}   piece p lies on stage k or later;   stage(p) = sum_k z[p,k]
+Sets       p groups of ops (planner.stages.dag), f flows between them, k = 1..S-1 borders between neighbouring stages
+Variables  z[p,k] in {0,1}   group p lies on stage k or later;   stage(p) = sum_k z[p,k]
            c[f,k] >= 0       border k cuts flow f
 
     min  sum_f bytes[f] sum_k c[f,k]                                                            (1)
@@ -12,7 +12,7 @@ Variables  z[p,k] in {0,1}   piece p lies on stage k or later;   stage(p) = sum_
 
 Only the first members of f (no other member before them) and the last ones matter in (4); with one of each, c is a difference of two z.
 Without (5) this is S-1 nested minimum cuts, whose LP is integral, so the relaxation is tight; one integer per op with big-M cut flags, as in
-TePDist, is not.  (5) also bounds where a piece can lie (-> stage_range), which fixes most z.  Q_low = (1 - tolerance) total / S unless told
+TePDist, is not.  (5) also bounds where a group can lie (-> stage_range), which fixes most z.  Q_low = (1 - tolerance) total / S unless told
 otherwise, since with an upper bound alone a loose tolerance times many stages lets a stage be empty.
 
 Order of work: the best cut along the topological order (planner.stages.linear) is a first solution; where the LP bound of (1)-(5) meets it, it
@@ -33,7 +33,7 @@ import pulp
 from numpy.typing import NDArray
 
 from planner.ir.errors import Unsupported
-from planner.stages.dag import Flow, WorkDag, hop_bytes
+from planner.stages.dag import Flow, WorkDag, crossing_bytes
 from planner.stages.linear import ALMOST_EMPTY, cut_in_order, loosest_needed
 
 __all__ = ["StageCut", "cut_stages", "stage_range"]
@@ -44,7 +44,7 @@ Reach = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class StageCut:
-    """stage: of each piece.  cut_bytes, lower_bound_bytes: per step, (1).  stage_flop: of one micro-batch.  method: what found it."""
+    """stage: of each group.  cut_bytes, lower_bound_bytes: per step, (1).  stage_flop: of one micro-batch.  method: how it was found."""
 
     stage: tuple[int, ...]
     cut_bytes: float
@@ -79,7 +79,7 @@ def cut_stages(
     if dag.total_flop <= 0:
         raise Unsupported("no op of the graph has any flop, so work cannot be balanced; cut by module instead")
     if num_stages == 1:
-        return _measured(dag, [0] * len(dag.pieces), 1, 0.0, "one stage")
+        return _measured(dag, [0] * len(dag.groups), 1, 0.0, "one stage")
     mean = dag.total_flop / num_stages
     limits = max(1 - tolerance if least is None else least, ALMOST_EMPTY) * mean, (1 + tolerance) * mean
     before, after = _reach(dag)
@@ -91,7 +91,7 @@ def cut_stages(
     bound_bytes = model.relaxed_bytes()
     if bound_bytes is None:
         raise Unsupported(_no_cut(dag, num_stages, tolerance, least))
-    if start is not None and hop_bytes(dag, start) <= bound_bytes * (1 + _CLOSE):
+    if start is not None and crossing_bytes(dag, start) <= bound_bytes * (1 + _CLOSE):
         return _measured(dag, start, num_stages, bound_bytes, "order of the trace, proven by the LP")
     found, better_bytes, proven = model.solve(start, time_limit_s)
     if found is None and start is None and proven:
@@ -100,22 +100,22 @@ def cut_stages(
         raise Unsupported(
             f"no cut into {num_stages} stages was found in {time_limit_s:g} s; give more time, a larger tolerance or fewer stages"
         )
-    best = min((s for s in (found, start) if s is not None), key=lambda s: hop_bytes(dag, s))
+    best = min((s for s in (found, start) if s is not None), key=lambda s: crossing_bytes(dag, s))
     return _measured(dag, best, num_stages, max(bound_bytes, better_bytes), "ILP")
 
 
 def stage_range(dag: WorkDag, num_stages: int, limits: tuple[float, float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """First and last stage on which each piece can lie while every stage's flop is within ``limits`` (asap, alap).
+    """First and last stage on which each group can lie while every stage's flop is within ``limits`` (asap, alap).
 
-    A piece and its ancestors fill whole stages up to its own, and what is not its ancestor must suffice for the stages after it; likewise back.
+    A group and its ancestors fill whole stages up to its own, and what is not its ancestor must suffice for the stages after it; likewise back.
     """
     return _range(dag, *_reach(dag), num_stages, limits)
 
 
 def _reach(dag: WorkDag) -> tuple[Reach, Reach]:
     """before[p, a]: a is p or an ancestor of p; after is its transpose."""
-    before = np.eye(len(dag.pieces), dtype=bool)
-    parents: list[list[int]] = [[] for _ in dag.pieces]
+    before = np.eye(len(dag.groups), dtype=bool)
+    parents: list[list[int]] = [[] for _ in dag.groups]
     for a, b in dag.edges:
         parents[b].append(a)
     for p, above in enumerate(parents):
@@ -127,7 +127,7 @@ def _reach(dag: WorkDag) -> tuple[Reach, Reach]:
 def _range(
     dag: WorkDag, before: Reach, after: Reach, num_stages: int, limits: tuple[float, float]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    work, (low, high), total = np.array([piece.compute_flop for piece in dag.pieces]), limits, dag.total_flop
+    work, (low, high), total = np.array([group.compute_flop for group in dag.groups]), limits, dag.total_flop
 
     def filled(flop: float) -> int:
         return max(1, ceil(flop / high * (1 - _CLOSE)))
@@ -154,7 +154,7 @@ class _Model:
         self._fixed = 0.0
         self._impossible = False
         self._helpers: list[tuple[pulp.LpVariable, tuple[int, ...], int, bool]] = []
-        for p in range(len(dag.pieces)):
+        for p in range(len(dag.groups)):
             for k in range(num_stages + 1):
                 inside = first[p] < k <= last[p]
                 self._z[p, k] = self._program.add_variable(f"z{p}_{k}", cat=pulp.LpBinary) if inside else float(k <= first[p])
@@ -169,8 +169,8 @@ class _Model:
         low, high = (limit / mean for limit in limits)
         for k in range(num_stages):  # (5)
             work, settled = [], 0.0
-            for p, piece in enumerate(dag.pieces):
-                share = piece.compute_flop / mean
+            for p, group in enumerate(dag.groups):
+                share = group.compute_flop / mean
                 for z, sign in ((self._z[p, k], 1.0), (self._z[p, k + 1], -1.0)):
                     if isinstance(z, float):
                         settled += sign * share * z
@@ -231,10 +231,11 @@ class _Model:
         bound_bytes = float((self._fixed + solved.getInfo().mip_dual_bound) * self._unit)
         if not solved.getSolution().value_valid or pulp.LpStatus[status] not in ("Optimal", "Not Solved"):
             return None, max(0.0, bound_bytes) if np.isfinite(bound_bytes) else 0.0, proven
-        stage = [0] * len(self._dag.pieces)
+        stage = [0] * len(self._dag.groups)
         for (p, k), z in self._z.items():
             if 0 < k < self._num_stages:
-                stage[p] += round(z if isinstance(z, float) else z.value())
+                # PuLP gives no value to a variable without row or cost: a group without work, flows and edges, which may lie anywhere.
+                stage[p] += round(z if isinstance(z, float) else z.value() or 0.0)
         return stage, max(0.0, bound_bytes), proven
 
     def _values(self, stage: Sequence[int]) -> dict[str, float]:
@@ -260,18 +261,18 @@ class _FromStart(pulp.HiGHS):  # type: ignore[misc]
 
 def _measured(dag: WorkDag, stage: Sequence[int], num_stages: int, bound_bytes: float, method: str) -> StageCut:
     work = [0.0] * num_stages
-    for s, piece in zip(stage, dag.pieces, strict=True):
-        work[s] += piece.compute_flop
-    cut_bytes = hop_bytes(dag, stage)
+    for s, group in zip(stage, dag.groups, strict=True):
+        work[s] += group.compute_flop
+    cut_bytes = crossing_bytes(dag, stage)
     return StageCut(tuple(stage), cut_bytes, min(cut_bytes, bound_bytes), tuple(work), method)
 
 
 def _no_cut(dag: WorkDag, num_stages: int, tolerance: float, least: float | None) -> str:
-    heaviest = max(dag.pieces, key=lambda piece: piece.compute_flop)
+    heaviest = max(dag.groups, key=lambda group: group.compute_flop)
     needed = loosest_needed(dag, num_stages, least)
-    way_out = f"a tolerance of {needed:.3g} is enough" if needed is not None else f"there are {len(dag.pieces)} pieces"
+    way_out = f"a tolerance of {needed:.3g} is enough" if needed is not None else f"there are {len(dag.groups)} groups of ops"
     return (
         f"no cut into {num_stages} stages gives every stage {1 - tolerance if least is None else least:.3g} to {1 + tolerance:.3g} of the mean "
-        f"work: the heaviest piece ({heaviest.ops[0]}) alone is {heaviest.compute_flop * num_stages / dag.total_flop:.2f} of it; {way_out}, "
+        f"work: the heaviest group of ops ({heaviest.ops[0]}) alone is {heaviest.compute_flop * num_stages / dag.total_flop:.2f} of it; {way_out}, "
         "or use fewer stages"
     )

@@ -22,18 +22,18 @@ _CLOSE = 1e-9
 
 
 def border_bytes(dag: WorkDag) -> NDArray[np.float64]:
-    """Bytes per step across the border before each piece (shape: pieces + 1; 0 at both ends)."""
-    change = np.zeros(len(dag.pieces) + 1)
+    """Bytes per step across the border before each group (shape: groups + 1; 0 at both ends)."""
+    change = np.zeros(len(dag.groups) + 1)
     for flow in dag.flows:
         change[flow.members[0] + 1] += flow.size_bytes
-        change[flow.members[-1] + 1 if flow.members[-1] < len(dag.pieces) else -1] -= flow.size_bytes
+        change[flow.members[-1] + 1 if flow.members[-1] < len(dag.groups) else -1] -= flow.size_bytes
     return np.maximum(np.cumsum(change), 0.0)
 
 
 def cut_in_order(dag: WorkDag, num_stages: int, limits: tuple[float, float]) -> list[int] | None:
-    """Stage of each piece, or None where no cut along the order keeps every stage's flop within ``limits``."""
+    """Stage of each group, or None where no cut along the order keeps every stage's flop within ``limits``."""
     low, high = limits
-    done = np.concatenate([[0.0], np.cumsum([piece.compute_flop for piece in dag.pieces])])
+    done = np.concatenate([[0.0], np.cumsum([group.compute_flop for group in dag.groups])])
     slack = _CLOSE * done[-1]
     start = np.searchsorted(done, done - high - slack, side="left")
     stop = np.searchsorted(done, done - low + slack, side="right")

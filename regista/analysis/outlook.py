@@ -22,7 +22,7 @@ from planner.ir.protocols import CostModel
 from planner.ir.tensor import DType
 from planner.ir.units import show_bytes
 from planner.opset import is_creation, is_view
-from planner.stages.prepare import is_recomputed
+from planner.stages.copies import is_recomputed
 from simulator.analysis.category import Category
 from simulator.analysis.forecast import Alike, Forecast, forecast
 from simulator.engine import Engine

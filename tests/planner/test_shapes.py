@@ -27,7 +27,7 @@ from planner.search.methods.methods import Method
 from planner.solve import solve_exactly
 from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut
-from planner.stages.dag import hop_bytes, work_dag
+from planner.stages.dag import crossing_bytes, work_dag
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -185,8 +185,8 @@ def test_a_balanced_cut_of_the_graph_crosses_no_more_than_the_even_one_and_makes
     graph = program.graph(4)
     dag = work_dag(graph, 4)
     even, cut = assign_stages(graph, 2), assign_stages(graph, 2, balance=0.6, micro_batches=4)
-    by_piece = [[stage[piece.ops[0]] for piece in dag.pieces] for stage in (even, cut)]
-    assert hop_bytes(dag, by_piece[1]) <= hop_bytes(dag, by_piece[0])
+    by_piece = [[stage[piece.ops[0]] for piece in dag.groups] for stage in (even, cut)]
+    assert crossing_bytes(dag, by_piece[1]) <= crossing_bytes(dag, by_piece[0])
     options = PlanOptions(stages=2, mesh=(2,), micro_batches=4, balance=0.6)
     plan = make_plan(graph, model=program.name, batch_size=8, cluster=four(), options=options)
     assert plan.options["balance"] == "0.6"

@@ -17,10 +17,10 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.bounds.pieces import blocks_of
 from planner.search.model import SearchModel
 from planner.solve import Floats, Ints, Problem, Progress, Solution, Watch, solve_exactly
 from planner.solve.limited.memory import priced
+from planner.stages.blocks import blocks_of
 
 __all__ = ["solve_guided"]
 

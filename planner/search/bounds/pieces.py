@@ -21,9 +21,10 @@ from planner.search.pins import Pin, applicable
 from planner.search.prices import Prices
 from planner.solve import Ints, Problem, solve_exactly
 from planner.solve.limited.memory import least_demand, priced
-from planner.stages import Staged, block_of, prepare
+from planner.stages import Staged, prepare
+from planner.stages.blocks import blocks_of
 
-__all__ = ["Piece", "PieceModel", "PiecePrice", "blocks_of", "pieces_of"]
+__all__ = ["Piece", "PieceModel", "PiecePrice", "pieces_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,22 +138,6 @@ class PieceModel:
     def _price(self, choice: Ints, bound_s: float) -> PiecePrice:
         problem = self._model.problem
         return PiecePrice(problem.objective(choice), problem.peak(choice), bound_s)
-
-
-def blocks_of(graph: LogicalGraph) -> Mapping[str, str]:
-    """Op id -> the numbered block (h.3) to which it belongs; backward, accumulation and update ops to that of what they follow."""
-    block: dict[str, str] = {}
-    made_by = graph.producers()
-    readers = graph.consumers()
-    for op in graph.ops:
-        if op.role is Role.FORWARD:
-            block[op.id] = block_of(op.module)
-        elif op.role is Role.BACKWARD:
-            block[op.id] = block.get(op.forward_of or "", block_of(op.module))
-        else:
-            sources = [block[made_by[v].id] for v in op.inputs if v in made_by and made_by[v].id in block]
-            block[op.id] = sources[0] if sources else next((block_of(r.module) for v in op.inputs for r in readers[v] if r.module), "")
-    return block
 
 
 def pieces_of(graph: LogicalGraph) -> tuple[Piece, ...]:

@@ -1,0 +1,105 @@
+"""Copies of ops in other regions, so that no view crosses a border and, with recompute, a block keeps only its inputs.
+
+A copy for a region is named after its original:  transpose_3~1b  is the op transpose_3 for the backward part of stage 1, and so is its result.
+A Plan's file carries no more than the name, so this module both makes the name (-> copy_name) and reads it (-> original_name, is_recomputed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from planner.ir.graph import LogicalGraph, Op, Role
+from planner.ir.tensor import TensorType
+from planner.opset import is_creation, is_view
+from planner.stages.staged import Region, region_of
+
+__all__ = ["copy_into_regions", "is_recomputed", "recomputed_late"]
+
+_MARK = "~"
+
+
+def copy_name(name: str, region: Region) -> str:
+    """The name of the copy of an op or of a value for a region.
+
+    >>> copy_name("view_7", (1, Role.BACKWARD))
+    'view_7~1b'
+    """
+    return f"{name}{_MARK}{region[0]}{region[1].value[0]}"
+
+
+def original_name(name: str) -> str | None:
+    """What ``copy_name`` was given; None for a name that it has not made.
+
+    >>> original_name("view_7~1b"), original_name("view_7")
+    ('view_7', None)
+    """
+    original, mark, _ = name.rpartition(_MARK)
+    return original if mark else None
+
+
+def is_recomputed(op: Op) -> bool:
+    """Whether the op is a copy that the backward part makes of a forward op."""
+    return op.role is Role.BACKWARD and op.forward_of is None and original_name(op.id) is not None
+
+
+def copy_into_regions(graph: LogicalGraph, stage: Mapping[str, int], again: Collection[str]) -> tuple[LogicalGraph, dict[str, int]]:
+    """Each region that reads a view, a creation or an op of ``again`` makes its own; returns the graph and the stage of every op.
+
+    Args:
+        again: ops that are recomputed by the regions that read them.
+    """
+    producers, stage = graph.producers(), dict(stage)
+    regions = {op.id: region_of(op, stage, producers) for op in graph.ops}
+    read_in: dict[str, dict[Region, None]] = {}  # value -> regions that read it, filled from the back
+    results = {graph.loss, graph.mean_loss, *graph.gradients.values(), *graph.updates.values()}
+    values = dict(graph.values)
+    ops: list[Op] = []
+    for op in reversed(graph.ops):
+        here = regions[op.id]
+        readers = {region: None for value in op.outputs if value for region in read_in.get(value, {})}
+        copied = (is_view(op) or is_creation(op) or op.id in again) and results.isdisjoint(op.outputs)
+        for region in list(readers) if copied else [here]:
+            ops.append(op if region == here else _copy(op, region, values, stage))
+            for value in op.inputs:
+                read_in.setdefault(value, {})[region] = None
+    ops.reverse()
+    made = {value for op in ops for value in op.outputs if value}
+    copied_values = {original_name(value) for value in made}
+    renamed = []
+    for op in ops:
+        region = regions.get(op.id, (stage[op.id], op.role))
+        names = {value: copy for value in op.inputs if value in copied_values and (copy := copy_name(value, region)) in made}
+        renamed.append(op.renamed(names))
+    used = {v for op in renamed for v in (*op.inputs, *op.outputs) if v} | {i.value for i in graph.inputs}
+    trimmed = replace(graph, ops=tuple(renamed), values={v: t for v, t in values.items() if v in used})
+    trimmed.verify()
+    return trimmed, {op.id: stage[op.id] for op in renamed}
+
+
+def _copy(op: Op, region: Region, values: dict[str, TensorType], stage: dict[str, int]) -> Op:
+    outputs = tuple(copy_name(v, region) if v else None for v in op.outputs)
+    for old, new in zip(op.outputs, outputs, strict=True):
+        if old and new:
+            values[new] = values[old]
+    copy = replace(op, id=copy_name(op.id, region), outputs=outputs, role=region[1])
+    stage[copy.id] = region[0]
+    return copy
+
+
+def recomputed_late(graph: LogicalGraph) -> LogicalGraph:
+    """The same graph whose recomputed ops stand right before their first reader, so that their results live no longer than they must."""
+    copies = {v: op for op in graph.ops if is_recomputed(op) for v in op.outputs if v}
+    placed: dict[str, Op] = {}
+    for op in graph.ops:
+        if is_recomputed(op):
+            continue
+        path = [op]
+        while path:
+            missing = next((copies[v] for v in path[-1].inputs if v in copies and copies[v].id not in placed), None)
+            if missing is None:
+                ready = path.pop()
+                placed.setdefault(ready.id, ready)
+            else:
+                path.append(missing)
+    return replace(graph, ops=tuple(placed.values()))
