@@ -36,7 +36,8 @@ def main(revision: str | None) -> None:
     if revision is not None:
         with tempfile.TemporaryDirectory() as folder:
             packed = subprocess.run(["git", "archive", revision], cwd=here, capture_output=True, check=True).stdout
-            tarfile.open(fileobj=io.BytesIO(packed)).extractall(folder, filter="data")
+            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+                archive.extractall(folder, filter="data")
             show(Path(folder), revision)
     show(here, "this checkout")
 
