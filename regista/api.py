@@ -102,16 +102,16 @@ def plan(
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
-        on_shape: told of every shape (stages, mesh, micro-batches) that was looked at.
-        on_progress: told what the search knows (exact only).  Ctrl-C in the search, or a KeyboardInterrupt raised by on_progress, ends it
-            with the best so far.
+        on_shape: called with every shape (stages, mesh, micro-batches) that was looked at.
+        on_progress: called with the best objective and the bound (exact only).
+            Ctrl-C in the search, or a KeyboardInterrupt raised by on_progress, ends it with the best so far.
 
     Raises:
         RegistaError: what cannot be traced, placed, fitted or kept live, with the way out.
-        KeyboardInterrupt: before anything was found.
+        KeyboardInterrupt: Ctrl-C before there is a plan.
     """
     model = program if isinstance(program, str) else program.name
-    found = program_of(program) if isinstance(program, str) else program
+    source = program_of(program) if isinstance(program, str) else program
     order = read_schedule(schedule) if schedule.endswith(".csv") else ""
     named = [s.value for s in Schedule if s is not Schedule.GIVEN]
     if not order and schedule not in named:
@@ -141,9 +141,9 @@ def plan(
         options = replace(options, bucket_bytes=bucket_bytes)
     target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
     return search_plans(
-        found.graph,
+        source.graph,
         model=model,
-        batch_size=found.batch_size,
+        batch_size=source.batch_size,
         cluster=target,
         options=options,
         watch=on_progress,
@@ -299,14 +299,14 @@ def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> 
     Raises:
         Mismatch: other states, another batch, or another step.
     """
-    held = {name: (tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in state.items()}
+    state_types = {name: (tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in state.items()}
     wrong = []
     for entry in plan.states:
         tensor = plan.regst[entry.regst].tensors[entry.index]
         wanted = tensor.shape, tensor.dtype.value
-        if held.get(entry.name) != wanted:
-            found = held.get(entry.name)
-            wrong.append(f"{entry.name} is {found[1]}{list(found[0])}, not {wanted[1]}{list(wanted[0])}" if found else f"no {entry.name}")
+        if state_types.get(entry.name) != wanted:
+            actual = state_types.get(entry.name)
+            wrong.append(f"{entry.name} is {actual[1]}{list(actual[0])}, not {wanted[1]}{list(wanted[0])}" if actual else f"no {entry.name}")
     if program.batch_size != plan.batch_size:
         wrong.append(f"batch {program.batch_size}, not {plan.batch_size}")
     planned, given = plan.options.get("graph"), content_id(program.graph(plan.micro_batches))

@@ -33,20 +33,20 @@ def calibrate_machine(cluster: Cluster, *, rounds: int = 15) -> Cluster:
     if cluster.device.kind != "cpu" or cluster.num_nodes != 1:
         raise Unsupported(f"cluster {cluster.name} is not one node of CPU devices; calibrate measures this machine, use local:N")
     ranks = cluster.num_devices
-    found = microbench(ranks, rounds=rounds)
+    measured = microbench(ranks, rounds=rounds)
     node = cluster.node
     if ranks > 1:
-        points = found["collectives"]["all_reduce"]["points"]
+        points = measured["collectives"]["all_reduce"]["points"]
         sizes = [sent_bytes(Collective.ALL_REDUCE, size, ranks) for size in points]
         alpha_s, beta = fit(sizes, list(points.values()))
         node = LinkSpec(latency_s=alpha_s, bandwidth_bytes_per_s=beta)
     device = replace(
         cluster.device,
-        rate_flop_per_s=found["flop_per_s"],
-        memory_bandwidth_bytes_per_s=found["memory_bytes_per_s"],
-        act_overhead_s=cluster.device.act_overhead_s if not found["message_s"] else found["message_s"],
+        rate_flop_per_s=measured["flop_per_s"],
+        memory_bandwidth_bytes_per_s=measured["memory_bytes_per_s"],
+        act_overhead_s=cluster.device.act_overhead_s if not measured["message_s"] else measured["message_s"],
     )
-    about = found["about"]
+    about = measured["about"]
     source = f"regista calibrate: {about.get('cpu', 'cpu')}, {about.get('cores', '?')} cores, torch {about.get('torch', '?')}"
     return replace(cluster, source=source, device=device, node=node)
 
@@ -68,7 +68,7 @@ def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 
     return cost_of(plan, profile(plan, state, source.batch if data is None else loader(plan, data), rounds=rounds))
 
 
-def cost_of(plan: Plan, found: Profile) -> MeasuredCost:
+def cost_of(plan: Plan, profile: Profile) -> MeasuredCost:
     """A cost table from a profile.
 
     Tasks that do the same (layers of one shape) share an entry.  Ranks that meet in a collective wait for the slowest of them, so an act
@@ -82,26 +82,30 @@ def cost_of(plan: Plan, found: Profile) -> MeasuredCost:
         groups[act_key(plan, task)].append(task.id)
     acts = {}
     for key, names in groups.items():
-        ranks = [spread for name in names for spread in found.tasks[name].values()]
+        ranks = [spread for name in names for spread in profile.tasks[name].values()]
         acts[key] = ActPrice(
             task=names[0],
-            price_s=_settled([fmean(acts) for acts in zip(*(found.in_training.get(n) or found.rounds[n] for n in names), strict=False)]),
+            price_s=_settled(
+                [fmean(acts) for acts in zip(*(profile.in_training.get(n) or profile.rounds[n] for n in names), strict=False)]
+            ),
             min_s=min(s.min_s for s in ranks),
             p10_s=median(s.p10_s for s in ranks),
             median_s=median(s.median_s for s in ranks),
             samples=sum(s.n for s in ranks),
         )
-    remote = found.overheads.get("message_remote")
-    gap = found.overheads.get("act_gap") or found.overheads.get("dispatch")
+    remote = profile.overheads.get("message_remote")
+    gap = profile.overheads.get("act_gap") or profile.overheads.get("dispatch")
     return MeasuredCost(
         plan_id=plan.plan_id,
         acts=acts,
         message_latency_s=remote.median_s if remote is not None else 0.0,
         act_overhead_s=gap.median_s if gap is not None else 0.0,
-        about=dict(found.about),
-        compute_slowdown=found.compute_slowdown,
+        about=dict(profile.about),
+        compute_slowdown=profile.compute_slowdown,
         beside={
-            str(rank): beside_of(memory, found.trace.steps) for rank, memory in found.memory.items() if memory.get("isolated_peak_bytes")
+            str(rank): beside_of(memory, profile.trace.steps)
+            for rank, memory in profile.memory.items()
+            if memory.get("isolated_peak_bytes")
         },
     )
 

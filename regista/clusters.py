@@ -95,19 +95,19 @@ def named_clusters() -> tuple[Cluster, ...]:
     return tuple(map(preset, preset_names()))
 
 
-def clusters_json(found: tuple[Cluster, ...]) -> dict[str, object]:
+def clusters_json(clusters: tuple[Cluster, ...]) -> dict[str, object]:
     """The facts of clusters for machines, in SI units."""
-    return {"clusters": {cluster.name: encode(cluster) for cluster in found}}
+    return {"clusters": {cluster.name: encode(cluster) for cluster in clusters}}
 
 
-def show_clusters(found: tuple[Cluster, ...]) -> RenderableType:
+def show_clusters(clusters: tuple[Cluster, ...]) -> RenderableType:
     """One row per cluster, then where the numbers come from; rates are sustained ones."""
     table = Table(title="clusters by name (NAME:NODES for more nodes); sustained rates", title_justify="left")
     for column in ("name", "nodes x devices", "device", "memory GB"):
         table.add_column(column, no_wrap=True)
     for column in ("TFLOP/s float32", "other dtypes", "memory GB/s", "node GB/s", "nic GB/s"):
         table.add_column(column)
-    for c in found:
+    for c in clusters:
         device = c.device
         table.add_row(
             escape(c.name),
@@ -121,4 +121,4 @@ def show_clusters(found: tuple[Cluster, ...]) -> RenderableType:
             "-" if c.nic is None else f"{c.nic.bandwidth_bytes_per_s / GB:.4g}",
         )
     table.caption = "node: of one device; nic: of one node, shared by its devices"
-    return Group(table, *(escape(f"{c.name}: {c.source}") for c in found))
+    return Group(table, *(escape(f"{c.name}: {c.source}") for c in clusters))

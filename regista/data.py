@@ -55,6 +55,6 @@ def with_data(plan: Plan, data: Source | str, *, load_quota: int = 2, copy: bool
         As ``loader``.   InvalidPlan: the Plan has a chain already, or a quota below 1.   OutOfMemory: its blocks do not fit.
     """
     serves = loader(plan, data)
-    found = with_loading(plan, serves.reader.raw, load_quota=load_quota, copy=copy)
-    Loader(serves.reader, found)  # what was made fits the data
-    return found
+    extended = with_loading(plan, serves.reader.raw, load_quota=load_quota, copy=copy)
+    Loader(serves.reader, extended)  # what was made fits the data
+    return extended

@@ -45,9 +45,9 @@ def beginning(
     """
     if resume and checkpoint is None:
         raise Unsupported("a run resumes from its checkpoint folder; give --checkpoint DIR with --resume")
-    found = resume_point(checkpoint) if resume and checkpoint is not None else None
-    if found is not None:
-        return Beginning(values=_from_checkpoint(plan, program, found.values), first_step=found.steps)
+    resumed = resume_point(checkpoint) if resume and checkpoint is not None else None
+    if resumed is not None:
+        return Beginning(values=_from_checkpoint(plan, program, resumed.values), first_step=resumed.steps)
     if checkpoint is not None:
         empty_folder(checkpoint)
     return Beginning(values=_first(plan, program, init))

@@ -98,12 +98,12 @@ class Spending:
 def spending(plan: Plan) -> tuple[Spending, ...]:
     """One entry per task that computes or communicates, dearest first."""
     act_s = AnalyticCost(plan.cluster).folded_s(plan)
-    found = []
+    costs = []
     for task in plan.tasks:
         if not (task.kind.is_compute or task.kind.is_communication):
             continue
         axis = task.body.axis if isinstance(task.body, Boxing) else None
-        found.append(
+        costs.append(
             Spending(
                 task=task.id,
                 placement=task.placement,
@@ -116,7 +116,7 @@ def spending(plan: Plan) -> tuple[Spending, ...]:
                 moves=_moves(plan, task) if task.kind.is_communication else (),
             )
         )
-    return tuple(sorted(found, key=lambda s: (-s.time_s, s.task)))
+    return tuple(sorted(costs, key=lambda s: (-s.time_s, s.task)))
 
 
 def _logical_bytes(plan: Plan, task: Task) -> int:

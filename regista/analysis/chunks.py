@@ -24,12 +24,12 @@ def chunk_of(plan: Plan) -> Mapping[str, int]:
     passes = [task for task in plan.tasks if task.kind is TaskKind.FORWARD or task.kind.is_backward]
     for task in passes:
         levels[task.stream, task.kind is TaskKind.FORWARD].add(hops[task.id])
-    found: dict[str, int] = {}
+    chunks: dict[str, int] = {}
     for task in passes:
         forward = task.kind is TaskKind.FORWARD
         # Backward begins where forward ended: the chunk with the most hops forward has the fewest backward.
-        found[task.id] = sorted(levels[task.stream, forward], reverse=not forward).index(hops[task.id])
-    return found
+        chunks[task.id] = sorted(levels[task.stream, forward], reverse=not forward).index(hops[task.id])
+    return chunks
 
 
 def _hops(plan: Plan) -> Mapping[str, int]:

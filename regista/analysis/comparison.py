@@ -201,10 +201,10 @@ def _busy_per_kind(plan: Plan, steps: Mapping[int, Sequence[Act]]) -> dict[str, 
     for step, acts in steps.items():
         for act in acts:
             busy[plan.task[act.task].kind.value, act.rank][step] += act.duration_s
-    found: dict[str, float] = {}
+    busiest_s: dict[str, float] = {}
     for (kind, _), per_step in busy.items():
-        found[kind] = max(found.get(kind, 0.0), median(per_step.values()))
-    return found
+        busiest_s[kind] = max(busiest_s.get(kind, 0.0), median(per_step.values()))
+    return busiest_s
 
 
 def _act_medians(steps: Mapping[int, Sequence[Act]]) -> dict[str, float]:

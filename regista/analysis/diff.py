@@ -149,12 +149,12 @@ def _flat(prefix: str, data: object) -> dict[str, Value]:
 
 
 def _layouts(plan: Plan) -> dict[str, Value]:
-    found: dict[str, list[str]] = defaultdict(list)
+    layouts_of: dict[str, list[str]] = defaultdict(list)
     for state in plan.states:
         regst = plan.regst[state.regst]
         where = f" on {regst.placement}" if len(plan.placements) > 1 else ""
-        found[state.name].append(f"{regst.tensors[state.index].sbp}{where}")
-    return {name: ", ".join(ways) for name, ways in found.items()}
+        layouts_of[state.name].append(f"{regst.tensors[state.index].sbp}{where}")
+    return {name: ", ".join(ways) for name, ways in layouts_of.items()}
 
 
 def _quotas(plan: Plan, other: Plan) -> dict[str, int]:
@@ -168,17 +168,17 @@ def _memory(plan: Plan) -> dict[str, Value]:
 
 
 def _traffic(plan: Plan) -> dict[str, Traffic]:
-    found: dict[str, Traffic] = {}
+    traffic: dict[str, Traffic] = {}
     for spent in spending(plan):
         if plan.task[spent.task].kind.is_communication:
             key = spent.what if spent.axis is None else f"{spent.what}, axis {spent.axis}"
-            before = found.get(key, Traffic())
-            found[key] = Traffic(
+            before = traffic.get(key, Traffic())
+            traffic[key] = Traffic(
                 acts=before.acts + spent.acts,
                 size_bytes=before.size_bytes + spent.acts * spent.size_bytes,
                 time_s=before.time_s + spent.time_s,
             )
-    return found
+    return traffic
 
 
 def _ops(a: Plan, b: Plan, graph: LogicalGraph | None) -> tuple[tuple[Change, ...], str]:
@@ -198,10 +198,10 @@ def _ops(a: Plan, b: Plan, graph: LogicalGraph | None) -> tuple[tuple[Change, ..
     return tuple(Change(what=what, a=x, b=y, count=count) for (what, x, y), count in rows.items()), ""
 
 
-def _signatures(found: Retraced) -> dict[str, str]:
+def _signatures(retraced: Retraced) -> dict[str, str]:
     taken = {}
-    for op_id, (node, strategies) in found.model.ops.items():
-        strategy = strategies[int(found.choice[node])]
+    for op_id, (node, strategies) in retraced.model.ops.items():
+        strategy = strategies[int(retraced.choice[node])]
         taken[op_id] = f"{_list(strategy.inputs)} -> {_list(strategy.outputs)}"
     return taken
 

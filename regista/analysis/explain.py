@@ -59,7 +59,7 @@ class Decision:
 class Explanation:
     """gap: of the Plan's search.   best_s: the optimum that differences are measured from, None if nothing was searched.
 
-    note: what could not be told, and why.   left_out: how many that match the pattern are not shown.
+    note: what could not be explained, and why.   left_out: how many that match the pattern are not shown.
     """
 
     plan: Plan
@@ -100,13 +100,13 @@ def explain(plan: Plan, wanted: Wanted, graph: LogicalGraph | None = None) -> Ex
     gap = max(0.0, search_.objective_s - search_.lower_bound_s) / max(search_.objective_s, 1e-30)
     best_s, decisions, left_out, note = None, tuple[Decision, ...](), 0, ""
     try:
-        found = retrace(plan, graph)
+        retraced = retrace(plan, graph)
     except RegistaError as error:
         if wanted.op is not None or wanted.module is not None:
             raise
-        note = f"what other layouts would cost is not told: {error}"
+        note = f"what other layouts would cost cannot be worked out: {error}"
     else:
-        best_s, decisions, left_out, note = _decide(found, wanted)
+        best_s, decisions, left_out, note = _decide(retraced, wanted)
     return Explanation(
         plan=plan,
         gap=gap,
@@ -129,23 +129,25 @@ class _Candidate:
     ways: tuple[str, ...]
 
 
-def _decide(found: Retraced, wanted: Wanted) -> tuple[float, tuple[Decision, ...], int, str]:
-    candidates = list(_candidates(found, wanted))
+def _decide(retraced: Retraced, wanted: Wanted) -> tuple[float, tuple[Decision, ...], int, str]:
+    candidates = list(_candidates(retraced, wanted))
     shown = candidates[: wanted.most]
     ends = perf_counter() + wanted.seconds
-    stages = found.model.staged.num_stages
-    notes = [] if found.is_whole else ["parts of the plan's own choice cannot be read from it; the cheapest that agree with it are taken"]
-    optimal = found.is_optimal
-    best = found.searched_s
+    stages = retraced.model.staged.num_stages
+    notes = (
+        [] if retraced.is_whole else ["parts of the plan's own choice cannot be read from it; the cheapest that agree with it are taken"]
+    )
+    optimal = retraced.is_optimal
+    best = retraced.searched_s
     if not optimal:
-        best = min(best, search(found.model, Method.EXACT, seconds=wanted.seconds).objective / stages)
-    if found.searched_s > best * (1 + SAME):
+        best = min(best, search(retraced.model, Method.EXACT, seconds=wanted.seconds).objective / stages)
+    if retraced.searched_s > best * (1 + SAME):
         notes.append(
-            f"differences are from the best layouts found now, memory aside; the planned ones cost {found.searched_s / best - 1:.2%} more"
+            f"differences are from the best layouts retraced now, memory aside; the planned ones cost {retraced.searched_s / best - 1:.2%} more"
         )
     decisions, late = [], 0
     for candidate in shown:
-        decision = _priced(found, candidate, best, optimal, ends)
+        decision = _priced(retraced, candidate, best, optimal, ends)
         late += sum(a.objective_s is None for a in decision.alternatives)
         decisions.append(decision)
     if late:
@@ -153,8 +155,8 @@ def _decide(found: Retraced, wanted: Wanted) -> tuple[float, tuple[Decision, ...
     return best, tuple(decisions), len(candidates) - len(shown), "; ".join(notes)
 
 
-def _priced(found: Retraced, candidate: _Candidate, best_s: float, optimal: bool, ends: float) -> Decision:
-    taken = candidate.ways[int(found.choice[candidate.node])]
+def _priced(retraced: Retraced, candidate: _Candidate, best_s: float, optimal: bool, ends: float) -> Decision:
+    taken = candidate.ways[int(retraced.choice[candidate.node])]
     alternatives = []
     for way in dict.fromkeys((taken, *candidate.ways)):
         strategies = np.flatnonzero([w == way for w in candidate.ways])
@@ -165,7 +167,7 @@ def _priced(found: Retraced, candidate: _Candidate, best_s: float, optimal: bool
         elif left_s <= 0:
             objective_s, proven = None, False
         else:
-            objective_s, proven = _best_with(found.model, candidate.node, strategies, left_s)
+            objective_s, proven = _best_with(retraced.model, candidate.node, strategies, left_s)
         difference_s = None
         if objective_s is not None:
             difference_s = 0.0 if abs(objective_s - best_s) <= SAME * max(best_s, 1e-12) else objective_s - best_s
@@ -182,7 +184,7 @@ def _priced(found: Retraced, candidate: _Candidate, best_s: float, optimal: bool
 
 
 def _best_with(model: SearchModel, node: int, strategies: Ints, seconds: float) -> tuple[float | None, bool]:
-    """(objective, proven): infinite if no plan takes them, None if none was found in time."""
+    """(objective, proven): infinite if no plan takes them, None where the time ended first."""
     began = perf_counter()
     pinned = replace(model, problem=restricted(model.problem, {node: strategies}))
     try:
@@ -192,13 +194,13 @@ def _best_with(model: SearchModel, node: int, strategies: Ints, seconds: float) 
     return solution.objective / model.staged.num_stages, solution.gap <= SAME
 
 
-def _candidates(found: Retraced, wanted: Wanted) -> Iterator[_Candidate]:
+def _candidates(retraced: Retraced, wanted: Wanted) -> Iterator[_Candidate]:
     """What matches: states by size, then ops in their order.
 
     Raises:
         Unsupported: nothing does.
     """
-    model, graph = found.model, found.graph
+    model, graph = retraced.model, retraced.graph
     inputs = {entry.value: entry for entry in model.staged.graph.inputs}
     states = []
     for value, (node, layouts) in model.states.items():
@@ -219,7 +221,7 @@ def _candidates(found: Retraced, wanted: Wanted) -> Iterator[_Candidate]:
             ways = tuple(f"{_layouts(s.inputs)} -> {_layouts(s.outputs)}" for s in strategies)
             matched.append(_Candidate(op.id, op.target, op.module, size, node, ways))
     if not matched:
-        raise Unsupported(_nothing(found, wanted, [c.name for c in states]))
+        raise Unsupported(_nothing_matches(retraced, wanted, [c.name for c in states]))
     yield from matched
 
 
@@ -239,8 +241,8 @@ def _matches(wanted: Wanted, names: tuple[str, ...], module: str) -> bool:
     return fnmatchcase(module, wanted.module) or fnmatchcase(module, f"{wanted.module}.*")
 
 
-def _nothing(found: Retraced, wanted: Wanted, states: Sequence[str]) -> str:
-    graph = found.model.staged.graph
+def _nothing_matches(retraced: Retraced, wanted: Wanted, states: Sequence[str]) -> str:
+    graph = retraced.model.staged.graph
     if wanted.module is not None:
         modules = dict.fromkeys(op.module for op in graph.ops if op.module)
         return f"module pattern {wanted.module!r} matches nothing; modules are like {', '.join(list(modules)[:8])} ..."

@@ -70,7 +70,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """A Plan and what was found.  flop: dtype (None: whole numbers, or not told) -> flop per step on all devices.
+    """A Plan and what its simulation says.  flop: dtype (None: whole numbers, or not given) -> flop per step on all devices.
 
     mfu: (1), 0 to 1.   is_recomputed: its flop hold work that is done twice.   tokens_per_s: None: not a model of tokens.
     """
@@ -107,7 +107,7 @@ def look(
 
     Args:
         plan: a verified Plan.   cost: seconds per act and message.
-        noise: also perform ``runs`` runs with it.   on_progress: told what is being done.
+        noise: also perform ``runs`` runs with it.   on_progress: called with what is being done.
 
     Raises:
         OutOfMemory: a device holds more than it has.   DeadLock, InvalidPlan: see simulator.analysis.forecast.
@@ -116,8 +116,8 @@ def look(
     if noise is not None:
         _check_noise(plan, steps, runs)
     on_progress("simulating ...")
-    found = forecast(plan, cost, steps=steps, engine=engine)
-    devices = _devices(plan, found)
+    prediction = forecast(plan, cost, steps=steps, engine=engine)
+    devices = _devices(plan, prediction)
     _check_memory(plan, devices)
     on_progress("looking for the critical cycle ...")
     pace = _pace(plan, cost)
@@ -133,11 +133,11 @@ def look(
         plan=plan,
         cost_id=cost.id,
         steps=steps,
-        forecast=found,
+        forecast=prediction,
         flop=flop,
-        mfu=utilisation(plan, flop, found.step_s),
+        mfu=utilisation(plan, flop, prediction.step_s),
         is_recomputed=_is_done_again(plan),
-        tokens_per_s=tokens * plan.batch_size / found.step_s if tokens and found.step_s > 0 else None,
+        tokens_per_s=tokens * plan.batch_size / prediction.step_s if tokens and prediction.step_s > 0 else None,
         devices=devices,
         pace=pace,
         noise=noise,
@@ -155,27 +155,27 @@ def utilisation(plan: Plan, flop: Mapping[DType | None, int], step_s: float) -> 
 def tokens_per_sample(plan: Plan) -> int | None:
     """(2): positions per sample of the batch inputs of whole numbers, shape [samples, positions]; None: there are none, or they differ."""
     values = {entry.value for entry in plan.batch_inputs if entry.batch_dim == 0}
-    found = {
+    positions = {
         tensor.shape[1]
         for regst in plan.regsts
         for tensor in regst.tensors
         if tensor.name.partition("@")[0] in values and len(tensor.shape) == 2 and tensor.dtype in (DType.INT32, DType.INT64)
     }
-    return found.pop() if len(found) == 1 else None
+    return positions.pop() if len(positions) == 1 else None
 
 
 def _flop(plan: Plan) -> dict[DType | None, int]:
     """flop per step on all devices, by dtype."""
-    found: dict[DType | None, int] = {}
+    flop_of: dict[DType | None, int] = {}
     for task in plan.tasks:
         if isinstance(task.body, Fragment):
             times = task.acts * len(plan.ranks_of(task))
             rest = task.body.flop
             for part in task.body.flop_by_dtype:
-                found[part.dtype] = found.get(part.dtype, 0) + times * part.flop
+                flop_of[part.dtype] = flop_of.get(part.dtype, 0) + times * part.flop
                 rest -= part.flop
-            found[None] = found.get(None, 0) + times * rest
-    return {dtype: count for dtype, count in found.items() if count}
+            flop_of[None] = flop_of.get(None, 0) + times * rest
+    return {dtype: count for dtype, count in flop_of.items() if count}
 
 
 def _is_done_again(plan: Plan) -> bool:
@@ -185,10 +185,10 @@ def _is_done_again(plan: Plan) -> bool:
     return any(not is_view(op) and not is_creation(op) for op in again)
 
 
-def _devices(plan: Plan, found: Forecast) -> tuple[Devices, ...]:
+def _devices(plan: Plan, forecast: Forecast) -> tuple[Devices, ...]:
     rows: dict[tuple[object, ...], list[int]] = {}
     first: dict[tuple[object, ...], tuple[tuple[str, ...], Alike]] = {}
-    for alike in found.alike:
+    for alike in forecast.alike:
         parts = None if alike.categories_bytes is None else tuple(alike.categories_bytes.values())
         here = tuple(p.id for p in plan.placements if alike.ranks[0] in p.ranks)
         key = here, alike.peak_bytes, alike.register_bytes, parts
@@ -233,17 +233,17 @@ def _pace(plan: Plan, cost: CostModel) -> Pace:
     if nodes > MOST_CYCLE_ACTS:
         return Pace(missing=f"{nodes:,} acts per step are more than the {MOST_CYCLE_ACTS:,} among which it is looked for")
     try:
-        found = steady_state(plan, cost, folded=True if acts > MANY_ACTS else None)
+        state = steady_state(plan, cost, folded=True if acts > MANY_ACTS else None)
     except Unsupported as error:
         return Pace(missing=str(error))
-    return Pace(period_s=found.period_s, text=found.text, waits=len(found.cycle), parts=_parts(plan, found), about=found.about)
+    return Pace(period_s=state.period_s, text=state.text, waits=len(state.cycle), parts=_parts(plan, state), about=state.about)
 
 
-def _parts(plan: Plan, found: SteadyState) -> tuple[tuple[str, float, int], ...]:
+def _parts(plan: Plan, state: SteadyState) -> tuple[tuple[str, float, int], ...]:
     """Who takes the cycle's time: its waits by placement and kind of task."""
-    total_s = sum(wait.time_s for wait in found.cycle)
+    total_s = sum(wait.time_s for wait in state.cycle)
     sums: dict[str, tuple[float, int]] = {}
-    for wait in found.cycle:
+    for wait in state.cycle:
         name = _kind(plan.task[wait.task])
         time_s, times = sums.get(name, (0.0, 0))
         sums[name] = time_s + wait.time_s, times + 1

@@ -111,10 +111,10 @@ def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
     options = options_of(plan)
     if graph is None:
         graph = planned_program(plan).graph(plan.micro_batches)
-    found, wanted = content_id(graph), plan.options.get("graph")
-    if found != wanted:
+    traced_id, wanted = content_id(graph), plan.options.get("graph")
+    if traced_id != wanted:
         raise Mismatch(
-            f"{plan.model} is graph {found} now, plan {plan.plan_id} was made of graph {wanted}: the ops, the optimizer's numbers or torch's "
+            f"{plan.model} is graph {traced_id} now, plan {plan.plan_id} was made of graph {wanted}: the ops, the optimizer's numbers or torch's "
             f"version have changed; plan it anew"
         )
     stages = len(plan.placements)
@@ -162,30 +162,30 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
     """
     shown = {(op.id, task.placement): op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops}
     layouts: dict[str, NdSbp] = {t.name: t.sbp for regst in plan.regsts for t in regst.tensors}
-    kept: dict[int, Ints] = {}
+    allowed: dict[int, Ints] = {}
     names = {entry.value: entry.name for entry in model.staged.graph.inputs}
     stored = {state.name: plan.regst[state.regst].tensors[state.index].sbp for state in plan.states}
     for value, (node, stores) in model.states.items():
-        kept[node] = _all_or_those([sbp == stored.get(names[value]) for sbp in stores])
+        allowed[node] = _all_or_those([sbp == stored.get(names[value]) for sbp in stores])
         layouts[value] = stored.get(names[value], stores[0])
     again = _gathered_again(plan)
     for key, held in model.held.items():
-        if {Held.AGAIN, Held.KEPT} <= set(held) and key not in model.forward_only:  # otherwise the layouts tell
-            kept[model.deliveries[key][0]] = _all_or_those([(way is Held.AGAIN) == (key in again) for way in held])
+        if {Held.AGAIN, Held.KEPT} <= set(held) and key not in model.forward_only:  # otherwise the layouts say it
+            allowed[model.deliveries[key][0]] = _all_or_those([(way is Held.AGAIN) == (key in again) for way in held])
     for op in model.staged.graph.ops:
         node, strategies = model.ops[op.id]
-        found = shown.get((op.id, f"s{model.staged.stage[op.id]}"))
-        if found is None:
+        placed = shown.get((op.id, f"s{model.staged.stage[op.id]}"))
+        if placed is None:
             raise Mismatch(
                 f"plan {plan.plan_id} has no {op.where()} on stage {model.staged.stage[op.id]}; it was made by another version, plan anew"
             )
-        kept[node] = _all_or_those([_agrees(strategy, op, found, layouts) for strategy in strategies])
+        allowed[node] = _all_or_those([_agrees(strategy, op, placed, layouts) for strategy in strategies])
         for place, made in enumerate(op.outputs):
-            ways = {strategies[s].outputs[place] for s in kept[node]}
+            ways = {strategies[s].outputs[place] for s in allowed[node]}
             if made is not None and len(ways) == 1:
                 layouts.setdefault(made, ways.pop())
     try:
-        return solve_exactly(restricted(replace(model.problem, demands=()), kept)).choice
+        return solve_exactly(restricted(replace(model.problem, demands=()), allowed)).choice
     except Unsupported as error:
         raise Mismatch(
             f"the layouts in plan {plan.plan_id} do not fit together on its cluster; it was made by another version, plan anew"
@@ -198,8 +198,8 @@ def _all_or_those(agree: list[bool]) -> Ints:
 
 def _agrees(strategy: Strategy, op: Op, shown: Op, layouts: Mapping[str, NdSbp]) -> bool:
     for value, name, sbp in zip(op.inputs, shown.inputs, strategy.inputs, strict=True):
-        told = NdSbp.parse(name.rpartition("@")[2]) if name != value else layouts.get(value)
-        if told is not None and told != sbp:
+        layout = NdSbp.parse(name.rpartition("@")[2]) if name != value else layouts.get(value)
+        if layout is not None and layout != sbp:
             return False
     for made, sbp in zip(op.outputs, strategy.outputs, strict=True):
         if made is not None and layouts.get(made, sbp) != sbp:

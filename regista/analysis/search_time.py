@@ -44,7 +44,7 @@ class Point:
 class Row:
     """A Point and what it took.  nodes, choices: of the choice problem, and the strategies of all nodes together.
 
-    outcome: 'proven' (no choice is cheaper), 'found' (no such proof), or why there is nothing.   kind: the numbers are of a run.
+    outcome: 'proven' (no choice is cheaper), 'found' (without such a proof), or why there is nothing.   kind: the numbers are of a run.
     """
 
     point: Point

@@ -72,8 +72,8 @@ def _value(text: str, value: str) -> object:
         data = {}
     if set(data) != {"value"}:
         raise Unsupported(f"--set {text!r}: {value.strip()!r} is no TOML value; write a number, or a text in double quotes")
-    found: object = data["value"]
-    return found
+    parsed: object = data["value"]
+    return parsed
 
 
 def _put(data: dict[str, Any], path: list[str], value: object, text: str, before: Mapping[str, object]) -> None:
@@ -93,13 +93,13 @@ def _known(data: Mapping[str, object]) -> str:
 
 
 def _keys(prefix: str, data: Mapping[str, object]) -> list[str]:
-    found = []
+    keys = []
     for name, value in data.items():
         if isinstance(value, dict):
-            found += _keys(f"{prefix}.{name}", value)
+            keys += _keys(f"{prefix}.{name}", value)
         elif name != "schema":
-            found.append(f"{prefix}.{name}")
-    return found
+            keys.append(f"{prefix}.{name}")
+    return keys
 
 
 def _carried(original: T, before: T, after: T) -> T:
@@ -135,10 +135,10 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None) -
     began = perf_counter()
     step = graph if graph is not None else planned_program(plan).graph(plan.micro_batches)
     traced = perf_counter()
-    found = retrace(plan, step)
-    old_s, options = None, found.options
+    retraced = retrace(plan, step)
+    old_s, options = None, retraced.options
     if cluster.num_devices == plan.cluster.num_devices:
-        old_s = found.model_on(cluster).step_s(found.choice)
+        old_s = retraced.model_on(cluster).step_s(retraced.choice)
     elif len(plan.placements[0].mesh) == 1:
         options = replace(options, mesh=None)
     else:

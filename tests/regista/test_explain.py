@@ -197,7 +197,7 @@ def test_of_a_program_of_python_only_the_plan_is_explained_and_that_is_said(tmp_
     assert "which no file holds" in told.note
     assert explain(plan, Wanted(), program.graph(1)).decisions
     save_plan(plan, str(tmp_path / "p.json"))
-    assert "note: what other layouts would cost is not told" in command("explain", tmp_path / "p.json").out
+    assert "note: what other layouts would cost cannot be worked out" in command("explain", tmp_path / "p.json").out
     refused = command("explain", tmp_path / "p.json", "--op", "weight")
     assert (refused.code, refused.out) == (2, "")
     assert "which no file holds" in refused.err

@@ -221,14 +221,14 @@ def test_prices_of_other_machines_are_told_instead_of_an_error() -> None:
         ),
     ):
         prediction = predict(plan, cost)
-        assert prediction.apart.startswith(apart)
-        assert bool(prediction.apart) == bool(apart)
+        assert prediction.incomparable.startswith(apart)
+        assert bool(prediction.incomparable) == bool(apart)
         shown = text(show_verdict(verdict(plan, prediction, as_run(plan, prediction.trace, 2.0))))
         line = next(line for line in shown.splitlines() if "step time" in line)
         assert ("%" in line) == (not apart)
         assert (f"no error is given: {apart}" in shown) == bool(apart)
         assert ("regista calibrate PLAN" in shown) == (cost is None)
-    assert predict(PIPE, None, num_nodes=2).apart.startswith("the prices are those of 1 nodes of handmade; it ran on 2")
+    assert predict(PIPE, None, num_nodes=2).incomparable.startswith("the prices are those of 1 nodes of handmade; it ran on 2")
 
 
 def test_the_table_has_a_row_for_every_figure_that_is_promised() -> None:

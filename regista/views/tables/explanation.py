@@ -138,7 +138,7 @@ def _memory(holdings: Sequence[Holding]) -> Table:
 
 
 def explanation_json(explanation: Explanation) -> Json:
-    """Seconds per step, bytes per device; an infinite price is null, as is one that was not found out ('priced' tells them apart)."""
+    """Seconds per step, bytes per device; an infinite price is null, as is one that was not worked out (see 'priced')."""
     return {
         "gap": explanation.gap,
         "best_s": explanation.best_s,

@@ -27,7 +27,7 @@ def show_outlook(look: Outlook) -> RenderableType:
 
 
 def _head(look: Outlook) -> Table:
-    plan, found = look.plan, look.forecast
+    plan, forecast = look.plan, look.forecast
     table = Table(
         title=escape(
             _cut(f"{plan.model}, plan {plan.plan_id}: {plan.num_ranks:,} x {plan.cluster.device.kind} of {plan.cluster.name}", 118)
@@ -38,9 +38,9 @@ def _head(look: Outlook) -> Table:
     )
     for name in ("quantity", "predicted (sim)", "which is"):
         table.add_column(name, overflow="fold", no_wrap=name == "quantity")
-    settled = "settled" if found.is_settled else "not settled yet: more --steps say more"
+    settled = "settled" if forecast.is_settled else "not settled yet: more --steps say more"
     which = f"of {look.steps} steps, without the first and the last" if look.steps > 2 else f"last of {look.steps} steps"
-    table.add_row("step time", show_s(found.step_s), f"{which}, {settled}")
+    table.add_row("step time", show_s(forecast.step_s), f"{which}, {settled}")
     batch = f"batch of {plan.batch_size:,} in {plan.micro_batches} micro-batches"
     table.add_row("throughput", f"{look.samples_per_s:,.1f} samples/s", batch)
     if look.tokens_per_s is not None:
@@ -49,17 +49,19 @@ def _head(look: Outlook) -> Table:
         twice = ", recomputed work counted" if look.is_recomputed else ""
         done = f"{sum(look.flop.values()):.3g} flop on all devices{twice}; peak of the cluster file: {_rates(look)}"
         table.add_row("HFU" if look.is_recomputed else "MFU", f"{look.mfu:.1%}", done)
-    shares = [alike.bubble for alike in found.alike]
-    table.add_row("bubble", f"{found.mean('bubble'):.1%}", f"of a step no compute; mean of devices, {min(shares):.1%} .. {max(shares):.1%}")
-    exposed = f"of a step collectives or sends; {found.mean('exposed'):.1%} with no compute beside them"
-    table.add_row("communication", f"{found.mean('communication'):.1%}", exposed)
+    shares = [alike.bubble for alike in forecast.alike]
+    table.add_row(
+        "bubble", f"{forecast.mean('bubble'):.1%}", f"of a step no compute; mean of devices, {min(shares):.1%} .. {max(shares):.1%}"
+    )
+    exposed = f"of a step collectives or sends; {forecast.mean('exposed'):.1%} with no compute beside them"
+    table.add_row("communication", f"{forecast.mean('communication'):.1%}", exposed)
     if look.noisy is not None and look.noise is not None:
         low, middle, high = look.noisy.interval_s(_INTERVAL)
         runs = f"{_INTERVAL:.0%} of {len(look.noisy.step_s)} runs, median {show_s(middle)}"
         how = f"{runs}; jitter {look.noise.jitter:g}, seed {look.noise.seed}"
         table.add_row("with noise", f"{show_s(low)} .. {show_s(high)}", how)
-    played = f"{found.num_firings:,} firings for {found.num_acts:,} acts; prices {look.cost_id}"
-    table.add_row("engine", escape(found.engine), escape(_cut(played, 80)))
+    played = f"{forecast.num_firings:,} firings for {forecast.num_acts:,} acts; prices {look.cost_id}"
+    table.add_row("engine", escape(forecast.engine), escape(_cut(played, 80)))
     return table
 
 
@@ -120,16 +122,16 @@ def _cut(text: str, width: int) -> str:
 
 def outlook_json(look: Outlook) -> dict[str, object]:
     """The same figures and their details; units in names, shares 0 to 1, kind ``sim`` but for the critical cycle (``theory``)."""
-    plan, found = look.plan, look.forecast
+    plan, forecast = look.plan, look.forecast
     device = plan.cluster.device
-    ranks = sorted((rank, alike.peak_bytes) for alike in found.alike for rank in alike.ranks)
+    ranks = sorted((rank, alike.peak_bytes) for alike in forecast.alike for rank in alike.ranks)
     return {
         "plan_id": plan.plan_id,
         "source": "sim",
         "performer": "simulator",
         "steps": look.steps,
-        "step_time_s": found.step_s,
-        "settled": found.is_settled,
+        "step_time_s": forecast.step_s,
+        "settled": forecast.is_settled,
         "throughput_per_s": look.samples_per_s,
         "tokens_per_s": look.tokens_per_s,
         "mfu": look.mfu if look.flop else None,
@@ -137,9 +139,9 @@ def outlook_json(look: Outlook) -> dict[str, object]:
         "step_flop": {_dtype(dtype): count for dtype, count in look.flop.items()},
         "rate_flop_per_s": {_dtype(dtype): device.rate_for(dtype) for dtype in look.flop},
         "num_devices": plan.num_ranks,
-        "bubble_share": found.mean("bubble"),
-        "communication_share": found.mean("communication"),
-        "exposed_communication_share": found.mean("exposed"),
+        "bubble_share": forecast.mean("bubble"),
+        "communication_share": forecast.mean("communication"),
+        "exposed_communication_share": forecast.mean("exposed"),
         "device_memory_bytes": device.memory_bytes,
         "peak_bytes": {str(rank): peak for rank, peak in ranks},
         "devices": [_devices_json(row) for row in look.devices],
@@ -147,10 +149,10 @@ def outlook_json(look: Outlook) -> dict[str, object]:
         "noise": _noise_json(look),
         "about": {
             "cost_model": look.cost_id,
-            "engine": found.engine,
-            "simulated_ranks": f"{plan.num_ranks if found.num_firings == found.num_acts else len(found.alike)} of {plan.num_ranks}",
-            "acts": str(found.num_acts),
-            "firings": str(found.num_firings),
+            "engine": forecast.engine,
+            "simulated_ranks": f"{plan.num_ranks if forecast.num_firings == forecast.num_acts else len(forecast.alike)} of {plan.num_ranks}",
+            "acts": str(forecast.num_acts),
+            "firings": str(forecast.num_firings),
         },
     }
 

@@ -34,12 +34,12 @@ _CALIBRATED = "regista calibrate: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A simulated trace.   prices: what it was priced with.   apart: why it says nothing about this machine; empty: it does."""
+    """A simulated trace.   prices: what it was priced with.   incomparable: why its errors mean nothing on this machine; empty: they mean something."""
 
     trace: Trace
     prices: str
     is_measured: bool
-    apart: str
+    incomparable: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,13 @@ class Verdict:
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON data; ``predicted`` is always sim, ``measured`` always run.  comparable: whether the errors mean anything."""
-        found = self.prediction
+        prediction = self.prediction
         return self.comparison.to_json() | {
             "bubble": {"predicted": self.bubble.predicted, "measured": self.bubble.measured},
-            "prices": found.prices,
-            "prices_measured": found.is_measured,
-            "comparable": not found.apart,
-            "why_not": found.apart,
+            "prices": prediction.prices,
+            "prices_measured": prediction.is_measured,
+            "comparable": not prediction.incomparable,
+            "why_not": prediction.incomparable,
         }
 
 
@@ -74,8 +74,8 @@ def predict(plan: Plan, cost: MeasuredCost | None, *, num_nodes: int = 1) -> Pre
     """
     trace = api.simulate(plan, cost or AnalyticCost(plan.cluster), steps=SIM_STEPS)
     prices = f"cost table {cost.id}" if cost is not None else f"prices of cluster {plan.cluster.name}"
-    apart = _other_table(plan, cost) if cost is not None else _other_cluster(plan, num_nodes)
-    return Prediction(trace=trace, prices=prices, is_measured=cost is not None, apart=apart)
+    incomparable = _other_table(plan, cost) if cost is not None else _other_cluster(plan, num_nodes)
+    return Prediction(trace=trace, prices=prices, is_measured=cost is not None, incomparable=incomparable)
 
 
 def _other_table(plan: Plan, cost: MeasuredCost) -> str:
@@ -97,10 +97,10 @@ def _other_cluster(plan: Plan, num_nodes: int) -> str:
 def verdict(plan: Plan, prediction: Prediction, run: Trace) -> Verdict:
     """Lay the run beside its prediction.  Raises Mismatch: another Plan's trace."""
     sim = prediction.trace
-    found = compare(plan, sim, run)
+    comparison = compare(plan, sim, run)
     memory = Pair(predicted=max(sim.register_bytes.values(), default=0), measured=max(run.register_bytes.values(), default=0))
     return Verdict(
-        comparison=found,
+        comparison=comparison,
         bubble=Pair(predicted=bubble(plan, sim, max(0, sim.steps - 2)), measured=bubble(plan, run, default_warmup(run))),
         memory=memory,
         prediction=prediction,
@@ -115,7 +115,7 @@ def bubble(plan: Plan, trace: Trace, first: int) -> float:
     for act in trace.acts:
         if plan.stream[plan.task[act.task].stream].kind is StreamKind.COMPUTE and act.end_s > begin and act.start_s < end:
             spans[act.rank].append((max(begin, act.start_s), min(end, act.end_s)))
-    return mean(1 - _length(found) / (end - begin) for found in spans.values()) if end > begin else 0.0
+    return mean(1 - _length(busy) / (end - begin) for busy in spans.values()) if end > begin else 0.0
 
 
 def _length(spans: list[Span]) -> float:
@@ -123,9 +123,9 @@ def _length(spans: list[Span]) -> float:
     return sum(end_s - begin_s for begin_s, end_s in disjoint(spans))
 
 
-def show_verdict(found: Verdict) -> RenderableType:
+def show_verdict(judged: Verdict) -> RenderableType:
     """One table, and beneath it what the prediction was priced with and how to get a better one."""
-    compared, prediction = found.comparison, found.prediction
+    compared, prediction = judged.comparison, judged.prediction
     title = f"{escape(compared.model)}, plan {compared.plan_id}: predicted against measured"
     table = Table(title=title, title_justify="left", caption_justify="left", min_width=64)
     table.add_column("quantity")
@@ -135,15 +135,15 @@ def show_verdict(found: Verdict) -> RenderableType:
     def row(what: str, pair: Pair, show: Callable[[float], str], error: str | None = None) -> None:
         relative = pair.relative_error
         said = error if error is not None else "-" if relative is None else f"{relative:+.1%}"
-        table.add_row(what, show(pair.predicted), show(pair.measured), "-" if prediction.apart else said)
+        table.add_row(what, show(pair.predicted), show(pair.measured), "-" if prediction.incomparable else said)
 
     row("step time", compared.step_time_s, show_s)
     row("throughput", compared.throughput_per_s, lambda rate: f"{rate:.1f} samples/s")
     for kind, pair in compared.kinds.items():
         row(f"{kind}, busiest rank", pair, show_s)
-    gap = 100 * (found.bubble.predicted - found.bubble.measured)
-    row("bubble, mean of ranks", found.bubble, lambda share: f"{share:.1%}", f"{gap:+.1f} points")
-    row("registers and state, fullest rank", found.memory, show_bytes)
+    gap = 100 * (judged.bubble.predicted - judged.bubble.measured)
+    row("bubble, mean of ranks", judged.bubble, lambda share: f"{share:.1%}", f"{gap:+.1f} points")
+    row("registers and state, fullest rank", judged.memory, show_bytes)
     spread = compared.spread
     table.caption = (
         f"measured: median of {spread.steps} steps after {compared.warmup_steps} warm-up steps, p10 {show_s(spread.p10)}, p90 {show_s(spread.p90)}; "
@@ -154,8 +154,8 @@ def show_verdict(found: Verdict) -> RenderableType:
 
 def _remarks(prediction: Prediction) -> list[str]:
     lines = [f"predicted with {prediction.prices}"]
-    if prediction.apart:
-        lines.append(f"no error is given: {prediction.apart}")
+    if prediction.incomparable:
+        lines.append(f"no error is given: {prediction.incomparable}")
     if not prediction.is_measured:
         lines.append("a better prediction: regista calibrate PLAN -o cost.json, then regista run PLAN --cost cost.json")
     return lines
