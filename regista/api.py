@@ -306,7 +306,9 @@ def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> 
         wanted = tensor.shape, tensor.dtype.value
         if state_types.get(entry.name) != wanted:
             actual = state_types.get(entry.name)
-            wrong.append(f"{entry.name} is {actual[1]}{list(actual[0])}, not {wanted[1]}{list(wanted[0])}" if actual else f"no {entry.name}")
+            wrong.append(
+                f"{entry.name} is {actual[1]}{list(actual[0])}, not {wanted[1]}{list(wanted[0])}" if actual else f"no {entry.name}"
+            )
     if program.batch_size != plan.batch_size:
         wrong.append(f"batch {program.batch_size}, not {plan.batch_size}")
     planned, given = plan.options.get("graph"), content_id(program.graph(plan.micro_batches))
