@@ -20,7 +20,7 @@ import torch
 
 import backend
 import regista
-from backend.checkpoint import Wish
+from backend.checkpoint import SaveRequest
 from backend.checkpoint.folder import steps_of, write_part
 from planner.ir.plan import Plan
 from planner.ir.units import show_bytes
@@ -50,8 +50,8 @@ def main() -> int:
     for pair in range(args.pairs):
         for saving in (False, True):
             with tempfile.TemporaryDirectory() as folder:
-                wish = Wish(folder=folder, every=1, keep=1) if saving else None
-                outcome = backend.run(plan, state, program.batch, args.steps, checkpoint=wish, timeout_s=120)
+                request = SaveRequest(folder=folder, every=1, keep=1) if saving else None
+                outcome = backend.run(plan, state, program.batch, args.steps, checkpoint=request, timeout_s=120)
                 saves = len(steps_of(Path(folder)))
             median_s, least_s, p90_s = _median_s(plan, outcome)
             rows.append({"pair": pair, "saving": saving, "median_s": median_s, "min_s": least_s, "p90_s": p90_s, "steps": args.steps})

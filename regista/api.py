@@ -20,7 +20,7 @@ import backend
 import simulator
 from backend import inprocess
 from backend.acts.act import Batches
-from backend.checkpoint import Wish
+from backend.checkpoint import SaveRequest
 from backend.devices.device import parse_devices
 from backend.devices.opening import open_devices
 from backend.launch.session import Session
@@ -253,7 +253,7 @@ def run(
         timeout_s=timeout_s,
         on_progress=on_progress,
         first_step=start.first_step,
-        checkpoint=None if checkpoint is None else Wish(folder=checkpoint, every=save_every, keep=keep),
+        checkpoint=None if checkpoint is None else SaveRequest(folder=checkpoint, every=save_every, keep=keep),
         allow_nan=allow_nan,
         memory=memory,
         max_restarts=max_restarts,

@@ -4,6 +4,6 @@ from backend.checkpoint.export import export
 from backend.checkpoint.folder import latest
 from backend.checkpoint.resume import resume_point
 from backend.checkpoint.saved import Saved, find, verify
-from backend.checkpoint.saver import Wish
+from backend.checkpoint.saver import SaveRequest
 
-__all__ = ["Saved", "Wish", "export", "find", "latest", "resume_point", "verify"]
+__all__ = ["Saved", "SaveRequest", "export", "find", "latest", "resume_point", "verify"]

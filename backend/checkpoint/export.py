@@ -49,8 +49,8 @@ def optimizer_state_dict(folder: str | Path) -> dict[str, Any]:
     state: dict[int, dict[str, Tensor]] = {}
     for name, number in numbers.items():
         (group,) = [g for g in manifest.groups if name in g.parameters]
-        held = {slot: manifest.state.get(f"{name}:{slot}") for slot in _SLOTS.get(group.target, ())}
-        state[number] = {slot: _whole(saved, found) for slot, found in held.items() if found is not None}
+        slots = {slot: manifest.state.get(f"{name}:{slot}") for slot in _SLOTS.get(group.target, ())}
+        state[number] = {slot: _whole(saved, entry) for slot, entry in slots.items() if entry is not None}
     return {"state": state, "param_groups": [_group(group, [numbers[name] for name in group.parameters]) for group in manifest.groups]}
 
 
@@ -81,5 +81,5 @@ def export(folder: str | Path, out: str | Path, *, optimizer: bool = False) -> i
     step = verify(find(folder)).step
     if not optimizer:
         return write_part(Path(out), state_dict(folder)).size_bytes
-    whole = {"model": state_dict(folder), "optimizer": optimizer_state_dict(folder), "step": step}
-    return write_whole(Path(out), lambda file: torch.save(whole, file)).size_bytes  # type: ignore[arg-type]
+    content = {"model": state_dict(folder), "optimizer": optimizer_state_dict(folder), "step": step}
+    return write_whole(Path(out), lambda file: torch.save(content, file)).size_bytes  # type: ignore[arg-type]

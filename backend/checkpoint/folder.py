@@ -38,7 +38,7 @@ def steps_of(folder: Path) -> tuple[int, ...]:
     """Steps of the checkpoints in ``folder``, ascending; none when it does not exist."""
     if not folder.is_dir():
         return ()
-    return tuple(sorted(int(found[1]) for path in folder.iterdir() if (found := _STEP.fullmatch(path.name)) and path.is_dir()))
+    return tuple(sorted(int(named[1]) for path in folder.iterdir() if (named := _STEP.fullmatch(path.name)) and path.is_dir()))
 
 
 def latest(folder: str | Path) -> Path | None:
@@ -51,12 +51,12 @@ class _Counted:
     """A file that counts its bytes and their checksum.  It keeps the first OSError to itself: torch's writer would turn it into another.
 
     Args:
-        told: called with the bytes written so far.
+        on_write: called with the bytes written so far.
     """
 
-    def __init__(self, path: Path, told: Callable[[int], None] | None) -> None:
+    def __init__(self, path: Path, on_write: Callable[[int], None] | None) -> None:
         self._file = path.open("wb")
-        self._told, self._synced = told, 0
+        self._on_write, self._synced = on_write, 0
         self.size_bytes = self.crc32 = 0
         self.error: OSError | None = None
 
@@ -74,8 +74,8 @@ class _Counted:
                 self.error = error
         self.crc32 = zlib.crc32(view, self.crc32)
         self.size_bytes += len(view)
-        if self._told is not None:
-            self._told(self.size_bytes)
+        if self._on_write is not None:
+            self._on_write(self.size_bytes)
         return len(view)
 
     def flush(self) -> None:
@@ -98,7 +98,7 @@ class _Counted:
             raise self.error
 
 
-def write_whole(path: Path, write: Callable[[_Counted], object], told: Callable[[int], None] | None = None) -> SavedFile:
+def write_whole(path: Path, write: Callable[[_Counted], object], on_write: Callable[[int], None] | None = None) -> SavedFile:
     """Write a file and wait until it is on the disk.
 
     Raises:
@@ -106,7 +106,7 @@ def write_whole(path: Path, write: Callable[[_Counted], object], told: Callable[
     """
     size_bytes = 0
     try:
-        file = _Counted(path, told)
+        file = _Counted(path, on_write)
         try:
             write(file)
         finally:
@@ -123,9 +123,9 @@ def write_whole(path: Path, write: Callable[[_Counted], object], told: Callable[
         ) from error
 
 
-def write_part(path: Path, tensors: Mapping[str, Tensor], told: Callable[[int], None] | None = None) -> SavedFile:
+def write_part(path: Path, tensors: Mapping[str, Tensor], on_write: Callable[[int], None] | None = None) -> SavedFile:
     """One rank's file.  Raises as write_whole does."""
-    return write_whole(path, lambda file: torch.save(dict(tensors), file), told)  # type: ignore[arg-type]
+    return write_whole(path, lambda file: torch.save(dict(tensors), file), on_write)  # type: ignore[arg-type]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -186,7 +186,7 @@ def claim(folder: Path, patience_s: float = 10.0) -> int:
 
 def remove_leftovers(folder: Path) -> tuple[str, ...]:
     """Remove what killed saves left; returns their names.  Nobody else may be saving here."""
-    found = tuple(sorted(path.name for path in folder.iterdir() if _HIDDEN.fullmatch(path.name))) if folder.is_dir() else ()
-    for name in found:
+    leftovers = tuple(sorted(path.name for path in folder.iterdir() if _HIDDEN.fullmatch(path.name))) if folder.is_dir() else ()
+    for name in leftovers:
         shutil.rmtree(folder / name, ignore_errors=True)
-    return found
+    return leftovers

@@ -20,7 +20,7 @@ from backend.initial.weights import Weights
 from planner.ir.errors import Unsupported
 from planner.ir.text import canonical, decode, encode, load_json, save_text
 
-__all__ = ["hand_over", "take_over"]
+__all__ = ["compact", "hand_over", "take_over"]
 
 VERSION = 1
 
@@ -37,8 +37,8 @@ class Sources:
     items: tuple[Drawn | Weights | Saved | Tensors, ...]
 
 
-def _own(value: Tensor) -> Tensor:
-    """torch.save writes whole storages: a view would drag its base along."""
+def compact(value: Tensor) -> Tensor:
+    """The value, detached, in memory of just its size: torch.save writes whole storages, so a view would drag its base along."""
     value = value.detach()
     return value.clone() if value.untyped_storage().nbytes() > value.nbytes or not value.is_contiguous() else value
 
@@ -53,15 +53,15 @@ def hand_over(folder: Path, state: Mapping[str, Tensor] | Values, names: set[str
         Unsupported: a source of values that cannot be described.
     """
     if isinstance(state, Mapping):
-        torch.save({name: _own(value) for name, value in state.items() if name in names}, folder / "state.pt")
+        torch.save({name: compact(value) for name, value in state.items() if name in names}, folder / "state.pt")
         return
     tensors: dict[str, dict[str, Tensor]] = {}
     items: list[Drawn | Weights | Saved | Tensors] = []
     for source in _flat(state):
         match source:
-            case Given(tensors=held):
+            case Given(tensors=given):
                 key = str(len(tensors))
-                tensors[key] = {name: _own(value) for name, value in held.items() if name in names}
+                tensors[key] = {name: compact(value) for name, value in given.items() if name in names}
                 items.append(Tensors(key=key))
             case Weights(path=path):
                 items.append(Weights(str(Path(path).absolute())))

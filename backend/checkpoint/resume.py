@@ -26,13 +26,13 @@ def resume_point(folder: str | Path) -> Start | None:
     Raises:
         InvalidFile: it is damaged; the message names the file, and removing the checkpoint's folder makes the one before it the newest.
     """
-    found = latest(folder)
-    if found is None:
+    newest = latest(folder)
+    if newest is None:
         return None
     try:
-        return Start(steps=verify(found).next_batch, values=Saved(str(found)))
+        return Start(steps=verify(newest).next_batch, values=Saved(str(newest)))
     except InvalidFile as error:
-        raise InvalidFile(f"{error} (remove {found} to resume from the checkpoint before it)") from error
+        raise InvalidFile(f"{error} (remove {newest} to resume from the checkpoint before it)") from error
 
 
 def empty_folder(folder: str | Path) -> None:

@@ -47,19 +47,19 @@ class Saved:
         return None if state is None else TensorType(state.shape, state.dtype)
 
     def part(self, name: str, box: Box) -> Tensor:
-        found = known_type(self, name)
-        check_box(name, box, found.shape)
+        type_ = known_type(self, name)
+        check_box(name, box, type_.shape)
         state = self.manifest.state[name]
-        result = torch.empty([length for _, length in box], dtype=getattr(torch, found.dtype.value))
+        result = torch.empty([length for _, length in box], dtype=getattr(torch, type_.dtype.value))
         covered = 0
         for piece in state.pieces:
             shared = overlap(box, piece.box)
             if shared is None:
                 continue
-            held = self._piece(piece.file, name, piece.box, result.dtype)
+            piece_values = self._piece(piece.file, name, piece.box, result.dtype)
             inner = tuple((offset - base, length) for (offset, length), (base, _) in zip(shared, piece.box, strict=True))
             target = tuple((offset - base, length) for (offset, length), (base, _) in zip(shared, box, strict=True))
-            cut_box(result, target).copy_(cut_box(held, inner))
+            cut_box(result, target).copy_(cut_box(piece_values, inner))
             covered += numel_of(shared)
         if covered != result.numel():
             raise InvalidFile(
@@ -72,11 +72,11 @@ class Saved:
         size_bytes = check_size(path, self.manifest)
         if file not in self._mapped:
             self._mapped[file] = _map(path)
-        held = self._mapped[file].get(name)
-        if held is None or tuple(held.shape) != tuple(length for _, length in box) or held.dtype != dtype:
-            shown = "nothing" if held is None else f"{tuple(held.shape)} {held.dtype}"
+        value = self._mapped[file].get(name)
+        if value is None or tuple(value.shape) != tuple(length for _, length in box) or value.dtype != dtype:
+            shown = "nothing" if value is None else f"{tuple(value.shape)} {value.dtype}"
             raise InvalidFile(f"{path} ({size_bytes} bytes) holds {shown} for {name}, its manifest says {box} of {dtype}; it was altered")
-        return held
+        return value
 
 
 def check_size(path: Path, manifest: Manifest) -> int:
@@ -85,14 +85,14 @@ def check_size(path: Path, manifest: Manifest) -> int:
     Raises:
         InvalidFile: it is missing, or shorter or longer than it was written.
     """
-    wanted = manifest.file.get(path.name)
-    if wanted is None:
+    listed = manifest.file.get(path.name)
+    if listed is None:
         raise InvalidFile(f"{path} stands in no list of its manifest; the checkpoint is damaged, take an older one")
     if not path.is_file():
-        raise InvalidFile(f"{path} is missing ({wanted.size_bytes} bytes were written); copy the whole folder, or take an older checkpoint")
+        raise InvalidFile(f"{path} is missing ({listed.size_bytes} bytes were written); copy the whole folder, or take an older checkpoint")
     size_bytes = path.stat().st_size
-    if size_bytes != wanted.size_bytes:
-        raise InvalidFile(f"{path} has {size_bytes} bytes, {wanted.size_bytes} were written; copy it again, or take an older checkpoint")
+    if size_bytes != listed.size_bytes:
+        raise InvalidFile(f"{path} has {size_bytes} bytes, {listed.size_bytes} were written; copy it again, or take an older checkpoint")
     return size_bytes
 
 
@@ -124,19 +124,19 @@ def find(folder: str | Path) -> Path:
     path = Path(folder)
     if (path / MANIFEST).is_file():
         return path
-    found = latest(path)
-    if found is None:
+    newest = latest(path)
+    if newest is None:
         what = f"has {len(steps_of(path))} checkpoints" if path.is_dir() else "does not exist"
         raise InvalidFile(f"{path} {what}; give the folder of 'regista run --checkpoint', or a step-NUMBER in it")
-    return found
+    return newest
 
 
 def _map(path: Path) -> Mapping[str, Tensor]:
     try:
-        found = torch.load(path, mmap=True, weights_only=True)
+        content = torch.load(path, mmap=True, weights_only=True)
     except (RuntimeError, ValueError, UnpicklingError, EOFError) as error:
         text = str(error).strip().split("\n")[0]
         raise InvalidFile(f"{path} cannot be read ({type(error).__name__}: {text}); it was altered, take an older checkpoint") from error
-    if not isinstance(found, dict):
-        raise InvalidFile(f"{path} holds a {type(found).__name__}, not a mapping of tensors; it was altered, take an older checkpoint")
-    return found
+    if not isinstance(content, dict):
+        raise InvalidFile(f"{path} holds a {type(content).__name__}, not a mapping of tensors; it was altered, take an older checkpoint")
+    return content

@@ -29,12 +29,12 @@ from planner.ir.errors import InvalidFile, RegistaError, WorkerFailed
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.lower.data_actors.saving import plain
 
-__all__ = ["Saver", "Wish"]
+__all__ = ["Saver", "SaveRequest"]
 
 _LOOK_S = 0.01
 """Rank 0 asks so often whether all have written; a waiting call would hold the store's connection."""
-_NEWS_S = 1.0
-"""A rank that is writing says so as often."""
+_PROGRESS_S = 1.0
+"""A rank that is writing reports its bytes as often."""
 
 
 class Store(Protocol):
@@ -50,8 +50,11 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """every: save when so many steps are done, and again (0: only at the end).   keep: so many newest stay (0: all)."""
+class SaveRequest:
+    """Where and how often a run saves.
+
+    every: save when so many steps are done, and again (0: only at the end).   keep: so many newest stay (0: all).
+    """
 
     folder: str
     every: int = 0
@@ -59,12 +62,11 @@ class Wish:
 
 
 class Saver:
-    """See the module's text.  The Plan has SAVE tasks (planner.lower.data_actors.saving).
+    """One rank's part in saving, as drawn above.  The Plan has SAVE tasks (planner.lower.data_actors.saving).
 
     Args:
         first_step: steps that were done before this run; act n of a SAVE task sees the state after first_step + n steps.
         run_id: names the folder of a save under way; the same on all ranks.
-
         timeout_s: a rank that says nothing for so long is given up, and with it the save.
 
     Raises:
@@ -72,14 +74,13 @@ class Saver:
     """
 
     def __init__(
-        self, plan: Plan, rank: int, wish: Wish, store: Store, *, run_id: str, first_step: int = 0, timeout_s: float = 30.0
+        self, plan: Plan, rank: int, request: SaveRequest, store: Store, *, run_id: str, first_step: int = 0, timeout_s: float = 30.0
     ) -> None:
-        self._plan, self._rank, self._wish, self._store = plan, rank, wish, store
+        self._plan, self._rank, self._request, self._store = plan, rank, request, store
         self._run_id, self._first_step, self._timeout_s = run_id, first_step, timeout_s
         self._work = shares(plan)
-        mine = [share for share in self._work if share.rank == rank]
         self._tasks = {task.id for task in plan.tasks if task.kind is TaskKind.SAVE and rank in plan.ranks_of(task)}
-        self._shares: Mapping[str, Share] = {share.state.name: share for share in mine}
+        self._shares: Mapping[str, Share] = {share.state.name: share for share in self._work if share.rank == rank}
         self._staging: dict[str, Tensor] = {}
         self._changed = threading.Condition()
         self._step: int | None = None  # of the save under way
@@ -87,7 +88,7 @@ class Saver:
         self._error: RegistaError | None = None
         self.saved: list[int] = []
         self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._folder = Path(wish.folder)
+        self._folder = Path(request.folder)
         self._claim = -1
         if rank == 0:
             try:
@@ -98,9 +99,9 @@ class Saver:
             remove_leftovers(self._folder)
         threading.Thread(target=self._write_all, daemon=True, name="checkpoint writer").start()
 
-    def wanted(self, step: int) -> bool:
+    def _saves_at(self, step: int) -> bool:
         """Whether the state after ``step`` steps is saved on the way."""
-        return self._wish.every > 0 and step > self._first_step and step % self._wish.every == 0
+        return self._request.every > 0 and step > self._first_step and step % self._request.every == 0
 
     def act(self, task: Task, number: int, values: Sequence[Tensor]) -> None:
         """Act ``number`` of a SAVE task; returns when the values may change.
@@ -111,7 +112,7 @@ class Saver:
         step = self._first_step + number
         if self._error is not None:
             raise self._error
-        if self.wanted(step):
+        if self._saves_at(step):
             self._stage(task, step, values)
 
     def end(self, steps: int, state_of: Callable[[str, int], Tensor]) -> None:
@@ -183,7 +184,7 @@ class Saver:
             except OSError as error:
                 raise WorkerFailed(f"cannot make {written}: {error.strerror}; give --checkpoint a folder that takes files") from error
             if self._shares:
-                files.append(write_part(written / file_name(self._rank), self._staging, self._news(step)))
+                files.append(write_part(written / file_name(self._rank), self._staging, self._byte_reporter(step)))
         except RegistaError as error:
             self._report(step, {"error": str(error)})
             raise
@@ -194,30 +195,30 @@ class Saver:
     def _key(self, step: int, rank: int) -> str:
         return f"checkpoint/{step}/{rank}"
 
-    def _news(self, step: int) -> Callable[[int], None]:
-        """Tells rank 0 now and then how many bytes are written."""
-        next_s = time.monotonic() + _NEWS_S
+    def _byte_reporter(self, step: int) -> Callable[[int], None]:
+        """A function that is called with the bytes written so far, and tells rank 0 now and then."""
+        next_s = time.monotonic() + _PROGRESS_S
 
-        def told(size_bytes: int) -> None:
+        def report(size_bytes: int) -> None:
             nonlocal next_s
             if time.monotonic() > next_s:
-                next_s = time.monotonic() + _NEWS_S
+                next_s = time.monotonic() + _PROGRESS_S
                 self._store.set(f"{self._key(step, self._rank)}/bytes", str(size_bytes))
 
-        return told
+        return report
 
     def _await_reports(self, step: int, keys: list[str]) -> None:
-        heard: list[bytes] = []
-        heard_s = time.monotonic()
+        written: list[bytes] = []
+        changed_s = time.monotonic()
         while not self._store.check(keys):
-            news = [
+            written_now = [
                 b"all" if self._store.check([key]) else self._store.get(f"{key}/bytes") if self._store.check([f"{key}/bytes"]) else b"0"
                 for key in keys
             ]
-            if news != heard:
-                heard, heard_s = news, time.monotonic()
-            if time.monotonic() > heard_s + self._timeout_s:
-                rank = next(rank for rank, word in enumerate(news) if word != b"all")
+            if written_now != written:
+                written, changed_s = written_now, time.monotonic()
+            if time.monotonic() > changed_s + self._timeout_s:
+                rank = next(rank for rank, part in enumerate(written_now) if part != b"all")
                 raise WorkerFailed(f"rank {rank} has written nothing more for {self._timeout_s:g} s; look at its process and its disk")
             time.sleep(_LOOK_S)
 
@@ -243,7 +244,7 @@ class Saver:
             groups=optimizer_groups(self._plan),
             files=tuple(files),
         )
-        commit(self._folder, written, manifest, self._wish.keep)
+        commit(self._folder, written, manifest, self._request.keep)
         for key in keys:
             self._store.delete_key(key)
             self._store.delete_key(f"{key}/bytes")

@@ -68,18 +68,18 @@ def saved_states(plan: Plan, work: tuple[Share, ...]) -> tuple[SavedState, ...]:
     pieces: dict[str, list[SavedPiece]] = defaultdict(list)
     for share in work:
         pieces[share.state.name].append(SavedPiece(file=file_name(share.rank), box=share.box))
-    found = []
+    states = []
     for name, entry in homes(plan).items():
         tensor = plan.regst[entry.regst].tensors[entry.index]
-        found.append(SavedState(name=name, kind=entry.kind, shape=tensor.shape, dtype=tensor.dtype, pieces=tuple(pieces[name])))
-    return tuple(found)
+        states.append(SavedState(name=name, kind=entry.kind, shape=tensor.shape, dtype=tensor.dtype, pieces=tuple(pieces[name])))
+    return tuple(states)
 
 
 def optimizer_groups(plan: Plan) -> tuple[Group, ...]:
     """Parameters by the optimizer op that updates them, in the order of plan.states."""
     # A value keeps its id in every layout: ``value@sbp`` is a boxed copy of it.
     names = {_value(plan.regst[entry.regst].tensors[entry.index].name): entry.name for entry in plan.states}
-    found: dict[str, tuple[str, tuple[float, ...]]] = {}
+    optimizers: dict[str, tuple[str, tuple[float, ...]]] = {}
     for task in plan.tasks:
         if task.kind is not TaskKind.UPDATE or not isinstance(task.body, Fragment):
             continue
@@ -87,9 +87,9 @@ def optimizer_groups(plan: Plan) -> tuple[Group, ...]:
             if op.target in _OPTIMIZERS and isinstance(op.args[0], Ref):
                 parameter = names.get(_value(op.args[0].value))
                 if parameter is not None:
-                    found[parameter] = op.target, tuple(float(a) for a in op.args if isinstance(a, bool | int | float))
+                    optimizers[parameter] = op.target, tuple(float(a) for a in op.args if isinstance(a, bool | int | float))
     groups: dict[tuple[str, tuple[float, ...]], list[str]] = defaultdict(list)
     for name in homes(plan):
-        if name in found:
-            groups[found[name]].append(name)
+        if name in optimizers:
+            groups[optimizers[name]].append(name)
     return tuple(Group(target=t, numbers=n, parameters=tuple(members)) for (t, n), members in groups.items())

@@ -42,17 +42,17 @@ def own_address(host: str) -> str:
     """
     try:
         target = socket.gethostbyname(host)
-        found = _toward(target)
+        address = _toward(target)
     except OSError as error:
         raise Unsupported(
             f"rendezvous host {host!r} cannot be reached from here ({error.strerror or error}); give its name or address"
         ) from error
-    if not ipaddress.ip_address(found).is_loopback or host == "localhost" or host.startswith("127."):
-        return found
+    if not ipaddress.ip_address(address).is_loopback or host == "localhost" or host.startswith("127."):
+        return address
     try:
         return _toward(_OUTSIDE)
     except OSError:
-        return found
+        return address
 
 
 def _toward(target: str) -> str:

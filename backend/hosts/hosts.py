@@ -1,7 +1,7 @@
-"""What a worker does more when the ranks of a run are on several hosts: the same inputs everywhere, one clock, results brought to rank 0.
+"""What a worker does in addition when the ranks of a run are on several hosts: the same inputs everywhere, one clock, results sent to rank 0.
 
 On one host all of it is nothing: values lie in one file, CLOCK_MONOTONIC is shared, results lie in one folder.
-Round trips and results travel over the default process group, words over the store.
+Round trips and results travel over the default process group, everything short over the store.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from backend.hosts.clocks import Correction, Estimate, Ping, estimate
-from backend.hosts.log_relay import carrying
+from backend.hosts.log_relay import relaying_logs
 from planner.ir.errors import Mismatch
 
 __all__ = ["Hosts", "clock_slack_s"]
 
 PINGS = 32
 CHUNK_BYTES = 1 << 24
-PATIENCE = timedelta(hours=2)
+RESULTS_TIMEOUT = timedelta(hours=2)
 """For results: somebody else's may be large.  A host that died is noticed by its broken connections, long before."""
 
 
@@ -43,55 +43,55 @@ class Hosts:
     def __init__(self, store: Store, rank: int, ranks: int, inputs: str) -> None:
         self._store, self._rank, self._ranks = store, rank, ranks
         self._node = int(os.environ["GROUP_RANK"])
-        each = int(os.environ["LOCAL_WORLD_SIZE"])
-        self._leaders = range(each, ranks, each)
-        self._each = each
+        per_host = int(os.environ["LOCAL_WORLD_SIZE"])
+        self._leaders = range(per_host, ranks, per_host)
+        self._ranks_per_host = per_host
         store.set(f"inputs/{rank}", inputs)
         first = store.get("inputs/0").decode()
         for other in range(1, ranks):
             # Every rank looks at all, so that all hosts refuse at once.
             if (theirs := store.get(f"inputs/{other}").decode()) != first:
                 raise Mismatch(
-                    f"rank {other} on host {other // each} starts from other values or data ({theirs}) than rank 0 ({first}); the model's factory must "
-                    "seed what it draws, and data files must be the same on all hosts"
+                    f"rank {other} on host {other // per_host} starts from other values or data ({theirs}) than rank 0 ({first}); the model's "
+                    "factory must seed what it draws, and data files must be the same on all hosts"
                 )
         self._estimates: list[Estimate] = []
 
-    def carrying_news(self, folder: Path) -> AbstractContextManager[None]:
+    def relaying_logs(self, folder: Path) -> AbstractContextManager[None]:
         """While the body runs, host 0's launcher sees what the ranks of the others report."""
-        return carrying(self._store, folder, self._node, self._nodes, is_leader=self._rank % self._each == 0)
+        return relaying_logs(self._store, folder, self._node, self._nodes, is_leader=self._rank % self._ranks_per_host == 0)
 
-    def look_at_the_clock(self) -> None:
+    def estimate_clock(self) -> None:
         """Estimate how far rank 0's clock is ahead; every rank calls it, before the run and after it."""
         name = f"clock/{len(self._estimates)}"
         if self._rank == 0:
             for leader in self._leaders:
                 self._answer(leader)
         elif self._rank in self._leaders:
-            found = estimate([self._ping() for _ in range(PINGS)])
-            self._store.set(f"{name}/{self._node}", json.dumps([found.at_ns, found.offset_ns, found.bound_ns]))
+            to_rank0 = estimate([self._ping() for _ in range(PINGS)])
+            self._store.set(f"{name}/{self._node}", json.dumps([to_rank0.at_ns, to_rank0.offset_ns, to_rank0.bound_ns]))
         if self._node == 0:
-            found = Estimate(at_ns=time.monotonic_ns(), offset_ns=0, bound_ns=0)  # the clock of rank 0 itself
+            of_this_host = Estimate(at_ns=time.monotonic_ns(), offset_ns=0, bound_ns=0)  # the clock of rank 0 itself
         else:
             at_ns, offset_ns, bound_ns = json.loads(self._store.get(f"{name}/{self._node}"))
-            found = Estimate(at_ns=at_ns, offset_ns=offset_ns, bound_ns=bound_ns)
-        self._estimates.append(found)
+            of_this_host = Estimate(at_ns=at_ns, offset_ns=offset_ns, bound_ns=bound_ns)
+        self._estimates.append(of_this_host)
 
     @staticmethod
     def _ping() -> Ping:
-        word = torch.zeros(1, dtype=torch.int64)
+        clock_ns = torch.zeros(1, dtype=torch.int64)
         sent = time.monotonic_ns()
-        dist.send(word, 0)
-        dist.recv(word, 0)
-        return sent, int(word), time.monotonic_ns()
+        dist.send(clock_ns, 0)
+        dist.recv(clock_ns, 0)
+        return sent, int(clock_ns), time.monotonic_ns()
 
     @staticmethod
     def _answer(leader: int) -> None:
-        word = torch.zeros(1, dtype=torch.int64)
+        clock_ns = torch.zeros(1, dtype=torch.int64)
         for _ in range(PINGS):
-            dist.recv(word, leader)
-            word[0] = time.monotonic_ns()
-            dist.send(word, leader)
+            dist.recv(clock_ns, leader)
+            clock_ns[0] = time.monotonic_ns()
+            dist.send(clock_ns, leader)
 
     def on_one_clock(self, acts: Tensor) -> Tensor:
         """Rows (task, number, ready, start, end) with times of rank 0's clock; int64 [acts, 5]."""
@@ -100,24 +100,24 @@ class Hosts:
         moved[:, 2:] = Correction(before=before, after=after).apply(acts[:, 2:])
         return moved
 
-    def bring_home(self, folder: Path) -> None:
+    def collect_results(self, folder: Path) -> None:
         """Send rank*.pt to rank 0's folder, one rank after the other; on rank 0 also write clock.json."""
         if self._rank == 0:
-            for rank in range(self._each, self._ranks):
-                self._store.set(f"turn/{rank}", "1")
+            for rank in range(self._ranks_per_host, self._ranks):
+                self._store.set(f"send result/{rank}", "1")
                 self._receive(rank, folder / f"rank{rank}.pt")
             bounds = [json.loads(self._store.get(f"clock/{when}/{node}"))[2] for node in range(1, self._nodes) for when in (0, 1)]
             # The times of two hosts, neither of which is rank 0's, are wrong by the bounds of both.
             (folder / "clock.json").write_text(json.dumps({"slack_s": 2e-9 * max(bounds, default=0)}))
-            self._store.set("home", "1")
+            self._store.set("results collected", "1")
         elif self._node > 0:
-            self._store.wait([f"turn/{self._rank}"], PATIENCE)
+            self._store.wait([f"send result/{self._rank}"], RESULTS_TIMEOUT)
             self._send(folder / f"rank{self._rank}.pt")
-        self._store.wait(["home"], PATIENCE)
+        self._store.wait(["results collected"], RESULTS_TIMEOUT)
 
     @property
     def _nodes(self) -> int:
-        return self._ranks // self._each
+        return self._ranks // self._ranks_per_host
 
     @staticmethod
     def _send(path: Path) -> None:
@@ -128,15 +128,15 @@ class Hosts:
 
     @staticmethod
     def _receive(rank: int, path: Path) -> None:
-        left = torch.zeros(1, dtype=torch.int64)
-        dist.recv(left, rank)
-        size = int(left)
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.recv(size, rank)
+        left_bytes = int(size)
         with path.open("wb") as file:
-            while size:
-                chunk = torch.empty(min(size, CHUNK_BYTES), dtype=torch.uint8)
+            while left_bytes:
+                chunk = torch.empty(min(left_bytes, CHUNK_BYTES), dtype=torch.uint8)
                 dist.recv(chunk, rank)
                 file.write(chunk.numpy().tobytes())
-                size -= len(chunk)
+                left_bytes -= len(chunk)
 
 
 def clock_slack_s(folder: Path) -> float:

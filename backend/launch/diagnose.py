@@ -11,32 +11,32 @@ from backend.run_folder.files import Failure, read_failures
 __all__ = ["diagnose"]
 
 
-def diagnose(folder: Path, dead: Mapping[int, int], ended: Collection[int]) -> str:
+def diagnose(folder: Path, failed: Mapping[int, int], killed: Collection[int]) -> str:
     """One sentence about the first cause: a process killed from outside, else its own fault, else a stall, else a lost peer.
 
     Args:
-        dead: rank -> exit code of the workers that failed; negative: a signal.   ended: those that were ended by us.
+        failed: rank -> exit code of the workers that failed; negative: a signal.   killed: those that we killed.
     """
     failures = read_failures(folder)
-    signalled = {rank: -code for rank, code in dead.items() if code < 0 and rank not in ended}
-    foreign = {rank: number for rank, number in signalled.items() if number != signal.SIGTERM or not failures}
-    if foreign:
-        rank, number = next(iter(foreign.items()))
+    signalled = {rank: -code for rank, code in failed.items() if code < 0 and rank not in killed}
+    from_outside = {rank: number for rank, number in signalled.items() if number != signal.SIGTERM or not failures}
+    if from_outside:
+        rank, number = next(iter(from_outside.items()))
         return f"rank {rank} was killed by {signal.Signals(number).name}; the other ranks were ended"
     for kind in ("raised", "stalled", "peer_lost"):
         for failure in failures:
             if failure.kind == kind:
-                return _story(failure, [r for r in sorted(ended) if r not in {f.rank for f in failures}])
-    rank = next(iter(dead))
-    return f"rank {rank} ended with exit code {dead[rank]}: {_last_words(folder) or 'it left no message'}"
+                return _described(failure, [r for r in sorted(killed) if r not in {f.rank for f in failures}])
+    rank = next(iter(failed))
+    return f"rank {rank} ended with exit code {failed[rank]}: {_last_error_lines(folder) or 'it left no message'}"
 
 
-def _story(failure: Failure, silent: list[int]) -> str:
+def _described(failure: Failure, silent: list[int]) -> str:
     where = f" in task {failure.task} (act {failure.act}, micro-batch {failure.micro_batch})" if failure.task else ""
     more = f"; ranks {silent} did not react and were killed" if silent else ""
     return f"rank {failure.rank} failed{where}: {failure.message}{more}"
 
 
-def _last_words(folder: Path) -> str:
+def _last_error_lines(folder: Path) -> str:
     lines = [line for path in sorted(folder.glob("logs/**/*stderr.log")) for line in path.read_text(errors="replace").splitlines()]
     return "; ".join(lines[-3:])

@@ -23,7 +23,7 @@ from backend.monitor.progress import Progress
 from backend.run_folder.files import Options, read_failures
 from planner.ir.errors import WorkerFailed
 
-__all__ = ["GRACE_S", "Agency", "launch_elastic"]
+__all__ = ["GRACE_S", "AgentOptions", "launch_elastic"]
 
 GRACE_S = 2.0
 """How long the others may take to report why they end, once one worker has failed."""
@@ -31,8 +31,8 @@ AGENT_LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agency:
-    """What torchrun's agent is told.
+class AgentOptions:
+    """Options of torchrun's agent.
 
     max_restarts: how often all workers may be started anew after a fault.   nodes: hosts; each runs an agent with ``ranks / nodes`` workers.
     rendezvous: HOST:PORT where the agents meet; empty: a free port of this host.   address: this host's own, as the others reach it.
@@ -55,7 +55,7 @@ def launch_elastic(
     module: str,
     ranks: int,
     options: Options,
-    agency: Agency,
+    agent: AgentOptions,
     on_progress: Callable[[int, float], None] | None = None,
 ) -> None:
     """Run ``python -m module folder`` as this host's share of ``ranks`` workers.
@@ -71,59 +71,59 @@ def launch_elastic(
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     config = LaunchConfig(
-        min_nodes=agency.nodes,
-        max_nodes=agency.nodes,
-        nproc_per_node=ranks // agency.nodes,
-        run_id=agency.run_id or options.run_id,
+        min_nodes=agent.nodes,
+        max_nodes=agent.nodes,
+        nproc_per_node=ranks // agent.nodes,
+        run_id=agent.run_id or options.run_id,
         # Static: host r is as said.  c10d: the agents agree on an order, whoever comes first.
-        rdzv_backend="c10d" if agency.node_rank is None else "static",
-        rdzv_configs=_patience(agency),
-        rdzv_endpoint=agency.rendezvous or "127.0.0.1:0",
-        local_addr=agency.address,
-        max_restarts=agency.max_restarts,
+        rdzv_backend="c10d" if agent.node_rank is None else "static",
+        rdzv_configs=_rendezvous_timeouts(agent),
+        rdzv_endpoint=agent.rendezvous or "127.0.0.1:0",
+        local_addr=agent.address,
+        max_restarts=agent.max_restarts,
         monitor_interval=0.05,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
     )
     python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = [*(f"{name}={value}" for name, value in ENVIRONMENT.items()), f"PYTHONPATH={python_path}"]
-    if agency.interface:
-        settings.append(f"GLOO_SOCKET_IFNAME={agency.interface}")
+    if agent.interface:
+        settings.append(f"GLOO_SOCKET_IFNAME={agent.interface}")
     watch = _Watch(folder, Progress(folder, on_progress))
-    dead: dict[int, int] = {}
-    lost: Exception | None = None
+    failed: dict[int, int] = {}
+    rendezvous_error: Exception | None = None
     try:
         with _quiet_agent(), watch.running():
             # ``env`` sets the workers' variables before python starts, without touching ours.
             elastic_launch(config, "env")(*settings, sys.executable, "-m", module, str(folder))
     except ChildFailedError as error:
-        dead = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        failed = {rank: failure.exitcode for rank, failure in error.failures.items()}
     except SignalException as error:
         if error.sigval == signal.SIGINT:
             raise KeyboardInterrupt from None
         raise WorkerFailed(f"the run was ended by {signal.Signals(error.sigval).name}") from None
     except (RendezvousError, DistError) as error:
-        lost = error
+        rendezvous_error = error
     finally:
-        watch.end_all()
+        watch.kill_all()
     if watch.callback_error is not None:
         raise watch.callback_error
-    if dead:
-        raise WorkerFailed(diagnose(folder, dead, watch.ended))
-    if lost is not None:
-        if told := {failure.rank: 1 for failure in read_failures(folder)}:
-            raise WorkerFailed(diagnose(folder, told, watch.ended)) from lost
+    if failed:
+        raise WorkerFailed(diagnose(folder, failed, watch.killed))
+    if rendezvous_error is not None:
+        if reported := {failure.rank: 1 for failure in read_failures(folder)}:
+            raise WorkerFailed(diagnose(folder, reported, watch.killed)) from rendezvous_error
         raise WorkerFailed(
-            f"the {agency.nodes} hosts did not meet at {agency.rendezvous} within {agency.join_timeout_s:g} s, or it was lost ({_first_line(lost)}); "
-            "start the same command on every host, and look whether the first one can be reached and its port is free"
-        ) from lost
+            f"the {agent.nodes} hosts did not meet at {agent.rendezvous} within {agent.join_timeout_s:g} s, or it was lost "
+            f"({_first_line(rendezvous_error)}); start the same command on every host; can the first one be reached, and is its port free?"
+        ) from rendezvous_error
 
 
-def _patience(agency: Agency) -> dict[str, object]:
-    """Of the two kinds of rendezvous, in seconds."""
-    patience = int(agency.join_timeout_s)
-    if agency.node_rank is not None:
-        return {"rank": agency.node_rank, "timeout": patience}
-    return {"join_timeout": patience, "read_timeout": min(60, patience)} if agency.nodes > 1 else {}
+def _rendezvous_timeouts(agent: AgentOptions) -> dict[str, object]:
+    """For each of the two kinds of rendezvous, in seconds."""
+    timeout_s = int(agent.join_timeout_s)
+    if agent.node_rank is not None:
+        return {"rank": agent.node_rank, "timeout": timeout_s}
+    return {"join_timeout": timeout_s, "read_timeout": min(60, timeout_s)} if agent.nodes > 1 else {}
 
 
 def _first_line(error: Exception) -> str:
@@ -170,7 +170,7 @@ class _Watch:
 
     folder: Path
     progress: Progress
-    ended: set[int] = field(default_factory=set)
+    killed: set[int] = field(default_factory=set)
     callback_error: BaseException | None = None
 
     @contextmanager
@@ -189,11 +189,11 @@ class _Watch:
         while not stop.wait(0.05):
             self._forward()
             if self.callback_error is not None:
-                self.end_all()
+                self.kill_all()
             for path in self.folder.glob("rank*.error.json"):
                 attempt = path.name.split(".")[1]
                 if time.monotonic() > failed_at.setdefault(attempt, time.monotonic()) + GRACE_S:
-                    self.end_all(attempt)
+                    self.kill_all(attempt)
         self._forward()
 
     def _forward(self) -> None:
@@ -203,12 +203,12 @@ class _Watch:
             except BaseException as error:  # a fault of the caller's function ends the run and comes back to the caller
                 self.callback_error = error
 
-    def end_all(self, attempt: str = "*") -> None:
+    def kill_all(self, attempt: str = "*") -> None:
         """Kill what is left of an attempt."""
         for path in self.folder.glob(f"rank*.{attempt}.pid"):
             pid, rank = int(path.read_text() or 0), int(path.name.split(".")[0].removeprefix("rank"))
             if pid and _is_ours(pid, self.folder):
-                self.ended.add(rank)
+                self.killed.add(rank)
                 os.kill(pid, signal.SIGKILL)
 
 

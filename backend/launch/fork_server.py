@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.comm.control import Channel, Message
+from backend.comm.channel import Channel, Message
 
 __all__ = ["ForkServer", "serve"]
 

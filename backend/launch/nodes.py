@@ -20,7 +20,7 @@ from torch import Tensor, uint8
 from backend.acts.act import Batches
 from backend.hosts.address import interface_of, own_address, parse_endpoint
 from backend.hosts.hosts import clock_slack_s
-from backend.launch.elastic import Agency, launch_elastic
+from backend.launch.elastic import AgentOptions, launch_elastic
 from backend.launch.processes import WORKER, run_folder
 from backend.memory.blocks import check_state
 from backend.run_folder.files import Options, prepare
@@ -93,7 +93,7 @@ def run_on_nodes(
         address=address,
         inputs=_digest(plan, state, batches, steps, gradients),
     )
-    agency = Agency(
+    agent = AgentOptions(
         nodes=nodes.count,
         rendezvous=nodes.rendezvous,
         address=address,
@@ -102,9 +102,9 @@ def run_on_nodes(
         interface=interface_of(address),
         join_timeout_s=nodes.join_timeout_s,
     )
-    with run_folder(workdir, _plain(run_id)) as folder:
+    with run_folder(workdir, _as_folder_name(run_id)) as folder:
         prepare(folder, plan, state, batches, options)
-        launch_elastic(folder, WORKER, plan.num_ranks, options, agency, on_progress)
+        launch_elastic(folder, WORKER, plan.num_ranks, options, agent, on_progress)
         if not (folder / "rank0.pt").exists():
             return None
         outcome = merge(plan, folder, options).outcome
@@ -112,20 +112,20 @@ def run_on_nodes(
         return replace(outcome, trace=replace(outcome.trace, about=about))
 
 
-def _plain(run_id: str) -> str:
-    """Fit for the name of a folder."""
+def _as_folder_name(run_id: str) -> str:
+    """Letters and digits of it, for the name of a folder."""
     return "".join(c if c.isalnum() else "-" for c in run_id)[:40]
 
 
 def _digest(plan: Plan, state: Mapping[str, Tensor], batches: Batches, steps: int, gradients: bool) -> str:
     """Of what must be equal on all hosts: the numbers of steps, the initial values, the first and the last batch."""
-    found = zlib.crc32(f"{plan.plan_id} {steps} {gradients}".encode())
+    crc32 = zlib.crc32(f"{plan.plan_id} {steps} {gradients}".encode())
     for name in sorted({entry.name for entry in plan.states}):
-        found = zlib.crc32(_bytes(state[name]), zlib.crc32(name.encode(), found))
+        crc32 = zlib.crc32(_bytes(state[name]), zlib.crc32(name.encode(), crc32))
     for step in sorted({0, steps - 1}):
         for tensor in batches(step):
-            found = zlib.crc32(_bytes(tensor), found)
-    return f"crc32 {found:08x}, {steps} steps"
+            crc32 = zlib.crc32(_bytes(tensor), crc32)
+    return f"crc32 {crc32:08x}, {steps} steps"
 
 
 def _bytes(value: Tensor) -> memoryview:

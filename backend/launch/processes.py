@@ -21,11 +21,11 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from backend.acts.act import Batches, source_parts
-from backend.checkpoint.saver import Wish
+from backend.checkpoint.saver import SaveRequest
 from backend.data.loader import Loader
 from backend.initial.values import Values
 from backend.launch.diagnose import diagnose
-from backend.launch.elastic import GRACE_S, Agency, launch_elastic
+from backend.launch.elastic import GRACE_S, AgentOptions, launch_elastic
 from backend.launch.workers import WorkerGroup, fork_server_client
 from backend.memory.blocks import check_state
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
@@ -62,7 +62,7 @@ def run(
     workdir: str | Path | None = None,
     allow_nan: bool = False,
     first_step: int = 0,
-    checkpoint: Wish | None = None,
+    checkpoint: SaveRequest | None = None,
     max_restarts: int = 0,
     memory: MemoryOptions = DEFAULT_MEMORY,
 ) -> Outcome:
@@ -105,8 +105,8 @@ def run(
         keep=0 if checkpoint is None else checkpoint.keep,
     )
     with run_folder(workdir, options.run_id) as folder:
-        agency = Agency(max_restarts=max_restarts) if max_restarts else None
-        run_in_folder(folder, performed, state, batches, options, on_progress, agency)
+        agent = AgentOptions(max_restarts=max_restarts) if max_restarts else None
+        run_in_folder(folder, performed, state, batches, options, on_progress, agent)
         outcome = merge(performed, folder, options).outcome
     return replace(outcome, trace=without_saving(plan, outcome.trace))
 
@@ -118,7 +118,7 @@ def run_in_folder(
     batches: Batches,
     options: Options,
     on_progress: Callable[[int, float], None] | None = None,
-    agency: Agency | None = None,
+    agent: AgentOptions | None = None,
 ) -> None:
     """Check the inputs, write the run's files, launch its workers and wait for their end.  Raises as ``run`` does."""
     if options.steps < 1:
@@ -127,8 +127,8 @@ def run_in_folder(
     check_batch(plan, batches)
     warn_of_cores(plan)
     prepare(folder, plan, state, batches, options)
-    if agency is not None:
-        launch_elastic(folder, WORKER, plan.num_ranks, options, agency, on_progress)
+    if agent is not None:
+        launch_elastic(folder, WORKER, plan.num_ranks, options, agent, on_progress)
     else:
         run_workers(folder, WORKER, plan.num_ranks, options, on_progress)
 

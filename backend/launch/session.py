@@ -27,13 +27,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.comm.control import Channel, Message, listen
+from backend.checkpoint.handover import compact
+from backend.comm.channel import Channel, Message, listen
 from backend.data.loader import Loader
 from backend.initial.values import Values
 from backend.launch.processes import WORKER, check_batch, run_workers, warn_of_cores
 from backend.launch.workers import WorkerGroup
 from backend.memory.blocks import check_state
-from backend.run_folder.files import Options, own, prepare
+from backend.run_folder.files import Options, prepare
 from backend.run_folder.merge import merge
 from backend.run_folder.outcome import Outcome, gather, state_homes, unpacked
 from planner.ir.actors.verify import verify
@@ -166,7 +167,7 @@ class Session:
                 self._data.check_steps(number + 1)
             else:
                 assert batch is not None
-                torch.save([own(tensor) for tensor in batch], self._folder / f"batch{number}.pt")
+                torch.save([compact(tensor) for tensor in batch], self._folder / f"batch{number}.pt")
             self._num_asked += 1
             self._send_all(message="allow", steps=self._num_asked, final=False)
         return Step(self, number)
@@ -245,7 +246,7 @@ class Session:
                     f"state {name} is {wanted.dtype.value}{list(wanted.shape)}, not {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
                 )
         path = self._folder / f"write{self._num_requests}.pt"
-        torch.save({name: own(value) for name, value in values.items()}, path)
+        torch.save({name: compact(value) for name, value in values.items()}, path)
         self._request(message="write", file=path.name)
         path.unlink()
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.comm.control import Channel, Message
+from backend.comm.channel import Channel, Message
 from planner.ir.errors import WorkerFailed
 
 __all__ = ["ENVIRONMENT", "ROOT", "ForkServerClient", "WorkerGroup", "fork_server_client"]

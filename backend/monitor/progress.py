@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from backend.monitor.heartbeat import Beat, BeatReader
+from backend.monitor.heartbeat import Heartbeat, HeartbeatReader
 from backend.monitor.tail import Tail
 
 __all__ = ["Listener", "Progress"]
@@ -18,7 +18,7 @@ class Listener(Protocol):
 
     def __call__(self, step: int, loss: float) -> None: ...
 
-    def on_beat(self, beat: Beat) -> None: ...
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None: ...
 
 
 class Progress:
@@ -28,15 +28,15 @@ class Progress:
         self._tail = Tail(folder / "progress")
         self._on_progress = on_progress
         self._listener = on_progress if isinstance(on_progress, Listener) else None
-        self._beats = BeatReader(folder)
+        self._heartbeats = HeartbeatReader(folder)
 
     def forward(self) -> None:
         """Raises whatever the caller's function raises."""
         if self._listener is not None:
-            for beat in self._beats.fresh():
-                self._listener.on_beat(beat)
+            for heartbeat in self._heartbeats.new_heartbeats():
+                self._listener.on_heartbeat(heartbeat)
         if self._on_progress is None:
             return
-        for line in self._tail.fresh().splitlines():
+        for line in self._tail.new_lines().splitlines():
             step, loss = line.split()
             self._on_progress(int(step), float(loss))

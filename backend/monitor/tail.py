@@ -8,19 +8,19 @@ __all__ = ["Tail"]
 
 
 class Tail:
-    """The whole lines that a file has gained since the last look; a file that does not exist yet has gained none."""
+    """The whole lines that a file has gained since it was last read; a file that does not exist yet has gained none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._read = 0
+        self._read_bytes = 0
 
-    def fresh(self) -> str:
-        """Lines with their ends."""
+    def new_lines(self) -> str:
+        """With their line ends."""
         if not self._path.exists():
             return ""
         with self._path.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._read_bytes)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
+        self._read_bytes += len(whole)
         return whole.decode()

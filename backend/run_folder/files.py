@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import Batches
-from backend.checkpoint.handover import hand_over
+from backend.checkpoint.handover import compact, hand_over
 from backend.data.loader import Loader
 from backend.initial.values import Values
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
@@ -33,7 +33,6 @@ __all__ = [
     "Options",
     "attempt",
     "load_options",
-    "own",
     "prepare",
     "read_batches",
     "read_failures",
@@ -87,12 +86,6 @@ class Failure:
     time_ns: int = 0
 
 
-def own(value: Tensor) -> Tensor:
-    """Detached, in memory of just its size: torch.save writes whole storages: a view would drag its base along."""
-    value = value.detach()
-    return value.clone() if value.untyped_storage().nbytes() > value.nbytes or not value.is_contiguous() else value
-
-
 def prepare(folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batches: Batches, options: Options) -> None:
     """Write the parent's files; a batch that is the same object at several steps is stored once."""
     save_plan(plan, str(folder / "plan.json"))
@@ -114,7 +107,7 @@ def prepare(folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batc
             distinct.append(batch)  # holding the batch keeps its ids from being used again
         index.append(places[key])
     torch.save(
-        {"first_step": options.first_step, "index": index, "batches": [[own(t) for t in batch] for batch in distinct]},
+        {"first_step": options.first_step, "index": index, "batches": [[compact(t) for t in batch] for batch in distinct]},
         folder / BATCHES,
     )
 
@@ -175,5 +168,5 @@ def read_failures(folder: Path) -> list[Failure]:
     """Of the last attempt, in the order in which they happened."""
     paths = list(folder.glob("rank*.error.json"))
     last = max((path.name.split(".")[1] for path in paths), key=lambda name: int(name[1:]), default="")
-    found = [Failure(**json.loads(path.read_text())) for path in paths if path.name.split(".")[1] == last]
-    return sorted(found, key=lambda failure: failure.time_ns)
+    failures = [Failure(**json.loads(path.read_text())) for path in paths if path.name.split(".")[1] == last]
+    return sorted(failures, key=lambda failure: failure.time_ns)

@@ -62,10 +62,10 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         losses=losses,
         about=hardware(plan.num_ranks) | _agreed({rank: result["about"] for rank, result in results.items()}),
     )
-    slopes = gather(plan, plan.gradients, _tensors(results, "gradients")) if options.gradients else {}
+    gradients = gather(plan, plan.gradients, _tensors(results, "gradients")) if options.gradients else {}
     states = gather(plan, state_homes(plan), _tensors(results, "states"))
     memory = {rank: result["memory"] for rank, result in results.items()}
-    outcome = Outcome(trace=trace, losses=losses, states=states, gradients=slopes, first_step=first_step, memory=memory)
+    outcome = Outcome(trace=trace, losses=losses, states=states, gradients=gradients, first_step=first_step, memory=memory)
     return Merged(outcome=outcome, timings={rank: result["timings"] for rank, result in results.items()})
 
 
@@ -87,21 +87,21 @@ def _tensors(results: Mapping[int, Mapping[str, Mapping[str, Tensor]]], kind: st
 
 def _acts(plan: Plan, rows: Mapping[int, list[list[int]]]) -> tuple[Act, ...]:
     zero = min((row[2] for acts in rows.values() for row in acts), default=0)
-    met: dict[tuple[int, int, tuple[int, ...]], int] = {}
-    crews: dict[tuple[int, int], tuple[int, ...]] = {}
+    all_ready_ns: dict[tuple[int, int, tuple[int, ...]], int] = {}
+    peers_of: dict[tuple[int, int], tuple[int, ...]] = {}
     for rank, acts in rows.items():
         for place, number, _, start, _ in acts:
             task = plan.tasks[place]
-            crew = crews.setdefault((place, rank), plan.peers(task, rank))
-            if len(crew) > 1:
-                met[place, number, crew] = max(met.get((place, number, crew), 0), start)
-    found: list[Act] = []
+            peers = peers_of.setdefault((place, rank), plan.peers(task, rank))
+            if len(peers) > 1:
+                all_ready_ns[place, number, peers] = max(all_ready_ns.get((place, number, peers), 0), start)
+    merged: list[Act] = []
     for rank, acts in rows.items():
         for place, number, ready, start, end in acts:
             # The clocks of two hosts are not quite one (backend.hosts.clocks): never after the end.
-            start = min(end, max(start, met.get((place, number, crews[place, rank]), start)))
-            found.append(Act(plan.tasks[place].id, rank, number, (ready - zero) * _S, (start - zero) * _S, (end - zero) * _S))
-    return tuple(sorted(found, key=lambda act: (act.start_s, act.end_s, act.task, act.rank)))
+            start = min(end, max(start, all_ready_ns.get((place, number, peers_of[place, rank]), start)))
+            merged.append(Act(plan.tasks[place].id, rank, number, (ready - zero) * _S, (start - zero) * _S, (end - zero) * _S))
+    return tuple(sorted(merged, key=lambda act: (act.start_s, act.end_s, act.task, act.rank)))
 
 
 def hardware(ranks: int) -> dict[str, str]:

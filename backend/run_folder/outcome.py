@@ -53,12 +53,12 @@ def packed(parts: Mapping[tuple[str, int], Tensor]) -> dict[str, Tensor]:
 
 def unpacked(of_rank: Mapping[int, Mapping[str, Tensor]]) -> dict[tuple[str, int, int], Tensor]:
     """rank -> ``packed`` parts  ->  (regst, index, rank) -> part, as ``gather`` takes them."""
-    found: dict[tuple[str, int, int], Tensor] = {}
+    by_place: dict[tuple[str, int, int], Tensor] = {}
     for rank, parts in of_rank.items():
         for key, value in parts.items():
             regst, index = key.rsplit("\n", 1)
-            found[regst, int(index), rank] = value
-    return found
+            by_place[regst, int(index), rank] = value
+    return by_place
 
 
 def state_homes(plan: Plan) -> dict[str, Access]:

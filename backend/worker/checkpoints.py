@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Store
 from backend.checkpoint.handover import take_over
 from backend.checkpoint.resume import resume_point
 from backend.checkpoint.saved import Saved
-from backend.checkpoint.saver import Saver, Wish
+from backend.checkpoint.saver import Saver, SaveRequest
 from backend.initial.values import Values
 from backend.run_folder.files import Options, attempt
 from backend.worker.rank import RankBody
@@ -49,9 +49,9 @@ def saver_of(plan: Plan, rank: int, options: Options, store: Store, body: RankBo
     body.first_step = options.first_step
     if not options.checkpoint:
         return None
-    wish = Wish(folder=options.checkpoint, every=options.save_every, keep=options.keep)
+    request = SaveRequest(folder=options.checkpoint, every=options.save_every, keep=options.keep)
     saver = Saver(
-        plan, rank, wish, store, run_id=f"{options.run_id}-{attempt()}", first_step=options.first_step, timeout_s=options.timeout_s
+        plan, rank, request, store, run_id=f"{options.run_id}-{attempt()}", first_step=options.first_step, timeout_s=options.timeout_s
     )
     body.on_save = saver.act
     return saver

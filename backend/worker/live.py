@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import Batches
-from backend.comm.control import Channel, Message, connect
+from backend.comm.channel import Channel, Message, connect
 from backend.layout.sharding import slice_part
 from backend.memory.blocks import Blocks
 from backend.run_folder.files import Failure

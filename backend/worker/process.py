@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from backend.comm.transport import Mesh
 from backend.hosts.hosts import Hosts
-from backend.monitor.heartbeat import beating
+from backend.monitor.heartbeat import writing_heartbeats
 from backend.monitor.nonfinite import LossWatch
 from backend.run_folder.files import Failure, Options, attempt, load_options, read_batches, read_plan, reads_data, write_failure
 from backend.run_folder.outcome import packed, state_homes
@@ -116,13 +116,13 @@ def work(folder: Path, options: Options) -> None:
     gc.collect()
     gc.freeze()
     if hosts is not None:
-        hosts.look_at_the_clock()
+        hosts.estimate_clock()
     _meet(store, "start", rank, ranks)
     registers.started()
     if options.live:
         LiveWorker(plan, rank, options.run_id, folder, loop, blocks).start(body)
-    news = nullcontext() if hosts is None else hosts.carrying_news(folder)
-    with news, nullcontext() if options.live else beating(plan, rank, loop.rows, folder):
+    log_relay = nullcontext() if hosts is None else hosts.relaying_logs(folder)
+    with log_relay, nullcontext() if options.live else writing_heartbeats(plan, rank, loop.rows, folder):
         loop.run()
     if saver is not None:
         saver.end(options.first_step + loop.steps_done, blocks.state_of)
@@ -135,7 +135,7 @@ def work(folder: Path, options: Options) -> None:
     }
     acts = torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5)
     if hosts is not None:
-        hosts.look_at_the_clock()
+        hosts.estimate_clock()
         acts = hosts.on_one_clock(acts)
     result = {
         "acts": acts,
@@ -150,7 +150,7 @@ def work(folder: Path, options: Options) -> None:
     }
     torch.save(result, folder / f"rank{rank}.pt")
     if hosts is not None:
-        hosts.bring_home(folder)
+        hosts.collect_results(folder)
     _meet(store, "end", rank, ranks)
     mesh.close()
 

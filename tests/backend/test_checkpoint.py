@@ -22,7 +22,7 @@ from small_gpt import WAYS, plan_for, program, uneven3
 from torch import Tensor
 
 import backend.checkpoint.folder as folder_module
-from backend.checkpoint import Saved, Wish, export, find, latest, resume_point, verify
+from backend.checkpoint import Saved, SaveRequest, export, find, latest, resume_point, verify
 from backend.checkpoint.export import optimizer_state_dict
 from backend.checkpoint.folder import claim, remove_leftovers, steps_of, write_part
 from backend.checkpoint.handover import hand_over
@@ -76,7 +76,7 @@ def save(folder: Path, way: str | Plan, state: Mapping[str, Tensor], step: int, 
     """All ranks' savers, in threads of this process."""
     plan, store = with_saving(plan_for(way) if isinstance(way, str) else way), Store()
     savers = [
-        Saver(plan, rank, Wish(folder=str(folder), keep=keep), store, run_id=f"t{step}", first_step=step - 1)
+        Saver(plan, rank, SaveRequest(folder=str(folder), keep=keep), store, run_id=f"t{step}", first_step=step - 1)
         for rank in range(plan.num_ranks)
     ]
     parts = {rank: initial_states(plan, rank, state) for rank in range(plan.num_ranks)}
@@ -384,7 +384,7 @@ def test_two_runs_at_once_do_not_save_into_one_folder(tmp_path: Path) -> None:
 def test_a_rank_that_does_not_write_fails_the_save_within_the_timeout_and_is_named(tmp_path: Path) -> None:
     plan = with_saving(plan_for("data2"))
     parts = initial_states(plan, 0, drawn_state(1))
-    saver = Saver(plan, 0, Wish(folder=str(tmp_path)), Store(), run_id="t", timeout_s=0.5)
+    saver = Saver(plan, 0, SaveRequest(folder=str(tmp_path)), Store(), run_id="t", timeout_s=0.5)
     with pytest.raises(WorkerFailed, match=r"checkpoint of step 1 failed: rank 1 has written nothing more for 0\.5 s"):
         saver.end(1, lambda regst, index: parts[regst, index])
     assert latest(tmp_path) is None
@@ -471,7 +471,7 @@ def _saver(folder: Path, store: Store, every: int) -> tuple[Saver, Any, list[Ten
     plan = with_saving(plan_for("one"))
     (task,) = [task for task in plan.tasks if task.kind is TaskKind.SAVE]
     parts = initial_states(plan, 0, drawn_state(1))
-    saver = Saver(plan, 0, Wish(folder=str(folder), every=every), store, run_id="t")
+    saver = Saver(plan, 0, SaveRequest(folder=str(folder), every=every), store, run_id="t")
     return saver, task, [parts[access.regst, access.index] for access in task.reads]
 
 

@@ -14,7 +14,7 @@ from small_gpt import plan_for, program
 
 import regista
 from backend import run
-from backend.checkpoint import Saved, Wish, latest, resume_point, verify
+from backend.checkpoint import Saved, SaveRequest, latest, resume_point, verify
 from backend.checkpoint.folder import steps_of
 from backend.initial.values import whole_box
 from backend.launch.session import Session
@@ -35,7 +35,7 @@ def test_a_checkpoint_moves_across_layouts_bit_by_bit_and_the_loss_goes_on(tmp_p
     """data 2 -> tensor 2 -> pipeline 2 -> 1 device -> 2 x 2: what each worker holds after loading is what was saved, optimizer state too."""
     ways = ("data2", "tensor2", "pipeline2", "one", "data2_tensor2")
     losses: list[float] = []
-    wish = Wish(folder=str(tmp_path))
+    request = SaveRequest(folder=str(tmp_path))
     for way in ways:
         plan, found = plan_for(way), resume_point(tmp_path)
         values = program().initial_state(plan.micro_batches) if found is None else found.values
@@ -45,7 +45,7 @@ def test_a_checkpoint_moves_across_layouts_bit_by_bit_and_the_loss_goes_on(tmp_p
             assert any(name.endswith(":step") for name in loaded) and any(name.endswith(":exp_avg_sq") for name in loaded)
             for name, value in loaded.items():
                 assert torch.equal(value, found.values.part(name, whole_box(tuple(value.shape)))), f"{name} on {way}"
-        outcome = run(plan, values, program().batch, 2, first_step=len(losses), checkpoint=wish, timeout_s=120)
+        outcome = run(plan, values, program().batch, 2, first_step=len(losses), checkpoint=request, timeout_s=120)
         assert outcome.first_step == len(losses)
         losses += outcome.losses
         saved = Saved(str(latest(tmp_path)))
@@ -72,7 +72,9 @@ def test_a_run_that_resumes_gives_the_loss_and_the_state_of_an_uninterrupted_one
 
 def test_saving_changes_neither_losses_nor_the_trace_that_was_asked_for(tmp_path: Path) -> None:
     plan = plan_for("data2")
-    saved = run(plan, program().initial_state(1), program().batch, 4, checkpoint=Wish(folder=str(tmp_path), every=1, keep=2), timeout_s=120)
+    saved = run(
+        plan, program().initial_state(1), program().batch, 4, checkpoint=SaveRequest(folder=str(tmp_path), every=1, keep=2), timeout_s=120
+    )
     check_trace(plan, saved.trace)
     assert saved.losses == uninterrupted("data2", 4).losses
     assert steps_of(tmp_path) == (3, 4)
@@ -80,7 +82,9 @@ def test_saving_changes_neither_losses_nor_the_trace_that_was_asked_for(tmp_path
 
 def test_a_plan_with_saving_keeps_its_acts_in_the_trace(tmp_path: Path) -> None:
     plan = with_saving(plan_for("pipeline2"))
-    outcome = run(plan, program().initial_state(4), program().batch, 3, checkpoint=Wish(folder=str(tmp_path), every=2), timeout_s=120)
+    outcome = run(
+        plan, program().initial_state(4), program().batch, 3, checkpoint=SaveRequest(folder=str(tmp_path), every=2), timeout_s=120
+    )
     check_trace(plan, outcome.trace)
     saving = {task.id for task in plan.tasks if task.kind is TaskKind.SAVE}
     assert len(saving) == 2 and sum(act.task in saving for act in outcome.trace.acts) == 2 * 3
@@ -119,9 +123,9 @@ def test_a_worker_killed_while_saving_leaves_the_last_good_one_and_resume_gives_
     work.mkdir()
     plan, state = plan_for(way), program().initial_state(plan_for(way).micro_batches)
     kill = on_first_step(work, lambda pids: os.kill(pids[-1], signal.SIGKILL))
-    wish = Wish(folder=str(folder), every=1)  # a save is always under way
+    request = SaveRequest(folder=str(folder), every=1)  # a save is always under way
     with pytest.raises(WorkerFailed, match="SIGKILL"):
-        run(plan, state, program().batch, 400, checkpoint=wish, workdir=work, on_progress=kill, timeout_s=120)
+        run(plan, state, program().batch, 400, checkpoint=request, workdir=work, on_progress=kill, timeout_s=120)
     found = latest(folder)
     assert found is not None
     steps = verify(found).step
@@ -140,7 +144,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_the_last_good_one_stays(tmp_path:
         for pid in pids:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (50_000, 50_000))
 
-    state, wish = program().initial_state(1), Wish(folder=str(folder), every=1, keep=3)
+    state, request = program().initial_state(1), SaveRequest(folder=str(folder), every=1, keep=3)
     told = r"the checkpoint of step [0-9]+ failed: .*cannot write .*rank000[01]\.pt, [0-9]+ bytes.*File too large"
     with pytest.raises(WorkerFailed, match=told):
         run(
@@ -148,7 +152,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_the_last_good_one_stays(tmp_path:
             state,
             program().batch,
             400,
-            checkpoint=wish,
+            checkpoint=request,
             workdir=work,
             on_progress=on_first_step(work, fill),
             timeout_s=120,

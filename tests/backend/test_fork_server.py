@@ -12,7 +12,7 @@ from pathlib import Path
 import handmade
 import pytest
 
-from backend.comm.control import Channel, Message
+from backend.comm.channel import Channel, Message
 from backend.launch.processes import run
 from backend.launch.workers import ForkServerClient, fork_server_client
 from planner.ir.errors import WorkerFailed

@@ -20,7 +20,7 @@ import handmade
 import pytest
 import torch
 
-from backend.checkpoint import Wish, resume_point, verify
+from backend.checkpoint import SaveRequest, resume_point, verify
 from backend.launch.processes import run
 from backend.launch.workers import fork_server_client
 from backend.run_folder.outcome import Outcome
@@ -41,15 +41,15 @@ PLANS = f'{{"pipeline": handmade.pipeline({MICRO_BATCHES}, width=2), "data": han
 LAUNCHER = f"""
 import sys, warnings
 import handmade, backend.launch.processes
-from backend.checkpoint import Wish
+from backend.checkpoint import SaveRequest
 warnings.simplefilter("ignore")
 backend.launch.processes.WORKER = "planted_worker"
 backend.launch.processes.SILENCE_S = {TIMEOUT_S}
 batches = handmade.batches({MICRO_BATCHES})
-wish = Wish(folder=sys.argv[1], every=5, keep=3)
+request = SaveRequest(folder=sys.argv[1], every=5, keep=3)
 try:
     backend.launch.processes.run({PLANS}[sys.argv[3]], handmade.start(), batches, {STEPS}, timeout_s={TIMEOUT_S},
-                       workdir=sys.argv[2], checkpoint=wish)
+                       workdir=sys.argv[2], checkpoint=request)
 except ValueError as error:
     sys.exit(str(error))
 """
@@ -133,14 +133,14 @@ def _runs(pid: int) -> bool:
 
 def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed_run(scratch: Path) -> None:
     plan, batches = handmade.pipeline(MICRO_BATCHES, width=2), handmade.batches(MICRO_BATCHES)
-    steps, wish = 400, Wish(folder=str(scratch / "saves"), every=10, keep=2)
+    steps, request = 400, SaveRequest(folder=str(scratch / "saves"), every=10, keep=2)
     undisturbed = run(plan, handmade.start(), batches, steps, workdir=scratch / "work")
     chance = random.Random(20261121)
     kills, outcome = 0, None
     losses: dict[int, float] = {}
 
     def attempt(doomed: bool) -> Outcome:
-        found = resume_point(wish.folder)
+        found = resume_point(request.folder)
         first = found.steps if found is not None else 0
         stop = threading.Event()
 
@@ -159,7 +159,7 @@ def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed
                 batches,
                 steps - first,
                 first_step=first,
-                checkpoint=wish,
+                checkpoint=request,
                 workdir=scratch / "work",
                 timeout_s=10,
                 on_progress=losses.__setitem__,
@@ -209,7 +209,7 @@ def test_torchruns_restart_goes_on_from_the_last_checkpoint_to_the_last_bit(
         batches,
         STEPS,
         workdir=scratch / "work",
-        checkpoint=Wish(folder=str(scratch / "saves"), every=5),
+        checkpoint=SaveRequest(folder=str(scratch / "saves"), every=5),
         timeout_s=TIMEOUT_S,
         max_restarts=1,
     )

@@ -21,7 +21,7 @@ from torch.distributed import HashStore
 
 from backend.hosts.address import interface_of, own_address, parse_endpoint
 from backend.hosts.clocks import Correction, Estimate, estimate
-from backend.hosts.log_relay import carrying
+from backend.hosts.log_relay import relaying_logs
 from backend.launch.nodes import Nodes, run_on_nodes
 from backend.reference import perform
 from planner.ir.errors import RegistaError, Unsupported
@@ -352,26 +352,26 @@ def test_what_cannot_be_placed_on_the_hosts_is_refused_before_anything_starts(no
     assert list(tmp_path.iterdir()) == []
 
 
-# News.
+# The log relay.
 
 
-def test_news_of_another_host_reach_host_0s_folder_line_by_line(tmp_path: Path) -> None:
+def test_what_another_host_reports_reaches_host_0s_folder_line_by_line(tmp_path: Path) -> None:
     store = HashStore()
     home, away = tmp_path / "0", tmp_path / "1"
     home.mkdir()
     away.mkdir()
-    written: dict[str, list[str]] = {"progress": [], "rank1.pulse": []}
+    written: dict[str, list[str]] = {"progress": [], "rank1.heartbeat": []}
     with (
-        carrying(store, home, 0, 2, is_leader=True, period_s=0.02),
-        carrying(store, away, 1, 2, is_leader=True, period_s=0.02),
-        carrying(store, tmp_path / "none", 1, 2, is_leader=False),
+        relaying_logs(store, home, 0, 2, is_leader=True, period_s=0.02),
+        relaying_logs(store, away, 1, 2, is_leader=True, period_s=0.02),
+        relaying_logs(store, tmp_path / "none", 1, 2, is_leader=False),
     ):
         for number in range(20):
             for name, lines in written.items():
                 lines.append(f"{number} {name}\n")
                 with (away / name).open("a") as file:
                     file.write(lines[-1][:3])
-                    file.flush()  # half a line is no news
+                    file.flush()  # half a line is not relayed
                     time.sleep(0.003)
                     file.write(lines[-1][3:])
         until = time.monotonic() + 20

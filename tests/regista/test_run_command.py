@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import regista.api as api
-from backend.monitor.heartbeat import MOST_ROWS, Beat, BeatReader, beat, beating
+from backend.monitor.heartbeat import MOST_ROWS, Heartbeat, HeartbeatReader, heartbeat_of, writing_heartbeats
 from planner.cost import ActPrice, MeasuredCost, act_key
 from planner.ir.plan import Plan, StreamKind, TaskKind
 from planner.ir.traces.trace import Act, Source, Trace
-from regista.views.tables.live import LAST_BEATS, Watched, figures, watched
+from regista.views.tables.live import LAST_HEARTBEATS, Watched, figures, watched
 from regista.views.tables.verdict import bubble, predict, show_verdict, verdict
 
 PIPE = handmade.pipeline(2)
@@ -50,7 +50,7 @@ def text(part: object) -> str:
     return console.file.getvalue()
 
 
-# The pulse.
+# Heartbeats.
 
 
 def row(plan: Plan, task: str, number: int, start: int, end: int) -> tuple[int, int, int, int, int]:
@@ -59,30 +59,30 @@ def row(plan: Plan, task: str, number: int, start: int, end: int) -> tuple[int, 
 
 def test_a_beat_counts_whole_acts_and_dates_the_steps() -> None:
     rows = [row(DATA, "forward", 0, 50, 150), row(DATA, "forward", 1, 200, 260), row(DATA, "fetch", 4, 300, 310)]
-    found = beat(DATA, 1, rows, 100, 400)
+    found = heartbeat_of(DATA, 1, rows, 100, 400)
     assert found.busy_s == pytest.approx({"forward": 160e-9, "fetch": 10e-9})
     assert found.compute_s == pytest.approx(160e-9)
     assert found.ends_s == ((4, pytest.approx(310e-9)),)
     assert (found.rank, found.begin_s, found.end_s) == (1, pytest.approx(100e-9), pytest.approx(400e-9))
 
 
-def test_the_pulse_writes_what_its_reader_reads_and_each_act_once(tmp_path: Path) -> None:
+def test_heartbeats_are_read_as_they_were_written_and_hold_each_act_once(tmp_path: Path) -> None:
     import time
 
     rows: list[tuple[int, int, int, int, int]] = []
-    reader, seen = BeatReader(tmp_path), []
-    with beating(DATA, 0, rows, tmp_path, period_s=0.02):
+    reader, seen = HeartbeatReader(tmp_path), []
+    with writing_heartbeats(DATA, 0, rows, tmp_path, period_s=0.02):
         for number in range(3):
             now = time.monotonic_ns()
             rows.append(row(DATA, "forward", number, now, now + 1000))
             until = time.monotonic() + 20
             while sum(b.busy_s.get("forward", 0.0) for b in seen) < (number + 0.9) * 1e-6:
                 assert time.monotonic() < until
-                seen += reader.fresh()
+                seen += reader.new_heartbeats()
                 time.sleep(0.005)
     assert sum(b.busy_s.get("forward", 0.0) for b in seen) == pytest.approx(3e-6)
     assert all(before.end_s == after.begin_s for before, after in zip(seen, seen[1:], strict=False))
-    assert reader.fresh() == []
+    assert reader.new_heartbeats() == []
 
 
 def test_a_beat_of_very_many_acts_counts_the_newest_over_their_own_time(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_a_beat_of_very_many_acts_counts_the_newest_over_their_own_time(tmp_path
 
     begin = time.monotonic_ns()
     rows = [row(DATA, "forward", n, begin + 10 * n, begin + 10 * n + 5) for n in range(3 * MOST_ROWS)]
-    with beating(DATA, 0, rows, tmp_path, period_s=0.01):
+    with writing_heartbeats(DATA, 0, rows, tmp_path, period_s=0.01):
         until, seen = time.monotonic() + 20, []
         while not seen:
             assert time.monotonic() < until
-            seen = BeatReader(tmp_path).fresh()
+            seen = HeartbeatReader(tmp_path).new_heartbeats()
     assert seen[0].busy_s["forward"] == pytest.approx(5e-9 * MOST_ROWS)
     assert seen[0].begin_s == pytest.approx((begin + 10 * 2 * MOST_ROWS) * 1e-9)
 
@@ -104,8 +104,8 @@ def test_a_beat_of_very_many_acts_counts_the_newest_over_their_own_time(tmp_path
 
 def test_live_figures_name_the_task_that_takes_most_of_the_busiest_stream() -> None:
     watch = Watched(plan=PIPE, steps=9)
-    watch.on_beat(Beat(rank=0, begin_s=0.0, end_s=1.0, busy_s={"forward.0": 0.2, "backward.0": 0.3}, compute_s=0.5))
-    watch.on_beat(Beat(rank=1, begin_s=0.0, end_s=1.0, busy_s={"forward.1": 0.5, "backward.1": 0.4}, compute_s=0.9))
+    watch.on_heartbeat(Heartbeat(rank=0, begin_s=0.0, end_s=1.0, busy_s={"forward.0": 0.2, "backward.0": 0.3}, compute_s=0.5))
+    watch.on_heartbeat(Heartbeat(rank=1, begin_s=0.0, end_s=1.0, busy_s={"forward.1": 0.5, "backward.1": 0.4}, compute_s=0.9))
     facts = watch.facts()
     assert facts.slowest == ("forward.1", 1, 0.5)
     # Rank 0 computes half of the time, rank 1 nine tenths of it.
@@ -114,24 +114,24 @@ def test_live_figures_name_the_task_that_takes_most_of_the_busiest_stream() -> N
 
 def test_live_shares_are_those_of_the_last_beats_together() -> None:
     watch = Watched(plan=PIPE, steps=9)
-    for number in range(LAST_BEATS):
+    for number in range(LAST_HEARTBEATS):
         # Acts of 3 s, told in the beat in which they end.
         done = 3.0 if number % 4 == 3 else 0.0
         busy_s = {"forward.0": done} if done else {}
-        watch.on_beat(Beat(rank=0, begin_s=float(number), end_s=number + 1.0, busy_s=busy_s, compute_s=done))
+        watch.on_heartbeat(Heartbeat(rank=0, begin_s=float(number), end_s=number + 1.0, busy_s=busy_s, compute_s=done))
     facts = watch.facts()
     assert facts.slowest == ("forward.0", 0, 0.75)
     assert facts.waiting == pytest.approx(0.25)
-    for number in range(LAST_BEATS, 2 * LAST_BEATS):
-        watch.on_beat(Beat(rank=0, begin_s=float(number), end_s=number + 1.0, busy_s={}))
+    for number in range(LAST_HEARTBEATS, 2 * LAST_HEARTBEATS):
+        watch.on_heartbeat(Heartbeat(rank=0, begin_s=float(number), end_s=number + 1.0, busy_s={}))
     assert (watch.facts().slowest, watch.facts().waiting) == (None, 1.0)
 
 
 def test_the_wait_for_a_peer_in_a_collective_is_nobodys_work() -> None:
     reduce = next(task.id for task in DATA.tasks if task.kind is TaskKind.BOXING)
     watch = Watched(plan=DATA, steps=9)
-    watch.on_beat(Beat(rank=0, begin_s=0.0, end_s=1.0, busy_s={"forward": 0.1, reduce: 0.85}))
-    watch.on_beat(Beat(rank=1, begin_s=0.0, end_s=1.0, busy_s={"forward": 0.6, reduce: 0.05}))
+    watch.on_heartbeat(Heartbeat(rank=0, begin_s=0.0, end_s=1.0, busy_s={"forward": 0.1, reduce: 0.85}))
+    watch.on_heartbeat(Heartbeat(rank=1, begin_s=0.0, end_s=1.0, busy_s={"forward": 0.6, reduce: 0.05}))
     assert watch.facts().slowest == ("forward", 1, 0.6)
 
 
@@ -144,9 +144,9 @@ def test_live_speed_is_the_median_of_the_last_steps(times: list[float]) -> None:
     for step, time_s in enumerate(times):
         end_s += time_s
         ends.append((step + 1, end_s))
-    watch.on_beat(Beat(rank=0, begin_s=0.0, end_s=1.0, busy_s={}, ends_s=tuple(ends[:3])))
-    watch.on_beat(Beat(rank=1, begin_s=0.0, end_s=1.0, busy_s={}, ends_s=tuple(ends[:2])))  # the other rank has the loss, too
-    watch.on_beat(Beat(rank=0, begin_s=1.0, end_s=2.0, busy_s={}, ends_s=tuple(ends[3:])))
+    watch.on_heartbeat(Heartbeat(rank=0, begin_s=0.0, end_s=1.0, busy_s={}, ends_s=tuple(ends[:3])))
+    watch.on_heartbeat(Heartbeat(rank=1, begin_s=0.0, end_s=1.0, busy_s={}, ends_s=tuple(ends[:2])))  # the other rank has the loss, too
+    watch.on_heartbeat(Heartbeat(rank=0, begin_s=1.0, end_s=2.0, busy_s={}, ends_s=tuple(ends[3:])))
     facts = watch.facts()
     assert facts.step_time_s == pytest.approx(median(times[-20:]))
     assert facts.samples_per_s == pytest.approx(DATA.batch_size / median(times[-20:]))

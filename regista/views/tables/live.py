@@ -9,7 +9,7 @@ slowest     on the busiest stream of all ranks, the task with the most time ther
             least of its ranks' times: the others waited for the last
 waiting     share of the time in which no compute act ran, mean over the ranks (the bubble of the last table)
 
-Shares are those of the last LAST_BEATS beats of a rank, some seconds.  All of it is kind ``run``.
+Shares are those of the last LAST_HEARTBEATS heartbeats of a rank, some seconds.  All of it is kind ``run``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from backend.monitor.heartbeat import Beat
+from backend.monitor.heartbeat import Heartbeat
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.units import show_s
 
 __all__ = ["Facts", "Watched", "figures", "watched"]
 
 LAST_STEPS = 20
-LAST_BEATS = 8
+LAST_HEARTBEATS = 8
 PLAIN_EVERY_S = 5.0
 
 
@@ -76,7 +76,7 @@ class Watched:
     steps_done: int = 0
     loss: float | None = None
     changed: Callable[[], None] = lambda: None
-    _beats: dict[int, deque[Beat]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=LAST_BEATS)))
+    _heartbeats: dict[int, deque[Heartbeat]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=LAST_HEARTBEATS)))
     _dated_by: int | None = None
     _last: tuple[int, float] | None = None
     _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_STEPS))
@@ -85,11 +85,11 @@ class Watched:
         self.steps_done, self.loss = step + 1, loss
         self.changed()
 
-    def on_beat(self, beat: Beat) -> None:
-        self._beats[beat.rank].append(beat)
-        if beat.ends_s and self._dated_by in (None, beat.rank):
-            self._dated_by = beat.rank  # several ranks may hold the loss; one of them dates the steps
-            for step, end_s in beat.ends_s:
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        self._heartbeats[heartbeat.rank].append(heartbeat)
+        if heartbeat.ends_s and self._dated_by in (None, heartbeat.rank):
+            self._dated_by = heartbeat.rank  # several ranks may hold the loss; one of them dates the steps
+            for step, end_s in heartbeat.ends_s:
                 if self._last is not None and step == self._last[0] + 1:
                     self._times_s.append(end_s - self._last[1])
                 self._last = step, end_s
@@ -110,8 +110,8 @@ class Watched:
 
     def _slowest(self) -> tuple[str, int, float] | None:
         streams: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
-        for rank, beats in self._beats.items():
-            for task in {task for beat in beats for task in beat.busy_s}:
+        for rank, heartbeats in self._heartbeats.items():
+            for task in {task for heartbeat in heartbeats for task in heartbeat.busy_s}:
                 streams[self.plan.task[task].stream, rank][task] = self._share(task, rank)
         if not any(shares for shares in streams.values()):
             return None
@@ -120,25 +120,25 @@ class Watched:
         return task, rank, min(1.0, shares[task])
 
     def _share(self, task: str, rank: int) -> float:
-        """Of the time of the last beats."""
+        """Of the time of the last heartbeats."""
         placed = self.plan.task[task]
         ranks = self.plan.ranks_of(placed) if placed.kind is TaskKind.BOXING else (rank,)
         # A rank that does not name it has other things to do: it came last, and nobody's time but its own counts.
-        return min(_share(self._beats[r], task) for r in ranks if r in self._beats)
+        return min(_share(self._heartbeats[r], task) for r in ranks if r in self._heartbeats)
 
     def _waiting(self) -> float | None:
-        if not self._beats:
+        if not self._heartbeats:
             return None
-        computing = [_part(beats, sum(beat.compute_s for beat in beats)) for beats in self._beats.values()]
+        computing = [_part(heartbeats, sum(heartbeat.compute_s for heartbeat in heartbeats)) for heartbeats in self._heartbeats.values()]
         return sum(max(0.0, 1 - share) for share in computing) / len(computing)
 
 
-def _share(beats: Collection[Beat], task: str) -> float:
-    return _part(beats, sum(beat.busy_s.get(task, 0.0) for beat in beats))
+def _share(heartbeats: Collection[Heartbeat], task: str) -> float:
+    return _part(heartbeats, sum(heartbeat.busy_s.get(task, 0.0) for heartbeat in heartbeats))
 
 
-def _part(beats: Collection[Beat], busy_s: float) -> float:
-    whole_s = sum(beat.end_s - beat.begin_s for beat in beats)
+def _part(heartbeats: Collection[Heartbeat], busy_s: float) -> float:
+    whole_s = sum(heartbeat.end_s - heartbeat.begin_s for heartbeat in heartbeats)
     return busy_s / whole_s if whole_s > 0 else 0.0
 
 
