@@ -11,21 +11,21 @@ what if | step time | against as it is | register memory
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from statistics import median
 
 from bokeh.embed import file_html
 from bokeh.resources import INLINE
+from markupsafe import Markup
 
 from planner.ir.plan import Plan
 from planner.ir.text import save_text
 from planner.ir.traces.trace import Trace
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.comparison import Pair
+from regista.report.charts import histogram
 from regista.report.findings import ActError, Findings, find
-from regista.report.html import TEMPLATE, bytes_cell, error_cell, share_cell, table
-from regista.report.svg import histogram
+from regista.report.html import Table, bytes_cell, error_cell, render, share_cell, source
 from regista.views.timeline import draw_timeline
 
 __all__ = ["save_comparison"]
@@ -48,22 +48,31 @@ def save_comparison(
     """
     found = find(plan, sim, run, warmup=warmup)
     drawn = draw_timeline(plan, [sim, run], steps=steps)
-    head = _top(plan, found, run) + _tables(plan, found) + "<h2>Predicted above measured, and memory</h2>" + _scrolling(drawn.head)
-    tail = _errors(found.acts) + _what_if(found)
-    text = file_html(
-        drawn.document, resources=INLINE, title=drawn.title, template=TEMPLATE, template_variables={"head": head, "tail": tail}
+    times, memory = _times(plan, found), _memory(found)
+    head = render("comparison_head.html", timeline=_scrolling(drawn.head), times=times, memory=memory, **_top(plan, found, run))
+    changes, remarks = _what_if(found)
+    histogram_of_acts = histogram([act.error for act in found.acts], "predicted / measured - 1 of an act")
+    tail = render(
+        "comparison_tail.html",
+        acts=_about_acts(found.acts),
+        histogram=histogram_of_acts,
+        errors=_errors(found.acts),
+        changes=changes,
+        remarks=remarks,
     )
-    save_text(path, text)
+    around = {"head": head, "tail": tail, "style": Markup(source("style.css"))}
+    page = file_html(drawn.document, resources=INLINE, title=drawn.title, template=source("figures.html"), template_variables=around)
+    save_text(path, page)
     return found
 
 
-def _scrolling(html: str) -> str:
+def _scrolling(html: str) -> Markup:
     """The timeline's tables scroll by themselves where the page is narrow; their captions stay and break."""
     tables = html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
-    return tables.replace("<caption>", "<caption><span>").replace("</caption>", "</span></caption>")
+    return Markup(tables.replace("<caption>", "<caption><span>").replace("</caption>", "</span></caption>"))
 
 
-def _top(plan: Plan, found: Findings, run: Trace) -> str:
+def _top(plan: Plan, found: Findings, run: Trace) -> dict[str, object]:
     compared = found.comparison
     step, spread = compared.step_time_s, compared.spread
     tiles = (
@@ -75,30 +84,27 @@ def _top(plan: Plan, found: Findings, run: Trace) -> str:
     about = ", ".join(f"{key} {value}" for key, value in run.about.items() if key in ("cpu", "cores", "torch", "performer", "device"))
     batches = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
     shape = f"{plan.num_ranks} ranks, {batches}, {compared.warmup_steps} warm-up steps left out"
-    return (
-        f"<h1>{escape(plan.model)}: predicted against measured</h1>"
-        f'<p class="soft">Plan {escape(plan.plan_id)}; {shape}; run by {escape(run.performer)}{escape("; " + about if about else "")}. '
-        "Every number is simulated (sim) or measured (run); no column holds both.</p>"
-        f'<div class="tiles">{"".join(f"""<div class="tile"><b>{value}</b><span>{escape(what)}</span></div>""" for value, what in tiles)}</div>'
-    )
+    return {"plan": plan, "shape": shape, "performer": run.performer, "about": about, "tiles": tiles}
 
 
-def _tables(plan: Plan, found: Findings) -> str:
+def _times(plan: Plan, found: Findings) -> Table:
     compared = found.comparison
 
-    def row(what: str, pair: Pair, error: str | None = None) -> tuple[str, ...]:
-        return escape(what), show_s(pair.predicted), show_s(pair.measured), error if error is not None else error_cell(pair.relative_error)
+    def row(what: str, pair: Pair) -> tuple[str, ...]:
+        return what, show_s(pair.predicted), show_s(pair.measured), error_cell(pair.relative_error)
 
-    times = [row("step", compared.step_time_s)]
-    times += [row(f"{kind}, busiest rank", pair) for kind, pair in compared.kinds.items()]
-    shares = found.bubble
-    times.append(
-        ("bubble, mean of ranks", f"{shares.predicted:.1%}", f"{shares.measured:.1%}", share_cell(shares.predicted - shares.measured))
-    )
-    rate = compared.throughput_per_s
-    times.append(("samples per second", f"{rate.predicted:.4g}", f"{rate.measured:.4g}", error_cell(rate.relative_error)))
+    rows = [row("step", compared.step_time_s)]
+    rows += [row(f"{kind}, busiest rank", pair) for kind, pair in compared.kinds.items()]
+    shares, rate = found.bubble, compared.throughput_per_s
+    bubble = share_cell(shares.predicted - shares.measured)
+    rows.append(("bubble, mean of ranks", f"{shares.predicted:.1%}", f"{shares.measured:.1%}", bubble))
+    rows.append(("samples per second", f"{rate.predicted:.4g}", f"{rate.measured:.4g}", error_cell(rate.relative_error)))
+    return Table(caption="busy seconds per step by kind of task", heads=("quantity", "sim", "run", "error"), rows=rows)
+
+
+def _memory(found: Findings) -> Table:
     fullest = sorted(found.memory, key=lambda m: (-m.held.predicted, m.rank))[:MOST_RANKS]
-    held = [
+    rows = [
         (
             f"rank {m.rank}",
             show_bytes(m.planned),
@@ -110,67 +116,50 @@ def _tables(plan: Plan, found: Findings) -> str:
         for m in sorted(fullest, key=lambda m: m.rank)
     ]
     left = len(found.memory) - len(fullest)
-    return (
-        "<h2>Times</h2>"
-        + table("busy seconds per step by kind of task", ("quantity", "sim", "run", "error"), times)
-        + "<h2>Memory</h2>"
-        + table(
-            "registers and state that held data at once; the peak adds the workspace of running fragments, which a run does not see"
-            + (f"; {left} emptier ranks are left out" if left else ""),
-            ("", "planned, all blocks (theory)", "peak (sim)", "registers and state (sim)", "registers and state (run)", "error"),
-            held,
-        )
+    return Table(
+        caption="registers and state that held data at once; the peak adds the workspace of running fragments, which a run does not see"
+        + (f"; {left} emptier ranks are left out" if left else ""),
+        heads=("", "planned, all blocks (theory)", "peak (sim)", "registers and state (sim)", "registers and state (run)", "error"),
+        rows=rows,
     )
 
 
-def _errors(acts: Sequence[ActError]) -> str:
-    errors = [act.error for act in acts]
+def _about_acts(acts: Sequence[ActError]) -> str:
+    if not acts:
+        return "no act was measured"
     total_s = sum(act.measured_s for act in acts)
     weighted = sum(abs(act.error) * act.measured_s for act in acts) / total_s if total_s else 0.0
-    kinds = sorted({act.kind for act in acts}, key=lambda kind: kind.value)
+    return f"{len(acts)} measured acts; mean absolute error weighted by measured time: {weighted:.1%}"
+
+
+def _errors(acts: Sequence[ActError]) -> Table:
+    total_s = sum(act.measured_s for act in acts)
     rows = []
-    for kind in kinds:
+    for kind in sorted({act.kind for act in acts}, key=lambda kind: kind.value):
         mine = [act for act in acts if act.kind is kind]
         middle = median(act.error for act in mine)
         share = sum(act.measured_s for act in mine) / total_s if total_s else 0.0
         rows.append((kind.value, str(len(mine)), f"{share:.1%}", error_cell(middle), f"{median(abs(a.error) for a in mine):.1%}"))
-    said = f"{len(acts)} measured acts; mean absolute error weighted by measured time: {weighted:.1%}" if acts else "no act was measured"
-    return (
-        "<h2>Errors of acts</h2>"
-        + f"<p>{said}. Short acts err most and matter least, so the table gives each kind's share of the measured time, too.</p>"
-        + histogram(errors, "predicted / measured - 1 of an act")
-        + table(
-            "by kind of task",
-            ("kind", "acts (run)", "share of busy time (run)", "median error (sim / run - 1)", "median absolute error"),
-            rows,
-        )
-    )
+    heads = ("kind", "acts (run)", "share of busy time (run)", "median error (sim / run - 1)", "median absolute error")
+    return Table(caption="by kind of task", heads=heads, rows=rows)
 
 
-def _what_if(found: Findings) -> str:
+def _what_if(found: Findings) -> tuple[Table, list[str]]:
+    """The table of changes, and remarks on those that cannot be made."""
     changes, base = found.changes, found.changes[0]
-    rows, refused = [], []
+    rows, remarks = [], []
     for change in changes:
         if change.step_s is None or change.register_bytes is None:
-            rows.append((escape(change.what), "-", "-", "-"))
-            refused.append(f"<li>{escape(change.what)}: {escape(change.why_not)}</li>")
+            rows.append((change.what, "-", "-", "-"))
+            remarks.append(f"{change.what}: {change.why_not}")
             continue
         ratio = f"{change.step_s / base.step_s - 1:+.1%}" if base.step_s else "-"
-        rows.append((escape(change.what), show_s(change.step_s), ratio, show_bytes(change.register_bytes)))
+        rows.append((change.what, show_s(change.step_s), ratio, show_bytes(change.register_bytes)))
     predicted_s = found.comparison.step_time_s.predicted
     if base.step_s is not None and abs(base.step_s - predicted_s) > 1e-6 * predicted_s:
-        refused.append(
-            f"<li>as it is: {show_s(base.step_s)} instead of the trace's {show_s(predicted_s)}, for the trace does not say how long messages "
-            "travel or was made with noise; ratios still hold among these rows</li>"
+        remarks.append(
+            f"as it is: {show_s(base.step_s)} instead of the trace's {show_s(predicted_s)}, for the trace does not say how long messages "
+            "travel or was made with noise; ratios still hold among these rows"
         )
-    why = f"<p>Remarks:</p><ul>{''.join(refused)}</ul>" if refused else ""
-    return (
-        "<h2>What if</h2><p>The same Plan played by the simulator with the predicted durations of this trace. Nothing is planned anew, and "
-        "links and devices are scaled whole, latencies included, so these rows say what a change can bring at most.</p>"
-        + table(
-            "all rows: sim",
-            ("change", "step time (sim)", "against as it is", "registers and state, fullest rank (sim)"),
-            rows,
-        )
-        + why
-    )
+    heads = ("change", "step time (sim)", "against as it is", "registers and state, fullest rank (sim)")
+    return Table(caption="all rows: sim", heads=heads, rows=rows), remarks

@@ -9,8 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,7 +16,7 @@ from PIL import Image
 
 from planner.ir.errors import InvalidFile
 
-__all__ = ["data_uri", "pictures_of", "shortened_svg", "small_data_uri"]
+__all__ = ["data_uri", "shortened_svg", "small_data_uri"]
 
 TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
 SMALL_WIDTH, SMALL_COLOURS = 760, 64
@@ -64,18 +62,6 @@ def shortened_svg(text: str) -> str:
     plain = _METADATA.sub("", text)
     cut = _PLACED.sub(lambda found: _LONG.sub(r"\1", found[0]), plain)
     return re.sub(r"\s*\n\s*", " ", cut).strip().replace("> <", "><")
-
-
-def pictures_of(pictures: Sequence[Path]) -> str:
-    """A section with whole pictures and their names; nothing for none.   Raises InvalidFile as data_uri."""
-    if not pictures:
-        return ""
-    shown = "".join(
-        f'<figure><div class="wide" tabindex="0"><img class="whole" alt="{escape(picture.stem)}" src="{data_uri(picture)}"></div>'
-        f"<figcaption>{escape(picture.name)}, drawn from the rows below</figcaption></figure>"
-        for picture in pictures
-    )
-    return f"<h2>Pictures</h2>{shown}"
 
 
 def _type(picture: Path) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from statistics import median
 
 from planner.ir.text import save_text
-from regista.report.html import document, error_cell, table
-from regista.report.pictures import pictures_of
+from regista.report.charts import histogram, parity
+from regista.report.html import Table, error_cell, render
 from regista.report.rows import Held, Rows, held_pairs, noise_floor
-from regista.report.svg import histogram, parity
 from regista.statistics import quantile
 
 __all__ = ["all_rows", "save_rows_page"]
@@ -30,26 +28,29 @@ def save_rows_page(rows: Rows, path: str | Path, *, back: str | None = None, pic
         InvalidFile: path cannot be written, or a picture cannot be read.
     """
     pairs = held_pairs(rows)
-    link = f'<p><a href="{escape(back)}">all experiments</a></p>' if back else ""
-    said = f"{len(rows.rows)} rows; a column or a row says which kind its numbers are: sim, run, theory, paper."
-    head = f'{link}<h1>{escape(rows.name)}</h1><p class="soft">{said}</p>'
-    save_text(
-        path,
-        document(rows.name, head + _summary(pairs) + _noise(rows) + "".join(map(_pair, pairs)) + pictures_of(pictures) + all_rows(rows)),
+    page = render(
+        "rows.html",
+        title=rows.name,
+        back=back,
+        count=len(rows.rows),
+        summary=_summary(pairs),
+        noise=_noise(rows),
+        pairs=[_pair(held) for held in pairs],
+        pictures=pictures,
+        all_rows=all_rows(rows),
     )
+    save_text(path, page)
     return pairs
 
 
-def _summary(pairs: tuple[Held, ...]) -> str:
-    if not pairs:
-        return "<p>This table holds no prediction against a measured or published number.</p>"
+def _summary(pairs: Sequence[Held]) -> Table:
     cells = []
     for held in pairs:
         sizes = [abs(error) for error in held.errors]
         correlation = held.rank_correlation
         cells.append(
             (
-                escape(held.quantity),
+                held.quantity,
                 f"{held.predicted} against {held.given}",
                 str(len(sizes)),
                 error_cell(median(held.errors)),
@@ -61,43 +62,36 @@ def _summary(pairs: tuple[Held, ...]) -> str:
             )
         )
     heads = (
-        "quantity",
-        "kinds",
-        "points",
-        "median error",
-        "mean |error|",
-        "median |error|",
-        "90th percentile",
-        "worst",
-        "rank correlation",
+        *("quantity", "kinds", "points", "median error", "mean |error|"),
+        *("median |error|", "90th percentile", "worst", "rank correlation"),
     )
-    return "<h2>Errors</h2>" + table("error = predicted / given - 1; rows whose role is fitted are not counted", heads, cells)
+    return Table(caption="error = predicted / given - 1; rows whose role is fitted are not counted", heads=heads, rows=cells)
 
 
-def _noise(rows: Rows) -> str:
+def _noise(rows: Rows) -> dict[str, str] | None:
     floor = noise_floor(rows)
     if not floor:
-        return ""
-    said = f"median {median(floor):.1%}, 90th percentile {quantile(floor, 0.9):.1%}, worst {max(floor):.1%}"
-    return f"<p>Noise floor, the same Plan run twice ({len(floor)} points): {said}.</p>"
+        return None
+    shares = {"median": median(floor), "p90": quantile(floor, 0.9), "worst": max(floor)}
+    return {"count": str(len(floor))} | {name: f"{share:.1%}" for name, share in shares.items()}
 
 
-def _pair(held: Held) -> str:
-    said = f"{held.quantity}: {held.predicted} against {held.given}"
+def _pair(held: Held) -> dict[str, object]:
+    """One quantity's section: a chart of its points, one of its errors, and the points that err most."""
     ordered = sorted(zip(held.errors, held.points, strict=True), key=lambda pair: -abs(pair[0]))[:MOST_WORST]
-    worst = [(escape(name), f"{predicted:.4g}", f"{given:.4g}", error_cell(error)) for error, (predicted, given, name) in ordered]
+    worst = [(name, f"{predicted:.4g}", f"{given:.4g}", error_cell(error)) for error, (predicted, given, name) in ordered]
     most = max(0.05, min(1.0, quantile([abs(error) for error in held.errors], 0.95)))
-    measured = [(given, predicted, name) for predicted, given, name in held.points]
-    return (
-        f"<h2>{escape(said)}</h2>"
-        + parity(measured, held.given, held.predicted)
-        + histogram(held.errors, "predicted / given - 1", most=most)
-        + table(f"largest errors, {len(worst)} of {len(held.points)}", ("point", held.predicted, held.given, "error"), worst, words=(0,))
-    )
+    caption, heads = f"largest errors, {len(worst)} of {len(held.points)}", ("point", held.predicted, held.given, "error")
+    return {
+        "title": f"{held.quantity}: {held.predicted} against {held.given}",
+        "parity": parity([(given, predicted, name) for predicted, given, name in held.points], held.given, held.predicted),
+        "histogram": histogram(held.errors, "predicted / given - 1", most=most),
+        "worst": Table(caption=caption, heads=heads, rows=worst, words=(0,)),
+    }
 
 
-def all_rows(rows: Rows) -> str:
-    """The section with every row as it stands in the file, MOST_ROWS at most."""
-    shown = [[escape(row[column]) for column in rows.columns] for row in rows.rows[:MOST_ROWS]]
+def all_rows(rows: Rows) -> Table:
+    """Every row as it stands in the file, MOST_ROWS at most."""
+    shown = [[row[column] for column in rows.columns] for row in rows.rows[:MOST_ROWS]]
     left = len(rows.rows) - len(shown)
-    return "<h2>Rows</h2>" + table(f"as in the file{f'; {left} more are not shown' if left else ''}", rows.columns, shown)
+    return Table(caption=f"as in the file{f'; {left} more are not shown' if left else ''}", heads=rows.columns, rows=shown)

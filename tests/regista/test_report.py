@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.path import Path as Path2D
 from measured_sweep import MANIFEST, measured_csv
 from PIL import Image
 from stories import TableCost, chain, data_parallel, pipeline
@@ -25,13 +29,13 @@ from planner.ir.files import save_trace
 from planner.ir.traces.trace import Source
 from regista.cli import main
 from regista.report import load_claims, save_comparison, save_folder
+from regista.report.charts import histogram, parity, residuals, sets_of
 from regista.report.findings import find
 from regista.report.html import bytes_cell
 from regista.report.measured import by_group, by_kind, is_measured_sweep, measured_points
 from regista.report.pictures import data_uri, shortened_svg, small_data_uri
 from regista.report.rows import Rows, held_pairs, noise_floor, read_rows
 from regista.report.rows_page import save_rows_page
-from regista.report.svg import histogram, parity, residuals
 from regista.report.sweep_page import save_sweep_page
 from regista.report.whatif import TracePrices, what_if_changes
 from regista.sweep import load_manifest
@@ -214,42 +218,79 @@ def test_a_table_with_a_torn_line_is_refused_with_its_number(tmp_path: Path):
         read_rows(path)
 
 
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+def told(figure: Figure) -> list:
+    """The bars or dots of a chart that say something, in the order in which they are drawn."""
+    (axes,) = figure.axes
+    return [shape for shape in axes.get_children() if shape.get_gid() == "told"]
+
+
+def shade(figure: Figure) -> Path2D:
+    """The band of a chart, as a closed line in its own units."""
+    (axes,) = figure.axes
+    (found,) = [shape for shape in axes.get_children() if shape.get_alpha() == 0.18]
+    return found.get_paths()[0] if isinstance(found, PolyCollection) else found.get_path().transformed(found.get_patch_transform())
+
+
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-3, 3), max_size=60))
 def test_a_histogram_counts_every_value_once(values):
-    text = histogram(values, "error", most=1.0)
-    counts = [int(n) for n in re.findall(r"<title>(\d+) between", text)]
-    assert sum(counts) == len(values)
-    if outside := sum(abs(v) > 1.0 for v in values):
-        assert f"{outside} beyond the scale" in text
+    chart = histogram(values, "error", most=1.0)
+    if not values:
+        assert (chart.figure, chart.__html__()) == (None, "<p>Nothing to draw.</p>")
+        return
+    assert sum(bar.get_height() for bar in told(chart.figure)) == len(values)
+    assert [int(said.split()[0]) for said in chart.said] == [bar.get_height() for bar in told(chart.figure)]
+    for value in values:
+        inside = [bar for bar in told(chart.figure) if bar.get_x() <= min(max(value, -1.0), 1.0) < bar.get_x() + 2 / 41 + 1e-9]
+        assert inside, "the bar over the value itself, or the outermost one"
+    if outside := sum(abs(value) > 1.0 for value in values):
+        assert f"{outside} beyond the scale" in chart.__html__()
 
 
 def test_a_perfect_prediction_lies_on_the_line_of_equality():
-    text = parity([(1.0, 1.0, "a"), (10.0, 10.0, "b")], "run", "sim")
-    x1, y1, x2, y2 = map(float, re.findall(r'class="zero" x1="(.*?)" y1="(.*?)" x2="(.*?)" y2="(.*?)"', text)[0])
-    for x, y in re.findall(r'cx="(.*?)" cy="(.*?)"', text):
-        assert (float(x) - x1) / (x2 - x1) == pytest.approx((float(y) - y1) / (y2 - y1), abs=1e-3)
+    (axes,) = parity([(1.0, 1.0, "a"), (10.0, 10.0, "b")], "run", "sim").figure.axes
+    equality = next(line for line in axes.lines if line.get_linestyle() == "--")
+    assert list(equality.get_xdata()) == list(equality.get_ydata()) == list(axes.get_xlim()) == list(axes.get_ylim())
+    (dots,) = [line for line in axes.lines if line.get_gid() == "told"]
+    assert list(dots.get_xdata()) == list(dots.get_ydata()) == [1.0, 10.0]
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.floats(1e-3, 1e3), st.floats(-0.9, 3.0))
 def test_a_dot_lies_in_the_band_exactly_when_its_error_is_within_it(x, error):
-    assume(abs(abs(error) - 0.05) > 1e-2)
-    text = parity([(x, x * (1 + error), "a"), (1e-4, 1e-4, "low"), (1e4, 1e4, "high")], "run", "sim", band=0.05)
-    left, top = (float(value) for value in re.findall(r'<svg x="(.*?)" y="(.*?)"', text)[0])
-    (_, lower_left), _, _, (_, upper_left) = (tuple(map(float, pair.split(","))) for pair in re.findall(r'points="(.*?)"', text)[0].split())
-    across, down = (float(value) for value in re.findall(r'cx="(.*?)" cy="(.*?)"', text)[0])
-    size = float(re.findall(r'<svg x=".*?width="(.*?)"', text)[0])
-    below_equality = (down - top) - (size - (across - left))  # SVG's y grows downwards
-    lowest, highest = lower_left - size, upper_left - size
-    assert (lowest - 0.15 <= below_equality <= highest + 0.15) == (abs(error) <= 0.05)
+    assume(abs(abs(error) - 0.05) > 1e-6)
+    point = x, x * (1 + error)
+    beside = [(1e-4, 1e-4, "low"), (1e4, 1e4, "high")]
+    assert shade(parity([(*point, "a"), *beside], "run", "sim", band=0.05).figure).contains_point(point) == (abs(error) <= 0.05)
+    across = shade(residuals([(x, error, "a"), *beside], "run", "error", band=0.05).figure).vertices[:, 1]
+    assert (across.min() <= error <= across.max()) == (abs(error) <= 0.05)
 
 
-def test_residuals_are_drawn_above_zero_where_the_prediction_is_too_long():
-    text = residuals([(1.0, 0.5, "a"), (10.0, -0.25, "b"), (5.0, 0.0, "c")], "run", "error", band=0.05)
-    (zero,) = {float(y) for y in re.findall(r'class="zero".*?y1="(.*?)"', text)}
-    above, below, on = (float(y) - zero for y in re.findall(r'cy="(.*?)"', text))
-    assert on == pytest.approx(0.0, abs=0.06)
-    assert above == pytest.approx(-2 * below, abs=0.2)
-    assert above < 0
+def test_residuals_are_drawn_over_the_measured_time_with_zero_in_the_middle():
+    (axes,) = residuals([(1.0, 0.5, "a"), (10.0, -0.25, "b"), (5.0, 0.0, "c")], "run", "error", band=0.05).figure.axes
+    (dots,) = [line for line in axes.lines if line.get_gid() == "told"]
+    assert list(zip(dots.get_xdata(), dots.get_ydata(), strict=True)) == [(1.0, 0.5), (10.0, -0.25), (5.0, 0.0)]
+    low, high = axes.get_ylim()
+    assert low == -high
+    assert high > 0.5
+
+
+def test_a_chart_is_a_drawing_of_the_page_each_dot_says_what_it_is_in_the_colour_of_its_set():
+    points = [(1.0, 2.0, "a <b>"), (3.0, 4.0, "c"), (5.0, 6.0, "d")]
+    text = parity(points, "run", "sim", band=0.05, sets=["u", "v", "u"]).__html__()
+    drawing = ElementTree.fromstring(text)
+    assert [title.text for title in drawing.iter("{http://www.w3.org/2000/svg}title")] == [
+        "a <b>: run 1, sim 2", "d: run 5, sim 6", "c: run 3, sim 4",
+    ]  # fmt: skip
+    dots = re.findall(r'<use xlink:href="#\w+"[^>]*fill: var\(--(\w+)\)', text)
+    assert dots == ["set0", "set0", "set1"]
+    assert sets_of(["u", "v", "u"]) == {"u": "set0", "v": "set1"}
+    assert set(re.findall(r"(?:fill|stroke): (?!none|var)([^;\"]+)", text)) == set(), "every colour is the page's"
+    assert "<style" not in text
+    assert "font-family" not in text
 
 
 # --- measured sweeps --------------------------------------------------------------------------------------------------
@@ -312,7 +353,7 @@ def test_the_page_of_a_measured_sweep_shows_its_points_memory_and_groups(tmp_pat
     page = checked(tmp_path / "s.html")
     text = (tmp_path / "s.html").read_text()
     assert page.fetched == []
-    assert text.count('<circle class="point') == 6  # three points in two pictures
+    assert text.count("<use ") == 6  # three points in two pictures
     assert "3 points were predicted, then run; 2 more have no run" in text
     assert "2 of 3 points lie in it" in text
     assert "gpt, layers 2" in text
@@ -473,7 +514,7 @@ def test_a_measured_sweep_in_a_folder_gets_its_own_page_with_the_relations_of_it
     text = (tmp_path / "out/m.html").read_text()
     assert "<h1>m: predicted against measured</h1>" in text
     assert "<h2>Relations</h2>" in text
-    assert "2 of the manifest&#x27;s 2 points are not in the CSV" in text
+    assert "2 of the manifest&#39;s 2 points are not in the CSV" in text
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path):
