@@ -8,7 +8,7 @@ A row is one Plan, trained for 3 steps on as many processes as it has ranks.  Er
 last step, and parameters with buffers, as a multiple of what is allowed (1 at most is equal):
 
     fp32    from plain eager training on one device, to float32's rounding
-    bf16    distance from float32 training, against twice the distance that plain bfloat16 training has (tests/conformance/matrix.py)
+    bf16    distance from float32 training, against twice the distance that plain bfloat16 training has (tests/conformance/matrix)
 
 A row that is equal is kept while its Plan has the same content id; all others are measured again.  Plans that cannot be are ``refused``,
 with the planner's words.
@@ -50,9 +50,9 @@ TIMEOUT_S = 120.0
 
 def _matrix() -> Any:
     """The tests' matrix: what is equal, and which cells there are, is said in one place."""
-    folder = str(HERE.parent / "tests/conformance")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    for folder in (str(HERE.parent / "tests" / room) for room in ("conformance", "oracles")):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     return importlib.import_module("matrix")
 
 

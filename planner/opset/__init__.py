@@ -1,6 +1,6 @@
 """The ops that Regista knows: for each target a factor rule (-> SBP signatures), its flop and the bytes it moves.
 
-Adding an op is one row in a family's ``TABLE`` and one case in ``tests/planner/test_opset.py``, which runs every signature that
+Adding an op is one row in a family's ``TABLE`` and one case in ``tests/planner/opset/test_opset.py``, which runs every signature that
 the rule gives (SEMANTICS 1.6).  Pure: no torch here.
 """
 
@@ -58,7 +58,7 @@ def _how_to_add(op: Op) -> str:
         f"    def _rule(op: Op, types: Types) -> FactorRule:\n"
         f'        return FactorRule(operands=(("m", "k"), ("k", "n")), results=(("m", "n"),))\n'
         f'    TABLE["{op.target}"] = OpSpec(rule=_rule)\n'
-        f"and a case for it in tests/planner/test_opset.py, which checks every signature by execution"
+        f"and a case for it in tests/planner/opset/test_opset.py, which checks every signature by execution"
     )
 
 

@@ -2,7 +2,7 @@
 
 A verb is a module with two functions: ``add_arguments(parser)`` and ``perform(args)``, which returns plain data for ``--json``.  Every module
 is imported to build the parser, so none may load torch, numba or a drawing library at import: ``perform`` imports what its work needs
-(``tests/regista/test_verbs.py`` proves it).
+(``tests/regista/verbs/test_verbs.py`` proves it).
 """
 
 from __future__ import annotations

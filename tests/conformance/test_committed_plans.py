@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from committed import read_plan, write_plans
-from matrix import COMMITTED, MODELS, searched_plan
+from matrix import COMMITTED, MODELS, read_plan, searched_plan, write_plans
 
 from planner.ir.errors import InvalidFile
 

@@ -1,0 +1,89 @@
+"""The fork server: a run that the system refuses to start ends with the cause, and no other run notices."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import handmade
+import pytest
+from python_path import PYTHON_PATH
+
+from backend.comm.channel import Channel, Message
+from backend.launch.processes import run
+from backend.launch.workers import ForkServerClient, fork_server_client
+from planner.ir.errors import WorkerFailed
+
+pytestmark = pytest.mark.processes
+
+REFUSED_FORK = """
+import errno, os, sys
+from backend.launch.fork_server import serve
+fork, calls = os.fork, iter(range(100))
+def fork_until_refused():
+    if next(calls) == 1:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = fork_until_refused
+serve(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def refusing() -> Iterator[Channel]:
+    """A fork server to which the system refuses the second fork, and no other."""
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-c", REFUSED_FORK, str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        env=os.environ | {"PYTHONPATH": PYTHON_PATH},
+    )
+    theirs.close()
+    channel = Channel(ours)
+    yield channel
+    channel.close()
+    assert process.wait(20) == 0
+
+
+def _started(channel: Channel, folder: Path, ranks: int) -> Message:
+    """The server's next message after a group of that name was asked for."""
+    folder.mkdir()
+    environments = [dict(os.environ) | {"RANK": str(rank)} for rank in range(ranks)]
+    channel.send(
+        message="start", group=folder.name, module="leaves_at_once", folder=str(folder), cwd=".", environments=environments, silence_s=60
+    )
+    messages: list[Message] = []
+    while not messages:
+        received = channel.receive(60)
+        assert received is not None
+        messages = received
+    return messages[0]
+
+
+def test_a_refused_fork_names_its_errno_and_ends_that_run_only(refusing: Channel, tmp_path: Path) -> None:
+    cause = "forking the worker of rank 1 failed with EAGAIN (Resource temporarily unavailable)"
+    assert _started(refusing, tmp_path / "first", 2) == {"message": "not_started", "group": "first", "cause": cause}
+    assert _started(refusing, tmp_path / "second", 1) == {"message": "ended", "group": "second", "rank": 0, "code": 7}
+
+
+def test_a_folder_that_cannot_be_made_names_its_errno_and_the_fork_server_serves_on(tmp_path: Path) -> None:
+    client = fork_server_client()
+    (tmp_path / "logs").write_text("a file where the folder of logs should be")
+    group = client.start("refused", "leaves_at_once", tmp_path, [{}], 60.0)
+    with pytest.raises(WorkerFailed, match=r"could not be started: making the folder \S*logs failed with EEXIST \(File exists\)"):
+        group.wait(60.0)
+    assert run(handmade.pipeline(2), handmade.start(), handmade.batches(2), 1).losses
+    assert fork_server_client() is client
+
+
+def test_a_fork_server_that_was_killed_is_named_and_replaced() -> None:
+    client = ForkServerClient()
+    client._process.kill()
+    client._process.wait()
+    with pytest.raises(WorkerFailed, match=rf"the fork server \(pid {client.server_pid}\) ended with code -9"):
+        client.check(60.0)
+    assert not client.usable

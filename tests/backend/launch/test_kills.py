@@ -1,0 +1,220 @@
+"""Whoever dies or stops, wherever: every process ends within the limit, somebody is named, and the last good checkpoint carries on.
+
+Roles: a rank of the first stage, a rank of the last, the launcher.   Faults: SIGKILL, SIGSTOP.   Where: forward act, collective, save.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import handmade
+import pytest
+import torch
+from python_path import PYTHON_PATH
+
+from backend.checkpoint import SaveRequest, resume_point, verify
+from backend.launch.processes import run
+from backend.launch.workers import fork_server_client
+from backend.run_folder.outcome import Outcome
+from planner.ir.errors import WorkerFailed
+from planner.ir.traces.trace import check_trace
+
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:.*ranks on .* cores")]
+STEPS, MICRO_BATCHES, TIMEOUT_S = 40, 3, 3.0
+LIMIT_S = 10.0
+"""From the fault to the end of everything: the issue's limit; the timeout of a stopped process, and room to end."""
+LAST_STAGE = 2
+"""Of its two ranks the one that writes a file."""
+
+PLANS = f'{{"pipeline": handmade.pipeline({MICRO_BATCHES}, width=2), "data": handmade.data_parallel(2, {MICRO_BATCHES})}}'
+"""The pipeline's last stage has no collective; in data parallelism the only stage is the first and the last."""
+
+LAUNCHER = f"""
+import sys, warnings
+import handmade, backend.launch.processes
+from backend.checkpoint import SaveRequest
+warnings.simplefilter("ignore")
+backend.launch.processes.WORKER = "planted_worker"
+backend.launch.processes.SILENCE_S = {TIMEOUT_S}
+batches = handmade.batches({MICRO_BATCHES})
+request = SaveRequest(folder=sys.argv[1], every=5, keep=3)
+try:
+    backend.launch.processes.run({PLANS}[sys.argv[3]], handmade.start(), batches, {STEPS}, timeout_s={TIMEOUT_S},
+                       workdir=sys.argv[2], checkpoint=request)
+except ValueError as error:
+    sys.exit(str(error))
+"""
+
+
+def living(root: int, *, deep: bool = True) -> set[int]:
+    """The process and all its descendants (or children only) that live."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            children.setdefault(int(parent), []).append(int(entry.name))
+    found, waiting = set(), [root]
+    while waiting:
+        pid = waiting.pop()
+        found.add(pid)
+        found.update(children.get(pid, []))
+        waiting += children.get(pid, []) if deep else []
+    return {pid for pid in found if Path(f"/proc/{pid}").exists()}
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "work").mkdir()
+    yield tmp_path
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["forward", "collective", "checkpoint"])
+@pytest.mark.parametrize("role", ["first stage", "last stage", "launcher"])
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["SIGKILL", "SIGSTOP"])
+def test_a_fault_ends_every_process_within_the_limit(fault: signal.Signals, role: str, where: str, scratch: Path) -> None:
+    rank = 0 if role != "last stage" else 1 if where == "collective" else LAST_STAGE
+    act = {"forward": 12 * MICRO_BATCHES, "collective": 22, "checkpoint": 1}[where]
+    mark = scratch / "mark"
+    planted = {"rank": rank, "where": where, "act": act, "mark": str(mark)}
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(scratch / "saves"), str(scratch / "work"), "data" if where == "collective" else "pipeline"],
+        env=os.environ | {"PYTHONPATH": PYTHON_PATH, "PLANTED": json.dumps(planted)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 60
+    while not mark.exists() and launcher.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    assert mark.exists(), launcher.communicate()[1]
+    everyone = living(launcher.pid)
+    (server,) = living(launcher.pid, deep=False) - {launcher.pid}
+    assert len(everyone) == (4 if where == "collective" else 6)  # launcher, fork server, workers
+    begin = time.monotonic()
+    os.kill(launcher.pid if role == "launcher" else int(mark.read_text()), fault)
+    # A launcher that stands still cannot end itself; its fork server waits for it, without workers.
+    others = everyone - {launcher.pid, server} if (role, fault) == ("launcher", signal.SIGSTOP) else everyone
+    while time.monotonic() < begin + LIMIT_S and (left := {p for p in others if _runs(p)}):
+        launcher.poll()
+        time.sleep(0.05)
+    assert not left, f"{len(left)} processes are left after {LIMIT_S:g} s"
+    if (role, fault) == ("launcher", signal.SIGSTOP):
+        os.kill(launcher.pid, signal.SIGCONT)
+    _, said = launcher.communicate(timeout=30)
+    assert launcher.returncode != 0
+    if role != "launcher":
+        assert f"rank {rank}" in said or f"[{rank}]" in said
+    elif fault is signal.SIGSTOP:
+        assert "did not run for" in said
+    # What was saved is whole; a save that was under way has left no checkpoint.
+    saved = [verify(folder).step for folder in sorted((scratch / "saves").glob("step-*"))]
+    assert saved == [5] if where == "checkpoint" else saved in ([5], [5, 10])
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed_run(scratch: Path) -> None:
+    plan, batches = handmade.pipeline(MICRO_BATCHES, width=2), handmade.batches(MICRO_BATCHES)
+    steps, request = 400, SaveRequest(folder=str(scratch / "saves"), every=10, keep=2)
+    undisturbed = run(plan, handmade.start(), batches, steps, workdir=scratch / "work")
+    chance = random.Random(20261121)
+    kills, outcome = 0, None
+    losses: dict[int, float] = {}
+
+    def attempt(doomed: bool) -> Outcome:
+        found = resume_point(request.folder)
+        first = found.steps if found is not None else 0
+        stop = threading.Event()
+
+        def kill_somebody() -> None:
+            if not stop.wait(chance.uniform(0.05, 1.0)):
+                for path in (scratch / "work").glob(f"*/rank{chance.randrange(4)}.*.pid"):
+                    os.kill(int(path.read_text() or 0), signal.SIGKILL)
+
+        killer = threading.Thread(target=kill_somebody)
+        if doomed:
+            killer.start()
+        try:
+            return run(
+                plan,
+                handmade.start() if found is None else found.values,
+                batches,
+                steps - first,
+                first_step=first,
+                checkpoint=request,
+                workdir=scratch / "work",
+                timeout_s=10,
+                on_progress=losses.__setitem__,
+            )
+        finally:
+            stop.set()
+            if doomed:
+                killer.join()
+
+    while kills < 20:
+        begin = time.monotonic()
+        try:
+            outcome = attempt(doomed=True)
+        except WorkerFailed as error:
+            kills += "was killed by SIGKILL" in str(error)
+            assert time.monotonic() - begin < 30
+            assert len(living(fork_server_client().server_pid)) == 1
+        if outcome is not None:  # it came to its end before it was killed: once more from the start
+            break
+    outcome = outcome if outcome is not None else attempt(doomed=False)
+    assert [losses[step] for step in range(steps)] == list(undisturbed.losses)
+    for name, value in undisturbed.states.items():
+        assert torch.equal(outcome.states[name], value), name
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["SIGKILL", "SIGSTOP"])
+def test_torchruns_restart_goes_on_from_the_last_checkpoint_to_the_last_bit(
+    fault: signal.Signals, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, batches = handmade.pipeline(MICRO_BATCHES), handmade.batches(MICRO_BATCHES)
+    undisturbed = run(plan, handmade.start(), batches, STEPS, workdir=scratch / "work")
+    mark = scratch / "mark"
+    monkeypatch.setattr("backend.launch.processes.WORKER", "planted_worker")
+    monkeypatch.setenv("PYTHONPATH", PYTHON_PATH)
+    monkeypatch.setenv("PLANTED", json.dumps({"rank": 1, "where": "forward", "act": 12 * MICRO_BATCHES, "mark": str(mark)}))
+
+    def fail_once() -> None:
+        while not mark.exists():
+            time.sleep(0.02)
+        os.kill(int(mark.read_text()), fault)
+
+    killer = threading.Thread(target=fail_once, daemon=True)
+    killer.start()
+    outcome = run(
+        plan,
+        handmade.start(),
+        batches,
+        STEPS,
+        workdir=scratch / "work",
+        checkpoint=SaveRequest(folder=str(scratch / "saves"), every=5),
+        timeout_s=TIMEOUT_S,
+        max_restarts=1,
+    )
+    killer.join(5)
+    assert outcome.first_step in (5, 10)
+    assert outcome.losses == undisturbed.losses[outcome.first_step :]
+    for name, value in undisturbed.states.items():
+        assert torch.equal(outcome.states[name], value), name
+    check_trace(plan, outcome.trace)

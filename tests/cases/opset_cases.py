@@ -1,0 +1,647 @@
+"""Cases for every rule of the op set: builders of real arguments on random small shapes, in float64 so that sums agree closely."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from tests.oracles.sbp_check import Case, make_case
+
+__all__ = ["CASES", "Draw", "cases"]
+
+F64, I64 = torch.float64, torch.int64
+
+
+class Draw:
+    """Seeded sizes and tensors."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def size(self) -> int:
+        return self.rng.choice((1, 2, 3, 4, 6, 6, 12))
+
+    def sizes(self, count: int) -> list[int]:
+        return [self.size() for _ in range(count)]
+
+    def real(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, dtype=F64)
+
+    def positive(self, *shape: int) -> Tensor:
+        return self.real(*shape).abs() + 0.1
+
+    def index(self, high: int, *shape: int) -> Tensor:
+        return torch.randint(0, high, shape, generator=self.generator)
+
+    def mask(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.generator) < 0.5
+
+
+Builder = Callable[[Draw], Iterator[Case]]
+CASES: dict[str, Builder] = {}
+
+
+def cases(target: str, seed: int) -> tuple[Case, ...]:
+    """All cases of one rule for one seed."""
+    return tuple(CASES[target](Draw(seed)))
+
+
+def _each(names: str, build: Callable[[str, Draw], Iterator[Case]]) -> None:
+    for name in names.split():
+        target = name if name.startswith("regista.") else f"aten.{name}"
+        CASES[target] = lambda draw, target=target: build(target, draw)  # type: ignore[misc]
+
+
+def _unary(t: str, d: Draw) -> Iterator[Case]:
+    yield make_case(t, d.positive(d.size(), d.size(), 6))
+    yield make_case(t, d.positive(12) - 0.3)
+
+
+def _unary_scalar(t: str, d: Draw) -> Iterator[Case]:
+    for scalar in (2.0, 3):
+        yield make_case(t, d.positive(6, d.size()), scalar)
+    yield make_case(t, d.real(d.size(), d.size()).round(), 0.0) if "div" not in t and "remainder" not in t else make_case(t, d.real(6), 0.5)
+
+
+def _binary(t: str, d: Draw) -> Iterator[Case]:
+    a, b, c = d.sizes(3)
+    yield make_case(t, d.positive(a, b, 6), d.positive(b, 6))
+    yield make_case(t, d.positive(a, 1, c), d.positive(1, b, c))
+    yield make_case(t, d.positive(a, b), d.positive())
+    x = d.positive(6, b)
+    yield make_case(t, x, x)
+    if t in ("aten.add.Tensor", "aten.sub.Tensor"):
+        yield make_case(t, d.real(a, 6), d.real(a, 6), alpha=2)
+    if t in ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor"):
+        yield make_case(t, d.real(a, 6), 3.0)
+        yield make_case(t, d.index(9, a, 6), d.index(9, a, 6) + 1)
+        yield make_case(t, d.real(6, a), d.real(6, 1).float())
+
+
+_each(
+    """exp.default expm1.default log.default log1p.default sqrt.default rsqrt.default reciprocal.default abs.default sign.default
+    sgn.default sin.default cos.default tanh.default sigmoid.default erf.default silu.default relu.default gelu.default leaky_relu.default
+    elu.default softplus.default hardtanh.default floor.default ceil.default round.default isnan.default isinf.default
+    neg.default clone.default tan.default sinh.default cosh.default asin.default acos.default atan.default erfc.default exp2.default
+    log2.default log10.default hardswish.default hardsigmoid.default mish.default trunc.default
+    alias.default detach.default lift_fresh_copy.default regista.accumulate""",
+    _unary,
+)
+_each(
+    """pow.Tensor_Scalar add.Scalar sub.Scalar rsub.Scalar eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar mul.Scalar
+    div.Scalar remainder.Scalar fmod.Scalar clamp.default clamp_min.default clamp_max.default""",
+    _unary_scalar,
+)
+_each(
+    """maximum.default minimum.default eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor add.Tensor sub.Tensor mul.Tensor
+    div.Tensor pow.Tensor_Tensor remainder.Tensor floor_divide.default fmod.Tensor atan2.default clamp.Tensor clamp_min.Tensor clamp_max.Tensor""",
+    _binary,
+)
+
+
+def _logical(t: str, d: Draw) -> Iterator[Case]:
+    a, b = d.sizes(2)
+    operands = 1 if "not" in t else 2
+    yield make_case(t, *[d.mask(a, b, 6) for _ in range(operands)])
+    if "bitwise" in t:
+        yield make_case(t, *[d.index(16, 6, b) for _ in range(operands)])
+
+
+_each(
+    """logical_and.default logical_or.default logical_xor.default logical_not.default bitwise_and.Tensor bitwise_or.Tensor
+    bitwise_xor.Tensor bitwise_not.default""",
+    _logical,
+)
+_each("bitwise_and.Scalar bitwise_or.Scalar", lambda t, d: iter((make_case(t, d.index(16, 6, d.size()), 5),)))
+_each("pow.Scalar", lambda t, d: iter((make_case(t, 2.0, d.real(6, d.size())),)))
+_each("div.Scalar_mode", lambda t, d: iter((make_case(t, d.real(6, d.size()), 0.7, rounding_mode="floor"),)))
+_each("div.Tensor_mode", lambda t, d: iter((make_case(t, d.real(6, d.size()), d.positive(6, 1), rounding_mode="trunc"),)))
+
+
+def _gradient(*extra: object) -> Callable[[str, Draw], Iterator[Case]]:
+    def build(t: str, d: Draw) -> Iterator[Case]:
+        a, b = d.sizes(2)
+        yield make_case(t, d.real(a, b, 6), d.real(a, b, 6), *extra)
+
+    return build
+
+
+_each(
+    """tanh_backward.default sigmoid_backward.default silu_backward.default gelu_backward.default hardswish_backward.default
+    hardsigmoid_backward.default mish_backward.default""",
+    _gradient(),
+)
+_each("threshold_backward.default", _gradient(0))
+_each("leaky_relu_backward.default", _gradient(0.1, False))
+_each("elu_backward.default", lambda t, d: iter((make_case(t, d.real(6, 12), 1.0, 1.0, 1.0, False, d.real(6, 12)),)))
+_each("hardtanh_backward.default", _gradient(-1.0, 1.0))
+_each("softplus_backward.default", _gradient(1, 20))
+
+
+def _where(t: str, d: Draw) -> Iterator[Case]:
+    a, b = d.sizes(2)
+    if t == "aten.where.self":
+        yield make_case(t, d.mask(a, 1, 6), d.real(b, 6), d.real(a, b, 6))
+        yield make_case(t, d.mask(a, 6), d.real(a, 6), d.real())
+        return
+    for number in (0, 2.0):
+        branches = (d.real(b, 6), number) if t.endswith("Other") else (number, d.real(b, 6))
+        yield make_case(t, d.mask(a, b, 6), *branches)
+
+
+def _masked_fill(t: str, d: Draw) -> Iterator[Case]:
+    a, b = d.sizes(2)
+    values = (d.real(),) if t.endswith("Tensor") else (0, -1.5, float("-inf"))
+    for value in values:
+        yield make_case(t, d.real(a, b, 6), d.mask(b, 6), value)
+
+
+def _cast(t: str, d: Draw) -> Iterator[Case]:
+    yield make_case(t, d.real(6, d.size()), dtype=I64)
+    yield make_case(t, d.real(6, d.size()), dtype=F64)
+    yield make_case(t, d.index(9, d.size(), 6), dtype=F64)
+    yield make_case(t, d.mask(6, d.size()), dtype=F64)
+    yield make_case(t, d.real(12))
+
+
+_each("where.self where.ScalarOther where.ScalarSelf", _where)
+_each("masked_fill.Scalar masked_fill.Tensor", _masked_fill)
+_each("_to_copy.default", _cast)
+
+
+def _matmul(t: str, d: Draw) -> Iterator[Case]:
+    m, k, n, b = d.sizes(4)
+    match t.split(".")[1]:
+        case "mm":
+            yield make_case(t, d.real(m, k), d.real(k, n))
+            yield make_case(t, d.real(m, 6), d.real(6, n))
+            square = d.real(6, 6)
+            yield make_case(t, square, square)
+        case "bmm":
+            yield make_case(t, d.real(b, m, k), d.real(b, k, n))
+            yield make_case(t, d.real(6, m, 6), d.real(6, 6, n))
+        case "matmul":
+            yield make_case(t, d.real(b, 6, m, k), d.real(b, 6, k, n))
+            yield make_case(t, d.real(6, 3, m, 6), d.real(6, 3, 6, 6))
+        case "mv":
+            yield make_case(t, d.real(m, 6), d.real(6))
+        case "dot":
+            yield make_case(t, d.real(6), d.real(6))
+        case _:
+            yield make_case(t, d.real(n), d.real(m, 6), d.real(6, n))
+            yield make_case(t, d.real(m, 1), d.real(m, k), d.real(k, n), beta=2, alpha=3)
+
+
+_each("mm.default bmm.default matmul.default mv.default dot.default addmm.default", _matmul)
+
+
+def _reduce(t: str, d: Draw) -> Iterator[Case]:
+    a, b = d.sizes(2)
+    x = d.real(a, b, 6)
+    if t in ("aten.max.dim", "aten.min.dim", "aten.argmax.default", "aten.argmin.default"):
+        yield make_case(t, x, 1)
+        yield make_case(t, x, -1, True)
+        return
+    if t.endswith(".default") and "am" not in t:
+        yield make_case(t, x)
+        yield make_case(t, d.real())
+        return
+    yield make_case(t, x, [1])
+    yield make_case(t, x, [0, -1], True)
+    yield make_case(t, x, [])
+    if "sum" in t:
+        yield make_case(t, d.mask(6, a), [0])
+        yield make_case(t, x, [2], False, dtype=F64)
+
+
+_each(
+    """sum.dim_IntList sum.default mean.dim mean.default amax.default amin.default max.default min.default max.dim min.dim
+    argmax.default argmin.default""",
+    _reduce,
+)
+
+
+def _truth(t: str, d: Draw) -> Iterator[Case]:
+    """all, any, prod: over everything or over one dim."""
+    x = d.real(6, d.size(), 12) if "prod" in t else d.mask(6, d.size(), 12)
+    if t.endswith("default"):
+        yield make_case(t, x)
+        return
+    yield make_case(t, x, -1)
+    yield make_case(t, x, 0, True)
+
+
+_each("all.default all.dim any.default any.dim prod.default prod.dim_int", _truth)
+_each("sort.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6)), make_case(t, d.real(6, d.size()), 0))))
+_each("topk.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6), 2), make_case(t, d.real(6, d.size()), 3, 0))))
+_each("cumsum.default cumprod.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6), 1), make_case(t, d.real(6, d.size()), -2))))
+
+FOLDS = (
+    ((2, 3, 4), (6, 4)),
+    ((6, 4), (2, 3, 4)),
+    ((6, 12), (6, 6, 2)),
+    ((6, 12), (6, 2, 6)),
+    ((4, 6), (8, 3)),
+    ((6, 4), (3, 8)),
+    ((12,), (1, 12, 1)),
+    ((1, 6, 1, 2), (12,)),
+    ((2, 1, 6), (2, 6)),
+    ((6, 2, 6), (6, 12)),
+    ((3, 4, 6), (3, 24)),
+    ((), (1, 1)),
+    ((6, 4, 12), (24, 12)),
+)
+
+
+def _fold(t: str, d: Draw) -> Iterator[Case]:
+    for source, target in FOLDS:
+        yield make_case(t, d.real(*source), list(target))
+    yield make_case(t, d.real(6, 4), [-1, 2])
+
+
+def _expand(t: str, d: Draw) -> Iterator[Case]:
+    a, b = d.sizes(2)
+    yield make_case(t, d.real(a, 1), [6, a, b])
+    yield make_case(t, d.real(1, 6), [b, -1])
+    yield make_case(t, d.real(), [6])
+
+
+def _move(*argument_lists: tuple[object, ...], ndim: int = 3) -> Callable[[str, Draw], Iterator[Case]]:
+    def build(t: str, d: Draw) -> Iterator[Case]:
+        for arguments in argument_lists:
+            yield make_case(t, d.real(*d.sizes(ndim - 1), 6), *arguments)
+            yield make_case(t, d.real(6, *d.sizes(ndim - 2), 12), *arguments)
+
+    return build
+
+
+def _squeeze(t: str, d: Draw) -> Iterator[Case]:
+    arguments: tuple[object, ...] = () if t.endswith("default") else (1,) if t.endswith("dim") else ([0, 1, -1],)
+    for shape in ((6, 1, 2), (2, 2, 3), (1, 6, 1), (1, 1, 1)):
+        yield make_case(t, d.real(*shape), *arguments)
+
+
+def _slice(t: str, d: Draw) -> Iterator[Case]:
+    x = d.real(6, d.size(), 12)
+    for arguments in ((), (0, 0, 2**63 - 1), (0, 0, 6), (2, 3), (2, 0, -1), (-1, 0, 12, 2), (1,)):
+        yield make_case(t, x, *arguments)
+
+
+def _slice_backward(t: str, d: Draw) -> Iterator[Case]:
+    a = d.size()
+    yield make_case(t, d.real(6, a, 4), [6, a, 6], 2, 1, 5, 1)
+    yield make_case(t, d.real(6, a, 6), [6, a, 6], 2, 0, 2**63 - 1, 1)
+
+
+def _cat(t: str, d: Draw) -> Iterator[Case]:
+    a, b = d.sizes(2)
+    shapes = ((6, a, b), (6, a, b)) if "stack" in t else ((6, a, b), (6, 2, b))
+    yield make_case(t, [d.real(*s) for s in shapes], 1)
+    x = d.real(a, 6)
+    yield make_case(t, [x, x], -1)
+    yield make_case(t, [x, d.real(a, 6)])
+
+
+def _pad(t: str, d: Draw) -> Iterator[Case]:
+    x = d.real(6, d.size(), 6)
+    yield make_case(t, x, [1, 2])
+    yield make_case(t, x, [0, 0, 1, 0], 0.0)
+    yield make_case(t, x, [0, 1], 1.5)
+
+
+def _insert(t: str, d: Draw) -> Iterator[Case]:
+    a = d.size()
+    if "select" in t:
+        yield make_case(t, d.real(6, 4, a), d.real(6, a), 1, 2)
+    else:
+        yield make_case(t, d.real(6, 4, a), d.real(6, 2, a), 1, 1, 3)
+
+
+_each("view.default _unsafe_view.default reshape.default", _fold)
+_each("expand.default", _expand)
+_each("t.default", _move((), ndim=2))
+_each("transpose.int", _move((0, 2), (-1, 1)))
+_each("permute.default", _move(([2, 0, 1],), ([0, -1, 1],)))
+_each("unsqueeze.default", _move((0,), (1,), (-1,)))
+_each("select.int", _move((0, 0), (1, -1), (2, 3)))
+_each("unbind.int", _move((), (1,)))
+_each("squeeze.default squeeze.dim squeeze.dims", _squeeze)
+_each("slice.Tensor", _slice)
+_each("split.Tensor", lambda t, d: iter((make_case(t, d.real(6, d.size(), 4), 2, -1), make_case(t, d.real(6, d.size()), 4))))
+_each("split_with_sizes.default", lambda t, d: iter((make_case(t, d.real(6, d.size(), 4), [1, 3], 2),)))
+_each("cat.default stack.default", _cat)
+_each("diagonal.default", _move((), (1, -1, 0), (0, 1, 2)))
+_each("flip.default", _move(([1],), ([-1, 0],)))
+_each("roll.default", _move(([2], [1]), ([1, -1], [0, -1]), ([5],)))
+_each("constant_pad_nd.default", _pad)
+_each("copy.default", lambda t, d: iter((make_case(t, d.real(6, d.size(), 6), d.real(6)), make_case(t, d.real(6), d.real(6)))))
+_each("slice_scatter.default select_scatter.default", _insert)
+_each(
+    "diagonal_scatter.default",
+    lambda t, d: iter((make_case(t, d.real(4, 6, 6), d.real(6, 4), 0, 0, -1), make_case(t, d.real(6, 6, 2), d.real(2, 6)))),
+)
+_each("slice_backward.default", _slice_backward)
+_each(
+    "select_backward.default",
+    lambda t, d: iter((make_case(t, d.real(6, 2), [6, 4, 2], 1, 3), make_case(t, d.real(4, 6), [4, 6, 3], -1, 0))),
+)
+
+
+def _softmax(t: str, d: Draw) -> Iterator[Case]:
+    shape = (d.size(), 6, d.size())
+    for dim in (-1, 1, 0):
+        if "backward" in t:
+            yield make_case(t, d.real(*shape), torch.softmax(d.real(*shape), dim), dim, F64)
+        else:
+            yield make_case(t, d.real(*shape), dim, False)
+
+
+def _layer_norm(t: str, d: Draw) -> Iterator[Case]:
+    a, b = 6, d.size()
+    for inner in ([6], [4, 6]):
+        x, w, bias = d.real(a, b, *inner), d.real(*inner), d.real(*inner)
+        if "backward" not in t:
+            yield make_case(t, x, inner, w, bias, 1e-5)
+            yield make_case(t, x, inner, None, None, 1e-5)
+            continue
+        _, mean, rstd = torch.native_layer_norm(x, inner, w, bias, 1e-5)
+        for mask in ([True, True, True], [True, False, False], [False, True, True]):
+            yield make_case(t, d.real(*x.shape), x, inner, mean, rstd, w, bias, mask)
+        yield make_case(t, d.real(*x.shape), x, inner, mean, rstd, None, None, [True, False, False])
+
+
+_each("_softmax.default _log_softmax.default _softmax_backward_data.default _log_softmax_backward_data.default", _softmax)
+_each("native_layer_norm.default native_layer_norm_backward.default", _layer_norm)
+
+
+def _embedding(t: str, d: Draw) -> Iterator[Case]:
+    b = d.size()
+    yield make_case(t, d.real(6, 12), d.index(6, 6, b))
+    yield make_case(t, d.real(4, 6), d.index(4, 12), 1)
+
+
+def _embedding_backward(t: str, d: Draw) -> Iterator[Case]:
+    b = d.size()
+    for padding, by_frequency in ((-1, False), (2, False), (-1, True)):
+        yield make_case(t, d.real(6, b, 12), d.index(6, 6, b), 6, padding, by_frequency)
+
+
+def _gather(t: str, d: Draw) -> Iterator[Case]:
+    a = d.size()
+    yield make_case(t, d.real(6, a, 6), 1, d.index(a, 6, 2, 6))
+    yield make_case(t, d.real(6, 4), 1, d.index(4, 2, 6))
+    yield make_case(t, d.real(6, 4), -1, d.index(4, 6, 1))
+
+
+def _sliced(t: str, d: Draw) -> Iterator[Case]:
+    """The look-ups that know their slots, all or every second: ``extent`` stays the whole, the slots are cut with the table."""
+    a, slots = d.size(), torch.arange(12)
+    second = torch.arange(0, 24, 2)
+    match t:
+        case "regista.embedding":
+            yield make_case(t, d.real(12, 6), d.index(12, 6, a), slots, 12)
+            yield make_case(t, d.real(12, a), d.index(12, 6), slots, 12)
+            yield make_case(t, d.real(24, a), d.index(24, 12), second, 24)
+        case "regista.embedding_backward":
+            for padding in (-1, 2, 7):
+                yield make_case(t, d.real(6, a, 12), d.index(12, 6, a), slots, 12, padding)
+                yield make_case(t, d.real(12, a), d.index(24, 12), second, 24, padding, 2)
+        case "regista.pick":
+            yield make_case(t, d.real(6, 12, a), 1, d.index(12, 6, 2, a), slots, 12)
+            yield make_case(t, d.real(a, 12), -1, d.index(12, a, 6), slots, 12)
+            yield make_case(t, d.real(12), 0, d.index(12, 6), slots, 12)
+            yield make_case(t, d.real(a, 24), 1, d.index(24, a, 6), second, 24)
+        case _:
+            yield make_case(t, d.real(6, 2, a), 1, d.index(12, 6, 2, a), slots, 12)
+            yield make_case(t, d.real(a, 6), -1, d.index(12, a, 6), slots, 12)
+            yield make_case(t, d.real(6), 0, d.index(12, 6), slots, 12)
+            yield make_case(t, d.real(a, 6), 1, d.index(24, a, 6), second, 24, 2)
+
+
+def _advanced(t: str, d: Draw) -> Iterator[Case]:
+    """index_put with accumulation only: without it, which of two writes to one place wins is not defined."""
+    x = d.real(6, 4, 12, 2)
+    a, b = d.index(4, 6, 1), d.index(12, 6)
+    lists: tuple[tuple[list[Tensor | None], tuple[int, ...]], ...] = (
+        ([None, a], (6, 6, 1, 12, 2)),
+        ([None, a, b], (6, 6, 6, 2)),
+        ([d.index(6, 12), None, d.index(12, 1)], (12, 4, 2)),
+    )
+    for indices, shape in lists:
+        if t == "aten.index.Tensor":
+            yield make_case(t, x, indices)
+        else:
+            yield make_case(t, x, indices, d.real(*shape), True)
+            yield make_case(t, x, indices, d.real(2), True)
+            yield make_case(t, x, [d.mask(6, 4)], d.real(), False)
+
+
+def _scatter(t: str, d: Draw) -> Iterator[Case]:
+    """Indices do not repeat along dim, except where repeats add up: which of two writes wins is not defined."""
+    for shape, dim in (((6, 4, 12), 1), ((6, 6), 0)):
+        index = torch.argsort(d.real(*shape), dim).narrow(dim, 0, 2)
+        if "scatter_add" in t:
+            index = d.index(shape[dim], *index.shape)
+        source: object = -1.0 if t.endswith("value") else d.real(*index.shape)
+        yield make_case(t, d.real(*shape), dim, index, source)
+    if "scatter_add" in t:
+        yield make_case(t, d.real(6, 4), 1, d.index(4, 2, 4), d.real(6, 4))
+
+
+_each("embedding.default", _embedding)
+_each("embedding_dense_backward.default", _embedding_backward)
+_each("gather.default", _gather)
+_each("regista.embedding regista.embedding_backward regista.pick regista.place", _sliced)
+_each("index.Tensor index_put.default", _advanced)
+_each("index_select.default", lambda t, d: iter((make_case(t, d.real(6, 4, 6), 1, d.index(4, 6)),)))
+_each("scatter.value scatter.src scatter_add.default", _scatter)
+_each("tril.default triu.default", lambda t, d: iter((make_case(t, d.real(6, 4, 6)), make_case(t, d.real(d.size(), 6, 3, 4), 1))))
+
+GEOMETRY = ([1, 1], [1, 1], [1, 1])
+
+
+def _convolution(t: str, d: Draw) -> Iterator[Case]:
+    n = d.size()
+    x, w, transposed = d.real(6, 6, 5, 4), d.real(12, 6, 3, 3), d.real(6, 12, 3, 3)
+    yield make_case(t, x, w, None, *GEOMETRY, False, [0, 0], 1)
+    yield make_case(t, x, w, d.real(12), *GEOMETRY, False, [0, 0], 1)
+    yield make_case(t, d.real(n, 6, 5, 5), d.real(6, 1, 3, 3), d.real(6), *GEOMETRY, False, [0, 0], 6)
+    yield make_case(t, x, transposed, None, *GEOMETRY, True, [0, 0], 1)
+    yield make_case(t, d.real(n, 6, 7), d.real(6, 6, 3), d.real(6), [2], [0], [1], False, [0], 1)
+    yield make_case(t, x, d.real(12, 3, 3, 3), d.real(12), [2, 1], [2, 0], [2, 1], False, [0, 0], 2)
+    yield make_case(t, x, d.real(12, 2, 3, 3), None, *GEOMETRY, False, [0, 0], 3)
+    yield make_case(t, d.real(n, 6, 3, 2), d.real(6, 2, 3, 3), d.real(4), [2, 2], [1, 1], [1, 1], True, [1, 1], 2)
+
+
+def _convolution_backward(t: str, d: Draw) -> Iterator[Case]:
+    x, w = d.real(6, 6, 5, 4), d.real(12, 6, 3, 3)
+    grad = d.real(6, 12, 5, 4)
+    for mask in ([True, True, True], [False, True, True], [True, False, False]):
+        yield make_case(t, grad, x, w, [12], *GEOMETRY, False, [0, 0], 1, mask)
+    yield make_case(t, grad, x, w, None, *GEOMETRY, False, [0, 0], 1, [True, True, False])
+    yield make_case(t, d.real(6, 6, 5, 4), x, d.real(6, 1, 3, 3), [6], *GEOMETRY, False, [0, 0], 6, [True, True, True])
+    yield make_case(t, grad, x, d.real(6, 12, 3, 3), [12], *GEOMETRY, True, [0, 0], 1, [True, True, True])
+    yield make_case(t, d.real(6, 12, 3, 2), x, d.real(12, 3, 3, 3), [12], [2, 1], [2, 0], [2, 1], False, [0, 0], 2, [True, True, True])
+    yield make_case(t, grad, x, d.real(12, 2, 3, 3), None, *GEOMETRY, False, [0, 0], 3, [True, True, False])
+    small = d.real(6, 6, 3, 2)
+    yield make_case(t, d.real(6, 4, 6, 4), small, d.real(6, 2, 3, 3), [4], [2, 2], [1, 1], [1, 1], True, [1, 1], 2, [True, True, True])
+
+
+def _pool(t: str, d: Draw) -> Iterator[Case]:
+    x = d.real(6, d.size(), 6, 4)
+    plane = d.real(6, 6, 4)
+    match t.split(".")[1]:
+        case "max_pool2d_with_indices" | "avg_pool2d":
+            yield make_case(t, x, [2, 2], [2, 2])
+            yield make_case(t, plane, [3, 2], [1, 2], [1, 0])
+        case "_adaptive_avg_pool2d":
+            yield make_case(t, x, [3, 2])
+        case "_adaptive_avg_pool2d_backward":
+            yield make_case(t, d.real(*x.shape[:2], 3, 2), x)
+        case "avg_pool2d_backward":
+            yield make_case(t, d.real(*x.shape[:2], 3, 2), x, [2, 2], [2, 2], [0, 0], False, True, None)
+        case _:
+            out, indices = torch.ops.aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
+            yield make_case(t, d.real(*out.shape), x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
+
+
+def _pool3d(t: str, d: Draw) -> Iterator[Case]:
+    x, out = d.real(6, d.size(), 4, 2, 6), (2, 1, 3)
+    match t.split(".")[1]:
+        case "max_pool3d_with_indices" | "avg_pool3d":
+            yield make_case(t, x, [2, 2, 2], [2, 2, 2])
+            yield make_case(t, d.real(6, 3, 4, 6), [2, 1, 2], [2, 1, 2])
+        case "_adaptive_avg_pool3d":
+            yield make_case(t, x, list(out))
+        case "_adaptive_avg_pool3d_backward":
+            yield make_case(t, d.real(*x.shape[:2], *out), x)
+        case "avg_pool3d_backward":
+            yield make_case(t, d.real(*x.shape[:2], *out), x, [2, 2, 2], [2, 2, 2], [0, 0, 0], False, True, None)
+        case _:
+            pooled, indices = torch.ops.aten.max_pool3d_with_indices(x, [2, 2, 2], [2, 2, 2])
+            yield make_case(t, d.real(*pooled.shape), x, [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False, indices)
+
+
+def _adaptive_max_pool(t: str, d: Draw) -> Iterator[Case]:
+    for x in (d.real(6, d.size(), 6, 4), d.real(6, 6, 4)):
+        if "backward" not in t:
+            yield make_case(t, x, [3, 2])
+            continue
+        pooled, indices = torch.ops.aten.adaptive_max_pool2d(x, [3, 2])
+        yield make_case(t, d.real(*pooled.shape), x, indices)
+
+
+def _pad_by_content(t: str, d: Draw) -> Iterator[Case]:
+    spatial = int(t.split("pad")[1][0])
+    plane, pad = (4, 3, 5)[:spatial], [1, 2] * spatial
+    larger = [extent + 3 for extent in plane]
+    for x in (d.real(6, d.size(), *plane), d.real(6, *plane)):
+        if "backward" in t:
+            yield make_case(t, d.real(*x.shape[: x.ndim - spatial], *larger), x, pad)
+        else:
+            yield make_case(t, x, pad)
+
+
+def _unfold(t: str, d: Draw) -> Iterator[Case]:
+    window: tuple[object, ...] = ([3, 2], [1, 1], [1, 0], [1, 2])
+    n = d.size()
+    if "im2col" in t:
+        yield make_case(t, d.real(n, 6, 4, 5), *window)
+        yield make_case(t, d.real(6, 1, 4, 5), *window)
+    else:
+        yield make_case(t, d.real(n, 6 * 6, 4 * 2), [4, 5], *window)
+        yield make_case(t, d.real(6, 1 * 6, 4 * 2), [4, 5], *window)
+
+
+_each(
+    """max_pool3d_with_indices.default max_pool3d_with_indices_backward.default avg_pool3d.default avg_pool3d_backward.default
+    _adaptive_avg_pool3d.default _adaptive_avg_pool3d_backward.default""",
+    _pool3d,
+)
+_each("adaptive_max_pool2d.default adaptive_max_pool2d_backward.default", _adaptive_max_pool)
+_each(
+    " ".join(f"{kind}_pad{n}d{way}.default" for kind in ("reflection", "replication") for n in (1, 2, 3) for way in ("", "_backward")),
+    _pad_by_content,
+)
+_each("im2col.default col2im.default", _unfold)
+
+
+def _resize(t: str, d: Draw) -> Iterator[Case]:
+    small, large = ([3], [6]) if "1d" in t else ([3, 2], [6, 5]) if "2d" in t else ([3, 2, 1], [6, 5, 2])
+    extra = (False,) if "linear" in t or "cubic" in t else ()
+    n = d.size()
+    if "backward" in t:
+        yield make_case(t, d.real(n, 6, *large), large, [n, 6, *small], *extra)
+        yield make_case(t, d.real(6, n, *small), small, [6, n, *large], *extra)
+    else:
+        yield make_case(t, d.real(n, 6, *small), large, *extra)
+        yield make_case(t, d.real(6, n, *large), small, *extra)
+
+
+_each(
+    " ".join(
+        f"{name}{way}.default"
+        for name in (
+            *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d"),
+            *("upsample_bicubic2d", "upsample_trilinear3d", *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3))),
+        )
+        for way in ("", "_backward")
+    ),
+    _resize,
+)
+_each("convolution.default", _convolution)
+_each("convolution_backward.default", _convolution_backward)
+_each(
+    """max_pool2d_with_indices.default max_pool2d_with_indices_backward.default avg_pool2d.default avg_pool2d_backward.default
+    _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default""",
+    _pool,
+)
+
+
+def _make(t: str, d: Draw) -> Iterator[Case]:
+    defined = "empty" not in t
+    a = d.size()
+    name = t.split(".")[1]
+    like = d.real(6, a)
+    if name.startswith("new_"):
+        for v in ((2.0,), (0,)) if name == "new_full" else ((),):
+            yield make_case(t, like, [a, 12], *v, compare=defined)
+    elif name.endswith("_like"):
+        for v in ((2.0,), (0,)) if name == "full_like" else ((),):
+            yield make_case(t, like, *v, compare=defined)
+            yield make_case(t, d.real(), *v, compare=defined)
+    elif name == "full":
+        yield make_case(t, [6, a], 1.5, dtype=F64)
+        yield make_case(t, [], 0, dtype=F64)
+    else:
+        yield make_case(t, [6, a], dtype=F64, compare=defined)
+
+
+_each(
+    """full.default zeros.default ones.default empty.memory_format new_zeros.default new_ones.default new_full.default
+    new_empty.default full_like.default zeros_like.default ones_like.default empty_like.default""",
+    _make,
+)
+_each("arange.default", lambda t, d: iter((make_case(t, 6),)))
+_each("arange.start", lambda t, d: iter((make_case(t, 2, 8),)))
+_each("arange.start_step", lambda t, d: iter((make_case(t, 0, 12, 2),)))
+_each("scalar_tensor.default", lambda t, d: iter((make_case(t, 2.5, dtype=F64),)))
+
+
+def _update(t: str, d: Draw) -> Iterator[Case]:
+    shape = (6, d.size())
+    if t == "regista.sgd":
+        yield make_case(t, d.real(*shape), d.real(*shape), None, 0.1, 0.0, 0.01, False)
+        yield make_case(t, d.real(*shape), d.real(*shape), d.real(*shape), 0.1, 0.9, 0.0, True)
+        yield make_case(t, d.real(12), d.real(12), d.real(12), 0.1, 0.9, 0.0, False)
+        return
+    for s in (shape, (12,), ()):
+        step = torch.tensor(3.0)
+        yield make_case(t, d.real(*s), d.real(*s), d.real(*s), d.positive(*s), step, 0.1, 0.9, 0.99, 1e-8, 0.01)
+
+
+_each("regista.sgd regista.adamw", _update)

@@ -1,0 +1,259 @@
+"""The short way of tracing gives the graph of the long way, or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils.checkpoint import checkpoint
+
+from planner.frontend import Program
+from planner.frontend.tracing import trace as tracing
+from planner.frontend.tracing.record import Recorder
+from planner.ir.errors import InvalidProgram
+from planner.ir.graph import LogicalGraph
+from planner.ir.text import content_id
+from tests.planner.frontend.test_user_models import ROWS
+from tests.planner.frontend.test_user_models import program as user_program
+from zoo import ZOO
+
+SHORT, LONG = "_short_way", "_long_way"
+
+NEEDS_THE_LONG_WAY = {  # they write into views, or take views of what they wrote
+    "bce_logits",
+    "bce_pos_weight",
+    "distances",
+    "encoder_with_padding",
+    "gru",
+    "lstm",
+    "lstm_two_way",
+    "rnn",
+}
+
+
+def traced(program: Program, way: str) -> LogicalGraph:
+    """The graph by one of the ways; the other is closed.
+
+    Raises:
+        InvalidProgram: the way does not lead through.
+    """
+
+    def closed(*_: object) -> NoReturn:
+        raise InvalidProgram("closed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing, LONG if way == SHORT else SHORT, closed)
+        return Program.graph(program)
+
+
+def is_refused(program: Program) -> bool:
+    try:
+        traced(program, SHORT)
+    except InvalidProgram as error:
+        if str(error) != "closed":
+            raise
+        return True
+    return False
+
+
+def assert_same(short: LogicalGraph, long: LogicalGraph) -> None:
+    assert content_id(short) == content_id(long)  # not ==, for a nan among the literals equals nothing
+
+
+@pytest.mark.parametrize("name", ["mlp", "convnet", "gpt", "vit", "unet"])
+def test_the_short_way_gives_the_graph_of_the_long_way(name: str) -> None:
+    assert_same(traced(ZOO[name](), SHORT), traced(ZOO[name](), LONG))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_user_models_have_the_same_graph_either_way_or_are_refused_by_the_short_one(name: str) -> None:
+    refused = is_refused(user_program(name))
+    assert refused == (name in NEEDS_THE_LONG_WAY)
+    if not refused:
+        assert_same(traced(user_program(name), SHORT), traced(user_program(name), LONG))
+
+
+class Written(nn.Module):
+    """A linear layer, then a function of its output that writes."""
+
+    def __init__(self, forward: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self._forward = nn.Linear(4, 6), forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self.layer(x)).sum()
+
+
+def written(forward: Callable[[Tensor], Tensor]) -> Program:
+    return Program(Written(forward), (torch.zeros(8, 4),))
+
+
+def _view_before(x: Tensor) -> Tensor:
+    rows = x * 3
+    first = rows[0]
+    rows.mul_(2.0)
+    return rows + first
+
+
+def _view_after(x: Tensor) -> Tensor:
+    rows = x * 3
+    rows.add_(1.0)
+    return rows.t() * 2
+
+
+def _through_a_view(x: Tensor) -> Tensor:
+    rows = x * 3
+    rows[:, 1] = 0.0
+    return rows
+
+
+def _of_a_constant(x: Tensor) -> Tensor:
+    count = torch.tensor(1.0)
+    count.add_(2.0)
+    return x * count
+
+
+@pytest.mark.parametrize("forward", [_view_before, _view_after, _through_a_view, _of_a_constant])
+def test_writes_to_tensors_with_other_names_take_the_long_way(forward: Callable[[Tensor], Tensor]) -> None:
+    assert is_refused(written(forward))
+    assert_same(written(forward).graph(), traced(written(forward), LONG))
+
+
+def _relu(x: Tensor) -> Tensor:
+    return F.relu(x * 2, inplace=True) + x
+
+
+def _twice(x: Tensor) -> Tensor:
+    y = x * 2
+    y.add_(x)
+    y.sub_(1.0)
+    return y * x
+
+
+def _filled(x: Tensor) -> Tensor:
+    y = torch.ones_like(x)
+    y.masked_fill_(x > 0, 3.0)
+    return y * x
+
+
+def _zeroed(x: Tensor) -> Tensor:
+    return x + torch.ones(6).zero_() + torch.empty(8, 6).fill_(2.0)
+
+
+def _constants(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, torch.tensor(-1.0)) * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+
+
+def _attention(x: Tensor) -> Tensor:
+    heads = x.view(2, 4, 2, 3).transpose(1, 2)
+    return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+
+def _again(x: Tensor) -> Tensor:
+    return checkpoint(lambda y: torch.tanh(y * 2) * y, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("forward", [_relu, _twice, _filled, _zeroed, _constants, _attention, _again])
+def test_the_short_way_takes(forward: Callable[[Tensor], Tensor]) -> None:
+    assert_same(traced(written(forward), SHORT), traced(written(forward), LONG))
+
+
+def test_an_op_is_worked_out_once_however_many_layers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked_out: list[object] = []
+    original = Recorder._worked_out
+
+    def counted(self: Recorder, func: OpOverload, *rest: Any) -> object:
+        worked_out.append(func)
+        return original(self, func, *rest)
+
+    monkeypatch.setattr(Recorder, "_worked_out", counted)
+    shallow, deep = (ZOO["gpt"](layers=layers, width=32, heads=2, vocab=64, seq=16) for layers in (2, 6))
+    few = len(traced(shallow, SHORT).ops), len(worked_out)
+    worked_out.clear()
+    many = len(traced(deep, SHORT).ops), len(worked_out)
+    assert many[0] > 2 * few[0]
+    assert many[1] == few[1]
+
+
+def test_a_frozen_encoder_keeps_its_ops_either_way() -> None:
+    def program() -> Program:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval().requires_grad_(False)
+        return Program(nn.Sequential(encoder, nn.Linear(8, 1), nn.Flatten(0)), (torch.zeros(4, 3, 8), torch.zeros(12)), F.mse_loss)
+
+    assert_same(traced(program(), SHORT), traced(program(), LONG))
+
+
+def test_half_precision_regions_are_the_same_either_way() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return (self.layers(x) + self.layers(2 * x)).float().sum()
+
+    short, long = (traced(Program(Half(), (torch.zeros(6, 4),)), way) for way in (SHORT, LONG))
+    assert_same(short, long)
+    assert "aten._to_copy.default" in {op.target for op in short.ops}
+
+
+class Counting(nn.Module):
+    """Buffers that forward updates, in place and by a new value."""
+
+    seen: Tensor
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        self.seen += 1
+        self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return (y - self.mean).square().mean() / self.seen
+
+
+def test_updated_buffers_are_the_same_either_way() -> None:
+    short, long = (traced(Program(Counting(), (torch.zeros(8, 4),)), way) for way in (SHORT, LONG))
+    assert_same(short, long)
+    assert {"buffer:seen", "buffer:mean"} <= short.updates.keys()
+
+
+def test_a_module_that_asks_for_a_value_gets_the_long_way_s_refusal() -> None:
+    def forward(x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(InvalidProgram, match="lets a value decide what is computed"):
+        written(forward).graph()
+
+
+class Leaving(nn.Module):
+    """Keeps its last activation, and says whether it is being traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+        self.calls, self.tracing = 0, list[bool]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.tracing.append(torch.fx._symbolic_trace._is_fx_tracing_flag)
+        return self.layer(x).sum()
+
+
+@pytest.mark.parametrize("way", [SHORT, LONG])
+def test_either_way_tells_the_module_that_it_is_traced_and_leaves_it_as_it_was(way: str) -> None:
+    module = Leaving()
+    traced(Program(module, (torch.zeros(8, 4),)), way)
+    assert module.calls == 0 and module.tracing == [True]
+    assert not torch.fx._symbolic_trace._is_fx_tracing_flag
