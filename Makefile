@@ -11,7 +11,7 @@ export MKL_NUM_THREADS = 1
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help demo test test-all test-experiments plans check format bench fidelity gpu reproduce figures report paper clean
+.PHONY: help demo test test-all test-experiments plans check format bench fidelity gpu reproduce figures report paper mutation clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -34,6 +34,9 @@ test-all: $(READY)  ## every case of every law, in under 25 minutes on 2 cores
 
 test-experiments: $(READY)  ## smoke sizes of the experiments, the paper, pages in the browser
 	@$(PYTEST) -m experiments
+
+mutation: $(READY)  ## what share of 200 random faults the tests catch; hours, goes on where it was interrupted
+	@nice -n 10 $(BIN)/python -m tests.mutation --faults 200 --seed 1 --out out/mutation.csv
 
 plans: $(READY)  ## the committed Plans of the conformance matrix anew, after the planner has changed
 	@$(BIN)/python -m pytest tests/conformance/test_committed_plans.py --update-plans

@@ -1,0 +1,96 @@
+"""python -m tests.mutation [--faults 200] [--seed 1] [--out out/mutation.csv]: what share of random faults do the tests catch?
+
+    copy      the tracked files to DIRECTORY/tree, once; the faults are planted there, one at a time
+    record    which test runs which line (tests.mutation.reach): every test of make test-all once, in the copy
+    try       per fault the tests that run its line, quickest first, until one fails; one row per fault
+    --rest    the survivors again, with all of their tests, those too that did not fit into --seconds
+
+A test that does not run a fault's line cannot fail from it, so what survives its own tests survives ``make test-all``.
+Interrupted it goes on where it was; with DIRECTORY and the results removed it begins anew, on the tree as it is then.
+
+Why no library: mutmut plants all faults of a module at once behind switches, which numba cannot compile, takes no random sample and drops
+no statements; cosmic-ray starts a new interpreter on one fixed set of tests for every fault, here minutes for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mutation.faults import Fault
+from tests.mutation.reach import Reach, Timed, read_reach
+from tests.mutation.results import read_rows, scores, write_rows
+from tests.mutation.tree import ROOMS, chosen_faults, copy_tree
+from tests.mutation.trial import load_libraries, try_fault
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    work = options.work.resolve()
+    tree, records, commit_file = work / "tree", work / "reach", work / "commit.txt"
+    if not commit_file.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        commit_file.write_text(copy_tree(Path.cwd(), tree))
+    if not (records / "complete").exists():
+        _record(tree, records, options)
+    reach = read_reach(records, tree)
+    load_libraries()
+    rows = read_rows(options.out)
+    for room, fault in chosen_faults(tree, options.faults, options.seed):
+        if (known := rows.get(fault.key)) and (known["caught_by"] or not options.rest or known["tests"] == known["of_tests"]):
+            continue
+        tests = _tests_of(fault, room, reach)
+        start_s = time.perf_counter()
+        caught_by, tried = try_fault(tree, fault, tests, seconds=float("inf") if options.rest else options.seconds)
+        row = {
+            "commit": commit_file.read_text(),
+            "room": room,
+            **dict(zip(("module", "line", "kind", "before", "after"), fault.key, strict=True)),
+        }
+        row |= {"caught_by": caught_by or "", "tests": str(tried), "of_tests": str(len(tests))}
+        rows[fault.key] = row | {"seconds": f"{time.perf_counter() - start_s:.1f}"}
+        write_rows(options.out, rows)
+        print(f"{fault.module}:{fault.start[0]} {fault.kind}: {caught_by or f'survives {tried} of {len(tests)} tests'}", flush=True)
+    print(scores(rows))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("out/mutation.csv"))
+    parser.add_argument("--work", type=Path, default=Path("out/mutation"), metavar="DIRECTORY")
+    parser.add_argument("--seconds", type=float, default=60.0, help="recorded time of the tests that a fault is tried with at first")
+    parser.add_argument("--rest", action="store_true", help="try the survivors with all of their tests")
+    parser.add_argument("--workers", type=int, default=2, help="processes that record")
+    parser.add_argument("--quick", action="store_true", help="record the tests of make test only")
+    parser.add_argument("--record", nargs="*", default=["tests"], metavar="PATH", help="tests to record")
+    return parser
+
+
+def _record(tree: Path, records: Path, options: argparse.Namespace) -> None:
+    measured = [f"--reach-in={part}" for parts in ROOMS.values() for part in parts]
+    spread = ["-n", str(options.workers), "--dist", "loadgroup"] if options.workers > 1 else []
+    tier = "not experiments and not thorough" if options.quick else "not experiments"
+    command = [sys.executable, "-m", "pytest", "-q", "-m", tier, *spread, "-p", "tests.mutation.reach", "--reach", str(records), *measured]
+    path = f"{tree}{os.pathsep}{Path(__file__).parents[2]}"  # the modules from the copy; the plugin is this one where the copy has none
+    code = subprocess.run([*command, *options.record], cwd=tree, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
+    if code not in (0, 1):
+        raise RuntimeError(f"recording ended with code {code} after {' '.join(command)}")
+    (records / "complete").touch()
+
+
+def _tests_of(fault: Fault, room: str, reach: Reach) -> list[Timed]:
+    """The tests that run the fault's line; most of backend/comm runs in worker processes, where no lines are recorded."""
+    tests = reach.of(fault.module, fault.start[0], fault.end[0])
+    return list(dict.fromkeys([*tests, *reach.with_processes()])) if room == "backend/comm" else tests
+
+
+if __name__ == "__main__":
+    sys.exit(main())

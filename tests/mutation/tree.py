@@ -1,0 +1,60 @@
+"""A copy of the repository in which faults are planted, so that the working tree is never touched."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+
+from tests.mutation.faults import Fault, changes_program, faults_of
+
+__all__ = ["ROOMS", "chosen_faults", "copy_tree", "planted"]
+
+ROOMS: Mapping[str, tuple[str, ...]] = {
+    "planner/solve": ("planner/solve",),
+    "planner/lower": ("planner/lower",),
+    "simulator/engine": ("simulator/engine.py", "simulator/rules", "planner/ir/actors/game.py", "planner/ir/actors/ledger.py"),
+    "backend/comm": ("backend/comm",),
+}
+
+
+def copy_tree(source: Path, tree: Path) -> str:
+    """Copy what git tracks; returns the commit."""
+    files = subprocess.run(["git", "ls-files"], cwd=source, capture_output=True, text=True, check=True).stdout.splitlines()
+    for file in files:
+        if (source / file).is_file():
+            (tree / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / file, tree / file)
+    described = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(described, cwd=source, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def chosen_faults(tree: Path, number: int, seed: int) -> list[tuple[str, Fault]]:
+    """(room, fault) at random, equally many from every room and one room after the other, so that each beginning is a fair sample too."""
+    per_room = []
+    for room, parts in ROOMS.items():
+        files = sorted(file for part in parts for file in ([tree / part] if part.endswith(".py") else (tree / part).rglob("*.py")))
+        sources = {str(file.relative_to(tree)): file.read_text() for file in files}
+        faults = [fault for module, source in sources.items() for fault in faults_of(module, source)]
+        random.Random(f"{seed} {room}").shuffle(faults)
+        sound = (fault for fault in faults if changes_program(fault, sources[fault.module]))
+        per_room.append([(room, fault) for fault, _ in zip(sound, range(-(-number // len(ROOMS))), strict=False)])
+    return [pair for turn in zip_longest(*per_room) for pair in turn if pair is not None][:number]
+
+
+@contextmanager
+def planted(tree: Path, fault: Fault) -> Iterator[None]:
+    """The tree with the fault in it.  No bytecode of the module stays: that is told by time and size, which a fault may leave equal."""
+    path = tree / fault.module
+    source = path.read_text()
+    for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        stale.unlink()
+    path.write_text(fault.planted(source))
+    try:
+        yield
+    finally:
+        path.write_text(source)
