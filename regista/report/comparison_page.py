@@ -49,7 +49,7 @@ def save_comparison(
     found = find(plan, sim, run, warmup=warmup)
     drawn = draw_timeline(plan, [sim, run], steps=steps)
     times, memory = _times(plan, found), _memory(found)
-    head = render("comparison_head.html", timeline=_scrolling(drawn.head), times=times, memory=memory, **_top(plan, found, run))
+    head = render("comparison_head.html", timeline=drawn, times=times, memory=memory, **_top(plan, found, run))
     changes, remarks = _what_if(found)
     histogram_of_acts = histogram([act.error for act in found.acts], "predicted / measured - 1 of an act")
     tail = render(
@@ -64,12 +64,6 @@ def save_comparison(
     page = file_html(drawn.document, resources=INLINE, title=drawn.title, template=source("figures.html"), template_variables=around)
     save_text(path, page)
     return found
-
-
-def _scrolling(html: str) -> Markup:
-    """The timeline's tables scroll by themselves where the page is narrow; their captions stay and break."""
-    tables = html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
-    return Markup(tables.replace("<caption>", "<caption><span>").replace("</caption>", "</span></caption>"))
 
 
 def _top(plan: Plan, found: Findings, run: Trace) -> dict[str, object]:

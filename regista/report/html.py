@@ -1,41 +1,22 @@
-"""From values to pages: Jinja2 fills this folder's templates, and escapes every text that is not markup already.
+"""From values to pages: Jinja2 fills this folder's templates.
 
 A page gets tables, charts and texts; what stands where, and all sentences, are in templates/*.html.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from regista.report.pictures import data_uri
+from regista.views.html import Cell, Table, environment
+from regista.views.timeline import TEMPLATES as LEGEND
 
 __all__ = ["Table", "bad", "bytes_cell", "error_cell", "render", "share_cell", "source"]
 
-Cell = str | Markup
-
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=StrictUndefined,
-)
+_TEMPLATES = environment(Path(__file__).parent / "templates", LEGEND)
 _TEMPLATES.filters["data_uri"] = data_uri
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """words: numbers of the columns that hold sentences and may break."""
-
-    caption: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    words: Sequence[int] = ()
 
 
 def render(template: str, **values: object) -> Markup:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from bokeh.document import Document
@@ -24,11 +23,13 @@ from bokeh.layouts import gridplot
 from bokeh.models import CustomJS, Range1d
 from bokeh.plotting import figure
 from bokeh.resources import INLINE
+from markupsafe import Markup
 
 from planner.ir.plan import Plan
 from planner.ir.text import save_text
 from planner.ir.traces.trace import Trace
 from planner.ir.units import GIB, KIB, MIB, MS, show_bytes
+from regista.views.html import Table, environment
 from regista.views.pictures.gantt import COLOURS, LABELS, gantt_rows
 from regista.views.pictures.panels import CATEGORY_COLOURS
 from regista.views.pictures.window import PANEL, Window, compute_streams, in_order, picture_title, show_last
@@ -36,7 +37,7 @@ from regista.views.timeline.figures import MEMORY_PX, acts_figure, memory_figure
 from simulator.analysis.curve import MemoryCurve, memory_curves
 from simulator.analysis.idle import Idle, Reason, idle_times
 
-__all__ = ["Timeline", "draw_timeline", "save_timeline"]
+__all__ = ["TEMPLATES", "Timeline", "draw_timeline", "save_timeline"]
 
 MOST_ACTS = 20_000
 """More boxes than this make a browser slow; earlier steps are left out first."""
@@ -65,33 +66,19 @@ INK = CustomJS(
 )
 """Figures are transparent; the page's colours come from the style sheet, the text's on the canvas from here."""
 
-TEMPLATE = """
-{% block postamble %}
-<style>
-  :root { color-scheme: light dark; }
-  body { margin: 1rem 1.5rem; font: 14px/1.45 system-ui, sans-serif; background: light-dark(#FFFFFF, #16181B); color: light-dark(#222222, #DDDDDD); }
-  h1 { font-size: 1.1rem; margin: 0 0 .2rem; }
-  p { margin: 0 0 .6rem; color: light-dark(#555555, #AAAAAA); }
-  table { border-collapse: collapse; margin: 0 0 1rem; font-size: 13px; }
-  caption { text-align: left; font-weight: 600; padding-bottom: .2rem; }
-  th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid light-dark(#E4E4E4, #3A3D42); white-space: nowrap; }
-  th:last-child, td:last-child { text-align: left; white-space: normal; }
-  .key i { display: inline-block; width: .8em; height: .8em; margin: 0 .35em 0 1em; border: 1px solid #8888; vertical-align: -.05em; }
-</style>
-{% endblock %}
-{% block contents %}
-{{ head }}
-{{ super() }}
-{% endblock %}
-"""
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What a page embeds: a title, HTML that says how to read it and where the time went, and the Bokeh document with its figures."""
+    """What a page shows.   about: the Plan and the shown steps.   keys: per kind of figure its name, and what its colours mean: (name, colour).
+    tables: per trace where the time of the compute streams went.   document: Bokeh's, with the figures.
+    """
 
     title: str
-    head: str
+    about: str
+    keys: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    tables: tuple[Table, ...]
     document: Document
 
 
@@ -105,8 +92,9 @@ def save_timeline(plan: Plan, traces: Sequence[Trace], path: str | Path, *, step
         Mismatch: no trace, more than two, two of one source, or one of another plan; steps < 1.   InvalidFile: path cannot be written.
     """
     drawn = draw_timeline(plan, traces, steps=steps)
-    head = f"<h1>{escape(drawn.title)}</h1>{drawn.head}"
-    save_text(path, file_html(drawn.document, resources=INLINE, title=drawn.title, template=TEMPLATE, template_variables={"head": head}))
+    head = Markup(environment(TEMPLATES).get_template("head.html").render(timeline=drawn))
+    around = (TEMPLATES / "timeline.html").read_text(encoding="utf-8")
+    save_text(path, file_html(drawn.document, resources=INLINE, title=drawn.title, template=around, template_variables={"head": head}))
 
 
 def draw_timeline(plan: Plan, traces: Sequence[Trace], *, steps: int | None = None) -> Timeline:
@@ -120,7 +108,7 @@ def draw_timeline(plan: Plan, traces: Sequence[Trace], *, steps: int | None = No
     ranks = sorted({rank for rank, _ in rows})
     span = Range1d(start=0, end=length_s / MS * 1.002, bounds=(0, length_s / MS * 1.002))
     plots: list[figure] = []
-    tables: list[str] = []
+    tables: list[Table] = []
     for window in windows:
         idle = idle_times(plan, window.trace, ranks)
         curves = memory_curves(plan, window.trace, ranks)
@@ -151,7 +139,8 @@ def draw_timeline(plan: Plan, traces: Sequence[Trace], *, steps: int | None = No
         "titles": [plot.title for plot in plots],
     }
     document.js_on_event(DocumentReady, ink)
-    return Timeline(title=title, head=_help(plan, windows) + "".join(tables), document=document)
+    said = ", ".join(f"{len(w.step_ends_s)} of {w.trace.steps} steps {PANEL[w.trace.source]}" for w in windows)
+    return Timeline(title=title, about=f"Plan {plan.plan_id}; {said}", keys=_keys(plan), tables=tuple(tables), document=document)
 
 
 def _fitting(trace: Trace) -> int:
@@ -162,18 +151,13 @@ def _unit(most_bytes: int) -> tuple[str, int]:
     return next(((name, scale) for name, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)) if most_bytes >= scale), ("B", 1))
 
 
-def _help(plan: Plan, windows: Sequence[Window]) -> str:
-    shown = ", ".join(f"{len(w.step_ends_s)} of {w.trace.steps} steps {PANEL[w.trace.source]}" for w in windows)
+def _keys(plan: Plan) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     kinds = [(LABELS.get(kind, kind.value), colour) for kind, colour in COLOURS.items() if any(task.kind is kind for task in plan.tasks)]
-    kept = [(category.value, colour) for category, colour in CATEGORY_COLOURS.items()]
-    acts, memory = ("".join(f'<i style="background:{colour}"></i>{escape(name)}' for name, colour in key) for key in (kinds, kept))
-    return (
-        f"<p>Plan {escape(plan.plan_id)}; {shown}. Wheel: zoom in time; drag: move; the pointer says what, when and why idle.</p>"
-        f'<p class="key">acts{acts}</p><p class="key">memory{memory}</p>'
-    )
+    memory = [(category.value, colour) for category, colour in CATEGORY_COLOURS.items()]
+    return ("acts", tuple(kinds)), ("memory", tuple(memory))
 
 
-def _table(plan: Plan, window: Window, ranks: Sequence[int], idle: Sequence[Idle], curves: Mapping[int, MemoryCurve]) -> str:
+def _table(plan: Plan, window: Window, ranks: Sequence[int], idle: Sequence[Idle], curves: Mapping[int, MemoryCurve]) -> Table:
     """Per device: bubble, why its compute stream waited in the shown steps, and its peak with the largest owners."""
     reasons = [reason for reason in Reason if any(gap.reason is reason for gap in idle)]
     waited = {(rank, reason): 0.0 for rank in ranks for reason in reasons}
@@ -184,14 +168,13 @@ def _table(plan: Plan, window: Window, ranks: Sequence[int], idle: Sequence[Idle
             begin_s = max(gap.begin_s, window.begin_s)
             idle_s = max(0.0, min(gap.end_s, window.begin_s + window.length_s) - begin_s)
             waited[gap.rank, gap.reason] += idle_s / window.length_s / lanes[gap.rank]
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("rank", "bubble", *(r.value for r in reasons), "peak", "held by"))
-    body = ""
+    rows = []
     for rank in ranks:
         curve = curves[rank]
         owners = ", ".join(f"{o.id} {show_bytes(o.size_bytes)} ({o.category.value})" for o in curve.owners[:3])
         shares = [f"{waited[rank, reason]:.1%}" for reason in reasons]
-        cells = (str(rank), f"{sum(waited[rank, reason] for reason in reasons):.1%}", *shares, show_bytes(curve.peak_bytes), owners)
-        body += "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        bubble = f"{sum(waited[rank, reason] for reason in reasons):.1%}"
+        rows.append((str(rank), bubble, *shares, show_bytes(curve.peak_bytes), owners))
     what = "idle compute streams by what they waited for, in shares of the shown steps; peak memory (the plan's sizes at these times)"
-    caption = f"{PANEL[window.trace.source]}: {what}"
-    return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    heads = ("rank", "bubble", *(reason.value for reason in reasons), "peak", "held by")
+    return Table(caption=f"{PANEL[window.trace.source]}: {what}", heads=heads, rows=rows, words=(len(heads) - 1,))
