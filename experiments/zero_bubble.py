@@ -30,18 +30,12 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.small_size import refuse_over_committed
-from planner.schedule import (
-    MemoryLimit,
-    PassTimes,
-    PipelineSchedule,
-    bubble_rate,
-    check_schedule,
-    interleaved,
-    one_f_one_b,
-    zb_auto,
-    zb_h1,
-    zb_h2,
-)
+from planner.schedule import PipelineSchedule, check_schedule
+from planner.schedule.automatic import zb_auto
+from planner.schedule.classic import interleaved, one_f_one_b
+from planner.schedule.greedy import MemoryLimit
+from planner.schedule.timing import PassTimes, bubble_rate
+from planner.schedule.zero_bubble import zb_h1, zb_h2
 
 __all__ = ["deviations", "main"]
 

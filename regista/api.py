@@ -34,9 +34,9 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.text import content_id
 from planner.ir.traces.trace import Trace
-from planner.lower import Schedule
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.shape import ShapeWatch
+from planner.schedule import Schedule
 from planner.search import Method
 from planner.solve import Watch
 from regista.clusters import resolve_cluster

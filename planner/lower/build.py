@@ -17,7 +17,6 @@ from planner.ir.plan import (
     Placement,
     Plan,
     Port,
-    Regst,
     Search,
     State,
     Stream,
@@ -31,12 +30,12 @@ from planner.lower.drafts import Draft, Drafts
 from planner.lower.fragments import draft_fragments, draft_state_writers
 from planner.lower.instances import Instance
 from planner.lower.moves import draft_fetch, draft_moves, draft_sources
-from planner.lower.passes import pass_order
+from planner.lower.names import placement_id
+from planner.lower.pass_order import pass_order
 from planner.lower.prefetch import controls_of, with_controls
-from planner.lower.quotas import Schedule
-from planner.lower.regsts import Rates, apply_wishes, group_regsts, size_regst
+from planner.lower.regsts import DraftRegst, Rates, apply_wishes, group_regsts, size_regst
 from planner.lower.work import BOXING_OP, fragment_work
-from planner.schedule import PipelineSchedule
+from planner.schedule import PipelineSchedule, Schedule
 from planner.search import Assignment
 from planner.stages import Staged
 
@@ -84,11 +83,11 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
     regsts, access = group_regsts(drafts)
     rates = Rates(drafts)
     made: dict[str | None, list[tuple[Instance, Access]]] = defaultdict(list)
-    for instance, found in access.items():
-        made[drafts.owner.get(instance)].append((instance, found))
-    produced: dict[str | None, list[Regst]] = defaultdict(list)
-    for regst in regsts.values():
-        produced[regst.producer].append(regst)
+    for instance, where in access.items():
+        made[drafts.owner.get(instance)].append((instance, where))
+    produced: dict[str | None, list[DraftRegst]] = defaultdict(list)
+    for draft_regst in regsts.values():
+        produced[draft_regst.regst.producer].append(draft_regst)
     tasks = {d.id: _task(drafts, rates, d, regsts, access, made[d.id], produced[d.id]) for d in drafts.tasks.values()}
     consumers: dict[str, list[Task]] = defaultdict(list)
     for task in tasks.values():
@@ -106,7 +105,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
         cluster=cluster,
         placements=_placements(staged.num_stages, recipe.mesh),
         streams=_streams(drafts),
-        regsts=(*regsts.values(), *(control.regst for control in controls)),
+        regsts=(*(draft.regst for draft in regsts.values()), *(control.regst for control in controls)),
         tasks=tuple(tasks.values()),
         states=tuple(_states(drafts, access)),
         batch_inputs=tuple(BatchInput(name=i.name, value=i.value, batch_dim=i.batch_dim) for i in batch),
@@ -136,11 +135,15 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
 
 def _placements(num_stages: int, mesh: tuple[int, ...]) -> tuple[Placement, ...]:
     size = len(list(coordinates(mesh)))
-    return tuple(Placement(id=f"s{s}", ranks=tuple(range(s * size, (s + 1) * size)), mesh=mesh) for s in range(num_stages))
+    return tuple(Placement(id=placement_id(s), ranks=tuple(range(s * size, (s + 1) * size)), mesh=mesh) for s in range(num_stages))
 
 
 def _order(drafts: Drafts) -> None:
-    """Topological order: each task after the makers of what it reads within the step; otherwise as drafted."""
+    """Topological order: each task after the makers of what it reads within the step; otherwise as drafted.
+
+    A maker that is drafted late comes right before its first reader.  graphlib would sort level by level, far from the readers, and so
+    change the order in which equal tasks are performed.
+    """
     placed: dict[str, Draft] = {}
     for first in drafts.tasks.values():
         path = [first]
@@ -159,27 +162,27 @@ def _task(
     drafts: Drafts,
     rates: Rates,
     draft: Draft,
-    regsts: Mapping[str, Regst],
+    regsts: Mapping[str, DraftRegst],
     access: Mapping[Instance, Access],
     made: Sequence[tuple[Instance, Access]],
-    produced: Sequence[Regst],
+    produced: Sequence[DraftRegst],
 ) -> Task:
     reads = [replace(access[i], name=name) for i, name in draft.reads.items()]
     if draft.makes:
         writes = [replace(access[i], name=name) for i, name in draft.makes.items()]
     else:
-        writes = [replace(found, name=instance.name) for instance, found in made]
-    own = {regst.id for regst in produced}
+        writes = [replace(where, name=instance.name) for instance, where in made]
+    own = {made_here.regst.id for made_here in produced}
     consumed = [regst for regst in dict.fromkeys(a.regst for a in reads) if regst not in own]
     return Task(
         id=draft.id,
         kind=draft.kind,
-        placement=f"s{draft.stage}",
-        stream=draft.stream,
+        placement=placement_id(draft.stage),
+        stream=draft.stream.id,
         acts=draft.acts,
         priority=_PRIORITY.get(draft.kind, 0),
         consumes=tuple(Port(regst=r, acts_per_block=rates.hold(draft, regsts[r])) for r in consumed),
-        produces=tuple(Port(regst=r.id, acts_per_block=rates.fill(draft, r)) for r in produced),
+        produces=tuple(Port(regst=r.regst.id, acts_per_block=rates.fill(draft, r)) for r in produced),
         reads=tuple(reads),
         writes=tuple(writes),
         body=_fragment(drafts, draft, frozenset(w.name for w in writes)) if draft.kind.is_compute else draft.body,
@@ -207,21 +210,17 @@ def _named_types(drafts: Drafts, op: Op) -> dict[str, TensorType]:
 
 
 def _streams(drafts: Drafts) -> tuple[Stream, ...]:
-    kinds = {"compute": StreamKind.COMPUTE, "host": StreamKind.HOST, "link": StreamKind.LINK}
-    found: dict[str, Stream] = {}
-    for draft in drafts.tasks.values():
-        kind = kinds.get(draft.stream.split(".")[1], StreamKind.COLLECTIVE)
-        found[draft.stream] = Stream(id=draft.stream, kind=kind, placement=f"s{draft.stage}")
-    return tuple(found[stream] for stream in sorted(found))
+    streams = {draft.stream.id: draft.stream for draft in drafts.tasks.values()}
+    return tuple(streams[stream] for stream in sorted(streams))
 
 
 def _states(drafts: Drafts, access: Mapping[Instance, Access]) -> list[State]:
     homes: dict[str, list[Access]] = {}
-    for instance, found in access.items():
+    for instance, where in access.items():
         if instance.parent is None:
-            homes.setdefault(instance.value, []).append(found)
-    kept = [i for i in drafts.staged.graph.inputs if i.kind is not InputKind.BATCH]
-    return [State(name=i.name, kind=i.kind, regst=a.regst, index=a.index) for i in kept for a in homes.get(i.value, [])]
+            homes.setdefault(instance.value, []).append(where)
+    states = [i for i in drafts.staged.graph.inputs if i.kind.is_state]
+    return [State(name=i.name, kind=i.kind, regst=a.regst, index=a.index) for i in states for a in homes.get(i.value, [])]
 
 
 def _with_orders(plan: Plan, compute: Mapping[str, tuple[str, ...]]) -> Plan:

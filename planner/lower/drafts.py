@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.ir.cluster import Cluster
 from planner.ir.graph import GraphInput, InputKind, Op, Role
-from planner.ir.plan import Boxing, Fragment, TaskKind
+from planner.ir.plan import Boxing, Fragment, Stream, TaskKind
 from planner.ir.sbp import NdSbp
-from planner.lower.instances import Hop, Instance, Mover, Route
-from planner.search import Assignment
+from planner.lower.instances import Arrival, Instance, UnshardScope, arrival
+from planner.search import Assignment, Move, StageTransfer
 from planner.stages import Staged, block_of
 from planner.stages.blocks import unshard_unit
 
@@ -18,7 +19,7 @@ __all__ = ["Draft", "Drafts"]
 
 @dataclass(slots=True)
 class Draft:
-    """A task under construction: what it reads and makes (instance -> name inside the task).
+    """A task under construction.  reads, makes: instance -> its name inside the task.
 
     fragment_stage: of a compute task, its stage; ``stage`` is the placement, and both are the same unless stages are interleaved.
     """
@@ -26,7 +27,7 @@ class Draft:
     id: str
     kind: TaskKind
     stage: int
-    stream: str
+    stream: Stream
     acts: int
     reads: dict[Instance, str]
     makes: dict[Instance, str]
@@ -39,6 +40,7 @@ class Drafts:
     """Everything that the passes of lowering share.
 
     owner: instance -> id of the task that makes it (absent: constants).   stored: instance that replaces a state -> the state's value.
+    fragment_ops: task -> the ops of its fragment, in order.
     """
 
     staged: Staged
@@ -46,10 +48,9 @@ class Drafts:
     cluster: Cluster
     mesh: tuple[int, ...]
     micro_batches: int
-    mover: Mover = field(init=False)
     producers: dict[str, Op] = field(init=False)
     inputs: dict[str, GraphInput] = field(init=False)
-    instances: dict[tuple[str, int, NdSbp, str], Instance] = field(default_factory=dict)
+    instances: dict[tuple[str, int, NdSbp, UnshardScope | None], Instance] = field(default_factory=dict)
     ops: dict[str, Op] = field(init=False)
     tasks: dict[str, Draft] = field(default_factory=dict)
     owner: dict[Instance, str] = field(default_factory=dict)
@@ -57,14 +58,13 @@ class Drafts:
     fragment_ops: dict[str, list[Op]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.mover = Mover(self.cluster, self.mesh)
         self.producers = self.staged.graph.producers()
         self.ops = {op.id: op for op in self.staged.graph.ops}
         self.inputs = {i.value: i for i in self.staged.graph.inputs}
 
     def instance(self, value: str, stage: int, sbp: NdSbp) -> Instance:
         """The instance of this value there, native unless a move has made it."""
-        return self.instances.setdefault((value, stage, sbp, ""), Instance(value, stage, sbp))
+        return self.instances.setdefault((value, stage, sbp, None), Instance(value, stage, sbp))
 
     def native(self, value: str, stage: int = 0, wanted: NdSbp | None = None) -> Instance:
         """The instance that the value's producer makes; what may be delivered freely is made where it is wanted."""
@@ -77,40 +77,41 @@ class Drafts:
         assert wanted is not None, f"{value} is delivered where it is wanted"
         return self.instance(value, stage, self.assignment.pinned.get(value, wanted))
 
-    def route(self, value: str, stage: int, wanted: NdSbp) -> tuple[Instance, Route]:
-        """The native instance and the way from it to (stage, wanted)."""
+    def arrival(self, value: str, stage: int, wanted: NdSbp) -> tuple[Instance, Arrival]:
+        """The native instance, and how the value gets from it to a reader on ``stage`` that needs it in the layout ``wanted``."""
         native = self.native(value, stage, wanted)
-        shared = self.assignment.delivered.get((value, stage), wanted)
-        return native, self.mover.route(self.staged.graph.values[value], native.stage, native.sbp, stage, wanted, shared)
+        return native, arrival(self.assignment.routes.get((value, stage, wanted), ()))
 
-    def follow(self, native: Instance, route: Route, turn: str = "") -> Instance:
-        """The last instance of a route, making the ones between."""
+    def follow(self, native: Instance, moves: Sequence[Move], scope: UnshardScope | None = None) -> Instance:
+        """The last instance after some moves, making the ones between."""
         here = native
-        for move in route.moves:
-            stage, sbp = (move.dst_stage, move.dst) if isinstance(move, Hop) else (here.stage, move.dst)
-            here = self.instances.setdefault((native.value, stage, sbp, turn), Instance(native.value, stage, sbp, here, move, turn))
+        for move in moves:
+            stage = move.dst_stage if isinstance(move, StageTransfer) else here.stage
+            key = (native.value, stage, move.dst, scope)
+            here = self.instances.setdefault(key, Instance(native.value, stage, move.dst, here, move, scope))
         return here
 
-    def turn(self, op: Op, value: str) -> str:
-        """The turn (see Instance) of the copy of a value that an op reads."""
-        again = (value, self.staged.stage[op.id]) in self.assignment.again and op.role in (Role.FORWARD, Role.BACKWARD)
-        return f"{op.role.value} {unshard_unit(op, self.ops)}" if again else ""
+    def scope(self, op: Op, value: str) -> UnshardScope | None:
+        """The scope of the copy of a value that an op reads; None: the copy serves all readers."""
+        if op.role not in (Role.FORWARD, Role.BACKWARD) or (value, self.staged.stage[op.id]) not in self.assignment.again:
+            return None
+        return UnshardScope(op.role, unshard_unit(op, self.ops))
 
     def units(self) -> dict[str, str]:
-        """Op id -> its unit (planner.search.zero), for ops that must not share a fragment with those of another: parameters are freed between.
+        """Op id -> its unit (planner.stages.blocks), for ops that share no fragment with those of another: parameters are resharded between.
 
-        On a stage that gathers parameters again that is every op of a numbered block, outside of blocks every op that reads such a parameter,
+        On a stage that unshards parameters anew that is every op of a numbered block, outside of blocks every op that reads such a parameter,
         and what accumulates their gradients.
         """
         stages = {stage for _, stage in self.assignment.again}
-        found: dict[str, str] = {}
+        unit_of: dict[str, str] = {}
         for op in self.staged.graph.ops:
             origin = self.producers.get(op.inputs[0], op) if op.role is Role.ACCUMULATE else op
             if self.staged.stage[op.id] in stages and origin.role in (Role.FORWARD, Role.BACKWARD):
                 unit = unshard_unit(origin, self.ops)
-                if block_of(unit) or any(self.turn(origin, value) for value in origin.inputs):
-                    found[op.id] = unit
-        return found
+                if block_of(unit) or any(self.scope(origin, value) for value in origin.inputs):
+                    unit_of[op.id] = unit
+        return unit_of
 
     def wanted(self, op: Op, value: str) -> NdSbp:
         """The layout in which an op needs an operand."""
@@ -120,7 +121,7 @@ class Drafts:
         """Communications between a value's producer and this reader within a step."""
         if value not in self.producers:
             return 0  # state, batch and constants are there before the step begins
-        return len(self.route(value, self.staged.stage[op.id], self.wanted(op, value))[1].moves)
+        return len(self.arrival(value, self.staged.stage[op.id], self.wanted(op, value))[1].moves)
 
     def is_delivered(self, value: str) -> bool:
         """Batch inputs and constants: any layout at no cost, several at once if need be."""

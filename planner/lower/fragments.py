@@ -9,8 +9,9 @@ from planner.ir.plan import Boxing, TaskKind
 from planner.ir.sbp import B, NdSbp, Split
 from planner.ir.tensor import TensorType
 from planner.lower.drafts import Draft, Drafts
-from planner.lower.instances import Instance
+from planner.lower.instances import Instance, UnshardScope
 from planner.lower.levels import FragmentKey, fragment_keys
+from planner.lower.names import compute_stream, name_in_layout, placement_id
 from planner.lower.work import BOXING_OP
 
 __all__ = ["draft_fragments", "draft_state_writers"]
@@ -43,15 +44,15 @@ def draft_fragments(drafts: Drafts, bucket_bytes: int, *, split: bool = False) -
         members[keys[op.id]].append(op)
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for key in sorted(members, key=lambda k: k.order):
-        device, turn = key.stage % staged.num_stages, key.stage // staged.num_stages
+        placement, virtual = key.stage % staged.num_stages, key.stage // staged.num_stages
         # Of interleaved stages the name tells placement and number there: s0v1 is stage num_stages + 0.
-        where = f"s{device}v{turn}" if staged.interleaved and key.role is not Role.UPDATE else f"s{device}"
+        where = placement_id(placement) + (f"v{virtual}" if staged.interleaved and key.role is not Role.UPDATE else "")
         short, kind = (_WEIGHT, TaskKind.WEIGHT) if key.weight else (_SHORT[key.role], _KIND[key.role])
         number = counts[where, short]
         counts[where, short] += 1
         acts = 1 if key.role is Role.UPDATE else drafts.micro_batches
         task_id = f"{where}.{short}.{number}"
-        draft = Draft(task_id, kind, device, f"s{device}.compute", acts, {}, {}, fragment_stage=key.stage)
+        draft = Draft(task_id, kind, placement, compute_stream(placement), acts, {}, {}, fragment_stage=key.stage)
         drafts.tasks[task_id] = draft
         _fill(drafts, draft, members[key])
 
@@ -59,37 +60,48 @@ def draft_fragments(drafts: Drafts, bucket_bytes: int, *, split: bool = False) -
 def _fill(drafts: Drafts, draft: Draft, members: list[Op]) -> None:
     inside = {value for op in members for value in op.outputs if value}
     ops: list[Op] = []
-    known: dict[tuple[str, NdSbp], str] = {}
+    present: dict[tuple[str, NdSbp], str] = {}  # (value, layout) -> its name in the fragment, once it is there
     for op in members:
         names: dict[str, str] = {}
         for value in dict.fromkeys(op.inputs):
             wanted = drafts.wanted(op, value)
-            if (value, wanted) not in known:
-                known[value, wanted] = _bring(drafts, draft, value, wanted, drafts.turn(op, value), value in inside, ops, known)
-            names[value] = known[value, wanted]
+            if (value, wanted) not in present:
+                present[value, wanted] = _bring(drafts, draft, value, wanted, drafts.scope(op, value), value in inside, ops, present)
+            names[value] = present[value, wanted]
         ops.append(drafts.assignment.ops[op.id].op.renamed(names))
         for made in filter(None, op.outputs):
             native = drafts.native(made)
             drafts.owner[native] = draft.id
-            known[made, native.sbp] = made
+            present[made, native.sbp] = made
     drafts.fragment_ops[draft.id] = ops
 
 
 def _bring(
-    drafts: Drafts, draft: Draft, value: str, wanted: NdSbp, turn: str, inside: bool, ops: list[Op], known: dict[tuple[str, NdSbp], str]
+    drafts: Drafts,
+    draft: Draft,
+    value: str,
+    wanted: NdSbp,
+    scope: UnshardScope | None,
+    inside: bool,
+    ops: list[Op],
+    present: dict[tuple[str, NdSbp], str],
 ) -> str:
-    """The name under which ``value`` stands in the fragment in the layout wanted; adds reads and local boxing steps."""
-    native, route = drafts.route(value, draft.stage, wanted)
-    last = drafts.follow(native, route, turn)
+    """The name under which ``value`` stands in the fragment in the layout wanted; adds reads and local boxing steps.
+
+    Args:
+        inside: the fragment makes the value.
+    """
+    native, way = drafts.arrival(value, draft.stage, wanted)
+    last = drafts.follow(native, way.moves, scope)
     # A batch input or constant may be delivered in several layouts at once, so its layout is part of its name.
-    name = f"{value}@{last.sbp}" if drafts.is_delivered(value) else last.name
+    name = name_in_layout(value, last.sbp) if drafts.is_delivered(value) else last.name
     if not (inside and last is native):
         draft.reads[last] = name
-    for step in route.local:
-        if (value, step.dst) not in known:
-            known[value, step.dst] = f"{value}@{step.dst}"
-            ops.append(_local_step(drafts, name, known[value, step.dst], step, drafts.staged.graph.values[value], draft.kind))
-        name = known[value, step.dst]
+    for step in way.local:
+        if (value, step.dst) not in present:
+            present[value, step.dst] = name_in_layout(value, step.dst)
+            ops.append(_local_step(drafts, name, present[value, step.dst], step, drafts.staged.graph.values[value], draft.kind))
+        name = present[value, step.dst]
     return name
 
 
@@ -107,16 +119,16 @@ def draft_state_writers(drafts: Drafts) -> None:
     graph = drafts.staged.graph
     for old, new in graph.updates.items():
         stage, sbp = drafts.staged.home(old), drafts.assignment.states[old]
-        native, route = drafts.route(new, stage, sbp)
-        last = drafts.follow(native, route)
-        if route.moves:
-            for step in route.local:  # a cut after a collective is a task of its own, since no fragment follows
-                last = drafts.instances.setdefault((new, stage, step.dst, ""), Instance(new, stage, step.dst, last, step))
+        native, way = drafts.arrival(new, stage, sbp)
+        last = drafts.follow(native, way.moves)
+        if way.moves:
+            for step in way.local:  # a cut after a collective is a task of its own, since no fragment follows
+                last = drafts.instances.setdefault((new, stage, step.dst, None), Instance(new, stage, step.dst, last, step))
         else:
             draft = drafts.tasks[drafts.owner[native]]
             name = native.name
-            for step in route.local:
-                last = Instance(f"{new}@{step.dst}", stage, step.dst)
+            for step in way.local:
+                last = Instance(name_in_layout(new, step.dst), stage, step.dst)
                 drafts.fragment_ops[draft.id].append(_local_step(drafts, name, last.value, step, graph.values[new], draft.kind))
                 drafts.owner[last] = draft.id
                 name = last.value

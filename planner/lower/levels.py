@@ -52,7 +52,7 @@ def fragment_keys(
         gradient_bytes: op id -> bytes of the gradient that it finishes and that must be communicated after its accumulation.
         bucket_bytes: a backward fragment ends once it has finished so many bytes of gradients, so that their reduction overlaps the rest.
         unit: op id -> what it belongs to, where ops of different units may not share a fragment.
-        split: what the backward part computes for one gradient alone has fragments of its own, which nothing of the step's passes waits for.
+        split: the weight part of the backward pass, off the critical path of the step's passes, has fragments of its own.
     """
     producers = graph.producers()
     region = {op.id: region_of(op, stage, producers) for op in graph.ops}
@@ -97,25 +97,27 @@ def fragment_keys(
 def _weight_part(graph: LogicalGraph, region: Mapping[str, tuple[int, Role]]) -> frozenset[str]:
     """Ops of the backward part whose results reach one accumulated gradient and nothing else; with them, what accumulates only those.
 
-    An op that feeds several gradients, or another stage, belongs to the input part, and so does one kernel that computes both.
+    No pass of the micro-batch waits for these.  An op that feeds several gradients, or another stage, belongs to the input part, and so does one
+    kernel that computes both.
     """
     producers, consumers = graph.producers(), graph.consumers()
-    feeds: dict[str, frozenset[str]] = {}
+    feeds: dict[str, frozenset[str]] = {}  # op -> the accumulations and the ops outside of the backward part that its results reach
+    leaves: set[str] = set()  # ops whose results are read outside of their region
     for op in reversed(graph.ops):
         if op.role is Role.ACCUMULATE:
             feeds[op.id] = frozenset({op.id})
         elif op.role is Role.BACKWARD:
             readers = [r for v in op.outputs if v for r in consumers[v]]
-            inside = all(r.role is Role.ACCUMULATE or region[r.id] == region[op.id] for r in readers)
-            reached = frozenset().union(*(feeds.get(r.id, frozenset({r.id})) for r in readers))
-            feeds[op.id] = reached if inside else reached | {"another stage"}
-    found = {op.id for op in graph.ops if op.role is Role.BACKWARD and len(feeds[op.id]) == 1 and not feeds[op.id] & {"another stage"}}
+            feeds[op.id] = frozenset().union(*(feeds.get(r.id, frozenset({r.id})) for r in readers))
+            if any((r.role is not Role.ACCUMULATE and region[r.id] != region[op.id]) or r.id in leaves for r in readers):
+                leaves.add(op.id)
+    weight_part = {op.id for op in graph.ops if op.role is Role.BACKWARD and len(feeds[op.id]) == 1 and op.id not in leaves}
     for op in graph.ops:
         if op.role is Role.ACCUMULATE and region[op.id][1] is Role.BACKWARD:
             made_by = producers.get(op.inputs[0])
-            if made_by is None or made_by.id in found:
-                found.add(op.id)
-    return frozenset(found)
+            if made_by is None or made_by.id in weight_part:
+                weight_part.add(op.id)
+    return frozenset(weight_part)
 
 
 def _levels(

@@ -9,7 +9,9 @@ from planner.ir.graph import Role
 from planner.ir.plan import Boxing, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.lower.drafts import Draft, Drafts
-from planner.lower.instances import Hop, Instance, Move
+from planner.lower.instances import Instance
+from planner.lower.names import axis_stream, compute_stream, host_stream, link_stream, name_in_layout, placement_id
+from planner.search import Move, StageTransfer
 
 __all__ = ["draft_fetch", "draft_moves", "draft_sources"]
 
@@ -18,8 +20,9 @@ def draft_fetch(drafts: Drafts) -> Instance:
     """The task that hands the step's loss to the user; returns the instance it reads."""
     loss = drafts.staged.graph.mean_loss
     stage = drafts.staged.stage[drafts.producers[loss].id]
-    last = drafts.follow(*drafts.route(loss, stage, NdSbp.broadcast(len(drafts.mesh))))
-    drafts.tasks["fetch"] = Draft("fetch", TaskKind.FETCH, stage, f"s{stage}.host", 1, {last: last.name}, {})
+    native, way = drafts.arrival(loss, stage, NdSbp.broadcast(len(drafts.mesh)))
+    last = drafts.follow(native, way.moves)
+    drafts.tasks["fetch"] = Draft("fetch", TaskKind.FETCH, stage, host_stream(stage), 1, {last: last.name}, {})
     return last
 
 
@@ -31,9 +34,9 @@ def draft_moves(drafts: Drafts) -> None:
         if instance.parent is None:
             continue
         root = instance.root
-        made_by = drafts.owner.get(root) or f"{drafts.inputs[root.value].kind.value} on s{root.stage}"
+        made_by = drafts.owner.get(root) or f"{drafts.inputs[root.value].kind.value} on {placement_id(root.stage)}"
         per_step = drafts.per_step(root.value)
-        key = (made_by, root.stage, instance.moves, per_step, tuple(sorted(readers[instance])), instance in drafts.stored, instance.turn)
+        key = (made_by, root.stage, instance.moves, per_step, tuple(sorted(readers[instance])), instance in drafts.stored, instance.scope)
         groups[key].append(instance)
     counts: dict[str, int] = defaultdict(int)
     for members in sorted(groups.values(), key=lambda group: len(group[0].moves)):
@@ -61,18 +64,18 @@ def _final_readers(drafts: Drafts) -> dict[Instance, set[str]]:
         for instance in draft.reads:
             note(instance, draft.id)
     for instance, state in drafts.stored.items():
-        note(instance, f"state on s{drafts.staged.home(state)}")
+        note(instance, f"state on {placement_id(drafts.staged.home(state))}")
     return readers
 
 
 def _draft(drafts: Drafts, task_id: str, move: Move, stage: int, members: list[Instance]) -> Draft:
     body: Boxing | None = None
-    if isinstance(move, Hop):
-        kind, stream = TaskKind.TRANSFER, f"s{move.src_stage}.link.s{move.dst_stage}"
+    if isinstance(move, StageTransfer):
+        kind, stream = TaskKind.TRANSFER, link_stream(move.src_stage, move.dst_stage)
     else:
         kind, body = TaskKind.BOXING, move
-        stream = f"s{stage}.compute" if move.collective is Collective.LOCAL else f"s{stage}.axis{move.axis}"
-    acts = 1 if drafts.per_step(members[0].value) and not members[0].turn else drafts.micro_batches
+        stream = compute_stream(stage) if move.collective is Collective.LOCAL else axis_stream(stage, move.axis)
+    acts = 1 if drafts.per_step(members[0].value) and members[0].scope is None else drafts.micro_batches
     reads = {i.parent: i.parent.name for i in members if i.parent is not None}
     return Draft(task_id, kind, stage, stream, acts, reads, {i: i.name for i in members}, body)
 
@@ -86,11 +89,11 @@ def _label(drafts: Drafts, instance: Instance, move: Move) -> str:
         what = "param" if drafts.per_step(instance.value) else "input"
     else:
         what = {Role.FORWARD: "fwd", Role.BACKWARD: "bwd", Role.ACCUMULATE: "grad", Role.UPDATE: "param"}[op.role]
-    if isinstance(move, Hop):
-        return f"s{move.src_stage}-s{move.dst_stage}.{what}"
+    if isinstance(move, StageTransfer):
+        return f"{placement_id(move.src_stage)}-{placement_id(move.dst_stage)}.{what}"
     suffix = f".axis{move.axis}" if len(drafts.mesh) > 1 else ""
-    what += ".again" if instance.turn else ""
-    return f"s{instance.stage}.{move.collective.value}{suffix}.{what}"
+    what += ".again" if instance.scope is not None else ""
+    return f"{placement_id(instance.stage)}.{move.collective.value}{suffix}.{what}"
 
 
 def draft_sources(drafts: Drafts) -> None:
@@ -100,11 +103,11 @@ def draft_sources(drafts: Drafts) -> None:
         for instance in draft.reads:
             if instance.parent is None and drafts.is_batch(instance.value):
                 # The same batch argument in two layouts is two tensors, so the layout is part of the name.
-                wanted[instance.stage][instance] = f"{instance.value}@{instance.sbp}"
+                wanted[instance.stage][instance] = name_in_layout(instance.value, instance.sbp)
     sources: dict[str, Draft] = {}
     for stage, makes in sorted(wanted.items()):
-        task_id = f"s{stage}.source"
-        sources[task_id] = Draft(task_id, TaskKind.SOURCE, stage, f"s{stage}.host", drafts.micro_batches, {}, makes)
+        task_id = f"{placement_id(stage)}.source"
+        sources[task_id] = Draft(task_id, TaskKind.SOURCE, stage, host_stream(stage), drafts.micro_batches, {}, makes)
         for instance in makes:
             drafts.owner[instance] = task_id
     drafts.tasks = sources | drafts.tasks

@@ -1,102 +1,20 @@
-"""A pipeline schedule inside a Plan: the order of each compute stream, and the blocks that this order needs.
-
-Tasks of one pass of one stage (F, B, I or W of planner.schedule) stand together, in an order in which they can be performed; the schedule puts
-the passes in order; what acts once per step stands before the first pass or, if it needs any of them, after the last:
-
-    order of s0.compute    F(0)   F(0)   I(0)          W(0)   F(0)   ...                update
-                           fwd.0  fwd.0  bwd.0 bwd.1   wgt.0  fwd.0                     upd.0
-
-1F1B and GPipe need none of this: their order follows from quotas alone (SEMANTICS 3.8).
-"""
+"""Which pass of a pipeline each task belongs to: F, B, I or W of planner.schedule, and of which stage."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import assert_never
 
-from planner.ir.plan import Plan, Regst, RegstKind, Task, TaskKind
+from planner.ir.plan import TaskKind
 from planner.lower.drafts import Draft, Drafts
-from planner.lower.quotas import Schedule
-from planner.schedule import MemoryLimit, Pass, PassTimes, PipelineSchedule, interleaved, zb_auto, zb_h1, zb_h2
+from planner.schedule.actions import Pass
 
-__all__ = ["PassOrder", "pass_order", "passes_of"]
+__all__ = ["StagePass", "acts_per_step", "passes_of"]
 
-Turn = tuple[Pass, int]
+StagePass = tuple[Pass, int]
 """(pass, stage)"""
 
 
-@dataclass(frozen=True)
-class PassOrder:
-    """pass_of: tasks that act once per micro-batch as part of a pass.   before, after: per compute stream, those that act once per step."""
-
-    schedule: PipelineSchedule
-    pass_of: Mapping[str, Turn]
-    before: Mapping[str, tuple[str, ...]]
-    after: Mapping[str, tuple[str, ...]]
-    on_compute: Mapping[str, str]
-
-    @cached_property
-    def streams(self) -> Mapping[str, tuple[str, ...]]:
-        """Compute stream -> its order of one step."""
-        members: dict[Turn, list[str]] = defaultdict(list)
-        for task, turn in self.pass_of.items():
-            if task in self.on_compute:
-                members[turn].append(task)
-        found = {}
-        for device, order in enumerate(self.schedule.orders):
-            stream = f"s{device}.compute"
-            passes = tuple(task for action in order for kind in _parts(action.kind) for task in members[kind, action.stage])
-            found[stream] = (*self.before.get(stream, ()), *passes, *self.after.get(stream, ()))
-        return found
-
-    @cached_property
-    def place(self) -> Mapping[tuple[Pass, int, int], int]:
-        """(pass, stage, micro-batch) -> its place in the order of its device."""
-        return {(k, a.stage, a.micro_batch): n for order in self.schedule.orders for n, a in enumerate(order) for k in _parts(a.kind)}
-
-    def blocks(self, producer: Task, consumers: Sequence[Task], siblings: Sequence[Task]) -> int:
-        """Blocks of a Regst that is filled once per micro-batch: as many as the order keeps at once, so that no pass waits for a block.
-
-        What another stream fills or empties has one block more than that, or two, so that moving and computing overlap.
-
-        Args:
-            siblings: the consumers of all that the producer fills in the same act; it can act only when each has a free block.
-        """
-        users = [self.pass_of[task.id] for task in consumers if task.id in self.on_compute]
-        if producer.id in self.on_compute:
-            begins = [self.pass_of[producer.id]]
-        else:
-            begins = [self.pass_of[task.id] for task in siblings if task.id in self.on_compute]
-        spans = []
-        for k in range(self.schedule.micro_batches if users else 0):
-            spans.append((min(self.place[(*turn, k)] for turn in begins), max(self.place[(*turn, k)] for turn in users)))
-        held = _most_at_once(spans)
-        if producer.id not in self.on_compute:
-            held += 1
-        if producer.id not in self.on_compute or len(users) < len(consumers):
-            held = max(held, 2)
-        return max(1, min(held, self.schedule.micro_batches))
-
-
-def _parts(kind: Pass) -> tuple[Pass, ...]:
-    """A whole backward pass is also both of its parts, one after the other; tasks belong to whichever of the three the Plan has."""
-    return (kind, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT) if kind is Pass.BACKWARD else (kind,)
-
-
-def _most_at_once(spans: Sequence[tuple[int, int]]) -> int:
-    """Most spans (first place, last place) that share a place."""
-    changes = sorted([(first, 1) for first, _ in spans] + [(last + 1, -1) for _, last in spans])
-    now = most = 0
-    for _, change in changes:
-        now += change
-        most = max(most, now)
-    return most
-
-
-def passes_of(drafts: Drafts, *, split: bool) -> dict[str, Turn]:
+def passes_of(drafts: Drafts, *, split: bool) -> dict[str, StagePass]:
     """Task -> its pass: compute tasks by their kind; boxing belongs to the pass that reads its result, else to the one that made what it moves.
 
     Args:
@@ -107,7 +25,7 @@ def passes_of(drafts: Drafts, *, split: bool) -> dict[str, Turn]:
         TaskKind.BACKWARD: Pass.BACKWARD_INPUT if split else Pass.BACKWARD,
         TaskKind.WEIGHT: Pass.BACKWARD_WEIGHT,
     }
-    found = {d.id: (kinds[d.kind], d.fragment_stage) for d in drafts.tasks.values() if d.kind in kinds}
+    pass_of = {d.id: (kinds[d.kind], d.fragment_stage) for d in drafts.tasks.values() if d.kind in kinds}
     readers: dict[str, list[str]] = defaultdict(list)
     makers: dict[str, list[str]] = defaultdict(list)
     for draft in drafts.tasks.values():
@@ -115,120 +33,20 @@ def passes_of(drafts: Drafts, *, split: bool) -> dict[str, Turn]:
             if (made_by := drafts.owner.get(instance)) is not None:
                 readers[made_by].append(draft.id)
                 makers[draft.id].append(made_by)
-    boxing = [d for d in drafts.tasks.values() if d.kind is TaskKind.BOXING and not _per_step(drafts, d)]
+    boxing = [d for d in drafts.tasks.values() if d.kind is TaskKind.BOXING and not acts_per_step(drafts, d)]
     for draft in reversed(boxing):
-        turn = next((found[r] for r in readers[draft.id] if r in found), None)
-        if turn is not None:
-            found[draft.id] = turn
+        of_neighbour = next((pass_of[r] for r in readers[draft.id] if r in pass_of), None)
+        if of_neighbour is not None:
+            pass_of[draft.id] = of_neighbour
     for draft in boxing:
-        turn = next((found[m] for m in makers[draft.id] if m in found), None)
-        if draft.id not in found and turn is not None:
-            found[draft.id] = turn
-    return {task: found[task] for task in drafts.tasks if task in found}
+        of_neighbour = next((pass_of[m] for m in makers[draft.id] if m in pass_of), None)
+        if draft.id not in pass_of and of_neighbour is not None:
+            pass_of[draft.id] = of_neighbour
+    return {task: pass_of[task] for task in drafts.tasks if task in pass_of}
 
 
-def _per_step(drafts: Drafts, draft: Draft) -> bool:
+def acts_per_step(drafts: Drafts, draft: Draft) -> bool:
     """Acts once per step, however many micro-batches a step has."""
     if draft.kind in (TaskKind.UPDATE, TaskKind.FETCH):
         return True
-    return draft.kind.is_communication and all(drafts.per_step(i.value) and not i.turn for i in draft.makes)
-
-
-def pass_order(
-    schedule: Schedule,
-    drafts: Drafts,
-    *,
-    interleave: int,
-    hold: int | None,
-    given: PipelineSchedule | None,
-    plan: Plan,
-    act_s: Callable[[Task], float],
-) -> PassOrder | None:
-    """The order that a schedule asks for; None where quotas are enough.
-
-    Args:
-        interleave: stages per placement.   hold: micro-batches that a device may hold (automatic schedule; None: as many as stages).
-        given: the order of Schedule.GIVEN, which fits stages and micro-batches.
-        plan: the Plan so far, without quotas and orders.   act_s: seconds of an act, for the automatic schedule.
-    """
-    p, m = drafts.staged.num_stages, drafts.micro_batches
-    pass_of = passes_of(drafts, split=schedule.splits_backward)
-    match schedule:
-        case Schedule.ONE_F_ONE_B | Schedule.GPIPE:
-            return None
-        case Schedule.INTERLEAVED:
-            made = interleaved(p, m, interleave)
-        case Schedule.ZB_H1:
-            made = zb_h1(p, m)
-        case Schedule.ZB_H2:
-            made = zb_h2(p, m)
-        case Schedule.ZB_AUTO:
-            kept = _kept_for_weights(plan, pass_of)
-            made = zb_auto(m, _times(plan, pass_of, act_s, p), MemoryLimit(limit=hold or p, weight_activation=kept)).schedule
-        case Schedule.GIVEN:
-            assert given is not None
-            made = given
-        case _:
-            assert_never(schedule)
-    on_compute = {d.id: d.stream for d in drafts.tasks.values() if d.stream.endswith(".compute")}
-    early = _before_all_passes(drafts)
-    before: dict[str, tuple[str, ...]] = defaultdict(tuple)
-    after: dict[str, tuple[str, ...]] = defaultdict(tuple)
-    for task, stream in on_compute.items():
-        if task not in pass_of:
-            where = before if task in early else after
-            where[stream] = (*where[stream], task)
-    return PassOrder(made, pass_of, before, after, on_compute)
-
-
-def _before_all_passes(drafts: Drafts) -> set[str]:
-    """Tasks that act once per step and need nothing that the step computes per micro-batch."""
-    found: set[str] = set()
-    for draft in drafts.tasks.values():
-        makers = {drafts.owner.get(i) for i in draft.reads if i not in drafts.stored} - {None}
-        if _per_step(drafts, draft) and makers <= found and draft.kind is not TaskKind.UPDATE:
-            found.add(draft.id)
-    return found
-
-
-def _times(plan: Plan, pass_of: Mapping[str, Turn], act_s: Callable[[Task], float], num_stages: int) -> PassTimes:
-    """Seconds of each pass as the Plan's tasks are priced, and of the slowest transfer that acts once per micro-batch."""
-    total_s: dict[Turn, float] = defaultdict(float)
-    for task, turn in pass_of.items():
-        total_s[turn] += act_s(plan.task[task])
-    hops = [act_s(task) for task in plan.tasks if task.kind is TaskKind.TRANSFER and task.acts == plan.micro_batches]
-
-    def of(kind: Pass) -> tuple[float, ...]:
-        return tuple(total_s[kind, stage] for stage in range(num_stages))
-
-    return PassTimes(
-        forward_s=of(Pass.FORWARD),
-        backward_input_s=of(Pass.BACKWARD_INPUT),
-        backward_weight_s=of(Pass.BACKWARD_WEIGHT),
-        comm_s=max(hops, default=0.0),
-    )
-
-
-def _kept_for_weights(plan: Plan, pass_of: Mapping[str, Turn]) -> float:
-    """M_W / M_B: bytes that wait for the weight part over bytes that wait for the input part, on the stage where that is most; at most 1."""
-    whole: dict[int, int] = defaultdict(int)
-    weights: dict[int, int] = defaultdict(int)
-    for regst in plan.regsts:
-        turns = [pass_of[task.id] for task, _ in plan.consumers[regst.id] if task.id in pass_of]
-        if regst.kind is not RegstKind.DATA or not turns or _filled_once(plan, regst):
-            continue
-        late = any(kind is Pass.BACKWARD_WEIGHT for kind, _ in turns)
-        if late:
-            weights[turns[0][1]] += plan.block_bytes(regst)
-        if any(kind is not Pass.FORWARD for kind, _ in turns) and pass_of.get(regst.producer or "", turns[0])[0] is Pass.FORWARD:
-            whole[turns[0][1]] += plan.block_bytes(regst)
-    return min(1.0, max((weights[s] / whole[s] for s in whole if whole[s]), default=1.0))
-
-
-def _filled_once(plan: Plan, regst: Regst) -> bool:
-    """One block per step."""
-    if regst.producer is None:
-        return True
-    producer = plan.task[regst.producer]
-    (port,) = [port for port in producer.produces if port.regst == regst.id]
-    return producer.acts == port.acts_per_block
+    return draft.kind.is_communication and all(drafts.per_step(i.value) and i.scope is None for i in draft.makes)

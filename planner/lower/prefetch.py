@@ -1,6 +1,6 @@
-"""ZeRO-3: when a block's parameters are gathered.  Of one micro-batch, the copies of at most two blocks are there at once.
+"""ZeRO-3: when the parameters of a unit are unsharded.  Of one micro-batch, the copies for at most two scopes are there at once.
 
-Gathers that are made again read only state, so all of them could act when a step begins.  Control Regsts (SEMANTICS 3.7) keep them back: with the
+The gathers that unshard them read only state, so all of them could act when a step begins.  Control Regsts (SEMANTICS 3.7) keep them back: with the
 chain of gathers g_0 .. g_{n-1} of a micro-batch and the last fragment u_j that reads what g_j made,
 
     u_{j-2} --done--> g_j                     while u_{j-1} computes, the parameters of the block after it arrive
@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 
 from planner.ir.plan import Port, Regst, RegstKind, Task
 from planner.lower.drafts import Drafts
-from planner.lower.quotas import Schedule, in_flight
+from planner.lower.instances import UnshardScope
+from planner.lower.names import placement_id
+from planner.schedule import Schedule, in_flight
 
 __all__ = ["Control", "controls_of", "with_controls"]
 
@@ -40,7 +42,7 @@ class Control:
 
 @dataclass(slots=True)
 class _Link:
-    """A gather of the chain.  tasks: its first moves.  first, last: places of the fragments that read what it made.  user: the last of them."""
+    """The gather for one scope.  tasks: its first moves.  first, last: places of the fragments that read what it made.  user: the last of them."""
 
     tasks: list[str]
     first: int
@@ -49,36 +51,36 @@ class _Link:
 
 
 def controls_of(drafts: Drafts, schedule: Schedule) -> tuple[Control, ...]:
-    """The control Regsts of every stage that gathers parameters again; call it when the tasks stand in order."""
-    found: list[Control] = []
+    """The control Regsts of every stage that unshards parameters anew; call it when the tasks stand in order."""
+    controls: list[Control] = []
     for stage in range(drafts.staged.num_stages):
         chain = _chain(drafts, stage)
         for number, link in enumerate(chain):
             waits_for = next((e for e in reversed(chain[: max(0, number - _AHEAD + 1)]) if e.last < link.first), None)
             if waits_for is not None:
-                found.append(_control(f"{waits_for.user}.done.{number}", stage, waits_for.user, link.tasks, drafts.micro_batches))
+                controls.append(_control(f"{waits_for.user}.done.{number}", stage, waits_for.user, link.tasks, drafts.micro_batches))
         if drafts.micro_batches > 1 and schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):  # the others fix their order themselves
             flight = in_flight(schedule, stage, drafts.staged.num_stages, drafts.micro_batches)
-            found += _credits(chain, stage, flight)
-    return tuple(found)
+            controls += _credits(chain, stage, flight)
+    return tuple(controls)
 
 
 def _chain(drafts: Drafts, stage: int) -> list[_Link]:
     """The gathers of a stage in the order in which they are needed."""
-    turns: dict[str, _Link] = {}
-    starts: dict[str, list[str]] = {}
+    links: dict[UnshardScope, _Link] = {}
+    starts: dict[UnshardScope, list[str]] = {}
     for place, draft in enumerate(drafts.tasks.values()):
         if draft.stage != stage:
             continue
-        for turn in dict.fromkeys(i.turn for i in draft.makes if i.turn and i.parent is not None and not i.parent.turn):
-            starts.setdefault(turn, []).append(draft.id)
+        for scope in dict.fromkeys(i.scope for i in draft.makes if i.scope and i.parent is not None and not i.parent.scope):
+            starts.setdefault(scope, []).append(draft.id)
         if draft.kind.is_compute:
-            for turn in dict.fromkeys(instance.turn for instance in draft.reads if instance.turn):
-                link = turns.setdefault(turn, _Link([], place, place, draft.id))
+            for scope in dict.fromkeys(instance.scope for instance in draft.reads if instance.scope):
+                link = links.setdefault(scope, _Link([], place, place, draft.id))
                 link.last, link.user = place, draft.id
-    for turn, link in turns.items():
-        link.tasks = starts[turn]
-    return sorted(turns.values(), key=lambda link: link.first)
+    for scope, link in links.items():
+        link.tasks = starts[scope]
+    return sorted(links.values(), key=lambda link: link.first)
 
 
 def _credits(chain: Sequence[_Link], stage: int, flight: int) -> Iterator[Control]:
@@ -90,7 +92,7 @@ def _credits(chain: Sequence[_Link], stage: int, flight: int) -> Iterator[Contro
 
 
 def _control(regst_id: str, stage: int, producer: str, consumers: Sequence[str], quota: int) -> Control:
-    regst = Regst(id=regst_id, kind=RegstKind.CONTROL, placement=f"s{stage}", producer=producer, quota=quota)
+    regst = Regst(id=regst_id, kind=RegstKind.CONTROL, placement=placement_id(stage), producer=producer, quota=quota)
     return Control(regst, tuple(consumers))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from planner.ir.errors import Unsupported
@@ -12,13 +12,32 @@ from planner.ir.graph import Role
 from planner.ir.plan import Access, PlacedTensor, Regst, RegstKind, Task
 from planner.lower.drafts import Draft, Drafts
 from planner.lower.instances import Instance
-from planner.lower.passes import PassOrder
-from planner.lower.quotas import Schedule, quota
+from planner.lower.names import name_in_layout, placement_id
+from planner.lower.pass_order import PassOrder
+from planner.lower.quotas import quota
+from planner.schedule import Schedule
 
-__all__ = ["Rates", "apply_wishes", "group_regsts", "size_regst"]
+__all__ = ["DraftRegst", "Rates", "apply_wishes", "group_regsts", "size_regst"]
 
 
-def group_regsts(drafts: Drafts) -> tuple[dict[str, Regst], dict[Instance, Access]]:
+@dataclass(frozen=True, slots=True)
+class DraftRegst:
+    """A Regst without its final quota, and the instances that are its tensors, in order."""
+
+    regst: Regst
+    members: tuple[Instance, ...]
+
+    @property
+    def stage(self) -> int:
+        return self.members[0].stage
+
+    @property
+    def value(self) -> str:
+        """Of the first tensor; all tensors have one maker and the same readers."""
+        return self.members[0].value
+
+
+def group_regsts(drafts: Drafts) -> tuple[dict[str, DraftRegst], dict[Instance, Access]]:
     """Tensors with one maker and the same readers share a Regst, so that one message speaks for all of them.
 
     Returns:
@@ -28,34 +47,17 @@ def group_regsts(drafts: Drafts) -> tuple[dict[str, Regst], dict[Instance, Acces
     for draft in drafts.tasks.values():
         for instance in draft.reads:
             readers[instance].append(draft.id)
-    groups: dict[tuple[RegstKind, str | None, int, tuple[str, ...], bool], list[Instance]] = defaultdict(list)
-    maker_of_state = {state: drafts.owner[instance] for instance, state in drafts.stored.items()}
-    for value in drafts.assignment.states:
-        instance = drafts.native(value)
-        groups[RegstKind.STATE, maker_of_state[value], instance.stage, tuple(readers.get(instance, ())), False].append(instance)
-    gradients = {drafts.native(value) for value in drafts.staged.graph.gradients.values()}
-    for instance in dict.fromkeys([*drafts.instances.values(), *readers]):
-        if instance in drafts.stored or (instance.parent is None and instance.value in drafts.assignment.states):
-            continue
-        made_by = drafts.owner.get(instance)
-        if made_by is None:  # constants and frozen parameters
-            if readers.get(instance):
-                groups[RegstKind.STATE, None, instance.stage, (), False].append(instance)
-            continue
-        outside = tuple(reader for reader in readers.get(instance, ()) if reader != made_by)
-        # Gradients lie in a Regst even if only their maker reads them, so that a user can.
-        if outside or instance in gradients:
-            accumulated = instance.parent is None and drafts.is_accumulated(instance.value)
-            groups[RegstKind.DATA, made_by, instance.stage, outside, accumulated].append(instance)
-    regsts: dict[str, Regst] = {}
+    regsts: dict[str, DraftRegst] = {}
     access: dict[Instance, Access] = {}
     counts: dict[str, int] = defaultdict(int)
-    for (kind, made_by, stage, _, _), members in groups.items():
-        base = f"{made_by}.out" if kind is RegstKind.DATA else f"s{stage}.{'state' if made_by else 'constant'}"
+    for group, members in _groups(drafts, readers).items():
+        place = placement_id(group.stage)
+        base = f"{group.made_by}.out" if group.kind is RegstKind.DATA else f"{place}.{'state' if group.made_by else 'constant'}"
         regst_id = f"{base}.{counts[base]}"
         counts[base] += 1
         tensors = tuple(_placed(drafts, instance) for instance in members)
-        regsts[regst_id] = Regst(id=regst_id, kind=kind, placement=f"s{stage}", producer=made_by, quota=1, tensors=tensors)
+        regst = Regst(id=regst_id, kind=group.kind, placement=place, producer=group.made_by, quota=1, tensors=tensors)
+        regsts[regst_id] = DraftRegst(regst, tuple(members))
         for index, (instance, tensor) in enumerate(zip(members, tensors, strict=True)):
             access[instance] = Access(name=tensor.name, regst=regst_id, index=index)
     for instance, state in drafts.stored.items():
@@ -63,9 +65,43 @@ def group_regsts(drafts: Drafts) -> tuple[dict[str, Regst], dict[Instance, Acces
     return regsts, access
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What tensors of one Regst have in common."""
+
+    kind: RegstKind
+    made_by: str | None
+    stage: int
+    readers: tuple[str, ...] = ()
+    accumulated: bool = False
+
+
+def _groups(drafts: Drafts, readers: Mapping[Instance, Sequence[str]]) -> Mapping[_Group, Sequence[Instance]]:
+    groups: dict[_Group, list[Instance]] = defaultdict(list)
+    maker_of_state = {state: drafts.owner[instance] for instance, state in drafts.stored.items()}
+    for value in drafts.assignment.states:
+        instance = drafts.native(value)
+        groups[_Group(RegstKind.STATE, maker_of_state[value], instance.stage, tuple(readers.get(instance, ())))].append(instance)
+    gradients = {drafts.native(value) for value in drafts.staged.graph.gradients.values()}
+    for instance in dict.fromkeys([*drafts.instances.values(), *readers]):
+        if instance in drafts.stored or (instance.parent is None and instance.value in drafts.assignment.states):
+            continue
+        made_by = drafts.owner.get(instance)
+        if made_by is None:  # constants and frozen parameters
+            if readers.get(instance):
+                groups[_Group(RegstKind.STATE, None, instance.stage)].append(instance)
+            continue
+        outside = tuple(reader for reader in readers.get(instance, ()) if reader != made_by)
+        # Gradients lie in a Regst even if only their maker reads them, so that a user can.
+        if outside or instance in gradients:
+            accumulated = instance.parent is None and drafts.is_accumulated(instance.value)
+            groups[_Group(RegstKind.DATA, made_by, instance.stage, outside, accumulated)].append(instance)
+    return groups
+
+
 def _placed(drafts: Drafts, instance: Instance) -> PlacedTensor:
     logical = drafts.staged.graph.values[instance.value]
-    name = f"{instance.value}@{instance.sbp}" if drafts.is_batch(instance.value) else instance.name
+    name = name_in_layout(instance.value, instance.sbp) if drafts.is_batch(instance.value) else instance.name
     return PlacedTensor(name=name, shape=logical.shape, dtype=logical.dtype, sbp=instance.sbp)
 
 
@@ -75,30 +111,30 @@ class Rates:
     def __init__(self, drafts: Drafts) -> None:
         self._drafts = drafts
 
-    def fill(self, draft: Draft, regst: Regst) -> int:
+    def fill(self, draft: Draft, made: DraftRegst) -> int:
         """Acts that make one block: all of a step's for what is accumulated."""
-        accumulated = regst.kind is RegstKind.DATA and draft.kind.is_compute and self._drafts.is_accumulated(regst.tensors[0].name)
+        accumulated = made.regst.kind is RegstKind.DATA and draft.kind.is_compute and self._drafts.is_accumulated(made.value)
         return self._drafts.micro_batches if accumulated else 1
 
-    def blocks_per_step(self, regst: Regst) -> int:
-        if regst.producer is None:
+    def blocks_per_step(self, made: DraftRegst) -> int:
+        if made.regst.producer is None:
             return self._drafts.micro_batches
-        producer = self._drafts.tasks[regst.producer]
-        return producer.acts // self.fill(producer, regst)
+        producer = self._drafts.tasks[made.regst.producer]
+        return producer.acts // self.fill(producer, made)
 
-    def per_micro_batch(self, regst: Regst) -> bool:
+    def per_micro_batch(self, made: DraftRegst) -> bool:
         """Filled by every micro-batch (with one micro-batch per step everything is filled once, and one block is enough)."""
-        return self._drafts.micro_batches > 1 and self.blocks_per_step(regst) == self._drafts.micro_batches
+        return self._drafts.micro_batches > 1 and self.blocks_per_step(made) == self._drafts.micro_batches
 
-    def hold(self, draft: Draft, regst: Regst) -> int:
+    def hold(self, draft: Draft, read: DraftRegst) -> int:
         """Acts for which a consumer keeps one block."""
-        return 1 if regst.producer is None else draft.acts // self.blocks_per_step(regst)
+        return 1 if read.regst.producer is None else draft.acts // self.blocks_per_step(read)
 
 
 def size_regst(
     drafts: Drafts,
     rates: Rates,
-    regst: Regst,
+    draft: DraftRegst,
     tasks: Mapping[str, Task],
     consumers: Mapping[str, Sequence[Task]],
     schedule: Schedule,
@@ -106,24 +142,25 @@ def size_regst(
 ) -> Regst:
     """The Regst with the quota that the rule of planner.lower.quotas gives it, or the order of passes where there is one.
 
-    What is gathered again has one block (planner.lower.prefetch).
+    What is unsharded for one scope has one block (planner.lower.prefetch).
     """
-    if regst.producer is not None and any(instance.turn for instance in drafts.tasks[regst.producer].makes):
+    regst = draft.regst
+    if regst.producer is not None and any(instance.scope for instance in drafts.tasks[regst.producer].makes):
         return regst
-    first = drafts.producers.get(regst.tensors[0].name.partition("@")[0])
-    if order is not None and regst.producer is not None and regst.kind is RegstKind.DATA and rates.per_micro_batch(regst):
+    if order is not None and regst.producer is not None and regst.kind is RegstKind.DATA and rates.per_micro_batch(draft):
         producer = tasks[regst.producer]
         siblings = [task for port in producer.produces for task in consumers[port.regst]]
         return replace(regst, quota=order.blocks(producer, consumers[regst.id], siblings))
+    made_by = drafts.producers.get(draft.value)
     blocks = quota(
         kind=regst.kind,
         producer=tasks[regst.producer] if regst.producer is not None else None,
         consumers=consumers[regst.id],
-        blocks_per_step=rates.blocks_per_step(regst),
-        stage=int(regst.placement[1:]),
+        blocks_per_step=rates.blocks_per_step(draft),
+        stage=draft.stage,
         num_stages=drafts.staged.num_stages,
         micro_batches=drafts.micro_batches,
-        backward_value=first is not None and first.role is Role.BACKWARD,
+        backward_value=made_by is not None and made_by.role is Role.BACKWARD,
         schedule=schedule,
     )
     return replace(regst, quota=blocks)

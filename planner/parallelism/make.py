@@ -17,10 +17,11 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import Rehearsal
 from planner.ir.text import content_id
-from planner.lower import Recipe, in_flight, lower
+from planner.lower import Recipe, lower
 from planner.parallelism.narrow import Narrowing
 from planner.parallelism.options import PlanOptions, by, check_options, given_order
 from planner.parallelism.shape import Shape, ShapeSearch, ShapeWatch, Shares, most_stages, shapes
+from planner.schedule import in_flight
 from planner.search import Method, assign, build_model, parse_pins
 from planner.solve import Watch, least_peak
 from planner.stages import assign_stages, check_recompute, prepare

@@ -9,8 +9,7 @@ from math import inf, prod
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.units import MB
-from planner.lower import Schedule
-from planner.schedule import PipelineSchedule, check_schedule, from_torch_csv
+from planner.schedule import PipelineSchedule, Schedule, check_schedule, from_torch_csv
 from planner.search import Method
 from planner.search.zero import LEVELS
 

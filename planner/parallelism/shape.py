@@ -27,6 +27,7 @@ from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import flop, traffic_bytes
 from planner.parallelism.share import Share
+from planner.schedule import Schedule, in_flight
 from planner.search import Menus, Piece, PieceModel, Pin, Prices, pieces_of, scaled_pieces
 from planner.stages import assign_stages
 from planner.stages.blocks import blocks_of, num_blocks
@@ -128,7 +129,7 @@ class Shares:
     def of(self, shape: Shape) -> Share:
         """The equal share of a device of the shape's first stage."""
         if shape not in self._known:
-            flight = min(shape.micro_batches, shape.stages)
+            flight = _in_flight(shape, 0)
             cut = self._cut(shape) if self.even and shape.stages > 1 else ()
             self._known[shape] = Share(self._models(shape, shape.micro_batches, flight), shape.stages, cut)
         return self._known[shape]
@@ -141,7 +142,7 @@ class Shares:
         known: dict[int, float] = {}
         found = []
         for stage in range(shape.stages):
-            flight = min(shape.micro_batches, shape.stages - stage)
+            flight = _in_flight(shape, stage)
             flight = min(1 << (flight - 1).bit_length(), shape.micro_batches, shape.stages)
             if flight not in known:
                 share = Share(self._models(shape, shape.micro_batches + shape.stages - 1, flight), shape.stages)
@@ -196,7 +197,7 @@ class Shares:
 
     def floor_bytes(self, shape: Shape) -> float:
         """Bytes that a device of the first stage holds at least: states and what waits for the backward part, split among all devices."""
-        flight = min(shape.micro_batches, shape.stages)
+        flight = _in_flight(shape, 0)
         pieces = self._pieces_of(shape.micro_batches, shape.recompute)
         return sum(p.times * (p.state_bytes + flight * p.saved_bytes) for p in pieces) / (shape.stages * prod(shape.mesh))
 
@@ -216,6 +217,11 @@ class Shares:
         first, second = traced
         sizes = self.batch_size // first, self.batch_size // second
         return scaled_pieces(self._pieces[first, False], self._pieces[second, False], sizes, self.batch_size // micro_batches)
+
+
+def _in_flight(shape: Shape, stage: int) -> int:
+    """Micro-batches whose activations a stage holds; shapes are compared as if all were 1F1B."""
+    return in_flight(Schedule.ONE_F_ONE_B, stage, shape.stages, shape.micro_batches)
 
 
 def _work_s(graph: LogicalGraph, cluster: Cluster) -> float:

@@ -14,7 +14,7 @@ from planner.ir.errors import InvalidPlan
 from planner.schedule.actions import Action, Pass, PipelineSchedule
 from planner.schedule.timing import PassTimes, act_times
 
-__all__ = ["check_schedule", "in_flight", "peak_memory"]
+__all__ = ["check_schedule", "peak_memory"]
 
 
 def check_schedule(
@@ -76,16 +76,3 @@ def peak_memory(schedule: PipelineSchedule, *, activation: float = 1.0, weight_a
             peak = max(peak, held)
         peaks.append(peak)
     return tuple(peaks)
-
-
-def in_flight(schedule: PipelineSchedule) -> tuple[int, ...]:
-    """Per stage, the most micro-batches between the beginning of F and the end of the act that frees everything (B or W)."""
-    held, peak = [0] * schedule.num_stages, [0] * schedule.num_stages
-    for order in schedule.orders:
-        for action in order:
-            if action.kind is Pass.FORWARD:
-                held[action.stage] += 1
-                peak[action.stage] = max(peak[action.stage], held[action.stage])
-            elif action.kind is not Pass.BACKWARD_INPUT:
-                held[action.stage] -= 1
-    return tuple(peak)

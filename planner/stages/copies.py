@@ -88,7 +88,10 @@ def _copy(op: Op, region: Region, values: dict[str, TensorType], stage: dict[str
 
 
 def recomputed_late(graph: LogicalGraph) -> LogicalGraph:
-    """The same graph whose recomputed ops stand right before their first reader, so that their results live no longer than they must."""
+    """The same graph whose recomputed ops stand right before their first reader, so that their results live no longer than they must.
+
+    graphlib's order has all of a level stand together, so it would not do.
+    """
     copies = {v: op for op in graph.ops if is_recomputed(op) for v in op.outputs if v}
     placed: dict[str, Op] = {}
     for op in graph.ops:

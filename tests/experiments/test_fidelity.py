@@ -27,7 +27,8 @@ from planner.ir.errors import InvalidFile
 from planner.ir.graph import Op, Ref, Role
 from planner.ir.plan import Boxing, Fragment, TaskKind
 from planner.ir.tensor import DType, TensorType
-from planner.schedule import Pass, one_f_one_b
+from planner.schedule.actions import Pass
+from planner.schedule.classic import one_f_one_b
 from simulator.engine import simulate
 
 RESULTS = Path(__file__).parent.parent.parent / "experiments/results"

@@ -21,6 +21,7 @@ from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Access, PlacedTensor, Placement, Plan, Port, Regst, RegstKind, Stream, StreamKind, Task, TaskKind
 from planner.ir.sbp import B, NdSbp, S, Sbp, Split
 from planner.ir.tensor import DType
+from planner.lower.names import value_of
 
 __all__ = ["RAW", "RawTensor", "is_raw", "with_loading"]
 
@@ -146,7 +147,7 @@ def _raw_tensors(plan: Plan, source: Task, placement: Placement, raw: Sequence[R
     values = {entry.value: number for number, entry in enumerate(plan.batch_inputs)}
     wanted: dict[int, list[PlacedTensor]] = {}
     for access in source.writes:
-        value = access.name if access.name in values else access.name.rsplit("@", 1)[0]
+        value = access.name if access.name in values else value_of(access.name)
         if value not in values:
             raise InvalidPlan(f"source task {source.id} writes {access.name}, but the batch inputs are {sorted(values)}")
         wanted.setdefault(values[value], []).append(plan.regst[access.regst].tensors[access.index])

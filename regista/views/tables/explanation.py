@@ -10,7 +10,7 @@ from rich.table import Table
 
 from planner.ir.plan import Plan
 from planner.ir.units import show_bytes, show_s
-from planner.lower import Schedule
+from planner.schedule import Schedule
 from regista.analysis.budget import Holding, Spending, Use
 from regista.analysis.explain import Alternative, Explanation
 

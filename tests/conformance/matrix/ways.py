@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.lower import Schedule
+from planner.schedule import Schedule
 
 from .models import MODELS
 

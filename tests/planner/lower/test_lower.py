@@ -8,9 +8,9 @@ from matrix import CELLS, WAYS, plan_for, roomy_cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import ACCUMULATE, Role
 from planner.ir.plan import Fragment, Plan, RegstKind, StreamKind, TaskKind
-from planner.lower import Schedule
 from planner.opset import is_view
 from planner.parallelism.make import PlanOptions, make_plan
+from planner.schedule import Schedule
 from planner.stages import assign_stages, prepare
 from zoo import ZOO
 

@@ -10,21 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.ir.errors import DeadLock, Unsupported
-from planner.schedule import (
-    Action,
-    MemoryLimit,
-    Pass,
-    PassTimes,
-    PipelineSchedule,
-    check_schedule,
-    peak_memory,
-    zb_auto,
-    zb_h1,
-    zb_h2,
-)
-from planner.schedule.automatic import least_cost_s
+from planner.schedule import PipelineSchedule, check_schedule
+from planner.schedule.actions import Action, Pass
+from planner.schedule.automatic import least_cost_s, zb_auto
+from planner.schedule.greedy import MemoryLimit
+from planner.schedule.legality import peak_memory
 from planner.schedule.polish import polish
-from planner.schedule.timing import spans_s
+from planner.schedule.timing import PassTimes, spans_s
+from planner.schedule.zero_bubble import zb_h1, zb_h2
 
 SECONDS = st.floats(0.3, 2.0)
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 8))

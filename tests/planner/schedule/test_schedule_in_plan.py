@@ -14,26 +14,16 @@ from planner.ir.actors.verify import verify
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Fragment, Plan, RegstKind, StreamKind, Task, TaskKind
 from planner.ir.traces.trace import Trace, check_trace
-from planner.lower import Schedule
 from planner.parallelism.make import PlanOptions, make_plan
-from planner.schedule import (
-    Action,
-    MemoryLimit,
-    Pass,
-    PassTimes,
-    PipelineSchedule,
-    act_times,
-    bubble_rate,
-    gpipe,
-    in_flight,
-    interleaved,
-    makespan_s,
-    one_f_one_b,
-    to_torch_csv,
-    zb_auto,
-    zb_h1,
-    zb_h2,
-)
+from planner.schedule import PipelineSchedule, Schedule
+from planner.schedule.actions import Action, Pass
+from planner.schedule.automatic import zb_auto
+from planner.schedule.classic import gpipe, interleaved, one_f_one_b
+from planner.schedule.greedy import MemoryLimit
+from planner.schedule.in_flight import peak_in_flight
+from planner.schedule.timing import PassTimes, act_times, bubble_rate, makespan_s
+from planner.schedule.torch_csv import to_torch_csv
+from planner.schedule.zero_bubble import zb_h1, zb_h2
 from simulator import simulate
 from zoo import ZOO
 
@@ -168,7 +158,7 @@ def test_what_waits_for_the_last_backward_part_has_as_many_blocks_as_are_in_flig
         if made_by is not None and made_by.kind is TaskKind.FORWARD and last in readers and readers <= {TaskKind.BACKWARD, TaskKind.WEIGHT}:
             action = pass_of(plan, made_by)
             assert action is not None
-            assert regst.quota == in_flight(pure)[action.stage], regst.id
+            assert regst.quota == peak_in_flight(pure)[action.stage], regst.id
             checked += 1
     assert checked >= stages
 
@@ -292,7 +282,7 @@ def test_updates_come_after_all_passes() -> None:
 
 def test_a_limit_in_the_automatic_schedule_is_a_limit_of_the_pure_one() -> None:
     times = PassTimes.even(3, 1.0, 0.9, 0.6)
-    assert max(in_flight(zb_auto(12, times, MemoryLimit(limit=4)).schedule)) <= 4
+    assert max(peak_in_flight(zb_auto(12, times, MemoryLimit(limit=4)).schedule)) <= 4
 
 
 @pytest.mark.parametrize(

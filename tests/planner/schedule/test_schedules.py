@@ -7,23 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
-from planner.schedule import (
-    Action,
-    Pass,
-    PassTimes,
-    PipelineSchedule,
-    act_times,
-    bubble_rate,
-    check_schedule,
-    gpipe,
-    in_flight,
-    interleaved,
-    makespan_s,
-    one_f_one_b,
-    peak_memory,
-    zb_h1,
-    zb_h2,
-)
+from planner.schedule import PipelineSchedule, check_schedule
+from planner.schedule.actions import Action, Pass
+from planner.schedule.classic import gpipe, interleaved, one_f_one_b
+from planner.schedule.in_flight import peak_in_flight
+from planner.schedule.legality import peak_memory
+from planner.schedule.timing import PassTimes, act_times, bubble_rate, makespan_s
+from planner.schedule.zero_bubble import zb_h1, zb_h2
 
 COUNTS = st.tuples(st.integers(1, 6), st.integers(1, 12))
 UNIT = PassTimes.even(3, 1.0, 1.0, 1.0)
@@ -88,8 +78,8 @@ def test_every_interleaved_schedule_is_legal(p: int, rounds: int, v: int) -> Non
 @given(COUNTS)
 def test_one_f_one_b_holds_p_minus_i_micro_batches_on_stage_i(counts: tuple[int, int]) -> None:
     p, m = counts
-    assert in_flight(one_f_one_b(p, m)) == tuple(min(m, p - i) for i in range(p))
-    assert in_flight(gpipe(p, m)) == (m,) * p
+    assert peak_in_flight(one_f_one_b(p, m)) == tuple(min(m, p - i) for i in range(p))
+    assert peak_in_flight(gpipe(p, m)) == (m,) * p
 
 
 @given(COUNTS, st.floats(0.1, 1.0))
@@ -209,4 +199,4 @@ def megatron_in_flight(stages: int, virtual: int, micro_batches: int) -> tuple[i
 
 @given(st.integers(2, 5), st.integers(2, 3), st.integers(1, 4))
 def test_interleaved_chunks_hold_what_megatrons_order_holds(p: int, v: int, rounds: int) -> None:
-    assert in_flight(interleaved(p, p * rounds, v)) == megatron_in_flight(p, v, p * rounds)
+    assert peak_in_flight(interleaved(p, p * rounds, v)) == megatron_in_flight(p, v, p * rounds)

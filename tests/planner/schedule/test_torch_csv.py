@@ -9,17 +9,10 @@ import pytest
 from torch.distributed.pipelining import schedules as torch_schedules
 
 from planner.ir.errors import InvalidFile, InvalidPlan, Unsupported
-from planner.schedule import (
-    PipelineSchedule,
-    check_schedule,
-    from_torch_csv,
-    gpipe,
-    interleaved,
-    one_f_one_b,
-    to_torch_csv,
-    zb_h1,
-    zb_h2,
-)
+from planner.schedule import PipelineSchedule, check_schedule, from_torch_csv
+from planner.schedule.classic import gpipe, interleaved, one_f_one_b
+from planner.schedule.torch_csv import to_torch_csv
+from planner.schedule.zero_bubble import zb_h1, zb_h2
 
 OURS = {
     "gpipe": gpipe(4, 8),

@@ -1,0 +1,32 @@
+"""The schedules that a user can ask for."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["Schedule"]
+
+
+class Schedule(Enum):
+    """How a pipeline orders its passes; the first two follow from quotas, the others from the order of compute streams (planner.lower.pass_order).
+
+    GIVEN: the user says the order of every device, in torch's CSV (planner.schedule.torch_csv).
+    """
+
+    ONE_F_ONE_B = "1f1b"
+    GPIPE = "gpipe"
+    INTERLEAVED = "interleaved"
+    ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
+    ZB_AUTO = "zb-auto"
+    GIVEN = "csv"
+
+    @property
+    def has_order(self) -> bool:
+        """Compute streams carry an explicit order; otherwise quotas alone make the order."""
+        return self not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
+
+    @property
+    def splits_backward(self) -> bool:
+        """The backward pass has an input part and a weight part (of a given order each pass may be whole or in parts)."""
+        return self is Schedule.GIVEN or self in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_AUTO)
