@@ -20,7 +20,9 @@ Every rank that has chosen the act holds its stream, so ranks that list their co
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -38,6 +40,8 @@ from simulator.rules.prices import CheckedPrices, Factor, felt_s, slowdown_of
 from simulator.rules.record import Entry, sim_trace
 
 __all__ = ["Engine", "simulate"]
+
+_LOG = logging.getLogger(__name__)
 
 _SETTLED = EventPriority(2)
 """SimPy priority of the end of an instant: after URGENT (0) and NORMAL (1) events of the same time."""
@@ -176,7 +180,8 @@ def simulate(
         max_acts: refuse a game of more acts than this (all ranks, all steps); None: no limit.
         factor: times the price, act by act (stragglers, noise); None: every act takes its price.
         on_act: told of every act when it ends, in that order (progress, partial traces); what it raises ends the simulation.
-        engine: who plays; the trace's ``about`` says who it was.  ``factor`` and ``on_act`` are for SimPy, so AUTO takes it for them.
+        engine: who plays; the trace's ``about`` says who it was.  ``factor`` and ``on_act`` are for SimPy, so AUTO takes it for them; where AUTO
+            cannot take the compiled engine for another reason, it is logged and stands under ``not_compiled`` in ``about``.
         fold: the compiled engine plays one of each class of equal ranks and copies it; SimPy always plays all.
 
     Returns:
@@ -210,10 +215,11 @@ def simulate(
             )
         from simulator.network import Sharing, simulate_shared
 
-        return simulate_shared(
+        trace = simulate_shared(
             plan, cost, steps=steps, sharing=Sharing.NONE, compute_slowdown=slowdown_of(cost), factor=factor, on_act=on_act
         )
-    if engine is Engine.SIMPY or watched or (engine is Engine.AUTO and total <= AUTO_ACTS):
+        return _not_compiled(trace, "computing feels the communication beside it") if _would_compile(engine, watched, total) else trace
+    if not _would_compile(engine, watched, total):
         return _by_simpy(plan, cost, steps, factor, on_act)
     from simulator import compiled  # numba takes some tenths of a second to load, so only where it is used
 
@@ -222,10 +228,21 @@ def simulate(
     except DeadLock:
         # Only actors as objects can tell who waits for whom.  They stop where the arrays stopped, so SimPy raises too.
         return _by_simpy(plan, cost, steps)
-    except Unsupported:
+    except Unsupported as error:
         if engine is Engine.COMPILED:
             raise
-        return _by_simpy(plan, cost, steps)
+        return _not_compiled(_by_simpy(plan, cost, steps), str(error))
+
+
+def _would_compile(engine: Engine, watched: bool, total: int) -> bool:
+    """Whether the compiled engine is to play if it can."""
+    return engine is Engine.COMPILED or (engine is Engine.AUTO and not watched and total > AUTO_ACTS)
+
+
+def _not_compiled(trace: Trace, reason: str) -> Trace:
+    """The trace of a game that AUTO left to a slower engine: the reason is logged, and stands in ``about``."""
+    _LOG.warning("%s plays every rank act by act, as the compiled engine cannot play this: %s", trace.about["engine"], reason)
+    return replace(trace, about={**trace.about, "not_compiled": reason})
 
 
 def _by_simpy(plan: Plan, cost: CostModel, steps: int, factor: Factor | None = None, on_act: Callable[[Act], None] | None = None) -> Trace:

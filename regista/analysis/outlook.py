@@ -57,7 +57,7 @@ class Pace:
     """The critical cycle.  Kind ``theory``.
 
     text: in words, in the order of time.   waits: its length.   parts: (what, share of the cycle's time, how often), the largest first.
-    missing: why there is none.
+    left_out: what the period does not count (simulator.steady.graph.MarkedGraph); empty: nothing.   missing: why there is none.
     """
 
     period_s: float | None = None
@@ -65,6 +65,7 @@ class Pace:
     waits: int = 0
     parts: tuple[tuple[str, float, int], ...] = ()
     about: str = ""
+    left_out: str = ""
     missing: str = ""
 
 
@@ -236,7 +237,14 @@ def _pace(plan: Plan, cost: CostModel) -> Pace:
         state = steady_state(plan, cost, folded=True if acts > MANY_ACTS else None)
     except Unsupported as error:
         return Pace(missing=str(error))
-    return Pace(period_s=state.period_s, text=state.text, waits=len(state.cycle), parts=_parts(plan, state), about=state.about)
+    return Pace(
+        period_s=state.period_s,
+        text=state.text,
+        waits=len(state.cycle),
+        parts=_parts(plan, state),
+        about=state.about,
+        left_out=state.graph.left_out,
+    )
 
 
 def _parts(plan: Plan, state: SteadyState) -> tuple[tuple[str, float, int], ...]:

@@ -56,7 +56,7 @@ class Alike:
 class Forecast:
     """Kind ``sim``.  step_ends_s: shape [steps], from the first start.   num_acts: of all ranks.   num_firings: those that were played.
 
-    window_s: begin and end of the step that the shares are parts of.
+    window_s: begin and end of the step that the shares are parts of.   not_compiled: why AUTO could not take the compiled engine; empty: it did.
     """
 
     step_ends_s: tuple[float, ...]
@@ -64,6 +64,7 @@ class Forecast:
     num_acts: int
     num_firings: int
     engine: str
+    not_compiled: str
     alike: tuple[Alike, ...]
 
     @property
@@ -109,7 +110,7 @@ def forecast(plan: Plan, cost: CostModel, *, steps: int = 4, engine: Engine = En
         raise Unsupported(f"{steps} steps are {firings} firings, more than {MOST_FIRINGS}; simulate fewer steps")
     if engine is Engine.SIMPY or steps < 1 or slowdown_of(cost) != 1:
         seen = simulate(plan, cost, steps=steps, engine=engine)
-        told = _told(compiled, _from_trace(compiled, seen), steps, seen.about["engine"])
+        told = _told(compiled, _from_trace(compiled, seen), steps, seen.about["engine"], seen.about.get("not_compiled", ""))
         return replace(told, num_firings=len(seen.acts))  # SimPy plays every rank
     played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)
     if not played.complete:
@@ -132,7 +133,7 @@ def _from_trace(compiled: Compiled, trace: Trace) -> Played:
     return Played(True, base, ready_s, start_s, end_s, peaks[0] - compiled.state_bytes, peaks[1] - compiled.state_bytes)
 
 
-def _told(compiled: Compiled, played: Played, steps: int, engine: str) -> Forecast:
+def _told(compiled: Compiled, played: Played, steps: int, engine: str, not_compiled: str = "") -> Forecast:
     acts, ranks = compiled.tables.acts, compiled.ranks
     lasts = played.base[:-1] - 1 + np.outer(np.arange(1, steps + 1), acts)
     ends = tuple(played.end_s[lasts].max(axis=1).tolist())
@@ -165,6 +166,7 @@ def _told(compiled: Compiled, played: Played, steps: int, engine: str) -> Foreca
         num_acts=steps * int(copies @ acts),
         num_firings=len(played.end_s),
         engine=engine,
+        not_compiled=not_compiled,
         alike=tuple(found),
     )
 

@@ -35,6 +35,7 @@ class Requoted:
     period_s: seconds per step, judged on ``plan`` by Howard (theory).   goal_s: the period that was asked for, or that unlimited quotas give.
     bound_bytes: no quotas need less for period_s with these stream orders.   bound_any_order_bytes: nor with any.
     bound_s: for a budget, no quotas within it are faster with these stream orders; bound_any_order_s: nor with any; else both 0.
+    left_out: what the proof does not cover (simulator.steady.graph.MarkedGraph); empty: nothing.
     orders: streams whose order is written into the Plan, because by their own choice they would be slower.
     """
 
@@ -48,6 +49,7 @@ class Requoted:
     goal_s: float
     orders: tuple[str, ...]
     method: str
+    left_out: str
     bound_s: float = 0.0
     bound_any_order_s: float = 0.0
 
@@ -101,6 +103,7 @@ def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: Sized,
                 goal_s=goal_s,
                 orders=tuple(s.id for s, old in zip(candidate.streams, plan.streams, strict=True) if s.order != old.order),
                 method=sized.method,
+                left_out=steady.graph.left_out,
             )
     return None
 

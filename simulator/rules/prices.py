@@ -12,7 +12,7 @@ from planner.ir.errors import InvalidCluster
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import Contended, CostModel
 
-__all__ = ["CheckedPrices", "Factor", "checked_s", "felt_s", "slowdown_of"]
+__all__ = ["CheckedPrices", "Factor", "checked_s", "contention_left_out", "felt_s", "slowdown_of"]
 
 Factor = Callable[[str, int, int], float]
 """(task id, rank, number of the act) -> how many times its price the act takes."""
@@ -37,6 +37,16 @@ def felt_s(price_s: float, factor: Factor | None, task: str, rank: int, number: 
 def slowdown_of(cost: CostModel) -> float:
     """How many times as long computing takes while its rank communicates; 1 where the cost model does not say."""
     return cost.compute_slowdown if isinstance(cost, Contended) else 1.0
+
+
+def contention_left_out(cost: CostModel) -> str:
+    """What a theory of constant durations leaves out of these prices, as a sentence; empty: nothing."""
+    slowdown = slowdown_of(cost)
+    if slowdown == 1:
+        return ""
+    return (
+        f"without contention: with these prices computing takes {slowdown:.3g} times as long beside communication, which is left out here"
+    )
 
 
 @dataclass(slots=True)

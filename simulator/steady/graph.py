@@ -31,7 +31,7 @@ from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.protocols import CostModel
-from simulator.rules.prices import CheckedPrices
+from simulator.rules.prices import CheckedPrices, contention_left_out
 from simulator.steady.arcs import ArcKind, Arcs, Ints, Reals, counted, interleaved, ints, plain
 from simulator.steady.order import Place, observed_orders
 
@@ -59,11 +59,13 @@ class MarkedGraph:
     first: (task, rank) -> its first node; in a folded graph for the first rank of each placement only.
     folded: one rank per placement stands for all.
     chosen: streams whose order is that of the simulated steady step.
+    left_out: what the constant durations do not say (simulator.rules.prices.contention_left_out).
     """
 
     plan: Plan
     folded: bool
     chosen: tuple[str, ...]
+    left_out: str
     first: Mapping[ActorId, int]
     node_task: Ints
     node_rank: Ints
@@ -163,7 +165,7 @@ class _Builder:
         rings, free = self._rings(choice)
         orders = observed_orders(self.plan, cost, free, folded=self.folded) if free else {}
         arcs = [self._regsts(), rings, *(self._chain(chain) for chain in orders.values())]
-        return self._freeze(tuple(free), Arcs(*(np.concatenate(column) for column in zip(*arcs, strict=True))))
+        return self._freeze(tuple(free), contention_left_out(cost), Arcs(*(np.concatenate(column) for column in zip(*arcs, strict=True))))
 
     def ranks(self, task: Task) -> tuple[int, ...]:
         ranks = self.plan.ranks_of(task)
@@ -289,7 +291,7 @@ class _Builder:
         tokens = step - np.roll(step, 1) + (np.arange(len(nodes)) == 0)
         return plain(np.roll(nodes, 1), nodes, tokens, np.full(len(nodes), ArcKind.CHOICE))
 
-    def _freeze(self, chosen: tuple[str, ...], arcs: Arcs) -> MarkedGraph:
+    def _freeze(self, chosen: tuple[str, ...], left_out: str, arcs: Arcs) -> MarkedGraph:
         places, ranks, acts, times_s = zip(*self.nodes, strict=True)
         row, act = counted(ints(acts))
         duration_s = np.array(times_s, dtype=np.float64)[row]
@@ -297,6 +299,7 @@ class _Builder:
             plan=self.plan,
             folded=self.folded,
             chosen=chosen,
+            left_out=left_out,
             first=self.first,
             node_task=ints(places)[row],
             node_rank=ints(ranks)[row],

@@ -59,7 +59,8 @@ class SteadyState:
         graph = self.graph
         scope = "one rank per placement stands for all" if graph.folded else "every rank by itself"
         seen = f"; streams {', '.join(graph.chosen)} in the order of the simulated steady step" if graph.chosen else ""
-        return f"theory: {graph.num_nodes} acts per step, {graph.num_arcs} waits, {scope}{seen}"
+        left_out = f"; {graph.left_out}" if graph.left_out else ""
+        return f"theory: {graph.num_nodes} acts per step, {graph.num_arcs} waits, {scope}{seen}{left_out}"
 
 
 def steady_state(plan: Plan, cost: CostModel, *, folded: bool | None = None) -> SteadyState:

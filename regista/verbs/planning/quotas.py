@@ -95,6 +95,8 @@ def _certificate(requoted: Requoted) -> str:
         least += f", and with other orders none are more than {_gap(requoted.period_s, requoted.bound_any_order_s):.2%} faster"
     if requoted.bound_any_order_bytes < requoted.after_bytes:
         least += f"; other stream orders might do with less, but not with less than {show_bytes(requoted.bound_any_order_bytes)}"
+    if requoted.left_out:
+        least += f"; {requoted.left_out}"
     return least
 
 
@@ -143,6 +145,7 @@ def _figures(plan: Plan, requoted: Requoted) -> Json:
         "bound_any_order_s": requoted.bound_any_order_s,
         "certified": requoted.is_certified,
         "certificate": _certificate(requoted),
+        "left_out": requoted.left_out,
         "orders": list(requoted.orders),
         "method": requoted.method,
     }
@@ -161,5 +164,5 @@ def _curve(args: argparse.Namespace, plan: Plan, cost: CostModel) -> Json:
             show_bytes(_fullest_bytes(point.plan)),
             "yes" if point.is_certified else f"at least {show_bytes(point.bound_bytes)}",
         )
-    show(args, table)
+    show(args, table, *dict.fromkeys(point.left_out for point in points if point.left_out))
     return {"points": [_figures(plan, point) for point in points]}

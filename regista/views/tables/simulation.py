@@ -62,6 +62,8 @@ def _head(look: Outlook) -> Table:
         table.add_row("with noise", f"{show_s(low)} .. {show_s(high)}", how)
     played = f"{forecast.num_firings:,} firings for {forecast.num_acts:,} acts; prices {look.cost_id}"
     table.add_row("engine", escape(forecast.engine), escape(_cut(played, 80)))
+    if forecast.not_compiled:
+        table.add_row("", "not compiled", escape(_cut(forecast.not_compiled, 80)))
     return table
 
 
@@ -104,6 +106,8 @@ def _pace(pace: Pace, step_s: float) -> Text:
     if pace.period_s is None:
         return Text(_cut(f"critical cycle: left out, {pace.missing}", _MOST_WORDS), overflow="fold")
     text = Text(f"critical cycle (theory): {show_s(pace.period_s)} per step, {pace.waits:,} waits; {_scope(pace, step_s)}\n")
+    if pace.left_out:
+        text.append(f"{pace.left_out}\n")
     text.append("its time: " + ", ".join(f"{what} {share:.1%}" for what, share, _ in pace.parts) + "\n")
     text.append(_cut(pace.text, _MOST_WORDS))
     return text
@@ -153,7 +157,8 @@ def outlook_json(look: Outlook) -> dict[str, object]:
             "simulated_ranks": f"{plan.num_ranks if forecast.num_firings == forecast.num_acts else len(forecast.alike)} of {plan.num_ranks}",
             "acts": str(forecast.num_acts),
             "firings": str(forecast.num_firings),
-        },
+        }
+        | ({"not_compiled": forecast.not_compiled} if forecast.not_compiled else {}),
     }
 
 
@@ -179,6 +184,7 @@ def _pace_json(pace: Pace) -> dict[str, object]:
         "text": pace.text,
         "largest_parts": parts,
         "about": pace.about,
+        "left_out": pace.left_out,
     }
 
 

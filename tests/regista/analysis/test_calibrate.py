@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from command_line import commands
 from matrix import plan_for
 
 from backend.measure.profile import Profile, Spread
 from planner.cost import act_key, load_cost, save_cost
 from planner.ir.errors import Mismatch
+from planner.ir.files import save_plan
 from planner.ir.plan import Plan, StreamKind, TaskKind
 from planner.ir.traces.trace import Source, Trace
 from regista import calibrate
@@ -89,6 +91,22 @@ def test_a_table_carries_how_much_computing_slows_beside_communication(tmp_path_
     save_cost(cost, str(path))
     assert load_cost(str(path)).compute_slowdown == 1.75
     assert simulate(plan, cost, steps=2).about["compute_slowdown"] == "1.75"
+
+
+def test_what_is_proved_of_constant_durations_says_that_it_leaves_contention_out(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_for("mlp", "data2")
+    folder, command = tmp_path_factory.mktemp("cost"), commands(capsys)
+    save_plan(plan, str(folder / "plan.json"))
+    for slowdown, label in ((1.75, "without contention: with these prices computing takes 1.75 times as long"), (1.0, None)):
+        save_cost(cost_of(plan, replace(profile_of(plan), compute_slowdown=slowdown)), str(folder / "cost.json"))
+        asked = (folder / "plan.json", "--cost", folder / "cost.json")
+        seen = " ".join(command("simulate", *asked).out.split()), " ".join(command("quotas", *asked, "--full-throughput").out.split())
+        certificate = command("quotas", *asked, "--full-throughput", "--json").json["certificate"]
+        cycle = command("simulate", *asked, "--json").json["critical_cycle"]["about"]
+        for text in (*seen, certificate, cycle):
+            assert (label in text) if label else ("contention" not in text)
 
 
 def test_a_table_from_before_contention_was_measured_is_felt_as_none(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -33,6 +33,12 @@ from simulator.compiled.tables import Played
 RATES = (1, 2, 4)
 
 
+class Felt(TableCost):
+    """Prices of a machine on which computing feels the communication beside it."""
+
+    compute_slowdown = 1.5
+
+
 @st.composite
 def meshed(draw: st.DrawFn) -> Plan:
     """Stages of 1 to 4 ranks, a random chain with extra edges in each, transfers between them in random layouts, collectives, state, rates."""
@@ -323,6 +329,21 @@ def test_the_trace_says_which_engine_played_and_auto_takes_simpy_for_small_games
     engine = {e: simulate(plan, TableCost(), steps=1, engine=e).about["engine"].split()[0] for e in Engine}
     assert engine == {Engine.AUTO: "simpy", Engine.SIMPY: "simpy", Engine.COMPILED: "compiled,"}
     assert simulate(plan, TableCost(), steps=250).about["engine"].startswith("compiled")
+
+
+def test_where_auto_cannot_take_the_compiled_engine_it_says_why_once(caplog: pytest.LogCaptureFixture):
+    plan = chain("ab", 1, 50)
+    huge = replace(plan, regsts=tuple(replace(r, tensors=(replace(r.tensors[0], shape=(2**60,)),)) for r in plan.regsts))
+    found = simulate(huge, TableCost(), steps=201)
+    assert found.about["engine"].startswith("simpy") and "2^60" in found.about["not_compiled"]
+    felt = simulate(plan, Felt(), steps=201)
+    assert felt.about["engine"] == "shared links" and felt.about["not_compiled"] == "computing feels the communication beside it"
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    # what was asked for, or is quicker, is no falling back
+    for engine, steps in ((Engine.AUTO, 200), (Engine.SIMPY, 201), (Engine.AUTO, 250)):
+        assert "not_compiled" not in simulate(plan, TableCost(), steps=steps, engine=engine).about
+    assert "not_compiled" not in simulate(plan, Felt(), steps=200).about
+    assert len(caplog.records) == 2
 
 
 def test_the_command_line_picks_the_engine_and_both_write_one_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path):
