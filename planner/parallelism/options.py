@@ -9,6 +9,7 @@ from math import inf, prod
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.units import MB
+from planner.parallelism.quota_wishes import text_of_quotas
 from planner.schedule import PipelineSchedule, Schedule, check_schedule, from_torch_csv
 from planner.search import Method
 from planner.search.zero import LEVELS
@@ -58,7 +59,7 @@ class PlanOptions:
             "schedule": self.schedule.value,
             "bucket_bytes": str(self.bucket_bytes),
             "recompute": {None: "", True: "blocks", False: "none"}[self.recompute],
-            "quotas": ";".join(f"{p}={q}" for p, q in self.quotas.items()),
+            "quotas": text_of_quotas(self.quotas),
             **({} if self.balance is None else {"balance": str(self.balance)}),
             **({} if self.zero is None else {"zero": str(self.zero)}),
             **({} if self.interleave == 1 else {"interleave": str(self.interleave)}),

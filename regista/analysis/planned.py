@@ -19,6 +19,7 @@ from planner.ir.plan import Boxing, Fragment, Plan, RegstKind
 from planner.ir.sbp import NdSbp
 from planner.ir.text import content_id
 from planner.parallelism.make import PlanOptions
+from planner.parallelism.quota_wishes import quotas_of_text
 from planner.schedule import Schedule
 from planner.search import Method, SearchModel, build_model, parse_pins
 from planner.search.menu import Strategy, relabel
@@ -43,7 +44,6 @@ def options_of(plan: Plan) -> PlanOptions:
     if len(meshes) != 1:
         raise Unsupported(f"plan {plan.plan_id} has stages of meshes {sorted(meshes)}; only plans of one mesh are searched anew")
     recorded = plan.options
-    quotas = (entry.rpartition("=") for entry in _parts(recorded.get("quotas", ""), ";"))
     methods = {method.value: method for method in Method}
     return PlanOptions(
         stages=len(plan.placements),
@@ -54,7 +54,7 @@ def options_of(plan: Plan) -> PlanOptions:
         pins=_parts(recorded.get("pins", ""), ";"),
         schedule=Schedule(recorded.get("schedule", Schedule.ONE_F_ONE_B.value)),
         bucket_bytes=int(recorded["bucket_bytes"]) if "bucket_bytes" in recorded else PlanOptions().bucket_bytes,
-        quotas={pattern: int(number) for pattern, _, number in quotas},
+        quotas=quotas_of_text(recorded.get("quotas", "")),
         recompute={"blocks": True, "none": False}.get(recorded.get("recompute", "")),
         zero=int(recorded["zero"]) if "zero" in recorded else None,
         interleave=int(recorded.get("interleave", "1")),

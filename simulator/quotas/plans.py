@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from glob import escape
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from planner.ir.plan import Fragment, Plan, RegstKind
 from simulator.quotas.problem import Buffer, Ints, QuotaProblem, Ring
 from simulator.steady.graph import ArcKind, MarkedGraph
 
-__all__ = ["PlanProblem", "ordered", "plan_problem", "recorded", "register_bytes"]
+__all__ = ["PlanProblem", "ordered", "plan_problem", "register_bytes"]
 
 MOST_STEPS = 4
 """Blocks are offered for so many steps' worth; beyond one step the update of the parameters holds everything back anyway."""
@@ -117,23 +116,6 @@ def register_bytes(plan: Plan) -> int:
         for r in plan.regsts
         if r.kind is not RegstKind.STATE and r.producer is not None
     )
-
-
-def recorded(plan: Plan, before: Plan) -> Plan:
-    """``plan`` with its new quotas of data among the wishes of its options, in the form of planner.parallelism.make.PlanOptions.
-
-    So what plans again from the options (what-if, explain) asks for these quotas too.  A later wish goes over an earlier one, so wishes by
-    pattern stay; an id stands for itself, with the signs of patterns escaped.  Quotas of control Regsts are no wishes, and left out.
-    """
-    wishes = dict(entry.rpartition("=")[::2] for entry in plan.options.get("quotas", "").split(";") if entry)
-    for regst, old in zip(plan.regsts, before.regsts, strict=True):
-        if regst.kind is RegstKind.DATA and regst.quota != old.quota:
-            pattern = escape(regst.id)
-            wishes.pop(pattern, None)
-            wishes[pattern] = str(regst.quota)
-    if not wishes:
-        return plan
-    return replace(plan, options={**plan.options, "quotas": ";".join(f"{pattern}={blocks}" for pattern, blocks in wishes.items())})
 
 
 def ordered(graph: MarkedGraph) -> Plan:

@@ -15,8 +15,9 @@ from planner.ir.actors.verify import verify
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan, RegstKind
 from planner.ir.protocols import CostModel
+from planner.parallelism.quota_wishes import with_quotas_asked
 from simulator.quotas.exact import Sized, smallest_exact
-from simulator.quotas.plans import PlanProblem, ordered, plan_problem, recorded, register_bytes
+from simulator.quotas.plans import PlanProblem, ordered, plan_problem, register_bytes
 from simulator.quotas.problem import QuotaProblem
 from simulator.quotas.rules import Rule, rule_quotas
 from simulator.steady import marked_graph, steady_state
@@ -93,7 +94,7 @@ def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: Sized,
         if steady.period_s <= goal_s * (1 + SAME):
             verify(candidate)
             return Requoted(
-                plan=recorded(candidate, plan),
+                plan=with_quotas_asked(candidate, plan),
                 before_bytes=register_bytes(plan),
                 after_bytes=register_bytes(candidate),
                 bound_bytes=sized.bound_bytes,

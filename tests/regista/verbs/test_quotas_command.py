@@ -18,11 +18,12 @@ from planner.ir.files import load_plan, save_plan
 from planner.ir.plan import RegstKind
 from planner.ir.units import GIB, MIB
 from planner.parallelism.make import make_plan
+from planner.parallelism.quota_wishes import with_quotas_asked
 from regista.analysis.planned import options_of
 from regista.api import program_of
 from regista.cli import main
 from regista.verbs.planning.quotas import parse_bytes
-from simulator.quotas.plans import recorded, register_bytes
+from simulator.quotas.plans import register_bytes
 from simulator.steady import steady_state
 
 
@@ -69,8 +70,8 @@ def test_recorded_wishes_name_one_regst_each_and_stand_once(plan_file: str) -> N
         options={**before.options, "quotas": "*=4"},
         regsts=tuple(replace(r, id="x[1]*") if r.id == odd else r for r in before.regsts),
     )
-    once = recorded(named.with_quotas({"x[1]*": 2, other: 3}), named)
-    twice = recorded(once.with_quotas({"x[1]*": 5}), once)
+    once = with_quotas_asked(named.with_quotas({"x[1]*": 2, other: 3}), named)
+    twice = with_quotas_asked(once.with_quotas({"x[1]*": 5}), once)
     wishes = [entry.rpartition("=") for entry in twice.options["quotas"].split(";")]
     assert [(pattern, blocks) for pattern, _, blocks in wishes] == [("*", "4"), (other, "3"), (wishes[-1][0], "5")]
     assert fnmatchcase("x[1]*", wishes[-1][0]) and not fnmatchcase("x1", wishes[-1][0]) and not fnmatchcase("x[1]y", wishes[-1][0])
