@@ -29,7 +29,7 @@ from regista.analysis.outlook import look
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 from simulator.steady.graph import marked_graph
-from simulator.steady.live import is_live
+from simulator.steady.liveness_proof import is_live
 from simulator.steady.state import steady_graph
 
 __all__ = ["main"]

@@ -46,7 +46,7 @@ from planner.ir.tensor import DType
 from planner.ir.units import show_s
 from regista.clusters import resolve_cluster
 from simulator import Engine, simulate
-from simulator.compiled import Compiled, compile_plan, times, trace
+from simulator.compiled import CompiledPlan, compile_plan, times, trace
 from simulator.compiled.events import play_events
 from simulator.compiled.recurrence import play_recurrence
 
@@ -184,7 +184,7 @@ def _megatron(repeats: int) -> list[Line]:
         (spent,) = _alternating(repeats, lambda: times(compiled, steps=1))  # noqa: B023
         found.append(spent.line(f"Megatron 1T, 512 GPUs, one iteration, {performed.num_firings:,} firings, {what}"))
     plan, cost = megatron_1t(Megatron(copies=6))
-    kept: list[Compiled] = []
+    kept: list[CompiledPlan] = []
 
     def whole() -> None:
         kept[:] = [compile_plan(plan, cost, sizes=False)]

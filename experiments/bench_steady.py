@@ -37,9 +37,9 @@ from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
 from planner.ir.units import show_s
 from simulator.engine import Engine, simulate
+from simulator.steady.cycle_ratio import max_cycle_ratio
 from simulator.steady.graph import MarkedGraph, marked_graph
-from simulator.steady.live import is_live
-from simulator.steady.ratio import max_cycle_ratio
+from simulator.steady.liveness_proof import is_live
 from simulator.steady.state import steady_graph
 
 __all__ = ["layered", "main", "one_f_one_b"]

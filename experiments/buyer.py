@@ -68,7 +68,7 @@ from regista.api import program_of
 from regista.clusters import resolve_cluster
 from regista.sweep.rows import DONE, load_rows
 from regista.sweep.rows import Table as Rows
-from simulator import rehearse
+from simulator import dry_run
 from simulator.analysis.forecast import forecast
 
 __all__ = ["Point", "broken", "measure", "model_flop", "points", "zero_level"]
@@ -160,7 +160,7 @@ def measure(point: Point, program: Program, seconds: float = inf) -> dict[str, o
             batch_size=program.batch_size,
             cluster=point.cluster(),
             options=PlanOptions(stages=None, micro_batches=None, seconds=seconds),
-            rehearse=rehearse,
+            dry_run=dry_run,
             runner_up=True,
         )
     except OutOfMemory as error:

@@ -148,7 +148,7 @@ def plan(
         options=options,
         watch=on_progress,
         on_shape=on_shape,
-        rehearse=simulator.rehearse,
+        dry_run=simulator.live_bytes,
     ).plan
 
 

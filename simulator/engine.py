@@ -37,7 +37,7 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import Act, Trace
 from simulator.rules.prices import CheckedPrices, Factor, felt_s, slowdown_of
-from simulator.rules.record import Entry, sim_trace
+from simulator.rules.sim_trace import Entry, sim_trace
 
 __all__ = ["Engine", "simulate"]
 

@@ -26,8 +26,8 @@ from planner.ir.plan import Plan, Task
 from planner.ir.protocols import CostModel
 from simulator.engine import simulate
 from simulator.rules.prices import CheckedPrices, Factor, slowdown_of
-from simulator.steady.graph import Choice, MarkedGraph, marked_graph
-from simulator.steady.order import is_ordered
+from simulator.steady.graph import MarkedGraph, OrderPolicy, marked_graph
+from simulator.steady.observed_order import is_ordered
 from simulator.steady.unroll import starts_s
 
 __all__ = ["Noise", "NoisySteps", "simulate_noisy"]
@@ -154,7 +154,7 @@ def simulate_noisy(
     if runs < 1 or steps < 1:
         raise InvalidPlan(f"runs = {runs}, steps = {steps}; both are at least 1")
     noise.factor(plan)
-    graph = marked_graph(plan, cost, folded=False, choice=Choice.NONE)
+    graph = marked_graph(plan, cost, folded=False, choice=OrderPolicy.NONE)
     ordered = is_ordered(plan) and slowdown_of(cost) == 1
     play = _recurrence(plan, cost, noise, graph, steps) if ordered else _act_by_act(plan, cost, noise, steps)
     rows = []

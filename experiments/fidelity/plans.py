@@ -35,7 +35,7 @@ from planner.schedule.classic import one_f_one_b
 from planner.search import Assignment, Method, build_model, parse_pins
 from planner.search.methods.methods import search
 from planner.stages import assign_stages, prepare
-from simulator.rehearse import rehearse
+from simulator.live_bytes import dry_run
 
 __all__ = ["Planned", "plan_of", "reference_cluster"]
 
@@ -113,7 +113,7 @@ def _planned(point: Point, graph: LogicalGraph) -> Planned:
     if point.system is System.MEGATRON:
         plan = plan if point.interleave > 1 else _in_program_order(plan)
         plan = _late_gradients(plan) if point.dp > 1 else plan
-    verify(plan, rehearse)
+    verify(plan, dry_run)
     return Planned(plan=plan, types=_local_types(plan, assignment))
 
 

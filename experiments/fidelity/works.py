@@ -28,7 +28,7 @@ from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
 from planner.ir.sbp import Split
 from planner.ir.text import content_id
 from simulator.compiled import compile_plan
-from simulator.compiled.tables import Tables
+from simulator.compiled.arrays import PlanArrays
 
 __all__ = ["Row", "Work", "Works", "kept_work", "work_of", "work_path"]
 
@@ -67,7 +67,7 @@ class Work:
     product: Ints
     actor_row: Ints
     classes: int
-    tables: Tables
+    tables: PlanArrays
 
 
 Works = Sequence[Work]
@@ -187,7 +187,7 @@ def kept_work(point: Point, folder: Path, graphs: dict[tuple[object, ...], Logic
     path = work_path(point, folder)
     if path.is_file():
         with np.load(path) as data:
-            tables = Tables(**{name: data[f"t_{name}"] for name in Tables._fields})
+            tables = PlanArrays(**{name: data[f"t_{name}"] for name in PlanArrays._fields})
             own = {f.name: data[f.name] for f in fields(Work) if f.name not in ("tables", "classes")}
             return Work(**own, classes=int(data["classes"]), tables=tables)
     work = work_of(point, plan_of(point, graphs))

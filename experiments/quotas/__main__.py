@@ -37,8 +37,8 @@ from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan
 from regista.api import program_of
 from regista.calibrate import calibrate_plan
-from simulator.quotas import Rule, full_throughput, pareto, rule_quotas
-from simulator.quotas.exact import smallest_exact
+from simulator.quotas import QuotaRule, full_throughput, pareto, rule_quotas
+from simulator.quotas.least_bytes import least_bytes
 from simulator.quotas.plans import register_bytes
 from simulator.steady import steady_state
 
@@ -89,7 +89,7 @@ def measure(pipelines: Mapping[str, tuple[str, int, int]], seconds: float, point
         best_seconds = perf_counter() - began
         more = {"bound_bytes": best.bound_bytes, "bound_any_order_bytes": best.bound_any_order_bytes, "seconds": best_seconds}
         add("full", best.plan, best.period_s, certified=best.is_certified, **more)
-        for rule in Rule:
+        for rule in QuotaRule:
             ruled = plan.with_quotas(rule_quotas(plan, rule, cost))
             try:
                 period_s = steady_state(ruled, cost).period_s
@@ -126,8 +126,8 @@ def _save(rows: list[dict[str, object]], path: Path) -> None:
 def speed(repeats: int = 3) -> None:
     """Processor and wall seconds of the optimisers at a period of 2 s; medians and ranges, compilation left out."""
     kinds = {
-        "exact, training": (lambda: training(200, 1), lambda p: smallest_exact(p, 2.0, seconds=60.0)),
-        "exact, layered": (lambda: layered(200, 380, 1), lambda p: smallest_exact(p, 2.0, seconds=60.0)),
+        "exact, training": (lambda: training(200, 1), lambda p: least_bytes(p, 2.0, seconds=60.0)),
+        "exact, layered": (lambda: layered(200, 380, 1), lambda p: least_bytes(p, 2.0, seconds=60.0)),
         "settled, training": (lambda: training(4000, 1), lambda p: smallest_settled(p, 2.0)),
         "settled, layered": (lambda: layered(5000, 10000, 1), lambda p: smallest_settled(p, 2.0)),
     }

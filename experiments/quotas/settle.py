@@ -26,10 +26,10 @@ import numpy as np
 from experiments.quotas.linear import relaxations
 from planner.ir.errors import Unsupported
 from simulator.quotas.bounds import least_quotas
-from simulator.quotas.exact import Sized
+from simulator.quotas.least_bytes import SizedQuotas
 from simulator.quotas.period import feasible_starts
 from simulator.quotas.problem import Floats, Ints, QuotaProblem
-from simulator.quotas.rounding import CLOSE, needed_quotas
+from simulator.quotas.rounding import TOLERANCE, needed_quotas
 
 __all__ = ["smallest_settled"]
 
@@ -131,7 +131,7 @@ def _sweep(starts, into, tails, in_weight, out, heads, out_weight, at, at_ring, 
     return gain
 
 
-def smallest_settled(problem: QuotaProblem, period_s: float) -> Sized | None:
+def smallest_settled(problem: QuotaProblem, period_s: float) -> SizedQuotas | None:
     """Quotas that reach a period with few bytes, and the relaxation's bound; for problems too large for a certified optimum.
 
     Args:
@@ -144,7 +144,7 @@ def smallest_settled(problem: QuotaProblem, period_s: float) -> Sized | None:
     Raises:
         Unsupported: see experiments.quotas.linear.relax, or an answer that the judge does not confirm.
     """
-    lower = least_quotas(problem, period_s * (1 + CLOSE))
+    lower = least_quotas(problem, period_s * (1 + TOLERANCE))
     if lower is None or (lower > problem.upper).any():
         return None
     bounded = problem.bounded(lower)
@@ -152,7 +152,7 @@ def smallest_settled(problem: QuotaProblem, period_s: float) -> Sized | None:
     exact: Floats | None = None
     for relaxed in relaxations(bounded, period_s, max(1, CUT_BUFFERS // max(1, len(problem.buffers)))):
         # The solver's start times are only nearly feasible; the judge makes them so, from where they are.
-        exact, _ = feasible_starts(problem.num_nodes, problem.fixed_arcs(), period_s * (1 + CLOSE), relaxed.starts * period_s)
+        exact, _ = feasible_starts(problem.num_nodes, problem.fixed_arcs(), period_s * (1 + TOLERANCE), relaxed.starts * period_s)
         assert exact is not None
         best = _fewer(bounded, best, _settled(bounded, exact, period_s, 0), period_s)
         bound_bytes = relaxed.bound_bytes * (1 - 1e-7)
@@ -163,14 +163,14 @@ def smallest_settled(problem: QuotaProblem, period_s: float) -> Sized | None:
             return None
         best = _fewer(bounded, best, _settled(bounded, exact, period_s, WARM_SWEEPS), period_s)
     quotas, starts_s = best
-    proof, cycle = feasible_starts(problem.num_nodes, problem.arcs(quotas), period_s * (1 + 2 * CLOSE), starts_s)
+    proof, cycle = feasible_starts(problem.num_nodes, problem.arcs(quotas), period_s * (1 + 2 * TOLERANCE), starts_s)
     if proof is None:
         raise Unsupported(
             f"the settled quotas miss the period {period_s:.9g} s on a cycle of {len(cycle)} arcs; ask for a slightly longer one"
         )
     if (quotas > problem.upper).any():
-        raise Unsupported("the settled quotas exceed an upper bound; take simulator.quotas.exact, which keeps them")
-    return Sized(quotas, problem.total_bytes(quotas), bound_bytes, period_s, proof, "relaxation, settled act by act")
+        raise Unsupported("the settled quotas exceed an upper bound; take simulator.quotas.least_bytes, which keeps them")
+    return SizedQuotas(quotas, problem.total_bytes(quotas), bound_bytes, period_s, proof, "relaxation, settled act by act")
 
 
 def _fewer(problem: QuotaProblem, best: tuple[Ints, Floats] | None, starts_s: Floats, period_s: float) -> tuple[Ints, Floats]:

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from planner.ir.plan import Plan, Task
 
-__all__ = ["Contended", "CostModel", "Rehearsal"]
+__all__ = ["Contended", "CostModel", "DryRun"]
 
 
 class CostModel(Protocol):
@@ -37,7 +37,7 @@ class Contended(Protocol):
         ...
 
 
-class Rehearsal(Protocol):
+class DryRun(Protocol):
     """Plays a Plan's token game; the front door injects the simulator's compiled engine here."""
 
     def __call__(self, plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:

@@ -15,7 +15,7 @@ from planner.ir.collector import collector_paused
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
-from planner.ir.protocols import Rehearsal
+from planner.ir.protocols import DryRun
 from planner.ir.text import content_id
 from planner.lower import Recipe, lower
 from planner.parallelism.narrow import Narrowing
@@ -50,7 +50,7 @@ class _Job:
     batch_size: int
     cluster: Cluster
     watch: Watch | None
-    rehearse: Rehearsal | None
+    dry_run: DryRun | None
 
 
 def search_plans(
@@ -62,7 +62,7 @@ def search_plans(
     options: PlanOptions,
     watch: Watch | None = None,
     on_shape: ShapeWatch | None = None,
-    rehearse: Rehearsal | None = None,
+    dry_run: DryRun | None = None,
     runner_up: bool = False,
 ) -> FoundPlans:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
@@ -70,7 +70,7 @@ def search_plans(
     Args:
         graph_of: micro-batches -> one step, traced at that micro-batch size.
         batch_size: samples per step.
-        rehearse: plays a Plan to see what it holds; None: the planner's own, which is slow for long pipelines.
+        dry_run: plays a Plan to see what it holds; None: the planner's own, which is slow for long pipelines.
         on_shape: told of every shape that was looked at: (shape, best step in seconds so far, bound in seconds).
         runner_up: search on until the second is as certain as the first: no shape that is left can be better than it by more than the
             search's gap, unless ``options.seconds`` ended the search; ``least_other_s`` says what is proven.
@@ -78,7 +78,7 @@ def search_plans(
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
-    job = _Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, rehearse=rehearse)
+    job = _Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run)
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
     check_options(options, cluster)
@@ -146,7 +146,7 @@ def make_plan(
     cluster: Cluster,
     options: PlanOptions,
     watch: Watch | None = None,
-    rehearse: Rehearsal | None = None,
+    dry_run: DryRun | None = None,
 ) -> Plan:
     """Search the layouts of one shape and lower.
 
@@ -157,7 +157,7 @@ def make_plan(
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
-    job = _Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, rehearse=rehearse)
+    job = _Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run)
     return _one_shape(job, graph, options)
 
 
@@ -191,7 +191,7 @@ def _make(
     prices: Callable[[float], Sequence[float]] | None = None,
 ) -> Plan:
     """One shape.  tight: memory binds for certain.  prices: memory of a device -> about what a byte is worth, per stage."""
-    cluster, rehearse = job.cluster, job.rehearse
+    cluster, dry_run = job.cluster, job.dry_run
     stages, micro_batches, mesh = options.stages, options.micro_batches, options.mesh
     assert stages is not None and micro_batches is not None and mesh is not None
     given = given_order(options)
@@ -250,18 +250,18 @@ def _make(
         plan = lower(staged, replace(assignment, method=method, lower_bound_s=min(bound_s, assignment.objective_s)), cluster, recipe)
         need_bytes = max(device_bytes(plan).values())
         if need_bytes > memory_bytes:
-            need_bytes = max(_live(plan, cost, rehearse))
+            need_bytes = max(_live(plan, cost, dry_run))
         if need_bytes <= memory_bytes or options.method is not Method.EXACT or not narrowing.too_large(need_bytes, assignment.held_bytes):
             break
     assert plan is not None
-    verify(plan, rehearse)
+    verify(plan, dry_run)
     return plan
 
 
-def _live(plan: Plan, cost: AnalyticCost, rehearse: Rehearsal | None) -> Sequence[int]:
+def _live(plan: Plan, cost: AnalyticCost, dry_run: DryRun | None) -> Sequence[int]:
     """Live bytes at the worst moment, with acts of equal length and with the cluster's prices."""
-    if rehearse is not None:
-        return [*rehearse(plan).values(), *rehearse(plan, cost).values()]
+    if dry_run is not None:
+        return [*dry_run(plan).values(), *dry_run(plan, cost).values()]
     return [*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values()]
 
 

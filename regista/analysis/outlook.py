@@ -24,11 +24,11 @@ from planner.ir.units import show_bytes
 from planner.opset import is_creation, is_view
 from planner.stages.copies import is_recomputed
 from simulator.analysis.category import Category
-from simulator.analysis.forecast import Alike, Forecast, forecast
+from simulator.analysis.forecast import Forecast, RankGroup, forecast
 from simulator.engine import Engine
 from simulator.noise import Noise, NoisySteps, simulate_noisy
 from simulator.steady import SteadyState, steady_state
-from simulator.steady.order import is_ordered
+from simulator.steady.observed_order import is_ordered
 
 __all__ = ["Devices", "Outlook", "Pace", "look", "tokens_per_sample", "utilisation"]
 
@@ -188,7 +188,7 @@ def _is_done_again(plan: Plan) -> bool:
 
 def _devices(plan: Plan, forecast: Forecast) -> tuple[Devices, ...]:
     rows: dict[tuple[object, ...], list[int]] = {}
-    first: dict[tuple[object, ...], tuple[tuple[str, ...], Alike]] = {}
+    first: dict[tuple[object, ...], tuple[tuple[str, ...], RankGroup]] = {}
     for alike in forecast.alike:
         parts = None if alike.categories_bytes is None else tuple(alike.categories_bytes.values())
         here = tuple(p.id for p in plan.placements if alike.ranks[0] in p.ranks)

@@ -24,7 +24,7 @@ from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan, RegstKind
 from planner.ir.traces.trace import Act, Trace
 from simulator.analysis.category import Category, regst_bytes
-from simulator.analysis.replay import Cause, Watcher, replay
+from simulator.analysis.replay import Cause, ReplayObserver, replay
 
 __all__ = ["MemoryCurve", "Owner", "memory_curves"]
 
@@ -87,7 +87,7 @@ def memory_curves(plan: Plan, trace: Trace, ranks: Collection[int] | None = None
     return {rank: recorder.curve(rank) for rank in wanted}
 
 
-class _Recorder(Watcher):
+class _Recorder(ReplayObserver):
     """Keeps the ledger of a replay and writes down every change: (time, id, blocks, bytes)."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:

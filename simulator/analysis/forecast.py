@@ -8,7 +8,7 @@ bubble           part of the window in which no compute stream of the rank is at
 communication    part in which a collective or a send of the rank is at work (ranks that wait for each other are not at work)
 exposed          part of communication in which the rank does not compute
 
-Peaks are those of the engine; simulator.analysis.held says what they consist of.
+Peaks are those of the engine; simulator.analysis.peak_contents says what they consist of.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from planner.ir.plan import Plan, StreamKind
 from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import Trace, settled_s
 from simulator.analysis.category import Category
-from simulator.analysis.held import Held
-from simulator.compiled.build import compile_plan
+from simulator.analysis.peak_contents import PeakContents
+from simulator.compiled.arrays import CompiledPlan, Floats, KernelResult
+from simulator.compiled.compiler import compile_plan
 from simulator.compiled.events import play_events
-from simulator.compiled.perform import MOST_FIRINGS
-from simulator.compiled.tables import Compiled, Floats, Played
+from simulator.compiled.results import MOST_FIRINGS
 from simulator.engine import Engine, simulate
 from simulator.rules.prices import slowdown_of
 
-__all__ = ["Alike", "Forecast", "forecast"]
+__all__ = ["RankGroup", "Forecast", "forecast"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
+class RankGroup:
     """Ranks that cannot be told apart.  Shares are parts of one step, 0 to 1.
 
     peak_bytes: live bytes of each at its worst moment.   categories_bytes: what they are for; they add up to peak_bytes; None: not known.
@@ -65,7 +65,7 @@ class Forecast:
     num_firings: int
     engine: str
     not_compiled: str
-    alike: tuple[Alike, ...]
+    alike: tuple[RankGroup, ...]
 
     @property
     def step_times_s(self) -> tuple[float, ...]:
@@ -119,7 +119,7 @@ def forecast(plan: Plan, cost: CostModel, *, steps: int = 4, engine: Engine = En
     return _told(compiled, played, steps, "compiled")
 
 
-def _from_trace(compiled: Compiled, trace: Trace) -> Played:
+def _from_trace(compiled: CompiledPlan, trace: Trace) -> KernelResult:
     """The acts of the first rank of each class, as the kernel writes them."""
     base = np.concatenate(([0], np.cumsum(trace.steps * compiled.tables.acts)))
     first = {c: rank for rank, c in reversed(list(enumerate(compiled.ranks.of)))}
@@ -130,16 +130,16 @@ def _from_trace(compiled: Compiled, trace: Trace) -> Played:
         if at is not None:
             ready_s[at + act.number], start_s[at + act.number], end_s[at + act.number] = act.ready_s, act.start_s, act.end_s
     peaks = [np.array([sizes[str(first[c])] for c in range(len(first))]) for sizes in (trace.peak_bytes, trace.register_bytes)]
-    return Played(True, base, ready_s, start_s, end_s, peaks[0] - compiled.state_bytes, peaks[1] - compiled.state_bytes)
+    return KernelResult(True, base, ready_s, start_s, end_s, peaks[0] - compiled.state_bytes, peaks[1] - compiled.state_bytes)
 
 
-def _told(compiled: Compiled, played: Played, steps: int, engine: str, not_compiled: str = "") -> Forecast:
+def _told(compiled: CompiledPlan, played: KernelResult, steps: int, engine: str, not_compiled: str = "") -> Forecast:
     acts, ranks = compiled.tables.acts, compiled.ranks
     lasts = played.base[:-1] - 1 + np.outer(np.arange(1, steps + 1), acts)
     ends = tuple(played.end_s[lasts].max(axis=1).tolist())
     window = (ends[-3], ends[-2]) if steps > 2 else ((0.0, *ends)[-2], ends[-1])
     found = []
-    held = Held(compiled, played, steps)
+    contents = PeakContents(compiled, played, steps)
     members: list[list[int]] = [[] for _ in range(ranks.num_classes)]
     for rank, c in enumerate(ranks.of):
         members[c].append(rank)
@@ -149,14 +149,14 @@ def _told(compiled: Compiled, played: Played, steps: int, engine: str, not_compi
         either = _length(np.concatenate((compute, moving)))
         whole, busy = (window[1] - window[0]) or 1.0, _length(compute)
         found.append(
-            Alike(
+            RankGroup(
                 ranks=tuple(alike),
                 bubble=max(0.0, 1 - busy / whole),
                 communication=_length(moving) / whole,
                 exposed=(either - busy) / whole,
                 peak_bytes=int(compiled.state_bytes[c] + played.peak_bytes[c]),
                 register_bytes=int(compiled.state_bytes[c] + played.register_bytes[c]),
-                categories_bytes=held.at_peak(c),
+                categories_bytes=contents.at_peak(c),
             )
         )
     copies = np.array([len(ranks.members[task.placement][c]) for task, c in compiled.actors])
@@ -171,7 +171,7 @@ def _told(compiled: Compiled, played: Played, steps: int, engine: str, not_compi
     )
 
 
-def _at_work(compiled: Compiled, played: Played, c: int, kinds: Sequence[StreamKind], window: tuple[float, float]) -> Floats:
+def _at_work(compiled: CompiledPlan, played: KernelResult, c: int, kinds: Sequence[StreamKind], window: tuple[float, float]) -> Floats:
     """(start, end) of the acts of a class on streams of these kinds, cut to the window; shape [n, 2]."""
     rows = [np.empty((0, 2))]
     for actor, (task, mine) in enumerate(compiled.actors):

@@ -26,7 +26,7 @@ from planner.ir.actors.actor import Actor, MessageKind
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.traces.trace import Act, Trace
-from simulator.analysis.replay import Cause, Watcher, replay
+from simulator.analysis.replay import Cause, ReplayObserver, replay
 
 __all__ = ["Idle", "Reason", "idle_times"]
 
@@ -88,7 +88,7 @@ def idle_times(plan: Plan, trace: Trace, ranks: Collection[int] | None = None) -
     return tuple(story.tell(plan, trace, wanted))
 
 
-class _Story(Watcher):
+class _Story(ReplayObserver):
     """When each act began to hold its stream, and what it had waited for."""
 
     def __init__(self) -> None:

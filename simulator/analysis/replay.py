@@ -27,7 +27,7 @@ from planner.ir.errors import InvalidTrace, Mismatch
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.traces.trace import Act, Source, Trace
 
-__all__ = ["Cause", "Watcher", "message_times", "replay"]
+__all__ = ["Cause", "ReplayObserver", "message_times", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Cause:
     arrives_s: float
 
 
-class Watcher:
+class ReplayObserver:
     """Told of what happens in a replay, in order; does nothing by itself."""
 
     def start(self, plan: Plan, actors: dict[ActorId, Actor]) -> None:
@@ -63,7 +63,7 @@ def message_times(plan: Plan, latency_s: Callable[[int, int], float]) -> dict[st
     return {f"{a}->{b}": latency_s(a, b) for a, b in sorted(pairs | {(b, a) for a, b in pairs})}
 
 
-def replay(plan: Plan, trace: Trace, watcher: Watcher) -> None:
+def replay(plan: Plan, trace: Trace, observer: ReplayObserver) -> None:
     """Play the acts of ``trace`` at their own times.
 
     Raises:
@@ -71,14 +71,14 @@ def replay(plan: Plan, trace: Trace, watcher: Watcher) -> None:
     """
     if trace.plan_id != plan.plan_id:
         raise Mismatch(f"the {trace.source.value} trace is of plan {trace.plan_id}, not of {plan.plan_id} ({plan.model})")
-    _Replay(plan, trace, watcher).run()
+    _Replay(plan, trace, observer).run()
 
 
 class _Replay(Observer):
     """The token game with a trace for its clock: mutable, used once."""
 
-    def __init__(self, plan: Plan, trace: Trace, watcher: Watcher) -> None:
-        self.plan, self.trace, self.watcher = plan, trace, watcher
+    def __init__(self, plan: Plan, trace: Trace, observer: ReplayObserver) -> None:
+        self.plan, self.trace, self.observer = plan, trace, observer
         self.travel_s = {_ranks(pair): travel_s for pair, travel_s in trace.message_s.items()}
         self.cause: dict[ActorId, Cause] = {}
         self.arriving: tuple[Act, float] | None = None
@@ -90,7 +90,7 @@ class _Replay(Observer):
         self.game = TokenGame(plan, trace.steps, (self,))
 
     def run(self) -> None:
-        self.watcher.start(self.plan, self.game.actors)
+        self.observer.start(self.plan, self.game.actors)
         begins = deque(sorted(self._begins(), key=lambda entry: entry[0]))
         while begins or self.events:
             now_s = min(entry[0] for entry in (begins[0] if begins else None, self.events[0] if self.events else None) if entry)
@@ -149,7 +149,7 @@ class _Replay(Observer):
         actor = self.game.actors[act.task, act.rank]
         self.game.begin(actor)
         self.act_of[actor.id] = act
-        self.watcher.began(actor, act, now_s, self.cause.pop(actor.id, None))
+        self.observer.began(actor, act, now_s, self.cause.pop(actor.id, None))
         meeting = self.game.meet(actor, act.number) if self.ranks_meet else None
         if meeting is None:
             self._push(act.end_s, actor, act, [])
@@ -170,7 +170,7 @@ class _Replay(Observer):
                     self._deliver(message, act, now_s)
                 continue
             sent = self.game.end(actor)
-            self.watcher.ended(actor, act)
+            self.observer.ended(actor, act)
             remote: dict[float, list[Message]] = defaultdict(list)
             for message in sent:
                 travel_s = self.travel_s.get((act.rank, message.receiver[1]), 0.0)
@@ -184,7 +184,7 @@ class _Replay(Observer):
     def _deliver(self, message: Message, act: Act, now_s: float) -> None:
         self.arriving = act, now_s
         self.game.deliver(message)
-        self.watcher.received(self.game.actors[message.receiver], message, now_s)
+        self.observer.received(self.game.actors[message.receiver], message, now_s)
 
     def ready(self, actor: Actor, message: Message | None) -> None:
         if message is not None and self.arriving is not None:

@@ -16,28 +16,28 @@ elsewhere could change without being compiled again.
 
 from __future__ import annotations
 
-from simulator.compiled.board import set_up
+from simulator.compiled.arrays import KernelResult, PlanArrays
+from simulator.compiled.counters import first_counters
 from simulator.compiled.kernel import kernel
-from simulator.compiled.tables import Played, Tables
 
 __all__ = ["play_events"]
 
 
-def play_events(tables: Tables, steps: int, classes: int, *, full: bool) -> Played:
+def play_events(tables: PlanArrays, steps: int, classes: int, *, full: bool) -> KernelResult:
     """Play ``steps`` steps.
 
     Args:
         classes: number of rank classes.
         full: keep ready and start times and count live bytes, not only ends.
     """
-    game, base = set_up(tables, steps, classes, full)
-    complete = bool(_play(game, full))
+    game, base = first_counters(tables, steps, classes, full)
+    complete = bool(_play_game(game, full))
     rank_class = game.rank_class
-    return Played(complete, base, game.ready_s, game.start_s, game.end_s, rank_class["peak"], rank_class["register_peak"])
+    return KernelResult(complete, base, game.ready_s, game.start_s, game.end_s, rank_class["peak"], rank_class["register_peak"])
 
 
 @kernel
-def _play(g, full):  # type: ignore[no-untyped-def]
+def _play_game(g, full):  # type: ignore[no-untyped-def]
     tally = g.tally[0]
     actors = g.actor.size
     for a in range(actors):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from simulator.compiled.tables import Floats, Ints, Records
+from simulator.compiled.arrays import Floats, Ints, Records
 
 __all__ = ["filled", "kernel", "record"]
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.ir.errors import Unsupported
+from simulator.compiled.arrays import CompiledPlan, Ints, KernelResult, PlanArrays, Records
 from simulator.compiled.kernel import filled, kernel, record
-from simulator.compiled.tables import Compiled, Ints, Played, Records, Tables
 
 __all__ = ["play_recurrence"]
 
@@ -33,7 +33,7 @@ _LANE = record(
 _GROUP = record("first last present", "latest_s")
 
 
-def play_recurrence(compiled: Compiled, steps: int, *, full: bool) -> Played:
+def play_recurrence(compiled: CompiledPlan, steps: int, *, full: bool) -> KernelResult:
     """Evaluate ``steps`` steps.
 
     Args:
@@ -66,10 +66,10 @@ def play_recurrence(compiled: Compiled, steps: int, *, full: bool) -> Played:
     queue = np.arange(lanes)
     complete = bool(_evaluate(actors, plain, rated, lane, groups, t.order, t.group_actor, queue, end_s, ready_s, start_s))
     nothing = np.zeros(compiled.ranks.num_classes, dtype=np.int64)
-    return Played(complete, base, ready_s, start_s, end_s, nothing, nothing)
+    return KernelResult(complete, base, ready_s, start_s, end_s, nothing, nothing)
 
 
-def _terms(t: Tables, base: Ints) -> tuple[Records, Ints, Records, Ints]:
+def _terms(t: PlanArrays, base: Ints) -> tuple[Records, Ints, Records, Ints]:
     """The terms of (1), two per channel: data forward and blocks back.  Plain ones and rated ones, each with the first of every actor."""
     in_acts, out_acts = t.in_acts[t.chan_in], t.out_acts[t.chan_out]
     full, quota = t.in_full[t.chan_in], t.out_quota[t.chan_out]

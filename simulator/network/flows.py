@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan
+from simulator.network.link_loads import LinkLoads, RateSpan
 from simulator.network.links import Flow, Link, Sharing, check_flows
-from simulator.network.wires import Piece, Wires
 
 __all__ = ["FlowTimes", "FlowTrace", "simulate_flows"]
 
@@ -25,7 +25,7 @@ class FlowTimes:
 
     start_s: float
     end_s: float
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RateSpan, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class FlowTrace:
         """Share of a link's bandwidth that was used from 0 to end_s."""
         return self.carried_bytes(link) / (self.links[link].bandwidth_bytes_per_s * self.end_s) if self.end_s else 0.0
 
-    def rate_on(self, link: str) -> tuple[Piece, ...]:
+    def rate_on(self, link: str) -> tuple[RateSpan, ...]:
         """(from_s, until_s, bytes/s) of a link, in order of time, without its idle spans: a curve to draw."""
         steps: dict[float, float] = {}
         for name, flow in self.flows.items():
@@ -57,7 +57,7 @@ class FlowTrace:
                 for begin_s, until_s, rate in self.times[name].pieces:
                     steps[begin_s] = steps.get(begin_s, 0.0) + rate
                     steps[until_s] = steps.get(until_s, 0.0) - rate
-        curve: list[Piece] = []
+        curve: list[RateSpan] = []
         level, instants = 0.0, sorted(steps)
         for here_s, there_s in zip(instants, instants[1:], strict=False):
             level += steps[here_s]
@@ -100,7 +100,7 @@ def simulate_flows(flows: Iterable[Flow], links: Iterable[Link], sharing: Sharin
     for flow in flow_of.values():
         for name in dict.fromkeys(flow.after):
             readers.setdefault(name, []).append(flow.name)
-    wires = Wires(link_of, sharing)
+    loads = LinkLoads(link_of, sharing)
     started: dict[str, float] = {}
     times: dict[str, FlowTimes] = {}
     entries: list[tuple[float, int, str]] = []
@@ -113,8 +113,8 @@ def simulate_flows(flows: Iterable[Flow], links: Iterable[Link], sharing: Sharin
     for name, count in missing.items():
         if not count:
             set_out(name, 0.0)
-    while (now_s := min(wires.next_end_s(), entries[0][0] if entries else float("inf"))) < float("inf"):
-        for name, pieces in wires.pop_ended(now_s):
+    while (now_s := min(loads.next_end_s(), entries[0][0] if entries else float("inf"))) < float("inf"):
+        for name, pieces in loads.pop_ended(now_s):
             times[name] = FlowTimes(started[name], now_s, pieces)
             for reader in readers.get(name, ()):
                 missing[reader] -= 1
@@ -122,8 +122,8 @@ def simulate_flows(flows: Iterable[Flow], links: Iterable[Link], sharing: Sharin
                     set_out(reader, now_s)
         while entries and entries[0][0] <= now_s:
             name = heapq.heappop(entries)[2]
-            wires.enter(name, dict.fromkeys(flow_of[name].route.links, 1.0), flow_of[name].size_bytes, now_s)
-        wires.settle(now_s)
+            loads.enter(name, dict.fromkeys(flow_of[name].route.links, 1.0), flow_of[name].size_bytes, now_s)
+        loads.settle(now_s)
     if endless := [name for name in started if name not in times]:
         raise InvalidCluster(
             f"flow {endless[0]} ends after more seconds than a float can hold; raise the bandwidth of {flow_of[endless[0]].route.links}"

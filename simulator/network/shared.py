@@ -5,7 +5,7 @@
     backward (compute)        |~~~~~~~~~~~~~~~~~~~~~|##    ~~~ slower by ``compute_slowdown`` while its rank communicates
 
 An act has as much work as the cost model gives it seconds, done at speed 1 when alone.  Speeds of acts that need the same link are max-min
-fair: a link carries acts whose shares (simulator.network.usage) add up to 1, each share times its act's speed.  Rules of firing, streams,
+fair: a link carries acts whose shares (simulator.network.link_shares) add up to 1, each share times its act's speed.  Rules of firing, streams,
 messages and meetings are those of simulator.engine; with nothing shared and no slow-down the trace is the same to the last bit.
 
     instant t:  acts end, messages arrive;  then idle streams choose, in the order of the Plan;  then speeds are worked out anew
@@ -29,18 +29,18 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import Act, Trace
 from simulator.network.fabric import Machine
+from simulator.network.link_loads import LinkLoads
+from simulator.network.link_shares import link_shares, point_to_point
 from simulator.network.links import Link, Sharing
-from simulator.network.usage import hops, link_shares
-from simulator.network.wires import Wires
 from simulator.rules.prices import CheckedPrices, Factor, felt_s
-from simulator.rules.record import Entry, sim_trace
+from simulator.rules.sim_trace import Entry, sim_trace
 
 __all__ = ["simulate_shared"]
 
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One stream of one rank, which has a speed: for Wires a link of bandwidth 1 or less."""
+    """One stream of one rank, which has a speed: for LinkLoads a link of bandwidth 1 or less."""
 
     name: str
     rank: int
@@ -85,7 +85,7 @@ class _SharedGame(Observer):
             self.on_rank.setdefault(stream.rank, []).append(stream)
         self.machine = Machine(plan.cluster)
         whole = [stream.name for stream in self.streams.values()] + [link.name for link in self.machine.links]
-        self.wires = Wires({name: Link(name=name, bandwidth_bytes_per_s=1.0) for name in whole}, sharing)
+        self.loads = LinkLoads({name: Link(name=name, bandwidth_bytes_per_s=1.0) for name in whole}, sharing)
         self.running: dict[str, _Running] = {}
         self.talks = dict.fromkeys(range(plan.num_ranks), 0)
         self.travelling: list[tuple[float, int, list[Message]]] = []
@@ -101,7 +101,7 @@ class _SharedGame(Observer):
             if self.now_s == math.inf:
                 break
             while self._next_s() <= self.now_s:
-                for name, _ in self.wires.pop_ended(self.now_s):
+                for name, _ in self.loads.pop_ended(self.now_s):
                     self._end(self.running.pop(name))
                 while self.travelling and self.travelling[0][0] <= self.now_s:
                     for message in heapq.heappop(self.travelling)[2]:
@@ -113,7 +113,7 @@ class _SharedGame(Observer):
         raise DeadLock(self.game.explain())
 
     def _next_s(self) -> float:
-        return min(self.wires.next_end_s(), self.travelling[0][0] if self.travelling else math.inf)
+        return min(self.loads.next_end_s(), self.travelling[0][0] if self.travelling else math.inf)
 
     def ready(self, actor: Actor, message: Message | None) -> None:
         self.ready_s[actor.id] = self.now_s
@@ -128,7 +128,7 @@ class _SharedGame(Observer):
                 complete.append(meeting)
         for meeting in complete:
             self._start(meeting)
-        self.wires.settle(self.now_s)
+        self.loads.settle(self.now_s)
 
     def _stream_of(self, actor: Actor) -> _Stream:
         return self.streams[actor.task.stream, actor.rank]
@@ -139,12 +139,12 @@ class _SharedGame(Observer):
         duration_s = max(felt_s(self.prices.act_s(task, rank), self.factor, task.id, rank, number) for rank in ranks)
         if (task.id, ranks) not in self.needs:
             shares = link_shares(self.plan, task, ranks, duration_s, self.machine)
-            self.needs[task.id, ranks] = shares, frozenset(rank for hop in hops(self.plan, task, ranks) for rank in hop[:2])
+            self.needs[task.id, ranks] = shares, frozenset(rank for sent in point_to_point(self.plan, task, ranks) for rank in sent[:2])
         shares, talking = self.needs[task.id, ranks]
         name = f"{task.id}@{ranks[0]}#{number}"
         self.running[name] = _Running(tuple(meeting.present), number, self.now_s, talking)
         stream.computing = task.kind.is_compute
-        self.wires.enter(name, {stream.name: 1.0, **shares}, duration_s, self.now_s)
+        self.loads.enter(name, {stream.name: 1.0, **shares}, duration_s, self.now_s)
         self._pace(stream)
         self._talk(talking, 1)
 
@@ -155,7 +155,7 @@ class _SharedGame(Observer):
                 self._pace(stream)
 
     def _pace(self, stream: _Stream) -> None:
-        self.wires.set_bandwidth(stream.name, 1 / self.slowdown if stream.computing and self.talks[stream.rank] else 1.0)
+        self.loads.set_bandwidth(stream.name, 1 / self.slowdown if stream.computing and self.talks[stream.rank] else 1.0)
 
     def _end(self, run: _Running) -> None:
         self._talk(run.talking, -1)

@@ -18,7 +18,7 @@ from simulator.quotas.problem import Floats, Ints, QuotaProblem
 
 __all__ = ["least_quotas"]
 
-_CLOSE = 1e-9
+_TOLERANCE = 1e-9
 """Relative to the period: a path that misses a block by less fits."""
 
 
@@ -101,7 +101,7 @@ def least_quotas(problem: QuotaProblem, period_s: float) -> Ints | None:
     path[by] = _longest(pointer, arcs.head[order], weight, rank, node_at, source[by], consumer[entry][by], 1e-12 * period_s)
     reached = np.isfinite(path)
     entry, place, path = entry[reached], place[reached], path[reached]
-    tokens = np.ceil((path + release[entry]) / period_s - _CLOSE).astype(np.int64)
+    tokens = np.ceil((path + release[entry]) / period_s - _TOLERANCE).astype(np.int64)
     enough = tokens * per_period[entry] + place - block[entry]
     np.maximum.at(lower, buffer[entry], enough - per_period[entry] + 1)
     return lower

@@ -10,14 +10,14 @@ from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.units import show_bytes
-from simulator.quotas.exact import Sized, smallest_exact
+from simulator.quotas.least_bytes import SizedQuotas, least_bytes
 from simulator.quotas.period import judge
 from simulator.quotas.plans import PlanProblem, plan_problem
 from simulator.quotas.problem import QuotaProblem
-from simulator.quotas.realise import Requoted, any_order_bytes, endless_s, problems_of, realised_plan
-from simulator.quotas.rounding import CLOSE
+from simulator.quotas.realise import SizedPlan, any_order_bytes, longest_period_s, problems_of, realised_plan
+from simulator.quotas.rounding import TOLERANCE
 from simulator.steady import marked_graph
-from simulator.steady.graph import Choice
+from simulator.steady.graph import OrderPolicy
 
 __all__ = ["under_budget"]
 
@@ -25,7 +25,7 @@ NARROW = 1e-4
 """The bisection ends when the best period is within this of what is proved impossible."""
 
 
-def under_budget(plan: Plan, cost: CostModel, budget_bytes: int, *, seconds: float = 10.0) -> Requoted:
+def under_budget(plan: Plan, cost: CostModel, budget_bytes: int, *, seconds: float = 10.0) -> SizedPlan:
     """The quotas of the shortest period with at most ``budget_bytes`` on each device: blocks, state and largest workspaces together.
 
     Raises:
@@ -39,7 +39,7 @@ def under_budget(plan: Plan, cost: CostModel, budget_bytes: int, *, seconds: flo
         budgets = dict.fromkeys(found.problem.places, budget_bytes)
         fastest = _fastest(found.problem, budgets, share)
         if fastest is None:
-            least = smallest_exact(found.problem, endless_s(found.problem), seconds=share)
+            least = least_bytes(found.problem, longest_period_s(found.problem), seconds=share)
             held = found.problem.place_bytes(least.quotas) if least is not None else {}
             needed = min((n for n in (needed, held) if n), key=lambda n: max(n.values()), default={})
         elif best is None or fastest.high_s < best[0].high_s:
@@ -51,10 +51,10 @@ def under_budget(plan: Plan, cost: CostModel, budget_bytes: int, *, seconds: flo
             f"holds {show_bytes(needed.get(worst, 0))}; allow that much, or plan with more devices, stages or micro-batches"
         )
     fastest, found = best
-    free = plan_problem(marked_graph(plan, cost, choice=Choice.NONE)).problem
+    free = plan_problem(marked_graph(plan, cost, choice=OrderPolicy.NONE)).problem
     anyhow = _fastest(free, dict.fromkeys(free.places, budget_bytes), share)
     any_order = any_order_bytes(plan, cost, fastest.high_s)
-    realised = realised_plan(plan, cost, found, fastest.sized, fastest.high_s * (1 + CLOSE), any_order)
+    realised = realised_plan(plan, cost, found, fastest.sized, fastest.high_s * (1 + TOLERANCE), any_order)
     if realised is None:
         raise Unsupported(
             f"quotas for a step of {fastest.high_s:.6g} s fit, but the streams, choosing by themselves, take longer; order them"
@@ -69,26 +69,26 @@ class _Fastest:
 
     low_s: float
     high_s: float
-    sized: Sized
+    sized: SizedQuotas
 
 
 def _fastest(problem: QuotaProblem, budgets: Mapping[str, int], seconds: float) -> _Fastest | None:
     """The shortest period within the budgets, to NARROW, by bisection; every half is proved impossible or judged.  None: nothing fits."""
     ends = perf_counter() + seconds
     low_s = judge(problem.num_nodes, problem.fixed_arcs()).period_s
-    sized = smallest_exact(problem, low_s, budgets, seconds=seconds)
+    sized = least_bytes(problem, low_s, budgets, seconds=seconds)
     if sized is not None:
         return _Fastest(low_s, low_s, sized)
-    sized = smallest_exact(problem, endless_s(problem), budgets, seconds=seconds)
+    sized = least_bytes(problem, longest_period_s(problem), budgets, seconds=seconds)
     if sized is None:
         return None
     high_s = judge(problem.num_nodes, problem.arcs(sized.quotas)).period_s
     while high_s > low_s * (1 + NARROW) and perf_counter() < ends:
         middle_s = (low_s + high_s) / 2
-        faster = smallest_exact(problem, middle_s, budgets, seconds=seconds)
+        faster = least_bytes(problem, middle_s, budgets, seconds=seconds)
         if faster is None:
             low_s = middle_s
         else:
             sized, high_s = faster, judge(problem.num_nodes, problem.arcs(faster.quotas)).period_s
-    final = smallest_exact(problem, high_s, budgets, seconds=seconds)
+    final = least_bytes(problem, high_s, budgets, seconds=seconds)
     return _Fastest(low_s, high_s, final if final is not None else sized)

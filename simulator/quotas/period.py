@@ -20,11 +20,11 @@ from math import inf
 import numba
 import numpy as np
 
-from simulator.quotas.problem import Arcs, Floats, Ints
+from simulator.quotas.problem import Floats, Ints, QuotaArcs
 
 __all__ = ["Verdict", "feasible_starts", "judge"]
 
-_CLOSE = 1e-11
+_TOLERANCE = 1e-11
 """Relative to the sum of the weights on a longest path: a cycle is positive only beyond rounding."""
 
 
@@ -66,12 +66,14 @@ def _relax(num_nodes, tail, head, weight, starts, arc_of, close):  # type: ignor
     return -1
 
 
-def _sorted(arcs: Arcs, starts: Floats) -> Ints:
-    """Arcs by the start of their tail: sweeps in the order of time reach far."""
+def _sorted(arcs: QuotaArcs, starts: Floats) -> Ints:
+    """QuotaArcs by the start of their tail: sweeps in the order of time reach far."""
     return np.argsort(starts[arcs.tail], kind="stable")
 
 
-def feasible_starts(num_nodes: int, arcs: Arcs, period_s: float, hint_s: Floats | None = None) -> tuple[Floats | None, tuple[int, ...]]:
+def feasible_starts(
+    num_nodes: int, arcs: QuotaArcs, period_s: float, hint_s: Floats | None = None
+) -> tuple[Floats | None, tuple[int, ...]]:
     """Earliest start times that satisfy every arc at this period, or the arcs of a cycle that forbids it.
 
     Args:
@@ -81,7 +83,7 @@ def feasible_starts(num_nodes: int, arcs: Arcs, period_s: float, hint_s: Floats 
         (starts, ()) or (None, cycle).
     """
     weight = arcs.weight_s - period_s * arcs.tokens
-    close = _CLOSE * max(1e-30, float(np.abs(arcs.weight_s).max(initial=0.0)) + abs(period_s))
+    close = _TOLERANCE * max(1e-30, float(np.abs(arcs.weight_s).max(initial=0.0)) + abs(period_s))
     starts = np.zeros(num_nodes) if hint_s is None else hint_s.astype(np.float64).copy()
     order = _sorted(arcs, starts)
     arc_of = np.full(num_nodes, -1, dtype=np.int64)
@@ -99,7 +101,7 @@ def feasible_starts(num_nodes: int, arcs: Arcs, period_s: float, hint_s: Floats 
     return None, tuple(reversed(cycle))
 
 
-def judge(num_nodes: int, arcs: Arcs, at_least_s: float = 0.0, hint_s: Floats | None = None) -> Verdict:
+def judge(num_nodes: int, arcs: QuotaArcs, at_least_s: float = 0.0, hint_s: Floats | None = None) -> Verdict:
     """(1) The exact period of the arcs with its proof from both sides.
 
     Args:

@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 
 from planner.ir.errors import InvalidPlan
 
-__all__ = ["Arcs", "Buffer", "Floats", "Ints", "QuotaProblem", "Ring"]
+__all__ = ["QuotaArcs", "Buffer", "Floats", "Ints", "QuotaProblem", "Ring"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Arcs:
+class QuotaArcs:
     """Arrays of one length: arc e goes from tail[e] to head[e], ``weight_s[e]`` from start to start, with tokens[e] periods in between.
 
     buffer: the number of the Buffer whose quota made the arc, -1 for fixed ones.
@@ -149,11 +149,11 @@ class QuotaProblem:
         whole = [np.array(part, dtype=np.int64) for part in (buffer, consumer, block, per_period, begins, flat)]
         return whole[0], whole[1], whole[2], whole[3], whole[4], whole[5], np.array(release, dtype=np.float64)
 
-    def arcs(self, quotas: Sequence[int] | Ints) -> Arcs:
+    def arcs(self, quotas: Sequence[int] | Ints) -> QuotaArcs:
         """Fixed arcs, then (2) for these quotas."""
         buffer, consumer, block, per_period, begins, flat, release = self._rings
         shifted = block + np.asarray(quotas, dtype=np.int64)[buffer]
-        return Arcs(
+        return QuotaArcs(
             np.concatenate([self.tail, consumer]),
             np.concatenate([self.head, flat[begins + shifted % per_period] if len(flat) else consumer]),
             np.concatenate([self.tokens, shifted // per_period]),
@@ -161,9 +161,9 @@ class QuotaProblem:
             np.concatenate([np.full(len(self.tail), -1, dtype=np.int64), buffer]),
         )
 
-    def fixed_arcs(self) -> Arcs:
+    def fixed_arcs(self) -> QuotaArcs:
         """What holds whatever the quotas are: the arcs of unlimited quotas."""
-        return Arcs(self.tail, self.head, self.tokens, self.weight_s, np.full(len(self.tail), -1, dtype=np.int64))
+        return QuotaArcs(self.tail, self.head, self.tokens, self.weight_s, np.full(len(self.tail), -1, dtype=np.int64))
 
     def total_bytes(self, quotas: Sequence[int] | Ints) -> int:
         """(3) Bytes of all blocks on all devices."""

@@ -16,21 +16,21 @@ from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan, RegstKind
 from planner.ir.protocols import CostModel
 from planner.parallelism.quota_wishes import with_quotas_asked
-from simulator.quotas.exact import Sized, smallest_exact
+from simulator.quotas.least_bytes import SizedQuotas, least_bytes
 from simulator.quotas.plans import PlanProblem, ordered, plan_problem, register_bytes
 from simulator.quotas.problem import QuotaProblem
-from simulator.quotas.rules import Rule, rule_quotas
+from simulator.quotas.rules import QuotaRule, rule_quotas
 from simulator.steady import marked_graph, steady_state
-from simulator.steady.graph import Choice
+from simulator.steady.graph import OrderPolicy
 
-__all__ = ["Requoted", "any_order_bytes", "endless_s", "problems_of", "realised_plan"]
+__all__ = ["SizedPlan", "any_order_bytes", "longest_period_s", "problems_of", "realised_plan"]
 
 SAME = 1e-6
 """Relative: two judges that sum in different orders agree within this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requoted:
+class SizedPlan:
     """A Plan with new quotas and what is proved about it.  Bytes: of all registers that are not state, on all devices together.
 
     period_s: seconds per step, judged on ``plan`` by Howard (theory).   goal_s: the period that was asked for, or that unlimited quotas give.
@@ -63,7 +63,7 @@ class Requoted:
 def problems_of(plan: Plan, cost: CostModel) -> Iterator[PlanProblem]:
     """The Plan's stream orders at its own quotas, at generous ones and at those of the rules, each order once."""
     names = [r.id for r in plan.regsts if r.kind is not RegstKind.STATE and r.producer is not None]
-    trials: list[Mapping[str, int]] = [{}, *(rule_quotas(plan, rule, cost) for rule in Rule)]
+    trials: list[Mapping[str, int]] = [{}, *(rule_quotas(plan, rule, cost) for rule in QuotaRule)]
     trials += [{n: 2 * plan.regst[n].quota + 1 for n in names}, dict.fromkeys(names, plan.micro_batches + 1), dict.fromkeys(names, 1)]
     seen: set[bytes] = set()
     refused: list[Exception] = []
@@ -82,7 +82,7 @@ def problems_of(plan: Plan, cost: CostModel) -> Iterator[PlanProblem]:
         raise refused[0]
 
 
-def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: Sized, goal_s: float, any_order: float) -> Requoted | None:
+def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: SizedQuotas, goal_s: float, any_order: float) -> SizedPlan | None:
     """The Plan with the quotas, streams choosing by themselves if that is as fast, else in the order of the problem; None: neither is."""
     quotas = found.quotas(sized.quotas)
     alone = plan.with_quotas(quotas)
@@ -93,7 +93,7 @@ def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: Sized,
             continue
         if steady.period_s <= goal_s * (1 + SAME):
             verify(candidate)
-            return Requoted(
+            return SizedPlan(
                 plan=with_quotas_asked(candidate, plan),
                 before_bytes=register_bytes(plan),
                 after_bytes=register_bytes(candidate),
@@ -111,11 +111,11 @@ def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: Sized,
 
 def any_order_bytes(plan: Plan, cost: CostModel, goal_s: float) -> float:
     """What no order of the streams can do without at this period."""
-    free = plan_problem(marked_graph(plan, cost, choice=Choice.NONE))
-    found = smallest_exact(free.problem, goal_s, seconds=2.0)
+    free = plan_problem(marked_graph(plan, cost, choice=OrderPolicy.NONE))
+    found = least_bytes(free.problem, goal_s, seconds=2.0)
     return 0.0 if found is None else found.bound_bytes
 
 
-def endless_s(problem: QuotaProblem) -> float:
+def longest_period_s(problem: QuotaProblem) -> float:
     """A period in which all acts could follow one another: whatever is live reaches it."""
     return float(problem.weight_s.sum()) + sum(r.release_s * len(r.producers) for b in problem.buffers for r in b.rings)

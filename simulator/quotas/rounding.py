@@ -14,7 +14,7 @@ from simulator.quotas.problem import Floats, Ints, QuotaProblem
 
 __all__ = ["needed_quotas", "reduced"]
 
-CLOSE = 1e-9
+TOLERANCE = 1e-9
 """Relative to the period: a block that comes late by less is in time (solvers and sums round)."""
 
 
@@ -27,7 +27,7 @@ def needed_quotas(problem: QuotaProblem, starts_s: Floats, period_s: float) -> I
     entry = np.repeat(np.arange(len(consumer)), per_period)
     place = np.arange(len(entry)) - np.repeat(np.cumsum(per_period) - per_period, per_period)
     late_s = starts_s[consumer[entry]] + release[entry] - starts_s[flat[begins[entry] + place]]
-    tokens = np.ceil(late_s / period_s - CLOSE).astype(np.int64)
+    tokens = np.ceil(late_s / period_s - TOLERANCE).astype(np.int64)
     quota = tokens * per_period[entry] + place - block[entry]
     smallest = np.full(len(consumer), np.iinfo(np.int64).max)
     np.minimum.at(smallest, entry, quota)
@@ -39,10 +39,10 @@ def reduced(problem: QuotaProblem, period_s: float, quotas: Ints, starts_s: Floa
     """(2) Quotas that reach the same period, none of which can be lowered alone.
 
     Args:
-        quotas: some that reach the period (with period CLOSE).   starts_s: start times that prove it, as a first guess.
+        quotas: some that reach the period (with period TOLERANCE).   starts_s: start times that prove it, as a first guess.
     """
     found, lower = quotas.copy(), problem.lower
-    goal_s = period_s * (1 + CLOSE)
+    goal_s = period_s * (1 + TOLERANCE)
     for number in sorted(range(len(found)), key=lambda r: (-int(problem.price_bytes[r]), r)):
         low, high = int(lower[number]), int(found[number])
         while low < high:

@@ -21,10 +21,10 @@ from math import ceil
 from planner.ir.plan import Plan, Regst, RegstKind, TaskKind
 from planner.ir.protocols import CostModel
 
-__all__ = ["Rule", "link_aware_quota", "rule_quotas", "waits_for_backward"]
+__all__ = ["QuotaRule", "link_aware_quota", "rule_quotas", "waits_for_backward"]
 
 
-class Rule(Enum):
+class QuotaRule(Enum):
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
     LINK_AWARE = "link-aware"
@@ -51,7 +51,7 @@ def waits_for_backward(plan: Plan, regst: Regst) -> bool:
     return TaskKind.BACKWARD in kinds and forward_too
 
 
-def rule_quotas(plan: Plan, rule: Rule, cost: CostModel) -> Mapping[str, int]:
+def rule_quotas(plan: Plan, rule: QuotaRule, cost: CostModel) -> Mapping[str, int]:
     """Regst id -> blocks by a rule, for all Regsts that are not state.
 
     Args:
@@ -68,21 +68,21 @@ def rule_quotas(plan: Plan, rule: Rule, cost: CostModel) -> Mapping[str, int]:
         stage, stash = stages.index(regst.placement), waits_for_backward(plan, regst)
         delivered = 0 if producer.kind is TaskKind.FORWARD else 1
         match rule:
-            case Rule.TWO:
+            case QuotaRule.TWO:
                 wanted = 2
-            case Rule.TWO_S if stash:
+            case QuotaRule.TWO_S if stash:
                 wanted = 2 * len(stages) if stage < len(stages) - 1 else 1
-            case Rule.TWO_S:
+            case QuotaRule.TWO_S:
                 crosses = producer.kind is TaskKind.TRANSFER and any(t.kind is TaskKind.FORWARD for t, _ in plan.consumers[regst.id])
                 wanted = max(1, stage - stages.index(producer.placement)) if crosses else 1
             case _ if not stash:
                 same_stream = all(t.stream == producer.stream for t, _ in plan.consumers[regst.id])
                 wanted = 1 if same_stream else 2
-            case Rule.ONE_F_ONE_B:
+            case QuotaRule.ONE_F_ONE_B:
                 wanted = len(stages) - stage + delivered
-            case Rule.GPIPE:
+            case QuotaRule.GPIPE:
                 wanted = blocks
-            case Rule.LINK_AWARE:
+            case QuotaRule.LINK_AWARE:
                 wanted = link_aware_quota(len(stages), stage, forward_s, backward_s, link_s) + delivered
         found[regst.id] = max(1, min(blocks, wanted))
     return found

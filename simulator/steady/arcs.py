@@ -1,4 +1,4 @@
-"""Arcs of a marked graph as columns, and the few ways in which whole bundles of them are made at once."""
+"""ArcColumns of a marked graph as columns, and the few ways in which whole bundles of them are made at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArcKind", "Arcs", "Ints", "Reals", "counted", "interleaved", "ints", "plain"]
+__all__ = ["ArcKind", "ArcColumns", "Ints", "Reals", "counted", "interleaved", "ints", "plain"]
 
 Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
@@ -28,7 +28,7 @@ class ArcKind(IntEnum):
     """The acts of one task, one after another."""
 
 
-class Arcs(NamedTuple):
+class ArcColumns(NamedTuple):
     """One row per arc; the columns are those of simulator.steady.graph.MarkedGraph, with the message's latency for its weight."""
 
     src: Ints
@@ -52,13 +52,13 @@ def counted(sizes: Ints) -> tuple[Ints, Ints]:
     return row, np.arange(len(row)) - (np.cumsum(sizes) - sizes)[row]
 
 
-def plain(src: Ints, dst: Ints, tokens: Ints, kind: Ints) -> Arcs:
-    """Arcs of a stream: no Regst and no latency."""
+def plain(src: Ints, dst: Ints, tokens: Ints, kind: Ints) -> ArcColumns:
+    """ArcColumns of a stream: no Regst and no latency."""
     nothing = np.full(len(src), -1)
-    return Arcs(src, dst, tokens, np.zeros(len(src)), kind, nothing, nothing, dst)
+    return ArcColumns(src, dst, tokens, np.zeros(len(src)), kind, nothing, nothing, dst)
 
 
-def interleaved(ready: Arcs, free: Arcs, blocks: Ints) -> Arcs:
+def interleaved(ready: ArcColumns, free: ArcColumns, blocks: Ints) -> ArcColumns:
     """Per pair of actors its arcs there and then its arcs back.
 
     Rows of both stand by pair and then by block, free.block = 0, 1, ..;  blocks: how many of them a row's pair has.
@@ -67,4 +67,4 @@ def interleaved(ready: Arcs, free: Arcs, blocks: Ints) -> Arcs:
     at = np.arange(size) + (np.arange(size) - free.block)  # the rows of the pairs before count twice
     order = np.empty(2 * size, dtype=np.int64)
     order[at], order[at + blocks] = np.arange(size), np.arange(size) + size
-    return Arcs(*(np.concatenate(columns)[order] for columns in zip(ready, free, strict=True)))
+    return ArcColumns(*(np.concatenate(columns)[order] for columns in zip(ready, free, strict=True)))

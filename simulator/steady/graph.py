@@ -12,7 +12,7 @@
 
 a, b: acts per block of the producer and of the consumer; n: blocks per step; w: the source's duration and the message's latency.
 
-A stream without an order chooses while it runs.  Its order is then the one of the simulated steady step (simulator.steady.order), which may
+A stream without an order chooses while it runs.  Its order is then the one of the simulated steady step (simulator.steady.observed_order), which may
 start an act of the next step before one of this step: then tokens of its arcs are negative, though never their sum over a cycle.
 
 Source: Baccelli, Cohen, Olsder, Quadrat 1992, "Synchronization and Linearity", ch. 2; SEMANTICS 3 and 4.
@@ -32,13 +32,13 @@ from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.rules.prices import CheckedPrices, contention_left_out
-from simulator.steady.arcs import ArcKind, Arcs, Ints, Reals, counted, interleaved, ints, plain
-from simulator.steady.order import Place, observed_orders
+from simulator.steady.arcs import ArcColumns, ArcKind, Ints, Reals, counted, interleaved, ints, plain
+from simulator.steady.observed_order import Place, observed_orders
 
-__all__ = ["ArcKind", "Choice", "Ints", "MarkedGraph", "Reals", "marked_graph"]
+__all__ = ["ArcKind", "OrderPolicy", "Ints", "MarkedGraph", "Reals", "marked_graph"]
 
 
-class Choice(Enum):
+class OrderPolicy(Enum):
     """What stands for the order of a stream that has none."""
 
     SIMULATED = "simulated"
@@ -119,7 +119,7 @@ class MarkedGraph:
 
 
 @collector_paused()
-def marked_graph(plan: Plan, cost: CostModel, *, folded: bool | None = None, choice: Choice = Choice.SIMULATED) -> MarkedGraph:
+def marked_graph(plan: Plan, cost: CostModel, *, folded: bool | None = None, choice: OrderPolicy = OrderPolicy.SIMULATED) -> MarkedGraph:
     """The timed marked graph of one steady Plan.
 
     Args:
@@ -160,12 +160,14 @@ class _Builder:
         self.nodes: list[tuple[int, int, int, float]] = []
         """Place of the task, rank, acts, duration."""
 
-    def build(self, cost: CostModel, choice: Choice) -> MarkedGraph:
+    def build(self, cost: CostModel, choice: OrderPolicy) -> MarkedGraph:
         self._add_nodes()
         rings, free = self._rings(choice)
         orders = observed_orders(self.plan, cost, free, folded=self.folded) if free else {}
         arcs = [self._regsts(), rings, *(self._chain(chain) for chain in orders.values())]
-        return self._freeze(tuple(free), contention_left_out(cost), Arcs(*(np.concatenate(column) for column in zip(*arcs, strict=True))))
+        return self._freeze(
+            tuple(free), contention_left_out(cost), ArcColumns(*(np.concatenate(column) for column in zip(*arcs, strict=True)))
+        )
 
     def ranks(self, task: Task) -> tuple[int, ...]:
         ranks = self.plan.ranks_of(task)
@@ -186,7 +188,7 @@ class _Builder:
                 self.first[task.id, rank] = here
                 starts.append(here)
 
-    def _regsts(self) -> Arcs:
+    def _regsts(self) -> ArcColumns:
         """(1), (2) and (3): for each pair of actors that talk about a Regst the arcs there, one per block, and then the arcs back."""
         plan, starts = self.plan, self.starts
         froms: list[int] = []
@@ -223,9 +225,9 @@ class _Builder:
         refill = src + (ahead % n) * wrote
         there_kind = np.where(state == 1, ArcKind.STATE, ArcKind.DATA)
         back_kind = np.where(state == 1, ArcKind.STATE, ArcKind.QUOTA)
-        ready = Arcs(src + (number + 1) * wrote - 1, start, due // n, there_s[link], there_kind, at, np.full(len(n), -1), start)
+        ready = ArcColumns(src + (number + 1) * wrote - 1, start, due // n, there_s[link], there_kind, at, np.full(len(n), -1), start)
         into = np.where(state == 1, refill, src)
-        free = Arcs(dst + (number + 1) * read - 1, refill, ahead // n, back_s[link], back_kind, at, number, into)
+        free = ArcColumns(dst + (number + 1) * read - 1, refill, ahead // n, back_s[link], back_kind, at, number, into)
         return interleaved(ready, free, n)
 
     def _routed(self, producer: Task, consumer: Task) -> tuple[list[int], list[int], list[float], list[float]]:
@@ -237,7 +239,7 @@ class _Builder:
             return self.starts[producer.id], self.starts[consumer.id], [max(there_s)], [max(back_s)]
         return [self.first[producer.id, src] for src, _ in pairs], [self.first[consumer.id, dst] for _, dst in pairs], there_s, back_s
 
-    def _rings(self, choice: Choice) -> tuple[Arcs, Sequence[str]]:
+    def _rings(self, choice: OrderPolicy) -> tuple[ArcColumns, Sequence[str]]:
         """(4) where the Plan itself says the order.  Also returns the streams whose order has to be seen in a simulation."""
         members: dict[str, list[Task]] = {}
         for task in self.plan.tasks:
@@ -256,7 +258,7 @@ class _Builder:
                     sizes.append(len(nodes))
                     kinds.append(ArcKind.STREAM)
                 continue
-            if len(tasks) > 1 and choice is Choice.SIMULATED:
+            if len(tasks) > 1 and choice is OrderPolicy.SIMULATED:
                 free.append(stream)
                 continue
             for at in range(len(self.starts[tasks[0].id])):
@@ -284,14 +286,14 @@ class _Builder:
             done[task] += 1
         return [[self.starts[task][at] + act for task, act in zip(order, acts, strict=True)] for at in range(len(self.starts[tasks[0].id]))]
 
-    def _chain(self, chain: Sequence[Place]) -> Arcs:
+    def _chain(self, chain: Sequence[Place]) -> ArcColumns:
         """(4) as it was seen: who comes before whom, and in which step."""
         nodes = ints([self.first[actor] + act for actor, act, _ in chain])
         step = ints([step for *_, step in chain])
         tokens = step - np.roll(step, 1) + (np.arange(len(nodes)) == 0)
         return plain(np.roll(nodes, 1), nodes, tokens, np.full(len(nodes), ArcKind.CHOICE))
 
-    def _freeze(self, chosen: tuple[str, ...], left_out: str, arcs: Arcs) -> MarkedGraph:
+    def _freeze(self, chosen: tuple[str, ...], left_out: str, arcs: ArcColumns) -> MarkedGraph:
         places, ranks, acts, times_s = zip(*self.nodes, strict=True)
         row, act = counted(ints(acts))
         duration_s = np.array(times_s, dtype=np.float64)[row]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from planner.ir.errors import DeadLock
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
+from simulator.steady.cycle_ratio import CycleRatio, max_cycle_ratio
+from simulator.steady.cycle_text import describe_cycle
 from simulator.steady.graph import ArcKind, MarkedGraph, marked_graph
-from simulator.steady.live import check_live, is_live
-from simulator.steady.ratio import Ratio, max_cycle_ratio
-from simulator.steady.words import story
+from simulator.steady.liveness_proof import check_live, is_live
 
 __all__ = ["SteadyState", "Wait", "steady_graph", "steady_state"]
 
@@ -50,7 +50,7 @@ class SteadyState:
     period_s: float
     cycle: tuple[Wait, ...]
     text: str
-    ratio: Ratio
+    ratio: CycleRatio
     graph: MarkedGraph
 
     @property
@@ -74,7 +74,7 @@ def steady_state(plan: Plan, cost: CostModel, *, folded: bool | None = None) -> 
     Raises:
         DeadLock: see check_live.   Unsupported: see observed_orders.   InvalidCluster: a price that is negative or not finite.
 
-    Source: SEMANTICS 4.2; simulator.steady.graph and simulator.steady.ratio.
+    Source: SEMANTICS 4.2; simulator.steady.graph and simulator.steady.cycle_ratio.
     """
     check_live(plan)
     return steady_graph(marked_graph(plan, cost, folded=folded))
@@ -94,7 +94,7 @@ def steady_graph(graph: MarkedGraph) -> SteadyState:
     return SteadyState(
         period_s=ratio.ratio_s,
         cycle=tuple(_wait(graph, arc) for arc in ratio.cycle),
-        text=story(graph, ratio.cycle),
+        text=describe_cycle(graph, ratio.cycle),
         ratio=ratio,
         graph=graph,
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.ir.errors import DeadLock, Unsupported
 from simulator.steady.graph import MarkedGraph, Reals
-from simulator.steady.order import is_ordered
+from simulator.steady.observed_order import is_ordered
 
 __all__ = ["starts_s"]
 

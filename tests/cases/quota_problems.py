@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.quotas.instances import Draft
 from simulator.quotas.problem import Buffer, Ints, QuotaProblem, Ring
-from simulator.steady.ratio import max_cycle_ratio
+from simulator.steady.cycle_ratio import max_cycle_ratio
 
 __all__ = ["exhaustive", "howard_s", "small"]
 

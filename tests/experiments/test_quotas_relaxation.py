@@ -15,7 +15,7 @@ from experiments.quotas.instances import layered, training
 from experiments.quotas.linear import relax, relaxations
 from experiments.quotas.settle import smallest_settled
 from simulator.quotas.bounds import least_quotas
-from simulator.quotas.exact import smallest_exact
+from simulator.quotas.least_bytes import least_bytes
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -26,7 +26,7 @@ def test_relaxation_bounds_the_certified_optimum_from_below(seed: int, halves: i
     rng = random.Random(seed)
     problem = small(rng, 1)
     wanted_s = howard_s(problem, problem.upper) * halves / 2
-    relaxed, best = relax(problem, wanted_s), smallest_exact(problem, wanted_s)
+    relaxed, best = relax(problem, wanted_s), least_bytes(problem, wanted_s)
     assert relaxed is not None and best is not None
     assert relaxed.bound_bytes <= best.total_bytes * (1 + 1e-6)
 
@@ -38,7 +38,7 @@ def test_cuts_around_cycles_hold_for_every_certified_optimum_and_never_lower_the
     problem = small(rng, 1)
     wanted_s = howard_s(problem, problem.upper) * halves / 2
     bounds = [relaxed.bound_bytes for relaxed in relaxations(problem, wanted_s, 10)]
-    best = smallest_exact(problem, wanted_s)
+    best = least_bytes(problem, wanted_s)
     assert best is not None
     assert all(after >= before * (1 - 1e-9) for before, after in zip(bounds, bounds[1:], strict=False))
     assert bounds[-1] <= best.total_bytes * (1 + 1e-6)
@@ -50,7 +50,7 @@ def test_on_sparse_random_graphs_cuts_close_more_than_half_of_the_way_from_the_r
     lower = least_quotas(problem, 2.0)
     assert lower is not None
     bounds = [relaxed.bound_bytes for relaxed in relaxations(problem.bounded(lower), 2.0, 50)]
-    best = smallest_exact(problem, 2.0)
+    best = least_bytes(problem, 2.0)
     assert best is not None and best.total_bytes == best.bound_bytes
     assert best.total_bytes - bounds[-1] < 0.5 * (best.total_bytes - bounds[0])
 
@@ -69,7 +69,7 @@ def test_the_cut_of_a_cycle_rounds_up_what_its_rows_add_up_to() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_settled_quotas_lie_between_the_optimum_and_their_own_bound_and_reach_the_period(seed: int) -> None:
     problem = layered(60, 90, seed)
-    found, best = smallest_settled(problem, 2.0), smallest_exact(problem, 2.0)
+    found, best = smallest_settled(problem, 2.0), least_bytes(problem, 2.0)
     assert found is not None and best is not None and best.total_bytes == best.bound_bytes
     assert found.bound_bytes <= best.total_bytes <= found.total_bytes
     assert howard_s(problem, found.quotas) <= 2.0 * (1 + 1e-8)

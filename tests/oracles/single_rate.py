@@ -1,4 +1,4 @@
-"""The oracle of simulator.quotas.exact, which also finds stream orders: a mixed-integer program for one micro-batch per period, solved by HiGHS.
+"""The oracle of simulator.quotas.least_bytes, which also finds stream orders: a mixed-integer program for one micro-batch per period, solved by HiGHS.
 
 Variables  s_v    start of node v, in periods          q_r  quota, whole          k_ab  order of a pair on one stream, whole
 
@@ -28,10 +28,10 @@ import pulp
 
 from experiments.quotas.instances import Draft
 from simulator.quotas.bounds import least_quotas
-from simulator.quotas.exact import Sized
+from simulator.quotas.least_bytes import SizedQuotas
 from simulator.quotas.period import feasible_starts
 from simulator.quotas.problem import Ints, QuotaProblem
-from simulator.quotas.rounding import CLOSE
+from simulator.quotas.rounding import TOLERANCE
 
 __all__ = ["Pair", "decided", "pipeline", "smallest_single_rate"]
 
@@ -41,7 +41,7 @@ MOST_TURNS = 10**4
 """A pair's order is that many micro-batches apart at most."""
 
 
-def smallest_single_rate(problem: QuotaProblem, period_s: float, pairs: Sequence[Pair] = ()) -> tuple[Sized, Ints] | None:
+def smallest_single_rate(problem: QuotaProblem, period_s: float, pairs: Sequence[Pair] = ()) -> tuple[SizedQuotas, Ints] | None:
     """Solve (1)-(4); None: no quotas and orders reach the period.
 
     Args:
@@ -50,7 +50,7 @@ def smallest_single_rate(problem: QuotaProblem, period_s: float, pairs: Sequence
     Returns:
         Quotas, re-judged with the orders found, and k per pair: decided(problem, pairs, k) is the problem with these orders.
     """
-    lower = least_quotas(problem, period_s * (1 + CLOSE))
+    lower = least_quotas(problem, period_s * (1 + TOLERANCE))
     if lower is None or (lower > problem.upper).any():
         return None
     scale = 1e3 / max(1.0, float(problem.price_bytes.max(initial=1)))
@@ -62,14 +62,14 @@ def smallest_single_rate(problem: QuotaProblem, period_s: float, pairs: Sequence
     for u, v, tokens, weight_s in fixed:
         if u != v:
             model += s[v] - s[u] >= weight_s / period_s - tokens
-        elif weight_s > period_s * tokens * (1 + CLOSE):
+        elif weight_s > period_s * tokens * (1 + TOLERANCE):
             return None
     for r, buffer in enumerate(problem.buffers):
         for ring in buffer.rings:
             if ring.producers != ring.consumers:
                 model += s[ring.producers[0]] + q[r] - s[ring.consumers[0]] >= ring.release_s / period_s
     for i, (a, b, a_s, b_s) in enumerate(pairs):
-        if a_s + b_s > period_s * (1 + CLOSE):
+        if a_s + b_s > period_s * (1 + TOLERANCE):
             return None
         # Where the two fill the period, rounding must not make (4) impossible.
         shrink = min(1.0, period_s / (a_s + b_s)) / period_s if a_s + b_s > 0 else 0.0
@@ -83,11 +83,11 @@ def smallest_single_rate(problem: QuotaProblem, period_s: float, pairs: Sequence
     quotas = np.array([round(variable.value() or 0.0) for variable in q], dtype=np.int64)
     order = np.array([round(variable.value() or 0.0) for variable in k], dtype=np.int64)
     settled = decided(problem, pairs, order)
-    starts, cycle = feasible_starts(problem.num_nodes, settled.arcs(quotas), period_s * (1 + CLOSE))
+    starts, cycle = feasible_starts(problem.num_nodes, settled.arcs(quotas), period_s * (1 + TOLERANCE))
     assert starts is not None, f"HiGHS's answer misses the period {period_s:.9g} s on a cycle of {len(cycle)} arcs"
     total = problem.total_bytes(quotas)
     bound = float(total) if status == "Optimal" else float(model.solverModel.getInfo().mip_dual_bound) / scale
-    return Sized(quotas, total, min(bound, float(total)), period_s, starts, "single-rate MILP"), order
+    return SizedQuotas(quotas, total, min(bound, float(total)), period_s, starts, "single-rate MILP"), order
 
 
 def decided(problem: QuotaProblem, pairs: Sequence[Pair], order: Ints) -> QuotaProblem:

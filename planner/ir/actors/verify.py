@@ -12,7 +12,7 @@ from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.routes import routes
 from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, Task, TaskKind
-from planner.ir.protocols import Rehearsal
+from planner.ir.protocols import DryRun
 from planner.ir.units import show_bytes
 
 __all__ = ["device_bytes", "verify", "verify_structure"]
@@ -21,21 +21,21 @@ MOST_ACTS, MOST_BLOCKS = 10**7, 10**6
 """Beyond these a file holds a slip of the pen, and playing or allocating it would never end."""
 
 
-def verify(plan: Plan, rehearse: Rehearsal | None = None) -> None:
+def verify(plan: Plan, dry_run: DryRun | None = None) -> None:
     """Prove that the Plan is well-formed, fits every device and is live.
 
     Args:
-        rehearse: plays the token game, where there is something quicker than planner.ir.actors.liveness.
+        dry_run: plays the token game, where there is something quicker than planner.ir.actors.liveness.
 
     Raises:
         InvalidPlan: structure or rates.   OutOfMemory: SEMANTICS 5 law 5.   DeadLock: SEMANTICS 4.1.
     """
     verify_structure(plan)
-    if rehearse is None:
+    if dry_run is None:
         _verify_memory(plan, lambda: live_bytes(plan))
         play(plan)
     else:
-        live = rehearse(plan)
+        live = dry_run(plan)
         _verify_memory(plan, lambda: live)
 
 

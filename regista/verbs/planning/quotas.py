@@ -22,7 +22,7 @@ from regista.verbs.arguments import add_cost, add_plan, positive
 from regista.verbs.screen import Json, show
 
 if TYPE_CHECKING:
-    from simulator.quotas import Requoted
+    from simulator.quotas import SizedPlan
 
 __all__ = ["add_arguments", "parse_bytes", "perform"]
 
@@ -74,29 +74,29 @@ def perform(args: argparse.Namespace) -> Json:
     if args.pareto:
         return _curve(args, plan, cost)
     if budget_bytes is not None:
-        requoted = under_budget(plan, cost, budget_bytes, seconds=args.seconds)
+        sized_plan = under_budget(plan, cost, budget_bytes, seconds=args.seconds)
     else:
-        requoted = full_throughput(plan, cost, seconds=args.seconds)
+        sized_plan = full_throughput(plan, cost, seconds=args.seconds)
     if args.out is not None:
-        save_plan(requoted.plan, args.out)
-    show(args, *_tables(plan, requoted), *([f"wrote {args.out}"] if args.out is not None else []))
-    return _figures(plan, requoted) | {"out": args.out}
+        save_plan(sized_plan.plan, args.out)
+    show(args, *_tables(plan, sized_plan), *([f"wrote {args.out}"] if args.out is not None else []))
+    return _figures(plan, sized_plan) | {"out": args.out}
 
 
-def _certificate(requoted: Requoted) -> str:
+def _certificate(sized_plan: SizedPlan) -> str:
     """One sentence on what is proved."""
-    if requoted.is_certified:
+    if sized_plan.is_certified:
         least = "certified: with these stream orders no quotas need fewer bytes for this step time"
     else:
-        gap = 1 - requoted.bound_bytes / requoted.after_bytes if requoted.after_bytes else 0.0
-        least = f"not proved best: at least {show_bytes(requoted.bound_bytes)} are needed (gap {gap:.2%})"
-    if requoted.bound_s:
-        least += f"; with them no quotas in budget are more than {_gap(requoted.period_s, requoted.bound_s):.2%} faster"
-        least += f", and with other orders none are more than {_gap(requoted.period_s, requoted.bound_any_order_s):.2%} faster"
-    if requoted.bound_any_order_bytes < requoted.after_bytes:
-        least += f"; other stream orders might do with less, but not with less than {show_bytes(requoted.bound_any_order_bytes)}"
-    if requoted.left_out:
-        least += f"; {requoted.left_out}"
+        gap = 1 - sized_plan.bound_bytes / sized_plan.after_bytes if sized_plan.after_bytes else 0.0
+        least = f"not proved best: at least {show_bytes(sized_plan.bound_bytes)} are needed (gap {gap:.2%})"
+    if sized_plan.bound_s:
+        least += f"; with them no quotas in budget are more than {_gap(sized_plan.period_s, sized_plan.bound_s):.2%} faster"
+        least += f", and with other orders none are more than {_gap(sized_plan.period_s, sized_plan.bound_any_order_s):.2%} faster"
+    if sized_plan.bound_any_order_bytes < sized_plan.after_bytes:
+        least += f"; other stream orders might do with less, but not with less than {show_bytes(sized_plan.bound_any_order_bytes)}"
+    if sized_plan.left_out:
+        least += f"; {sized_plan.left_out}"
     return least
 
 
@@ -105,49 +105,49 @@ def _gap(period_s: float, bound_s: float) -> float:
     return max(0.0, period_s / bound_s - 1) if bound_s > 0 else float("inf")
 
 
-def _tables(plan: Plan, requoted: Requoted) -> Iterator[RenderableType]:
+def _tables(plan: Plan, sized_plan: SizedPlan) -> Iterator[RenderableType]:
     table = Table("regst", "bytes per block", "quota before", "after")
-    for regst in requoted.plan.regsts:
+    for regst in sized_plan.plan.regsts:
         before = plan.regst[regst.id].quota
         if before != regst.quota:
             table.add_row(regst.id, show_bytes(plan.block_bytes(regst)), str(before), str(regst.quota))
     if table.row_count:
         yield table
     summary = Table("", "before", "after", title="theory: steady state of the marked graph")
-    saved = 1 - requoted.after_bytes / requoted.before_bytes if requoted.before_bytes else 0.0
-    summary.add_row("registers, all devices", show_bytes(requoted.before_bytes), f"{show_bytes(requoted.after_bytes)} ({-saved:+.1%})")
-    summary.add_row("fullest device", show_bytes(_fullest_bytes(plan)), show_bytes(_fullest_bytes(requoted.plan)))
-    summary.add_row("step time", show_s(requoted.before_s), show_s(requoted.period_s))
+    saved = 1 - sized_plan.after_bytes / sized_plan.before_bytes if sized_plan.before_bytes else 0.0
+    summary.add_row("registers, all devices", show_bytes(sized_plan.before_bytes), f"{show_bytes(sized_plan.after_bytes)} ({-saved:+.1%})")
+    summary.add_row("fullest device", show_bytes(_fullest_bytes(plan)), show_bytes(_fullest_bytes(sized_plan.plan)))
+    summary.add_row("step time", show_s(sized_plan.before_s), show_s(sized_plan.period_s))
     yield summary
-    yield _certificate(requoted)
-    if requoted.orders:
-        yield f"orders written into streams {', '.join(requoted.orders)}, which by their own choice would be slower"
+    yield _certificate(sized_plan)
+    if sized_plan.orders:
+        yield f"orders written into streams {', '.join(sized_plan.orders)}, which by their own choice would be slower"
 
 
 def _fullest_bytes(plan: Plan) -> int:
     return max(device_bytes(plan).values())
 
 
-def _figures(plan: Plan, requoted: Requoted) -> Json:
+def _figures(plan: Plan, sized_plan: SizedPlan) -> Json:
     return {
-        "plan_id": requoted.plan.plan_id,
+        "plan_id": sized_plan.plan.plan_id,
         "kind": "theory",
-        "quotas": {r.id: r.quota for r in requoted.plan.regsts if r.quota != plan.regst[r.id].quota},
-        "before": {"register_bytes": requoted.before_bytes, "step_time_s": requoted.before_s, "device_bytes": _fullest_bytes(plan)},
+        "quotas": {r.id: r.quota for r in sized_plan.plan.regsts if r.quota != plan.regst[r.id].quota},
+        "before": {"register_bytes": sized_plan.before_bytes, "step_time_s": sized_plan.before_s, "device_bytes": _fullest_bytes(plan)},
         "after": {
-            "register_bytes": requoted.after_bytes,
-            "step_time_s": requoted.period_s,
-            "device_bytes": _fullest_bytes(requoted.plan),
+            "register_bytes": sized_plan.after_bytes,
+            "step_time_s": sized_plan.period_s,
+            "device_bytes": _fullest_bytes(sized_plan.plan),
         },
-        "bound_bytes": requoted.bound_bytes,
-        "bound_any_order_bytes": requoted.bound_any_order_bytes,
-        "bound_s": requoted.bound_s,
-        "bound_any_order_s": requoted.bound_any_order_s,
-        "certified": requoted.is_certified,
-        "certificate": _certificate(requoted),
-        "left_out": requoted.left_out,
-        "orders": list(requoted.orders),
-        "method": requoted.method,
+        "bound_bytes": sized_plan.bound_bytes,
+        "bound_any_order_bytes": sized_plan.bound_any_order_bytes,
+        "bound_s": sized_plan.bound_s,
+        "bound_any_order_s": sized_plan.bound_any_order_s,
+        "certified": sized_plan.is_certified,
+        "certificate": _certificate(sized_plan),
+        "left_out": sized_plan.left_out,
+        "orders": list(sized_plan.orders),
+        "method": sized_plan.method,
     }
 
 

@@ -189,7 +189,7 @@ def test_a_share_that_is_counted_wrongly_would_be_found(monkeypatch: pytest.Monk
 
 def test_memory_that_does_not_add_up_is_not_told(monkeypatch: pytest.MonkeyPatch):
     plan = handmade.pipeline()
-    monkeypatch.setattr("simulator.analysis.held.Held._begins", lambda self: self.played.end_s)
+    monkeypatch.setattr("simulator.analysis.peak_contents.Held._begins", lambda self: self.played.end_s)
     told = [alike.categories_bytes for alike in forecast(plan, AnalyticCost(plan.cluster)).alike]
     assert None in told
 

@@ -16,7 +16,7 @@ from planner.ir.plan import Plan
 from planner.ir.traces.trace import check_trace
 from simulator import simulate
 from simulator.noise import Noise, simulate_noisy
-from simulator.steady.graph import Choice, marked_graph
+from simulator.steady.graph import OrderPolicy, marked_graph
 from simulator.steady.unroll import starts_s
 
 
@@ -37,7 +37,7 @@ def test_the_recurrence_starts_every_act_when_the_simulator_does(data: st.DataOb
     noise = Noise(speed={0: 0.5}, jitter=0.5, link_jitter=0.25, seed=data.draw(st.integers(0, 99)))
     factor, steps = noise.factor(plan), 3
     trace = simulate(plan, cost, steps=steps, factor=factor)
-    graph = marked_graph(plan, cost, folded=False, choice=Choice.NONE)
+    graph = marked_graph(plan, cost, folded=False, choice=OrderPolicy.NONE)
     duration_s = np.zeros((steps, graph.num_nodes))
     for act in trace.acts:
         task = plan.task[act.task]

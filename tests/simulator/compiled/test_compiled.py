@@ -26,9 +26,9 @@ from planner.ir.sbp import NdSbp
 from planner.ir.text import canonical
 from planner.ir.traces.trace import Trace, check_trace
 from simulator import Engine, simulate
-from simulator.compiled import Compiled, compile_plan, play_recurrence, times, trace
+from simulator.compiled import CompiledPlan, compile_plan, play_recurrence, times, trace
+from simulator.compiled.arrays import KernelResult
 from simulator.compiled.events import play_events
-from simulator.compiled.tables import Played
 
 RATES = (1, 2, 4)
 
@@ -238,7 +238,7 @@ def fixed(draw: st.DrawFn) -> tuple[Plan, TableCost]:
     return ordered, cost
 
 
-def events_and_recurrence(compiled: Compiled, steps: int) -> tuple[Played, Played]:
+def events_and_recurrence(compiled: CompiledPlan, steps: int) -> tuple[KernelResult, KernelResult]:
     return (
         play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True),
         play_recurrence(compiled, steps, full=True),

@@ -17,8 +17,8 @@ from planner.ir.traces.trace import Act, Trace, check_trace
 from simulator import Engine, simulate
 from simulator.analysis.forecast import forecast
 from simulator.network import Machine, Sharing
+from simulator.network.link_shares import link_shares
 from simulator.network.shared import simulate_shared
-from simulator.network.usage import link_shares
 from simulator.noise import Noise, simulate_noisy
 
 ALONE_S = BLOCK_BYTES / 1e9

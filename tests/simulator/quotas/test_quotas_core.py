@@ -14,9 +14,9 @@ from quota_problems import exhaustive, howard_s, small
 from experiments.quotas.instances import layered, training
 from planner.ir.errors import InvalidPlan
 from simulator.quotas.bounds import least_quotas
-from simulator.quotas.exact import smallest_exact
+from simulator.quotas.least_bytes import least_bytes
 from simulator.quotas.period import judge
-from simulator.quotas.problem import Arcs, Buffer, Floats, QuotaProblem, Ring
+from simulator.quotas.problem import Buffer, Floats, QuotaArcs, QuotaProblem, Ring
 from simulator.quotas.rounding import needed_quotas, reduced
 from simulator.theory import chain_period_s
 
@@ -40,7 +40,7 @@ def test_judge_and_howard_find_the_same_period(seed: int) -> None:
     assert judge(problem.num_nodes, problem.arcs(quotas)).period_s == pytest.approx(howard_s(problem, quotas), rel=1e-9)
 
 
-def violation_s(arcs: Arcs, starts_s: Floats, period_s: float) -> float:
+def violation_s(arcs: QuotaArcs, starts_s: Floats, period_s: float) -> float:
     """The largest amount by which an arc is missed; 0 when the start times prove the period."""
     if not len(arcs.tail):
         return 0.0
@@ -101,7 +101,7 @@ def _wanted_s(rng: random.Random, problem: QuotaProblem) -> float:
 def test_no_quotas_of_fewer_bytes_reach_the_period(seed: int) -> None:
     rng, problem = _case(seed)
     wanted_s = _wanted_s(rng, problem)
-    found = smallest_exact(problem, wanted_s)
+    found = least_bytes(problem, wanted_s)
     assert found is not None
     assert found.total_bytes == exhaustive(problem, wanted_s) == found.bound_bytes
     assert howard_s(problem, found.quotas) <= wanted_s * (1 + 1e-8)
@@ -114,7 +114,7 @@ def test_no_quotas_of_fewer_bytes_reach_the_period_within_budgets(seed: int) -> 
     wanted_s = _wanted_s(rng, problem)
     held = problem.place_bytes(_some_quotas(rng, problem))
     budgets = {place: held[place] for place in held if rng.random() < 0.8}
-    found = smallest_exact(problem, wanted_s, budgets)
+    found = least_bytes(problem, wanted_s, budgets)
     best = exhaustive(problem, wanted_s, budgets)
     if found is None:
         assert best == inf
@@ -159,15 +159,15 @@ def test_no_reduced_quota_can_be_lowered_alone(seed: int) -> None:
 def test_period_below_that_of_unlimited_quotas_is_answered_with_none() -> None:
     problem = layered(60, 70, seed=3)
     unlimited_s = judge(problem.num_nodes, problem.fixed_arcs()).period_s
-    assert smallest_exact(problem, unlimited_s * 0.99) is None
-    assert smallest_exact(problem, unlimited_s) is not None
+    assert least_bytes(problem, unlimited_s * 0.99) is None
+    assert least_bytes(problem, unlimited_s) is not None
 
 
 def test_training_graph_of_200_regsts_is_solved_to_certified_optimality() -> None:
     """500 are measured in python -m experiments.quotas --speed."""
     problem = training(88, seed=1)
     assert len(problem.buffers) >= 200
-    found = smallest_exact(problem, 2.0, seconds=60.0)
+    found = least_bytes(problem, 2.0, seconds=60.0)
     assert found is not None and found.total_bytes == found.bound_bytes
     assert howard_s(problem, found.quotas) <= 2.0 * (1 + 1e-8)
 

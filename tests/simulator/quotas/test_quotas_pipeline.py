@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quota_problems import exhaustive, howard_s, small
 from single_rate import decided, pipeline, smallest_single_rate
 
-from simulator.quotas.exact import smallest_exact
+from simulator.quotas.least_bytes import least_bytes
 from simulator.quotas.rules import link_aware_quota
 
 
@@ -40,7 +40,7 @@ def test_equal_stages_with_free_links_get_the_quotas_of_1f1b(stages: int, backwa
 def test_data_and_quotas_alone_need_the_link_aware_rule(stages: int, link_s: float) -> None:
     wanted = [link_aware_quota(stages, i, 1.0, 2.0, link_s) for i in range(stages)]
     assert _stashes(stages, 2.0, link_s, streams=False) == wanted
-    found = smallest_exact(pipeline(stages, 1.0, 2.0, link_s)[0], 3.0)
+    found = least_bytes(pipeline(stages, 1.0, 2.0, link_s)[0], 3.0)
     assert found is not None and [int(q) for q in found.quotas[:stages]] == wanted
 
 
@@ -71,6 +71,6 @@ def test_both_formulations_find_the_same_optimum(seed: int) -> None:
     rng = random.Random(seed)
     problem = small(rng, 1)
     wanted_s = howard_s(problem, problem.upper) * rng.choice((1.0, 1.3, 2.0))
-    milp, cuts = smallest_single_rate(problem, wanted_s), smallest_exact(problem, wanted_s)
+    milp, cuts = smallest_single_rate(problem, wanted_s), least_bytes(problem, wanted_s)
     assert milp is not None and cuts is not None
     assert milp[0].total_bytes == cuts.total_bytes == exhaustive(problem, wanted_s)

@@ -12,7 +12,7 @@ import simulator
 from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.errors import DeadLock, OutOfMemory, Unsupported
 from planner.ir.plan import Plan, RegstKind, Task
-from simulator.quotas import Rule, full_throughput, pareto, rule_quotas, under_budget
+from simulator.quotas import QuotaRule, full_throughput, pareto, rule_quotas, under_budget
 from simulator.quotas.period import judge
 from simulator.quotas.plans import ordered, plan_problem, register_bytes
 from simulator.steady import MarkedGraph, marked_graph, steady_state
@@ -123,8 +123,8 @@ def test_curve_trades_bytes_for_time_at_every_point() -> None:
         assert fast.period_s < slow.period_s and fast.after_bytes > slow.after_bytes
 
 
-@pytest.mark.parametrize("rule", list(Rule))
-def test_no_rule_needs_fewer_bytes_for_its_period(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", list(QuotaRule))
+def test_no_rule_needs_fewer_bytes_for_its_period(rule: QuotaRule) -> None:
     plan = _plan()
     ruled = plan.with_quotas(rule_quotas(plan, rule, COST))
     period_s = steady_state(ruled, COST).period_s

@@ -16,7 +16,7 @@ from planner.ir.plan import Placement, Plan, RegstKind, TaskKind
 from simulator import bubble_fraction, chain_period_s, simulate
 from simulator.steady import marked_graph, steady_state
 from simulator.steady.graph import ArcKind
-from simulator.steady.order import observed_orders
+from simulator.steady.observed_order import observed_orders
 from simulator.steady.state import steady_graph
 
 

@@ -15,9 +15,9 @@ from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan, RegstKind, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.compiled import compile_plan
-from simulator.steady import marked_graph, order
-from simulator.steady.graph import ArcKind, Choice, MarkedGraph
-from simulator.steady.order import Place, observed_orders
+from simulator.steady import marked_graph, observed_order
+from simulator.steady.graph import ArcKind, MarkedGraph, OrderPolicy
+from simulator.steady.observed_order import Place, observed_orders
 
 ALWAYS_SIMPY, NEVER_SIMPY = 10**9, -1
 
@@ -30,7 +30,7 @@ def free_streams(plan: Plan) -> list[str]:
 def orders(plan: Plan, cost: CostModel, *, few_acts: int, folded: bool) -> dict[tuple[str, int], tuple[Place, ...]] | None:
     """None: the acts settle into no one order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "FEW_ACTS", few_acts)
+        patch.setattr(observed_order, "FEW_ACTS", few_acts)
         try:
             return dict(observed_orders(plan, cost, free_streams(plan), folded=folded))
         except Unsupported:
@@ -52,13 +52,13 @@ def test_whole_lanes_are_equal_and_left_to_simpy_only_where_acts_without_duratio
     plan = data.draw(live_dags())
     cost = data.draw(prices(plan))
     streams = free_streams(plan)
-    played = order._played(compile_plan(plan, cost, sizes=False), streams, 8)
+    played = observed_order._played(compile_plan(plan, cost, sizes=False), streams, 8)
     if played is None:
         instant = [task.id for task in plan.tasks if task.stream in streams and cost.act_s(plan, task, plan.ranks_of(task)[0]) == 0.0]
         assert instant
     else:
         assert {lane: list(acts) for lane, acts in played.items()} == {
-            lane: list(acts) for lane, acts in order._simulated(plan, cost, streams, 8).items()
+            lane: list(acts) for lane, acts in observed_order._simulated(plan, cost, streams, 8).items()
         }
 
 
@@ -69,7 +69,7 @@ def test_acts_without_duration_keep_the_order_in_which_they_happened():
     story.task("a_second", ["x"], stream="shared")
     story.task("z_first", produces=["x"], stream="shared", kind=TaskKind.SOURCE)
     plan, cost = story.freeze(), TableCost({"a_second": 0.0, "z_first": 0.0})
-    assert order._played(compile_plan(plan, cost, sizes=False), ["shared"], 8) is None
+    assert observed_order._played(compile_plan(plan, cost, sizes=False), ["shared"], 8) is None
     (chain,) = (orders(plan, cost, few_acts=NEVER_SIMPY, folded=False) or {}).values()
     seen = [(actor[0], step) for actor, _, step in chain]
     assert seen.index(("z_first", seen[0][1])) < seen.index(("a_second", seen[0][1]))
@@ -142,7 +142,7 @@ def by_definition(graph: MarkedGraph, cost: CostModel) -> Counter[_Arc]:
 def test_the_arcs_of_the_graph_are_those_of_its_definition_act_by_act(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=data.draw(st.booleans())))
     cost = data.draw(prices(plan))
-    graph = marked_graph(plan, cost, choice=Choice.NONE)
+    graph = marked_graph(plan, cost, choice=OrderPolicy.NONE)
     regsts = [None if (regst := graph.regst_of(arc)) is None else regst.id for arc in range(graph.num_arcs)]
     columns = (graph.src, graph.dst, graph.tokens, graph.weight_s, graph.kind)
     rows = zip(*(column.tolist() for column in columns), regsts, graph.block.tolist(), strict=True)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.ir.errors import Unsupported
-from simulator.steady.ratio import Ratio, max_cycle_ratio
+from simulator.steady.cycle_ratio import CycleRatio, max_cycle_ratio
 
 Arcs = list[tuple[int, int, int, int]]
 """(src, dst, weight in seconds, tokens)"""
@@ -28,7 +28,7 @@ def live_graphs(draw: st.DrawFn) -> tuple[int, Arcs]:
     return nodes, [(u, v, w, t if u < v else max(t, 1)) for u, v, w, t in drawn]
 
 
-def solve(nodes: int, arcs: Arcs) -> Ratio:
+def solve(nodes: int, arcs: Arcs) -> CycleRatio:
     columns = np.array(arcs, dtype=np.int64).reshape(-1, 4).T
     return max_cycle_ratio(nodes, columns[0], columns[1], columns[2].astype(np.float64), columns[3])
 

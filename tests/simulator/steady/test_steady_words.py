@@ -10,8 +10,8 @@ from stories import Story, TableCost, chain, data_parallel, pipeline
 
 from planner.ir.plan import TaskKind
 from simulator.steady import steady_state
+from simulator.steady.cycle_text import fold_repeats
 from simulator.steady.graph import ArcKind
-from simulator.steady.words import fold_runs
 
 
 def test_the_bottleneck_of_a_chain_is_the_pair_that_shares_too_few_blocks():
@@ -68,7 +68,7 @@ def test_times_over_tokens_of_the_cycle_told_are_the_period(data: st.DataObject)
 @given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=14))
 def test_folding_runs_loses_nothing(words: list[str]):
     unfolded: list[str] = []
-    for run in fold_runs(words):
+    for run in fold_repeats(words):
         body, _, times = run.partition(" x ")
         unfolded += body.strip("()").split(" -> ") * int(times or 1)
     assert unfolded == words

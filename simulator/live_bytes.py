@@ -10,7 +10,7 @@ from planner.ir.plan import Plan, Task
 from planner.ir.protocols import CostModel
 from simulator.compiled import compile_plan, peaks
 
-__all__ = ["rehearse"]
+__all__ = ["dry_run"]
 
 _SMALL = 20_000
 """Acts of two folded steps up to which the readable game is over before the compiled one has been loaded."""
@@ -38,7 +38,7 @@ class _Alike:
         return 0.0
 
 
-def rehearse(plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
+def dry_run(plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
     """Live bytes per rank at the worst moment of two steps: planner.ir.actors.peak.live_bytes, by the engine that is quicker.
 
     Args:

@@ -9,15 +9,15 @@ import numpy as np
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
-from simulator.quotas.exact import smallest_exact
-from simulator.quotas.full import smallest_plan
+from simulator.quotas.least_bytes import least_bytes
 from simulator.quotas.period import judge
-from simulator.quotas.realise import Requoted, endless_s, problems_of
+from simulator.quotas.realise import SizedPlan, longest_period_s, problems_of
+from simulator.quotas.throughput import least_bytes_plan
 
 __all__ = ["pareto"]
 
 
-def pareto(plan: Plan, cost: CostModel, *, points: int = 8, seconds: float = 30.0) -> tuple[Requoted, ...]:
+def pareto(plan: Plan, cost: CostModel, *, points: int = 8, seconds: float = 30.0) -> tuple[SizedPlan, ...]:
     """Plans between full throughput and the fewest blocks that are live, by falling bytes and growing period; none is worse in both.
 
     Args:
@@ -25,18 +25,18 @@ def pareto(plan: Plan, cost: CostModel, *, points: int = 8, seconds: float = 30.
     """
     problems = tuple(problems_of(plan, cost))
     share = seconds / (points + 1)
-    found = [smallest_plan(plan, cost, problems, None, share)]
+    found = [least_bytes_plan(plan, cost, problems, None, share)]
     slowest_s = 0.0
     for each in problems:
-        least = smallest_exact(each.problem, endless_s(each.problem), seconds=share)
+        least = least_bytes(each.problem, longest_period_s(each.problem), seconds=share)
         if least is not None:
             slowest_s = max(slowest_s, judge(each.problem.num_nodes, each.problem.arcs(least.quotas)).period_s)
     for rate in np.linspace(1 / found[0].period_s, 1 / max(slowest_s, found[0].period_s), points)[1:]:
         try:
-            found.append(smallest_plan(plan, cost, problems, max(1 / float(rate), found[0].goal_s), share))
+            found.append(least_bytes_plan(plan, cost, problems, max(1 / float(rate), found[0].goal_s), share))
         except Unsupported:
             continue
-    kept: list[Requoted] = []
+    kept: list[SizedPlan] = []
     best_bytes = inf
     for point in sorted(found, key=lambda p: (p.period_s, p.after_bytes)):
         if point.after_bytes < best_bytes:

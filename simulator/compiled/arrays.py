@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Plan, Task
-from simulator.compiled.classes import Ranks
+from simulator.compiled.rank_classes import RankClasses
 
-__all__ = ["Compiled", "Floats", "Ints", "Played", "Records", "Tables", "check_bytes"]
+__all__ = ["CompiledPlan", "Floats", "Ints", "KernelResult", "Records", "PlanArrays", "check_bytes"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -42,7 +42,7 @@ def check_bytes(size_bytes: int) -> None:
         )
 
 
-class Tables(NamedTuple):
+class PlanArrays(NamedTuple):
     """The arrays.  Indices: A actors, I in ports, O out ports, N lines, C channels, L lanes, G groups, S shelves, K rank classes."""
 
     acts: Ints  # A: acts per step
@@ -84,7 +84,7 @@ class Tables(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
+class CompiledPlan:
     """A Plan ready to be simulated many times.
 
     free: streams whose order is chosen while playing.   has_sizes: bytes of blocks are known, so peaks can be counted.
@@ -93,15 +93,15 @@ class Compiled:
 
     plan: Plan
     cost_id: str
-    ranks: Ranks
-    tables: Tables
+    ranks: RankClasses
+    tables: PlanArrays
     actors: tuple[tuple[Task, int], ...]
     free: tuple[str, ...]
     has_sizes: bool
     out_of: Mapping[str, tuple[int, ...]]
     state_bytes: Ints
 
-    def with_quotas(self, quotas: Mapping[str, int]) -> Compiled:
+    def with_quotas(self, quotas: Mapping[str, int]) -> CompiledPlan:
         """The same with other quotas, without compiling again; equal to compiling ``plan.with_quotas(quotas)``.
 
         Raises:
@@ -117,7 +117,7 @@ class Compiled:
         return replace(self, plan=self.plan.with_quotas(quotas), tables=self.tables._replace(out_quota=quota))
 
 
-class Played(NamedTuple):
+class KernelResult(NamedTuple):
     """What a kernel found.  Act k of actor a stands at ``base[a] + k``.
 
     complete: all acts were performed.   ready_s, start_s: empty unless asked for.

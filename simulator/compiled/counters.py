@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.compiled.arrays import Floats, Ints, PlanArrays, Records
 from simulator.compiled.kernel import filled, record
-from simulator.compiled.tables import Floats, Ints, Records, Tables
 
-__all__ = ["Board", "set_up"]
+__all__ = ["Counters", "first_counters"]
 
 # One record per thing, what never changes beside what is counted: a few arrays are quick to hand to functions, and neighbours in memory.
 # missing: ports that keep an actor from firing.   short: channels of an in port without a block to read.   stuck: channels of an out port
@@ -29,7 +29,7 @@ _CLASS = record("live work peak register_peak")
 _TALLY = record("events noted stirred left")
 
 
-class Board(NamedTuple):
+class Counters(NamedTuple):
     """Mutable, used once."""
 
     actor: Records
@@ -56,13 +56,13 @@ class Board(NamedTuple):
     start_s: Floats
 
 
-def set_up(t: Tables, steps: int, classes: int, full: bool) -> tuple[Board, Ints]:
+def first_counters(t: PlanArrays, steps: int, classes: int, full: bool) -> tuple[Counters, Ints]:
     """The board before the first act, and where each actor's acts begin in the arrays of times.  Arguments as of play_events."""
     base = np.concatenate(([0], np.cumsum(steps * t.acts)))
     kept = base[-1] if full else 0
     actors, ins, outs, channels, lines = len(t.acts), len(t.in_acts), len(t.out_acts), len(t.chan_src), len(t.line_shelf)
     lanes, groups, shelves = len(t.lane_first) - 1, len(t.group_first) - 1, len(t.shelf_class)
-    game = Board(
+    game = Counters(
         actor=filled(
             _ACTOR, actors, at=base[:-1], acts=t.acts, total=steps * t.acts, lane=t.lane, priority=t.priority, group=t.group,
             workspace=t.workspace, rank_class=t.rank_class, in_first=t.in_first[:-1], in_last=t.in_first[1:],

@@ -17,13 +17,13 @@ from planner.ir.plan import Boxing, Plan, Task, TaskKind
 from planner.ir.sbp import Split
 from simulator.network.fabric import Machine
 
-__all__ = ["hops", "link_shares"]
+__all__ = ["point_to_point", "link_shares"]
 
-Hop = tuple[int, int, float]
+PointToPoint = tuple[int, int, float]
 """(sender, receiver, bytes)"""
 
 
-def hops(plan: Plan, task: Task, ranks: tuple[int, ...]) -> tuple[Hop, ...]:
+def point_to_point(plan: Plan, task: Task, ranks: tuple[int, ...]) -> tuple[PointToPoint, ...]:
     """Who sends how much to whom in one act: of a collective by ``ranks``, or of a transfer by the one sender in it; else nobody."""
     if isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL:
         return tuple(_around(plan, task, task.body, ranks))
@@ -32,7 +32,7 @@ def hops(plan: Plan, task: Task, ranks: tuple[int, ...]) -> tuple[Hop, ...]:
     return ()
 
 
-def _around(plan: Plan, task: Task, body: Boxing, ranks: tuple[int, ...]) -> Iterator[Hop]:
+def _around(plan: Plan, task: Task, body: Boxing, ranks: tuple[int, ...]) -> Iterator[PointToPoint]:
     placement, p = plan.placement[task.placement], len(ranks)
     total_bytes = 0
     for read in task.reads:
@@ -46,7 +46,7 @@ def _around(plan: Plan, task: Task, body: Boxing, ranks: tuple[int, ...]) -> Ite
             yield src, ranks[(i + 1) % p], sent
 
 
-def _across(plan: Plan, task: Task, sender: int) -> Iterator[Hop]:
+def _across(plan: Plan, task: Task, sender: int) -> Iterator[PointToPoint]:
     for read, write in zip(task.reads, task.writes, strict=True):
         target = plan.regst[write.regst]
         source, arrival = plan.regst[read.regst].tensors[read.index], target.tensors[write.index]
@@ -59,10 +59,10 @@ def link_shares(plan: Plan, task: Task, ranks: tuple[int, ...], duration_s: floa
     """(1) Link of ``machine`` -> share; empty for an act that sends nothing or takes no time.
 
     Args:
-        ranks: as in ``hops``.   duration_s: of the act alone, as the cost model prices it.
+        ranks: as in ``point_to_point``.   duration_s: of the act alone, as the cost model prices it.
     """
     over: dict[str, float] = {}
-    for src, dst, size_bytes in hops(plan, task, ranks) if duration_s > 0 else ():
+    for src, dst, size_bytes in point_to_point(plan, task, ranks) if duration_s > 0 else ():
         for link in machine.route(src, dst).links:
             over[link] = over.get(link, 0.0) + size_bytes
     bandwidth = {link.name: link.bandwidth_bytes_per_s for link in machine.links} if over else {}

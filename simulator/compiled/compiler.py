@@ -9,8 +9,8 @@ import numpy as np
 from planner.ir.collector import collector_paused
 from planner.ir.plan import Fragment, Plan, RegstKind, Task, TaskKind
 from planner.ir.protocols import CostModel
-from simulator.compiled.classes import Hop, Ranks, rank_classes
-from simulator.compiled.tables import Compiled, Ints, Tables, check_bytes
+from simulator.compiled.arrays import CompiledPlan, Ints, PlanArrays, check_bytes
+from simulator.compiled.rank_classes import ClassMessage, RankClasses, rank_classes
 
 __all__ = ["compile_plan"]
 
@@ -28,7 +28,7 @@ class _Rows:
 
 
 @collector_paused()
-def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool = True) -> Compiled:
+def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool = True) -> CompiledPlan:
     """Arrays of a verified Plan, priced.
 
     Args:
@@ -56,7 +56,7 @@ def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool 
     check_bytes(sum(state_bytes) + sum(workspace) + sum(block_bytes[regst] for regst, _ in channels.shelves) * most_blocks)
     shelf_bytes = [block_bytes[regst] for regst, _ in channels.shelves]
     dense = {p: i for i, p in enumerate(sorted({task.priority for task in plan.tasks}))}
-    tables = Tables(
+    tables = PlanArrays(
         acts=_ints([task.acts for task, _ in actors]),
         lane=_ints(lane_of),
         priority=_ints([dense[task.priority] for task, _ in actors]),
@@ -94,7 +94,7 @@ def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool 
         order_first=_ints(order_first),
         order=order,
     )
-    return Compiled(
+    return CompiledPlan(
         plan=plan,
         cost_id=cost.id,
         ranks=ranks,
@@ -136,7 +136,7 @@ class _Channels:
 
 def _channels(
     plan: Plan,
-    ranks: Ranks,
+    ranks: RankClasses,
     actors: Sequence[tuple[Task, int]],
     number: Mapping[tuple[str, int], int],
     block_bytes: Mapping[str, int],
@@ -155,12 +155,12 @@ def _channels(
     arriving: list[list[int]] = [[] for _ in found.in_acts]
     lying: list[list[int]] = []
     heavy = {r.id: r.kind is not RegstKind.STATE and block_bytes[r.id] > 0 for r in plan.regsts}
-    hops_from: dict[str, dict[int, list[Hop]]] = {}
-    for transfer, hops in ranks.hops.items():
-        for hop in hops:
-            hops_from.setdefault(transfer, {}).setdefault(hop.src, []).append(hop)
+    messages_from: dict[str, dict[int, list[ClassMessage]]] = {}
+    for transfer, messages in ranks.messages.items():
+        for hop in messages:
+            messages_from.setdefault(transfer, {}).setdefault(hop.src, []).append(hop)
     for actor, (task, c) in enumerate(actors):
-        hops_here = hops_from.get(task.id, {}).get(c, []) if task.kind is TaskKind.TRANSFER else [Hop(c, c, 0.0, 0.0)]
+        messages_here = messages_from.get(task.id, {}).get(c, []) if task.kind is TaskKind.TRANSFER else [ClassMessage(c, c, 0.0, 0.0)]
         for port in task.produces:
             regst = plan.regst[port.regst]
             out = len(found.out_acts)
@@ -168,7 +168,7 @@ def _channels(
             found.out_acts.append(port.acts_per_block)
             found.out_quota.append(regst.quota)
             found.out_full.append(1 if regst.kind is RegstKind.STATE else 0)
-            for hop in hops_here:
+            for hop in messages_here:
                 line = len(found.line_shelf)
                 if heavy[regst.id]:
                     shelf = found.shelves.setdefault((regst.id, hop.dst), len(found.shelves))
@@ -230,7 +230,7 @@ def _lanes(
 
 
 def _groups(
-    ranks: Ranks, actors: Sequence[tuple[Task, int]], number: Mapping[tuple[str, int], int]
+    ranks: RankClasses, actors: Sequence[tuple[Task, int]], number: Mapping[tuple[str, int], int]
 ) -> tuple[list[int], _Rows, list[float]]:
     """Collective of each actor (-1: none), actors of each, and the duration of every act: in a collective the slowest rank's."""
     rows = _Rows()

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from simulator.network.links import Link, Sharing
 from simulator.network.sharing import max_min_rates
 
-__all__ = ["Piece", "Wires"]
+__all__ = ["RateSpan", "LinkLoads"]
 
-Piece = tuple[float, float, float]
+RateSpan = tuple[float, float, float]
 """(from_s, until_s, bytes/s): what a flow moved, while its rate stood still."""
 
 
@@ -33,10 +33,10 @@ class _Passing:
     since_s: float
     rate: float = 0.0
     version: int = 0
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[RateSpan] = field(default_factory=list)
 
 
-class Wires:
+class LinkLoads:
     """Mutable; the names of flows are the caller's, and times only grow."""
 
     def __init__(self, links: Mapping[str, Link], sharing: Sharing) -> None:
@@ -72,9 +72,9 @@ class Wires:
             heapq.heappop(self._ends)
         return float("inf")
 
-    def pop_ended(self, now_s: float) -> list[tuple[str, tuple[Piece, ...]]]:
+    def pop_ended(self, now_s: float) -> list[tuple[str, tuple[RateSpan, ...]]]:
         """Take away the flows that end at ``now_s``, with what they moved when."""
-        ended: list[tuple[str, tuple[Piece, ...]]] = []
+        ended: list[tuple[str, tuple[RateSpan, ...]]] = []
         while self.next_end_s() <= now_s:
             flow = heapq.heappop(self._ends)[2]
             passing = self._passing.pop(flow)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from planner.ir.errors import DeadLock
 from planner.ir.plan import Plan, RegstKind
 from planner.ir.protocols import CostModel
-from simulator.steady.graph import ArcKind, Choice, Ints, MarkedGraph, marked_graph
-from simulator.steady.words import story
+from simulator.steady.cycle_text import describe_cycle
+from simulator.steady.graph import ArcKind, Ints, MarkedGraph, OrderPolicy, marked_graph
 
 __all__ = ["check_live", "is_live", "token_free_cycle", "way_out"]
 
@@ -49,7 +49,7 @@ def check_live(plan: Plan) -> None:
     Raises:
         DeadLock: names the cycle, and the smallest quota that alone would break it.
     """
-    graph = marked_graph(plan, _FREE, folded=True, choice=Choice.NONE)
+    graph = marked_graph(plan, _FREE, folded=True, choice=OrderPolicy.NONE)
     cycle = token_free_cycle(graph)
     if cycle is None:
         return
@@ -60,7 +60,7 @@ def check_live(plan: Plan) -> None:
         advice = " and ".join(f"raise the quota of regst {r} from {plan.regst[r].quota} to {q}" for r, q in remedy.items())
     raise DeadLock(
         f"the plan is not live (SEMANTICS 4.1): a cycle of {len(cycle)} waits without a token, so none of these acts ever starts: "
-        f"{story(graph, cycle, acts=True)}; the way out: {advice}"
+        f"{describe_cycle(graph, cycle, acts=True)}; the way out: {advice}"
     )
 
 
@@ -70,13 +70,13 @@ def is_live(graph: MarkedGraph) -> bool:
 
 
 def token_free_cycle(graph: MarkedGraph) -> tuple[int, ...] | None:
-    """(1) Arcs of a short cycle whose tokens sum to 0 or less, in the direction of time; None if the graph is live."""
+    """(1) ArcColumns of a short cycle whose tokens sum to 0 or less, in the direction of time; None if the graph is live."""
     arcs, left = _stuck(graph)
     return _short_cycle(graph, arcs) if left.any() else None
 
 
 def _stuck(graph: MarkedGraph) -> tuple[Ints, NDArray[np.bool_]]:
-    """Arcs without tokens between acts that never start, and which acts those are."""
+    """ArcColumns without tokens between acts that never start, and which acts those are."""
     tokens = graph.tokens
     if tokens.min(initial=0) < 0:
         tokens = _shifted(graph.num_nodes, graph.src, graph.dst, tokens)

@@ -14,18 +14,18 @@ import numpy as np
 
 from planner.ir.plan import RegstKind
 from simulator.analysis.category import Category, regst_bytes
-from simulator.compiled.tables import Compiled, Floats, Ints, Played
+from simulator.compiled.arrays import CompiledPlan, Floats, Ints, KernelResult
 
-__all__ = ["Held"]
+__all__ = ["PeakContents"]
 
 _FREED, _TAKEN, _FREED_LATE = 0, 1, 2
 """Turns within an instant: what goes, what comes, and what an act without duration gives back that began at this instant."""
 
 
-class Held:
+class PeakContents:
     """What each rank class of a played Plan holds."""
 
-    def __init__(self, compiled: Compiled, played: Played, steps: int) -> None:
+    def __init__(self, compiled: CompiledPlan, played: KernelResult, steps: int) -> None:
         self.compiled, self.played, self.total = compiled, played, steps * compiled.tables.acts
         self.begin_s = self._begins()
         self.sizes = regst_bytes(compiled.plan)
@@ -96,9 +96,9 @@ class Held:
         times_s, change, turn = (np.concatenate(column) for column in zip(*lines, strict=True))
         who = np.repeat(np.arange(len(lines)), [len(line[0]) for line in lines])
         order = np.lexsort((turn, times_s))
-        held = np.zeros((len(lines), len(order)), dtype=np.int64)
-        held[who[order], np.arange(len(order))] = change[order]
-        level = np.cumsum(held, axis=1).max(axis=0)
+        contents = np.zeros((len(lines), len(order)), dtype=np.int64)
+        contents[who[order], np.arange(len(order))] = change[order]
+        level = np.cumsum(contents, axis=1).max(axis=0)
         return times_s[order], np.diff(level, prepend=0), turn[order]
 
     def _line(self, line: int) -> tuple[Floats, Ints, Ints]:

@@ -11,17 +11,17 @@ from time import perf_counter
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
-from simulator.quotas.exact import smallest_exact
+from simulator.quotas.least_bytes import least_bytes
 from simulator.quotas.period import judge
 from simulator.quotas.plans import PlanProblem, plan_problem
-from simulator.quotas.realise import Requoted, any_order_bytes, problems_of, realised_plan
-from simulator.quotas.rounding import CLOSE
+from simulator.quotas.realise import SizedPlan, any_order_bytes, problems_of, realised_plan
+from simulator.quotas.rounding import TOLERANCE
 from simulator.steady import marked_graph
 
-__all__ = ["full_throughput", "smallest_plan"]
+__all__ = ["full_throughput", "least_bytes_plan"]
 
 
-def full_throughput(plan: Plan, cost: CostModel, *, period_s: float | None = None, seconds: float = 10.0) -> Requoted:
+def full_throughput(plan: Plan, cost: CostModel, *, period_s: float | None = None, seconds: float = 10.0) -> SizedPlan:
     """The quotas of least bytes that keep the period of unlimited quotas.
 
     Args:
@@ -29,23 +29,23 @@ def full_throughput(plan: Plan, cost: CostModel, *, period_s: float | None = Non
         period_s: keep this period instead, in seconds per step.   seconds: end by about then with the best so far and its bound.
 
     Raises:
-        Unsupported: no quotas reach period_s, or the Plan's streams never settle into an order (simulator.steady.order).
+        Unsupported: no quotas reach period_s, or the Plan's streams never settle into an order (simulator.steady.observed_order).
     """
-    return smallest_plan(plan, cost, tuple(problems_of(plan, cost)), period_s, seconds)
+    return least_bytes_plan(plan, cost, tuple(problems_of(plan, cost)), period_s, seconds)
 
 
-def smallest_plan(plan: Plan, cost: CostModel, problems: Sequence[PlanProblem], period_s: float | None, seconds: float) -> Requoted:
+def least_bytes_plan(plan: Plan, cost: CostModel, problems: Sequence[PlanProblem], period_s: float | None, seconds: float) -> SizedPlan:
     """full_throughput for stream orders that are already known; period_s None: that of unlimited quotas."""
     ends = perf_counter() + seconds
     found = [(p, judge(p.problem.num_nodes, p.problem.fixed_arcs()).period_s) for p in problems]
     least_s = min(unlimited_s for _, unlimited_s in found)
     goal_s = least_s if period_s is None else period_s
-    if goal_s < least_s * (1 - CLOSE):
+    if goal_s < least_s * (1 - TOLERANCE):
         raise Unsupported(f"a step of {goal_s:.6g} s is asked for, unlimited quotas give {least_s:.6g} s; ask for that or more")
     any_order = any_order_bytes(plan, cost, goal_s)
-    best: Requoted | None = None
+    best: SizedPlan | None = None
     for candidate, unlimited_s in found:
-        if unlimited_s <= goal_s * (1 + CLOSE):
+        if unlimited_s <= goal_s * (1 + TOLERANCE):
             best = _better(plan, cost, candidate, goal_s, any_order, ends, best)
     if best is None:
         raise Unsupported(f"no quotas keep a step of {goal_s:.6g} s once the streams choose by themselves; write orders into the streams")
@@ -53,17 +53,17 @@ def smallest_plan(plan: Plan, cost: CostModel, problems: Sequence[PlanProblem], 
 
 
 def _better(
-    plan: Plan, cost: CostModel, found: PlanProblem, goal_s: float, any_order: float, ends: float, best: Requoted | None
-) -> Requoted | None:
+    plan: Plan, cost: CostModel, found: PlanProblem, goal_s: float, any_order: float, ends: float, best: SizedPlan | None
+) -> SizedPlan | None:
     """The best Plan so far, or one that this stream order allows."""
-    sized = smallest_exact(found.problem, goal_s, seconds=max(0.5, (ends - perf_counter()) / 2))
+    sized = least_bytes(found.problem, goal_s, seconds=max(0.5, (ends - perf_counter()) / 2))
     if sized is None or (best is not None and sized.total_bytes >= best.after_bytes):
         return best
     realised = realised_plan(plan, cost, found, sized, goal_s, any_order)
     return best if realised is None else realised
 
 
-def _descend(plan: Plan, cost: CostModel, goal_s: float, any_order: float, ends: float, best: Requoted) -> Requoted:
+def _descend(plan: Plan, cost: CostModel, goal_s: float, any_order: float, ends: float, best: SizedPlan) -> SizedPlan:
     """Other quotas make the streams choose other orders: take a block from a dear Regst and, where the period stands, solve that order too."""
     refused: set[tuple[str, int]] = set()
     while perf_counter() < ends and best.after_bytes > any_order:
@@ -81,7 +81,7 @@ def _descend(plan: Plan, cost: CostModel, goal_s: float, any_order: float, ends:
             except (Unsupported, DeadLock):
                 refused.add((regst.id, regst.quota))
                 continue
-            if judge(graph.num_nodes, plan_problem(graph).problem.fixed_arcs()).period_s <= goal_s * (1 + CLOSE):
+            if judge(graph.num_nodes, plan_problem(graph).problem.fixed_arcs()).period_s <= goal_s * (1 + TOLERANCE):
                 found = _better(plan, cost, plan_problem(graph), goal_s, any_order, ends, best)
                 assert found is not None
                 best = found

@@ -2,7 +2,7 @@
 
 (1) period    lambda = max over cycles of (sum of weights / sum of tokens)                               -> max_cycle_ratio()
 (2) proof     lambda <= r  if there are potentials x with  x(dst) >= x(src) + w - r t  on every arc of every cycle: summed over a cycle, the
-              potentials cancel and  sum w <= r sum t  is left                                           -> Ratio.excess_s
+              potentials cancel and  sum w <= r sum t  is left                                           -> CycleRatio.excess_s
 (3) policy    each node keeps the one in-arc that makes it wait longest; the cycles of these arcs have ratios, the rest hangs on them by
               x(dst) = x(src) + w - r t; an in-arc that leads to a greater ratio, or to a greater x, replaces the kept one; none left: done
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from planner.ir.errors import Unsupported
 
-__all__ = ["Ratio", "max_cycle_ratio"]
+__all__ = ["CycleRatio", "max_cycle_ratio"]
 
 Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
@@ -31,7 +31,7 @@ MOST_ROUNDS = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ratio:
+class CycleRatio:
     """(1) with its proof.
 
     ratio_s: of ``cycle``, summed without rounding errors: a lower bound that is reached.
@@ -55,12 +55,12 @@ class Ratio:
         return max(self.ratio_s, float(self.rate_s.max(initial=0.0))) + len(self.potential_s) * self.excess_s
 
 
-def max_cycle_ratio(num_nodes: int, src: Ints, dst: Ints, weight_s: Reals, tokens: Ints) -> Ratio:
+def max_cycle_ratio(num_nodes: int, src: Ints, dst: Ints, weight_s: Reals, tokens: Ints) -> CycleRatio:
     """The period of a live timed marked graph.
 
     Args:
         num_nodes: n.
-        src, dst, weight_s, tokens: shape [m].  Every cycle's tokens sum to more than 0 (simulator.steady.live proves it); weights >= 0.
+        src, dst, weight_s, tokens: shape [m].  Every cycle's tokens sum to more than 0 (simulator.steady.liveness_proof proves it); weights >= 0.
 
     Returns:
         A ratio of 0 and no cycle if there is no cycle at all.
@@ -93,7 +93,7 @@ def max_cycle_ratio(num_nodes: int, src: Ints, dst: Ints, weight_s: Reals, token
     if any(arc >= arcs for arc in cycle):
         cycle = []
     ratio_s = fsum(weight_s[cycle]) / int(tokens[cycle].sum()) if cycle else 0.0
-    return Ratio(ratio_s, tuple(cycle), potential_s * scale_s, rate_s * scale_s, excess_s * scale_s, rounds)
+    return CycleRatio(ratio_s, tuple(cycle), potential_s * scale_s, rate_s * scale_s, excess_s * scale_s, rounds)
 
 
 def _follow(node: int, kept: Ints, src: Ints) -> list[int]:
@@ -109,7 +109,7 @@ def _follow(node: int, kept: Ints, src: Ints) -> list[int]:
 
 @numba.njit(cache=True)
 def _by_node(n, end):  # type: ignore[no-untyped-def]
-    """Arcs in the order of one of their ends: those of node v are arcs[pointer[v] : pointer[v + 1]]."""
+    """ArcColumns in the order of one of their ends: those of node v are arcs[pointer[v] : pointer[v + 1]]."""
     pointer = np.zeros(n + 1, dtype=np.int64)
     for a in range(len(end)):
         pointer[end[a] + 1] += 1

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from planner.ir.plan import Boxing, Plan, RegstKind, Task, TaskKind
 from simulator.steady.graph import ArcKind, MarkedGraph
 
-__all__ = ["fold_runs", "name_of", "story"]
+__all__ = ["fold_repeats", "task_name", "describe_cycle"]
 
 _STAGE = re.compile(r"^(?:s|stage)(\d+)$")
 MOST_WIDE = 100
@@ -22,7 +22,7 @@ MOST_TURNED = 400
 """Longer cycles are told from where they start; shorter ones from where the telling is shortest."""
 
 
-def story(graph: MarkedGraph, cycle: Sequence[int], *, acts: bool = False) -> str:
+def describe_cycle(graph: MarkedGraph, cycle: Sequence[int], *, acts: bool = False) -> str:
     """The arcs of a cycle, in the direction of time.
 
     Args:
@@ -33,22 +33,22 @@ def story(graph: MarkedGraph, cycle: Sequence[int], *, acts: bool = False) -> st
     if acts:
         return " -> ".join(units)
     turns = [units[i:] + units[:i] for i in (range(len(units)) if len(units) <= MOST_TURNED else range(1))]
-    return min((" -> ".join(fold_runs(turn)) for turn in turns), key=len, default="")
+    return min((" -> ".join(fold_repeats(turn)) for turn in turns), key=len, default="")
 
 
-def name_of(plan: Plan, task: Task) -> str:
+def task_name(plan: Plan, task: Task) -> str:
     """A task by what it does and where; by its id as well if that fits several tasks."""
     short = _short(plan, task)
     alike = (o for o in plan.tasks if o.kind is task.kind and o.placement == task.placement and o.id != task.id)
     return f"{short} {task.id}" if any(_short(plan, other) == short for other in alike) else short
 
 
-def fold_runs(words: Sequence[str]) -> list[str]:
+def fold_repeats(words: Sequence[str]) -> list[str]:
     """What stands several times in a row, once.
 
-    >>> fold_runs(["F", "B", "F", "B", "F", "B", "U"])
+    >>> fold_repeats(["F", "B", "F", "B", "F", "B", "U"])
     ['(F -> B) x 3', 'U']
-    >>> fold_runs(["F", "F", "B"])
+    >>> fold_repeats(["F", "F", "B"])
     ['F x 2', 'B']
     """
     folded: list[str] = []
@@ -96,7 +96,7 @@ def _said(graph: MarkedGraph, arc: int, acts: bool, names: dict[str, str]) -> st
     node = int(graph.src[arc])
     task = graph.task_of(node)
     if task.id not in names:
-        names[task.id] = name_of(graph.plan, task)
+        names[task.id] = task_name(graph.plan, task)
     who = names[task.id]
     if not graph.folded and len(graph.plan.ranks_of(task)) > 1:
         who += f" (rank {int(graph.node_rank[node])})"

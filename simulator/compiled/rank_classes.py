@@ -1,4 +1,4 @@
-"""Ranks that cannot be told apart: one of each class is simulated, the others are copies (SEMANTICS 3.9).
+"""RankClasses that cannot be told apart: one of each class is simulated, the others are copies (SEMANTICS 3.9).
 
 Two ranks are of one class when they stand in the same placements, every task costs the same on both, they meet ranks of the same classes in
 every collective, and send to and receive from ranks of the same classes with the same latencies.  Their actors then see equal messages at
@@ -24,11 +24,11 @@ from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.rules.prices import checked_s
 
-__all__ = ["Hop", "Ranks", "rank_classes"]
+__all__ = ["ClassMessage", "RankClasses", "rank_classes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class ClassMessage:
     """A class of ranks sends to a class of ranks: seconds of the ready message, and of the ack that comes back."""
 
     src: int
@@ -38,18 +38,18 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class RankClasses:
     """The classes and all that the tables need to know of ranks.
 
     of: class of each rank.   members: placement -> class -> positions in the placement, classes in order of their first rank.
-    price_s: (task, class) -> seconds of one act, without peers.   hops: TRANSFER -> who sends to whom.
+    price_s: (task, class) -> seconds of one act, without peers.   messages: TRANSFER -> who sends to whom.
     groups: BOXING that is not local -> class -> classes that meet, itself included.
     """
 
     of: tuple[int, ...]
     members: Mapping[str, Mapping[int, tuple[int, ...]]]
     price_s: Mapping[tuple[str, int], float]
-    hops: Mapping[str, tuple[Hop, ...]]
+    messages: Mapping[str, tuple[ClassMessage, ...]]
     groups: Mapping[str, Mapping[int, tuple[int, ...]]]
 
     @property
@@ -72,7 +72,7 @@ class _Patterns(Generic[_Pattern]):
     number: Mapping[str, int]
 
 
-def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> Ranks:
+def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> RankClasses:
     """Price every task on every rank and every message between ranks, and fold equal ranks.
 
     Args:
@@ -92,9 +92,11 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> Ranks:
             found.setdefault(of[rank], []).append(position)
     folded = {name: {c: tuple(positions) for c, positions in found.items()} for name, found in members.items()}
     price_s = {(task.id, c): prices[task.id][positions[0]] for task in plan.tasks for c, positions in folded[task.placement].items()}
-    hops = [tuple(sorted({Hop(of[s], of[d], a, b) for s, d, a, b in p}, key=_hop_key)) for p in pairs.patterns]
+    messages = [tuple(sorted({ClassMessage(of[s], of[d], a, b) for s, d, a, b in p}, key=_message_key)) for p in pairs.patterns]
     groups = [_met(g, of) for g in lines.patterns]
-    return Ranks(of, folded, price_s, {t: hops[n] for t, n in pairs.number.items()}, {t: groups[n] for t, n in lines.number.items()})
+    return RankClasses(
+        of, folded, price_s, {t: messages[n] for t, n in pairs.number.items()}, {t: groups[n] for t, n in lines.number.items()}
+    )
 
 
 def _prices(plan: Plan, cost: CostModel, task: Task) -> list[float]:
@@ -115,7 +117,7 @@ def _met(lines: Sequence[Sequence[int]], of: Sequence[int]) -> dict[int, tuple[i
     return found
 
 
-def _hop_key(hop: Hop) -> tuple[int, int, float, float]:
+def _message_key(hop: ClassMessage) -> tuple[int, int, float, float]:
     return hop.src, hop.dst, hop.ready_s, hop.ack_s
 
 

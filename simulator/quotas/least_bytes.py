@@ -33,9 +33,9 @@ from planner.ir.errors import Unsupported
 from simulator.quotas.bounds import least_quotas
 from simulator.quotas.period import feasible_starts
 from simulator.quotas.problem import Floats, Ints, QuotaProblem
-from simulator.quotas.rounding import CLOSE, needed_quotas, reduced
+from simulator.quotas.rounding import TOLERANCE, needed_quotas, reduced
 
-__all__ = ["Sized", "smallest_exact"]
+__all__ = ["SizedQuotas", "least_bytes"]
 
 MOST_ROUNDS = 2000
 FIRST_GAP, LAST_GAP = 0.02, 1e-3
@@ -43,7 +43,7 @@ FIRST_GAP, LAST_GAP = 0.02, 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sized:
+class SizedQuotas:
     """quotas: per Buffer.   total_bytes: of all their blocks.   bound_bytes: no quotas with this period need less; equal: certified optimal.
     period_s: the one asked for.   starts_s: start times that prove it.   method: what found and what bounded it.
     """
@@ -61,9 +61,9 @@ class Sized:
         return max(0.0, (self.total_bytes - self.bound_bytes) / self.total_bytes) if self.total_bytes else 0.0
 
 
-def smallest_exact(
+def least_bytes(
     problem: QuotaProblem, period_s: float, budgets: Mapping[str, int] | None = None, *, seconds: float = inf
-) -> Sized | None:
+) -> SizedQuotas | None:
     """Quotas of least bytes that reach a period; None: none do within the budgets.
 
     Args:
@@ -74,7 +74,7 @@ def smallest_exact(
         Unsupported: the time ended before any quotas were found.
     """
     began = perf_counter()
-    goal_s = period_s * (1 + CLOSE)
+    goal_s = period_s * (1 + TOLERANCE)
     lower = least_quotas(problem, goal_s)
     if lower is None or (lower > problem.upper).any():
         return None
@@ -106,10 +106,10 @@ def smallest_exact(
     return _sized(problem, best, min(bound, best_bytes), period_s, method)
 
 
-def _sized(problem: QuotaProblem, quotas: Ints, bound: float, period_s: float, method: str) -> Sized:
-    starts, cycle = feasible_starts(problem.num_nodes, problem.arcs(quotas), period_s * (1 + CLOSE))
+def _sized(problem: QuotaProblem, quotas: Ints, bound: float, period_s: float, method: str) -> SizedQuotas:
+    starts, cycle = feasible_starts(problem.num_nodes, problem.arcs(quotas), period_s * (1 + TOLERANCE))
     assert starts is not None, f"the judge takes back what it said: cycle {cycle}"
-    return Sized(quotas, problem.total_bytes(quotas), bound, period_s, starts, method)
+    return SizedQuotas(quotas, problem.total_bytes(quotas), bound, period_s, starts, method)
 
 
 def _fits(problem: QuotaProblem, quotas: Ints, budgets: Mapping[str, int] | None) -> bool:

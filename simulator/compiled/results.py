@@ -14,9 +14,9 @@ import numpy as np
 from planner.ir.collector import collector_paused
 from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
 from planner.ir.traces.trace import Act, Source, Trace
+from simulator.compiled.arrays import CompiledPlan, Floats, KernelResult
 from simulator.compiled.events import play_events
 from simulator.compiled.recurrence import play_recurrence
-from simulator.compiled.tables import Compiled, Floats, Played
 
 __all__ = ["Times", "peaks", "times", "trace"]
 
@@ -47,7 +47,7 @@ class Times:
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else ends[0]
 
 
-def times(compiled: Compiled, *, steps: int = 4) -> Times:
+def times(compiled: CompiledPlan, *, steps: int = 4) -> Times:
     """Ends of ``steps`` steps; equal to the last end of each step in the Trace of any engine.
 
     Raises:
@@ -71,7 +71,7 @@ def times(compiled: Compiled, *, steps: int = 4) -> Times:
     )
 
 
-def trace(compiled: Compiled, *, steps: int = 4) -> Trace:
+def trace(compiled: CompiledPlan, *, steps: int = 4) -> Trace:
     """The Trace of ``steps`` steps: event for event that of the SimPy engine, but for ``about``.
 
     Raises:
@@ -101,7 +101,7 @@ def trace(compiled: Compiled, *, steps: int = 4) -> Trace:
     )
 
 
-def peaks(compiled: Compiled, *, steps: int = 2) -> tuple[int, ...]:
+def peaks(compiled: CompiledPlan, *, steps: int = 2) -> tuple[int, ...]:
     """Peak live bytes of every rank, workspace included, as in the Trace.
 
     Raises:
@@ -115,7 +115,7 @@ def peaks(compiled: Compiled, *, steps: int = 2) -> tuple[int, ...]:
 
 
 @collector_paused()
-def _acts(compiled: Compiled, played: Played, steps: int) -> tuple[Act, ...]:
+def _acts(compiled: CompiledPlan, played: KernelResult, steps: int) -> tuple[Act, ...]:
     """Every rank's acts by (start, end, place of the actor in the unfolded Plan, number)."""
     plan, ranks = compiled.plan, compiled.ranks
     entries = [
@@ -152,7 +152,7 @@ def _acts(compiled: Compiled, played: Played, steps: int) -> tuple[Act, ...]:
     )
 
 
-def _check_size(compiled: Compiled, steps: int) -> None:
+def _check_size(compiled: CompiledPlan, steps: int) -> None:
     if steps < 1:
         raise InvalidPlan(f"steps = {steps}; a simulation performs at least 1 step")
     firings = steps * int(compiled.tables.acts.sum())
@@ -160,7 +160,7 @@ def _check_size(compiled: Compiled, steps: int) -> None:
         raise Unsupported(f"{steps} steps are {firings} firings, more than {MOST_FIRINGS}; simulate fewer steps")
 
 
-def _check_complete(compiled: Compiled, played: Played) -> None:
+def _check_complete(compiled: CompiledPlan, played: KernelResult) -> None:
     if not played.complete:
         raise DeadLock(
             f"plan {compiled.plan.model} is not live (SEMANTICS 4.1): not all of its acts can be performed; "

@@ -19,9 +19,9 @@ from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
 from planner.ir.sbp import NdSbp
 from planner.ir.traces.trace import Act
-from simulator.compiled.build import compile_plan
+from simulator.compiled.arrays import CompiledPlan
+from simulator.compiled.compiler import compile_plan
 from simulator.compiled.events import play_events
-from simulator.compiled.tables import Compiled
 from simulator.engine import simulate
 from simulator.steady.arcs import counted
 
@@ -61,7 +61,7 @@ def observed_orders(
     game, prices = (representatives(plan, cost)) if folded else (plan, cost)
     rank_of = {p.ranks[0]: plan.placement[p.id].ranks[0] for p in game.placements} if folded else {}
     acts_per_step = sum(task.acts * len(game.ranks_of(task)) for task in game.tasks)
-    compiled: Compiled | None = None
+    compiled: CompiledPlan | None = None
     tried = 0
     for steps in LENGTHS:
         if steps * acts_per_step > MOST_ACTS:
@@ -104,7 +104,7 @@ def _simulated(plan: Plan, cost: CostModel, streams: Collection[str], steps: int
     return dict(lanes)
 
 
-def _played(compiled: Compiled, streams: Collection[str], steps: int) -> dict[tuple[str, int], Sequence[_Turn]] | None:
+def _played(compiled: CompiledPlan, streams: Collection[str], steps: int) -> dict[tuple[str, int], Sequence[_Turn]] | None:
     """The same from the arrays of the compiled engine.
 
     A lane performs one act at a time, so ends are in the order of the acts; where two ends are equal, the one that took time came first.
