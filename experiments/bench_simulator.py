@@ -47,8 +47,8 @@ from planner.ir.units import show_s
 from regista.clusters import resolve_cluster
 from simulator import Engine, simulate
 from simulator.compiled import CompiledPlan, compile_plan, times, trace
-from simulator.compiled.events import play_events
-from simulator.compiled.recurrence import play_recurrence
+from simulator.compiled.event_kernel import play_events
+from simulator.compiled.recurrence_kernel import play_recurrence
 
 __all__ = ["Line", "lines", "main"]
 

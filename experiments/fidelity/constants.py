@@ -26,7 +26,7 @@ import numpy as np
 from experiments.fidelity.works import Floats, Row, Work
 from planner.ir.errors import InvalidFile
 from planner.ir.text import save_text
-from simulator.compiled.events import play_events
+from simulator.compiled.event_kernel import play_events
 
 __all__ = ["CONSTANTS", "Constant", "Machine", "load_machine", "row_times", "save_constants", "step_s"]
 

@@ -28,7 +28,7 @@ from simulator.analysis.category import Category
 from simulator.analysis.peak_contents import PeakContents
 from simulator.compiled.arrays import CompiledPlan, Floats, KernelResult
 from simulator.compiled.compiler import compile_plan
-from simulator.compiled.events import play_events
+from simulator.compiled.event_kernel import play_events
 from simulator.compiled.results import MOST_FIRINGS
 from simulator.engine import Engine, simulate
 from simulator.rules.prices import slowdown_of

@@ -9,7 +9,7 @@ Compiling the kernels costs some seconds once per machine (they are cached on di
 
 from simulator.compiled.arrays import CompiledPlan
 from simulator.compiled.compiler import compile_plan
-from simulator.compiled.recurrence import play_recurrence
+from simulator.compiled.recurrence_kernel import play_recurrence
 from simulator.compiled.results import Times, peaks, times, trace
 
 __all__ = ["CompiledPlan", "Times", "compile_plan", "peaks", "play_recurrence", "times", "trace"]

@@ -33,7 +33,7 @@ def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool 
 
     Args:
         cost: asked once per task and rank, and once per pair of ranks that exchange messages.
-        fold: one row for all ranks that cannot be told apart (classes.py); False: one per rank.
+        fold: one row for all ranks that cannot be told apart (rank_classes.py); False: one per rank.
         sizes: work out how many bytes blocks have; False: quicker, and enough for times().
 
     Raises:

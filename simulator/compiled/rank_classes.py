@@ -1,4 +1,4 @@
-"""RankClasses that cannot be told apart: one of each class is simulated, the others are copies (SEMANTICS 3.9).
+"""Ranks that cannot be told apart: one of each class is simulated, the others are copies (SEMANTICS 3.9).
 
 Two ranks are of one class when they stand in the same placements, every task costs the same on both, they meet ranks of the same classes in
 every collective, and send to and receive from ranks of the same classes with the same latencies.  Their actors then see equal messages at

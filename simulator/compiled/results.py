@@ -15,8 +15,8 @@ from planner.ir.collector import collector_paused
 from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
 from planner.ir.traces.trace import Act, Source, Trace
 from simulator.compiled.arrays import CompiledPlan, Floats, KernelResult
-from simulator.compiled.events import play_events
-from simulator.compiled.recurrence import play_recurrence
+from simulator.compiled.event_kernel import play_events
+from simulator.compiled.recurrence_kernel import play_recurrence
 
 __all__ = ["Times", "peaks", "times", "trace"]
 

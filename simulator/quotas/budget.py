@@ -11,7 +11,7 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.units import show_bytes
 from simulator.quotas.least_bytes import SizedQuotas, least_bytes
-from simulator.quotas.period import judge
+from simulator.quotas.period import shortest_period_s
 from simulator.quotas.plans import PlanProblem, plan_problem
 from simulator.quotas.problem import QuotaProblem
 from simulator.quotas.realise import SizedPlan, any_order_bytes, longest_period_s, problems_of, realised_plan
@@ -73,22 +73,22 @@ class _Fastest:
 
 
 def _fastest(problem: QuotaProblem, budgets: Mapping[str, int], seconds: float) -> _Fastest | None:
-    """The shortest period within the budgets, to NARROW, by bisection; every half is proved impossible or judged.  None: nothing fits."""
+    """The shortest period within the budgets, to NARROW, by bisection; every half is proved impossible or solved.  None: nothing fits."""
     ends = perf_counter() + seconds
-    low_s = judge(problem.num_nodes, problem.fixed_arcs()).period_s
+    low_s = shortest_period_s(problem.num_nodes, problem.fixed_arcs())
     sized = least_bytes(problem, low_s, budgets, seconds=seconds)
     if sized is not None:
         return _Fastest(low_s, low_s, sized)
     sized = least_bytes(problem, longest_period_s(problem), budgets, seconds=seconds)
     if sized is None:
         return None
-    high_s = judge(problem.num_nodes, problem.arcs(sized.quotas)).period_s
+    high_s = shortest_period_s(problem.num_nodes, problem.arcs(sized.quotas))
     while high_s > low_s * (1 + NARROW) and perf_counter() < ends:
         middle_s = (low_s + high_s) / 2
         faster = least_bytes(problem, middle_s, budgets, seconds=seconds)
         if faster is None:
             low_s = middle_s
         else:
-            sized, high_s = faster, judge(problem.num_nodes, problem.arcs(faster.quotas)).period_s
+            sized, high_s = faster, shortest_period_s(problem.num_nodes, problem.arcs(faster.quotas))
     final = least_bytes(problem, high_s, budgets, seconds=seconds)
     return _Fastest(low_s, high_s, final if final is not None else sized)

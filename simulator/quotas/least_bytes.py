@@ -1,21 +1,21 @@
-"""The least bytes for a period, certified, for any acts per step: integer programming with cuts found by the judge.
+"""The least bytes for a period, certified, for any acts per step: integer programming with cuts from cycles of waits.
 
 The period of a fixed order never grows with a quota (SEMANTICS 4.3).  So if quotas v are too small, all quotas <= v are, and every answer has
 
     q_r >= v_r + 1   for some r in R                                                        (1)   -> _lifted()
 
-where R are the Buffers on the positive cycle that the judge names.  v is first made as large as it can be while it is still too small, Buffers
-off the cycle being unlimited: the cut then says the most.  The master problem
+where R are the Buffers on the cycle that forbids the period (feasible_starts).  v is first made as large as it can be while it is still too
+small, Buffers off the cycle being unlimited: the cut then says the most.  The master problem
 
     min  sum_r price_r q_r    s.t. (1) for all cuts so far,  bytes on each place <= budget,  lower_r <= q_r <= upper_r        (2)   -> _Master
 
-in binaries x[r, k] = (q_r >= k) bounds the optimum from below; its answer, raised until the judge agrees, bounds it from above; both meet.
+in binaries x[r, k] = (q_r >= k) bounds the optimum from below; its answer, raised until start times exist, bounds it from above; both meet.
 
-    master ---- quotas ----> judge: reached?  yes: optimal
+    master ---- quotas ----> feasible_starts: reached?  yes: optimal
        ^                        | no: a positive cycle
        +------ cut (1) ---------+
 
-Source: Hooker & Ottosson 2003, "Logic-based Benders decomposition"; the judge's cycles are the storage dependencies of Stuijk, Geilen, Basten
+Source: Hooker & Ottosson 2003, "Logic-based Benders decomposition"; these cycles are the storage dependencies of Stuijk, Geilen, Basten
 2006, "Exploring trade-offs in buffer requirements and throughput constraints for synchronous dataflow graphs".
 """
 
@@ -90,10 +90,10 @@ def least_bytes(
     for _ in range(MOST_ROUNDS):
         if best_bytes <= bound or perf_counter() - began > seconds:
             break
-        quotas, told = master.solve(max(0.1, seconds - (perf_counter() - began)), gap)
+        quotas, told_bytes = master.solve(max(0.1, seconds - (perf_counter() - began)), gap)
         if quotas is None:
             return None if best_bytes == inf else _sized(problem, best, bound, period_s, method)
-        bound, method = max(bound, told), f"{len(master.cuts)} cuts of the judge"
+        bound, method = max(bound, told_bytes), f"{len(master.cuts)} cuts"
         raised, feasible = _raise(problem, master, quotas, goal_s)
         if not feasible:
             raised = reduced(problem, period_s, raised)
@@ -108,7 +108,7 @@ def least_bytes(
 
 def _sized(problem: QuotaProblem, quotas: Ints, bound: float, period_s: float, method: str) -> SizedQuotas:
     starts, cycle = feasible_starts(problem.num_nodes, problem.arcs(quotas), period_s * (1 + TOLERANCE))
-    assert starts is not None, f"the judge takes back what it said: cycle {cycle}"
+    assert starts is not None, f"start times found before do not exist now: cycle {cycle}"
     return SizedQuotas(quotas, problem.total_bytes(quotas), bound, period_s, starts, method)
 
 
@@ -118,7 +118,7 @@ def _fits(problem: QuotaProblem, quotas: Ints, budgets: Mapping[str, int] | None
 
 
 def _raise(problem: QuotaProblem, master: _Master, quotas: Ints, goal_s: float) -> tuple[Ints, bool]:
-    """Raise quotas cycle by cycle until the judge agrees, telling the master each cut; (quotas, whether they were enough at first)."""
+    """Raise quotas cycle by cycle until start times exist, adding each cut to the master problem; (quotas, whether they were enough at first)."""
     raised, at_once = quotas.copy(), True
     while True:
         starts, cycle = feasible_starts(problem.num_nodes, problem.arcs(raised), goal_s)

@@ -10,7 +10,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from simulator.quotas.least_bytes import least_bytes
-from simulator.quotas.period import judge
+from simulator.quotas.period import shortest_period_s
 from simulator.quotas.realise import SizedPlan, longest_period_s, problems_of
 from simulator.quotas.throughput import least_bytes_plan
 
@@ -30,7 +30,7 @@ def pareto(plan: Plan, cost: CostModel, *, points: int = 8, seconds: float = 30.
     for each in problems:
         least = least_bytes(each.problem, longest_period_s(each.problem), seconds=share)
         if least is not None:
-            slowest_s = max(slowest_s, judge(each.problem.num_nodes, each.problem.arcs(least.quotas)).period_s)
+            slowest_s = max(slowest_s, shortest_period_s(each.problem.num_nodes, each.problem.arcs(least.quotas)))
     for rate in np.linspace(1 / found[0].period_s, 1 / max(slowest_s, found[0].period_s), points)[1:]:
         try:
             found.append(least_bytes_plan(plan, cost, problems, max(1 / float(rate), found[0].goal_s), share))

@@ -1,42 +1,23 @@
-"""The judge: the exact period of given arcs, and start times that prove it.
+"""Which start times a period allows, or which cycle of waits forbids it; and the shortest period of given arcs.
 
-    period = max over cycles of (sum of weights / sum of tokens)                            (1)   -> judge()
+    s_head >= s_tail + weight - tokens L    for all arcs                                    (1)   -> feasible_starts()
 
-found from below: L = 0; while some cycle is positive under weights w - k L, let L be that cycle's ratio.  Each L is the ratio of a real cycle
-and grows, so the last one is the maximum, and its longest paths are start times that satisfy every arc:
-
-    s_head >= s_tail + weight - tokens L    for all arcs                                    (2)
-
-(2) proves "no period above L" to anyone who adds up the arcs around a cycle; the cycle proves "none below L".
-
-Source: Newton's method for the maximum cycle ratio (Dinkelbach 1967; Cochet-Terrasson et al. 1998 and Dasdan 2004 compare such methods).
+Start times that satisfy (1) prove that period L is reached; a cycle whose weights sum to more than its tokens times L proves that it is not.
+The shortest L is the maximum cycle ratio (simulator.steady.cycle_ratio)                         -> shortest_period_s()
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from math import inf
 
 import numba
 import numpy as np
 
 from simulator.quotas.problem import Floats, Ints, QuotaArcs
+from simulator.steady.cycle_ratio import max_cycle_ratio
 
-__all__ = ["Verdict", "feasible_starts", "judge"]
+__all__ = ["feasible_starts", "shortest_period_s"]
 
 _TOLERANCE = 1e-11
 """Relative to the sum of the weights on a longest path: a cycle is positive only beyond rounding."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
-    """period_s: infinite if the arcs have a cycle without tokens.   cycle: arc numbers of a critical cycle, in order.
-    starts_s: the proof (2), per node; empty if the period is infinite.
-    """
-
-    period_s: float
-    cycle: tuple[int, ...]
-    starts_s: Floats
 
 
 @numba.njit(cache=True)
@@ -101,22 +82,6 @@ def feasible_starts(
     return None, tuple(reversed(cycle))
 
 
-def judge(num_nodes: int, arcs: QuotaArcs, at_least_s: float = 0.0, hint_s: Floats | None = None) -> Verdict:
-    """(1) The exact period of the arcs with its proof from both sides.
-
-    Args:
-        at_least_s: a period known to be reached by a cycle, or 0; the search begins there.
-    """
-    period_s, cycle = at_least_s, tuple[int, ...]()
-    while True:
-        starts, positive = feasible_starts(num_nodes, arcs, period_s, hint_s)
-        if starts is not None:
-            return Verdict(period_s, cycle, starts)
-        chosen = np.array(positive)
-        tokens, duration = int(arcs.tokens[chosen].sum()), float(arcs.weight_s[chosen].sum())
-        if tokens <= 0:
-            return Verdict(inf, positive, np.zeros(0))
-        if duration / tokens <= period_s:  # equal to rounding: the cycle is the critical one
-            period_s = float(np.nextafter(period_s, inf)) * (1 + 1e-12)
-            continue
-        period_s, cycle = duration / tokens, positive
+def shortest_period_s(num_nodes: int, arcs: QuotaArcs) -> float:
+    """The shortest period that the arcs allow, in seconds; every cycle of them has a token."""
+    return max_cycle_ratio(num_nodes, arcs.tail, arcs.head, arcs.weight_s, arcs.tokens).ratio_s

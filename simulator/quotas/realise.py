@@ -1,9 +1,9 @@
-"""What the optimisers of Plans share: the stream orders to try, the rewritten Plan judged anew, and what no order can do without.
+"""What the optimisers of Plans share: the stream orders to try, the period of the rewritten Plan, and what no order can do without.
 
-    plan -> problems_of (stream orders observed at several quotas) -> certified quotas -> realised_plan (verified, judged by Howard)
+    plan -> problems_of (stream orders observed at several quotas) -> certified quotas -> realised_plan (verified; its period by simulator.steady)
 
-The judge of the rewritten Plan, simulator.steady, shares no code with the optimiser.  An optimum is one of *given stream orders*;
-any_order_bytes says how little any order could do with.
+The proof of the rewritten Plan, by simulator.steady on the Plan itself, does not rest on the optimiser's start times.
+An optimum is one of *given stream orders*; any_order_bytes says how little any order could do with.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from simulator.steady.graph import OrderPolicy
 __all__ = ["SizedPlan", "any_order_bytes", "longest_period_s", "problems_of", "realised_plan"]
 
 SAME = 1e-6
-"""Relative: two judges that sum in different orders agree within this."""
+"""Relative: two sums of the same times in different orders agree within this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedPlan:
     """A Plan with new quotas and what is proved about it.  Bytes: of all registers that are not state, on all devices together.
 
-    period_s: seconds per step, judged on ``plan`` by Howard (theory).   goal_s: the period that was asked for, or that unlimited quotas give.
+    period_s: seconds per step, of ``plan`` (theory).   goal_s: the period that was asked for, or that unlimited quotas give.
     bound_bytes: no quotas need less for period_s with these stream orders.   bound_any_order_bytes: nor with any.
     bound_s: for a budget, no quotas within it are faster with these stream orders; bound_any_order_s: nor with any; else both 0.
     left_out: what the proof does not cover (simulator.steady.graph.MarkedGraph); empty: nothing.

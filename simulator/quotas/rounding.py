@@ -2,7 +2,7 @@
 
 (1) with start times of period L, Buffer r needs the smallest q with  s_C[j] + release <= s_P[(j+q) mod b] + L floor((j+q)/b)  for all rings
     and j; the same start times then prove the period.                                                             -> needed_quotas()
-(2) the dearest Buffer first, take blocks away while the period stands (each a judgement of its own).               -> reduced()
+(2) the dearest Buffer first, take blocks away while the period stands (each tried by itself).               -> reduced()
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from simulator.quotas.least_bytes import least_bytes
-from simulator.quotas.period import judge
+from simulator.quotas.period import shortest_period_s
 from simulator.quotas.plans import PlanProblem, plan_problem
 from simulator.quotas.realise import SizedPlan, any_order_bytes, problems_of, realised_plan
 from simulator.quotas.rounding import TOLERANCE
@@ -37,7 +37,7 @@ def full_throughput(plan: Plan, cost: CostModel, *, period_s: float | None = Non
 def least_bytes_plan(plan: Plan, cost: CostModel, problems: Sequence[PlanProblem], period_s: float | None, seconds: float) -> SizedPlan:
     """full_throughput for stream orders that are already known; period_s None: that of unlimited quotas."""
     ends = perf_counter() + seconds
-    found = [(p, judge(p.problem.num_nodes, p.problem.fixed_arcs()).period_s) for p in problems]
+    found = [(p, shortest_period_s(p.problem.num_nodes, p.problem.fixed_arcs())) for p in problems]
     least_s = min(unlimited_s for _, unlimited_s in found)
     goal_s = least_s if period_s is None else period_s
     if goal_s < least_s * (1 - TOLERANCE):
@@ -81,7 +81,7 @@ def _descend(plan: Plan, cost: CostModel, goal_s: float, any_order: float, ends:
             except (Unsupported, DeadLock):
                 refused.add((regst.id, regst.quota))
                 continue
-            if judge(graph.num_nodes, plan_problem(graph).problem.fixed_arcs()).period_s <= goal_s * (1 + TOLERANCE):
+            if shortest_period_s(graph.num_nodes, plan_problem(graph).problem.fixed_arcs()) <= goal_s * (1 + TOLERANCE):
                 found = _better(plan, cost, plan_problem(graph), goal_s, any_order, ends, best)
                 assert found is not None
                 best = found

@@ -21,7 +21,7 @@ from planner.ir.sbp import NdSbp
 from planner.ir.traces.trace import Act
 from simulator.compiled.arrays import CompiledPlan
 from simulator.compiled.compiler import compile_plan
-from simulator.compiled.events import play_events
+from simulator.compiled.event_kernel import play_events
 from simulator.engine import simulate
 from simulator.steady.arcs import counted
 

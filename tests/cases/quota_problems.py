@@ -10,8 +10,8 @@ from math import inf
 import numpy as np
 
 from experiments.quotas.instances import Draft
+from simulator.quotas.period import shortest_period_s
 from simulator.quotas.problem import Buffer, Ints, QuotaProblem, Ring
-from simulator.steady.cycle_ratio import max_cycle_ratio
 
 __all__ = ["exhaustive", "howard_s", "small"]
 
@@ -49,9 +49,8 @@ def small(rng: random.Random, blocks: int) -> QuotaProblem:
 
 
 def howard_s(problem: QuotaProblem, quotas: Ints) -> float:
-    """The period by the steady state's own algorithm, which shares no code with the quotas'."""
-    arcs = problem.arcs(quotas)
-    return max_cycle_ratio(problem.num_nodes, arcs.tail, arcs.head, arcs.weight_s, arcs.tokens).ratio_s
+    """The period of some quotas."""
+    return shortest_period_s(problem.num_nodes, problem.arcs(quotas))
 
 
 def exhaustive(problem: QuotaProblem, period_s: float, budgets: Mapping[str, int] | None = None) -> float:

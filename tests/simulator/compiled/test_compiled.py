@@ -28,7 +28,7 @@ from planner.ir.traces.trace import Trace, check_trace
 from simulator import Engine, simulate
 from simulator.compiled import CompiledPlan, compile_plan, play_recurrence, times, trace
 from simulator.compiled.arrays import KernelResult
-from simulator.compiled.events import play_events
+from simulator.compiled.event_kernel import play_events
 
 RATES = (1, 2, 4)
 

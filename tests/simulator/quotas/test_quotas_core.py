@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from newton_period import exact_period
 from quota_problems import exhaustive, howard_s, small
 
 from experiments.quotas.instances import layered, training
 from planner.ir.errors import InvalidPlan
 from simulator.quotas.bounds import least_quotas
 from simulator.quotas.least_bytes import least_bytes
-from simulator.quotas.period import judge
 from simulator.quotas.problem import Buffer, Floats, QuotaArcs, QuotaProblem, Ring
 from simulator.quotas.rounding import needed_quotas, reduced
 from simulator.theory import chain_period_s
@@ -34,10 +34,10 @@ def _some_quotas(rng: random.Random, problem: QuotaProblem) -> np.ndarray:
 
 @given(seeds)
 @settings(max_examples=150, deadline=None)
-def test_judge_and_howard_find_the_same_period(seed: int) -> None:
+def test_the_shortest_period_is_that_of_newtons_method(seed: int) -> None:
     rng, problem = _case(seed)
     quotas = _some_quotas(rng, problem)
-    assert judge(problem.num_nodes, problem.arcs(quotas)).period_s == pytest.approx(howard_s(problem, quotas), rel=1e-9)
+    assert exact_period(problem.num_nodes, problem.arcs(quotas)).period_s == pytest.approx(howard_s(problem, quotas), rel=1e-9)
 
 
 def violation_s(arcs: QuotaArcs, starts_s: Floats, period_s: float) -> float:
@@ -53,7 +53,7 @@ def violation_s(arcs: QuotaArcs, starts_s: Floats, period_s: float) -> float:
 def test_verdict_is_proved_by_start_times_from_above_and_by_a_cycle_from_below(seed: int) -> None:
     rng, problem = _case(seed)
     arcs = problem.arcs(_some_quotas(rng, problem))
-    verdict = judge(problem.num_nodes, arcs)
+    verdict = exact_period(problem.num_nodes, arcs)
     assert violation_s(arcs, verdict.starts_s, verdict.period_s) <= 1e-8
     cycle = list(verdict.cycle)
     assert [int(arcs.head[e]) for e in cycle] == [int(arcs.tail[e]) for e in cycle[1:] + cycle[:1]]
@@ -67,7 +67,7 @@ def test_one_block_more_never_slows(seed: int) -> None:
     quotas = _some_quotas(rng, problem)
     more = quotas.copy()
     more[rng.randrange(len(more))] += rng.randint(1, 3)
-    before, after = (judge(problem.num_nodes, problem.arcs(q)).period_s for q in (quotas, more))
+    before, after = (exact_period(problem.num_nodes, problem.arcs(q)).period_s for q in (quotas, more))
     assert after <= before * (1 + 1e-12)
 
 
@@ -86,13 +86,13 @@ def test_chain_has_the_period_of_the_closed_form(durations_s: list[float], seed:
         weight_s=np.array(durations_s + durations_s[:-1]),
         buffers=tuple(Buffer(name=str(i), block_bytes=1, upper=9, rings=(Ring((i,), (i + 1,), durations_s[i + 1]),)) for i in links),
     )
-    assert judge(n, problem.arcs(quotas)).period_s == pytest.approx(chain_period_s(durations_s, [*quotas, 1]), rel=1e-9)
+    assert exact_period(n, problem.arcs(quotas)).period_s == pytest.approx(chain_period_s(durations_s, [*quotas, 1]), rel=1e-9)
 
 
 def _wanted_s(rng: random.Random, problem: QuotaProblem) -> float:
     """A period between that of unlimited quotas and that of one block each."""
-    low = judge(problem.num_nodes, problem.arcs(problem.upper)).period_s
-    high = judge(problem.num_nodes, problem.arcs(problem.lower)).period_s
+    low = exact_period(problem.num_nodes, problem.arcs(problem.upper)).period_s
+    high = exact_period(problem.num_nodes, problem.arcs(problem.lower)).period_s
     return rng.choice((low, high, low + rng.random() * (high - low)))
 
 
@@ -136,7 +136,7 @@ def test_quotas_that_reach_the_period_are_at_least_the_bounds(seed: int) -> None
 @settings(max_examples=60, deadline=None)
 def test_start_times_prove_the_quotas_read_off_them(seed: int) -> None:
     _, problem = _case(seed)
-    verdict = judge(problem.num_nodes, problem.arcs(problem.upper))
+    verdict = exact_period(problem.num_nodes, problem.arcs(problem.upper))
     needed = needed_quotas(problem, verdict.starts_s, verdict.period_s)
     assert howard_s(problem, needed) <= verdict.period_s * (1 + 1e-8)
     assert (needed <= problem.upper).all()
@@ -158,7 +158,7 @@ def test_no_reduced_quota_can_be_lowered_alone(seed: int) -> None:
 
 def test_period_below_that_of_unlimited_quotas_is_answered_with_none() -> None:
     problem = layered(60, 70, seed=3)
-    unlimited_s = judge(problem.num_nodes, problem.fixed_arcs()).period_s
+    unlimited_s = exact_period(problem.num_nodes, problem.fixed_arcs()).period_s
     assert least_bytes(problem, unlimited_s * 0.99) is None
     assert least_bytes(problem, unlimited_s) is not None
 

@@ -7,13 +7,13 @@ from math import inf
 
 import pytest
 from handmade import pipeline
+from newton_period import exact_period
 
 import simulator
 from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.errors import DeadLock, OutOfMemory, Unsupported
 from planner.ir.plan import Plan, RegstKind, Task
 from simulator.quotas import QuotaRule, full_throughput, pareto, rule_quotas, under_budget
-from simulator.quotas.period import judge
 from simulator.quotas.plans import ordered, plan_problem, register_bytes
 from simulator.steady import MarkedGraph, marked_graph, steady_state
 from simulator.steady.state import steady_graph
@@ -53,7 +53,7 @@ def test_problem_of_a_plan_has_the_period_of_the_plan(width: int, quota: int) ->
     plan = pipeline(micro_batches=4, quota=quota, width=width)
     graph = marked_graph(plan, COST)
     found = plan_problem(graph)
-    period_s = judge(graph.num_nodes, found.problem.arcs(found.of_plan(plan))).period_s
+    period_s = exact_period(graph.num_nodes, found.problem.arcs(found.of_plan(plan))).period_s
     assert period_s == pytest.approx(steady_graph(graph).period_s, rel=1e-9)
 
 

@@ -31,13 +31,13 @@ def play_events(tables: PlanArrays, steps: int, classes: int, *, full: bool) -> 
         full: keep ready and start times and count live bytes, not only ends.
     """
     game, base = first_counters(tables, steps, classes, full)
-    complete = bool(_play_game(game, full))
+    complete = bool(_play(game, full))
     rank_class = game.rank_class
     return KernelResult(complete, base, game.ready_s, game.start_s, game.end_s, rank_class["peak"], rank_class["register_peak"])
 
 
 @kernel
-def _play_game(g, full):  # type: ignore[no-untyped-def]
+def _play(g, full):  # type: ignore[no-untyped-def]
     tally = g.tally[0]
     actors = g.actor.size
     for a in range(actors):
