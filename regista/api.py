@@ -148,7 +148,7 @@ def plan(
         options=options,
         watch=on_progress,
         on_shape=on_shape,
-        dry_run=simulator.live_bytes,
+        dry_run=simulator.dry_run,
     ).plan
 
 

@@ -108,7 +108,7 @@ def shape_of(plan: Plan) -> tuple[object, ...]:
 
 def test_two_plans_have_two_shapes_and_the_first_is_the_plan_of_one_search() -> None:
     program, options = program_of(MODEL), PlanOptions(stages=None, micro_batches=None)
-    search = partial(search_plans, program.graph, model="gpt", batch_size=8, cluster=four(), options=options, dry_run=simulator.live_bytes)
+    search = partial(search_plans, program.graph, model="gpt", batch_size=8, cluster=four(), options=options, dry_run=simulator.dry_run)
     one, two = search().plan, search(runner_up=True)
     assert two.second is not None and shape_of(two.second) != shape_of(two.plan)
     assert two.plan.search.objective_s <= min(one.search.objective_s, two.second.search.objective_s)

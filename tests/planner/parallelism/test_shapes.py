@@ -158,8 +158,8 @@ def test_a_dry_run_by_the_compiled_engine_counts_the_planners_live_bytes(monkeyp
         program_of(MODEL).graph(4), model="gpt", batch_size=16, cluster=cluster, options=PlanOptions(stages=2, mesh=(2,), micro_batches=4)
     )
     cost = AnalyticCost(cluster)
-    assert dict(simulator.live_bytes(plan)) == live_bytes(plan)
-    assert dict(simulator.live_bytes(plan, cost)) == live_bytes(plan, cost.folded_s(plan))
+    assert dict(simulator.dry_run(plan)) == live_bytes(plan)
+    assert dict(simulator.dry_run(plan, cost)) == live_bytes(plan, cost.folded_s(plan))
 
 
 def test_a_searched_shape_is_within_the_gap_of_every_shape_worked_out() -> None:
@@ -170,7 +170,7 @@ def test_a_searched_shape_is_within_the_gap_of_every_shape_worked_out() -> None:
         batch_size=16,
         cluster=cluster,
         options=PlanOptions(stages=None, micro_batches=None),
-        dry_run=simulator.live_bytes,
+        dry_run=simulator.dry_run,
     ).plan
     assert found.search.lower_bound_s <= found.search.objective_s
     for stages, mesh, m in ((1, (4,), 1), (1, (2, 2), 1), (2, (2,), 2), (2, (2,), 4), (4, (1,), 8)):
