@@ -31,7 +31,7 @@ from planner.frontend import Program
 from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
 from planner.parallelism.share import Share
-from planner.search import Menus, PieceModel, Prices, pieces_of
+from planner.search import LayoutCosts, PieceSearch, StrategySets, model_pieces
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -146,15 +146,15 @@ def bound_s(program: Program, cluster: Cluster, published: Published) -> float:
     m, memory = published.micro_batches, cluster.device.memory_bytes
     devices = [int(n) for n in published.devices_per_stage.split(";")]
     layers = [int(n) for n in published.layers_per_stage.split(";")]
-    pieces = pieces_of(program.graph(m))
+    pieces = model_pieces(program.graph(m))
     whole_s, turn_s, rest_s = [], [], inf
     for stage, (size, depth) in enumerate(zip(devices, layers, strict=True)):
         whole, turn = inf, inf
         for mesh in meshes(size, cluster.devices_per_node, 2):
-            tools = (Prices(cluster, mesh), Menus(mesh))
+            tools = (LayoutCosts(cluster, mesh), StrategySets(mesh))
             for recompute in (False, True):
                 models = [
-                    PieceModel(piece.recomputed() if recompute else piece, mesh, cluster, (), m, len(devices) - stage, tools)
+                    PieceSearch(piece.recomputed() if recompute else piece, mesh, cluster, (), m, len(devices) - stage, tools)
                     for piece in pieces
                 ]
                 blocks = [model for model in models if model.times > 1]

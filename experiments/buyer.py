@@ -62,7 +62,7 @@ from planner.ir.plan import Boxing, Plan, RegstKind
 from planner.ir.sbp import NdSbp
 from planner.ir.text import content_id
 from planner.parallelism.make import FoundPlans, PlanOptions, search_plans
-from planner.search.zero import splits
+from planner.search.zero import num_splits
 from regista.analysis.whatif import changed_cluster
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -211,7 +211,7 @@ def zero_level(plan: Plan) -> tuple[int, float]:
     """(the ZeRO level that most bytes of the parameters have, the share of them that have it).
 
     A parameter has level 3 if it is gathered anew in every micro-batch; else 2 or 1 if its moments are split along more axes than it, with
-    its gradient split as they are or not; else 0, which a parameter that tensor parallelism splits along every axis has as well.
+    its gradient split as they are or not; else 0, which a parameter that tensor parallelism num_splits along every axis has as well.
     """
     regst = plan.regst
     again = {
@@ -227,9 +227,9 @@ def zero_level(plan: Plan) -> tuple[int, float]:
         if f"{state.name}:exp_avg" not in layout:
             continue
         tensor = regst[state.regst].tensors[state.index]
-        moment, here = splits(layout[f"{state.name}:exp_avg"]), splits(tensor.sbp)
+        moment, here = num_splits(layout[f"{state.name}:exp_avg"]), num_splits(tensor.sbp)
         access = plan.gradients.get(state.name)
-        gradient = here if access is None else splits(regst[access.regst].tensors[access.index].sbp)
+        gradient = here if access is None else num_splits(regst[access.regst].tensors[access.index].sbp)
         level = 3 if state.regst in again else 0 if moment <= here else 2 if gradient >= moment else 1
         bytes_of[level] += prod(tensor.shape) * tensor.dtype.size_bytes
     level = max(bytes_of, key=lambda key: (bytes_of[key], -key))

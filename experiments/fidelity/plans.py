@@ -33,7 +33,7 @@ from planner.schedule import Schedule
 from planner.schedule.actions import Pass
 from planner.schedule.classic import one_f_one_b
 from planner.search import Assignment, Method, build_model, parse_pins
-from planner.search.methods.methods import search
+from planner.search.methods.method import search
 from planner.stages import assign_stages, prepare
 from simulator.live_bytes import dry_run
 

@@ -1,9 +1,9 @@
 """The price list: one for the search and for the simulator."""
 
 from planner.cost.analytic import AnalyticCost, axis_boxing_s, boxing_s, compute_dtype, op_s, transfer_s
+from planner.cost.measured import ActPrice, Beside, MeasuredCost, act_key, load_cost, save_cost
 from planner.cost.mesh_links import axis_link
 from planner.cost.meshes import meshes, parse_mesh
-from planner.cost.table import ActPrice, Beside, MeasuredCost, act_key, load_cost, save_cost
 
 __all__ = [
     "ActPrice",

@@ -93,7 +93,7 @@ class Drafts:
 
     def scope(self, op: Op, value: str) -> UnshardScope | None:
         """The scope of the copy of a value that an op reads; None: the copy serves all readers."""
-        if op.role not in (Role.FORWARD, Role.BACKWARD) or (value, self.staged.stage[op.id]) not in self.assignment.again:
+        if op.role not in (Role.FORWARD, Role.BACKWARD) or (value, self.staged.stage[op.id]) not in self.assignment.regathered:
             return None
         return UnshardScope(op.role, unshard_unit(op, self.ops))
 
@@ -103,7 +103,7 @@ class Drafts:
         On a stage that unshards parameters anew that is every op of a numbered block, outside of blocks every op that reads such a parameter,
         and what accumulates their gradients.
         """
-        stages = {stage for _, stage in self.assignment.again}
+        stages = {stage for _, stage in self.assignment.regathered}
         unit_of: dict[str, str] = {}
         for op in self.staged.graph.ops:
             origin = self.producers.get(op.inputs[0], op) if op.role is Role.ACCUMULATE else op

@@ -22,7 +22,7 @@ from planner.parallelism.narrow import Narrowing
 from planner.parallelism.options import PlanOptions, by, check_options, given_order
 from planner.parallelism.shape import Shape, ShapeSearch, ShapeWatch, Shares, most_stages, shapes
 from planner.schedule import in_flight
-from planner.search import Method, assign, build_model, parse_pins
+from planner.search import Method, assign_layouts, build_model, parse_pins
 from planner.solve import Watch, least_peak
 from planner.stages import assign_stages, check_recompute, prepare
 
@@ -224,7 +224,7 @@ def _make(
         if limit_bytes < inf and not searched.problem.demands:
             searched = model_of(limit_bytes=limit_bytes)
         try:
-            assignment = assign(
+            assignment = assign_layouts(
                 searched,
                 method=options.method,
                 seconds=options.seconds,
@@ -239,7 +239,7 @@ def _make(
             if not narrowing.nothing_fits():
                 break  # verify says what the last plan would need
             continue
-        if assignment.again and options.schedule.has_order:
+        if assignment.regathered and options.schedule.has_order:
             raise Unsupported(
                 f"memory binds so that parameters are gathered again for the backward part, which schedule {options.schedule.value} does not "
                 f"order; ask for 1f1b or gpipe, or ZeRO level 2 at most"

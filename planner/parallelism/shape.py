@@ -28,7 +28,7 @@ from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import flop, traffic_bytes
 from planner.parallelism.share import Share
 from planner.schedule import Schedule, in_flight
-from planner.search import Menus, Piece, PieceModel, Pin, Prices, pieces_of, scaled_pieces
+from planner.search import LayoutCosts, ModelPiece, PieceSearch, Pin, StrategySets, model_pieces, scaled_pieces
 from planner.stages import assign_stages
 from planner.stages.blocks import blocks_of, num_blocks
 
@@ -120,8 +120,8 @@ class Shares:
     cluster: Cluster
     pins: Sequence[Pin]
     even: bool = True
-    _pieces: dict[tuple[int, bool], tuple[Piece, ...]] = field(default_factory=dict)
-    _tools: dict[tuple[int, ...], tuple[Prices, Menus]] = field(default_factory=dict)
+    _pieces: dict[tuple[int, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _tools: dict[tuple[int, ...], tuple[LayoutCosts, StrategySets]] = field(default_factory=dict)
     _known: dict[Shape, Share] = field(default_factory=dict)
     _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
     _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
@@ -155,10 +155,10 @@ class Shares:
             found.append(known[flight])
         return tuple(found)
 
-    def _models(self, shape: Shape, turns: int, flight: int) -> list[PieceModel]:
-        tools = self._tools.setdefault(shape.mesh, (Prices(self.cluster, shape.mesh), Menus(shape.mesh)))
+    def _models(self, shape: Shape, turns: int, flight: int) -> list[PieceSearch]:
+        tools = self._tools.setdefault(shape.mesh, (LayoutCosts(self.cluster, shape.mesh), StrategySets(shape.mesh)))
         pieces = self._pieces_of(shape.micro_batches, shape.recompute)
-        return [PieceModel(piece, shape.mesh, self.cluster, self.pins, turns, flight, tools) for piece in pieces]
+        return [PieceSearch(piece, shape.mesh, self.cluster, self.pins, turns, flight, tools) for piece in pieces]
 
     def roofline_s(self, shape: Shape) -> float:
         """(1), with the largest piece's number of whole blocks on the fullest stage: seconds that no plan of the shape goes below."""
@@ -201,16 +201,16 @@ class Shares:
         pieces = self._pieces_of(shape.micro_batches, shape.recompute)
         return sum(p.times * (p.state_bytes + flight * p.saved_bytes) for p in pieces) / (shape.stages * prod(shape.mesh))
 
-    def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[Piece, ...]:
+    def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...]:
         key = (micro_batches, recompute)
         if key not in self._pieces:
             if recompute:
                 self._pieces[key] = tuple(piece.recomputed() for piece in self._pieces_of(micro_batches, False))
             else:
-                self._pieces[key] = self._scaled(micro_batches) or pieces_of(self.graph_of(micro_batches))
+                self._pieces[key] = self._scaled(micro_batches) or model_pieces(self.graph_of(micro_batches))
         return self._pieces[key]
 
-    def _scaled(self, micro_batches: int) -> tuple[Piece, ...] | None:
+    def _scaled(self, micro_batches: int) -> tuple[ModelPiece, ...] | None:
         traced = [m for m, recompute in self._pieces if not recompute][:2]
         if len(traced) < 2 or self.batch_size % micro_batches:
             return None

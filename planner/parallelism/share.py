@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.search import PieceModel
+from planner.search import PieceSearch
 
 __all__ = ["Share", "StageShare"]
 
@@ -44,7 +44,7 @@ class Share:
     cut: per stage, how many of each model's blocks lie there, and seconds that the rest there takes at least.
     """
 
-    models: Sequence[PieceModel]
+    models: Sequence[PieceSearch]
     stages: int
     cut: Sequence[tuple[Sequence[int], float]] = ()
 
@@ -61,7 +61,7 @@ class Share:
     @cached_property
     def roomy_s(self) -> float:
         """(1): memory aside, seconds that no plan goes below."""
-        return max(self.others_s + sum(model.roomy_s * model.times for model in self.models) / self.stages, self.uneven_s)
+        return max(self.others_s + sum(model.unlimited_s * model.times for model in self.models) / self.stages, self.uneven_s)
 
     @cached_property
     def free(self) -> StageShare:

@@ -1,33 +1,33 @@
 """Search: pins, the choice problem of a staged graph, and the methods that solve it."""
 
-from planner.search.assign import assign
-from planner.search.bounds.pieces import Piece, PieceModel, PiecePrice, pieces_of
+from planner.search.assign import assign_layouts
+from planner.search.bounds.pieces import ModelPiece, PieceCost, PieceSearch, model_pieces
 from planner.search.bounds.scaled import scaled_pieces
 from planner.search.build import build_model
-from planner.search.menu import LocalOp, Menus
-from planner.search.methods.methods import Method, search
+from planner.search.layout_costs import LayoutCosts
+from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel
 from planner.search.pins import Pin, parse_pins
-from planner.search.prices import Prices
 from planner.search.routes import Move, StageTransfer
+from planner.search.strategies import LocalOp, StrategySets
 
 __all__ = [
     "Assignment",
     "LocalOp",
-    "Menus",
+    "StrategySets",
     "Method",
     "Move",
-    "Piece",
-    "PieceModel",
-    "PiecePrice",
+    "ModelPiece",
+    "PieceSearch",
+    "PieceCost",
     "Pin",
-    "Prices",
+    "LayoutCosts",
     "SearchModel",
     "StageTransfer",
-    "assign",
+    "assign_layouts",
     "build_model",
     "parse_pins",
-    "pieces_of",
+    "model_pieces",
     "scaled_pieces",
     "search",
 ]

@@ -8,17 +8,17 @@ from math import inf
 
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
-from planner.search.methods.methods import Method, search
+from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel
 from planner.solve import Solution, Watch
 
-__all__ = ["assign"]
+__all__ = ["assign_layouts"]
 
 _LONG = 10_000
 """Nodes of a problem within memory that is searched by prices of a byte first: the general solver would need minutes."""
 
 
-def assign(
+def assign_layouts(
     model: SearchModel,
     *,
     method: Method = Method.EXACT,

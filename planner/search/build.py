@@ -30,11 +30,11 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind, Op, Role
 from planner.ir.sbp import NdSbp, Split
 from planner.ir.tensor import TensorType
-from planner.search.menu import Menu, Menus, Strategy
-from planner.search.model import SearchModel, Where
+from planner.search.layout_costs import LayoutCosts
+from planner.search.model import SearchModel, StageCounts
 from planner.search.pins import Pin, pinned_inputs, pinned_outputs
-from planner.search.prices import Prices
-from planner.search.zero import Held, most_split, splits
+from planner.search.strategies import Strategy, StrategySet, StrategySets
+from planner.search.zero import DeliveryMode, most_split, num_splits
 from planner.solve.problem import Demand, Edge, Floats, Problem
 from planner.stages import Staged
 from planner.stages.blocks import unshard_unit
@@ -53,7 +53,7 @@ def build_model(
     *,
     limit_bytes: float = inf,
     in_flight: Sequence[int] = (),
-    tools: tuple[Prices, Menus] | None = None,
+    tools: tuple[LayoutCosts, StrategySets] | None = None,
     zero: int | None = None,
     kept: frozenset[str] | None = None,
 ) -> SearchModel:
@@ -71,7 +71,7 @@ def build_model(
     Raises:
         UnknownOp: an op has no rule.   Unsupported: pins that cannot hold.
     """
-    prices, menus = tools if tools is not None else (Prices(cluster, mesh), Menus(mesh))
+    prices, menus = tools if tools is not None else (LayoutCosts(cluster, mesh), StrategySets(mesh))
     return _Builder(staged, mesh, prices, menus, pins, micro_batches, limit_bytes, in_flight, zero, kept).build()
 
 
@@ -91,8 +91,8 @@ class _Builder:
         self,
         staged: Staged,
         mesh: tuple[int, ...],
-        prices: Prices,
-        menus: Menus,
+        prices: LayoutCosts,
+        menus: StrategySets,
         pins: Sequence[Pin],
         micro_batches: int,
         limit_bytes: float,
@@ -128,13 +128,13 @@ class _Builder:
         self._matrices: dict[tuple[object, ...], Floats] = {}
         self._kept: dict[int, tuple[object, ...]] = {}
         self._stored: dict[tuple[TensorType, bool], tuple[tuple[NdSbp, ...], Floats]] = {}
-        self._menu_of: dict[str, Menu] = {}
+        self._menu_of: dict[str, StrategySet] = {}
         self._zero: dict[int, Floats] = {}
         self._amounts: dict[tuple[int, TensorType, tuple[int, ...]], Floats] = {}
         self._repeated: dict[tuple[int, int], tuple[NdSbp, ...]] = {}
         self._least: dict[int, tuple[NdSbp, ...]] = {}
         self.saved: set[tuple[str, int]] = set()
-        self.ways: dict[tuple[str, int], tuple[Held, ...]] = {}
+        self.ways: dict[tuple[str, int], tuple[DeliveryMode, ...]] = {}
         self.read_by: dict[tuple[str, int], set[Role]] = {}
         self.updated = frozenset(self.graph.updates.values())
         self.by_id = {op.id: op for op in self.graph.ops}
@@ -182,10 +182,12 @@ class _Builder:
         if graph.mean_loss in self.sources:
             self._need(graph.mean_loss, self.sources[graph.mean_loss].stage, whole, (NdSbp.broadcast(len(self.mesh)),))
         problem = Problem(tuple(self.names), tuple(self.costs), tuple(self.edges), tuple(self.demands), self.limit_bytes)
-        where = Where(self.node_stage, self.node_count, self.edge_stage, self.edge_count)
+        where = StageCounts(self.node_stage, self.node_count, self.edge_stage, self.edge_count)
         held = {key: tuple(h for h in ways for _ in range(len(self.deliveries[key][1]) // len(ways))) for key, ways in self.ways.items()}
         once = frozenset(
-            key for key, ways in self.ways.items() if Held.KEPT in ways and self._is_parameter(key[0]) and self._times_again(*key) == 1
+            key
+            for key, ways in self.ways.items()
+            if DeliveryMode.COPIED in ways and self._is_parameter(key[0]) and self._times_again(*key) == 1
         )
         return SearchModel(
             self.staged, self.prices, problem, self.ops, self.states, self.deliveries, self.pinned, self.micro_batches, where, held, once
@@ -235,19 +237,19 @@ class _Builder:
             layouts = _storable(tensor, self.mesh)
             if split:
                 layouts = tuple(sbp for sbp, most in zip(layouts, most_split(layouts), strict=True) if most)
-            self._stored[tensor, split] = layouts, np.array([_TIE_S * splits(sbp) for sbp in layouts])
+            self._stored[tensor, split] = layouts, np.array([_TIE_S * num_splits(sbp) for sbp in layouts])
         return self._stored[tensor, split]
 
-    def _menu(self, op: Op) -> Menu:
+    def _menu(self, op: Op) -> StrategySet:
         if op.id not in self._menu_of:
             self._menu_of[op.id] = self._find_menu(op)
         return self._menu_of[op.id]
 
-    def _find_menu(self, op: Op) -> Menu:
+    def _find_menu(self, op: Op) -> StrategySet:
         menu = self.menus.of(op, self.graph.values)
         if op.role is Role.ACCUMULATE and self.zero in (2, 3) and self.micro_batches > 1:
             split = most_split([s.outputs[0] for s in menu.strategies])
-            menu = Menu(-1 - len(self._menu_of), tuple(s for s, most in zip(menu.strategies, split, strict=True) if most))
+            menu = StrategySet(-1 - len(self._menu_of), tuple(s for s, most in zip(menu.strategies, split, strict=True) if most))
         pins = [(place, self.pinned_outputs[v]) for place, v in enumerate(op.outputs) if v is not None and v in self.pinned_outputs]
         if not pins:
             return menu
@@ -255,9 +257,9 @@ class _Builder:
         if not kept:
             ways = "; ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in menu.strategies))
             raise Unsupported(f"{op.where()} cannot return {pins[0][1]} on mesh {'x'.join(map(str, self.mesh))}; its rule allows {ways}")
-        return Menu(-1 - len(self._menu_of), kept)
+        return StrategySet(-1 - len(self._menu_of), kept)
 
-    def _op_cost(self, op: Op, menu: Menu) -> Floats:
+    def _op_cost(self, op: Op, menu: StrategySet) -> Floats:
         count = self.m if op.role.per_micro_batch else 1
         if op.role is Role.ACCUMULATE:
             count = 0  # done while the gradient is written; no reason to reduce it before, once per micro-batch
@@ -266,7 +268,7 @@ class _Builder:
             self._op_costs[key] = np.array([count * self.prices.op_s(s) for s in menu.strategies])
         return self._op_costs[key]
 
-    def _layouts(self, menu: Menu, place: int, *, outputs: bool) -> tuple[NdSbp, ...]:
+    def _layouts(self, menu: StrategySet, place: int, *, outputs: bool) -> tuple[NdSbp, ...]:
         key = (menu.number, place if outputs else -1 - place)
         if key not in self._leaves:
             self._leaves[key] = tuple((s.outputs if outputs else s.inputs)[place] for s in menu.strategies)
@@ -298,34 +300,39 @@ class _Builder:
     def _is_parameter(self, value: str) -> bool:
         return value in self.states and self.inputs[value].kind is InputKind.PARAMETER
 
-    def _ways(self, value: str, stage: int, source: _Source) -> tuple[Held, ...]:
+    def _ways(self, value: str, stage: int, source: _Source) -> tuple[DeliveryMode, ...]:
         """How this value may be had on a stage."""
         at_home = self._is_parameter(value) and source.stage == stage
         if at_home and self.zero is not None:
-            return (Held.AS_IS, Held.AGAIN) if self.zero == 3 else (Held.AS_IS,)
+            return (DeliveryMode.IN_PLACE, DeliveryMode.REGATHERED) if self.zero == 3 else (DeliveryMode.IN_PLACE,)
         if self.zero == 0 and value in self.updated:
-            return (Held.AS_IS,)
+            return (DeliveryMode.IN_PLACE,)
         if self.limit_bytes == inf:
-            return (Held.ANY,)
+            return (DeliveryMode.ANY,)
         if at_home and ((value, stage) in self.saved or self._times_again(value, stage) > 1):
-            return (Held.AS_IS, Held.KEPT, Held.AGAIN)
-        return (Held.AS_IS, Held.KEPT)
+            return (DeliveryMode.IN_PLACE, DeliveryMode.COPIED, DeliveryMode.REGATHERED)
+        return (DeliveryMode.IN_PLACE, DeliveryMode.COPIED)
 
     def _times_again(self, value: str, stage: int) -> int:
         """How often per step a value is delivered that is delivered anew to the forward and to the backward part of every micro-batch."""
         return self.m * len(self.read_by[value, stage] & {Role.FORWARD, Role.BACKWARD})
 
     def _hold_delivery(
-        self, value: str, source: _Source, stage: int, node: int, layouts: tuple[NdSbp, ...], ways: tuple[Held, ...]
+        self, value: str, source: _Source, stage: int, node: int, layouts: tuple[NdSbp, ...], ways: tuple[DeliveryMode, ...]
     ) -> None:
         """A kept copy of what the backward part, or the next micro-batch, will read; of what is gathered again, that of the last block."""
         saved = (value, stage) in self.saved
-        if not saved and Held.AGAIN not in ways:
+        if not saved and DeliveryMode.REGATHERED not in ways:
             return
         held = self.in_flight[stage] if self.in_flight and value not in self.states else 1
-        blocks = {Held.ANY: 0, Held.AS_IS: held - 1 if source.stage == stage else 0, Held.KEPT: held, Held.AGAIN: 0}
+        blocks = {
+            DeliveryMode.ANY: 0,
+            DeliveryMode.IN_PLACE: held - 1 if source.stage == stage else 0,
+            DeliveryMode.COPIED: held,
+            DeliveryMode.REGATHERED: 0,
+        }
         if self.kept is None and self.last_unit.get(stage) in self.units.get((value, stage), ()):
-            blocks[Held.AGAIN] = 1  # the backward part begins with it
+            blocks[DeliveryMode.REGATHERED] = 1  # the backward part begins with it
         self._hold(node, layouts, self.graph.values[value], (2 * stage, 2 * stage + 1), *(blocks[way] for way in ways))
 
     def _find_saved(self, readers: Mapping[tuple[str, int], list[tuple[Op | None, str]]]) -> None:
@@ -395,13 +402,15 @@ class _Builder:
             source = replace(source, bucketed=True)  # a block's gradients travel together
         self._connect(source, stage, node, needs, self.graph.values[value], near=near)
 
-    def _is_final(self, value: str, stage: int, way: Held, role: Role | None) -> bool:
+    def _is_final(self, value: str, stage: int, way: DeliveryMode, role: Role | None) -> bool:
         """Whether what is delivered so must not be boxed any more: each micro-batch would pay, nobody would count it, or a ZeRO level forbids it."""
         if role is Role.BACKWARD and (value, stage) in self.saved:
             return True  # what it makes of it would lie there from the forward part on
         if role in (Role.FORWARD, Role.BACKWARD):
-            counted = self.limit_bytes < inf or (way is Held.AS_IS and self.zero is not None)  # a copy that a reader makes would not be
-            return way is Held.AGAIN or (counted and self._is_parameter(value))
+            counted = self.limit_bytes < inf or (
+                way is DeliveryMode.IN_PLACE and self.zero is not None
+            )  # a copy that a reader makes would not be
+            return way is DeliveryMode.REGATHERED or (counted and self._is_parameter(value))
         return self.zero == 0 and role is None and value in self.updated
 
     def _fixed(self, value: str) -> int:
@@ -415,7 +424,7 @@ class _Builder:
         needs: tuple[NdSbp, ...],
         logical: TensorType,
         *,
-        ways: tuple[Held, ...] = (Held.ANY,),
+        ways: tuple[DeliveryMode, ...] = (DeliveryMode.ANY,),
         again: int = 0,
         near: tuple[bool, ...] = (False,),
     ) -> None:
@@ -431,21 +440,21 @@ class _Builder:
         if matrix is None:
             matrix = source.count * self._boxing_s(source, needs, logical, here=here)
             share = len(needs) // len(ways)
-            table = self.prices.table(logical, source.bucketed, kinds_in((*source.layouts, *needs)))
+            table = self.prices.boxing_table(logical, source.bucketed, kinds_in((*source.layouts, *needs)))
             rows, places = np.array([table.index[p] for p in source.layouts]), np.array([table.index[c] for c in needs])
             same = (rows[:, None] == places[None, :share]) & here
             for number, way in enumerate(ways):
                 columns = slice(number * share, (number + 1) * share)
-                if way is not Held.ANY:
-                    matrix[:, columns][same if way is not Held.AS_IS else ~same] = np.inf
-                if way is Held.AGAIN:
+                if way is not DeliveryMode.ANY:
+                    matrix[:, columns][same if way is not DeliveryMode.IN_PLACE else ~same] = np.inf
+                if way is DeliveryMode.REGATHERED:
                     matrix[:, columns][np.isfinite(matrix[:, columns])] = 0.0
             if any(near):
                 kept = np.repeat(near, len(source.layouts) // len(near))
                 matrix[kept[:, None] & ~table.is_local[np.ix_(rows, places)]] = np.inf
             self._matrices[key] = matrix
             self._kept[len(self._kept)] = (source.layouts, needs)
-        if Held.AGAIN in ways:
+        if DeliveryMode.REGATHERED in ways:
             self._pay_again(source, stage, node, needs, logical, ways, again)
         if not np.isfinite(matrix).any():
             raise Unsupported(
@@ -464,22 +473,29 @@ class _Builder:
     def _boxing_s(self, source: _Source, needs: tuple[NdSbp, ...], logical: TensorType, *, here: bool) -> Floats:
         """Seconds from each of the source's layouts to each of those needed, once."""
         if here:
-            table = self.prices.table(logical, source.bucketed, kinds_in((*source.layouts, *needs)))
+            table = self.prices.boxing_table(logical, source.bucketed, kinds_in((*source.layouts, *needs)))
             rows, columns = [table.index[p] for p in source.layouts], [table.index[c] for c in needs]
             return table.price_s[np.ix_(rows, columns)]
         distinct = {(p, c) for p in source.layouts for c in needs}
-        hop_s = {pair: self.prices.hop_s(logical, *pair, bucketed=source.bucketed) for pair in distinct}
+        hop_s = {pair: self.prices.transfer_s(logical, *pair, bucketed=source.bucketed) for pair in distinct}
         return np.array([[hop_s[p, c] for c in needs] for p in source.layouts])
 
     def _pay_again(
-        self, source: _Source, stage: int, node: int, needs: tuple[NdSbp, ...], logical: TensorType, ways: tuple[Held, ...], again: int
+        self,
+        source: _Source,
+        stage: int,
+        node: int,
+        needs: tuple[NdSbp, ...],
+        logical: TensorType,
+        ways: tuple[DeliveryMode, ...],
+        again: int,
     ) -> None:
         """What is delivered ``again`` times per step, in every micro-batch, is paid by an edge of its own."""
         key = (id(source.layouts), id(needs), logical, ways, again)
         if key not in self._matrices:
             matrix = np.zeros((len(source.layouts), len(needs)))
             share = len(needs) // len(ways)
-            first = ways.index(Held.AGAIN) * share
+            first = ways.index(DeliveryMode.REGATHERED) * share
             price_s = self._boxing_s(source, needs[:share], logical, here=True)
             matrix[:, first : first + share] = again * np.where(np.isfinite(price_s), price_s, 0.0)
             self._matrices[key] = matrix

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.ir.sbp import NdSbp
-from planner.search.menu import LocalOp, Strategy, relabel
-from planner.search.prices import Prices
+from planner.search.layout_costs import LayoutCosts
 from planner.search.routes import Move, Reader, routes_of
-from planner.search.zero import Held
+from planner.search.strategies import LocalOp, Strategy, relabel
+from planner.search.zero import DeliveryMode
 from planner.solve.problem import Floats, Ints, Problem
 from planner.stages import Staged
 
-__all__ = ["Assignment", "SearchModel", "Where"]
+__all__ = ["Assignment", "SearchModel", "StageCounts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Assignment:
 
     delivered: (value, stage) -> the layout in which several readers on the stage share it.
     held_bytes: what the search counts as held by the fullest stage's devices (0 if it was not asked to count).
-    again: (parameter, stage) that is not held but gathered for each part of a block that reads it (ZeRO-3).
+    regathered: (parameter, stage) that is not held but gathered for each part of a block that reads it (ZeRO-3).
     routes: (value, stage, layout) in which a value is read on a stage -> the moves that bring it there from its producer's stage and layout,
         in order: boxing steps, and a StageTransfer between stages; empty where it is there already.  Batch inputs and constants that are
         not pinned are there in any layout and have no entry.
@@ -38,12 +38,12 @@ class Assignment:
     lower_bound_s: float
     delivered: Mapping[tuple[str, int], NdSbp]
     held_bytes: float
-    again: frozenset[tuple[str, int]] = frozenset()
+    regathered: frozenset[tuple[str, int]] = frozenset()
     routes: Mapping[Reader, tuple[Move, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Where:
+class StageCounts:
     """On which stage each node and edge costs time, and how often it is counted."""
 
     node_stage: Sequence[int]
@@ -61,19 +61,19 @@ class SearchModel:
     """
 
     staged: Staged
-    prices: Prices
+    prices: LayoutCosts
     problem: Problem
     ops: Mapping[str, tuple[int, tuple[Strategy, ...]]]
     states: Mapping[str, tuple[int, tuple[NdSbp, ...]]]
     deliveries: Mapping[tuple[str, int], tuple[int, tuple[NdSbp, ...]]]
     pinned: Mapping[str, NdSbp]
     micro_batches: int
-    where: Where
-    held: Mapping[tuple[str, int], tuple[Held, ...]] = field(default_factory=dict)
+    stage_counts: StageCounts
+    delivery_modes: Mapping[tuple[str, int], tuple[DeliveryMode, ...]] = field(default_factory=dict)
     forward_only: frozenset[tuple[str, int]] = frozenset()
 
     @property
-    def turns(self) -> int:
+    def pipeline_slots(self) -> int:
         """Acts of a micro-batch that the step waits for: m + p - 1 with p equal stages (1F1B and GPipe alike)."""
         return self.micro_batches + self.staged.num_stages - 1
 
@@ -89,13 +89,13 @@ class SearchModel:
         """(t_i, u_i): seconds of a micro-batch on each stage, and of what it does once per step (with one turn, all is done once)."""
         size = self.staged.num_stages
         micro_s, once_s = np.zeros(size), np.zeros(size)
-        for node, (stage, count) in enumerate(zip(self.where.node_stage, self.where.node_count, strict=True)):
+        for node, (stage, count) in enumerate(zip(self.stage_counts.node_stage, self.stage_counts.node_count, strict=True)):
             seconds = self.problem.costs[node][choice[node]]
             if count > 1:
                 micro_s[stage] += seconds / count
             else:
                 once_s[stage] += seconds
-        for edge, stage, count in zip(self.problem.edges, self.where.edge_stage, self.where.edge_count, strict=True):
+        for edge, stage, count in zip(self.problem.edges, self.stage_counts.edge_stage, self.stage_counts.edge_count, strict=True):
             seconds = edge.matrix[choice[edge.u], choice[edge.v]]
             if count > 1:
                 micro_s[stage] += seconds / count
@@ -121,13 +121,13 @@ class SearchModel:
             lower_bound_s=lower_bound_s,
             delivered=delivered,
             held_bytes=held_bytes,
-            again=self._again(choice),
+            regathered=self._regathered(choice),
             routes=routes_of(self.staged, self.prices, ops=ops, states=states, pinned=pinned, delivered=delivered),
         )
 
-    def _again(self, choice: Sequence[int] | Ints) -> frozenset[tuple[str, int]]:
+    def _regathered(self, choice: Sequence[int] | Ints) -> frozenset[tuple[str, int]]:
         """What is gathered again; where something is, what only the forward part reads travels with it, for it costs the same."""
-        taken = {key: held[choice[self.deliveries[key][0]]] for key, held in self.held.items()}
-        again = {key for key, held in taken.items() if held is Held.AGAIN}
+        taken = {key: held[choice[self.deliveries[key][0]]] for key, held in self.delivery_modes.items()}
+        again = {key for key, held in taken.items() if held is DeliveryMode.REGATHERED}
         stages = {stage for _, stage in again}
-        return frozenset(again | {key for key in self.forward_only if taken[key] is Held.KEPT and key[1] in stages})
+        return frozenset(again | {key for key in self.forward_only if taken[key] is DeliveryMode.COPIED and key[1] in stages})

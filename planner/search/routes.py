@@ -15,8 +15,8 @@ from planner.boxing.table import STEP_S
 from planner.ir.plan import Boxing
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import TensorType
-from planner.search.menu import LocalOp
-from planner.search.prices import Prices
+from planner.search.layout_costs import LayoutCosts
+from planner.search.strategies import LocalOp
 from planner.stages import Staged
 
 __all__ = ["Move", "Reader", "StageTransfer", "routes_of"]
@@ -41,7 +41,7 @@ _TIE_S = 10 * STEP_S
 
 def routes_of(
     staged: Staged,
-    prices: Prices,
+    prices: LayoutCosts,
     *,
     ops: Mapping[str, LocalOp],
     states: Mapping[str, NdSbp],
@@ -82,12 +82,14 @@ def _readers(staged: Staged, ops: Mapping[str, LocalOp], states: Mapping[str, Nd
             yield loss, staged.stage[op.id], NdSbp.broadcast(num_axes)
 
 
-def _route(prices: Prices, logical: TensorType, src_stage: int, src: NdSbp, dst_stage: int, dst: NdSbp, shared: NdSbp) -> tuple[Move, ...]:
+def _route(
+    prices: LayoutCosts, logical: TensorType, src_stage: int, src: NdSbp, dst_stage: int, dst: NdSbp, shared: NdSbp
+) -> tuple[Move, ...]:
     """The moves from one (stage, layout) to another; ``shared``: the layout in which several readers on ``dst_stage`` share the value."""
     if src_stage != dst_stage:
-        leaving, landing = prices.ends_of_hop(logical, src, shared)
-        sent: tuple[Move, ...] = (*prices.path(logical, src, leaving), StageTransfer(src_stage, dst_stage, landing))
-        return (*sent, *prices.path(logical, landing, shared), *prices.path(logical, shared, dst))
+        leaving, landing = prices.ends_of_transfer(logical, src, shared)
+        sent: tuple[Move, ...] = (*prices.boxing_steps(logical, src, leaving), StageTransfer(src_stage, dst_stage, landing))
+        return (*sent, *prices.boxing_steps(logical, landing, shared), *prices.boxing_steps(logical, shared, dst))
     if dst == shared or prices.boxing_s(logical, src, dst) <= prices.boxing_s(logical, shared, dst) + _TIE_S:
-        return prices.path(logical, src, dst)
-    return (*prices.path(logical, src, shared), *prices.path(logical, shared, dst))
+        return prices.boxing_steps(logical, src, dst)
+    return (*prices.boxing_steps(logical, src, shared), *prices.boxing_steps(logical, shared, dst))

@@ -17,30 +17,30 @@ from enum import Enum
 
 from planner.ir.sbp import NdSbp, Split
 
-__all__ = ["LEVELS", "Held", "most_split", "splits"]
+__all__ = ["LEVELS", "DeliveryMode", "most_split", "num_splits"]
 
 LEVELS = (0, 1, 2, 3)
 
 
-class Held(Enum):
+class DeliveryMode(Enum):
     """How a stage has what is delivered to it.
 
-    ANY: not told apart, since nobody counts bytes.   AS_IS: what is there already.   KEPT: boxed once, there for all who read it.
-    AGAIN: boxed for the forward part of a block, freed, and boxed again for its backward part, in every micro-batch.
+    ANY: not told apart, since nobody counts bytes.   IN_PLACE: what is there already.   COPIED: boxed once, there for all who read it.
+    REGATHERED: boxed for the forward part of a block, freed, and boxed again for its backward part, in every micro-batch.
     """
 
     ANY = "any"
-    AS_IS = "as it is"
-    KEPT = "kept"
-    AGAIN = "again"
+    IN_PLACE = "as it is"
+    COPIED = "kept"
+    REGATHERED = "again"
 
 
-def splits(sbp: NdSbp) -> int:
-    """Number of axes along which a layout splits."""
+def num_splits(sbp: NdSbp) -> int:
+    """Number of axes along which a layout num_splits."""
     return sum(isinstance(entry, Split) for entry in sbp.entries)
 
 
 def most_split(layouts: Sequence[NdSbp]) -> tuple[bool, ...]:
     """Which of the layouts split along as many axes as any of them does."""
-    most = max(splits(sbp) for sbp in layouts)
-    return tuple(splits(sbp) == most for sbp in layouts)
+    most = max(num_splits(sbp) for sbp in layouts)
+    return tuple(num_splits(sbp) == most for sbp in layouts)

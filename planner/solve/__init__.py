@@ -1,10 +1,10 @@
 """The solver core: choice problems with pairwise costs and memory, solved with a proof."""
 
-from planner.solve.exact import solve_exactly
 from planner.solve.ilp import solve_ilp
 from planner.solve.limited.memory import least_peak, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem, Progress, Solution, Watch
-from planner.solve.reduce.eliminate import Elimination, eliminate
+from planner.solve.reduce.elimination import Elimination, eliminate
+from planner.solve.without_limit import solve_exactly
 
 __all__ = [
     "Contradiction",

@@ -22,8 +22,8 @@ from planner.parallelism.make import PlanOptions
 from planner.parallelism.quota_wishes import quotas_of_text
 from planner.schedule import Schedule
 from planner.search import Method, SearchModel, build_model, parse_pins
-from planner.search.menu import Strategy, relabel
-from planner.search.zero import Held
+from planner.search.strategies import Strategy, relabel
+from planner.search.zero import DeliveryMode
 from planner.solve import Floats, Ints, Problem, solve_exactly
 from planner.stages import Staged, assign_stages, prepare
 from regista.api import planned_program
@@ -169,9 +169,9 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
         allowed[node] = _all_or_those([sbp == stored.get(names[value]) for sbp in stores])
         layouts[value] = stored.get(names[value], stores[0])
     again = _gathered_again(plan)
-    for key, held in model.held.items():
-        if {Held.AGAIN, Held.KEPT} <= set(held) and key not in model.forward_only:  # otherwise the layouts say it
-            allowed[model.deliveries[key][0]] = _all_or_those([(way is Held.AGAIN) == (key in again) for way in held])
+    for key, held in model.delivery_modes.items():
+        if {DeliveryMode.REGATHERED, DeliveryMode.COPIED} <= set(held) and key not in model.forward_only:  # otherwise the layouts say it
+            allowed[model.deliveries[key][0]] = _all_or_those([(way is DeliveryMode.REGATHERED) == (key in again) for way in held])
     for op in model.staged.graph.ops:
         node, strategies = model.ops[op.id]
         placed = shown.get((op.id, f"s{model.staged.stage[op.id]}"))

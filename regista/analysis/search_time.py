@@ -21,7 +21,7 @@ from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.text import save_text
 from planner.search import Method, SearchModel, build_model, search
 from planner.solve import Edge, Problem
-from planner.solve.bounds.dual import Dual
+from planner.solve.bounds.message_passing import Dual
 from planner.stages import assign_stages, prepare
 from regista.api import program_of
 

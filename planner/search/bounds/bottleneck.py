@@ -32,7 +32,7 @@ def bottleneck_bound(
         (lower bound on the step in seconds, the choice behind it, which need not fit in memory).
     """
     micro_s, once_s = model.stage_s(choice)
-    turns, stages = model.turns, model.staged.num_stages
+    turns, stages = model.pipeline_slots, model.staged.num_stages
     micro = np.full(stages, 1.0)
     micro[int(micro_s.argmax())] = model.micro_batches
     once = np.zeros(stages)
@@ -41,7 +41,7 @@ def bottleneck_bound(
     def weight(stage: int, count: int) -> float:
         return float(micro[stage]) / count if count > 1 else float(once[stage])
 
-    problem, where = model.problem, model.where
+    problem, where = model.problem, model.stage_counts
     weighted = replace(
         problem,
         costs=tuple(_times(c, weight(s, n)) for c, s, n in zip(problem.costs, where.node_stage, where.node_count, strict=True)),

@@ -15,20 +15,20 @@ import numpy as np
 from planner.ir.cluster import Cluster
 from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
 from planner.search.build import build_model
-from planner.search.menu import Menus, op_shape
+from planner.search.layout_costs import LayoutCosts
 from planner.search.model import SearchModel
 from planner.search.pins import Pin, applicable
-from planner.search.prices import Prices
+from planner.search.strategies import StrategySets, op_shape
 from planner.solve import Ints, Problem, solve_exactly
 from planner.solve.limited.memory import least_demand, priced
 from planner.stages import Staged, prepare
 from planner.stages.blocks import blocks_of
 
-__all__ = ["Piece", "PieceModel", "PiecePrice", "pieces_of"]
+__all__ = ["ModelPiece", "PieceSearch", "PieceCost", "model_pieces"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class ModelPiece:
     """A part of the graph that occurs ``times`` times.
 
     members: the blocks that are it (h.0, h.1, ...; empty for what is outside of blocks).
@@ -53,14 +53,14 @@ class Piece:
         read = {v for op in self.graph.ops if op.role is Role.BACKWARD for v in op.inputs}
         return sum(self.graph.values[value].size_bytes for value in (made & read) | self.kept)
 
-    def recomputed(self) -> Piece:
+    def recomputed(self) -> ModelPiece:
         """The piece with its forward ops made again in the backward part."""
         whole = {op.id: 0 for op in self.graph.ops}
         return replace(self, graph=prepare(self.graph, whole, 1, recompute=True).graph, kept=self.crossing)
 
 
 @dataclass(frozen=True, slots=True)
-class PiecePrice:
+class PieceCost:
     """A choice of a piece by itself.
 
     cost_s: m t + u, with t and u the seconds of a micro-batch and of what is done once per step.   held_bytes: per device, at its fullest.
@@ -72,7 +72,7 @@ class PiecePrice:
     bound_s: float
 
 
-class PieceModel:
+class PieceSearch:
     """A piece on the mesh of one stage.
 
     Args:
@@ -82,13 +82,13 @@ class PieceModel:
 
     def __init__(
         self,
-        piece: Piece,
+        piece: ModelPiece,
         mesh: tuple[int, ...],
         cluster: Cluster,
         pins: Sequence[Pin],
         micro_batches: int,
         in_flight: int,
-        tools: tuple[Prices, Menus],
+        tools: tuple[LayoutCosts, StrategySets],
     ) -> None:
         staged = Staged(piece.graph, {op.id: 0 for op in piece.graph.ops}, 1)
         here = applicable(pins, piece.graph)
@@ -102,22 +102,22 @@ class PieceModel:
         return self._count()
 
     @cached_property
-    def _roomy(self) -> SearchModel:
+    def _unlimited(self) -> SearchModel:
         return self._build()
 
     @cached_property
-    def roomy_s(self) -> float:
+    def unlimited_s(self) -> float:
         """No choice has a smaller m t + u; quicker than ``best`` at price 0, since nobody counts bytes."""
-        return solve_exactly(self._roomy.problem).lower_bound
+        return solve_exactly(self._unlimited.problem).lower_bound
 
-    def best(self, s_per_byte: float = 0.0) -> PiecePrice:
+    def best(self, s_per_byte: float = 0.0) -> PieceCost:
         """The cheapest choice at a price per byte that is held at the end of the forward part."""
         problem = self._model.problem
         solution = solve_exactly(priced(problem, {0: s_per_byte}))
         return self._price(solution.choice, solution.lower_bound)
 
     @cached_property
-    def smallest(self) -> PiecePrice:
+    def smallest(self) -> PieceCost:
         """A choice that holds as little as possible."""
         choice = least_demand(self._model.problem)
         return self._price(choice, self._model.problem.objective(choice))
@@ -125,7 +125,7 @@ class PieceModel:
     @cached_property
     def least_micro_s(self) -> float:
         """Seconds of a micro-batch that no choice goes below."""
-        problem, where, m = self._roomy.problem, self._roomy.where, self.micro_batches
+        problem, where, m = self._unlimited.problem, self._unlimited.stage_counts, self.micro_batches
         costs = tuple(
             c if count > 1 else np.where(np.isfinite(c), 0.0, np.inf) for c, count in zip(problem.costs, where.node_count, strict=True)
         )
@@ -135,12 +135,12 @@ class PieceModel:
         )
         return solve_exactly(Problem(problem.names, costs, edges)).lower_bound / m
 
-    def _price(self, choice: Ints, bound_s: float) -> PiecePrice:
+    def _price(self, choice: Ints, bound_s: float) -> PieceCost:
         problem = self._model.problem
-        return PiecePrice(problem.objective(choice), problem.peak(choice), bound_s)
+        return PieceCost(problem.objective(choice), problem.peak(choice), bound_s)
 
 
-def pieces_of(graph: LogicalGraph) -> tuple[Piece, ...]:
+def model_pieces(graph: LogicalGraph) -> tuple[ModelPiece, ...]:
     """Pieces in order of their first op; equal ones once."""
     block = blocks_of(graph)
     members: dict[str, list[Op]] = {}
@@ -151,7 +151,7 @@ def pieces_of(graph: LogicalGraph) -> tuple[Piece, ...]:
         groups.setdefault(_content(graph, ops), []).append(name)
     kept, crossing = (_read_elsewhere(graph, block, role) for role in (Role.BACKWARD, Role.FORWARD))
     return tuple(
-        Piece(_subgraph(graph, members[alike[0]], crossing & made), len(alike), kept & made, crossing & made, tuple(alike))
+        ModelPiece(_subgraph(graph, members[alike[0]], crossing & made), len(alike), kept & made, crossing & made, tuple(alike))
         for alike in groups.values()
         for made in [frozenset(v for op in members[alike[0]] if op.role is Role.FORWARD for v in op.outputs if v is not None)]
     )

@@ -12,7 +12,7 @@ from itertools import starmap
 
 from planner.ir.graph import Arg, LogicalGraph, Op
 from planner.ir.tensor import TensorType
-from planner.search.bounds.pieces import Piece
+from planner.search.bounds.pieces import ModelPiece
 
 __all__ = ["scaled_pieces"]
 
@@ -21,7 +21,9 @@ class _NotProportional(Exception):
     """Some number follows another law."""
 
 
-def scaled_pieces(one: Sequence[Piece], two: Sequence[Piece], samples: tuple[int, int], wanted: int) -> tuple[Piece, ...] | None:
+def scaled_pieces(
+    one: Sequence[ModelPiece], two: Sequence[ModelPiece], samples: tuple[int, int], wanted: int
+) -> tuple[ModelPiece, ...] | None:
     """The pieces at ``wanted`` samples per micro-batch, from those at the two sizes ``samples``; None where they do not tell."""
     if len(one) != len(two):
         return None
@@ -35,7 +37,7 @@ class _Scale:
     def __init__(self, first: int, second: int, wanted: int) -> None:
         self.first, self.second, self.wanted = first, second, wanted
 
-    def piece(self, one: Piece, two: Piece) -> Piece:
+    def piece(self, one: ModelPiece, two: ModelPiece) -> ModelPiece:
         if one.times != two.times or len(one.graph.ops) != len(two.graph.ops):
             raise _NotProportional
         return replace(one, graph=self.graph(one.graph, two.graph))

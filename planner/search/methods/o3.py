@@ -12,7 +12,7 @@ from time import perf_counter
 from planner.ir.errors import Unsupported
 from planner.search.model import SearchModel
 from planner.solve import Elimination, Solution, solve_ilp
-from planner.solve.exact import NO_CHOICE
+from planner.solve.without_limit import NO_CHOICE
 
 __all__ = ["search_o3"]
 

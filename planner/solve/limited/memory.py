@@ -21,14 +21,14 @@ from math import inf
 import numpy as np
 
 from planner.ir.errors import Unsupported
-from planner.solve.bounds.moves import descend, fuse
-from planner.solve.bounds.prices import Ascent
-from planner.solve.exact import solve_exactly
-from planner.solve.limited.known import Known
-from planner.solve.limited.parts import Parts
+from planner.solve.bounds.local_search import fuse_choices, improve_within_limit
+from planner.solve.bounds.memory_multipliers import MultiplierAscent
+from planner.solve.limited.incumbent import Incumbent
+from planner.solve.limited.partial_ilps import PartialIlps
 from planner.solve.problem import Edge, Floats, Ints, Problem, Solution, Watch
-from planner.solve.reduce.contract import Reduced, reduce_problem
+from planner.solve.reduce.contract import ReducedProblem, reduce_problem
 from planner.solve.reduce.times import out_of_memory
+from planner.solve.without_limit import solve_exactly
 
 __all__ = ["least_demand", "least_peak", "priced", "solve_within"]
 
@@ -55,106 +55,106 @@ def solve_within(
         Unsupported: forbidden entries leave no choice, or none within the limit was found in time.
         KeyboardInterrupt: before any choice was found.
     """
-    known = Known(problem, time.perf_counter(), _PATIENCE_S if seconds == inf else seconds, watch, gap)
-    search = _Search(known, few_times)
+    incumbent = Incumbent(problem, time.perf_counter(), _PATIENCE_S if seconds == inf else seconds, watch, gap)
+    search = _Search(incumbent, few_times)
     try:
         search.run()
     except KeyboardInterrupt:
-        known.watch = None
+        incumbent.watch = None
         if watch is None or not search.seeded():
             raise  # nobody looks on, so the interrupt is the caller's
-        known.stats["interrupted"] = 1.0
-    if known.choice is None:
+        incumbent.stats["interrupted"] = 1.0
+    if incumbent.choice is None:
         raise Unsupported(
-            f"no choice within the limit {problem.limit:g} was found in {known.seconds:g} s (no choice costs less than {known.bound:g}); "
+            f"no choice within the limit {problem.limit:g} was found in {incumbent.seconds:g} s (no choice costs less than {incumbent.bound:g}); "
             "allow more time or raise the limit"
         )
-    return known.solution(known.choice)
+    return incumbent.solution(incumbent.choice)
 
 
 class _Search:
     """The steps on one problem."""
 
-    def __init__(self, known: Known, few_times: int) -> None:
-        self.known, self.few_times = known, few_times
-        self.reduced: Reduced | None = None
-        self.ascent: Ascent | None = None
+    def __init__(self, incumbent: Incumbent, few_times: int) -> None:
+        self.incumbent, self.few_times = incumbent, few_times
+        self.reduced: ReducedProblem | None = None
+        self.ascent: MultiplierAscent | None = None
         self.pool: list[Ints] = []
 
     def run(self) -> None:
-        known = self.known
-        if len(_times(known.problem)) <= self.few_times and self._without_limit():
+        incumbent = self.incumbent
+        if len(_times(incumbent.problem)) <= self.few_times and self._without_limit():
             return
-        reduced = self.reduced = reduce_problem(known.problem)
+        reduced = self.reduced = reduce_problem(incumbent.problem)
         small = reduced.problem
-        known.stats |= {
+        incumbent.stats |= {
             "nodes": float(len(small.costs) - 1),
             "edges": float(len(small.edges)),
             "strategies": float(sum(c.size for c in small.costs) - 1),
             "edge_entries": float(sum(e.matrix.size for e in small.edges)),
         }
         if len(small.costs) == 1:
-            known.offer(reduced.expand(np.zeros(1, dtype=np.int64)), "reduction")
-            known.raise_bound(known.objective, "the reductions, which are exact, left a single choice")
+            incumbent.offer(reduced.expand(np.zeros(1, dtype=np.int64)), "reduction")
+            incumbent.raise_bound(incumbent.objective, "the reductions, which are exact, left a single choice")
             return
         begin = [self._least(reduced)] if len(_times(small)) <= self.few_times else []
-        ascent = self.ascent = Ascent(small, begin)
-        self.ascend(known.seconds - known.left() + _TURN * known.left())
-        parts = Parts(known, reduced, ascent)
-        while not known.closed() and parts.turn():
+        ascent = self.ascent = MultiplierAscent(small, begin)
+        self.ascend(incumbent.seconds - incumbent.remaining_s() + _TURN * incumbent.remaining_s())
+        parts = PartialIlps(incumbent, reduced, ascent)
+        while not incumbent.closed() and parts.turn():
             if parts.wants_bound and ascent.stalled < _STALLED:
-                self.ascend(known.seconds - known.left() + 0.1 * known.seconds)
+                self.ascend(incumbent.seconds - incumbent.remaining_s() + 0.1 * incumbent.seconds)
 
     def _without_limit(self) -> bool:
         """Step 1: whether the choice that is best without the limit keeps it."""
-        known = self.known
-        free = solve_exactly(replace(known.problem, demands=(), limit=inf), seconds=known.left())
-        known.raise_bound(free.lower_bound, f"exact without the limit: {free.proof}")
-        return known.offer(free.choice, "exact without the limit, which it keeps")
+        incumbent = self.incumbent
+        free = solve_exactly(replace(incumbent.problem, demands=(), limit=inf), seconds=incumbent.remaining_s())
+        incumbent.raise_bound(free.lower_bound, f"exact without the limit: {free.proof}")
+        return incumbent.offer(free.choice, "exact without the limit, which it keeps")
 
-    def _least(self, reduced: Reduced) -> Ints:
+    def _least(self, reduced: ReducedProblem) -> Ints:
         """The choice of the reduced problem that holds least."""
         least = least_demand(reduced.problem)
         if not reduced.problem.feasible(least):
             _refuse(reduced.problem, least)
-        self.known.offer(reduced.expand(least), "the choice that holds least")
+        self.incumbent.offer(reduced.expand(least), "the choice that holds least")
         return least
 
     def ascend(self, until: float) -> None:
         """Step 3, until the bound stalls or ``until`` seconds after the beginning."""
-        known, ascent, reduced = self.known, self.ascent, self.reduced
+        incumbent, ascent, reduced = self.incumbent, self.ascent, self.reduced
         assert ascent is not None
         assert reduced is not None
         text = "memory prices and messages along the edges (a Lagrange and TRW-S bound)"
-        while known.seconds - known.left() < until and ascent.stalled < _STALLED and not known.closed():
+        while incumbent.seconds - incumbent.remaining_s() < until and ascent.stalled < _STALLED and not incumbent.closed():
             self._take(ascent.step())
-            known.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
+            incumbent.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
         ascent.finish()
-        known.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
+        incumbent.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
 
     def seeded(self) -> bool:
         """Whether a choice is known; tries for one at the highest prices if none is."""
-        if self.known.choice is None and self.ascent is not None:
+        if self.incumbent.choice is None and self.ascent is not None:
             self._take(self.ascent.smallest())
-        return self.known.choice is not None
+        return self.incumbent.choice is not None
 
     def _take(self, choices: Sequence[Ints]) -> None:
         """Offer choices of the reduced problem: made better by single moves if they fit; and fused, each with the best so far."""
-        known, reduced, ascent = self.known, self.reduced, self.ascent
+        incumbent, reduced, ascent = self.incumbent, self.reduced, self.ascent
         assert ascent is not None
         assert reduced is not None
         dual = ascent.dual
         for choice in choices:
             if dual.held(choice).max(initial=0.0) <= reduced.problem.limit:
-                known.offer(reduced.expand(descend(dual, choice)), "messages with memory prices, then single moves")
+                incumbent.offer(reduced.expand(improve_within_limit(dual, choice)), "messages with memory prices, then single moves")
         self.pool = [*choices, *self.pool][:_POOL]
-        best = None if known.choice is None else reduced.follow(known.choice)
+        best = None if incumbent.choice is None else reduced.restricted_choice(incumbent.choice)
         if best is None:
             return
         for choice in self.pool:
-            best = fuse(dual, choice, best)
-        if dual.objective(best) < known.objective:
-            known.offer(reduced.expand(best), "the best pieces of several choices, then single moves")
+            best = fuse_choices(dual, choice, best)
+        if dual.objective(best) < incumbent.objective:
+            incumbent.offer(reduced.expand(best), "the best pieces of several choices, then single moves")
 
 
 def least_demand(problem: Problem) -> Ints:

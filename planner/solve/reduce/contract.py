@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.solve.problem import Contradiction, Demand, Ints, Problem
-from planner.solve.reduce.eliminate import WIDEST, Elimination
+from planner.solve.reduce.elimination import WIDEST, Elimination
 from planner.solve.reduce.times import crop_times
 
-__all__ = ["Reduced", "reduce", "reduce_problem"]
+__all__ = ["ReducedProblem", "reduce_in_place", "reduce_problem"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reduced:
+class ReducedProblem:
     """problem: equal in optimum to the first one.  Its last node has one strategy and carries what is always paid and held."""
 
     problem: Problem
@@ -35,13 +35,13 @@ class Reduced:
         """A choice of the first problem from one of the reduced; same objective, same demand at every time that can bind."""
         return self.work.expand(zip(self.alive, np.asarray(choice)[: len(self.alive)], strict=True))
 
-    def follow(self, choice: Sequence[int] | Ints) -> Ints | None:
+    def restricted_choice(self, choice: Sequence[int] | Ints) -> Ints | None:
         """The way down: a choice of the first problem in the reduced one; None if one of its strategies is gone."""
-        now = self.work.follow(choice)
+        now = self.work.restricted_choice(choice)
         return None if now is None else np.append(now[np.asarray(self.alive, dtype=np.int64)], 0)
 
 
-def reduce_problem(problem: Problem, *, dominance: bool = True, eliminate: bool = True, largest: int = 100_000) -> Reduced:
+def reduce_problem(problem: Problem, *, dominance: bool = True, eliminate: bool = True, largest: int = 100_000) -> ReducedProblem:
     """Apply all reductions until none applies.
 
     Args:
@@ -53,20 +53,20 @@ def reduce_problem(problem: Problem, *, dominance: bool = True, eliminate: bool 
         Contradiction: forbidden entries leave no choice.   OutOfMemory: the limit is too low at some time, whatever is chosen.
     """
     work = Elimination(problem)
-    reduce(work, dominance=dominance, eliminate=eliminate, largest=largest)
+    reduce_in_place(work, dominance=dominance, eliminate=eliminate, largest=largest)
     core, alive = work.core()
-    always = tuple(Demand(len(alive), a, b, np.array([amount])) for a, b, amount in work.always)
+    always = tuple(Demand(len(alive), a, b, np.array([amount])) for a, b, amount in work.constant_demands)
     costs = (*core.costs, np.array([work.constant]))
     whole = Problem((*core.names, "what is always paid"), costs, core.edges, (*core.demands, *always), core.limit)
-    return Reduced(whole, alive, work)
+    return ReducedProblem(whole, alive, work)
 
 
-def reduce(work: Elimination, *, dominance: bool = True, eliminate: bool = True, largest: int = WIDEST) -> None:
+def reduce_in_place(work: Elimination, *, dominance: bool = True, eliminate: bool = True, largest: int = WIDEST) -> None:
     """reduce_problem, in place."""
-    again = set(work.left)
+    again = set(work.remaining)
     for v in again:
         if not np.isfinite(work.tables.tables[work.factors[v][v,]]).any():
-            work.keep(v, ())
+            work.keep_strategies(v, ())
     while again:
         work.changed = set()
         if eliminate:
@@ -79,7 +79,7 @@ def reduce(work: Elimination, *, dominance: bool = True, eliminate: bool = True,
         crop_times(work)
         if dominance:
             work.prune(None if work.demands else again | work.changed)
-        again = work.changed & work.left
+        again = work.changed & work.remaining
 
 
 def _contract(work: Elimination, among: set[int]) -> None:
@@ -88,7 +88,7 @@ def _contract(work: Elimination, among: set[int]) -> None:
     while queue:
         v = queue.popleft()
         waiting.discard(v)
-        if v not in work.left:
+        if v not in work.remaining:
             continue
         work.changed = set()
         _contract_around(work, v)
@@ -107,7 +107,7 @@ def _contract_around(work: Elimination, v: int) -> None:
             met[list(rows)] = True
             finite = finite & met
     if not finite.all():
-        work.keep(v, tuple(np.flatnonzero(finite).tolist()))
+        work.keep_strategies(v, tuple(np.flatnonzero(finite).tolist()))
     for scope in list(work.factors[v]):
         if len(scope) == 1 or scope not in work.factors[v]:
             continue
@@ -120,9 +120,9 @@ def _contract_around(work: Elimination, v: int) -> None:
             work.tie(v, w, form.row_of)
             return
         elif form.parts is not None:
-            work.remove(scope)
-            work.put((v,), form.parts[0])
-            work.put((w,), form.parts[1])
+            work.remove_table(scope)
+            work.add_table((v,), form.parts[0])
+            work.add_table((w,), form.parts[1])
 
 
 def _load(work: Elimination, v: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.ir.errors import OutOfMemory
 from planner.solve.problem import Floats, Ints
-from planner.solve.reduce.eliminate import Elimination
+from planner.solve.reduce.elimination import Elimination
 
 __all__ = ["crop_times", "out_of_memory"]
 
@@ -28,11 +28,11 @@ def crop_times(work: Elimination) -> None:
     """
     tables = work.tables.tables
     held = [(v, a, b, number) for v in sorted(work.demands) for a, b, number in work.demands[v]]
-    cuts = np.unique([t for _, a, b, _ in held for t in (a, b)] + [t for a, b, _ in work.always for t in (a, b)]).astype(np.int64)
+    cuts = np.unique([t for _, a, b, _ in held for t in (a, b)] + [t for a, b, _ in work.constant_demands for t in (a, b)]).astype(np.int64)
     if not cuts.size:
         return
     # Piece i is [cuts[i], cuts[i + 1]); within it nothing changes.
-    base = _profile(cuts, work.always)
+    base = _profile(cuts, work.constant_demands)
     tops = [top for v in sorted(work.demands) for top in _largest([(a, b, tables[number]) for a, b, number in work.demands[v]])]
     most = base + _profile(cuts, tops)
     limit = work.problem.limit
@@ -43,7 +43,7 @@ def crop_times(work: Elimination) -> None:
     stays = stays[_not_dominated(base[stays], np.searchsorted(stays, spans))]
     spans = np.searchsorted(stays, spans)
     work.demands.clear()
-    work.always = [(i, i + 1, float(base[t])) for i, t in enumerate(stays) if base[t]]
+    work.constant_demands = [(i, i + 1, float(base[t])) for i, t in enumerate(stays) if base[t]]
     joined: dict[tuple[int, int, int], int] = {}
     for (v, _, _, number), (a, b) in zip(held, spans.tolist(), strict=True):
         if a < b:
@@ -51,8 +51,8 @@ def crop_times(work: Elimination) -> None:
     for (v, a, b), number in joined.items():
         alone = tables[number] + base[stays[a:b]].max() > limit  # too much even if all others hold their least
         if alone.any() and (alone & np.isfinite(tables[work.factors[v][v,]])).any():
-            work.put((v,), work.tables.number(np.where(alone, np.inf, 0.0)))
-        work.hold(v, a, b, number)
+            work.add_table((v,), work.tables.number(np.where(alone, np.inf, 0.0)))
+        work.add_demand(v, a, b, number)
 
 
 def out_of_memory(least: float, limit: float) -> OutOfMemory:

@@ -21,7 +21,7 @@ from planner.ir.plan import Boxing, Plan, TaskKind
 from planner.ir.sbp import B, NdSbp, P, coordinates
 from planner.ir.tensor import DType, TensorType
 from planner.parallelism.make import PlanOptions, make_plan
-from planner.search.prices import Prices
+from planner.search.layout_costs import LayoutCosts
 from zoo import ZOO
 
 RING = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
@@ -201,7 +201,7 @@ def plan_on(cluster: Cluster, mesh: tuple[int, ...], stages: int = 1) -> Plan:
 def test_the_simulator_pays_for_a_boxing_what_the_search_and_the_paths_pay(mesh: tuple[int, ...], stages: int) -> None:
     cluster = cluster_of(2, 4)
     plan = plan_on(cluster, mesh, stages)
-    prices, cost = Prices(cluster, mesh), AnalyticCost(cluster)
+    prices, cost = LayoutCosts(cluster, mesh), AnalyticCost(cluster)
     overhead_s = cluster.device.act_overhead_s
     seen = 0
     for task in plan.tasks:
@@ -217,7 +217,7 @@ def test_the_simulator_pays_for_a_boxing_what_the_search_and_the_paths_pay(mesh:
             assert paid_s == pytest.approx(boxing_s(cluster, collective, total, line))
         placed = [plan.regst[access.regst].tensors[access.index] for access in task.reads]
         logical = TensorType(placed[0].shape, placed[0].dtype)
-        if len(placed) == 1 and prices.path(logical, task.body.src, task.body.dst) == (task.body,):
+        if len(placed) == 1 and prices.boxing_steps(logical, task.body.src, task.body.dst) == (task.body,):
             # In the search a boxing also ends one act and begins another; ties cost it a nanosecond per step.
             assert prices.boxing_s(logical, task.body.src, task.body.dst) == pytest.approx(paid_s + 2 * overhead_s, abs=1e-8)
     assert seen

@@ -19,11 +19,11 @@ from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import Role
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
-from planner.search import assign, build_model, pieces_of, scaled_pieces, search
+from planner.search import assign_layouts, build_model, model_pieces, scaled_pieces, search
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
-from planner.search.menu import op_shape
-from planner.search.methods.methods import Method
+from planner.search.methods.method import Method
+from planner.search.strategies import op_shape
 from planner.solve import solve_exactly
 from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut
@@ -106,17 +106,17 @@ def test_a_long_model_is_searched_by_prices_without_being_told_any(monkeypatch: 
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
     model = build_model(staged, shape.mesh, four(), (), 4, limit_bytes=limit, in_flight=(2, 1))
-    best = assign(model, limit_bytes=limit, memory_bytes=limit)
+    best = assign_layouts(model, limit_bytes=limit, memory_bytes=limit)
     monkeypatch.setattr(sys.modules["planner.search.assign"], "_LONG", 0)
     monkeypatch.setattr(sys.modules["planner.search.assign"], "search", None)  # the general solver
-    found = assign(model, limit_bytes=limit, memory_bytes=limit)
+    found = assign_layouts(model, limit_bytes=limit, memory_bytes=limit)
     assert found.held_bytes <= limit
     assert found.lower_bound_s <= best.objective_s * (1 + 1e-9) and found.objective_s >= best.lower_bound_s * (1 - 1e-9)
 
 
 def test_pieces_of_a_third_size_follow_from_two() -> None:
     program = program_of(MODEL)
-    one, two, wanted = (pieces_of(program.graph(m)) for m in (1, 2, 4))
+    one, two, wanted = (model_pieces(program.graph(m)) for m in (1, 2, 4))
     made = scaled_pieces(one, two, (16, 8), 4)
     assert made is not None
     for left, right in zip(made, wanted, strict=True):
@@ -203,8 +203,8 @@ def test_a_search_within_less_than_the_memory_proves_nothing_about_the_memory() 
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 1), 1)
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(1,))
-    assert assign(model, limit_bytes=limit, memory_bytes=limit).lower_bound_s > 0
-    assert assign(model, limit_bytes=limit, memory_bytes=memory).lower_bound_s == 0
+    assert assign_layouts(model, limit_bytes=limit, memory_bytes=limit).lower_bound_s > 0
+    assert assign_layouts(model, limit_bytes=limit, memory_bytes=memory).lower_bound_s == 0
 
 
 def test_a_shape_is_entered_once() -> None:

@@ -14,8 +14,8 @@ from planner.parallelism.make import PlanOptions, make_plan
 from planner.search import Method, build_model, search
 from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Edge, Elimination, Problem, solve_exactly, solve_ilp
-from planner.solve.bounds.dual import Dual
-from planner.solve.reduce.eliminate import eliminate
+from planner.solve.bounds.message_passing import Dual
+from planner.solve.reduce.elimination import eliminate
 from planner.stages import assign_stages, prepare
 from zoo import ZOO
 

@@ -254,5 +254,5 @@ def test_a_plan_that_gathers_again_is_traced_back_to_the_choice_it_came_from() -
     source, plan = tight()
     found = retrace(plan, source.graph(1))
     assert found.is_whole
-    again = {value for value, _ in found.model.decode(found.choice, "", 0.0, 0.0).again}
+    again = {value for value, _ in found.model.decode(found.choice, "", 0.0, 0.0).regathered}
     assert {value.removeprefix("parameter:") for value in again} == set(gathered_again(plan))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.solve import Edge, Problem, solve_exactly
-from planner.solve.exact import Sizes
+from planner.solve.without_limit import Sizes
 
 WITHIN = "message passing, to within the gap"
 

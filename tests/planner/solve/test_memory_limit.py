@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.solve.bounds.dual import Dual
-from planner.solve.bounds.moves import descend, settle
-from planner.solve.bounds.prices import Ascent
-from planner.solve.core import Core
-from planner.solve.exact import solve_exactly
-from planner.solve.flat import fold_classes
+from planner.solve.arrays import matrix_classes
+from planner.solve.bounds.local_search import improve_at_prices, improve_within_limit
+from planner.solve.bounds.memory_multipliers import MultiplierAscent
+from planner.solve.bounds.message_passing import Dual
+from planner.solve.highs import HighsIlp
 from planner.solve.ilp import solve_ilp
-from planner.solve.limited import parts
+from planner.solve.limited import partial_ilps
 from planner.solve.limited.memory import least_peak, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem, Progress
 from planner.solve.reduce.contract import reduce_problem
+from planner.solve.without_limit import solve_exactly
 from tests.planner.solve.small import best_by_trying, random_problem
 
 
@@ -70,8 +70,8 @@ def tangled(seed: int, nodes: int = 12, strategies: int = 4) -> Problem:
 
 
 def test_parts_of_a_problem_too_large_for_one_ilp_still_end_in_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_SMALL", 20)
-    monkeypatch.setattr(parts, "_PART", 5)
+    monkeypatch.setattr(partial_ilps, "_SMALL", 20)
+    monkeypatch.setattr(partial_ilps, "_PART", 5)
     for seed in range(4):
         problem = tangled(seed)
         solution = solve_within(problem, seconds=60)
@@ -106,11 +106,11 @@ def test_ascent_ends_at_the_bound_of_the_relaxed_ilp_or_below() -> None:
         if problem is None:
             continue
         tried += 1
-        ascent = Ascent(problem)
+        ascent = MultiplierAscent(problem)
         while ascent.steps < 40 and ascent.stalled < 9:
             ascent.step()
         ascent.finish()
-        _, relaxed = Core(problem).relaxed(time.perf_counter() + 10)
+        _, relaxed = HighsIlp(problem).relaxed(time.perf_counter() + 10)
         assert ascent.bound <= relaxed + 1e-6
         near += ascent.bound > relaxed - 0.02 * abs(relaxed)
     assert near > 0.8 * tried > 5
@@ -122,7 +122,7 @@ def test_strategy_that_fixing_drops_is_in_no_choice_as_good_as_the_best() -> Non
         problem = reduced(seed)
         if problem is None:
             continue
-        ascent = Ascent(problem)
+        ascent = MultiplierAscent(problem)
         for _ in range(15):
             ascent.step()
         ascent.finish()
@@ -142,7 +142,7 @@ def test_classes_of_rows_give_the_matrix_back() -> None:
     base[1, 0] = np.inf
     rows, columns = rng.integers(0, 3, 8), rng.integers(0, 2, 5)
     matrix = base[rows][:, columns] + rng.integers(0, 9, (8, 1)) + rng.integers(0, 9, 5)
-    of_row, of_column, price, extra_row, extra_column = fold_classes(matrix)
+    of_row, of_column, price, extra_row, extra_column = matrix_classes(matrix)
     assert price.size <= 6
     assert (price[of_row][:, of_column] + extra_row[:, None] + extra_column == matrix).all()
 
@@ -153,10 +153,10 @@ def test_core_leaves_nothing_cheaper_than_the_cutoff_unseen() -> None:
         if problem is None:
             continue
         best = best_by_trying(problem)
-        none = Core(problem, best, 1.0).solve(10)
+        none = HighsIlp(problem, best, 1.0).solve(10)
         assert none.choice is None
         assert none.bound == pytest.approx(best)
-        found = Core(problem, best + 1.0, 1.0).solve(10)
+        found = HighsIlp(problem, best + 1.0, 1.0).solve(10)
         assert found.choice is not None
         assert problem.feasible(found.choice)
         assert problem.objective(found.choice) == pytest.approx(best)
@@ -168,10 +168,10 @@ def test_single_moves_lower_the_objective_and_keep_the_limit() -> None:
         if problem is None:
             continue
         dual = Dual(problem)
-        assert problem.objective(settle(dual, start(problem))) <= problem.objective(start(problem))
+        assert problem.objective(improve_at_prices(dual, start(problem))) <= problem.objective(start(problem))
         for choice in itertools.islice(itertools.product(*(range(c.size) for c in problem.costs)), 0, None, 7):
             if problem.feasible(choice) and np.isfinite(problem.objective(choice)):
-                moved = descend(dual, np.array(choice))
+                moved = improve_within_limit(dual, np.array(choice))
                 assert problem.feasible(moved)
                 assert problem.objective(moved) <= problem.objective(choice)
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.solve import Elimination
-from planner.solve.bounds.dual import Dual
-from planner.solve.bounds.moves import fuse
-from planner.solve.core import Core
+from planner.solve.bounds.local_search import fuse_choices
+from planner.solve.bounds.message_passing import Dual
+from planner.solve.highs import HighsIlp
 from planner.solve.ilp import solve_ilp
 from planner.solve.limited import memory
 from planner.solve.limited.memory import least_demand, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Problem, Progress
-from planner.solve.reduce.contract import reduce, reduce_problem
+from planner.solve.reduce.contract import reduce_in_place, reduce_problem
 from tests.planner.solve.small import best_by_trying, random_problem
 
 
@@ -60,7 +60,7 @@ def test_the_ilp_in_arrays_has_the_optimum_of_the_one_in_pulp(seed: int, limit: 
     except (Contradiction, OutOfMemory):
         return
     choice, objective, _ = solve_ilp(problem)
-    outcome = Core(problem).solve(20)
+    outcome = HighsIlp(problem).solve(20)
     assert (outcome.choice is None) == (choice is None)
     if outcome.choice is not None:
         assert problem.feasible(outcome.choice)
@@ -76,7 +76,7 @@ def test_a_fused_choice_fits_and_is_no_dearer_than_the_one_that_fits(seed: int) 
     first, second = (np.array([rng.integers(c.size) for c in problem.costs]) for _ in range(2))
     if not problem.feasible(second) or not np.isfinite(problem.objective(second)):
         return
-    fused = fuse(Dual(problem), first, second)
+    fused = fuse_choices(Dual(problem), first, second)
     assert problem.feasible(fused)
     assert problem.objective(fused) <= problem.objective(second) + 1e-9
 
@@ -85,7 +85,7 @@ def test_fusing_makes_as_many_layers_fast_as_the_memory_holds() -> None:
     """10 layers, 4 each if fast and 2 if slow: 30 holds 5 fast ones."""
     problem = layered(10, 1, 30.0)
     fast, slow = np.zeros(30, dtype=np.int64), np.tile([1, 1, 0], 10)
-    fused = fuse(Dual(problem), fast, slow)
+    fused = fuse_choices(Dual(problem), fast, slow)
     assert problem.objective(fused) == best_of_layers(10, 5)
     assert problem.peak(fused) == 30.0
 
@@ -99,8 +99,8 @@ def test_an_interrupt_before_the_ilp_finds_anything_leaves_a_choice(times: int, 
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Core, "solve", interrupted)
-    monkeypatch.setattr(memory.Ascent, "step", interrupted)
+    monkeypatch.setattr(HighsIlp, "solve", interrupted)
+    monkeypatch.setattr(memory.MultiplierAscent, "step", interrupted)
     rng = np.random.default_rng(0)
     problem = layered(6, times, 17.0)
     held = tuple(
@@ -149,7 +149,7 @@ def test_repeated_layers_are_reduced_once() -> None:
         held = tuple(Demand(2 * i, 0, 1, np.array([3.0, 2.0, 1.0])) for i in range(layers + 1))
         names = tuple(map(str, range(2 * layers + 1)))
         work = Elimination(Problem(names, costs, tuple(edges), held, 2.5 * layers))
-        reduce(work)
-        assert len(work.left) == layers + 1
+        reduce_in_place(work)
+        assert len(work.remaining) == layers + 1
         count.append(len(work.tables.tables))
     assert count[0] == count[1]

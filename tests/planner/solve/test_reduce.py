@@ -60,7 +60,7 @@ def test_follow_undoes_expand() -> None:
     problem = random_problem(3, limit=0.7, forbidden=0.0, functional=0.5)
     reduced = reduce_problem(problem)
     for choice in itertools.product(*(range(c.size) for c in reduced.problem.costs)):
-        back = reduced.follow(reduced.expand(choice))
+        back = reduced.restricted_choice(reduced.expand(choice))
         assert back is not None
         assert tuple(back.tolist()) == choice
 
@@ -97,7 +97,7 @@ def test_strategy_that_alone_breaks_the_limit_leaves() -> None:
     problem = Problem(("a", "b"), (np.array([0.0, 5.0]), np.zeros(2)), (Edge(0, 1, np.array([[0.0, 1.0], [1.0, 0.0]])),), held, 9.0)
     reduced = reduce_problem(problem, dominance=False, eliminate=False)
     assert best_by_trying(reduced.problem) == best_by_trying(problem) == 5.0
-    assert reduced.follow([0, 0]) is None
+    assert reduced.restricted_choice([0, 0]) is None
 
 
 def test_node_without_an_allowed_strategy_is_refused_by_name() -> None:

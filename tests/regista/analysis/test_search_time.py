@@ -18,9 +18,9 @@ from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.files import load_plan
 from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
 from planner.search import Method
-from planner.search.methods import methods
-from planner.solve import Edge, Problem, Progress, exact, solve_exactly
-from planner.solve.exact import Sizes
+from planner.search.methods import method
+from planner.solve import Edge, Problem, Progress, solve_exactly, without_limit
+from planner.solve.without_limit import Sizes
 from regista.analysis.search_time import Row, load_rows, measure, points, save_rows
 from regista.clusters import resolve_cluster
 
@@ -65,21 +65,21 @@ def test_an_interrupt_before_any_choice_is_known_goes_on_to_the_caller(monkeypat
     def interrupted(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exact.Dual, "sweep", interrupted)
+    monkeypatch.setattr(without_limit.Dual, "sweep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         solve_exactly(tangled(), watch=lambda known: None)
 
 
 def test_with_nobody_looking_on_an_interrupt_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = iter(range(100))
-    sweep = exact.Dual.sweep
+    sweep = without_limit.Dual.sweep
 
-    def second_is_interrupted(self: exact.Dual, *arguments: object) -> object:
+    def second_is_interrupted(self: without_limit.Dual, *arguments: object) -> object:
         if next(rounds) == 1:
             raise KeyboardInterrupt
         return sweep(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(exact.Dual, "sweep", second_is_interrupted)
+    monkeypatch.setattr(without_limit.Dual, "sweep", second_is_interrupted)
     with pytest.raises(KeyboardInterrupt):
         solve_exactly(tangled())
 
@@ -114,7 +114,7 @@ def test_an_interrupt_with_a_plan_known_writes_it_with_its_gap(command: Command,
 
     monkeypatch.setattr("regista.verbs.planning.plan._search_text", interrupted)
     # Else there is nothing to wait for.
-    monkeypatch.setattr(methods, "solve_exactly", partial(solve_exactly, sizes=Sizes(narrow=1, wide=1)))
+    monkeypatch.setattr(method, "solve_exactly", partial(solve_exactly, sizes=Sizes(narrow=1, wide=1)))
     ran = command("plan", f"{GPT}&layers=2", "--cluster", "dgx-a100:1", "--mesh", "2,4", "-o", tmp_path / "p.json")
     assert ran.code == 0, ran.err
     plan = load_plan(str(tmp_path / "p.json"))

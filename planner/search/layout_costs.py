@@ -9,31 +9,32 @@ from __future__ import annotations
 from math import prod
 
 from planner.boxing import BoxingTable, kinds_in, steps_between
-from planner.cost import axis_boxing_s, op_s, transfer_s
+from planner.cost import axis_boxing_s, op_s
+from planner.cost import transfer_s as link_transfer_s
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, Partial, ReduceOp
 from planner.ir.tensor import TensorType
-from planner.search.menu import Strategy
+from planner.search.strategies import Strategy
 
-__all__ = ["Prices"]
+__all__ = ["LayoutCosts"]
 
 
-class Prices:
-    """Prices in seconds of one act on one stage's mesh."""
+class LayoutCosts:
+    """Seconds in seconds of one act on one stage's mesh."""
 
     def __init__(self, cluster: Cluster, mesh: tuple[int, ...]) -> None:
         self.cluster, self.mesh = cluster, mesh
         size = prod(mesh)
         first = tuple(range(size))
-        self._hop = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
+        self._next_stage_ranks = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
 
     def op_s(self, strategy: Strategy) -> float:
         return op_s(self.cluster, strategy.flop, strategy.traffic_bytes, strategy.dtype)
 
-    def table(self, logical: TensorType, bucketed: bool, kinds: tuple[ReduceOp, ...]) -> BoxingTable:
+    def boxing_table(self, logical: TensorType, bucketed: bool, kinds: tuple[ReduceOp, ...]) -> BoxingTable:
         """Boxing prices of a tensor type within a stage; ``kinds``: reductions that may occur."""
         key = (logical, bucketed, kinds)
         if key not in self._tables:
@@ -47,25 +48,25 @@ class Prices:
 
     def boxing_s(self, logical: TensorType, src: NdSbp, dst: NdSbp, *, bucketed: bool = False) -> float:
         """Seconds from one layout to another on the same devices; infinite if there is no way."""
-        table = self.table(logical, bucketed, kinds_in((src, dst)))
+        table = self.boxing_table(logical, bucketed, kinds_in((src, dst)))
         return float(table.price_s[table.index[src], table.index[dst]])
 
-    def path(self, logical: TensorType, src: NdSbp, dst: NdSbp) -> tuple[Boxing, ...]:
+    def boxing_steps(self, logical: TensorType, src: NdSbp, dst: NdSbp) -> tuple[Boxing, ...]:
         """The steps whose price boxing_s gives.
 
         Raises:
             Unsupported: there is no way.
         """
-        return steps_between(self.table(logical, False, kinds_in((src, dst))), src, dst)
+        return steps_between(self.boxing_table(logical, False, kinds_in((src, dst))), src, dst)
 
-    def hop_s(self, logical: TensorType, src: NdSbp, dst: NdSbp, *, bucketed: bool = False) -> float:
+    def transfer_s(self, logical: TensorType, src: NdSbp, dst: NdSbp, *, bucketed: bool = False) -> float:
         """Seconds to another stage."""
-        leaving, landing = self.ends_of_hop(logical, src, dst)
+        leaving, landing = self.ends_of_transfer(logical, src, dst)
         sent = logical.with_shape(landing.local_shape(logical.shape, self.mesh)).size_bytes
-        travel_s = transfer_s(self.cluster, *self._hop, sent)
+        travel_s = link_transfer_s(self.cluster, *self._next_stage_ranks, sent)
         return self.boxing_s(logical, src, leaving, bucketed=bucketed) + travel_s + self.boxing_s(logical, landing, dst, bucketed=bucketed)
 
-    def ends_of_hop(self, logical: TensorType, src: NdSbp, dst: NdSbp) -> tuple[NdSbp, NdSbp]:
+    def ends_of_transfer(self, logical: TensorType, src: NdSbp, dst: NdSbp) -> tuple[NdSbp, NdSbp]:
         """(layout that leaves, layout that lands): partial values are reduced before they travel, into what is wanted where that is a split."""
         landing = NdSbp(tuple(B if isinstance(entry, Partial) else entry for entry in dst.entries))
         leaving = src

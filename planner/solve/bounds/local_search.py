@@ -9,26 +9,26 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from planner.solve.bounds.dual import Dual
+from planner.solve.bounds.message_passing import Dual
 from planner.solve.problem import Ints
 
-__all__ = ["descend", "fuse", "settle"]
+__all__ = ["fuse_choices", "improve_at_prices", "improve_within_limit"]
 
 
-def settle(dual: Dual, choice: Ints, rounds: int = 20) -> Ints:
+def improve_at_prices(dual: Dual, choice: Ints, rounds: int = 20) -> Ints:
     """No single node can do better at the present memory prices.  The limit is not looked at."""
     settled: Ints = _settle(choice.copy(), rounds, dual.theta, dual.flat)
     return settled
 
 
-def descend(dual: Dual, choice: Ints, rounds: int = 20) -> Ints:
+def improve_within_limit(dual: Dual, choice: Ints, rounds: int = 20) -> Ints:
     """No single node can do better within the limit, which ``choice`` keeps."""
     held = dual.held(choice)
     moved: Ints = _descend(choice.copy(), held, dual.problem.limit, rounds, dual.flat, dual.holds)
     return moved
 
 
-def fuse(dual: Dual, cheap: Ints, small: Ints) -> Ints:
+def fuse_choices(dual: Dual, cheap: Ints, small: Ints) -> Ints:
     """The best of two choices, piece by piece, within the limit; then single moves.
 
     A piece is a connected set of nodes at which the two differ: its cost is its own affair, so pieces change sides one after another,
@@ -43,7 +43,7 @@ def fuse(dual: Dual, cheap: Ints, small: Ints) -> Ints:
         if np.isfinite(dual.objective(base)):
             mixed = _fuse(base.copy(), other, paid, dual.held(base), dual.problem.limit, dual.flat, dual.holds)
             if dual.held(mixed).max(initial=0.0) <= dual.problem.limit:
-                mixed = descend(dual, mixed)
+                mixed = improve_within_limit(dual, mixed)
                 if (value := dual.objective(mixed)) < least:
                     best, least = mixed, value
     return best

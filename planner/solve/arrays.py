@@ -8,13 +8,13 @@ import numpy as np
 
 from planner.solve.problem import Edge, Floats, Ints, Problem
 
-__all__ = ["Flat", "Folds", "Holds", "flatten", "fold_classes", "holds_of"]
+__all__ = ["ProblemArrays", "MatrixClasses", "DemandArrays", "arrays_of", "matrix_classes", "demand_arrays"]
 
 
-Folded = tuple[Ints, Ints, Floats, Floats, Floats]
+RowColumnClasses = tuple[Ints, Ints, Floats, Floats, Floats]
 
 
-def fold_classes(matrix: Floats) -> Folded:
+def matrix_classes(matrix: Floats) -> RowColumnClasses:
     """(class of each row, class of each column, price[P, Q], extra cost of each row, of each column).
 
     matrix[s, t] = extra_row[s] + price[P(s), Q(t)] + extra_column[t], exactly, and equal entries stay forbidden.
@@ -31,25 +31,25 @@ def _fold_rows(matrix: Floats) -> tuple[Ints, Floats, Floats]:
     return inverse.reshape(-1).astype(np.int64), rows, low
 
 
-class Folds:
-    """fold_classes, done once for equal matrices."""
+class MatrixClasses:
+    """matrix_classes, done once for equal matrices."""
 
     def __init__(self) -> None:
-        self._by_object: dict[int, tuple[Floats, Folded]] = {}
-        self._by_content: dict[tuple[int, bytes], Folded] = {}
+        self._by_object: dict[int, tuple[Floats, RowColumnClasses]] = {}
+        self._by_content: dict[tuple[int, bytes], RowColumnClasses] = {}
 
-    def of(self, edge: Edge) -> Folded:
+    def of(self, edge: Edge) -> RowColumnClasses:
         """Classes of an edge's matrix."""
         known = self._by_object.get(id(edge.matrix))
         if known is None:
             key = (edge.matrix.shape[0], edge.matrix.tobytes())
             if key not in self._by_content:
-                self._by_content[key] = fold_classes(edge.matrix)
+                self._by_content[key] = matrix_classes(edge.matrix)
             known = self._by_object[id(edge.matrix)] = (edge.matrix, self._by_content[key])  # the reference keeps the id in use
         return known[1]
 
 
-class Flat(NamedTuple):
+class ProblemArrays(NamedTuple):
     """A problem in arrays (a named tuple, because compiled code takes one whole).
 
     first: of node v's strategies, in ``cost``.   near[begin[v] : begin[v+1]]: its edge ends h; end h belongs to edge h // 2.
@@ -70,7 +70,7 @@ class Flat(NamedTuple):
     price: Floats
 
 
-class Holds(NamedTuple):
+class DemandArrays(NamedTuple):
     """Demands in arrays: those of node v are by_node[v] .. by_node[v + 1]; demand i holds amounts[amount_at[i] + s] in [start[i], stop[i])."""
 
     by_node: Ints
@@ -81,7 +81,7 @@ class Holds(NamedTuple):
     amounts: Floats
 
 
-def flatten(problem: Problem) -> Flat:
+def arrays_of(problem: Problem) -> ProblemArrays:
     """The arrays of a problem; rows of a matrix that differ by a constant become one class."""
     costs = [c.copy() for c in problem.costs]
     ends: list[list[int]] = [[] for _ in costs]
@@ -89,8 +89,8 @@ def flatten(problem: Problem) -> Flat:
     classes: list[Ints] = []
     prices: list[Floats] = []
     known: dict[tuple[int, bytes], int] = {}  # layers repeat, and so do their matrices: each is stored once
-    places: dict[int, tuple[int, int]] = {}  # of a matrix and its transpose; Folds keeps the ids in use
-    folds = Folds()
+    places: dict[int, tuple[int, int]] = {}  # of a matrix and its transpose; MatrixClasses keeps the ids in use
+    folds = MatrixClasses()
     message = place = entry = 0
     for number, edge in enumerate(problem.edges):
         of_row, of_column, price, extra_row, extra_column = folds.of(edge)
@@ -116,7 +116,7 @@ def flatten(problem: Problem) -> Flat:
             message += price.shape[side]
             place += mine.size
             at.append(places[id(price)][side])
-    return Flat(
+    return ProblemArrays(
         first=_starts([c.size for c in costs]),
         cost=np.concatenate(costs),
         begin=_starts([len(e) for e in ends]),
@@ -131,11 +131,11 @@ def flatten(problem: Problem) -> Flat:
     )
 
 
-def holds_of(problem: Problem) -> Holds:
+def demand_arrays(problem: Problem) -> DemandArrays:
     """The demands of a problem in arrays."""
     demands = sorted(problem.demands, key=lambda d: d.node)
     node = _ints([d.node for d in demands])
-    return Holds(
+    return DemandArrays(
         by_node=np.searchsorted(node, np.arange(len(problem.costs) + 1)).astype(np.int64),
         node=node,
         start=_ints([d.start for d in demands]),

@@ -22,7 +22,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.solve.flat import flatten, holds_of
+from planner.solve.arrays import arrays_of, demand_arrays
 from planner.solve.problem import Floats, Ints, Problem
 
 __all__ = ["Dual"]
@@ -39,8 +39,8 @@ class Dual:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.flat = flatten(problem)
-        self.holds = holds_of(problem)
+        self.flat = arrays_of(problem)
+        self.holds = demand_arrays(problem)
         self.times = max((d.stop for d in problem.demands), default=0)
         self.prices = np.zeros(self.times)
         self.theta = self.flat.cost

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.solve.core import TOLERANCE
+from planner.solve.highs import TOLERANCE
 from planner.solve.problem import Ints, Problem, Progress, Solution, Watch
 
-__all__ = ["Known"]
+__all__ = ["Incumbent"]
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class Incumbent:
     """step: objectives differ by a multiple of it (1 where all costs are whole; 0: nothing is known).   enough: the gap that ends the search."""
 
     problem: Problem
@@ -34,7 +34,7 @@ class Known:
         tables = {id(t): t for t in (*self.problem.costs, *(e.matrix for e in self.problem.edges))}
         self.step = 1.0 if all(bool((t[np.isfinite(t)] % 1.0 == 0.0).all()) for t in tables.values()) else 0.0
 
-    def left(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds left."""
         return self.seconds - (time.perf_counter() - self.began)
 

@@ -20,12 +20,12 @@ from time import perf_counter
 import numpy as np
 
 from planner.ir.errors import Unsupported
-from planner.solve.bounds.dual import Dual
-from planner.solve.bounds.moves import settle
-from planner.solve.core import TOLERANCE, Core
+from planner.solve.bounds.local_search import improve_at_prices
+from planner.solve.bounds.message_passing import Dual
+from planner.solve.highs import TOLERANCE, HighsIlp
 from planner.solve.problem import Contradiction, Edge, Ints, Problem, Progress, Solution, Watch
-from planner.solve.reduce.contract import reduce
-from planner.solve.reduce.eliminate import Elimination
+from planner.solve.reduce.contract import reduce_in_place
+from planner.solve.reduce.elimination import Elimination
 
 __all__ = ["EQUAL", "NO_CHOICE", "Sizes", "solve_exactly"]
 
@@ -69,11 +69,11 @@ def solve_exactly(
     assert not problem.demands, "memory is the caller's: see planner.solve.limited.memory"
     began = perf_counter()
     work = Elimination(problem)
-    reduce(work)
-    stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.left))}
-    if not work.left or _width(work, sizes.wide) <= sizes.narrow:
+    reduce_in_place(work)
+    stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.remaining))}
+    if not work.remaining or _width(work, sizes.wide) <= sizes.narrow:
         work.run(widest=sizes.wide)
-        if not work.left:
+        if not work.remaining:
             return _solution(problem, work.expand(), began, inf, "elimination", stats)
     core, nodes = work.core()
     known = _Known()
@@ -110,7 +110,7 @@ NO_CHOICE = (
 
 def _width(work: Elimination, limit: int) -> int:
     """The largest table of the elimination still to come (or more than ``limit``, also where there would be too many), on the graph alone."""
-    around = {v: {n for scope in work.factors[v] for n in scope if n != v} for v in work.left}
+    around = {v: {n for scope in work.factors[v] for n in scope if n != v} for v in work.remaining}
     size = {v: prod(work.extent[n] for n in neighbours) for v, neighbours in around.items()}
     queue = [(entries, v) for v, entries in size.items()]
     heapify(queue)
@@ -152,7 +152,7 @@ def _close(
     while True:
         before = dual.lower_bound
         dual.sweep(5, upper * (1 - EQUAL) if upper < inf else inf)
-        choice = settle(dual, dual.decode())
+        choice = improve_at_prices(dual, dual.decode())
         objective = core.objective(choice)
         if objective < upper * (1 - EQUAL):
             best, upper = choice, objective
@@ -220,7 +220,7 @@ def _close(
                 raise
             return best, upper, "message passing leaves nothing that is cheaper"
         small, nodes = work.core()
-        outcome = Core(small, upper - work.constant).solve(left)
+        outcome = HighsIlp(small, upper - work.constant).solve(left)
         if outcome.choice is not None:
             choice = _lifted(work.expand(zip(nodes, outcome.choice, strict=True)), kept)
             if core.objective(choice) < upper:
@@ -243,7 +243,7 @@ def _rest(core: Problem, kept: list[Ints]) -> Elimination:
     if not all(k.size for k in kept):
         raise Contradiction("a node has no strategy left")
     work = Elimination(_restricted(core, kept))
-    reduce(work)
+    reduce_in_place(work)
     return work
 
 

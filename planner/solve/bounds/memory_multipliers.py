@@ -2,7 +2,7 @@
 
 Every choice x, good or bad, bounds the dual function from above, and the highest point of all these planes says where to look next:
 
-    max z   s.t.   z <= objective(x) + sum_t lam_t (held_t(x) - limit)      for each known x,      lam >= 0              (1)  -> Planes.top
+    max z   s.t.   z <= objective(x) + sum_t lam_t (held_t(x) - limit)      for each known x,      lam >= 0              (1)  -> CuttingPlanes.top
 
 Times enter (1) only when the planes' mix of choices breaks the limit there.  The next prices lie between the best ones so far and the top, which
 keeps them from jumping.   [Kelley 1960; in-out separation, Ben-Ameur and Neto 2007]
@@ -15,16 +15,16 @@ from collections.abc import Sequence
 import highspy
 import numpy as np
 
-from planner.solve.bounds.dual import Dual
-from planner.solve.bounds.moves import settle
+from planner.solve.bounds.local_search import improve_at_prices
+from planner.solve.bounds.message_passing import Dual
 from planner.solve.problem import Floats, Ints, Problem
 
-__all__ = ["Ascent", "Planes"]
+__all__ = ["MultiplierAscent", "CuttingPlanes"]
 
 _SHARES = (0.4, 0.1, 0.8, 0.03, 0.4, 0.2)  # of the way to the top: short steps climb, long ones also shake the messages out of dead ends
 
 
-class Planes:
+class CuttingPlanes:
     """The planes of (1) over ``times`` times; prices above ``cap`` (objective units for one whole limit) are not tried."""
 
     def __init__(self, times: int, limit: float, cap: float) -> None:
@@ -88,7 +88,7 @@ class Planes:
         return float(value[-1]) / scale, value[:-1] / scale, np.abs(np.array(solution.row_dual))
 
 
-class Ascent:
+class MultiplierAscent:
     """Raises the bound of a relaxation step by step, and hands out the choices it meets (some of which fit the limit)."""
 
     def __init__(self, problem: Problem, begin: Sequence[Ints] = ()) -> None:
@@ -101,7 +101,7 @@ class Ascent:
         self.messages = dual.messages.copy()
         self.steps = 0
         self.stalled = 0
-        self._planes: Planes | None = None
+        self._planes: CuttingPlanes | None = None
 
     def step(self) -> list[Ints]:
         """Try new prices; returns choices, most of them settled at these prices."""
@@ -121,7 +121,7 @@ class Ascent:
         r.charge(np.full(r.times, cost / r.problem.limit if r.problem.limit else cost))
         r.sweep(3)
         found = [r.decode(forward) for forward in (True, False)]
-        return [settle(r, choice) for choice in found] + found
+        return [improve_at_prices(r, choice) for choice in found] + found
 
     def finish(self) -> None:
         """Put the best prices and their messages back into the relaxation, and sweep until the bound hardly rises."""
@@ -144,12 +144,12 @@ class Ascent:
                 break
             last = bound
         self._note(bound)
-        found = [settle(r, r.decode(forward)) for forward in (True, False)]
-        found += [settle(r, choice) for choice in self._known] + self._known
+        found = [improve_at_prices(r, r.decode(forward)) for forward in (True, False)]
+        found += [improve_at_prices(r, choice) for choice in self._known] + self._known
         cost = min(abs(r.objective(c)) for c in found)
         if not np.isfinite(cost):
             cost = abs(bound) + 1.0
-        planes = self._planes = Planes(r.times, r.problem.limit, 100 * cost)
+        planes = self._planes = CuttingPlanes(r.times, r.problem.limit, 100 * cost)
         prices = np.zeros(r.times)
         for _ in range(6):
             held = r.held(found[-1])
@@ -158,14 +158,14 @@ class Ascent:
             prices[int(held.argmax())] += 10 * cost / r.problem.limit
             r.charge(prices)
             r.sweep(20)
-            found.append(settle(r, r.decode(False)))
+            found.append(improve_at_prices(r, r.decode(False)))
         for choice in found:
             self._learn(choice, planes)
         r.charge(self.prices)
         r.messages[:] = self.messages
         return found
 
-    def _try(self, prices: Floats, planes: Planes) -> list[Ints]:
+    def _try(self, prices: Floats, planes: CuttingPlanes) -> list[Ints]:
         r = self.dual
         r.charge(prices)
         if self.stalled % 2:
@@ -181,7 +181,7 @@ class Ascent:
         before = self.bound
         self._note(bound)
         self.stalled = 0 if self.bound > before + 1e-6 * abs(before) else self.stalled + 1
-        found = [settle(r, r.decode(forward)) for forward in (True, False)]
+        found = [improve_at_prices(r, r.decode(forward)) for forward in (True, False)]
         for choice in found:
             self._learn(choice, planes)
         return found
@@ -191,7 +191,7 @@ class Ascent:
             self.bound, self.prices = bound, self.dual.prices.copy()
             self.messages = self.dual.messages.copy()
 
-    def _learn(self, choice: Ints, planes: Planes) -> None:
+    def _learn(self, choice: Ints, planes: CuttingPlanes) -> None:
         objective = self.dual.objective(choice)
         if np.isfinite(objective):
             planes.add(objective, self.dual.held(choice))

@@ -14,11 +14,11 @@ import numpy as np
 from planner.solve.problem import Floats, Ints
 from planner.solve.reduce.prune import survivors
 
-__all__ = ["Form", "Tables"]
+__all__ = ["MatrixForm", "InternedTables"]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class MatrixForm:
     """What a matrix (rows: strategies of u, columns: of v) says about its ends; None where it says nothing.
 
     rows, columns: those with a finite entry, where some have none.   column_of: the only column that each row allows.   row_of: likewise.
@@ -32,7 +32,7 @@ class Form:
     parts: tuple[int, int] | None
 
 
-class Tables:
+class InternedTables:
     """Canonical tables and the steps already done with them.  A table's number is its identity."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Tables:
         self._single: dict[tuple[int, int], int] = {}
         self._undominated: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._sums: dict[tuple[int, int], int] = {}
-        self._forms: dict[int, Form] = {}
+        self._forms: dict[int, MatrixForm] = {}
         self._raised: dict[int, tuple[float, int | None]] = {}
 
     def number(self, table: Floats, *, remember: bool = False) -> int:
@@ -111,22 +111,22 @@ class Tables:
             found = self._raised[number] = (least, self.number(rest) if rest.any() else None)
         return found
 
-    def form(self, number: int) -> Form:
+    def form(self, number: int) -> MatrixForm:
         """What the matrix says about its ends."""
         found = self._forms.get(number)
         if found is None:
             found = self._forms[number] = self._formed(self.tables[number])
         return found
 
-    def _formed(self, matrix: Floats) -> Form:
+    def _formed(self, matrix: Floats) -> MatrixForm:
         finite = np.isfinite(matrix)
         if finite.all():
             row, column = matrix[:, 0], matrix[0] - matrix[0, 0]
             parts = (self.number(row.copy()), self.number(column)) if (matrix == row[:, None] + column).all() else None
             one = tuple(0 for _ in row) if matrix.shape[1] == 1 else None
-            return Form(None, None, one, tuple(0 for _ in column) if matrix.shape[0] == 1 else None, parts)
+            return MatrixForm(None, None, one, tuple(0 for _ in column) if matrix.shape[0] == 1 else None, parts)
         per_row, per_column = finite.sum(axis=1), finite.sum(axis=0)
-        return Form(
+        return MatrixForm(
             rows=None if per_row.all() else tuple(np.flatnonzero(per_row).tolist()),
             columns=None if per_column.all() else tuple(np.flatnonzero(per_column).tolist()),
             column_of=tuple(finite.argmax(axis=1).tolist()) if per_row.max() <= 1 else None,

@@ -19,9 +19,9 @@ from time import perf_counter
 import numpy as np
 
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem
-from planner.solve.reduce.tables import Form, Tables
+from planner.solve.reduce.interned_tables import InternedTables, MatrixForm
 
-__all__ = ["WIDEST", "Elimination", "Step", "eliminate"]
+__all__ = ["WIDEST", "Elimination", "ReductionStep", "eliminate"]
 
 WIDEST = 1 << 23
 """Entries of the largest table: 64 MB of float64."""
@@ -30,7 +30,7 @@ Scope = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class ReductionStep:
     """best[i] over the nodes ``around`` is the strategy of ``node``; around itself: strategies that were kept."""
 
     node: int
@@ -47,28 +47,28 @@ class Elimination:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.tables = Tables()
+        self.tables = InternedTables()
         self.extent = [len(costs) for costs in problem.costs]
         self.factors: dict[int, dict[Scope, int]] = {v: {} for v in range(len(problem.costs))}
         self.demands: dict[int, list[tuple[int, int, int]]] = {}
-        self.always: list[tuple[int, int, float]] = []
-        self.steps: list[Step] = []
+        self.constant_demands: list[tuple[int, int, float]] = []
+        self.steps: list[ReductionStep] = []
         self.constant = 0.0
-        self.left: set[int] = set(range(len(problem.costs)))
+        self.remaining: set[int] = set(range(len(problem.costs)))
         self.changed: set[int] = set()
         self.largest = 0
         for v, costs in enumerate(problem.costs):
-            self.put((v,), self.tables.number(costs, remember=True))
+            self.add_table((v,), self.tables.number(costs, remember=True))
         for edge in problem.edges:
             number = self.tables.number(edge.matrix, remember=True)
             if edge.u > edge.v:
                 number = self.tables.transpose(number)
-            self.put((min(edge.u, edge.v), max(edge.u, edge.v)), number)
+            self.add_table((min(edge.u, edge.v), max(edge.u, edge.v)), number)
         for d in problem.demands:
             if d.stop > d.start:
-                self.hold(d.node, d.start, d.stop, self.tables.number(d.amount, remember=True))
+                self.add_demand(d.node, d.start, d.stop, self.tables.number(d.amount, remember=True))
 
-    def put(self, scope: Scope, number: int) -> None:
+    def add_table(self, scope: Scope, number: int) -> None:
         """Add a table over ``scope`` (ascending); it joins one that is there."""
         old = self.factors[scope[0]].get(scope)
         new = number if old is None else self.tables.add(old, number)
@@ -76,7 +76,7 @@ class Elimination:
             self.factors[v][scope] = new
         self.changed.update(scope)
 
-    def remove(self, scope: Scope) -> int:
+    def remove_table(self, scope: Scope) -> int:
         """Take a table out."""
         number = self.factors[scope[0]][scope]
         for v in scope:
@@ -84,11 +84,11 @@ class Elimination:
         self.changed.update(scope)
         return number
 
-    def hold(self, v: int, start: int, stop: int, number: int) -> None:
+    def add_demand(self, v: int, start: int, stop: int, number: int) -> None:
         """Add a demand; what all strategies hold alike goes to ``always``."""
         least, rest = self.tables.above_least(number)
         if least:
-            self.always.append((start, stop, least))
+            self.constant_demands.append((start, stop, least))
         if rest is not None:
             self.demands.setdefault(v, []).append((start, stop, rest))
 
@@ -97,16 +97,16 @@ class Elimination:
         number = self.factors[v][scope]
         return number if scope[0] == v else self.tables.transpose(number)
 
-    def form(self, v: int, scope: Scope) -> Form:
+    def form(self, v: int, scope: Scope) -> MatrixForm:
         return self.tables.form(self.matrix(v, scope))
 
-    def near(self, v: int) -> Scope:
+    def neighbours(self, v: int) -> Scope:
         """The neighbours of v."""
         return tuple(sorted({n for scope in self.factors[v] for n in scope if n != v}))
 
     def _size(self, v: int) -> tuple[int, int]:
         """(entries of the table that eliminating v makes, neighbours)."""
-        around = self.near(v)
+        around = self.neighbours(v)
         if self.extent[v] == 1:
             return 1, 0  # nothing to choose, so nothing joins its neighbours
         size = 1
@@ -125,13 +125,13 @@ class Elimination:
         Returns:
             True if nothing is left, so that the optimum is known.
         """
-        start = self.left if among is None else self.left.intersection(among)
+        start = self.remaining if among is None else self.remaining.intersection(among)
         queue = [(*self._size(v), v) for v in start if v not in self.demands]
         heapq.heapify(queue)
         current = {v: (size, degree) for size, degree, v in queue}
         while queue:
             size, degree, v = heapq.heappop(queue)
-            if v not in self.left or current[v] != (size, degree):
+            if v not in self.remaining or current[v] != (size, degree):
                 continue
             if size > widest:
                 break
@@ -146,51 +146,51 @@ class Elimination:
                 if now != current.get(n):
                     current[n] = now
                     heapq.heappush(queue, (*now, n))
-        return not self.left
+        return not self.remaining
 
-    def _settle(self, v: int) -> Scope:
+    def _eliminate_fixed(self, v: int) -> Scope:
         """A node with one strategy leaves every table by itself."""
-        around = self.near(v)
+        around = self.neighbours(v)
         for scope in list(self.factors[v]):
-            number = self.remove(scope)
+            number = self.remove_table(scope)
             rest = tuple(n for n in scope if n != v)
             number = self.tables.only(number, scope.index(v))
             if rest:
-                self.put(rest, number)
+                self.add_table(rest, number)
             else:
                 self.constant += float(self.tables.tables[number])
-        self._gone(v, (), np.zeros((), dtype=np.int64))
+        self._record_elimination(v, (), np.zeros((), dtype=np.int64))
         return around
 
     def _eliminate(self, v: int) -> Scope:
         if self.extent[v] == 1:
-            return self._settle(v)
-        around = self.near(v)
+            return self._eliminate_fixed(v)
+        around = self.neighbours(v)
         place = {n: i + 1 for i, n in enumerate(around)} | {v: 0}
         parts: list[tuple[int, tuple[int, ...]]] = []
         for scope, number in list(self.factors[v].items()):
             # Dims in the order of the joint index: the node first, then its neighbours as they are numbered.
             order = tuple(sorted(range(len(scope)), key=lambda i: place[scope[i]]))
             parts.append((self.tables.transpose(number, order), tuple(place[scope[i]] for i in order)))
-            self.remove(scope)
+            self.remove_table(scope)
         parts.sort()
         extents = (self.extent[v], *(self.extent[n] for n in around))
         self.largest = max(self.largest, int(np.prod(extents[1:], dtype=np.int64)))
         number, best = self.tables.minimise(parts, extents)
-        self._gone(v, around, best)
+        self._record_elimination(v, around, best)
         if around:
-            self.put(around, number)
+            self.add_table(around, number)
         else:
             self.constant += float(self.tables.tables[number])
         return around
 
-    def _gone(self, v: int, around: Scope, best: Ints) -> None:
-        self.steps.append(Step(v, around, best))
-        self.left.discard(v)
+    def _record_elimination(self, v: int, around: Scope, best: Ints) -> None:
+        self.steps.append(ReductionStep(v, around, best))
+        self.remaining.discard(v)
         self.changed.discard(v)
         self.demands.pop(v, None)
 
-    def keep(self, v: int, kept: tuple[int, ...]) -> None:
+    def keep_strategies(self, v: int, kept: tuple[int, ...]) -> None:
         """Drop all strategies of v but ``kept``.
 
         Raises:
@@ -201,31 +201,31 @@ class Elimination:
                 f"no legal combination: {self.problem.names[v]} has no strategy left that its neighbours allow; "
                 "remove a pin, allow more strategies or choose another mesh"
             )
-        self.steps.append(Step(v, (v,), np.array(kept, dtype=np.int64)))
+        self.steps.append(ReductionStep(v, (v,), np.array(kept, dtype=np.int64)))
         self.extent[v] = len(kept)
         for scope in list(self.factors[v]):
-            number = self.remove(scope)
-            self.put(scope, self.tables.take(number, scope.index(v), kept))
+            number = self.remove_table(scope)
+            self.add_table(scope, self.tables.take(number, scope.index(v), kept))
         for start, stop, number in self.demands.pop(v, ()):
-            self.hold(v, start, stop, self.tables.take(number, 0, kept))
+            self.add_demand(v, start, stop, self.tables.take(number, 0, kept))
 
     def tie(self, v: int, u: int, table: tuple[int, ...]) -> None:
         """v's strategy is table[strategy of u]: u takes over v's cost, edges and demands (while all of v's tables are pairwise)."""
         for scope in list(self.factors[v]):
             number = self.matrix(v, scope)
-            self.remove(scope)
+            self.remove_table(scope)
             if u in scope:
-                self.put((u,), self.tables.pick(number, table))
+                self.add_table((u,), self.tables.pick(number, table))
                 continue
             number = self.tables.take(number, 0, table)
             if len(scope) == 1:
-                self.put((u,), number)
+                self.add_table((u,), number)
             else:
                 w = scope[0] + scope[1] - v
-                self.put((u, w), number) if u < w else self.put((w, u), self.tables.transpose(number))
+                self.add_table((u, w), number) if u < w else self.add_table((w, u), self.tables.transpose(number))
         for start, stop, number in self.demands.pop(v, ()):
-            self.hold(u, start, stop, self.tables.take(number, 0, table))
-        self._gone(v, (u,), np.array(table, dtype=np.int64))
+            self.add_demand(u, start, stop, self.tables.take(number, 0, table))
+        self._record_elimination(v, (u,), np.array(table, dtype=np.int64))
 
     def prune(self, among: Iterable[int] | None = None) -> int:
         """Drop strategies that another one of the same node beats whatever the neighbours choose (prune), while tables are pairwise.
@@ -234,7 +234,7 @@ class Elimination:
             How many strategies went.
         """
         dropped = 0
-        queue = sorted(self.left if among is None else self.left.intersection(among))
+        queue = sorted(self.remaining if among is None else self.remaining.intersection(among))
         while queue:
             again: set[int] = set()
             for v in queue:
@@ -244,14 +244,14 @@ class Elimination:
                 kept = self.tables.undominated(key, tuple(sorted(self.demands.get(v, ()))))
                 if len(kept) < self.extent[v]:
                     dropped += self.extent[v] - len(kept)
-                    self.keep(v, kept)
-                    again.update(self.near(v), (v,))
+                    self.keep_strategies(v, kept)
+                    again.update(self.neighbours(v), (v,))
             queue = sorted(again)
         return dropped
 
     def core(self) -> tuple[Problem, tuple[int, ...]]:
         """What is left, as a problem of its own (only while every table has at most two dims), and its nodes' old numbers."""
-        nodes = tuple(sorted(self.left))
+        nodes = tuple(sorted(self.remaining))
         index = {v: i for i, v in enumerate(nodes)}
         costs: list[Floats] = [np.zeros(self.extent[v]) for v in nodes]
         edges = []
@@ -279,7 +279,7 @@ class Elimination:
             choice[step.node] = step.best[tuple(choice[n] for n in step.around)]
         return choice
 
-    def follow(self, choice: Sequence[int] | Ints) -> Ints | None:
+    def restricted_choice(self, choice: Sequence[int] | Ints) -> Ints | None:
         """The way down: strategies of the nodes left (of all nodes, in their own numbers) for a whole choice; None if one of them is gone."""
         now = np.array(choice, dtype=np.int64)
         for step in self.steps:

@@ -14,7 +14,7 @@ from planner.ir.sbp import B, NdSbp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
 from planner.opset import flop, local_types, localize, signatures, traffic_bytes
 
-__all__ = ["LocalOp", "Menu", "Menus", "Strategy", "cut", "op_shape", "relabel"]
+__all__ = ["LocalOp", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,21 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Menu:
+class StrategySet:
     """The strategies of an op shape.  Two ops with the same Menu object differ in the names of their values only."""
 
     number: int
     strategies: tuple[Strategy, ...]
 
 
-class Menus:
+class StrategySets:
     """Menus by op shape, for one mesh."""
 
     def __init__(self, mesh: tuple[int, ...]) -> None:
         self.mesh = mesh
-        self._menus: dict[tuple[object, ...], Menu] = {}
+        self._menus: dict[tuple[object, ...], StrategySet] = {}
 
-    def of(self, op: Op, types: Mapping[str, TensorType]) -> Menu:
+    def of(self, op: Op, types: Mapping[str, TensorType]) -> StrategySet:
         """The op's menu.
 
         Raises:
@@ -63,7 +63,7 @@ class Menus:
         key = op_shape(op, types)
         menu = self._menus.get(key)
         if menu is None:
-            menu = self._menus[key] = Menu(len(self._menus), tuple(self._strategies(op, types)))
+            menu = self._menus[key] = StrategySet(len(self._menus), tuple(self._strategies(op, types)))
         return menu
 
     def _strategies(self, op: Op, types: Mapping[str, TensorType]) -> list[Strategy]:

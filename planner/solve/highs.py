@@ -7,9 +7,9 @@ Variables  x[v,s] in {0,1}    node v takes strategy s
     s.t. sum_s x[v,s] = 1                                          for each v            (2)
          sum_Q y[e,P,Q] = sum over s in P of x[u,s]                for each e, P         (3)
          sum_P y[e,P,Q] = sum over t in Q of x[v,t]                for each e, Q         (4)
-         sum held[t,v,s] x[v,s] <= limit                           for each listed t     (5)  -> Core.add_times
+         sum held[t,v,s] x[v,s] <= limit                           for each listed t     (5)  -> HighsIlp.add_times
 
-Two rows of an edge's matrix that differ by a constant are one class: the constant moves to the cost of the strategy.    -> flat.fold_classes
+Two rows of an edge's matrix that differ by a constant are one class: the constant moves to the cost of the strategy.    -> flat.matrix_classes
 (3) and (4) as equalities make the relaxation the local polytope.  Every bound is one of (1)-(5) with some of (5) left out, so it holds.
 """
 
@@ -22,10 +22,10 @@ from threading import Thread
 import highspy
 import numpy as np
 
-from planner.solve.flat import Folds
+from planner.solve.arrays import MatrixClasses
 from planner.solve.problem import Floats, Ints, Problem
 
-__all__ = ["TOLERANCE", "Core", "Outcome"]
+__all__ = ["TOLERANCE", "HighsIlp", "IlpOutcome"]
 
 _SCALE_TO = 1e5  # the largest objective coefficient that the solver sees: its tolerances are absolute
 _FEASIBILITY = 1e-6  # HiGHS's default tolerance for rows and for whole numbers
@@ -37,7 +37,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class IlpOutcome:
     """choice: within the limit and cheaper than the cutoff, or None.  bound: no choice costs less, or none less than the cutoff."""
 
     choice: Ints | None
@@ -54,7 +54,7 @@ def _usage_at(problem: Problem, choice: Ints, times: int) -> Floats:
     return np.cumsum(change)[:times]
 
 
-class Core:
+class HighsIlp:
     """One HiGHS model of a problem whose times are 0 .. n - 1 (see crop_times).
 
     cutoff: only choices that cost less are asked for.  step: objectives differ by a multiple of it (1 for whole costs, 0: nothing is known).
@@ -70,7 +70,7 @@ class Core:
         costs = [c.copy() for c in problem.costs]
         num_x = int(self.first[-1])
         prices: list[Floats] = []
-        folds = Folds()
+        folds = MatrixClasses()
         rows: list[Ints] = [np.repeat(np.arange(len(costs)), [c.size for c in costs])]
         columns: list[Ints] = [np.arange(num_x)]
         values: list[Floats] = [np.ones(num_x)]
@@ -178,7 +178,7 @@ class Core:
             self.add_times(fresh)
         return x, bound
 
-    def solve(self, seconds: float, start: Ints | None = None) -> Outcome:
+    def solve(self, seconds: float, start: Ints | None = None) -> IlpOutcome:
         """The cheapest choice within the limit that costs less than the cutoff, or the best found in time, and a bound.
 
         Args:
@@ -188,7 +188,7 @@ class Core:
         slack = cutoff - self._safe(cutoff) if np.isfinite(cutoff) else 0.0
         x, bound = self.relaxed(deadline)
         if bound >= cutoff or x is None:
-            return Outcome(None, min(self._safe(bound), cutoff))
+            return IlpOutcome(None, min(self._safe(bound), cutoff))
         self.add_times(self._near(self.held(x)))
         columns = np.arange(self.num_x, dtype=np.int32)
         self.model.changeColsIntegrality(self.num_x, columns, np.full(self.num_x, highspy.HighsVarType.kInteger))
@@ -206,20 +206,20 @@ class Core:
             status, info = self.model.getModelStatus(), self.model.getInfo()
             found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
             if status == highspy.HighsModelStatus.kInfeasible or (status == highspy.HighsModelStatus.kOptimal and not found):
-                return Outcome(None, cutoff if slack < step else self._safe(cutoff))
+                return IlpOutcome(None, cutoff if slack < step else self._safe(cutoff))
             bound = max(bound, min(self._safe(self.offset + info.mip_dual_bound / self.scale), cutoff))
             if not found:
                 break
             choice = self._rounded()
             held = _usage_at(self.problem, choice, self.times)
             if held.max(initial=0.0) <= self.problem.limit:
-                return Outcome(choice if self.problem.objective(choice) < cutoff else None, bound)
+                return IlpOutcome(choice if self.problem.objective(choice) < cutoff else None, bound)
             fresh = self.worst(held)
             if fresh.size:
                 self.add_times(fresh)
             else:
                 self._forbid(choice, int(held.argmax()))
-        return Outcome(None, bound)
+        return IlpOutcome(None, bound)
 
     def _run(self) -> None:
         """Run the solver in a thread, so that Ctrl-C reaches us at once and the solver soon after."""

@@ -1,8 +1,8 @@
 """Exact solution of parts of a problem: all that can still be better, what looks best, or one region after another.
 
-kept      the strategies whose bound exceeds the best bound by less than a share of the gap             -> Parts._within
-part      the ILP over the strategies kept; with the whole gap it is a proof                            -> Parts._solve_part
-region    a connected piece over the strategies kept, the rest as in the best choice                    -> Parts._solve_regions
+kept      the strategies whose bound exceeds the best bound by less than a share of the gap             -> PartialIlps._within
+part      the ILP over the strategies kept; with the whole gap it is a proof                            -> PartialIlps._solve_part
+region    a connected piece over the strategies kept, the rest as in the best choice                    -> PartialIlps._solve_regions
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir.errors import OutOfMemory
-from planner.solve.bounds.prices import Ascent
-from planner.solve.core import TOLERANCE, Core
-from planner.solve.limited.known import Known
+from planner.solve.bounds.memory_multipliers import MultiplierAscent
+from planner.solve.highs import TOLERANCE, HighsIlp
+from planner.solve.limited.incumbent import Incumbent
 from planner.solve.limited.region import Regions
 from planner.solve.problem import Contradiction, Floats, Ints, Problem
-from planner.solve.reduce.contract import Reduced, reduce_problem
+from planner.solve.reduce.contract import ReducedProblem, reduce_problem
 
-__all__ = ["Parts"]
+__all__ = ["PartialIlps"]
 
 _SMALL = 150_000  # edge entries of a problem that the ILP may take whole
 _PART = 40_000  # edge entries of the first part
@@ -27,33 +27,33 @@ _REGION = 15_000  # edge entries of the first regions
 _TURN = 0.25  # share of the time that one part may take
 
 
-class Parts:
+class PartialIlps:
     """Turns of solving parts.   wants_bound: the last turn gained little, so that a better bound might help more."""
 
-    def __init__(self, known: Known, reduced: Reduced, ascent: Ascent) -> None:
-        self.known, self.reduced, self.ascent = known, reduced, ascent
+    def __init__(self, incumbent: Incumbent, reduced: ReducedProblem, ascent: MultiplierAscent) -> None:
+        self.incumbent, self.reduced, self.ascent = incumbent, reduced, ascent
         self.dual = ascent.dual
         self.regions = Regions(reduced.problem)
         self.part, self.region = _PART, float(_REGION)
-        self.prepare = max(0.5, 1.2 * (known.seconds - known.left()) / 4)  # seconds that it takes to set up one more part
+        self.prepare = max(0.5, 1.2 * (incumbent.seconds - incumbent.remaining_s()) / 4)  # seconds that it takes to set up one more part
         self.wants_bound = False
 
     def turn(self) -> bool:
         """One part or some regions; False if the part was all that could be better and is solved, or the time is up."""
-        known = self.known
-        if known.left() <= self.prepare:
+        incumbent = self.incumbent
+        if incumbent.remaining_s() <= self.prepare:
             return False
         excess = self.dual.fixing()
-        before = known.objective
+        before = incumbent.objective
         self.wants_bound = False
-        if self.part <= _LARGEST or known.choice is None:
+        if self.part <= _LARGEST or incumbent.choice is None:
             if self._solve_part(excess, self.part):
                 return False
-            if not known.objective < before:
+            if not incumbent.objective < before:
                 self.part *= 3
             return True
         self._solve_regions(excess)
-        if known.objective < before - 0.05 * (before - self.ascent.bound):
+        if incumbent.objective < before - 0.05 * (before - self.ascent.bound):
             self.part = _PART
         else:
             self.wants_bound = True
@@ -61,74 +61,76 @@ class Parts:
 
     def _solve_part(self, excess: Floats, entries: int) -> bool:
         """A part of about ``entries`` edge entries; says whether it was all that could be better, and it was solved."""
-        known, reduced = self.known, self.reduced
+        incumbent, reduced = self.incumbent, self.reduced
         share, kept = self._within(excess, entries)
         first, small = self.dual.flat.first, reduced.problem
         costs = tuple(np.where(kept[first[v] : first[v + 1]], c, np.inf) for v, c in enumerate(small.costs))
-        began = known.left()
+        began = incumbent.remaining_s()
         try:
             # A part without dominance still holds the best choice, to begin from.
             part = reduce_problem(Problem(small.names, costs, small.edges, small.demands, small.limit), dominance=share == 1.0)
         except (Contradiction, OutOfMemory):
             if share < 1.0:
                 return False
-            if known.choice is None:
+            if incumbent.choice is None:
                 raise
-            known.raise_bound(known.objective, "every other choice has a strategy whose own bound exceeds the best objective")
+            incumbent.raise_bound(incumbent.objective, "every other choice has a strategy whose own bound exceeds the best objective")
             return True
-        core = Core(part.problem, known.objective, known.step)
-        self.prepare = max(0.5, 1.2 * (began - known.left()))
-        start = None if known.choice is None or share == 1.0 else part.follow(_followed(reduced, known.choice))
-        outcome = core.solve(known.left() if share == 1.0 else min(known.left(), max(_TURN * known.seconds, 5.0)), start)
+        core = HighsIlp(part.problem, incumbent.objective, incumbent.step)
+        self.prepare = max(0.5, 1.2 * (began - incumbent.remaining_s()))
+        start = None if incumbent.choice is None or share == 1.0 else part.restricted_choice(_followed(reduced, incumbent.choice))
+        outcome = core.solve(
+            incumbent.remaining_s() if share == 1.0 else min(incumbent.remaining_s(), max(_TURN * incumbent.seconds, 5.0)), start
+        )
         if outcome.choice is not None:
-            known.offer(reduced.expand(part.expand(outcome.choice)), "ILP over the strategies that the bounds leave")
-        known.stats["parts"] = known.stats.get("parts", 0.0) + 1.0
-        known.stats["last_share"] = share
+            incumbent.offer(reduced.expand(part.expand(outcome.choice)), "ILP over the strategies that the bounds leave")
+        incumbent.stats["parts"] = incumbent.stats.get("parts", 0.0) + 1.0
+        incumbent.stats["last_share"] = share
         if share < 1.0:
             return False
-        if known.choice is None and outcome.bound == np.inf:
-            raise OutOfMemory(f"no choice stays within the limit {known.problem.limit:g} at every time; raise the limit")
-        known.raise_bound(
+        if incumbent.choice is None and outcome.bound == np.inf:
+            raise OutOfMemory(f"no choice stays within the limit {incumbent.problem.limit:g} at every time; raise the limit")
+        incumbent.raise_bound(
             outcome.bound, "branch and bound (HiGHS) over all strategies that a better choice could take, to 1e-9 of the objective"
         )
-        return known.closed()
+        return incumbent.closed()
 
     def _solve_regions(self, excess: Floats) -> None:
         """Regions for a while, at the size that suits the time."""
-        known, dual, entries = self.known, self.dual, self.region
+        incumbent, dual, entries = self.incumbent, self.dual, self.region
         first = dual.flat.first
         _, kept = self._within(excess, 1 << 60)
         count = np.add.reduceat(kept.astype(np.int64), first[:-1])
-        until = known.left() - 0.5 * _TURN * known.seconds
-        while known.left() > max(until, 0.5):
-            assert known.choice is not None
-            choice = _followed(self.reduced, known.choice)
+        until = incumbent.remaining_s() - 0.5 * _TURN * incumbent.seconds
+        while incumbent.remaining_s() > max(until, 0.5):
+            assert incumbent.choice is not None
+            choice = _followed(self.reduced, incumbent.choice)
             region = self.regions.draw(excess[first[:-1] + choice], count, int(entries))
             if not region.size:
                 break
             local = self.regions.cut_out(region, choice, dual.held(choice), kept, first)
             part = reduce_problem(local, dominance=False)
-            began = known.left()
+            began = incumbent.remaining_s()
             now = np.append(choice[region], 0)
-            core = Core(part.problem, local.objective(now), known.step)
-            outcome = core.solve(min(began, 0.05 * known.seconds), part.follow(now))
+            core = HighsIlp(part.problem, local.objective(now), incumbent.step)
+            outcome = core.solve(min(began, 0.05 * incumbent.seconds), part.restricted_choice(now))
             if outcome.choice is not None:
                 choice[region] = part.expand(outcome.choice)[:-1]
-                known.offer(self.reduced.expand(choice), "ILPs over regions")
-            known.stats["regions"] = known.stats.get("regions", 0.0) + 1.0
-            spent = (began - known.left()) / known.seconds
+                incumbent.offer(self.reduced.expand(choice), "ILPs over regions")
+            incumbent.stats["regions"] = incumbent.stats.get("regions", 0.0) + 1.0
+            spent = (began - incumbent.remaining_s()) / incumbent.seconds
             entries = min(max(entries * (1.1 if spent < 0.01 else 0.8 if spent > 0.03 else 1.0), 1000.0), 1e6)
         self.region = entries
 
     def _within(self, excess: Floats, entries: int) -> tuple[float, NDArray[np.bool_]]:
         """The largest share of the gap, and the strategies within it, that leave few enough edge entries; all of it if that is small anyway."""
-        known, dual = self.known, self.dual
+        incumbent, dual = self.incumbent, self.dual
         first = dual.flat.first
-        gap = known.objective - self.ascent.bound
+        gap = incumbent.objective - self.ascent.bound
         if not np.isfinite(gap):
             gap = float(excess.max()) + 1.0  # nothing within the limit is known: then all strategies, or those nearest to the bound
-        held = None if known.choice is None else _followed(self.reduced, known.choice)
-        slack = TOLERANCE * abs(known.objective) if np.isfinite(known.objective) else 0.0
+        held = None if incumbent.choice is None else _followed(self.reduced, incumbent.choice)
+        slack = TOLERANCE * abs(incumbent.objective) if np.isfinite(incumbent.objective) else 0.0
         share = 1.0
         while True:
             kept = excess <= share * gap + slack
@@ -140,8 +142,8 @@ class Parts:
             share *= 0.7
 
 
-def _followed(reduced: Reduced, choice: Ints) -> Ints:
+def _followed(reduced: ReducedProblem, choice: Ints) -> Ints:
     """In the reduced problem; every choice that was taken came from there."""
-    found = reduced.follow(choice)
+    found = reduced.restricted_choice(choice)
     assert found is not None
     return found
