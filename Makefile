@@ -52,7 +52,7 @@ format: $(READY)  ## let ruff put the code in order
 	@$(BIN)/ruff format --quiet .
 
 bench: $(READY)  ## speed, as ratios and medians with spread
-	@$(BIN)/python -m experiments.bench
+	@$(BIN)/python -m experiments.benchmarks
 
 # A machine with a GPU may be without network and have a torch of its own: the first Python that sees a device is taken, nothing is installed.
 gpu:  ## every GPU test, measurement and figure, in 8 minutes; writes out/gpu/

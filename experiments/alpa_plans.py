@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import regista
-from experiments.small_size import refuse_over_committed
+from experiments.common.small_size import refuse_over_committed
 from planner.cost import meshes
 from planner.frontend import Program
 from planner.ir.cluster import Cluster

@@ -53,7 +53,7 @@ from matplotlib.patches import Patch
 from rich.console import Console
 from rich.table import Table
 
-from experiments.small_size import refuse_over_committed
+from experiments.common.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.frontend import Program
 from planner.ir.cluster import Cluster

@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from experiments.small_size import refuse_over_committed
+from experiments.common.small_size import refuse_over_committed
 from planner.schedule import PipelineSchedule, check_schedule
 from planner.schedule.automatic import zb_auto
 from planner.schedule.classic import interleaved, one_f_one_b

@@ -31,7 +31,7 @@ Act = tuple[Actor, int]
 
 SHORT_NS = 100_000
 """Below this, to wait costs the next act no more than a wake-up of another thread would: 34 us in the median in one process, 120 to 145 us in
-two processes with a load of 7 [measured: experiments.bench_acts with a thread per stream, 2 cores, 2026-11-21]."""
+two processes with a load of 7 [measured: experiments.benchmarks.acts with a thread per stream, 2 cores, 2026-11-21]."""
 
 MOST_SHORT = 4
 """Short acts in a row before the long act kept for later, or the socket, is seen to."""

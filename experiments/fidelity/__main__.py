@@ -28,13 +28,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from experiments.common.small_size import among_committed
 from experiments.fidelity.constants import CLUSTERS, load_machine, save_constants
 from experiments.fidelity.figures import draw_parity, draw_residuals
 from experiments.fidelity.fit import Case, predicted
 from experiments.fidelity.points import Point, points, sample
 from experiments.fidelity.score import FOLDS, SEED, cross_validated, order_kept, summary, table
 from experiments.fidelity.works import kept_work, work_path
-from experiments.small_size import among_committed
 
 __all__ = ["main", "run"]
 

@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
+from experiments.common.small_size import refuse_over_committed
 from experiments.quotas.instances import layered, training
 from experiments.quotas.settle import smallest_settled
-from experiments.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan

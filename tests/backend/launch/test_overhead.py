@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_plans import dags
 
-from experiments.bench_acts import BETWEEN, OTHER, SAME, gaps
+from experiments.benchmarks.acts import BETWEEN, OTHER, SAME, gaps
 from planner.ir.actors.actor import Actor, build_actors
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.traces.trace import Act, Source, Trace

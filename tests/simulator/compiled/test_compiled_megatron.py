@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.megatron_1t import Megatron, megatron_1t
+from experiments.common.megatron_1t import Megatron, megatron_1t
 from planner.ir.actors.verify import verify_structure
 from planner.ir.traces.trace import check_trace
 from simulator import Engine, simulate

@@ -1,4 +1,4 @@
-"""Speed of the two engines of the simulator, in one run.  python -m experiments.bench_simulator [--quick]
+"""Speed of the two engines of the simulator, in one run.  python -m experiments.benchmarks.simulator [--quick]
 
 Kernels of simulator.compiled beside SimPy on one chain (they alternate), Megatron's 1T configuration (megatron_1t.py) on 512 and on 3,072
 GPUs, one evaluation of a Plan as a search asks for it, and what loading and compiling the kernels costs a process.
@@ -23,8 +23,8 @@ import numba
 import simpy
 
 import regista
-from experiments.megatron_1t import Megatron, megatron_1t
-from experiments.table_prices import TablePrices
+from experiments.common.megatron_1t import Megatron, megatron_1t
+from experiments.common.table_prices import TablePrices
 from planner.cost.analytic import AnalyticCost
 from planner.ir.plan import (
     Access,
@@ -55,7 +55,7 @@ __all__ = ["Line", "lines", "main"]
 GPT = "zoo:gpt2?layers=12&batch=16&seq=128"
 WARM_UP = """
 import time
-from experiments.bench_simulator import chain
+from experiments.benchmarks.simulator import chain
 plan, cost = chain(2, 2)
 from simulator.compiled import compile_plan, times, trace
 begin, core = time.perf_counter(), time.process_time()

@@ -19,9 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
-from experiments import bench_rivals, bench_simulator
-from experiments.bench_steady import layered, one_f_one_b
-from experiments.megatron_1t import Megatron, megatron_1t
+from experiments.benchmarks import simulator as engines_speed
+from experiments.benchmarks.steady import layered, one_f_one_b
+from experiments.common.megatron_1t import Megatron, megatron_1t
+from experiments.rivals import __main__ as rivals
 from planner.ir.actors.actor import build_actors
 from planner.ir.plan import Plan
 from planner.ir.units import show_s
@@ -183,7 +184,7 @@ def one_screen(repeats: int) -> Row:
 
 def simulator_rows(*, quick: bool) -> list[Row]:
     """The two engines, the steady state, and what the user waits for."""
-    engines = [Row(line.what, line.value, line.spread) for line in bench_simulator.lines(quick=quick)]
+    engines = [Row(line.what, line.value, line.spread) for line in engines_speed.lines(quick=quick)]
     return [*engines, *steady_state(3 if quick else 7, actors=100_000), one_screen(1 if quick else 3)]
 
 
@@ -201,7 +202,7 @@ def main() -> None:
             *plan_rates(1 if quick else 3),
             message_rate(plan, 50 if quick else 400),
             *worker_overhead(40 if quick else 200),
-            *(Row(*line) for line in bench_rivals.lines(1 if quick else bench_rivals.PAIRS)),
+            *(Row(*line) for line in rivals.lines(1 if quick else rivals.PAIRS)),
         ]
     rows += simulator_rows(quick=quick)
     table = Table(

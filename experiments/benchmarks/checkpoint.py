@@ -1,6 +1,6 @@
 """What saving costs training: step times without saves, with a save in flight all the time, and the save alone.
 
-    python -m experiments.bench_checkpoint [--pairs N] [--steps N] [--csv FILE]
+    python -m experiments.benchmarks.checkpoint [--pairs N] [--steps N] [--csv FILE]
 
 One plan (GPT, data parallel on 2 gloo ranks), runs in turns (without, with, without, with, ...), one row per run; all numbers are measured
 (``run``).  ``alone_s``: the same files written with nothing beside, in this process.  Without a save in flight a step that waited for it would

@@ -1,7 +1,7 @@
 """Horovod's scaling on 128 servers of 4 P100 with 25 Gb/s RoCE: three constants fitted on three rows, the other rows predicted.
 
-    python -m experiments.horovod              fit, simulate, write results/horovod.csv, print
-    python -m experiments.horovod --redraw     print from the CSV
+    python -m experiments.network.horovod              fit, simulate, write results/horovod.csv, print
+    python -m experiments.network.horovod --redraw     print from the CSV
 
 A step on p GPUs is simulated as flows: the backward pass makes gradients ready, they are fused into buckets of at most 64 MB (Horovod's
 default; a larger tensor goes alone), and buckets are all-reduced one after another on one ring through all GPUs, while the backward goes on:
@@ -36,7 +36,7 @@ from simulator.network import Flow, Link, Route, Sharing, simulate_flows
 
 __all__ = ["Constants", "efficiency", "main"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 CSV, PAPER = HERE / "results/horovod.csv", HERE / "paper_numbers/horovod_scaling.csv"
 BATCH, BUCKET_BYTES, BACKWARD_SHARE, LINE_BYTES_PER_S = 64, 64 * 2**20, 2 / 3, 25e9 / 8
 

@@ -1,7 +1,7 @@
 """The actors of the OneFlow articles, act by act: who acts when, and what a waiting actor waits for.
 
-    python -m experiments.actor_timeline              simulate, write results/actor_timeline.csv, draw figures/actor_timeline.svg
-    python -m experiments.actor_timeline --redraw     draw from the CSV
+    python -m experiments.oneflow.actor_timeline              simulate, write results/actor_timeline.csv, draw figures/actor_timeline.svg
+    python -m experiments.oneflow.actor_timeline --redraw     draw from the CSV
 
     three actors        a -> b -> c, unit times, two blocks each: from time 2 on all three act at once (design article, figure 2)
     ... one block       neighbours take turns
@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from experiments.table_prices import TablePrices
+from experiments.common.table_prices import TablePrices
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import (
     Access,
@@ -51,7 +51,7 @@ from simulator import chain_period_s, simulate
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 CSV, PICTURE = HERE / "results/actor_timeline.csv", HERE / "figures/actor_timeline.svg"
 ACTS = 6
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")

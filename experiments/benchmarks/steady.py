@@ -1,6 +1,6 @@
 """Speed of the steady state: graph, liveness proof and Howard's period, beside the simulation of the same Plan in one run.
 
-    python -m experiments.bench_steady [--actors 100000] [--repeats 7]
+    python -m experiments.benchmarks.steady [--actors 100000] [--repeats 7]
 
 Plans: a layered random DAG of actors, each on a stream of its own; and a 1F1B pipeline with written orders, one actor per layer and pass.
 Times are medians with (fastest - slowest) after a warm-up that compiles; the Plans are made before the clock starts.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from experiments.table_prices import TablePrices
+from experiments.common.table_prices import TablePrices
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import (
     Access,

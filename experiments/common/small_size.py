@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["among_committed", "refuse_over_committed"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 def among_committed(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """The SBP figures of the OneFlow articles with real tensors: every picture is executed, put together again and compared.
 
-    python -m experiments.sbp_pictures              execute, write results/sbp_pictures.csv, draw figures/sbp_pictures.svg
-    python -m experiments.sbp_pictures --redraw     draw from the CSV
+    python -m experiments.oneflow.sbp_pictures              execute, write results/sbp_pictures.csv, draw figures/sbp_pictures.svg
+    python -m experiments.oneflow.sbp_pictures --redraw     draw from the CSV
 
     parallel     one tensor as S(0), S(1), B and P on two devices                                              (design article, figure 5)
     signature    Y = A B, A (64, 10), B (10, 50): every signature of matmul, the two of the article among them (figure 6)
@@ -39,7 +39,7 @@ from regista.views.pictures.gantt import save_figure
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 CSV, PICTURE = HERE / "results/sbp_pictures.csv", HERE / "figures/sbp_pictures.svg"
 LINK_BYTES_PER_S = 1e9
 """For the choice of a route only: the cheapest by bytes on equal links."""

@@ -1,7 +1,7 @@
 """Who shares a link, and what it costs: two all-reduces at once, and tensor parallelism that leaves its node.
 
-    python -m experiments.contention              simulate, fit, write results/contention_two.csv and contention_gpt.csv, draw
-    python -m experiments.contention --redraw     draw from the CSVs
+    python -m experiments.network.contention              simulate, fit, write results/contention_two.csv and contention_gpt.csv, draw
+    python -m experiments.network.contention --redraw     draw from the CSVs
 
 Two nodes of two devices: ring A of ranks 0 and 2, ring B of ranks 1 and 3, on the same nic.  With u = time of half the bytes over the nic
 alone, A ends after 2u without sharing, 4u when fair, 3u when first come is first served; B after 2u, 4u, 4u.
@@ -38,7 +38,7 @@ from simulator.network.algorithms import ring_all_reduce
 
 __all__ = ["main", "two_rings"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 TWO, GPT, PICTURE = HERE / "results/contention_two.csv", HERE / "results/contention_gpt.csv", HERE / "figures/contention.png"
 PAPER = HERE / "paper_numbers/oneflow_dlperf_gpt_v100.csv"
 Spans = tuple[tuple[float, float, float], ...]

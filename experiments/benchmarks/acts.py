@@ -5,7 +5,7 @@
     in a process, other stream   end of an act -> start of an act on another stream
 
 The model is so small that hardly anything is computed.  Its acts are short, so the thread that let several start performs them one by one
-(backend.worker.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each.  ``python -m experiments.bench_acts``
+(backend.worker.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each.  ``python -m experiments.benchmarks.acts``
 """
 
 from __future__ import annotations

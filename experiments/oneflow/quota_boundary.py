@@ -1,7 +1,7 @@
 """Quotas on a stage boundary: the same two-stage pipeline with 1 and with 2 blocks, predicted and measured.
 
-    python -m experiments.quota_boundary            measure, write results/quota_boundary.csv, draw figures/quota_boundary.png
-    python -m experiments.quota_boundary --redraw   draw from the CSV
+    python -m experiments.oneflow.quota_boundary            measure, write results/quota_boundary.csv, draw figures/quota_boundary.png
+    python -m experiments.oneflow.quota_boundary --redraw   draw from the CSV
 
 What stage 0 hands over are its outputs to stage 1 and the activations that wait until the gradient comes back across the boundary.
 With quota 1 stage 0 cannot start micro-batch k+1 before micro-batch k has come back: no pipeline.  With quota 2 (= p - i for p = 2, i = 0,
@@ -32,7 +32,7 @@ from regista.views.pictures.gantt import gantt
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 CSV, PICTURE, LINES = HERE / "results/quota_boundary.csv", HERE / "figures/quota_boundary.png", HERE / "figures/quota_boundary_gantt_{}.png"
 MODEL, MICRO_BATCHES = "zoo:gpt?layers=4&batch=16&seq=128&vocab=512&tied=0", 8
 BOUNDARY = ("s0.fwd.*", "s0-s1.fwd.*")

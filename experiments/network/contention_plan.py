@@ -1,7 +1,7 @@
 """A real Plan with and without contention: what the engine misses when two communications need one nic.
 
-    python -m experiments.contention_plan              plan, simulate, write results/contention_plan.csv, draw figures/contention_plan.png
-    python -m experiments.contention_plan --redraw     draw from the CSV
+    python -m experiments.network.contention_plan              plan, simulate, write results/contention_plan.csv, draw figures/contention_plan.png
+    python -m experiments.network.contention_plan --redraw     draw from the CSV
     (--smoke: two nics, for experiments.reproduce --smoke)
 
 A GPT of four layers as a pipeline of two stages, each on two nodes of one device, 4 micro-batches, for nics from 0.25 to 16 GB/s (latency
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
-from experiments.small_size import refuse_over_committed
+from experiments.common.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.traces.trace import Trace, check_trace
@@ -35,7 +35,7 @@ from simulator.network import Sharing, simulate_shared
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 CSV, PICTURE = HERE / "results/contention_plan.csv", HERE / "figures/contention_plan.png"
 MODEL, STAGES, MICRO_BATCHES, STEPS, SLOWDOWN = "zoo:gpt?layers=4&batch=32&seq=128&vocab=512&tied=0", 2, 4, 4, 1.15
 NICS_BYTES_PER_S = (0.25e9, 0.5e9, 1e9, 2e9, 4e9, 8e9, 16e9)

@@ -1,4 +1,4 @@
-"""How large a worker's process is beside what its Plan says, and what that costs.  ``python -m experiments.bench_memory``
+"""How large a worker's process is beside what its Plan says, and what that costs.  ``python -m experiments.benchmarks.memory``
 
     plan          all blocks and the largest workspace of each stream, and the blocks of other ranks that are mapped (theory)
     process       peak of resident memory during the acts, less what was resident before the first block (run)

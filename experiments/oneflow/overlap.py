@@ -1,8 +1,8 @@
 """Loading beside computing: the step time with quota 1 and quota 2 of the loader's Regst, predicted from a calibrated table and measured.
 
-    python -m experiments.overlap             calibrate, predict and perform; write results/overlap.csv, draw figures/overlap.png
-    python -m experiments.overlap --redraw    draw from the CSVs
-    python -m experiments.overlap --quick     one repeat and few steps, to see that it works
+    python -m experiments.oneflow.overlap             calibrate, predict and perform; write results/overlap.csv, draw figures/overlap.png
+    python -m experiments.oneflow.overlap --redraw    draw from the CSVs
+    python -m experiments.oneflow.overlap --quick     one repeat and few steps, to see that it works
 
     quota 1      load |####|      |####|             a step takes load + compute: the block is taken until the backward pass has read it
                  compute    |####|      |####|
@@ -56,7 +56,7 @@ from regista.views.pictures.gantt import COLOURS, LABELS
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 CSV, ACTS, PICTURE = HERE / "results/overlap.csv", HERE / "results/overlap_acts.csv", HERE / "figures/overlap.png"
 BATCH, SIZE, CLASSES, FILES = 16, 64, 4, 64
 MODEL = f"zoo:convnet?batch={BATCH}&size={SIZE}&channels=12&classes={CLASSES}"

@@ -1,0 +1,1 @@
+"""What several experiments share: hand-made Plans with their prices, and a guard on small sizes."""

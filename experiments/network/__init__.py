@@ -1,0 +1,1 @@
+"""Who shares a link, and what that costs: contention, and Horovod's scaling."""
