@@ -1,4 +1,4 @@
-"""The same training step by torch's own means: what ``python -m experiments.rivals.__main__`` measures Plans against.
+"""The same training step by torch's own means: what ``python -m experiments.rivals`` measures Plans against.
 
 job         what both sides train: model, ranks, micro-batches, steps, and the Plan of our side
 ways        the rivals: DistributedDataParallel, fully_shard, torch.distributed.pipelining, plain eager training

@@ -1,8 +1,8 @@
 """Plans against torch's own means: step times of the same training, measured in one run.
 
-    python -m experiments.rivals.__main__                          measure all, write results/rivals.csv, draw figures/rivals.png
-    python -m experiments.rivals.__main__ --only data,pipeline     some of data, sharded, kept, pipeline, single; nothing is written
-    python -m experiments.rivals.__main__ --redraw                 draw from the CSV
+    python -m experiments.rivals                          measure all, write results/rivals.csv, draw figures/rivals.png
+    python -m experiments.rivals --only data,pipeline     some of data, sharded, kept, pipeline, single; nothing is written
+    python -m experiments.rivals --redraw                 draw from the CSV
 
     data      data-parallel Plan    against  DistributedDataParallel                  2 ranks
     sharded   ZeRO-3 Plan           against  fully_shard                              2 ranks
