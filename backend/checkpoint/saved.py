@@ -14,7 +14,8 @@ from torch import Tensor
 
 from backend.checkpoint.folder import latest, steps_of
 from backend.checkpoint.manifest import MANIFEST, Manifest, read_manifest
-from backend.initial.values import Box, check_box, cut_box, known_type, numel_of, overlap
+from backend.initial.values import Box, check_box, known_type, numel_of, overlap
+from backend.layout.views import box_view
 from planner.ir.errors import InvalidFile
 from planner.ir.tensor import TensorType
 
@@ -59,7 +60,7 @@ class Saved:
             piece_values = self._piece(piece.file, name, piece.box, result.dtype)
             inner = tuple((offset - base, length) for (offset, length), (base, _) in zip(shared, piece.box, strict=True))
             target = tuple((offset - base, length) for (offset, length), (base, _) in zip(shared, box, strict=True))
-            cut_box(result, target).copy_(cut_box(piece_values, inner))
+            box_view(result, target).copy_(box_view(piece_values, inner))
             covered += numel_of(shared)
         if covered != result.numel():
             raise InvalidFile(

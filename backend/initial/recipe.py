@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from backend.initial.philox import stream_key, uniform_box
-from backend.initial.values import Box, cut_box, overlap
+from backend.initial.values import Box, overlap
+from backend.layout.views import box_view
 from planner.ir.tensor import DType, TensorType
 
 __all__ = [
@@ -146,7 +147,7 @@ class Recipe:
             if shared is None or not value.numel():
                 continue
             inner = tuple((offset - base, length) for (offset, length), (base, _) in zip(shared, box, strict=True))
-            target = cut_box(value, inner)
+            target = box_view(value, inner)
             match step:
                 case Draw(distribution=distribution, key=key):
                     target.copy_(distribution.from_uniform(uniform_box(stream_key(seed, key), self.shape, shared)))

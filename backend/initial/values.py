@@ -16,10 +16,11 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from backend.layout.views import box_view
 from planner.ir.errors import InvalidPlan
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["Box", "Given", "Layers", "Values", "as_values", "cut_box", "numel_of", "overlap", "whole_box"]
+__all__ = ["Box", "Given", "Layers", "Values", "as_values", "numel_of", "overlap", "whole_box"]
 
 Box = tuple[tuple[int, int], ...]
 """(offset, length) per dim."""
@@ -65,13 +66,6 @@ def overlap(a: Box, b: Box) -> Box | None:
     return tuple(shared)
 
 
-def cut_box(value: Tensor, box: Box) -> Tensor:
-    """The view of ``value`` at ``box``."""
-    for dim, (offset, length) in enumerate(box):
-        value = value.narrow(dim, offset, length)
-    return value
-
-
 def check_box(name: str, box: Box, shape: tuple[int, ...]) -> None:
     """Raises InvalidPlan when the box does not lie inside a tensor of that shape."""
     if len(box) != len(shape) or any(o < 0 or n < 0 or o + n > extent for (o, n), extent in zip(box, shape, strict=False)):
@@ -99,7 +93,7 @@ class Given:
     def part(self, name: str, box: Box) -> Tensor:
         check_box(name, box, known_type(self, name).shape)
         # A part that shares memory with the caller's tensor (or a mapped file) would keep the whole of it alive.
-        return cut_box(self.tensors[name].detach(), box).contiguous().clone()
+        return box_view(self.tensors[name].detach(), box).contiguous().clone()
 
 
 @dataclass(frozen=True, slots=True)

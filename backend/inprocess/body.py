@@ -1,7 +1,7 @@
 """The work of one act of each kind, as something to put into a lane, for all ranks of one process.
 
-take(crew)  -->  work     on the runtime's thread: which memory
-work()                    in the lane of the crew: read, compute, write
+bind(joint)  -->  work    on the engine's thread: looks up which memory the act reads and writes
+work()                    in the lane of the act: read, compute, write
 """
 
 from __future__ import annotations
@@ -9,31 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from backend.acts.act import Batches, loss_position, prepared_parts, source_parts
+from backend.acts.transfer import pieces_of
 from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.devices.device import Device, ImmediateLane, Lane, Work
-from backend.inprocess.grip import Grip, Put, put
-from backend.inprocess.rendezvous import Crew
-from backend.layout.sharding import torch_dtype
+from backend.inprocess.destinations import DeferredBindings, Destination, store_results
+from backend.inprocess.rendezvous import JointAct
+from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
 from backend.monitor.nonfinite import LossWatch
 from backend.ops.fragment import CompiledFragment, compile_fragment, grant_of
 from planner.ir.actors.actor import Actor, ActorId
-from planner.ir.actors.routes import Piece, pieces
+from planner.ir.actors.routes import Piece
 from planner.ir.errors import NotFinite
 from planner.ir.plan import Boxing, Fragment, Placement, Plan, RegstKind, Task, TaskKind
 
 __all__ = ["ProcessBody"]
-
-
-def _box(value: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    for dim, (offset, length) in enumerate(spans):
-        if length != value.shape[dim]:
-            value = value.narrow(dim, offset, length)
-    return value
 
 
 class ProcessBody:
@@ -58,40 +51,30 @@ class ProcessBody:
         self.plan, self.losses = plan, dict[int, float]()
         self._blocks, self._devices, self._batches, self._graphs, self.on_loss = blocks, devices, batches, graphs, on_loss
         self._watch = None if allow_nan else LossWatch(plan)
-        self._grips: dict[ActorId, Grip] = {}
+        self._bindings: dict[ActorId, DeferredBindings] = {}
         self._lanes: dict[tuple[str, int, str], Lane] = {}
         self._host = ImmediateLane()
         self._pieces: dict[ActorId, list[tuple[Piece, ...]]] = {}
         self._fragments: dict[ActorId, CompiledFragment] = {}
         self._replays: dict[tuple[ActorId, tuple[int, ...]], Work | None] = {}
-        self._kinds: dict[ActorId, Lane] = {}
-        self._steps: dict[ActorId, GroupExchange] = {}
+        self._lane_of: dict[ActorId, Lane] = {}
+        self._local_exchanges: dict[ActorId, GroupExchange] = {}
         for task in plan.tasks:
             for rank in plan.ranks_of(task):
                 if isinstance(task.body, Boxing):
                     check_boxing(task, task.body)
                     if len(plan.peers(task, rank)) == 1:
-                        self._steps[task.id, rank] = GroupExchange(plan, task, rank, None)
+                        self._local_exchanges[task.id, rank] = GroupExchange(plan, task, rank, None)
                 if isinstance(task.body, Fragment):
                     self._fragments[task.id, rank] = self._compile(task, rank)
                 if task.kind is TaskKind.TRANSFER:
-                    self._pieces[task.id, rank] = self._sent(task, rank)
-                self._kinds[task.id, rank] = self._lane(task, rank)
+                    self._pieces[task.id, rank] = [tuple(p for p in moves if p.src_rank == rank) for moves in pieces_of(plan, task)]
+                self._lane_of[task.id, rank] = self._lane(task, rank)
 
     def _compile(self, task: Task, rank: int) -> CompiledFragment:
         placement: Placement = self.plan.placement[task.placement]
         mode, device = self._blocks[rank].mode, self._devices[rank].torch_device
         return compile_fragment(task, placement, rank, grant_of(self.plan, task, mode), device="" if device.type == "cpu" else str(device))
-
-    def _sent(self, task: Task, rank: int) -> list[tuple[Piece, ...]]:
-        """Per (read, write) pair what this rank sends."""
-        found: list[tuple[Piece, ...]] = []
-        for read, write in zip(task.reads, task.writes, strict=True):
-            target = self.plan.regst[write.regst]
-            src = self.plan.regst[read.regst].tensors[read.index]
-            moves = pieces(src, self.plan.placement[task.placement], target.tensors[write.index], self.plan.placement[target.placement])
-            found.append(tuple(piece for piece in moves if piece.src_rank == rank))
-        return found
 
     def targets(self, actor: ActorId) -> tuple[int, ...]:
         """Ranks that a TRANSFER sends to from this one."""
@@ -100,7 +83,9 @@ class ProcessBody:
     # Which lane.
 
     def _lane(self, task: Task, rank: int) -> Lane:
-        """Of the own device; where data leaves an immediate device for another one, of that; for a crew, of its first device with lanes."""
+        """A lane of the rank's own device; where data leaves an immediate device for another one, of that one; for a collective, of the first
+        of its devices with lanes.
+        """
         if task.kind in (TaskKind.PREPARE, TaskKind.FETCH, TaskKind.SAVE):
             return self._host
         candidates = [rank, *(self.targets((task.id, rank)) if task.kind is TaskKind.TRANSFER else self.plan.peers(task, rank))]
@@ -113,81 +98,83 @@ class ProcessBody:
                 return self._lanes[key]
         return self._host
 
-    def lane(self, crew: Crew) -> Lane:
-        actor = crew[0][0]
-        return self._kinds[actor.task.id, actor.rank]
+    def lane(self, joint: JointAct) -> Lane:
+        actor = joint[0][0]
+        return self._lane_of[actor.id]
 
     # The work.
 
-    def take(self, crew: Crew) -> Work:
-        """What to put into the crew's lane; called when the blocks in hand are known, and before they move on."""
-        actor, number = crew[0]
+    def bind(self, joint: JointAct) -> Work:
+        """What to put into the act's lane; called before the counters of its ports move on."""
+        actor, number, _ = joint[0]
         task = actor.task
-        if len(crew) > 1:
-            return self._collective(crew)
-        grip = self._grip(actor)
+        if len(joint) > 1:
+            return self._collective(joint)
+        bindings = self._bindings_of(actor)
         match task.kind:
             case TaskKind.SOURCE:
-                puts = grip.puts()
-                return lambda: put(source_parts(self.plan, task, actor.rank, number, self._batches), puts)
+                destinations = bindings.destinations()
+                return lambda: store_results(source_parts(self.plan, task, actor.rank, number, self._batches), destinations)
             case TaskKind.SAVE:
                 return lambda: None
             case TaskKind.PREPARE:
-                values, puts = grip.values(), grip.puts()
-                return lambda: put(prepared_parts(self.plan, task, actor.rank, values, self._batches), puts)
+                values, destinations = bindings.values(), bindings.destinations()
+                return lambda: store_results(prepared_parts(self.plan, task, actor.rank, values, self._batches), destinations)
             case TaskKind.FETCH:
-                values = grip.values()
+                values = bindings.values()
                 return lambda: self._fetch(task, number, values)
             case TaskKind.TRANSFER:
-                return self._transfer(actor, number, grip.values())
+                return self._transfer(actor, number, bindings.values())
             case TaskKind.COPY:
-                values, puts = grip.values(), grip.puts()
-                return lambda: put(values if puts and puts[0].slot is not None else [value.clone() for value in values], puts)
+                values, destinations = bindings.values(), bindings.destinations()
+                has_slots = bool(destinations) and destinations[0].slot is not None
+                return lambda: store_results(values if has_slots else [value.clone() for value in values], destinations)
             case TaskKind.BOXING:
-                return self._alone(actor, grip)
+                return self._local_step(actor, bindings)
             case _:
-                return self._compute(actor, grip)
+                return self._compute(actor, bindings)
 
-    def _grip(self, actor: Actor) -> Grip:
-        grip = self._grips.get(actor.id)
-        if grip is None:
-            grip = self._grips[actor.id] = Grip(actor, self._blocks[actor.rank], writes=actor.task.kind is not TaskKind.TRANSFER)
-        return grip
+    def _bindings_of(self, actor: Actor) -> DeferredBindings:
+        found = self._bindings.get(actor.id)
+        if found is None:
+            writes = actor.task.kind is not TaskKind.TRANSFER
+            found = self._bindings[actor.id] = DeferredBindings(actor, self._blocks[actor.rank], writes=writes)
+        return found
 
-    def _compute(self, actor: Actor, grip: Grip) -> Work:
+    def _compute(self, actor: Actor, bindings: DeferredBindings) -> Work:
         fragment = self._fragments[actor.id]
-        values, puts = grip.values(), grip.puts()
-        slots = grip.slots(puts)
+        values, destinations = bindings.values(), bindings.destinations()
+        slots = bindings.slots(destinations)
 
-        if self._kinds[actor.id].immediate and self._watch is not None and actor.task.id in self._watch.places:
+        if self._lane_of[actor.id].immediate and self._watch is not None and actor.task.id in self._watch.places:
             watch = self._watch
 
             def watched() -> None:
                 results = fragment(*values, *slots)
                 watch.check(actor.task, actor.rank, values, results)
-                put(results, puts)
+                store_results(results, destinations)
 
             return watched
 
         def work() -> None:
-            put(fragment(*values, *slots), puts)
+            store_results(fragment(*values, *slots), destinations)
 
-        if not self._graphs or self._kinds[actor.id].immediate:
+        if not self._graphs or self._lane_of[actor.id].immediate:
             return work
-        key = actor.id, grip.slot_numbers()
+        key = actor.id, bindings.slot_numbers()
         if key not in self._replays:
             self._replays[key] = None  # once as it is: libraries set themselves up at first use, which must not be captured
             return work
         found = self._replays[key]
         if found is None:
-            found = self._replays[key] = self._kinds[actor.id].again(work)
+            found = self._replays[key] = self._lane_of[actor.id].again(work)
         return found
 
     def _fetch(self, task: Task, number: int, values: list[Tensor]) -> None:
         loss = float(values[loss_position(self.plan, task)])
         if self._watch is not None and not math.isfinite(loss):
             raise NotFinite(f"the loss is {loss}; perform the plan on CPUs (--performer gloo) to learn which op made it so, or allow_nan")
-        # Several ranks may fetch it, each on its thread; the one whose float was kept tells.
+        # Several ranks may fetch it, each on its thread; the one whose float was kept reports it.
         if self.losses.setdefault(number, loss) is loss and self.on_loss is not None:
             self.on_loss(number, loss)
 
@@ -195,8 +182,8 @@ class ProcessBody:
         moved: list[tuple[Tensor, Tensor]] = []
         for value, write, moves in zip(values, actor.task.writes, self._pieces[actor.id], strict=True):
             for piece in moves:
-                whole = self._landing(piece.dst_rank, write.regst, write.index, number)
-                moved.append((_box(whole, piece.dst_spans), _box(value, piece.src_spans)))
+                whole = self._blocks[piece.dst_rank].incoming(write.regst, write.index, number)
+                moved.append((box_view(whole, piece.dst_spans), box_view(value, piece.src_spans)))
 
         def work() -> None:
             for there, here in moved:
@@ -204,49 +191,41 @@ class ProcessBody:
 
         return work
 
-    def _landing(self, rank: int, regst: str, index: int, number: int) -> Tensor:
-        """The receiver's memory for act ``number``; parts of several senders meet in it."""
-        blocks, placed = self._blocks[rank], self.plan.regst[regst]
-        slot = number % placed.quota
-        whole = blocks.peek(regst, slot, index)
-        if whole is None:
-            tensor = placed.tensors[index]
-            shape = tensor.local_type(self.plan.placement[placed.placement], rank).shape
-            whole = blocks.claim(regst, slot, index, torch.empty(shape, dtype=torch_dtype(tensor.dtype)))
-        return whole
-
-    def _alone(self, actor: Actor, grip: Grip) -> Work:
+    def _local_step(self, actor: Actor, bindings: DeferredBindings) -> Work:
         """A step that needs no neighbour."""
-        values, puts, task = grip.values(), grip.puts(), actor.task
-        step = self._steps[actor.id]
-        return lambda: put(self._apart(task, step.run(values), values, puts), puts)
+        values, destinations, task = bindings.values(), bindings.destinations(), actor.task
+        step = self._local_exchanges[actor.id]
+        return lambda: store_results(self._unshared(task, step.run(values), values, destinations), destinations)
 
-    def _collective(self, crew: Crew) -> Work:
+    def _collective(self, joint: JointAct) -> Work:
         """The arithmetic of collectives.exchange, once for all ranks, on the first device with lanes."""
-        task = crew[0][0].task
+        task = joint[0][0].task
         assert isinstance(task.body, Boxing)
         axis = task.body.axis
         src, dst = task.body.src[axis], task.body.dst[axis]
-        grips = [self._grip(actor) for actor, _ in crew]
-        values, puts = [grip.values() for grip in grips], [grip.puts() for grip in grips]
-        home = next((self._devices[a.rank].torch_device for a, _ in crew if not self._devices[a.rank].immediate), None)
+        bindings = [self._bindings_of(actor) for actor, _, _ in joint]
+        values = [of_rank.values() for of_rank in bindings]
+        destinations = [of_rank.destinations() for of_rank in bindings]
+        device = next((self._devices[a.rank].torch_device for a, _, _ in joint if not self._devices[a.rank].immediate), None)
 
         def work() -> None:
             for n in range(len(task.reads)):
-                parts = [row[n] if home is None else row[n].to(home, non_blocking=True) for row in values]
+                parts = [row[n] if device is None else row[n].to(device, non_blocking=True) for row in values]
                 results = exchange(src, dst, parts)
-                taken = list(parts)
-                for result, to in zip(results, puts, strict=True):
-                    (own,) = self._apart(task, [result], taken, to[n : n + 1])
-                    taken.append(own)
-                    put([own], to[n : n + 1])
+                others = list(parts)
+                for result, to in zip(results, destinations, strict=True):
+                    (own,) = self._unshared(task, [result], others, to[n : n + 1])
+                    others.append(own)
+                    store_results([own], to[n : n + 1])
 
         return work
 
-    def _apart(self, task: Task, results: Sequence[Tensor], others: Sequence[Tensor], puts: Sequence[Put]) -> list[Tensor]:
-        """Without memory of its own, a state block must share none: its owner will write to it."""
+    def _unshared(
+        self, task: Task, results: Sequence[Tensor], others: Sequence[Tensor], destinations: Sequence[Destination]
+    ) -> list[Tensor]:
+        """The results, copied where a state block would share memory with another value: the owner of the state writes to it later."""
         state = any(self.plan.regst[access.regst].kind is RegstKind.STATE for access in task.writes)
-        if not state or not puts or puts[0].slot is not None:
+        if not state or not destinations or destinations[0].slot is not None:
             return list(results)
-        held = {other.untyped_storage().data_ptr() for other in others}
-        return [result.clone() if result.untyped_storage().data_ptr() in held else result for result in results]
+        shared = {other.untyped_storage().data_ptr() for other in others}
+        return [result.clone() if result.untyped_storage().data_ptr() in shared else result for result in results]

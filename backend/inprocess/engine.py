@@ -1,4 +1,4 @@
-"""The Actors of all ranks of one process, stepped by the threads that perform their acts.
+"""The actors of all ranks of one process, stepped by the threads that perform their acts.
 
     thread:  take an act --> [work] --> lock: end it, deliver its messages, start what may start now --> take the next, of whatever stream
                                                    more than one: wake others
@@ -7,7 +7,7 @@ A monitor, like backend.worker.loop, but with one lock for all ranks: a message 
 serve any stream, and a chain of acts across streams and ranks runs on one thread without a wake-up (14 us each, measured 2026-11).  There are
 at most as many threads as streams, so that no stream waits for a thread.
 
-On devices with lanes an act ends, for its Actor, when it has been put into its lane; events keep the order (backend.inprocess.hazards).
+On devices with lanes an act ends, for its actor, when it has been put into its lane; events keep the order (backend.inprocess.hazards).
 """
 
 from __future__ import annotations
@@ -20,23 +20,18 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import torch
 
-from backend.acts.act import settle
+from backend.acts.bookkeeper import BegunAct, Bookkeeper, Stream
 from backend.devices.device import Device
 from backend.inprocess.body import ProcessBody
+from backend.inprocess.failures import failed, failed_late, stalled
 from backend.inprocess.flights import Flights, LateError, Past
 from backend.inprocess.hazards import Hazards, Mark
-from backend.inprocess.rendezvous import Crew, Rendezvous
+from backend.inprocess.rendezvous import JointAct, Rendezvous
 from backend.memory.blocks import Blocks
-from planner.ir.actors.actor import Actor, ActorId, Message, build_actors
-from planner.ir.actors.deadlock import explain_wait
-from planner.ir.errors import RegistaError, WorkerFailed
-from planner.ir.plan import Plan, Task, TaskKind
+from planner.ir.errors import WorkerFailed
+from planner.ir.plan import Plan, TaskKind
 
 __all__ = ["Engine"]
-
-GateKey = tuple[str, int]
-Row = tuple[ActorId, int, int, int, int]
-"""(actor, number, ready, start, end), times in ns of CLOCK_MONOTONIC."""
 
 GRACE_S = 2.0
 """How long threads may take to come to their end once the run is over."""
@@ -61,40 +56,27 @@ class Engine:
         ahead: int,
         alone: bool = False,
     ) -> None:
-        self.plan, self.rows = plan, list[Row]()
-        self.news: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
-        self._body, self._blocks, self._timeout_s = body, blocks, timeout_s
-        self._lanes = any(not device.immediate for device in devices.values())
-        self._actors, self._gates = build_actors(plan, steps)
+        self.plan = plan
+        self.progress: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
+        """(step, loss), for the thread that called ``run``; None: the run is over."""
+        self._body, self._timeout_s = body, timeout_s
+        self._has_lanes = any(not device.immediate for device in devices.values())
+        self._book = Bookkeeper(plan, steps, blocks)
+        self.rows = self._book.rows
         self._lock = threading.Lock()
         self._work_there = threading.Condition(self._lock)
-        self._queue: deque[Crew] = deque()
+        self._queue: deque[JointAct] = deque()
         self._idle = 0
         self._threads: list[threading.Thread] = []
         self._over = False
         self._error: WorkerFailed | None = None
         self._last_event_s = time.monotonic()
-        self._ready_ns: dict[ActorId, int] = {}
-        # Ready actors per gate: a gate without any needs no look at its members.
-        self._waiting: dict[GateKey, int] = dict.fromkeys(self._gates, 0)
-        self._crews = {key: plan.peers(actor.task, actor.rank) for key, actor in self._actors.items()}
+        self._peers = {key: plan.peers(actor.task, actor.rank) for key, actor in self._book.actors.items()}
         self._meetings: dict[tuple[str, tuple[int, ...]], Rendezvous] = {}
-        self._senders = self._count_senders()
-        self._arrived: dict[tuple[str, int, int], int] = {}
-        self._alone, self._most_threads = alone, 1 if alone else len(self._gates)
+        self._alone, self._most_threads = alone, 1 if alone else len(self._book.streams)
         self._hazards = Hazards()
-        self._last: dict[GateKey, Mark] = {}
-        self._begun_ready: dict[tuple[ActorId, int], int] = {}
-        self._flights = Flights(ahead, self._landed)
-        self._unfinished = sum(not actor.done for actor in self._actors.values())
-
-    def _count_senders(self) -> dict[tuple[str, int], int]:
-        found: dict[tuple[str, int], int] = {}
-        for actor in self._actors.values():
-            if actor.task.kind is TaskKind.TRANSFER:
-                for target in self._body.targets(actor.id):
-                    found[actor.task.id, target] = found.get((actor.task.id, target), 0) + 1
-        return found
+        self._last_mark: dict[tuple[str, int], Mark] = {}
+        self._flights = Flights(ahead, self._seen_to_end)
 
     def run(self, on_progress: Callable[[int, float], None] | None = None) -> None:
         """Until every actor has done all its acts; no thread is left then, but one whose act does not end.
@@ -105,10 +87,9 @@ class Engine:
         try:
             with self._lock:
                 self._last_event_s = time.monotonic()
-                self._note_ready(self._actors.values())
-                self._dispatch(self._gates)
+                self._enqueue(self._book.begin_all())
                 self._wake(len(self._queue))
-                self._look_for_the_end()
+                self._end_when_done()
             while (told := self._wait()) is not None:
                 if on_progress is not None:
                     on_progress(*told)
@@ -119,12 +100,12 @@ class Engine:
         try:
             self._flights.drain(self._timeout_s)
         except LateError as late:
-            raise self._late(late) from late.error
+            raise failed_late(late) from late.error
 
     def _wait(self) -> tuple[int, float] | None:
         while True:
             try:
-                return self.news.get(timeout=min(self._timeout_s / 4, 1.0))
+                return self.progress.get(timeout=min(self._timeout_s / 4, 1.0))
             except queue.Empty:
                 with self._lock:
                     if not self._over and time.monotonic() > self._last_event_s + self._timeout_s:
@@ -145,27 +126,27 @@ class Engine:
         # The thread count of OpenMP is per thread; without this a small matmul costs 23 times as much.
         torch.set_num_threads(1)
         with torch.no_grad():
-            crew = self._next()
-            while crew is not None:
+            joint = self._next()
+            while joint is not None:
                 try:
-                    if self._lanes:
-                        self._put_into_lane(crew)
+                    if self._has_lanes:
+                        self._put_into_lane(joint)
                     else:
-                        self._do(crew)
+                        self._do(joint)
                 except LateError as late:
-                    self._fail(self._late(late), late.error)
+                    self._fail(failed_late(late), late.error)
                     return
                 except BaseException as error:
-                    cause = self._flights.first_cause(crew, error)
-                    self._fail(self._late(cause), cause.error)
+                    cause = self._flights.first_cause(joint, error)
+                    self._fail(failed_late(cause), cause.error)
                     return
-                crew = self._ended(crew)
+                joint = self._ended(joint)
 
-    def _next(self) -> Crew | None:
+    def _next(self) -> JointAct | None:
         with self._lock:
             return self._take()
 
-    def _take(self) -> Crew | None:
+    def _take(self) -> JointAct | None:
         while not self._over:
             if self._queue:
                 return self._queue.popleft()
@@ -173,17 +154,17 @@ class Engine:
             self._work_there.wait()
         return None
 
-    def _do(self, crew: Crew) -> None:
+    def _do(self, joint: JointAct) -> None:
         start_ns = time.monotonic_ns()
-        self._body.take(crew)()
+        self._body.bind(joint)()
         end_ns = time.monotonic_ns()
-        for actor, number in crew:
-            self.rows.append((actor.id, number, self._begun_ready.pop((actor.id, number)), start_ns, end_ns))
+        for act in joint:
+            self._book.record(act, start_ns, end_ns)
 
-    def _put_into_lane(self, crew: Crew) -> None:
-        reads, writes, waits = self._dangers(crew)
-        lane = self._body.lane(crew)
-        work = self._body.take(crew)
+    def _put_into_lane(self, joint: JointAct) -> None:
+        reads, writes, waits = self._hazards_of(joint)
+        lane = self._body.lane(joint)
+        work = self._body.bind(joint)
         for mark in waits:
             if mark.lane is not lane:
                 lane.wait(mark.event)
@@ -193,20 +174,21 @@ class Engine:
         mark = Mark(lane, start, end, tuple(waits))
         with self._lock:
             self._hazards.enqueued(mark, reads, writes)
-            for actor, _ in crew:
-                self._last[actor.task.stream, actor.rank] = mark
+            for actor, _, _ in joint:
+                self._last_mark[actor.task.stream, actor.rank] = mark
         # What is done on the host's behalf has ended when its message says so.
-        host = self.plan.stream[crew[0][0].task.stream].kind.is_host
-        self._flights.add(crew, mark, keep=0 if host or lane.immediate or self._alone else None)
+        host = self.plan.stream[joint[0][0].task.stream].kind.is_host
+        self._flights.add(joint, mark, keep=0 if host or lane.immediate or self._alone else None)
 
-    def _dangers(self, crew: Crew) -> tuple[list[Hashable], list[Hashable], list[Mark]]:
+    def _hazards_of(self, joint: JointAct) -> tuple[list[Hashable], list[Hashable], list[Mark]]:
         """(blocks read, blocks written, what to wait for) of an act."""
         reads: list[Hashable] = []
         writes: list[Hashable] = []
         marks: dict[int, Mark] = {}
         with self._lock:
-            for actor, _ in crew:
-                found = [self._last[actor.task.stream, actor.rank]] if (actor.task.stream, actor.rank) in self._last else []
+            for actor, _, _ in joint:
+                last = self._last_mark.get((actor.task.stream, actor.rank))
+                found = [last] if last is not None else []
                 for incoming in actor.inputs.values():
                     key = incoming.regst, actor.rank, incoming.slot
                     reads.append(key)
@@ -220,24 +202,23 @@ class Engine:
                 marks |= {id(mark): mark for mark in found}
         return reads, writes, list(marks.values())
 
-    def _landed(self, crew: Crew, start_ns: int, end_ns: int) -> None:
-        for actor, number in crew:
-            ready_ns = self._begun_ready.pop((actor.id, number))
-            self.rows.append((actor.id, number, min(ready_ns, start_ns), start_ns, end_ns))
+    def _seen_to_end(self, joint: JointAct, start_ns: int, end_ns: int) -> None:
+        for actor, number, ready_ns in joint:
+            self._book.record((actor, number, min(ready_ns, start_ns)), start_ns, end_ns)
 
-    def _ended(self, crew: Crew) -> Crew | None:
+    def _ended(self, joint: JointAct) -> JointAct | None:
         """Account for an act; returns the next one for this thread."""
         with self._lock:
             self._last_event_s = time.monotonic()
             if self._over:
                 return None
             try:
-                self._finish(crew)
+                self._finish(joint)
             except Exception as error:
-                self._error = self._told(crew, error)
+                self._error = failed(joint, error)
                 self._end()
                 return None
-            self._look_for_the_end()
+            self._end_when_done()
             self._wake(len(self._queue) - 1)
             return self._take()
 
@@ -253,10 +234,10 @@ class Engine:
     def _end(self) -> None:
         self._over = True
         self._work_there.notify_all()
-        self.news.put(None)
+        self.progress.put(None)
 
-    def _look_for_the_end(self) -> None:
-        if not self._unfinished and not self._over:
+    def _end_when_done(self) -> None:
+        if not self._book.unfinished and not self._over:
             self._end()
 
     def _wake(self, acts: int) -> None:
@@ -270,96 +251,25 @@ class Engine:
             self._threads.append(thread)
             thread.start()
 
-    def _finish(self, crew: Crew) -> None:
-        gates: dict[GateKey, None] = {}
-        messages: list[Message] = []
-        for actor, number in crew:
-            task = actor.task
-            transfer = task.kind is TaskKind.TRANSFER
-            settle(actor, self._blocks[actor.rank], produced_here=not transfer)
-            if transfer:
-                self._arrive(task, actor, number)
-            key = task.stream, actor.rank
-            self._gates[key].finish()
-            gates[key] = None
-            messages += actor.end()
-            if actor.done:
-                self._unfinished -= 1
-        touched = [actor for actor, _ in crew]
-        for message in messages:
-            receiver = self._actors[message.receiver]
-            receiver.receive(message)
-            touched.append(receiver)
-            gates[receiver.task.stream, receiver.rank] = None
-        self._note_ready(touched)
-        self._dispatch(gates)
+    def _finish(self, joint: JointAct) -> None:
+        streams: dict[int, Stream] = {}
+        for act in joint:
+            streams |= {id(stream): stream for stream in self._book.finish(act)}
+        self._enqueue(self._book.begin(streams.values()))
 
-    def _arrive(self, task: Task, actor: Actor, number: int) -> None:
-        """The last sender's act completes the receiver's block."""
-        for target in self._body.targets(actor.id):
-            key = task.id, target, number
-            count = self._arrived.get(key, 0) + 1
-            if count < self._senders[task.id, target]:
-                self._arrived[key] = count
-                continue
-            self._arrived.pop(key, None)
-            for port in actor.outputs.values():
-                self._blocks[target].complete(port.regst, port.slot)
-
-    def _note_ready(self, actors: Iterable[Actor]) -> None:
-        for actor in actors:
-            if actor.id not in self._ready_ns and actor.can_fire():
-                self._ready_ns[actor.id] = time.monotonic_ns()
-                self._waiting[actor.task.stream, actor.rank] += 1
-
-    def _dispatch(self, gates: Iterable[GateKey]) -> None:
-        for key in gates:
-            gate = self._gates[key]
-            if not self._waiting[key] or (actor := gate.choose()) is None:
-                continue
-            self._waiting[key] -= 1
-            number = gate.start(actor)
-            self._begun_ready[actor.id, number] = self._ready_ns.pop(actor.id)
-            ranks = self._crews[actor.id]
+    def _enqueue(self, acts: Iterable[BegunAct]) -> None:
+        """Put acts that have begun into the queue; one of a collective when all its ranks have begun it."""
+        for act in acts:
+            actor = act[0]
+            ranks = self._peers[actor.id]
             if len(ranks) == 1:
-                self._queue.append(((actor, number),))
+                self._queue.append((act,))
                 continue
-            place = actor.task.stream, ranks
-            if place not in self._meetings:
-                self._meetings[place] = Rendezvous(ranks)
-            crew = self._meetings[place].come(actor, number)
-            if crew is not None:
-                self._queue.append(crew)
-
-    # What to say.
-
-    def _told(self, crew: Crew, error: BaseException) -> WorkerFailed:
-        actor, number = crew[0]
-        name = "" if isinstance(error, RegistaError) else f"{type(error).__name__}: "
-        return WorkerFailed(f"rank {actor.rank} failed in {_where(actor, number)}: {name}{error}")
-
-    def _late(self, late: LateError) -> WorkerFailed:
-        actor, number = late.crew[0]
-        also = [f"{_where(*crew[0])} of rank {crew[0][0].rank}" for crew in late.others[:4]]
-        more = f"; devices tell late, and also in flight were {', '.join(also)}" if also else ""
-        name = "" if isinstance(late.error, RegistaError) else f"{type(late.error).__name__}: "
-        return WorkerFailed(f"rank {actor.rank} failed in {_where(actor, number)}: {name}{late.error}{more}")
+            meeting = self._meetings.setdefault((actor.task.stream, ranks), Rendezvous(ranks))
+            joint = meeting.come(act)
+            if joint is not None:
+                self._queue.append(joint)
 
     def _stalled(self) -> WorkerFailed:
-        meeting = {member[0].id for place in self._meetings.values() for member in place.waiting()}
-        running = [actor for actor in self._actors.values() if actor.busy and actor.id not in meeting]
-        if running:
-            first = running[0]
-            also = "".join(f", {_where(a, a.acts_begun - 1)} of rank {a.rank}" for a in running[1:4])
-            story = f"; also running{also[1:]}" if also else ""
-            where = _where(first, first.acts_begun - 1)
-            return WorkerFailed(
-                f"rank {first.rank} failed in {where}: it is running and did not end for {self._timeout_s:g} s{story}; its thread ends when the "
-                f"act returns, as no thread can be killed"
-            )
-        story = explain_wait(self.plan, self._actors, self._gates)
-        return WorkerFailed(f"no act ended for {self._timeout_s:g} s: {story}")
-
-
-def _where(actor: Actor, number: int) -> str:
-    return f"task {actor.task.id} (act {number}, micro-batch {number % actor.task.acts})"
+        meeting = {act[0].id for place in self._meetings.values() for act in place.waiting()}
+        return stalled(self.plan, self._book.actors, self._book.gates, meeting, self._timeout_s)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backend.inprocess.hazards import Mark
-from backend.inprocess.rendezvous import Crew
+from backend.inprocess.rendezvous import JointAct
 
 __all__ = ["Flight", "Flights", "LateError", "Past"]
 
@@ -39,7 +39,7 @@ class Past:
 class Flight:
     """``order``: of being put into lanes."""
 
-    crew: Crew
+    joint: JointAct
     mark: Mark
     order: int
 
@@ -47,31 +47,31 @@ class Flight:
 class LateError(Exception):
     """An act failed after it was put into its lane.   others: what was in flight with it, which may be at fault too."""
 
-    def __init__(self, crew: Crew, others: Sequence[Crew], error: BaseException) -> None:
+    def __init__(self, joint: JointAct, others: Sequence[JointAct], error: BaseException) -> None:
         super().__init__(str(error))
-        self.crew, self.others, self.error = crew, tuple(others), error
+        self.joint, self.others, self.error = joint, tuple(others), error
 
 
 class Flights:
     """One deque per lane; a lane's is used by one thread at a time, as the lane is.
 
     Args:
-        ended: called with (crew, start, end), times in ns, for every act that was seen to end.
+        ended: called with (joint, start, end), times in ns, for every act that was seen to end.
     """
 
-    def __init__(self, ahead: int, ended: Callable[[Crew, int, int], None]) -> None:
+    def __init__(self, ahead: int, ended: Callable[[JointAct, int, int], None]) -> None:
         self._ahead, self._ended = ahead, ended
         self._lanes: dict[int, deque[Flight]] = {}
         self._count = itertools.count()
 
-    def add(self, crew: Crew, mark: Mark, *, keep: int | None = None) -> None:
+    def add(self, joint: JointAct, mark: Mark, *, keep: int | None = None) -> None:
         """Note an act, and wait until no more than ``keep`` (default: ahead) of its lane are in flight.
 
         Raises:
             LateError: one of them failed.
         """
         queued = self._lanes.setdefault(id(mark.lane), deque())
-        queued.append(Flight(crew, mark, next(self._count)))
+        queued.append(Flight(joint, mark, next(self._count)))
         self._land(queued, self._ahead if keep is None else keep)
 
     def drain(self, timeout_s: float) -> None:
@@ -91,13 +91,13 @@ class Flights:
         try:
             while not flight.mark.event.reached():
                 if time.monotonic() > until:
-                    raise LateError(flight.crew, [], TimeoutError(f"it is in its lane and did not end for {timeout_s:g} s"))
+                    raise LateError(flight.joint, [], TimeoutError(f"it is in its lane and did not end for {timeout_s:g} s"))
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 1e-3)
         except LateError:
             raise
         except Exception as error:
-            raise self.first_cause(flight.crew, error) from error
+            raise self.first_cause(flight.joint, error) from error
 
     def _land(self, queued: deque[Flight], keep: int) -> None:
         while len(queued) > keep:
@@ -105,12 +105,12 @@ class Flights:
             try:
                 flight.mark.event.synchronize()
             except Exception as error:
-                raise self.first_cause(flight.crew, error) from error
+                raise self.first_cause(flight.joint, error) from error
             queued.popleft()
-            self._ended(flight.crew, *flight.mark.times_ns())
+            self._ended(flight.joint, *flight.mark.times_ns())
 
-    def first_cause(self, crew: Crew, error: BaseException) -> LateError:
-        """Why an act of ``crew`` failed: in the order in which they were put into lanes, the first that did not end well, as all that it
+    def first_cause(self, joint: JointAct, error: BaseException) -> LateError:
+        """Why an act of ``joint`` failed: in the order in which they were put into lanes, the first that did not end well, as all that it
         waited for stands before it; where all others did, the act itself.
         """
         flying = sorted((flight for queued in list(self._lanes.values()) for flight in list(queued)), key=lambda flight: flight.order)
@@ -118,5 +118,5 @@ class Flights:
             try:
                 flight.mark.event.synchronize()
             except Exception as cause:
-                return LateError(flight.crew, [other.crew for other in flying[place + 1 :]], cause)
-        return LateError(crew, [], error)
+                return LateError(flight.joint, [other.joint for other in flying[place + 1 :]], cause)
+        return LateError(joint, [], error)

@@ -15,14 +15,13 @@ from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
 from backend.inprocess.registers import make_blocks
 from backend.launch.processes import check_batch
-from backend.memory.blocks import Blocks, check_state, state_parts
+from backend.memory.blocks import check_state, state_parts
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder.merge import hardware
-from backend.run_folder.outcome import Outcome, gather, state_homes
+from backend.run_folder.outcome import Outcome, assemble_here
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Plan
-from planner.ir.traces.trace import Act, Source, Trace
 
 __all__ = ["run"]
 
@@ -58,7 +57,7 @@ def run(
         graphs: fragments as CUDA graphs, on devices that have such.
         ahead: acts of one lane in flight at once.
         allow_nan: go on when the loss is nan or infinite.
-        alone: one act at a time in the whole process, so that its time is that of the act alone; what a prediction is made of.
+        alone: one act at a time in the whole process, so that nothing else adds to its time; predictions are made of such times.
         memory: how registers are held (backend.inprocess.registers.make_blocks).
 
     Returns:
@@ -83,55 +82,19 @@ def run(
     body = ProcessBody(plan, blocks, placed, batches, graphs=graphs, allow_nan=allow_nan)
     engine = Engine(plan, steps, body, blocks, placed, timeout_s=timeout_s, ahead=ahead, alone=alone)
     if on_progress is not None:
-        body.on_loss = lambda step, loss: engine.news.put((step, loss))
+        body.on_loss = lambda step, loss: engine.progress.put((step, loss))
     for device in placed.values():
         device.synchronize()  # blocks were filled beside the lanes
     engine.run(on_progress)
     for of_rank in blocks.values():
         of_rank.prove()
-    return _outcome(plan, steps, blocks, placed, body, engine, gradients=gradients)
-
-
-def _outcome(
-    plan: Plan,
-    steps: int,
-    blocks: Mapping[int, Blocks],
-    devices: Mapping[int, Device],
-    body: ProcessBody,
-    engine: Engine,
-    *,
-    gradients: bool,
-) -> Outcome:
-    zero_ns = min((ready for _, _, ready, _, _ in engine.rows), default=0)
-    acts = [
-        Act(task, rank, number, (ready - zero_ns) * 1e-9, (start - zero_ns) * 1e-9, (end - zero_ns) * 1e-9)
-        for (task, rank), number, ready, start, end in engine.rows
-    ]
-    homes = state_homes(plan)
-    held = {
-        (access.regst, access.index, rank): blocks[rank].state_of(access.regst, access.index).to("cpu", copy=True)
-        for access in homes.values()
-        for rank in plan.ranks_holding(access.regst)
+    names = dict.fromkeys(f"{device.name}: {device.about()}" for device in placed.values())
+    about = hardware(plan.num_ranks) | {
+        "processes": "1",
+        "registers": ", ".join(dict.fromkeys(of_rank.mode.value for of_rank in blocks.values())),
+        "devices": "; ".join(f"rank {rank} {device.name}" for rank, device in placed.items()),
+        "device facts": "; ".join(names),
     }
-    tapped = {(*place, rank): value.to("cpu", copy=True) for rank, of_rank in blocks.items() for place, value in of_rank.tapped.items()}
-    losses = tuple(body.losses[step] for step in sorted(body.losses))
-    names = dict.fromkeys(f"{device.name}: {device.about()}" for device in devices.values())
-    trace = Trace(
-        source=Source.RUN,
-        performer="threads",
-        plan_id=plan.plan_id,
-        steps=steps,
-        acts=tuple(sorted(acts, key=lambda act: (act.start_s, act.end_s, act.task, act.rank))),
-        peak_bytes={str(rank): of_rank.peak_bytes for rank, of_rank in blocks.items()},
-        register_bytes={str(rank): of_rank.peak_bytes for rank, of_rank in blocks.items()},
-        losses=losses,
-        about=hardware(plan.num_ranks)
-        | {
-            "processes": "1",
-            "registers": ", ".join(dict.fromkeys(of_rank.mode.value for of_rank in blocks.values())),
-            "devices": "; ".join(f"rank {rank} {device.name}" for rank, device in devices.items()),
-            "device facts": "; ".join(names),
-        },
+    return assemble_here(
+        plan, blocks, performer="threads", steps=steps, rows=engine.rows, losses=body.losses, gradients=gradients, about=about
     )
-    slopes = gather(plan, plan.gradients, tapped) if gradients else {}
-    return Outcome(trace=trace, losses=losses, states=gather(plan, homes, held), gradients=slopes)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.ir.actors.actor import Actor
+from backend.acts.bookkeeper import BegunAct
 from planner.ir.errors import InvalidPlan
 
-__all__ = ["Crew", "Rendezvous"]
+__all__ = ["JointAct", "Rendezvous"]
 
-Crew = tuple[tuple[Actor, int], ...]
-"""(actor, number of its act) per rank, in axis order."""
+JointAct = tuple[BegunAct, ...]
+"""The act of every rank that performs it together, in axis order; of one rank where nobody needs to meet."""
 
 
 class Rendezvous:
@@ -25,27 +25,28 @@ class Rendezvous:
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = tuple(ranks)
-        self._here: dict[int, tuple[Actor, int]] = {}
+        self._here: dict[int, BegunAct] = {}
 
-    def come(self, actor: Actor, number: int) -> Crew | None:
-        """This rank is at its turn; the crew, once it is complete.
+    def come(self, act: BegunAct) -> JointAct | None:
+        """A rank is at its turn; the act of all ranks, once the last one has come.
 
         Raises:
             InvalidPlan: another act is open: the ranks list their collectives in different orders, on real groups a dead-lock.
         """
-        for rank, (other, act) in self._here.items():
-            if (other.task.id, act) != (actor.task.id, number):
+        actor, number, _ = act
+        for rank, (other, its_number, _) in self._here.items():
+            if (other.task.id, its_number) != (actor.task.id, number):
                 raise InvalidPlan(
-                    f"rank {actor.rank} came to collective {actor.task.id} (act {number}) while rank {rank} waits in {other.task.id} (act {act}); "
-                    f"the ranks of a group need one order of their collectives: plan anew"
+                    f"rank {actor.rank} came to collective {actor.task.id} (act {number}) while rank {rank} waits in {other.task.id} "
+                    f"(act {its_number}); the ranks of a group need one order of their collectives: plan anew"
                 )
-        self._here[actor.rank] = actor, number
+        self._here[actor.rank] = act
         if len(self._here) < len(self.ranks):
             return None
-        crew = tuple(self._here[rank] for rank in self.ranks)
+        joint = tuple(self._here[rank] for rank in self.ranks)
         self._here = {}
-        return crew
+        return joint
 
-    def waiting(self) -> tuple[tuple[Actor, int], ...]:
-        """Who has come and waits for the others."""
+    def waiting(self) -> tuple[BegunAct, ...]:
+        """Those that have come and wait for the others."""
         return tuple(self._here.values())

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from backend.initial.values import Values, as_values
+from backend.layout.sharding import torch_dtype
 from backend.memory.arena import Arena, planned_bytes
 from backend.memory.options import RegisterMode
 from planner.ir.errors import InvalidPlan, OutOfMemory
@@ -128,7 +129,7 @@ def state_parts(plan: Plan, rank: int, state: Mapping[str, Tensor] | Values) -> 
 
 
 class Blocks:
-    """Slots of one rank.  Not locked (but for ``claim``): reads and writes of one slot never overlap, because the actors see to it.
+    """Slots of one rank.  Not locked (but for ``incoming``): reads and writes of one slot never overlap, because the actors see to it.
 
     ``bytes_now`` and ``peak_bytes`` count the blocks that hold data, state included.
     """
@@ -200,12 +201,23 @@ class Blocks:
         else:
             store(self.arena.tables[regst][slot][index], value)
 
-    def claim(self, regst: str, slot: int, index: int, value: Tensor) -> Tensor:
-        """Hold ``value`` unless another thread was first; returns what is held."""
+    def incoming(self, regst: str, index: int, number: int) -> Tensor:
+        """The tensor that act ``number`` of a TRANSFER fills; without an arena it is new memory per block, as readers may keep views of the
+        last one.
+
+        Parts from several senders meet in it on several threads: the allocation of the first one counts.
+        """
+        placed = self.plan.regst[regst]
+        slot = number % placed.quota
+        held = self._slots[regst][slot][index]
+        if held is not None:
+            return held
+        local = placed.tensors[index].local_type(self.plan.placement[placed.placement], self.rank)
+        made = torch.empty(local.shape, dtype=torch_dtype(local.dtype))
         with self._claiming:
             held = self._slots[regst][slot][index]
             if held is None:
-                held = self._slots[regst][slot][index] = value
+                held = self._slots[regst][slot][index] = made
             return held
 
     def complete(self, regst: str, slot: int) -> None:

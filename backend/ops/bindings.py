@@ -1,6 +1,6 @@
-"""What one actor of a rank takes into its hands in an act: the tensors it reads and the places it writes to.
+"""Operand bindings: the tensors that one actor reads and writes in an act.
 
-Worked out once per actor, as ports and tables do not change, only the slot that a port points at.
+Tables and ports are looked up once per actor; from act to act only the slot changes that a port points at.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planner.ir.actors.actor import Actor, InPort, OutPort
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, RegstKind, Task
 
-__all__ = ["Hands", "Reach", "accumulate_into", "own_places", "slot_places"]
+__all__ = ["DirectBindings", "OperandBindings", "accumulate_into", "slot_places", "state_places"]
 
 
 def slot_places(task: Task, mode: RegisterMode) -> tuple[int, ...]:
@@ -27,13 +27,13 @@ def slot_places(task: Task, mode: RegisterMode) -> tuple[int, ...]:
     return tuple(place for place, access in enumerate(task.writes) if access.regst not in filling)
 
 
-def own_places(plan: Plan, task: Task) -> tuple[int, ...]:
+def state_places(plan: Plan, task: Task) -> tuple[int, ...]:
     """Places in task.writes that lie in state: they are read in the same act, so they are written last."""
     return tuple(place for place, access in enumerate(task.writes) if plan.regst[access.regst].kind is RegstKind.STATE)
 
 
 def accumulate_into(slot: Tensor, value: Tensor, acts_per_block: int, phase: int) -> None:
-    """Mean of ``acts_per_block`` values, one at a time: body.accumulate in memory that is there already, bit for bit.
+    """Mean of ``acts_per_block`` values, one at a time: backend.acts.act.accumulate in memory that is there already, bit for bit.
 
     Args:
         phase: how many values are in ``slot``.
@@ -44,25 +44,26 @@ def accumulate_into(slot: Tensor, value: Tensor, acts_per_block: int, phase: int
         slot.add_(value, alpha=1.0 / acts_per_block)
 
 
-def _relay(rows: list[Slot], index: int, slot: Tensor, place: int) -> Tensor:
-    """Lay all blocks' tensors ``index`` out as ``slot``, which lies in block ``place``; returns it.
+def _lay_out_all(rows: list[Slot], index: int, slot: Tensor, number: int) -> Tensor:
+    """Give tensor ``index`` of every block the strides of ``slot``, which lies in block ``number``; returns it.
 
-    Only while no other block holds data: it would be read in another order.
+    Only while no other block holds data, which would be read in another order afterwards.
     """
     strides = slot.stride()
     for row in rows:
         held = row[index]
         if held is not None and held.stride() != strides:
             row[index] = held.as_strided(slot.shape, strides)
-    found = rows[place][index]
+    found = rows[number][index]
     assert found is not None and found.data_ptr() == slot.data_ptr()
     return found
 
 
-class Reach:
-    """The tables and ports that one actor reads and writes through.
+class OperandBindings:
+    """The tables and ports through which one actor reads and writes.
 
-    Only for tasks whose reads and writes lie on the actor's own rank; a TRANSFER's writes do not.
+    Args:
+        writes: False for a TRANSFER, whose writes lie on other ranks.
     """
 
     def __init__(self, actor: Actor, blocks: Blocks, *, writes: bool = True) -> None:
@@ -90,8 +91,8 @@ class Reach:
         return found  # type: ignore[return-value]  # no None is left
 
 
-class Hands(Reach):
-    """Reads and writes of one actor, taken when the act is performed."""
+class DirectBindings(OperandBindings):
+    """Operands of an act that is performed as soon as they are looked up."""
 
     def __init__(self, actor: Actor, blocks: Blocks, *, writes: bool = True) -> None:
         super().__init__(actor, blocks, writes=writes)
@@ -103,7 +104,7 @@ class Hands(Reach):
         return [writes[place][1][writes[place][0].slot][writes[place][2]] for place in self._places]  # type: ignore[misc]  # static
 
     def store(self, results: Sequence[Tensor]) -> None:
-        """Put the values of task.writes into the blocks in hand; ports that fill a block with several acts accumulate."""
+        """Put the values of task.writes into their blocks; ports that fill a block with several acts accumulate."""
         for (port, rows, index), value in zip(self._writes, results, strict=True):
             row = rows[port.slot]
             if self._static:
@@ -111,12 +112,12 @@ class Hands(Reach):
                 assert slot is not None
                 if port.acts_per_block > 1:
                     if self._first and value.stride() != slot.stride():
-                        slot = _relay(rows, index, laid_out(slot, value), port.slot)
+                        slot = _lay_out_all(rows, index, laid_out(slot, value), port.slot)
                     accumulate_into(slot, value, port.acts_per_block, port.phase)
                 elif value is slot:
                     continue
                 elif self._first:
-                    _relay(rows, index, store_first(slot, value), port.slot)
+                    _lay_out_all(rows, index, store_first(slot, value), port.slot)
                 else:
                     store(slot, value)
             elif port.acts_per_block == 1:

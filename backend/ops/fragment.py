@@ -34,7 +34,7 @@ from backend.layout.boxing import BOXING, parse_boxing
 from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import store, store_first
 from backend.memory.options import RegisterMode
-from backend.ops.bindings import own_places, slot_places
+from backend.ops.bindings import slot_places, state_places
 from backend.ops.kernels import kernel
 from backend.ops.optimizer import all_adamws, update_call
 from backend.ops.outs import COPIES, RESHAPES, home_form, writes_into
@@ -77,7 +77,7 @@ def grant_of(plan: Plan, task: Task, mode: RegisterMode) -> Grant:
         for access in task.reads
         if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
     )
-    return Grant(overwritable=replaced, slots=slot_places(task, mode), own=own_places(plan, task))
+    return Grant(overwritable=replaced, slots=slot_places(task, mode), own=state_places(plan, task))
 
 
 class Form(TypedDict, total=False):

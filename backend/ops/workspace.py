@@ -196,7 +196,7 @@ class Workspace:
         ops = fragment_ops(task, grant)
         copied = slotted(task, ops, grant)
         given = frozenset(task.writes[place].name for place in grant.slots)
-        # What has no slot is added up in the same act (hands.slot_places), before the stream's next act uses this memory again.
+        # What has no slot is added up in the same act (bindings.slot_places), before the stream's next act uses this memory again.
         added = frozenset(access.name for place, access in enumerate(task.writes) if place not in grant.slots)
         spans = spans_of(ops, watcher.seen, copied, (given | added) - copied, frozenset())
         with self._lock:

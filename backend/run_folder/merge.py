@@ -1,8 +1,4 @@
-"""What the ranks of a run left behind -> one Outcome.
-
-All processes of a host share CLOCK_MONOTONIC, so times only need a common zero.  An act of a collective starts, for the trace, when the
-last of its ranks has come: waiting for a peer is not work.
-"""
+"""The files that the workers of a run left behind -> one Outcome."""
 
 from __future__ import annotations
 
@@ -17,14 +13,12 @@ import torch
 from torch import Tensor
 
 from backend.run_folder.files import Options
-from backend.run_folder.outcome import Outcome, gather, state_homes, unpacked
+from backend.run_folder.outcome import Outcome, assemble, unpacked
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan
-from planner.ir.traces.trace import Act, Source, Trace
 
 __all__ = ["Merged", "hardware", "merge"]
 
-_S = 1e-9
 Spans = Mapping[str, list[tuple[int, int]]]
 
 
@@ -50,22 +44,19 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         results[rank] = torch.load(path, weights_only=True)
     first_step = min(result["first_step"] for result in results.values())
     losses_of: dict[int, float] = next((result["losses"] for result in results.values() if result["losses"]), {})
-    losses = tuple(losses_of[step] for step in sorted(losses_of))
-    trace = Trace(
-        source=Source.RUN,
+    outcome = assemble(
+        plan,
         performer="gloo",
-        plan_id=plan.plan_id,
         steps=options.first_step + options.steps - first_step,
-        acts=_acts(plan, {rank: result["acts"].tolist() for rank, result in results.items()}),
-        peak_bytes={str(rank): result["peak_bytes"] for rank, result in results.items()},
-        register_bytes={str(rank): result["peak_bytes"] for rank, result in results.items()},
-        losses=losses,
+        rows={rank: result["acts"].tolist() for rank, result in results.items()},
+        losses=losses_of,
+        states=_tensors(results, "states"),
+        gradients=_tensors(results, "gradients") if options.gradients else None,
+        peak_bytes={rank: result["peak_bytes"] for rank, result in results.items()},
         about=hardware(plan.num_ranks) | _agreed({rank: result["about"] for rank, result in results.items()}),
+        first_step=first_step,
+        memory={rank: result["memory"] for rank, result in results.items()},
     )
-    gradients = gather(plan, plan.gradients, _tensors(results, "gradients")) if options.gradients else {}
-    states = gather(plan, state_homes(plan), _tensors(results, "states"))
-    memory = {rank: result["memory"] for rank, result in results.items()}
-    outcome = Outcome(trace=trace, losses=losses, states=states, gradients=gradients, first_step=first_step, memory=memory)
     return Merged(outcome=outcome, timings={rank: result["timings"] for rank, result in results.items()})
 
 
@@ -83,25 +74,6 @@ def _agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
 
 def _tensors(results: Mapping[int, Mapping[str, Mapping[str, Tensor]]], kind: str) -> dict[tuple[str, int, int], Tensor]:
     return unpacked({rank: result[kind] for rank, result in results.items()})
-
-
-def _acts(plan: Plan, rows: Mapping[int, list[list[int]]]) -> tuple[Act, ...]:
-    zero = min((row[2] for acts in rows.values() for row in acts), default=0)
-    all_ready_ns: dict[tuple[int, int, tuple[int, ...]], int] = {}
-    peers_of: dict[tuple[int, int], tuple[int, ...]] = {}
-    for rank, acts in rows.items():
-        for place, number, _, start, _ in acts:
-            task = plan.tasks[place]
-            peers = peers_of.setdefault((place, rank), plan.peers(task, rank))
-            if len(peers) > 1:
-                all_ready_ns[place, number, peers] = max(all_ready_ns.get((place, number, peers), 0), start)
-    merged: list[Act] = []
-    for rank, acts in rows.items():
-        for place, number, ready, start, end in acts:
-            # The clocks of two hosts are not quite one (backend.hosts.clocks): never after the end.
-            start = min(end, max(start, all_ready_ns.get((place, number, peers_of[place, rank]), start)))
-            merged.append(Act(plan.tasks[place].id, rank, number, (ready - zero) * _S, (start - zero) * _S, (end - zero) * _S))
-    return tuple(sorted(merged, key=lambda act: (act.start_s, act.end_s, act.task, act.rank)))
 
 
 def hardware(ranks: int) -> dict[str, str]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from backend.acts.rows import acts_of
 from backend.layout.sharding import join_parts
+from backend.memory.blocks import Blocks
 from planner.ir.plan import Access, Plan
-from planner.ir.traces.trace import Trace
+from planner.ir.traces.trace import Source, Trace
 
-__all__ = ["Outcome", "gather", "packed", "state_homes", "unpacked"]
+__all__ = ["Outcome", "assemble", "assemble_here", "gather", "packed", "state_homes", "unpacked"]
+
+
+Parts = Mapping[tuple[str, int, int], Tensor]
+"""(regst, index, rank) -> local tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +36,91 @@ class Outcome:
     memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
-def gather(plan: Plan, wanted: Mapping[str, Access], parts: Mapping[tuple[str, int, int], Tensor]) -> dict[str, Tensor]:
+def assemble(
+    plan: Plan,
+    *,
+    performer: str,
+    steps: int,
+    rows: Mapping[int, Sequence[Sequence[int]]],
+    losses: Mapping[int, float],
+    states: Parts,
+    gradients: Parts | None,
+    peak_bytes: Mapping[int, int],
+    about: Mapping[str, str],
+    first_step: int = 0,
+    memory: Mapping[int, Mapping[str, int]] | None = None,
+) -> Outcome:
+    """One Outcome of what the ranks of a run left behind.
+
+    Args:
+        rows: rank -> its acts (backend.acts.rows).   losses: step -> loss.
+        states, gradients: parts of state_homes(plan) and plan.gradients; None: nobody asked for gradients.
+        peak_bytes: rank -> the most that its blocks held at once.
+    """
+    in_order = tuple(losses[step] for step in sorted(losses))
+    held = {str(rank): size_bytes for rank, size_bytes in peak_bytes.items()}
+    trace = Trace(
+        source=Source.RUN,
+        performer=performer,
+        plan_id=plan.plan_id,
+        steps=steps,
+        acts=acts_of(plan, rows),
+        peak_bytes=held,
+        register_bytes=held,
+        losses=in_order,
+        about=about,
+    )
+    return Outcome(
+        trace=trace,
+        losses=in_order,
+        states=gather(plan, state_homes(plan), states),
+        gradients={} if gradients is None else gather(plan, plan.gradients, gradients),
+        first_step=first_step,
+        memory=memory or {},
+    )
+
+
+def assemble_here(
+    plan: Plan,
+    blocks: Mapping[int, Blocks],
+    *,
+    performer: str,
+    steps: int,
+    rows: Mapping[int, Sequence[Sequence[int]]],
+    losses: Mapping[int, float],
+    gradients: bool,
+    about: Mapping[str, str],
+) -> Outcome:
+    """The Outcome of a run whose ranks all lie in this process."""
+    states = {
+        (access.regst, access.index, rank): _on_host(blocks[rank].state_of(access.regst, access.index))
+        for access in state_homes(plan).values()
+        for rank in plan.ranks_holding(access.regst)
+    }
+    tapped = {(*place, rank): _on_host(value) for rank, of_rank in blocks.items() for place, value in of_rank.tapped.items()}
+    return assemble(
+        plan,
+        performer=performer,
+        steps=steps,
+        rows=rows,
+        losses=losses,
+        states=states,
+        gradients=tapped if gradients else None,
+        peak_bytes={rank: of_rank.peak_bytes for rank, of_rank in blocks.items()},
+        about=about,
+    )
+
+
+def _on_host(value: Tensor) -> Tensor:
+    """A copy on the CPU, whatever the caller does to the blocks afterwards."""
+    return value.to("cpu", copy=True)
+
+
+def gather(plan: Plan, wanted: Mapping[str, Access], parts: Parts) -> dict[str, Tensor]:
     """Logical tensors by name.
 
     Args:
         wanted: name -> where it lies.
-        parts: (regst, index, rank) -> local tensor.
     """
     whole: dict[str, Tensor] = {}
     for name, access in wanted.items():

@@ -26,9 +26,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from backend.acts.act import accumulate
+from backend.acts.rows import ActRow
 from backend.memory.heap import keep_heap
 from backend.run_folder.files import BATCHES, Options
-from backend.worker.loop import ActRow, EventLoop
+from backend.worker.loop import EventLoop
 from backend.worker.rank import RankBody
 from backend.worker.registers import process_bytes, reset_process_peak, resident_bytes
 from planner.ir.plan import Plan, Task, TaskKind

@@ -26,9 +26,10 @@ from backend.monitor.nonfinite import LossWatch
 from backend.run_folder.files import Failure, Options, attempt, load_options, read_batches, read_plan, reads_data, write_failure
 from backend.run_folder.outcome import packed, state_homes
 from backend.worker.checkpoints import begin, saver_of
+from backend.worker.failures import RankFailed
 from backend.worker.isolated import time_tasks
 from backend.worker.live import LiveWorker, live_batches
-from backend.worker.loop import EventLoop, RankFailed
+from backend.worker.loop import EventLoop
 from backend.worker.rank import RankBody, axis_groups
 from backend.worker.registers import Registers
 from planner.ir.errors import Mismatch, RegistaError

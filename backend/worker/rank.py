@@ -16,24 +16,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from backend.acts.act import Batches, loss_position, prepared_parts, settle, source_parts
+from backend.acts.act import Batches, loss_position, prepared_parts, source_parts
+from backend.acts.transfer import pieces_of
 from backend.comm.buckets import largest
 from backend.comm.collectives import GroupExchange
 from backend.comm.scratch import Scratch
 from backend.comm.transport import Mesh, receive_into, tensor_bytes
 from backend.data.loader import Loader
-from backend.layout.sharding import torch_dtype
+from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.monitor.nonfinite import LossWatch
-from backend.ops.bindings import Hands, slot_places
+from backend.ops.bindings import DirectBindings, slot_places
 from backend.ops.fragment import CompiledFragment, Form, compile_fragment, grant_of
 from backend.ops.workspace import Settled, Workspace, uses_workspace
 from planner.ir.actors.actor import Actor
-from planner.ir.actors.routes import Piece, pieces, routes
+from planner.ir.actors.routes import Piece, routes
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
 
-__all__ = ["RankBody", "axis_groups", "box"]
+__all__ = ["RankBody", "axis_groups"]
 
 GroupKey = tuple[str, int]
 """(stream, axis)"""
@@ -61,13 +62,6 @@ def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.
             if rank in ranks:
                 mine[stream, axis] = group
     return mine
-
-
-def box(value: Tensor, spans: tuple[tuple[int, int], ...]) -> Tensor:
-    for dim, (offset, length) in enumerate(spans):
-        if length != value.shape[dim]:
-            value = value.narrow(dim, offset, length)
-    return value
 
 
 def _once(table: dict[str, CompiledFragment], name: str, first: CompiledFragment) -> CompiledFragment:
@@ -106,7 +100,7 @@ class RankBody:
         self.waiting: frozenset[str] = frozenset()
         """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
         self._far: Mapping[int, Tables] = {}
-        self._hands: dict[str, Hands] = {}
+        self._bindings: dict[str, DirectBindings] = {}
         self._workspace: Workspace | None = None
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
@@ -160,16 +154,7 @@ class RankBody:
         table = routes(self.plan, task)
         self.targets[task.id] = table.get(self.rank, ())
         self.senders[task.id] = tuple(src for src, targets in table.items() if self.rank in targets)
-        self._moves[task.id] = []
-        for read, write in zip(task.reads, task.writes, strict=True):
-            target = self.plan.regst[write.regst]
-            found = pieces(
-                self.plan.regst[read.regst].tensors[read.index],
-                self.plan.placement[task.placement],
-                target.tensors[write.index],
-                self.plan.placement[target.placement],
-            )
-            self._moves[task.id].append(tuple(p for p in found if self.rank in (p.src_rank, p.dst_rank)))
+        self._moves[task.id] = [tuple(p for p in moves if self.rank in (p.src_rank, p.dst_rank)) for moves in pieces_of(self.plan, task)]
 
     def peers(self) -> set[int]:
         """Ranks that this one sends to or receives from in transfers."""
@@ -200,13 +185,13 @@ class RankBody:
     def perform(self, actor: Actor, number: int) -> Callable[[], None] | None:
         """Do one act.  What it returns, if anything, is to be called after the act's end was recorded."""
         task = actor.task
-        hands = self._hands.get(task.id)
-        if hands is None:
-            hands = self._hands[task.id] = Hands(actor, self.blocks, writes=task.kind is not TaskKind.TRANSFER)
+        bindings = self._bindings.get(task.id)
+        if bindings is None:
+            bindings = self._bindings[task.id] = DirectBindings(actor, self.blocks, writes=task.kind is not TaskKind.TRANSFER)
         if task.kind is TaskKind.SOURCE:
-            hands.store(self.source(task, number))
+            bindings.store(self.source(task, number))
             return None
-        values = hands.values()
+        values = bindings.values()
         if self.captured is not None:
             self.captured[task.id] = values
         if task.kind is TaskKind.TRANSFER:
@@ -217,21 +202,17 @@ class RankBody:
         elif task.kind is TaskKind.FETCH:
             self._fetch(task, self.first_step + number, values)
         else:
-            results = self.compute(task, values, hands.slots())
+            results = self.compute(task, values, bindings.slots())
             if self.loss_watch is not None and task.id in self.loss_watch.places:
                 self.loss_watch.check(task, self.rank, values, results)
-            hands.store(results)
+            bindings.store(results)
         return None
-
-    def settle(self, actor: Actor) -> None:
-        """Account for the blocks of a finished act; a transfer's blocks are completed by their arrival."""
-        settle(actor, self.blocks, produced_here=actor.task.kind is not TaskKind.TRANSFER)
 
     def compute(self, task: Task, values: list[Tensor], slots: list[Tensor] | None = None) -> list[Tensor] | tuple[Tensor, ...]:
         """A fragment or a collective.
 
         Args:
-            slots: memory for the results at hands.slot_places; the first blocks, unless given.
+            slots: memory for the results at bindings.slot_places; the first blocks, unless given.
         """
         if slots is None:
             slots = [self.blocks.read(task.writes[n].regst, 0, task.writes[n].index) for n in slot_places(task, self.blocks.mode)]
@@ -259,7 +240,7 @@ class RankBody:
         index = self._numbers[task.id]
         for target in self.targets[task.id]:
             outgoing = [
-                (box(value, piece.src_spans), piece, write)
+                (box_view(value, piece.src_spans), piece, write)
                 for value, write, moves in zip(values, task.writes, self._moves[task.id], strict=True)
                 for piece in moves
                 if piece.src_rank == self.rank and piece.dst_rank == target
@@ -270,8 +251,8 @@ class RankBody:
                 continue
             for part, piece, write in outgoing:
                 slot = number % self.plan.regst[write.regst].quota
-                whole = far[write.regst][slot][write.index] if far is not None else self._landing(write.regst, write.index, number)
-                box(whole, piece.dst_spans).copy_(part)
+                whole = far[write.regst][slot][write.index] if far is not None else self.blocks.incoming(write.regst, write.index, number)
+                box_view(whole, piece.dst_spans).copy_(part)
         others = [target for target in self.targets[task.id] if target != self.rank]
 
         def announce() -> None:
@@ -286,7 +267,7 @@ class RankBody:
             for piece in moves:
                 if piece.src_rank != peer or piece.dst_rank != self.rank:
                     continue
-                target = box(self._landing(write.regst, write.index, number), piece.dst_spans)
+                target = box_view(self.blocks.incoming(write.regst, write.index, number), piece.dst_spans)
                 if target.is_contiguous():
                     receive_into(connection, tensor_bytes(target))  # type: ignore[arg-type]
                     continue
@@ -299,17 +280,3 @@ class RankBody:
         for port in task.produces:
             if self.rank in self.plan.ranks_holding(port.regst):
                 self.blocks.clear(port.regst, number % self.plan.regst[port.regst].quota)
-
-    def _landing(self, regst: str, index: int, number: int) -> Tensor:
-        """The received tensor of act ``number``; without an arena fresh memory per block, as consumers may keep views of the last one.
-
-        Parts from several senders meet here on several threads; the blocks decide whose allocation counts.
-        """
-        placed = self.plan.regst[regst]
-        slot = number % placed.quota
-        whole = self.blocks.peek(regst, slot, index)
-        if whole is None:
-            tensor = placed.tensors[index]
-            shape = tensor.local_type(self.plan.placement[placed.placement], self.rank).shape
-            whole = self.blocks.claim(regst, slot, index, torch.empty(shape, dtype=torch_dtype(tensor.dtype)))
-        return whole

@@ -21,13 +21,11 @@ from collections.abc import Callable
 
 import torch
 
+from backend.acts.bookkeeper import BegunAct
 from planner.ir.actors.actor import Actor
 from planner.ir.plan import TaskKind
 
-__all__ = ["SHORT_NS", "Act", "ActThreads", "prepare_thread"]
-
-Act = tuple[Actor, int]
-"""An actor that has begun, and the number of the act."""
+__all__ = ["SHORT_NS", "ActThreads", "prepare_thread"]
 
 SHORT_NS = 100_000
 """Below this, to wait costs the next act no more than a wake-up of another thread would: 34 us in the median in one process, 120 to 145 us in
@@ -51,9 +49,9 @@ class ActThreads:
         waits: whether an act of this actor may have to wait for others than this processor.
     """
 
-    def __init__(self, perform: Callable[[Act], list[Act] | None], waits: Callable[[Actor], bool]) -> None:
+    def __init__(self, perform: Callable[[BegunAct], list[BegunAct] | None], waits: Callable[[Actor], bool]) -> None:
         self._perform, self._waits = perform, waits
-        self._queue: queue.SimpleQueue[Act | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[BegunAct | None] = queue.SimpleQueue()
         self._recent_ns: dict[str, float] = {}
         self._count = 0
 
@@ -66,7 +64,7 @@ class ActThreads:
         for _ in range(self._count):
             self._queue.put(None)
 
-    def hand_over(self, acts: list[Act]) -> None:
+    def hand_over(self, acts: list[BegunAct]) -> None:
         """To threads that sleep, or to the next one that has nothing to do."""
         for act in acts:
             self._queue.put(act)
@@ -80,14 +78,14 @@ class ActThreads:
         """Whether the actor's acts are; not before a few of them were done."""
         return self._recent_ns.get(actor.task.id, SHORT_NS) < SHORT_NS and not self._waits(actor)
 
-    def work(self, acts: list[Act], *, long: bool = True) -> None:
+    def work(self, acts: list[BegunAct], *, long: bool = True) -> None:
         """Perform acts on this thread, and those that come of them, as the module's text says.
 
         Args:
             long: one long act at a time may be performed here; False: short ones only, on a thread that has other duties.
         """
-        short: deque[Act] = deque()
-        kept: Act | None = None
+        short: deque[BegunAct] = deque()
+        kept: BegunAct | None = None
         row = 0
         while True:
             for act in acts:

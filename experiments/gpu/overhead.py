@@ -17,7 +17,7 @@ from backend.devices.device import CpuDevice, Device, Work
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
 from backend.inprocess.registers import make_blocks
-from backend.inprocess.rendezvous import Crew
+from backend.inprocess.rendezvous import JointAct
 from backend.memory.blocks import state_parts
 from planner.ir.plan import Plan, TaskKind
 
@@ -25,12 +25,13 @@ __all__ = ["idle_act_s", "main"]
 
 
 class _Idle(ProcessBody):
-    """Its acts are taken in hand as always, and then nothing is done."""
+    """Its acts look up their operands as always, and then nothing is done."""
 
-    def take(self, crew: Crew) -> Work:
-        super().take(crew)
-        if crew[0][0].task.kind is TaskKind.FETCH:
-            self.losses[crew[0][1]] = 0.0
+    def bind(self, joint: JointAct) -> Work:
+        super().bind(joint)
+        actor, number, _ = joint[0]
+        if actor.task.kind is TaskKind.FETCH:
+            self.losses[number] = 0.0
         return _nothing
 
 
@@ -47,7 +48,7 @@ def idle_act_s(plan: Plan, state: Mapping[str, Tensor], batches: Batches, device
     engine = Engine(plan, steps, body, blocks, devices, timeout_s=60.0, ahead=8)
     begin = time.perf_counter()
     engine.run()
-    return (time.perf_counter() - begin) / len(engine.rows)
+    return (time.perf_counter() - begin) / sum(map(len, engine.rows.values()))
 
 
 def main() -> None:

@@ -30,7 +30,8 @@ from backend.checkpoint.manifest import read_manifest
 from backend.checkpoint.resume import empty_folder
 from backend.checkpoint.saver import Saver
 from backend.checkpoint.shares import optimizer_groups, shares
-from backend.initial.values import cut_box, numel_of, overlap, whole_box
+from backend.initial.values import numel_of, overlap, whole_box
+from backend.layout.views import box_view
 from backend.memory.blocks import initial_states
 from backend.run_folder.files import Options
 from backend.worker.checkpoints import begin
@@ -207,7 +208,7 @@ def test_any_box_is_put_together_from_the_pieces_it_overlaps(folder: Path, data:
     for extent in state[name].shape:
         offset = data.draw(st.integers(0, extent - 1))
         box.append((offset, data.draw(st.integers(1, extent - offset))))
-    assert torch.equal(saved.part(name, tuple(box)), cut_box(state[name], tuple(box)))
+    assert torch.equal(saved.part(name, tuple(box)), box_view(state[name], tuple(box)))
 
 
 def test_plain_torch_reads_every_file(folder: Path) -> None:

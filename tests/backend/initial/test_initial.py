@@ -18,8 +18,9 @@ from backend.checkpoint.handover import hand_over, take_over
 from backend.initial import Given, Layers, Weights, initial_values, program_values
 from backend.initial.philox import stream_key, uniform_box, uniforms
 from backend.initial.recipe import Arithmetic, Cast, Change, Draw, Fill, Normal, Recipe, TruncatedNormal, Uniform
-from backend.initial.values import Box, cut_box, whole_box
+from backend.initial.values import Box, whole_box
 from backend.layout.sharding import slice_part
+from backend.layout.views import box_view
 from backend.memory.blocks import initial_states
 from planner.frontend import Program
 from planner.ir.errors import InvalidFile, InvalidPlan, RegistaError, Unsupported
@@ -60,7 +61,7 @@ def test_a_box_of_uniforms_equals_that_slice_of_the_whole(place: tuple[tuple[int
     with pytest.MonkeyPatch.context() as patch:  # both ways to draw, in chunks that break rows
         patch.setattr(philox, "_CHUNK", chunk)
         patch.setattr(philox, "_SHORT", short)
-        assert torch.equal(uniform_box(5, shape, box), cut_box(whole, box))
+        assert torch.equal(uniform_box(5, shape, box), box_view(whole, box))
 
 
 def test_uniforms_lie_inside_the_open_interval_and_spread_evenly() -> None:
@@ -101,7 +102,7 @@ def test_a_part_of_a_recipe_equals_that_slice_of_the_whole(
     where = tuple((min(o, extent - 1), min(n, extent - min(o, extent - 1))) for (o, n), extent in zip(other[1], shape, strict=False))
     inner = (Fill(value=7.0, where=where),) if len(where) == len(shape) and shape else ()
     recipe = Recipe(shape=shape, dtype=DType.FLOAT32, steps=(first, *then, *inner))
-    assert torch.equal(recipe.part(seed, box), cut_box(recipe.part(seed, whole_box(shape)), box))
+    assert torch.equal(recipe.part(seed, box), box_view(recipe.part(seed, whole_box(shape)), box))
 
 
 @pytest.mark.parametrize(

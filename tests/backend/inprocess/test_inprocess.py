@@ -196,18 +196,18 @@ def test_a_fault_in_the_callers_progress_function_comes_back() -> None:
 def test_ranks_that_come_to_their_collectives_in_different_orders_are_refused() -> None:
     actors, _ = build_actors(handmade.data_parallel(2, 2), 1)
     place = Rendezvous((0, 1))
-    assert place.come(actors["reduce.loss", 0], 0) is None
+    assert place.come((actors["reduce.loss", 0], 0, 0)) is None
     with pytest.raises(InvalidPlan, match=r"rank 1 came to collective reduce.grads \(act 0\) while rank 0 waits in reduce.loss"):
-        place.come(actors["reduce.grads", 1], 0)
+        place.come((actors["reduce.grads", 1], 0, 0))
 
 
-def test_a_crew_is_complete_in_axis_order_whoever_comes_last() -> None:
+def test_the_acts_of_a_collective_are_in_axis_order_whoever_comes_last() -> None:
     actors, _ = build_actors(handmade.data_parallel(2, 2), 1)
     place = Rendezvous((1, 0))
-    assert place.come(actors["reduce.loss", 0], 0) is None
-    crew = place.come(actors["reduce.loss", 1], 0)
-    assert crew is not None
-    assert [actor.rank for actor, _ in crew] == [1, 0]
+    assert place.come((actors["reduce.loss", 0], 0, 0)) is None
+    joint = place.come((actors["reduce.loss", 1], 0, 0))
+    assert joint is not None
+    assert [actor.rank for actor, _, _ in joint] == [1, 0]
     assert place.waiting() == ()
 
 

@@ -23,7 +23,7 @@ from backend.layout.sharding import torch_dtype
 from backend.memory.arena import Arena, arena_bytes, carve, own_memory, planned_bytes, register_mode, regsts_on
 from backend.memory.blocks import Blocks, laid_out, store
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
-from backend.ops.bindings import Hands, accumulate_into
+from backend.ops.bindings import DirectBindings, accumulate_into
 from backend.ops.fragment import compile_fragment, grant_of
 from backend.run_folder.files import Options, load_options, save_options
 from backend.run_folder.outcome import Outcome
@@ -310,13 +310,13 @@ def test_a_value_laid_out_otherwise_in_a_later_act_leaves_the_other_blocks_alone
     plan = handmade.pipeline(3, quota=2)
     blocks = Blocks(plan, 0, arena=Arena.make(plan, 0))
     actor = build_actors(plan, 1)[0]["forward.0", 0]
-    hands = Hands(actor, blocks)
+    bindings = DirectBindings(actor, blocks)
     shapes = [plan.regst[a.regst].tensors[a.index].local_type(plan.placement["s0"], 0).shape for a in actor.task.writes]
     straight, turned = [torch.rand(s) for s in shapes], [torch.rand(s[::-1]).t() for s in shapes]
     (y,) = [n for n, a in enumerate(actor.task.writes) if a.regst == "y"]
-    hands.store(straight)
+    bindings.store(straight)
     actor.outputs["y"].produced += 1
-    hands.store(turned)
+    bindings.store(turned)
     assert torch.equal(blocks.read("y", 0, 0), straight[y])
     assert torch.equal(blocks.read("y", 1, 0), turned[y])
 

@@ -1,4 +1,4 @@
-"""What one act reads and writes, taken when it is put into its lane: when the lane comes to it, the ports may point elsewhere already."""
+"""Where the results of an act go, decided when it is put into its lane: when the lane comes to it, the ports may point elsewhere already."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from backend.memory.blocks import Slot, store
-from backend.ops.bindings import Reach, accumulate_into
+from backend.ops.bindings import OperandBindings, accumulate_into
 
-__all__ = ["Grip", "Put", "put"]
+__all__ = ["DeferredBindings", "Destination", "store_results"]
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class Destination:
     """Where one result goes: into memory of its own (``slot``), or into the table (``row``)."""
 
     row: Slot
@@ -24,9 +24,9 @@ class Put:
     phase: int
 
 
-def put(results: Sequence[Tensor], puts: Sequence[Put]) -> None:
-    """Leave the results where they belong; blocks that several acts fill take the mean."""
-    for to, value in zip(puts, results, strict=True):
+def store_results(results: Sequence[Tensor], destinations: Sequence[Destination]) -> None:
+    """Store each result; a block that several acts fill takes their mean."""
+    for to, value in zip(destinations, results, strict=True):
         slot = to.slot
         if slot is not None:
             if to.acts_per_block > 1:
@@ -41,22 +41,22 @@ def put(results: Sequence[Tensor], puts: Sequence[Put]) -> None:
             to.row[to.index].add_(value, alpha=1.0 / to.acts_per_block)  # type: ignore[union-attr]  # filled at phase 0
 
 
-class Grip(Reach):
-    """Reads and writes of one actor; those of a TRANSFER lie elsewhere: it has no writes here."""
+class DeferredBindings(OperandBindings):
+    """Operands of an act that is performed later than its lane takes it."""
 
-    def puts(self) -> list[Put]:
+    def destinations(self) -> list[Destination]:
         """Where the values of task.writes go."""
-        found: list[Put] = []
+        found: list[Destination] = []
         for port, rows, index in self._writes:
             row = rows[port.slot]
-            found.append(Put(row, index, row[index] if self._static else None, port.acts_per_block, port.phase))
+            found.append(Destination(row, index, row[index] if self._static else None, port.acts_per_block, port.phase))
         return found
 
-    def slots(self, puts: Sequence[Put]) -> list[Tensor]:
+    def slots(self, destinations: Sequence[Destination]) -> list[Tensor]:
         """Memory that a fragment may write its results to."""
-        return [puts[place].slot for place in self._places]  # type: ignore[misc]  # places are those of STATIC blocks
+        return [destinations[place].slot for place in self._places]  # type: ignore[misc]  # places are those of STATIC blocks
 
     def slot_numbers(self) -> tuple[int, ...]:
-        """Slots in hand and phases: equal ones mean the same memory and the same work (one CUDA graph)."""
+        """The slots that ports point at, and phases: equal ones mean the same memory and the same work (one CUDA graph)."""
         reads = tuple(port.slot if port is not None else 0 for port, _, _ in self._reads)
         return reads + tuple(n for port, _, _ in self._writes for n in (port.slot, int(port.phase > 0)))
