@@ -116,7 +116,7 @@ def beside_of(memory: Mapping[str, int], steps: int) -> Beside:
     Args:
         memory: of the rank, as Profile.memory.   steps: that it had trained before.
     """
-    planned = memory["base_bytes"] + memory["device_bytes"] + memory["far_bytes"] + memory["scratch_bytes"]
+    planned = memory["base_bytes"] + memory["device_bytes"] + memory["mapped_bytes"] + memory["scratch_bytes"]
     return Beside(
         kept_bytes=memory["isolated_peak_bytes"] - planned - memory["batches_bytes"],
         batch_bytes=memory["batches_bytes"] // steps,

@@ -102,7 +102,8 @@ class Bookkeeper:
         acts: list[BegunAct] = []
         for stream in streams:
             if stream.ready and (actor := stream.gate.choose()) is not None:
-                acts.append(self.begin_actor(actor))
+                stream.ready -= 1
+                acts.append((actor, stream.gate.start(actor), self._ready_ns.pop(actor.id)))
         return acts
 
     def begin_actor(self, actor: Actor) -> BegunAct:
@@ -124,8 +125,7 @@ class Bookkeeper:
         task = actor.task
         is_transfer = task.kind is TaskKind.TRANSFER
         settle(actor, self._blocks[actor.rank], produced_here=not is_transfer)
-        stream = self._stream_of[actor.id]
-        stream.gate.finish()
+        self._stream_of[actor.id].gate.finish()
         messages = actor.end()
         if actor.done:
             self.unfinished -= 1
@@ -133,8 +133,7 @@ class Bookkeeper:
             messages = [message for message in messages if message.kind is MessageKind.ACK]
             for receiver in self._targets.get(actor.id, ()):
                 messages += self._complete(task.id, number, actor.rank, receiver)
-        self.note_ready((actor,))
-        return [stream, *self.deliver(messages)]
+        return self._deliver(messages, [actor])
 
     def arrive(self, task: str, number: int, sender: int, receiver: int) -> list[Stream]:
         """What act ``number`` of a TRANSFER of another process sends to a rank of this one is here."""
@@ -158,22 +157,28 @@ class Bookkeeper:
         return messages
 
     def deliver(self, messages: Iterable[Message]) -> list[Stream]:
-        """Hand messages to the actors here and send on the others."""
-        receivers: list[Actor] = []
+        """Hand messages to the actors here, and send on those to actors of other processes."""
+        return self._deliver(messages, [])
+
+    def _deliver(self, messages: Iterable[Message], changed: list[Actor]) -> list[Stream]:
+        """The same; ``changed``: actors whose counters have changed already."""
         for message in messages:
             actor = self.actors.get(message.receiver)
-            if actor is None:
+            if actor is not None:
+                actor.receive(message)
+                changed.append(actor)
+            else:
                 assert self._send is not None
                 self._send(message)
-                continue
-            actor.receive(message)
-            receivers.append(actor)
-        self.note_ready(receivers)
-        return [self._stream_of[actor.id] for actor in receivers]
+        return self.note_ready(changed)
 
-    def note_ready(self, actors: Iterable[Actor]) -> None:
-        """Note since when actors can begin."""
+    def note_ready(self, actors: Iterable[Actor]) -> list[Stream]:
+        """Note since when actors can begin; returns their streams."""
+        streams: list[Stream] = []
         for actor in actors:
-            if actor.id not in self._ready_ns and actor.can_fire():
+            stream = self._stream_of[actor.id]
+            streams.append(stream)
+            if actor.can_fire() and actor.id not in self._ready_ns:
                 self._ready_ns[actor.id] = time.monotonic_ns()
-                self._stream_of[actor.id].ready += 1
+                stream.ready += 1
+        return streams

@@ -21,7 +21,7 @@ from backend.memory.arena import arena_bytes, carve, regsts_on
 from planner.ir.actors.routes import routes
 from planner.ir.plan import Plan, Regst, TaskKind
 
-__all__ = ["Shared", "far_tables", "reserve", "senders_of", "shared_regsts"]
+__all__ = ["Shared", "mapped_blocks", "reserve", "senders_of", "shared_regsts"]
 
 
 def senders_of(plan: Plan, rank: int) -> tuple[int, ...]:
@@ -49,7 +49,7 @@ def shared_regsts(plan: Plan, rank: int) -> tuple[Regst, ...]:
 class Shared:
     """Memory of this rank that others write to.
 
-    memory: None where payloads travel through sockets; ``why`` says why.   fd: to hand out, closed by ``far_tables``.
+    memory: None where payloads travel through sockets; ``why`` says why.   fd: to hand out, closed by ``mapped_blocks``.
     """
 
     regsts: tuple[Regst, ...] = ()
@@ -101,7 +101,7 @@ def _map(fd: int, size_bytes: int) -> Tensor:
     return torch.frombuffer(mmap.mmap(fd, max(size_bytes, 1)), dtype=torch.uint8)[:size_bytes]
 
 
-def far_tables(plan: Plan, rank: int, mesh: Mesh, shared: Shared, *, one_host: bool) -> dict[int, Mapping[str, list[list[Tensor]]]]:
+def mapped_blocks(plan: Plan, rank: int, mesh: Mesh, shared: Shared, *, one_host: bool) -> dict[int, Mapping[str, list[list[Tensor]]]]:
     """Hand out this rank's shared memory and map that of the ranks it sends to: receiver -> its blocks.  Call it before readers start.
 
     Nobody waits in a circle: handing out one byte never blocks.

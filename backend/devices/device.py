@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend.memory.arena import own_memory
+from backend.memory.arena import zeroed_memory
 from planner.ir.errors import Unsupported
 
 __all__ = ["CpuDevice", "Device", "Event", "ImmediateLane", "Lane", "Work", "group_backend", "parse_devices"]
@@ -124,10 +124,10 @@ class CpuDevice:
         self.torch_device = torch.device("cpu")
 
     def allocate(self, size_bytes: int) -> Tensor:
-        return own_memory(size_bytes)
+        return zeroed_memory(size_bytes)
 
     def host_memory(self, size_bytes: int) -> Tensor:
-        return own_memory(size_bytes)
+        return zeroed_memory(size_bytes)
 
     def lane(self, name: str) -> Lane:
         return ImmediateLane()

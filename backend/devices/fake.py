@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from backend.devices.device import Event, Lane, Work
-from backend.memory.arena import own_memory
+from backend.memory.arena import zeroed_memory
 from planner.ir.errors import WorkerFailed
 
 __all__ = ["FakeEvent", "FakeStreamDevice"]
@@ -113,10 +113,10 @@ class FakeStreamDevice:
         self._delay_s = (lambda: drawn.uniform(0.0, delay_s)) if delay_s > 0 else None
 
     def allocate(self, size_bytes: int) -> Tensor:
-        return own_memory(size_bytes)
+        return zeroed_memory(size_bytes)
 
     def host_memory(self, size_bytes: int) -> Tensor:
-        return own_memory(size_bytes)
+        return zeroed_memory(size_bytes)
 
     def lane(self, name: str) -> Lane:
         self._lanes.append(_FakeLane(f"{name} of {self.name}", self._delay_s))

@@ -20,7 +20,8 @@ from backend.inprocess.rendezvous import JointAct
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
 from backend.monitor.nonfinite import LossWatch
-from backend.ops.fragment import CompiledFragment, compile_fragment, grant_of
+from backend.ops.fragment import CompiledFragment, compile_fragment
+from backend.ops.writable import writable_blocks
 from planner.ir.actors.actor import Actor, ActorId
 from planner.ir.actors.routes import Piece
 from planner.ir.errors import NotFinite
@@ -74,7 +75,9 @@ class ProcessBody:
     def _compile(self, task: Task, rank: int) -> CompiledFragment:
         placement: Placement = self.plan.placement[task.placement]
         mode, device = self._blocks[rank].mode, self._devices[rank].torch_device
-        return compile_fragment(task, placement, rank, grant_of(self.plan, task, mode), device="" if device.type == "cpu" else str(device))
+        return compile_fragment(
+            task, placement, rank, writable_blocks(self.plan, task, mode), device="" if device.type == "cpu" else str(device)
+        )
 
     def targets(self, actor: ActorId) -> tuple[int, ...]:
         """Ranks that a TRANSFER sends to from this one."""

@@ -36,7 +36,7 @@ from backend.launch.workers import WorkerGroup
 from backend.memory.blocks import check_state
 from backend.run_folder.files import Options, prepare
 from backend.run_folder.merge import merge
-from backend.run_folder.outcome import Outcome, gather, state_homes, unpacked
+from backend.run_folder.outcome import Outcome, gather, state_locations, unpacked
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidPlan, InvalidProgram, RegistaError, WorkerFailed
 from planner.ir.plan import Plan
@@ -225,7 +225,7 @@ class Session:
     # Critical sections.
 
     def _read(self, names: Collection[str] | None) -> dict[str, Tensor]:
-        homes = state_homes(self.plan)
+        homes = state_locations(self.plan)
         wanted = list(homes) if names is None else list(names)
         self._check_names(wanted, homes)
         number = self._request(message="read", names=wanted)

@@ -25,7 +25,7 @@ from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst
 
-__all__ = ["Arena", "arena_bytes", "carve", "own_memory", "planned_bytes", "register_mode", "regsts_on"]
+__all__ = ["Arena", "arena_bytes", "carve", "zeroed_memory", "planned_bytes", "register_mode", "regsts_on"]
 
 _HUGE_BYTES = 2 << 20
 
@@ -56,7 +56,7 @@ def _block_extent(plan: Plan, regst: Regst) -> int:
     return sum(aligned(tensor.local_bytes(placement)) for tensor in regst.tensors)
 
 
-def own_memory(size_bytes: int) -> Tensor:
+def zeroed_memory(size_bytes: int) -> Tensor:
     """Zeroed bytes of this process, every page in place: what is planned is really there before the first act.
 
     Large pages where the kernel gives them, as blocks live as long as the run.
@@ -139,7 +139,7 @@ class Arena:
         """
         apart = {regst.id for regst in shared}
         own = [regst for regst in regsts_on(plan, rank) if regst.id not in apart]
-        memory = own_memory(arena_bytes(plan, own))
+        memory = zeroed_memory(arena_bytes(plan, own))
         tables = carve(plan, rank, own, memory)
         regions = [memory]
         if shared_memory is not None:

@@ -15,7 +15,7 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ALIGNMENT_BYTES", "Span", "aligned", "pack"]
+__all__ = ["ALIGNMENT_BYTES", "Lifetime", "aligned", "pack"]
 
 ALIGNMENT_BYTES = 64
 """A cache line: where a tensor begins must not change the path that a kernel takes."""
@@ -27,7 +27,7 @@ def aligned(size_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Lifetime:
     """A value of ``size_bytes`` that lives from op number ``first`` to op number ``last``, both included."""
 
     size_bytes: int
@@ -40,17 +40,17 @@ class Span:
         return aligned(self.size_bytes)
 
 
-def pack(spans: Sequence[Span], limit_bytes: int) -> list[int | None]:
-    """An offset in bytes per span, a multiple of 64; None for what does not fit below ``limit_bytes`` any more."""
-    offsets: list[int | None] = [None] * len(spans)
+def pack(lifetimes: Sequence[Lifetime], limit_bytes: int) -> list[int | None]:
+    """An offset in bytes per lifetime, a multiple of 64; None for what does not fit below ``limit_bytes`` any more."""
+    offsets: list[int | None] = [None] * len(lifetimes)
     placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), by offset
-    for number in sorted(range(len(spans)), key=lambda n: (-spans[n].extent_bytes, spans[n].first, n)):
-        span = spans[number]
-        size_bytes = span.extent_bytes
+    for number in sorted(range(len(lifetimes)), key=lambda n: (-lifetimes[n].extent_bytes, lifetimes[n].first, n)):
+        lifetime = lifetimes[number]
+        size_bytes = lifetime.extent_bytes
         best: tuple[int, int] | None = None  # (gap, offset)
         free_from = 0
         for offset, end, first, last in placed:
-            if last < span.first or first > span.last:
+            if last < lifetime.first or first > lifetime.last:
                 continue
             gap = offset - free_from
             if gap >= size_bytes and (best is None or gap < best[0]):
@@ -59,5 +59,5 @@ def pack(spans: Sequence[Span], limit_bytes: int) -> list[int | None]:
         found = free_from if best is None else best[1]
         if found + size_bytes <= limit_bytes:
             offsets[number] = found
-            insort(placed, (found, found + size_bytes, span.first, span.last))
+            insort(placed, (found, found + size_bytes, lifetime.first, lifetime.last))
     return offsets

@@ -12,24 +12,11 @@ from torch import Tensor
 
 from backend.memory.blocks import Blocks, Slot, laid_out, store, store_first
 from backend.memory.options import RegisterMode
+from backend.ops.writable import slot_places
 from planner.ir.actors.actor import Actor, InPort, OutPort
 from planner.ir.errors import InvalidPlan
-from planner.ir.plan import Plan, RegstKind, Task
 
-__all__ = ["DirectBindings", "OperandBindings", "accumulate_into", "slot_places", "state_places"]
-
-
-def slot_places(task: Task, mode: RegisterMode) -> tuple[int, ...]:
-    """Places in task.writes whose results an act can leave straight in their slot: all but those that are added up."""
-    if mode is RegisterMode.DYNAMIC:
-        return ()
-    filling = {port.regst for port in task.produces if port.acts_per_block > 1}
-    return tuple(place for place, access in enumerate(task.writes) if access.regst not in filling)
-
-
-def state_places(plan: Plan, task: Task) -> tuple[int, ...]:
-    """Places in task.writes that lie in state: they are read in the same act, so they are written last."""
-    return tuple(place for place, access in enumerate(task.writes) if plan.regst[access.regst].kind is RegstKind.STATE)
+__all__ = ["DirectBindings", "OperandBindings", "accumulate_into"]
 
 
 def accumulate_into(slot: Tensor, value: Tensor, acts_per_block: int, phase: int) -> None:

@@ -17,14 +17,13 @@ With blocks that are allocated once, the places to write to are parameters too, 
         s1 = v4 = put(s1, v4)
         return s0, s1
 
-Values that stay inside may have a place too, a home in planned workspace (backend.ops.workspace), which the text knows by name: v1 = o1(v0, out=h2).
+Values that stay inside may have a place too, in planned workspace (backend.ops.workspace), which the text knows by name: v1 = o1(v0, out=w2).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import torch
@@ -33,66 +32,38 @@ from torch import Tensor
 from backend.layout.boxing import BOXING, parse_boxing
 from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import store, store_first
-from backend.memory.options import RegisterMode
-from backend.ops.bindings import slot_places, state_places
+from backend.ops.fused import fuse
 from backend.ops.kernels import kernel
-from backend.ops.optimizer import all_adamws, update_call
-from backend.ops.outs import COPIES, RESHAPES, home_form, writes_into
-from backend.ops.whole import together
+from backend.ops.optimizer import fuse_adamws, update_call
+from backend.ops.outs import COPIES, RESHAPES, out_kernel, workspace_kernel
+from backend.ops.writable import NO_BLOCKS, WritableBlocks
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import ACCUMULATE, Arg, Dt, Op, Ref
-from planner.ir.plan import Fragment, Placement, Plan, RegstKind, Task
+from planner.ir.plan import Fragment, Placement, Task
 from planner.opset import is_creation
 
-__all__ = ["CompiledFragment", "Form", "Grant", "Watch", "compile_fragment", "fragment_ops", "fragment_source", "grant_of", "slotted"]
+__all__ = ["CompileOptions", "CompiledFragment", "Observer", "compile_fragment", "fragment_ops", "fragment_source", "values_in_slots"]
 
 CompiledFragment = Callable[..., tuple[Tensor, ...]]
 """Takes the values of task.reads, returns those of task.writes, in order."""
 
-Watch = Callable[[str, Tensor, Tensor | None], None]
-"""Told of every value that could have a home: (value, what was computed, what it was reshaped from)."""
+Observer = Callable[[str, Tensor, Tensor | None], None]
+"""Called for every value that could lie in workspace: (value, what was computed, what it was reshaped from)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """Which memory of blocks a fragment may write to; without any, all it returns is new memory.
-
-    overwritable: values among task.reads that lie in blocks this task is about to replace, so that it may update them in place.
-    slots: places in task.writes whose memory is given, as parameters after the values.
-    own: those of them that lie in state which the task reads while it acts.
-    """
-
-    overwritable: frozenset[str] = frozenset()
-    slots: tuple[int, ...] = ()
-    own: tuple[int, ...] = ()
-
-
-NOTHING = Grant()
-
-
-def grant_of(plan: Plan, task: Task, mode: RegisterMode) -> Grant:
-    """What a task may do with the blocks of its Regsts; the state that it replaces is read by nobody else while it acts."""
-    replaced = frozenset(
-        access.name
-        for access in task.reads
-        if plan.regst[access.regst].producer == task.id and plan.regst[access.regst].kind is RegstKind.STATE
-    )
-    return Grant(overwritable=replaced, slots=slot_places(task, mode), own=state_places(plan, task))
-
-
-class Form(TypedDict, total=False):
+class CompileOptions(TypedDict, total=False):
     """How the function is written.
 
-    straight: let kernels write into the slots; False: compute, then copy, so that the slots returned are laid out as the values were.
+    into_slots: let kernels write into the slots; False: compute, then copy, so that the slots returned are laid out as the values were.
     device: where ops without operand (full, arange) make their result; empty: where torch does by itself.
-    homes: memory for values that stay inside, of the shapes, dtypes and strides that they have without.
-    watch: called for every value that could have a home.
+    workspace: memory for values that stay inside, of the shapes, dtypes and strides that they have without it.
+    observe: called for every value that could lie in workspace.
     """
 
-    straight: bool
+    into_slots: bool
     device: str
-    homes: Mapping[str, Tensor]
-    watch: Watch
+    workspace: Mapping[str, Tensor]
+    observe: Observer
 
 
 class _Writer:
@@ -103,12 +74,12 @@ class _Writer:
         self.lines: list[str] = []
         self.scope: dict[str, object] = {"as_list": _as_list}
         self.names: dict[str, str] = {}
-        self.straight = True
+        self.into_slots = True
         self.in_place = False
         """Whether the fragment may overwrite some of what it reads."""
         self.slots: dict[str, str] = {}
         """Value -> the slot that it is written to when it is computed."""
-        self.homes: Mapping[str, Tensor] = {}
+        self.workspace: Mapping[str, Tensor] = {}
 
     def name(self, value: str) -> str:
         return self.names.setdefault(value, f"v{len(self.names)}")
@@ -147,38 +118,38 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
     if writer.device and not op.inputs and is_creation(op):
         arguments.append(f"device={writer.device!r}")
     slot = writer.slots.get(op.outputs[0]) if len(op.outputs) == 1 and op.outputs[0] is not None else None
-    if slot is not None and writer.straight and (into := writes_into(op.target)) is not None:
+    if slot is not None and writer.into_slots and (into := out_kernel(op.target)) is not None:
         del writer.slots[op.outputs[0]]  # type: ignore[arg-type]  # it is there already
         return f"{writer.bind('o', into[0])}({', '.join([*arguments, f'{into[1]}={slot}'])})"
-    if slot is not None and writer.straight and op.target in COPIES and isinstance(op.args[0], Ref):
+    if slot is not None and writer.into_slots and op.target in COPIES and isinstance(op.args[0], Ref):
         del writer.slots[op.outputs[0]]  # type: ignore[arg-type]
         return f"{slot}.copy_({writer.arg(op.args[0])})"
-    home = writer.homes.get(op.outputs[0]) if slot is None and len(op.outputs) == 1 and op.outputs[0] is not None else None
-    if home is not None and (into := home_form(op.target)) is not None:
-        arguments.append(f"{into[1]}={writer.bind('h', home)}")
+    place = writer.workspace.get(op.outputs[0]) if slot is None and len(op.outputs) == 1 and op.outputs[0] is not None else None
+    if place is not None and (into := workspace_kernel(op.target)) is not None:
+        arguments.append(f"{into[1]}={writer.bind('w', place)}")
         return f"{writer.bind('o', into[0])}({', '.join(arguments)})"
     return f"{writer.bind('k', kernel(op.target))}({', '.join(arguments)})"
 
 
-def _single(op: Op, writer_target: object) -> bool:
-    """True when the kernel is known to return a bare tensor."""
+def _returns_one_tensor(op: Op, kernel: object) -> bool:
+    """Whether the kernel is known to return a bare tensor."""
     if op.target == BOXING:
         return True
-    returns = writer_target._schema.returns if isinstance(writer_target, torch._ops.OpOverload) else ()
+    returns = kernel._schema.returns if isinstance(kernel, torch._ops.OpOverload) else ()
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
 
-def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], grant: Grant) -> list[int]:
+def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], writable: WritableBlocks) -> list[int]:
     """Decide when each slot is written: when its value is computed, or, for the places returned, at the end.
 
     At the end: what lies in state that the fragment itself reads, what is passed on as it was read, and a value's second place.
-    What is only called by another name when it is accumulated (all gradients, at the end of a backward fragment) is written where it arises.
+    A value that accumulating only renames (all gradients, at the end of a backward fragment) is written where it is computed.
     """
     read = {access.name for access in task.reads}
     last: list[int] = []
-    for place in grant.slots:
+    for place in writable.slots:
         value = task.writes[place].name
-        if place in grant.own or value in read or value in writer.slots:
+        if place in writable.state or value in read or value in writer.slots:
             last.append(place)
         else:
             writer.slots[value] = f"s{place}"
@@ -190,50 +161,50 @@ def _assign_slots(task: Task, writer: _Writer, ops: Sequence[Op], grant: Grant) 
     return last
 
 
-def fragment_ops(task: Task, grant: Grant = NOTHING) -> tuple[Op, ...]:
-    """The ops that the function performs, in order: those of the fragment, some put together.
+def fragment_ops(task: Task, writable: WritableBlocks = NO_BLOCKS) -> tuple[Op, ...]:
+    """The ops that the function performs, in order: those of the fragment, some fused.
 
     Raises:
         InvalidPlan: the task has no fragment.
     """
     if not isinstance(task.body, Fragment):
         raise InvalidPlan(f"task {task.id} of kind {task.kind.value} has no fragment to compile")
-    ops = together(task.body.ops, frozenset(access.name for access in task.writes))
-    return all_adamws(ops, frozenset(access.name for access in task.reads)) if grant.overwritable else ops
+    ops = fuse(task.body.ops, frozenset(access.name for access in task.writes))
+    return fuse_adamws(ops, frozenset(access.name for access in task.reads)) if writable.overwritable else ops
 
 
-def slotted(task: Task, ops: Sequence[Op], grant: Grant) -> frozenset[str]:
+def values_in_slots(task: Task, ops: Sequence[Op], writable: WritableBlocks) -> frozenset[str]:
     """Values that lie in a slot as soon as they are computed."""
     writer = _Writer()
-    _assign_slots(task, writer, ops, grant)
+    _assign_slots(task, writer, ops, writable)
     return frozenset(writer.slots)
 
 
 def fragment_source(
-    task: Task, placement: Placement, rank: int, grant: Grant = NOTHING, **form: Unpack[Form]
+    task: Task, placement: Placement, rank: int, writable: WritableBlocks = NO_BLOCKS, **options: Unpack[CompileOptions]
 ) -> tuple[str, dict[str, object]]:
     """The function's text and the names it needs.
 
     Args:
-        grant, form: see Grant and Form; by default it is written straight, without homes, and nobody watches.
+        writable, options: by default nothing may be written to, kernels write into slots, and nothing lies in workspace.
 
     Raises:
         InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
     """
-    ops, writer = fragment_ops(task, grant), _Writer()
-    writer.device, writer.homes = form.get("device", ""), form.get("homes", {})
-    writer.straight, watch = form.get("straight", True), form.get("watch")
-    overwritable = grant.overwritable
+    ops, writer = fragment_ops(task, writable), _Writer()
+    writer.device, writer.workspace = options.get("device", ""), options.get("workspace", {})
+    writer.into_slots, observe = options.get("into_slots", True), options.get("observe")
+    overwritable = writable.overwritable
     coordinate = placement.coordinate(rank)
     names = [access.name for access in task.reads]
     writer.in_place = bool(overwritable)
     # A value that is read from two blocks is the same value: the later parameter goes unused.
     params = [writer.name(name) if name not in names[:place] else f"unused{place}" for place, name in enumerate(names)]
-    params += [f"s{place}" for place in grant.slots]
-    writer.scope |= {"put": store if writer.straight else store_first} if grant.slots else {}
-    if watch is not None:
-        writer.scope["seen"] = watch
-    last = _assign_slots(task, writer, ops, grant)
+    params += [f"s{place}" for place in writable.slots]
+    writer.scope |= {"put": store if writer.into_slots else store_first} if writable.slots else {}
+    if observe is not None:
+        writer.scope["observe"] = observe
+    last = _assign_slots(task, writer, ops, writable)
     kept = {access.name for access in task.writes}
     last_use = {value: place for place, op in enumerate(ops) for value in (*op.inputs, *(o for o in op.outputs if o is not None))}
     unused = [writer.names[value] for value in writer.names if value not in last_use and value not in kept]
@@ -244,13 +215,13 @@ def fragment_source(
         target = writer.scope.get(call.split("(", 1)[0])
         outputs = ["_" if out is None else writer.name(out) for out in op.outputs]
         # Without target it is a copy into a slot.
-        if target is None or (len(outputs) == 1 and (op.outputs[0] in writer.homes or _single(op, target))):
+        if target is None or (len(outputs) == 1 and (op.outputs[0] in writer.workspace or _returns_one_tensor(op, target))):
             writer.lines.append(f"{outputs[0]} = {call}")
         else:
             writer.lines.append(f"{', '.join(outputs)}, = as_list({call})")
-        if watch is not None and len(op.outputs) == 1 and op.outputs[0] not in writer.slots and home_form(op.target) is not None:
+        if observe is not None and len(op.outputs) == 1 and op.outputs[0] not in writer.slots and workspace_kernel(op.target) is not None:
             source = writer.names[op.inputs[0]] if op.target in RESHAPES else "None"
-            writer.lines.append(f"seen({op.outputs[0]!r}, {outputs[0]}, {source})")
+            writer.lines.append(f"observe({op.outputs[0]!r}, {outputs[0]}, {source})")
         for out in op.outputs:
             if out is not None and out in writer.slots:
                 slot = writer.slots.pop(out)
@@ -261,22 +232,24 @@ def fragment_source(
         if dead:
             writer.lines.append(f"del {', '.join(writer.names[v] for v in dead)}")
     writer.lines += [f"s{place} = put(s{place}, {writer.names[task.writes[place].name]})" for place in last]
-    given = frozenset(grant.slots)
+    given = frozenset(writable.slots)
     results = "".join(f"s{n}, " if n in given else f"{writer.names[a.name]}, " for n, a in enumerate(task.writes))
     body = "\n    ".join([*writer.lines, f"return ({results})"])
     return f"def fragment({', '.join(params)}):\n    {body}\n", writer.scope
 
 
-def compile_fragment(task: Task, placement: Placement, rank: int, grant: Grant = NOTHING, **form: Unpack[Form]) -> CompiledFragment:
+def compile_fragment(
+    task: Task, placement: Placement, rank: int, writable: WritableBlocks = NO_BLOCKS, **options: Unpack[CompileOptions]
+) -> CompiledFragment:
     """The task's fragment as a function of the local values of task.reads, in order, then of the slots, bound to the rank's coordinate.
 
     Args:
-        grant, form: see fragment_source.
+        writable, options: see fragment_source.
 
     Raises:
         InvalidPlan: the task has no fragment.   UnknownOp: a target without kernel.
     """
-    source, scope = fragment_source(task, placement, rank, grant, **form)
+    source, scope = fragment_source(task, placement, rank, writable, **options)
     exec(compile(source, f"<fragment {task.id}>", "exec"), scope)
     function = scope["fragment"]
     assert callable(function)

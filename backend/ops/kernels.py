@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from backend.ops.whole import KERNELS as WHOLE
+from backend.ops.fused import KERNELS as WHOLE
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import ACCUMULATE, Arg, Dt, Op, Ref
 from planner.opset import is_creation

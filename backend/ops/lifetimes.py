@@ -17,7 +17,7 @@ from functools import cache
 import torch
 
 from backend.ops.kernels import kernel
-from backend.ops.outs import FRESH
+from backend.ops.outs import NEW_MEMORY
 from planner.ir.graph import Op
 
 __all__ = ["ESCAPES", "last_needs", "may_share"]
@@ -32,7 +32,7 @@ _KEYS = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradN
 @cache
 def may_share(target: str) -> bool:
     """Whether what an op of this target returns may lie in the memory of what it reads."""
-    if target in FRESH:
+    if target in NEW_MEMORY:
         return False
     function = kernel(target) if target.startswith("aten.") else None
     if not isinstance(function, torch._ops.OpOverload):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from planner.ir.graph import Arg, Op, Ref
 
-__all__ = ["adamw_in_place", "all_adamws", "sgd_in_place", "update_call"]
+__all__ = ["adamw_in_place", "fuse_adamws", "sgd_in_place", "update_call"]
 
 ADAMWS, SGD = "fused.adamws", "regista.sgd"
 _WIDTH = 5
@@ -24,7 +24,7 @@ Updated = tuple[Tensor, ...]
 """(param, exp_avg, exp_avg_sq, step) of the first parameter, then of the second, ..."""
 
 
-def all_adamws(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
+def fuse_adamws(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
     """The fragment's ops with one ``fused.adamws`` for the ``regista.adamw`` that have the same constants.
 
     It stands where the last of them stood.  So only those belong to it whose operands were there from the start (a gradient that is computed

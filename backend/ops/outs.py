@@ -3,7 +3,7 @@
 Only overloads with a kernel of their own count.  The others are generated: they compute a new tensor and copy it, which we can do without
 the detour, and without resizing.
 
-A value that has a place in planned workspace may go there by a few more ways (``home_form``): those that know that the place has the shape,
+A value that has a place in planned workspace may go there by a few more ways (``workspace_kernel``): those that know that the place has the shape,
 dtype and strides which the value had when it was computed on the heap.
 """
 
@@ -15,9 +15,9 @@ from functools import cache
 import torch
 
 from backend.layout.boxing import BOXING
-from backend.ops.whole import KERNELS, LOG_SOFTMAX_GRADIENT, MM_BIAS
+from backend.ops.fused import KERNELS, LOG_SOFTMAX_GRADIENT, MM_BIAS
 
-__all__ = ["COPIES", "FRESH", "RESHAPES", "home_form", "writes_into"]
+__all__ = ["COPIES", "NEW_MEMORY", "RESHAPES", "workspace_kernel", "out_kernel"]
 
 COPIES = frozenset({"aten._to_copy.default"})
 """Their result is what ``slot.copy_(input)`` leaves in a contiguous slot, conversion of the dtype included."""
@@ -67,7 +67,7 @@ def _place_into(
     return out.copy_(place(source, dim, index, slots, extent, step))
 
 
-_HOME_FORMS: dict[str, Callable[..., torch.Tensor]] = {
+_WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "aten.matmul.default": _matmul_into,
     "aten.masked_fill.Scalar": _masked_fill_into,
     "aten._to_copy.default": lambda value, *, out, **_: out.copy_(value),
@@ -76,15 +76,15 @@ _HOME_FORMS: dict[str, Callable[..., torch.Tensor]] = {
     **dict.fromkeys(RESHAPES, _reshaped_into),
 }
 
-FRESH = frozenset(_HOME_FORMS) - RESHAPES | {MM_BIAS}
+NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {MM_BIAS}
 """Kernels whose result never lies in the memory of what they read, although no schema says so."""
 
 
 @cache
-def home_form(target: str) -> tuple[Callable[..., object], str] | None:
+def workspace_kernel(target: str) -> tuple[Callable[..., object], str] | None:
     """The same for a place in workspace; for RESHAPES only where the value was copied."""
-    form = _HOME_FORMS.get(target)
-    return (form, "out") if form is not None else writes_into(target)
+    form = _WORKSPACE_KERNELS.get(target)
+    return (form, "out") if form is not None else out_kernel(target)
 
 
 _KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
@@ -92,7 +92,7 @@ _KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
 
 
 @cache
-def writes_into(target: str) -> tuple[Callable[..., object], str] | None:
+def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
     """(kernel, name of the argument that takes the memory); None where there is no such kernel."""
     if target == MM_BIAS:
         return KERNELS[target], "out"

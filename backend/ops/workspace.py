@@ -1,12 +1,11 @@
 """Values that stay inside fragments, in memory that is allocated once per stream: acts of one stream never overlap, so they share it.
 
-    first act of a fragment    on the heap, which gives back what is freed; shapes, dtypes and strides of values are noted
-    all had their first act    homes are packed, one piece of memory per stream, no larger than the Plan's workspace; the heap keeps again
-    from then on               kernels write into homes: v1 = mm(v0, w, out=h1)
+    first act of a fragment    values lie on the heap, which gives back what is freed; their shapes, dtypes and strides are noted
+    all had their first act    places are packed, one piece of memory per stream, no larger than the Plan's workspace; from now on the heap
+                               keeps what is freed
+    later acts                 kernels write into these places: v1 = mm(v0, w, out=w1)
 
-A value has a home if its kernel can write into memory that is there, it lives inside the fragment alone (or is added to a block as soon as the
-fragment ends), and it fits; otherwise it lies on the heap as before.  How long a home is needed is said in backend.ops.lifetimes, where it lies in
-backend.memory.packing.
+backend.ops.workspace_layout says which values have a place.
 """
 
 from __future__ import annotations
@@ -17,74 +16,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Unpack
 
-import torch
 from torch import Tensor
 
-from backend.memory.arena import own_memory
+from backend.memory.arena import zeroed_memory
 from backend.memory.heap import keep_heap
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
-from backend.memory.packing import Span, pack
-from backend.ops.fragment import CompiledFragment, Form, Grant, compile_fragment, fragment_ops, slotted
-from backend.ops.lifetimes import ESCAPES, last_needs
-from backend.ops.outs import RESHAPES, home_form
-from planner.ir.graph import Op
-from planner.ir.plan import Fragment, Plan, Task
+from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment, fragment_ops, values_in_slots
+from backend.ops.workspace_layout import HeapLayout, Strides, WorkspaceLayout, lay_out_workspace, lifetimes_of, stream_workspaces
+from backend.ops.writable import WritableBlocks
+from planner.ir.plan import Plan, Task
 
-__all__ = ["Homes", "Seen", "Settled", "Workspace", "homes_of", "spans_of", "stream_workspaces", "uses_workspace"]
-
-Strides = tuple[int, ...]
-
-
-def _row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements lie one behind the other in this order of dims."""
-    expected = 1
-    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if extent != 1 and stride != expected:
-            return False
-        expected *= extent
-    return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """How a value lay on the heap.  copied: a reshape whose result is memory of its own."""
-
-    shape: tuple[int, ...]
-    strides: Strides
-    dtype: torch.dtype
-    copied: bool
-
-    @property
-    def size_bytes(self) -> int:
-        count = self.dtype.itemsize
-        for extent in self.shape:
-            count *= extent
-        return count
-
-    @property
-    def row_major(self) -> bool:
-        return _row_major(self.shape, self.strides)
-
-    @property
-    def dense(self) -> bool:
-        """Whether its strides visit every element of one piece of memory once."""
-        dims = sorted(range(len(self.shape)), key=lambda dim: (-self.strides[dim], -self.shape[dim]))
-        return _row_major([self.shape[dim] for dim in dims], [self.strides[dim] for dim in dims])
-
-    def at(self, memory: Tensor, offset: int) -> Tensor:
-        """The value's place in ``memory`` (uint8)."""
-        return memory[offset : offset + self.size_bytes].view(self.dtype).as_strided(self.shape, self.strides)
+__all__ = ["Workspace", "WorkspaceBytes", "uses_workspace"]
 
 
 @dataclass(slots=True)
-class _Watcher:
-    """Notes what a fragment computes."""
+class _LayoutNotes:
+    """Notes how the values of a fragment lay on the heap."""
 
-    seen: dict[str, Seen] = field(default_factory=dict)
+    heap: dict[str, HeapLayout] = field(default_factory=dict)
 
     def __call__(self, name: str, value: Tensor, source: Tensor | None) -> None:
         copied = source is None or value.data_ptr() != source.data_ptr()
-        self.seen[name] = Seen(shape=tuple(value.shape), strides=value.stride(), dtype=value.dtype, copied=copied)
+        self.heap[name] = HeapLayout(shape=tuple(value.shape), strides=value.stride(), dtype=value.dtype, copied=copied)
 
 
 def uses_workspace(memory: MemoryOptions, mode: RegisterMode) -> bool:
@@ -92,63 +45,9 @@ def uses_workspace(memory: MemoryOptions, mode: RegisterMode) -> bool:
     return memory.workspace and mode is RegisterMode.STATIC
 
 
-def stream_workspaces(plan: Plan, rank: int) -> dict[str, int]:
-    """Stream -> the largest workspace of its fragments on ``rank``, in bytes, as verify.device_bytes counts it."""
-    largest: dict[str, int] = {}
-    for task in plan.tasks:
-        if isinstance(task.body, Fragment) and rank in plan.ranks_of(task):
-            largest[task.stream] = max(largest.get(task.stream, 0), task.body.workspace_bytes)
-    return largest
-
-
-def spans_of(
-    ops: Sequence[Op], seen: Mapping[str, Seen], copied: frozenset[str], ending: frozenset[str], escaping: frozenset[str]
-) -> dict[str, Span]:
-    """The values that may have homes, and while which ops these are needed.
-
-    Args:
-        copied, ending, escaping: see lifetimes.last_needs.
-    """
-    needs = last_needs(ops, copied, ending, escaping)
-    found: dict[str, Span] = {}
-    for place, op in enumerate(ops):
-        value = op.outputs[0] if len(op.outputs) == 1 else None
-        how = seen.get(value) if value is not None else None
-        if value is None or how is None or value in copied or needs[value] == ESCAPES or not how.size_bytes:
-            continue
-        fits = how.copied and how.row_major if op.target in RESHAPES else home_form(op.target) is not None
-        if fits and how.dense:
-            found[value] = Span(size_bytes=how.size_bytes, first=place, last=needs[value])
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Homes:
-    """Of one fragment.  offsets: value -> where its home begins.   heap_bytes: of values that could have a home and found no room."""
-
-    offsets: Mapping[str, int]
-    seen: Mapping[str, Seen]
-    end_bytes: int
-    heap_bytes: int
-
-    def places(self, memory: Tensor) -> dict[str, Tensor]:
-        return {value: self.seen[value].at(memory, offset) for value, offset in self.offsets.items()}
-
-
-def homes_of(spans: Mapping[str, Span], seen: Mapping[str, Seen], limit_bytes: int) -> Homes:
-    """Pack the values with these spans below ``limit_bytes``."""
-    offsets = {value: offset for value, offset in zip(spans, pack(list(spans.values()), limit_bytes), strict=True) if offset is not None}
-    return Homes(
-        offsets=offsets,
-        seen=seen,
-        end_bytes=max((offset + spans[value].size_bytes for value, offset in offsets.items()), default=0),
-        heap_bytes=sum(span.size_bytes for value, span in spans.items() if value not in offsets),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """What a rank's workspace came to, in bytes.
+class WorkspaceBytes:
+    """What a rank's workspace takes, in bytes.
 
     allocated: of all streams.   planned: the Plan's number for them.   heap: the most that one fragment could not place for want of room.
     """
@@ -159,92 +58,92 @@ class Settled:
 
 
 class Workspace:
-    """The fragments of one rank, each as what performs its next act: ``now[task](values, slots)``.
+    """The fragments of one rank, each as the function that performs its next act: ``functions[task](*values, *slots)``.
 
     Args:
-        tasks: of the rank, those with fragments.   grants: task -> what its fragment may write to.
-        memory: its ``poison`` overwrites what homes hold before every act; with ``return_freed`` the heap stays tight.
+        tasks: of the rank, those with fragments.   writable: task -> what its fragment may write to.
+        memory: ``poison`` overwrites the workspace before every act; with ``return_freed`` the heap gives back what is freed all the time.
     """
 
     def __init__(
-        self, plan: Plan, rank: int, tasks: Sequence[Task], grants: Mapping[str, Grant], memory: MemoryOptions = DEFAULT_MEMORY
+        self, plan: Plan, rank: int, tasks: Sequence[Task], writable: Mapping[str, WritableBlocks], memory: MemoryOptions = DEFAULT_MEMORY
     ) -> None:
-        self.now: dict[str, CompiledFragment] = {}
-        self.settled: Settled | None = None
+        self.functions: dict[str, CompiledFragment] = {}
+        self.sizes: WorkspaceBytes | None = None
         self._limits = stream_workspaces(plan, rank)
-        self._plan, self._rank, self._grants, self._options = plan, rank, grants, memory
+        self._plan, self._rank, self._writable, self._options = plan, rank, writable, memory
         self._lock = threading.Lock()
         self._tasks = {task.id: task for task in tasks}
-        self._laid: dict[str, tuple[Strides, ...]] = {}
-        self._homes: dict[str, Homes] = {}
+        self._read_strides: dict[str, tuple[Strides, ...]] = {}
+        self._layouts: dict[str, WorkspaceLayout] = {}
         self._memory: dict[str, Tensor] = {}
         for task in tasks:
-            watcher = _Watcher()
-            first = self._compile(task, straight=False, watch=watcher)
-            self.now[task.id] = partial(self._learn, task, first, watcher, 1)
+            notes = _LayoutNotes()
+            first = self._compile(task, into_slots=False, observe=notes)
+            self.functions[task.id] = partial(self._observed, task, first, notes, 1)
         if not tasks:
-            self._settle()
+            self._allocate()
 
-    def _compile(self, task: Task, **form: Unpack[Form]) -> CompiledFragment:
-        return compile_fragment(task, self._plan.placement[task.placement], self._rank, self._grants[task.id], **form)
+    def _compile(self, task: Task, **options: Unpack[CompileOptions]) -> CompiledFragment:
+        return compile_fragment(task, self._plan.placement[task.placement], self._rank, self._writable[task.id], **options)
 
-    def _learn(self, task: Task, function: CompiledFragment, watcher: _Watcher, times: int, *values: Tensor) -> tuple[Tensor, ...]:
+    def _observed(self, task: Task, function: CompiledFragment, notes: _LayoutNotes, times: int, *values: Tensor) -> tuple[Tensor, ...]:
         """An act on the heap that notes what it computes."""
         strides = tuple(value.stride() for value in values[: len(task.reads)])
         results = function(*values)
-        grant = self._grants[task.id]
-        ops = fragment_ops(task, grant)
-        copied = slotted(task, ops, grant)
-        given = frozenset(task.writes[place].name for place in grant.slots)
+        writable = self._writable[task.id]
+        ops = fragment_ops(task, writable)
+        copied = values_in_slots(task, ops, writable)
+        given = frozenset(task.writes[place].name for place in writable.slots)
         # What has no slot is added up in the same act (bindings.slot_places), before the stream's next act uses this memory again.
-        added = frozenset(access.name for place, access in enumerate(task.writes) if place not in grant.slots)
-        spans = spans_of(ops, watcher.seen, copied, (given | added) - copied, frozenset())
+        added = frozenset(access.name for place, access in enumerate(task.writes) if place not in writable.slots)
+        lifetimes = lifetimes_of(ops, notes.heap, copied, (given | added) - copied, frozenset())
         with self._lock:
-            self._laid[task.id] = strides
-            self._homes[task.id] = homes_of(spans, watcher.seen, self._limit(task))
-            self.now[task.id] = partial(self._wait, task, None, times)
-            if self.settled is None and len(self._homes) == len(self._tasks):
-                self._settle()
+            self._read_strides[task.id] = strides
+            self._layouts[task.id] = lay_out_workspace(lifetimes, notes.heap, self._limit(task))
+            self.functions[task.id] = partial(self._on_heap, task, None, times)
+            if self.sizes is None and len(self._layouts) == len(self._tasks):
+                self._allocate()
         return results
 
     def _limit(self, task: Task) -> int:
         memory = self._memory.get(task.stream)
         return self._limits[task.stream] if memory is None else memory.nbytes
 
-    def _settle(self) -> None:
-        """All fragments have acted: allocate, and let the heap be quick again.  Under the lock."""
+    def _allocate(self) -> None:
+        """All fragments have acted once: allocate, and let the heap keep what is freed.  Under the lock."""
         ends: dict[str, int] = dict.fromkeys(self._limits, 0)
-        for name, homes in self._homes.items():
+        for name, layout in self._layouts.items():
             stream = self._tasks[name].stream
-            ends[stream] = max(ends[stream], homes.end_bytes)
-        self._memory = {stream: own_memory(end) for stream, end in ends.items()}
-        self.settled = Settled(
+            ends[stream] = max(ends[stream], layout.end_bytes)
+        self._memory = {stream: zeroed_memory(end) for stream, end in ends.items()}
+        self.sizes = WorkspaceBytes(
             allocated_bytes=sum(ends.values()),
             planned_bytes=sum(self._limits.values()),
-            heap_bytes=max((homes.heap_bytes for homes in self._homes.values()), default=0),
+            heap_bytes=max((layout.heap_bytes for layout in self._layouts.values()), default=0),
         )
         if not self._options.return_freed:
             keep_heap()
 
-    def _wait(self, task: Task, plain: CompiledFragment | None, times: int, *values: Tensor) -> tuple[Tensor, ...]:
-        """On the heap until all have learned.  State may be laid out anew by its first update: what was noted before counts no more."""
-        if self.settled is None:
-            plain = plain or self._compile(task, straight=True)
-            self.now[task.id] = partial(self._wait, task, plain, times)
+    def _on_heap(self, task: Task, plain: CompiledFragment | None, times: int, *values: Tensor) -> tuple[Tensor, ...]:
+        """On the heap until all fragments have acted once.  The first update of state may lay it out anew; then the act is observed once more."""
+        if self.sizes is None:
+            plain = plain or self._compile(task, into_slots=True)
+            self.functions[task.id] = partial(self._on_heap, task, plain, times)
             return plain(*values)
-        if tuple(value.stride() for value in values[: len(task.reads)]) == self._laid[task.id]:
-            final = self._final(task)
-            self.now[task.id] = final
+        if tuple(value.stride() for value in values[: len(task.reads)]) == self._read_strides[task.id]:
+            final = self._compiled_for_workspace(task)
+            self.functions[task.id] = final
             return final(*values)
         if times > 1:
-            plain = self.now[task.id] = plain or self._compile(task, straight=True)
+            plain = self.functions[task.id] = plain or self._compile(task, into_slots=True)
             return plain(*values)
-        watcher = _Watcher()
-        return self._learn(task, self._compile(task, straight=True, watch=watcher), watcher, times + 1, *values)
+        notes = _LayoutNotes()
+        return self._observed(task, self._compile(task, into_slots=True, observe=notes), notes, times + 1, *values)
 
-    def _final(self, task: Task) -> CompiledFragment:
+    def _compiled_for_workspace(self, task: Task) -> CompiledFragment:
         memory = self._memory[task.stream]
-        function = self._compile(task, straight=True, homes=self._homes[task.id].places(memory))
+        function = self._compile(task, into_slots=True, workspace=self._layouts[task.id].places(memory))
         if not self._options.poison:
             return function
 

@@ -13,7 +13,7 @@ from backend.memory.blocks import Blocks
 from planner.ir.plan import Access, Plan
 from planner.ir.traces.trace import Source, Trace
 
-__all__ = ["Outcome", "assemble", "assemble_here", "gather", "packed", "state_homes", "unpacked"]
+__all__ = ["Outcome", "assemble", "assemble_here", "gather", "packed", "state_locations", "unpacked"]
 
 
 Parts = Mapping[tuple[str, int, int], Tensor]
@@ -54,7 +54,7 @@ def assemble(
 
     Args:
         rows: rank -> its acts (backend.acts.rows).   losses: step -> loss.
-        states, gradients: parts of state_homes(plan) and plan.gradients; None: nobody asked for gradients.
+        states, gradients: parts of state_locations(plan) and plan.gradients; None: nobody asked for gradients.
         peak_bytes: rank -> the most that its blocks held at once.
     """
     in_order = tuple(losses[step] for step in sorted(losses))
@@ -73,7 +73,7 @@ def assemble(
     return Outcome(
         trace=trace,
         losses=in_order,
-        states=gather(plan, state_homes(plan), states),
+        states=gather(plan, state_locations(plan), states),
         gradients={} if gradients is None else gather(plan, plan.gradients, gradients),
         first_step=first_step,
         memory=memory or {},
@@ -94,7 +94,7 @@ def assemble_here(
     """The Outcome of a run whose ranks all lie in this process."""
     states = {
         (access.regst, access.index, rank): _on_host(blocks[rank].state_of(access.regst, access.index))
-        for access in state_homes(plan).values()
+        for access in state_locations(plan).values()
         for rank in plan.ranks_holding(access.regst)
     }
     tapped = {(*place, rank): _on_host(value) for rank, of_rank in blocks.items() for place, value in of_rank.tapped.items()}
@@ -146,7 +146,7 @@ def unpacked(of_rank: Mapping[int, Mapping[str, Tensor]]) -> dict[tuple[str, int
     return by_place
 
 
-def state_homes(plan: Plan) -> dict[str, Access]:
+def state_locations(plan: Plan) -> dict[str, Access]:
     """State name -> where its value lies; a tied weight has several homes with one value, the first is taken."""
     homes: dict[str, Access] = {}
     for entry in plan.states:

@@ -24,7 +24,7 @@ from backend.hosts.hosts import Hosts
 from backend.monitor.heartbeat import writing_heartbeats
 from backend.monitor.nonfinite import LossWatch
 from backend.run_folder.files import Failure, Options, attempt, load_options, read_batches, read_plan, reads_data, write_failure
-from backend.run_folder.outcome import packed, state_homes
+from backend.run_folder.outcome import packed, state_locations
 from backend.worker.checkpoints import begin, saver_of
 from backend.worker.failures import RankFailed
 from backend.worker.isolated import time_tasks
@@ -127,12 +127,12 @@ def work(folder: Path, options: Options) -> None:
         loop.run()
     if saver is not None:
         saver.end(options.first_step + loop.steps_done, blocks.state_of)
-    memory = registers.ended(body.workspace, body.scratch_bytes)
+    memory = registers.ended(body.workspace_sizes, body.scratch_bytes)
     isolated = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else None
     if isolated is not None:
         memory |= {"isolated_peak_bytes": isolated.peak_bytes, "batches_bytes": isolated.batches_bytes}
     held = {
-        (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_homes(plan).values() if rank in plan.ranks_holding(a.regst)
+        (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_locations(plan).values() if rank in plan.ranks_holding(a.regst)
     }
     acts = torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5)
     if hosts is not None:

@@ -27,9 +27,10 @@ from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.monitor.nonfinite import LossWatch
-from backend.ops.bindings import DirectBindings, slot_places
-from backend.ops.fragment import CompiledFragment, Form, compile_fragment, grant_of
-from backend.ops.workspace import Settled, Workspace, uses_workspace
+from backend.ops.bindings import DirectBindings
+from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment
+from backend.ops.workspace import Workspace, WorkspaceBytes, uses_workspace
+from backend.ops.writable import slot_places, writable_blocks
 from planner.ir.actors.actor import Actor
 from planner.ir.actors.routes import Piece, routes
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
@@ -125,19 +126,19 @@ class RankBody:
 
     def _fragments_of(self, tasks: Sequence[Task]) -> dict[str, CompiledFragment]:
         """Task -> what performs its next act, given what it reads and the slots it writes to."""
-        grants = {task.id: grant_of(self.plan, task, self.blocks.mode) for task in tasks}
+        writable = {task.id: writable_blocks(self.plan, task, self.blocks.mode) for task in tasks}
         if uses_workspace(self._memory, self.blocks.mode):
-            self._workspace = Workspace(self.plan, self.rank, tasks, grants, self._memory)
-            return self._workspace.now
+            self._workspace = Workspace(self.plan, self.rank, tasks, writable, self._memory)
+            return self._workspace.functions
 
-        def compiled(task: Task, **form: Unpack[Form]) -> CompiledFragment:
-            return compile_fragment(task, self.plan.placement[task.placement], self.rank, grants[task.id], **form)
+        def compiled(task: Task, **options: Unpack[CompileOptions]) -> CompiledFragment:
+            return compile_fragment(task, self.plan.placement[task.placement], self.rank, writable[task.id], **options)
 
         found = {task.id: compiled(task) for task in tasks}
         for task in tasks:
-            if grants[task.id].slots:
+            if writable[task.id].slots:
                 # The first act computes first and copies then, so that the slots take on the layout of the values.
-                found[task.id] = _once(found, task.id, compiled(task, straight=False))
+                found[task.id] = _once(found, task.id, compiled(task, into_slots=False))
         return found
 
     @property
@@ -146,9 +147,9 @@ class RankBody:
         return sum(scratch.held_bytes for scratch in self._scratch.values())
 
     @property
-    def workspace(self) -> Settled:
-        """What the workspace of this rank's fragments came to; nothing where there is none (yet)."""
-        return self._workspace.settled or Settled() if self._workspace is not None else Settled()
+    def workspace_sizes(self) -> WorkspaceBytes:
+        """What the workspace of this rank's fragments takes; zeros where there is none (yet)."""
+        return self._workspace.sizes or WorkspaceBytes() if self._workspace is not None else WorkspaceBytes()
 
     def _add_transfer(self, task: Task) -> None:
         table = routes(self.plan, task)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from backend.comm.shm import far_tables, reserve
+from backend.comm.shm import mapped_blocks, reserve
 from backend.comm.transport import Mesh
 from backend.initial.values import Values
 from backend.memory.arena import Arena, planned_bytes, register_mode
 from backend.memory.blocks import Blocks, state_parts
 from backend.memory.heap import tighten_heap
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
-from backend.ops.workspace import Settled, uses_workspace
+from backend.ops.workspace import WorkspaceBytes, uses_workspace
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Access, Plan
@@ -87,7 +87,7 @@ class Registers:
         self._shared = reserve(plan, rank, one_host=one_host, static=static, wanted=memory.shared_memory)
         arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory) if static else None
         self.blocks = Blocks(plan, rank, taps=taps, arena=arena, poison=memory.poison)
-        self._far_bytes = 0
+        self._mapped_bytes = 0
         self._peak_was_reset = False
         self._started_ns = 0
 
@@ -106,8 +106,8 @@ class Registers:
 
     def connect(self, mesh: Mesh) -> dict[int, Mapping[str, list[list[Tensor]]]]:
         """Blocks of the ranks that this one sends to, where it can write to them; for RankBody.attach."""
-        far = far_tables(self._plan, self._rank, mesh, self._shared, one_host=self._one_host)
-        self._far_bytes = sum(t.nbytes for tables in far.values() for slots in tables.values() for row in slots for t in row)
+        far = mapped_blocks(self._plan, self._rank, mesh, self._shared, one_host=self._one_host)
+        self._mapped_bytes = sum(t.nbytes for tables in far.values() for slots in tables.values() for row in slots for t in row)
         return far
 
     def started(self) -> None:
@@ -115,14 +115,14 @@ class Registers:
         self._peak_was_reset = reset_process_peak()
         self._started_ns = time.process_time_ns()
 
-    def ended(self, workspace: Settled, scratch_bytes: int) -> dict[str, int]:
+    def ended(self, workspace: WorkspaceBytes, scratch_bytes: int) -> dict[str, int]:
         """After the last act: prove the law of the mode, and what this process took.
 
         Args:
             workspace: of the fragments.   scratch_bytes: held by the collectives.
 
         Returns:
-            planned_bytes, allocated_bytes: of blocks (allocated 0: they came and went).   far_bytes: blocks of other ranks that are mapped
+            planned_bytes, allocated_bytes: of blocks (allocated 0: they came and went).   mapped_bytes: blocks of other ranks that are mapped
             here.   device_bytes: the Plan's number, workspace included.   base_bytes, process_peak_bytes: resident before the first block,
             and at the worst moment of the acts (0: the kernel does not say).   workspace_bytes: of fragments, allocated, of workspace_planned_bytes;
             workspace_heap_bytes: the most that one fragment found no room for.   scratch_bytes: as given; padding_bytes: between tensors;
@@ -143,7 +143,7 @@ class Registers:
             "workspace_planned_bytes": workspace.planned_bytes,
             "workspace_heap_bytes": workspace.heap_bytes,
             "scratch_bytes": scratch_bytes,
-            "far_bytes": self._far_bytes,
+            "mapped_bytes": self._mapped_bytes,
             "base_bytes": self.base_bytes,
             "process_peak_bytes": peak_bytes,
             "processor_ns": processor_ns,

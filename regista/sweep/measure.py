@@ -131,7 +131,7 @@ def _memory_columns(plan: Plan, beside: Comparison, memory: Mapping[int, Mapping
         rank = max(processes, key=lambda r: processes[r]["process_peak_bytes"])
         most = processes[rank]
         base, peak = most["base_bytes"], most["process_peak_bytes"]
-        planned = most["far_bytes"] + most["device_bytes"] + scratch_bytes(plan, rank)
+        planned = most["mapped_bytes"] + most["device_bytes"] + scratch_bytes(plan, rank)
         known |= {"theory_process_bytes": planned, "run_isolated_kept_bytes": kept[rank]}
         known |= {"run_process_base_bytes": base, "run_process_peak_bytes": peak}
         known["error_process_peak_share"] = (base + planned + kept[rank]) / peak - 1

@@ -14,7 +14,7 @@ import torch
 from matrix import plan_for, program
 
 from backend import run
-from backend.comm.shm import far_tables, reserve, senders_of, shared_regsts
+from backend.comm.shm import mapped_blocks, reserve, senders_of, shared_regsts
 from backend.comm.transport import Mesh
 from backend.memory.options import MemoryOptions
 from backend.run_folder.outcome import Outcome
@@ -53,7 +53,7 @@ def test_what_the_sender_writes_lies_in_the_receivers_blocks() -> None:
     shared = [reserve(plan, rank, one_host=True, static=True) for rank in (0, 1)]
     found: dict[int, dict[int, object]] = {}
     threads = [
-        threading.Thread(target=lambda r=rank: found.update({r: far_tables(plan, r, pair.mesh(r), shared[r], one_host=True)}))  # type: ignore[misc]
+        threading.Thread(target=lambda r=rank: found.update({r: mapped_blocks(plan, r, pair.mesh(r), shared[r], one_host=True)}))  # type: ignore[misc]
         for rank in (0, 1)
     ]
     for thread in threads:

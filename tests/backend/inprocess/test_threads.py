@@ -7,7 +7,8 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.worker.threads import MOST_SHORT, SHORT_NS, Act, ActThreads
+from backend.acts.bookkeeper import BegunAct
+from backend.worker.threads import MOST_SHORT, SHORT_NS, ActThreads
 from planner.ir.actors.actor import Actor
 from planner.ir.plan import Task, TaskKind
 
@@ -34,10 +35,10 @@ class Story:
             for _ in range(40):
                 self.threads.took(self.actors[name], QUICK_NS)
 
-    def acts(self, *names: str) -> list[Act]:
-        return [(self.actors[name], 0) for name in names]
+    def acts(self, *names: str) -> list[BegunAct]:
+        return [(self.actors[name], 0, 0) for name in names]
 
-    def _perform(self, act: Act) -> list[Act] | None:
+    def _perform(self, act: BegunAct) -> list[BegunAct] | None:
         name = act[0].task.id
         self.done.append((name, threading.current_thread().name))
         if len(self.done) == len(self.names):

@@ -20,11 +20,12 @@ from backend.acts.act import accumulate
 from backend.comm.collectives import scratch_bytes
 from backend.comm.scratch import alike, packed
 from backend.layout.sharding import torch_dtype
-from backend.memory.arena import Arena, arena_bytes, carve, own_memory, planned_bytes, register_mode, regsts_on
+from backend.memory.arena import Arena, arena_bytes, carve, planned_bytes, register_mode, regsts_on, zeroed_memory
 from backend.memory.blocks import Blocks, laid_out, store
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
 from backend.ops.bindings import DirectBindings, accumulate_into
-from backend.ops.fragment import compile_fragment, grant_of
+from backend.ops.fragment import compile_fragment
+from backend.ops.writable import writable_blocks
 from backend.run_folder.files import Options, load_options, save_options
 from backend.run_folder.outcome import Outcome
 from backend.worker.registers import RUNTIME_BYTES, Registers
@@ -111,20 +112,22 @@ def test_a_fragment_that_writes_into_slots_computes_the_same_bits_and_shares_no_
     for task, rank in compute_tasks(plan):
         placement = plan.placement[task.placement]
         values = [random_of(plan, access, rank, rng) for access in task.reads]
-        grant = replace(grant_of(plan, task, RegisterMode.STATIC), overwritable=frozenset())  # what is read is compared afterwards
-        places = grant.slots
+        writable = replace(
+            writable_blocks(plan, task, RegisterMode.STATIC), overwritable=frozenset()
+        )  # what is read is compared afterwards
+        places = writable.slots
         slots = [random_of(plan, task.writes[n], rank, rng) for n in places]
         wanted = compile_fragment(task, placement, rank)(*values)
         read = [span(value) for value in values]
-        for straight in (False, True):  # the first act, which lays the slots out, and all others
-            got = compile_fragment(task, placement, rank, grant, straight=straight)(*values, *slots)
+        for into_slots in (False, True):  # the first act, which lays the slots out, and all others
+            got = compile_fragment(task, placement, rank, writable, into_slots=into_slots)(*values, *slots)
             for n, (a, b) in enumerate(zip(got, wanted, strict=True)):
                 assert torch.equal(a, b), f"{task.id}: {task.writes[n].name}"
             for n, slot in zip(places, slots, strict=True):
                 begin, end = span(slot)
                 assert span(got[n]) == (begin, end)
                 assert all(end <= start or stop <= begin for start, stop in read)
-                assert not straight or got[n] is slot
+                assert not into_slots or got[n] is slot
             slots = [got[n].copy_(random_of(plan, task.writes[n], rank, rng)) for n in places]
             assert [slot.stride() for slot in slots] == [laid_out(slots[k], wanted[n]).stride() for k, n in enumerate(places)]
 
@@ -138,10 +141,10 @@ def test_state_that_is_read_and_replaced_in_one_act_is_written_last() -> None:
     held = [value.clone() for value in values]
     names = [a.name for a in update.reads]
     homes = {(a.regst, a.index): held[names.index(a.name)] for a in update.reads}
-    grant = replace(grant_of(plan, update, RegisterMode.STATIC), overwritable=frozenset())
-    slots = [homes[update.writes[n].regst, update.writes[n].index] for n in grant.slots]
-    got = compile_fragment(update, plan.placement[update.placement], 0, grant)(*held, *slots)
-    assert grant.slots and grant.own == grant.slots
+    writable = replace(writable_blocks(plan, update, RegisterMode.STATIC), overwritable=frozenset())
+    slots = [homes[update.writes[n].regst, update.writes[n].index] for n in writable.slots]
+    got = compile_fragment(update, plan.placement[update.placement], 0, writable)(*held, *slots)
+    assert writable.slots and writable.own == writable.slots
     for a, b in zip(got, wanted, strict=True):
         assert torch.equal(a, b)
 
@@ -206,7 +209,7 @@ def test_a_released_block_is_poisoned_when_its_last_reader_has_done_with_it_and_
 def test_both_ends_of_a_transfer_carve_the_same_places() -> None:
     plan = handmade.pipeline(2)
     here = regsts_on(plan, 1)
-    memory = own_memory(arena_bytes(plan, here))
+    memory = zeroed_memory(arena_bytes(plan, here))
     one, other = carve(plan, 1, here, memory), carve(plan, 1, here, memory)
     for regst, slots in one.items():
         for row, same in zip(slots, other[regst], strict=True):
@@ -287,7 +290,7 @@ def test_a_process_holds_all_blocks_and_is_at_most_5_percent_larger_than_its_pla
         if not memory["process_peak_bytes"]:
             pytest.skip("this kernel does not tell a process's peak")
         assert memory["scratch_bytes"] == scratch_bytes(plan, rank), "what collectives hold follows from the Plan"
-        wanted = memory["device_bytes"] + memory["far_bytes"] + memory["scratch_bytes"] + RUNTIME_BYTES
+        wanted = memory["device_bytes"] + memory["mapped_bytes"] + memory["scratch_bytes"] + RUNTIME_BYTES
         assert memory["allocated_bytes"] <= memory["process_peak_bytes"] - memory["base_bytes"] <= 1.05 * wanted
 
 
@@ -312,12 +315,12 @@ def test_a_value_laid_out_otherwise_in_a_later_act_leaves_the_other_blocks_alone
     actor = build_actors(plan, 1)[0]["forward.0", 0]
     bindings = DirectBindings(actor, blocks)
     shapes = [plan.regst[a.regst].tensors[a.index].local_type(plan.placement["s0"], 0).shape for a in actor.task.writes]
-    straight, turned = [torch.rand(s) for s in shapes], [torch.rand(s[::-1]).t() for s in shapes]
+    into_slots, turned = [torch.rand(s) for s in shapes], [torch.rand(s[::-1]).t() for s in shapes]
     (y,) = [n for n, a in enumerate(actor.task.writes) if a.regst == "y"]
-    bindings.store(straight)
+    bindings.store(into_slots)
     actor.outputs["y"].produced += 1
     bindings.store(turned)
-    assert torch.equal(blocks.read("y", 0, 0), straight[y])
+    assert torch.equal(blocks.read("y", 0, 0), into_slots[y])
     assert torch.equal(blocks.read("y", 1, 0), turned[y])
 
 

@@ -16,13 +16,14 @@ from torch import Tensor
 from backend import run
 from backend.memory.arena import planned_bytes
 from backend.memory.options import MemoryOptions, RegisterMode
-from backend.memory.packing import Span, pack
-from backend.ops.bindings import slot_places
-from backend.ops.fragment import Grant, compile_fragment, fragment_ops, grant_of, slotted
+from backend.memory.packing import Lifetime, pack
+from backend.ops.fragment import compile_fragment, fragment_ops, values_in_slots
 from backend.ops.kernels import kernel
 from backend.ops.lifetimes import ESCAPES, last_needs, may_share
-from backend.ops.outs import home_form
-from backend.ops.workspace import Homes, Seen, Workspace, homes_of, spans_of, stream_workspaces
+from backend.ops.outs import workspace_kernel
+from backend.ops.workspace import Workspace
+from backend.ops.workspace_layout import HeapLayout, WorkspaceLayout, lay_out_workspace, lifetimes_of, stream_workspaces
+from backend.ops.writable import WritableBlocks, slot_places, writable_blocks
 from backend.run_folder.outcome import Outcome
 from planner.ir.actors.verify import device_bytes
 from planner.ir.graph import Ref
@@ -34,29 +35,29 @@ HERE = Placement(id="p", ranks=(0, 1), mesh=(2,))
 
 SPANS = st.lists(
     st.builds(
-        lambda size, first, length: Span(size_bytes=size, first=first, last=first + length), *map(st.integers, (1, 0, 0), (999, 20, 9))
+        lambda size, first, length: Lifetime(size_bytes=size, first=first, last=first + length), *map(st.integers, (1, 0, 0), (999, 20, 9))
     ),
     max_size=25,
 )
 
 
 @given(SPANS, st.integers(0, 6000))
-def test_what_lives_at_the_same_time_lies_apart_and_below_the_limit(spans: list[Span], limit_bytes: int) -> None:
-    offsets = pack(spans, limit_bytes)
-    placed = [(offset, span) for offset, span in zip(offsets, spans, strict=True) if offset is not None]
-    for number, (offset, span) in enumerate(placed):
-        assert offset % 64 == 0 and offset + span.size_bytes <= limit_bytes
+def test_what_lives_at_the_same_time_lies_apart_and_below_the_limit(lifetimes: list[Lifetime], limit_bytes: int) -> None:
+    offsets = pack(lifetimes, limit_bytes)
+    placed = [(offset, lifetime) for offset, lifetime in zip(offsets, lifetimes, strict=True) if offset is not None]
+    for number, (offset, lifetime) in enumerate(placed):
+        assert offset % 64 == 0 and offset + lifetime.size_bytes <= limit_bytes
         for other, beside in placed[:number]:
-            together = span.first <= beside.last and beside.first <= span.last
-            assert not together or offset + span.size_bytes <= other or other + beside.size_bytes <= offset
+            together = lifetime.first <= beside.last and beside.first <= lifetime.last
+            assert not together or offset + lifetime.size_bytes <= other or other + beside.size_bytes <= offset
 
 
-def live_bytes(spans: Sequence[Span]) -> int:
+def live_bytes(lifetimes: Sequence[Lifetime]) -> int:
     """The largest sum of what lives at once, padding included: no packing needs less."""
     changes: dict[int, int] = {}
-    for span in spans:
-        changes[span.first] = changes.get(span.first, 0) + span.extent_bytes
-        changes[span.last + 1] = changes.get(span.last + 1, 0) - span.extent_bytes
+    for lifetime in lifetimes:
+        changes[lifetime.first] = changes.get(lifetime.first, 0) + lifetime.extent_bytes
+        changes[lifetime.last + 1] = changes.get(lifetime.last + 1, 0) - lifetime.extent_bytes
     now = peak = 0
     for _, change in sorted(changes.items()):
         now += change
@@ -65,11 +66,13 @@ def live_bytes(spans: Sequence[Span]) -> int:
 
 
 @given(SPANS)
-def test_all_is_placed_when_the_limit_is_the_sum_of_all_and_never_below_what_lives_at_once(spans: list[Span]) -> None:
-    offsets = pack(spans, sum(span.extent_bytes for span in spans))
+def test_all_is_placed_when_the_limit_is_the_sum_of_all_and_never_below_what_lives_at_once(lifetimes: list[Lifetime]) -> None:
+    offsets = pack(lifetimes, sum(lifetime.extent_bytes for lifetime in lifetimes))
     assert None not in offsets
-    top = max((offset + span.extent_bytes for offset, span in zip(offsets, spans, strict=True) if offset is not None), default=0)
-    assert top >= live_bytes(spans)
+    top = max(
+        (offset + lifetime.extent_bytes for offset, lifetime in zip(offsets, lifetimes, strict=True) if offset is not None), default=0
+    )
+    assert top >= live_bytes(lifetimes)
 
 
 def test_lifetimes_read_as_the_docstring_draws_them() -> None:
@@ -146,21 +149,23 @@ def programs(draw: st.DrawFn) -> Task:
 
 class Recorder:
     def __init__(self) -> None:
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, HeapLayout] = {}
 
     def __call__(self, name: str, value: Tensor, source: Tensor | None) -> None:
         copied = source is None or value.data_ptr() != source.data_ptr()
-        self.seen[name] = Seen(shape=tuple(value.shape), strides=value.stride(), dtype=value.dtype, copied=copied)
+        self.seen[name] = HeapLayout(shape=tuple(value.shape), strides=value.stride(), dtype=value.dtype, copied=copied)
 
 
-def homes_for(task: Task, slots: Sequence[int], values: Sequence[Tensor], limit_bytes: int = 1 << 30) -> tuple[Homes, dict[str, Span]]:
-    ops, recorder, grant = fragment_ops(task), Recorder(), Grant(slots=tuple(slots))
-    compile_fragment(task, HERE, 0, grant, straight=False, watch=recorder)(*values)
-    copied = slotted(task, ops, grant)
+def layout_for(
+    task: Task, slots: Sequence[int], values: Sequence[Tensor], limit_bytes: int = 1 << 30
+) -> tuple[WorkspaceLayout, dict[str, Lifetime]]:
+    ops, recorder, writable = fragment_ops(task), Recorder(), WritableBlocks(slots=tuple(slots))
+    compile_fragment(task, HERE, 0, writable, into_slots=False, observe=recorder)(*values)
+    copied = values_in_slots(task, ops, writable)
     given = frozenset(task.writes[n].name for n in slots)
     escaping = frozenset(a.name for a in task.writes) - given
-    spans = spans_of(ops, recorder.seen, copied, given - copied, escaping)
-    return homes_of(spans, recorder.seen, limit_bytes), spans
+    lifetimes = lifetimes_of(ops, recorder.seen, copied, given - copied, escaping)
+    return lay_out_workspace(lifetimes, recorder.seen, limit_bytes), lifetimes
 
 
 def inputs() -> list[Tensor]:
@@ -173,9 +178,9 @@ def test_a_random_program_with_views_gives_the_same_bits_from_workspace_full_of_
     slots = tuple(range(len(task.writes))) if with_slots else ()
     wanted = compile_fragment(task, HERE, 0)(*inputs())
     memory_for = lambda: [torch.zeros(6, 6) for _ in slots]  # noqa: E731
-    homes, _ = homes_for(task, slots, [*inputs(), *memory_for()])
-    memory = torch.full((homes.end_bytes,), 255, dtype=torch.uint8)
-    got = compile_fragment(task, HERE, 0, Grant(slots=slots), homes=homes.places(memory))(*inputs(), *memory_for())
+    layout, _ = layout_for(task, slots, [*inputs(), *memory_for()])
+    memory = torch.full((layout.end_bytes,), 255, dtype=torch.uint8)
+    got = compile_fragment(task, HERE, 0, WritableBlocks(slots=slots), workspace=layout.places(memory))(*inputs(), *memory_for())
     memory.fill_(255)  # nothing that was returned lies there
     for mine, other in zip(got, wanted, strict=True):
         assert torch.equal(mine, other)
@@ -196,9 +201,9 @@ def test_lifetimes_that_ignore_views_are_caught_by_wrong_bits(monkeypatch: pytes
     (wanted,) = compile_fragment(task, HERE, 0)(*inputs())
 
     def computed() -> Tensor:
-        homes, _ = homes_for(task, (), inputs())
-        memory = torch.zeros(homes.end_bytes, dtype=torch.uint8)
-        return compile_fragment(task, HERE, 0, homes=homes.places(memory))(*inputs())[0]
+        layout, _ = layout_for(task, (), inputs())
+        memory = torch.zeros(layout.end_bytes, dtype=torch.uint8)
+        return compile_fragment(task, HERE, 0, workspace=layout.places(memory))(*inputs())[0]
 
     assert torch.equal(computed(), wanted)
     monkeypatch.setattr("backend.ops.lifetimes.may_share", lambda target: False)
@@ -209,11 +214,11 @@ def test_lifetimes_that_ignore_views_are_caught_by_wrong_bits(monkeypatch: pytes
 def test_what_finds_no_room_lies_on_the_heap_and_is_counted(limit_bytes: int, placed: int) -> None:
     names = ["x", "v1", "v2", "v3", "v4"]
     task = task_of([op_of("aten.neg.default", (Ref(name),), after) for name, after in zip(names, names[1:], strict=False)], "xy", ["v4"])
-    homes, spans = homes_for(task, (), inputs(), limit_bytes)
-    assert homes.heap_bytes == sum(span.size_bytes for value, span in spans.items() if value not in homes.offsets)
-    assert len(homes.offsets) == placed and homes.end_bytes <= limit_bytes
-    memory = torch.full((homes.end_bytes,), 255, dtype=torch.uint8)
-    (got,) = compile_fragment(task, HERE, 0, homes=homes.places(memory))(*inputs())
+    layout, lifetimes = layout_for(task, (), inputs(), limit_bytes)
+    assert layout.heap_bytes == sum(lifetime.size_bytes for value, lifetime in lifetimes.items() if value not in layout.offsets)
+    assert len(layout.offsets) == placed and layout.end_bytes <= limit_bytes
+    memory = torch.full((layout.end_bytes,), 255, dtype=torch.uint8)
+    (got,) = compile_fragment(task, HERE, 0, workspace=layout.places(memory))(*inputs())
     assert torch.equal(got, inputs()[0])
 
 
@@ -242,7 +247,7 @@ def test_a_form_leaves_in_its_place_the_bits_that_the_kernel_computes(target: st
     wanted = kernel(target)(*args, **kwargs)
     assert isinstance(wanted, Tensor)
     place = torch.full_like(wanted, 9)
-    form = home_form(target)
+    form = workspace_kernel(target)
     assert form is not None and place.stride() == wanted.stride()
     got = form[0](*args, **kwargs, **{form[1]: place})
     assert got is place or (isinstance(got, Tensor) and got.data_ptr() == place.data_ptr())
@@ -255,8 +260,8 @@ def test_a_form_leaves_in_its_place_the_bits_that_the_kernel_computes(target: st
 def workspace_for(plan: Plan, rank: int) -> tuple[Workspace, list[Task]]:
     """Nothing that is read may be overwritten: it is read again to compare."""
     tasks = [task for task, on in compute_tasks(plan) if on == rank]
-    grants = {task.id: replace(grant_of(plan, task, RegisterMode.STATIC), overwritable=frozenset()) for task in tasks}
-    return Workspace(plan, rank, tasks, grants, MemoryOptions(poison=True)), tasks
+    writable = {task.id: replace(writable_blocks(plan, task, RegisterMode.STATIC), overwritable=frozenset()) for task in tasks}
+    return Workspace(plan, rank, tasks, writable, MemoryOptions(poison=True)), tasks
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -271,18 +276,18 @@ def test_every_act_of_a_plan_gives_the_same_bits_from_workspace_within_the_plann
         for _ in range(3):  # on the heap, in workspace, and again
             for task in tasks:
                 wanted = compile_fragment(task, plan.placement[task.placement], rank)(*values[task.id])
-                got = workspace.now[task.id](*values[task.id], *slots[task.id])
+                got = workspace.functions[task.id](*values[task.id], *slots[task.id])
                 for access, mine, other in zip(task.writes, got, wanted, strict=True):
                     # A random mask may hide a whole row: its softmax is no number, here and there.
                     torch.testing.assert_close(mine, other, rtol=0, atol=0, equal_nan=True, msg=f"{task.id}: {access.name}")
                 slots[task.id] = [got[n] for n in slot_places(task, RegisterMode.STATIC)]
-        settled = workspace.settled
-        assert settled is not None and settled.planned_bytes == sum(stream_workspaces(plan, rank).values())
-        assert 0 < settled.allocated_bytes <= settled.planned_bytes
+        sizes = workspace.sizes
+        assert sizes is not None and sizes.planned_bytes == sum(stream_workspaces(plan, rank).values())
+        assert 0 < sizes.allocated_bytes <= sizes.planned_bytes
 
 
 def test_what_is_read_in_another_layout_than_was_noted_gives_the_same_bits() -> None:
-    """State that its first update lays out anew: the second act notes again, the third finds its homes; and a layout that never rests."""
+    """State that its first update lays out anew: the second act notes again, the third finds its layout; and a layout that never rests."""
     plan = plan_for("mlp", "data2")
     rng = torch.Generator().manual_seed(7)
     turned = lambda value: value.t().contiguous().t() if value.ndim == 2 else value  # noqa: E731
@@ -294,7 +299,7 @@ def test_what_is_read_in_another_layout_than_was_noted_gives_the_same_bits() -> 
                 values = [random_of(plan, access, 0, rng) for access in task.reads]
                 values = [turned(value) for value in values] if turn else values
                 wanted = compile_fragment(task, plan.placement[task.placement], 0)(*values)
-                got = workspace.now[task.id](*values, *slots[task.id])
+                got = workspace.functions[task.id](*values, *slots[task.id])
                 slots[task.id] = [got[n] for n in slot_places(task, RegisterMode.STATIC)]
                 for mine, other in zip(got, wanted, strict=True):
                     torch.testing.assert_close(mine, other, rtol=0, atol=0, equal_nan=True)
@@ -303,7 +308,7 @@ def test_what_is_read_in_another_layout_than_was_noted_gives_the_same_bits() -> 
 def test_a_rank_without_fragments_needs_no_workspace() -> None:
     plan = plan_for("mlp", "data2")
     workspace = Workspace(plan, plan.num_ranks, (), {})
-    assert workspace.settled is not None and workspace.settled.allocated_bytes == 0 and workspace.now == {}
+    assert workspace.sizes is not None and workspace.sizes.allocated_bytes == 0 and workspace.functions == {}
 
 
 def test_the_planned_workspace_is_what_the_plan_counts_beside_its_blocks() -> None:

@@ -10,27 +10,27 @@ from torch import Tensor
 
 from backend import run
 from backend.memory.options import MemoryOptions, RegisterMode
-from backend.ops.fragment import grant_of
 from backend.ops.workspace import Workspace
+from backend.ops.writable import writable_blocks
 from planner.ir.plan import Plan
 
 
 def added_of(plan: Plan, rank: int, acts: int) -> tuple[list[dict[str, list[Tensor]]], int]:
     """Per act: task -> the values without a slot that it returned, as they lie; and the bytes of the workspace."""
     tasks = [task for task, on in compute_tasks(plan) if on == rank]
-    grants = {task.id: grant_of(plan, task, RegisterMode.STATIC) for task in tasks}
-    workspace, rng = Workspace(plan, rank, tasks, grants), torch.Generator().manual_seed(3)
+    writable = {task.id: writable_blocks(plan, task, RegisterMode.STATIC) for task in tasks}
+    workspace, rng = Workspace(plan, rank, tasks, writable), torch.Generator().manual_seed(3)
     values = {task.id: [random_of(plan, access, rank, rng) for access in task.reads] for task in tasks}
-    slots = {task.id: [random_of(plan, task.writes[n], rank, rng) for n in grants[task.id].slots] for task in tasks}
+    slots = {task.id: [random_of(plan, task.writes[n], rank, rng) for n in writable[task.id].slots] for task in tasks}
     found: list[dict[str, list[Tensor]]] = []
     for _ in range(acts):
         found.append({})
         for task in tasks:
-            got = workspace.now[task.id](*values[task.id], *slots[task.id])
-            slots[task.id] = [got[n] for n in grants[task.id].slots]
-            found[-1][task.id] = [value for n, value in enumerate(got) if n not in grants[task.id].slots]
-    assert workspace.settled is not None
-    return found, workspace.settled.allocated_bytes
+            got = workspace.functions[task.id](*values[task.id], *slots[task.id])
+            slots[task.id] = [got[n] for n in writable[task.id].slots]
+            found[-1][task.id] = [value for n, value in enumerate(got) if n not in writable[task.id].slots]
+    assert workspace.sizes is not None
+    return found, workspace.sizes.allocated_bytes
 
 
 def test_the_gradients_of_two_micro_batches_are_computed_in_the_same_memory() -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from fragments import op_of, task_of
 
-from backend.ops.fragment import Grant, compile_fragment, fragment_source
+from backend.ops.fragment import compile_fragment, fragment_source
+from backend.ops.writable import WritableBlocks
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import Dt, Ref
 from planner.ir.plan import Placement
@@ -40,20 +41,20 @@ def test_what_is_accumulated_is_written_to_its_slot_where_it_arises() -> None:
         op_of("aten.neg.default", (Ref("x"),), "z"),
         op_of("regista.accumulate", (Ref("y"),), "sum"),
     ]
-    text, _ = fragment_source(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, Grant(slots=(0,)))
+    text, _ = fragment_source(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, WritableBlocks(slots=(0,)))
     assert text.splitlines()[1:3] == ["    v2 = o2(v0, v1, out=s0)", "    del v1"]
     slot, x, w = torch.zeros(2, 2), torch.ones(2, 2), torch.eye(2)
-    (found,) = compile_fragment(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, Grant(slots=(0,)))(x, w, slot)
+    (found,) = compile_fragment(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, WritableBlocks(slots=(0,)))(x, w, slot)
     assert found is slot and torch.equal(slot, x)
 
 
-def test_a_value_with_a_home_is_computed_there() -> None:
+def test_a_value_with_a_place_in_workspace_is_computed_there() -> None:
     task = task_of([op_of("aten.mm.default", (Ref("x"), Ref("w")), "y"), op_of("aten.neg.default", (Ref("y"),), "h")], ["x", "w"], ["h"])
-    home = torch.zeros(2, 2)
-    text, _ = fragment_source(task, HERE, 0, homes={"y": home})
-    assert text.splitlines()[1] == "    v2 = o2(v0, v1, out=h1)"
-    (found,) = compile_fragment(task, HERE, 0, homes={"y": home})(torch.ones(2, 2), torch.eye(2))
-    assert torch.equal(home, torch.ones(2, 2)) and torch.equal(found, -home)
+    place = torch.zeros(2, 2)
+    text, _ = fragment_source(task, HERE, 0, workspace={"y": place})
+    assert text.splitlines()[1] == "    v2 = o2(v0, v1, out=w1)"
+    (found,) = compile_fragment(task, HERE, 0, workspace={"y": place})(torch.ones(2, 2), torch.eye(2))
+    assert torch.equal(place, torch.ones(2, 2)) and torch.equal(found, -place)
 
 
 def test_operators_with_several_outputs_keep_only_the_named_ones() -> None:

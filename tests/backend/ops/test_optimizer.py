@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import planner.frontend.optim  # noqa: F401  registers the ops
-from backend.ops.optimizer import adamw_in_place, all_adamws, sgd_in_place, update_call
+from backend.ops.optimizer import adamw_in_place, fuse_adamws, sgd_in_place, update_call
 from planner.ir.graph import Op, Ref, Role
 
 HYPER = (1e-3, 0.9, 0.999, 1e-8, 0.01)
@@ -33,7 +33,7 @@ def given_to(*names: str) -> frozenset[str]:
 def test_updates_with_the_same_constants_are_one_op_at_the_place_of_the_last() -> None:
     other = (1e-2, *HYPER[1:])
     ops = (adamw("a"), adamw("b"), adamw("c", other), relu("x", "y"), adamw("d"))
-    merged = all_adamws(ops, given_to(*"abcd") | {"x"})
+    merged = fuse_adamws(ops, given_to(*"abcd") | {"x"})
     assert [op.id for op in merged] == ["opc", "relu.y", "opd"]
     assert merged[2].inputs == (*adamw("a").inputs, *adamw("b").inputs, *adamw("d").inputs)
     assert merged[2].outputs == (*adamw("a").outputs, *adamw("b").outputs, *adamw("d").outputs)
@@ -42,13 +42,13 @@ def test_updates_with_the_same_constants_are_one_op_at_the_place_of_the_last() -
 
 def test_an_update_of_a_gradient_computed_here_stays_where_it_is_so_that_the_gradient_dies_there() -> None:
     ops = (adamw("a"), relu("x", "gb"), adamw("b"), relu("x", "gc"), adamw("c"))
-    merged = all_adamws(ops, (given_to(*"abc") | {"x"}) - {"gb", "gc"})
+    merged = fuse_adamws(ops, (given_to(*"abc") | {"x"}) - {"gb", "gc"})
     assert [op.id for op in merged] == ["opa", "relu.gb", "opb", "relu.gc", "opc"]
 
 
 def test_an_update_whose_result_is_read_here_stays_where_it_is() -> None:
     ops = (adamw("a"), relu("new_wa", "y"), adamw("b"), adamw("c"))
-    assert [op.id for op in all_adamws(ops, given_to(*"abc"))] == ["opa", "relu.y", "opc"]
+    assert [op.id for op in fuse_adamws(ops, given_to(*"abc"))] == ["opa", "relu.y", "opc"]
 
 
 def values_of(shapes: list[tuple[int, ...]], dtypes: list[torch.dtype], rng: torch.Generator) -> list[Tensor]:
@@ -110,7 +110,7 @@ def test_sgd_in_place_gives_the_bits_of_the_op_and_writes_only_to_what_it_owns(
 
 
 def test_an_update_takes_in_place_exactly_the_values_that_may_be_overwritten() -> None:
-    (op,) = all_adamws((adamw("a"),), given_to("a"))
+    (op,) = fuse_adamws((adamw("a"),), given_to("a"))
     found = update_call(op, frozenset({"wa", "ma", "ta"}))
     assert found is not None
     values = values_of([(2,)], [torch.float32], torch.Generator().manual_seed(1))

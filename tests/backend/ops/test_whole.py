@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from backend.ops.fused import fuse
 from backend.ops.kernels import call
-from backend.ops.outs import writes_into
-from backend.ops.whole import together
+from backend.ops.outs import out_kernel
 from planner.ir.graph import Arg, Op, Ref, Role
 
 
@@ -63,14 +63,14 @@ def test_product_and_addition_become_one_kernel_of_the_same_value(n: int, k: int
     shape = {"m": (m,), "n,m": (n, m), "1": (1,), "": ()}[bias]
     env = {"x": torch.randn(n, k), "w": torch.randn(m, k).t(), "b": torch.randn(shape)}
     parts = (LINEAR[0], op("aten.add.Tensor", ("b", "xw") if turned else ("xw", "b"), "y"))
-    whole = together(parts, frozenset({"y"}))
+    whole = fuse(parts, frozenset({"y"}))
     assert targets(whole) == ["fused.mm_bias"]
     torch.testing.assert_close(performed(whole, env), performed(parts, env))
 
 
 def test_bias_of_another_type_promotes_as_the_addition_does() -> None:
     env = {"x": torch.randn(3, 4).bfloat16(), "w": torch.randn(4, 5).bfloat16(), "b": torch.randn(5)}
-    whole = performed(together(LINEAR, frozenset({"y"})), env)
+    whole = performed(fuse(LINEAR, frozenset({"y"})), env)
     assert whole.dtype == torch.float32
     assert torch.equal(whole, performed(LINEAR, env))
 
@@ -80,11 +80,11 @@ def test_log_softmax_and_its_gradient_become_one_kernel_each_of_the_same_value(d
     torch.manual_seed(rows + 10 * columns)
     env = {"x": torch.randn(rows, columns, dtype=torch.float64) * wide}
     parts = log_softmax(dim)
-    whole = together(parts, frozenset({"y"}))
+    whole = fuse(parts, frozenset({"y"}))
     assert targets(whole) == ["aten._log_softmax.default"]
     torch.testing.assert_close(performed(whole, env), performed(parts, env))
     back = {"x": performed(parts, env), "g": torch.randn(rows, columns, dtype=torch.float64)}
-    whole = together(gradient(dim), frozenset({"y"}))
+    whole = fuse(gradient(dim), frozenset({"y"}))
     assert targets(whole) == ["fused.log_softmax_gradient"]
     torch.testing.assert_close(performed(whole, back), performed(gradient(dim), back))
 
@@ -94,23 +94,23 @@ def test_a_part_that_somebody_else_reads_stays(parts: tuple[Op, ...]) -> None:
     for part in parts[:-1]:
         value = part.outputs[0]
         assert value is not None
-        assert together(parts, frozenset({"y", value})) == parts
+        assert fuse(parts, frozenset({"y", value})) == parts
         reader = op("aten.neg.default", (value,), "other")
-        assert together((*parts, reader), frozenset({"y", "other"})) == (*parts, reader)
+        assert fuse((*parts, reader), frozenset({"y", "other"})) == (*parts, reader)
 
 
 def test_what_only_looks_alike_stays() -> None:
     scaled = (LINEAR[0], op("aten.add.Tensor", ("xw", "b"), "y", (("alpha", 2),)))
-    assert together(scaled, frozenset({"y"})) == scaled
+    assert fuse(scaled, frozenset({"y"})) == scaled
     other_dim = tuple(op("aten.sum.dim_IntList", ("e", (0,), True), "z") if o.outputs == ("z",) else o for o in log_softmax(1))
-    assert together(other_dim, frozenset({"y"})) == other_dim
+    assert fuse(other_dim, frozenset({"y"})) == other_dim
     boxed = (
         *log_softmax(1)[:1],
         op("regista.boxing", ("m", "P(max)", "B", 0), "mm"),
         op("aten.sub.Tensor", ("x", "mm"), "s"),
         *log_softmax(1)[2:],
     )
-    assert together(boxed, frozenset({"y"})) == boxed
+    assert fuse(boxed, frozenset({"y"})) == boxed
 
 
 def test_a_copy_is_laid_out_row_by_row() -> None:
@@ -122,7 +122,7 @@ def test_a_copy_into_a_block_leaves_the_layout_of_the_block() -> None:
     """Symptom: wrong gradients of whatever reads a clone from its block, from the second micro-batch on.  Cause: the first act laid the block out
     row by row, later acts as the transposed value was, and the reader kept the first layout.  So the copy must never change the block's.
     """
-    found = writes_into("aten.clone.default")
+    found = out_kernel("aten.clone.default")
     assert found is not None
     value, slot = torch.randn(3, 4).t(), torch.empty(4, 3)
     result = found[0](value, **{found[1]: slot})

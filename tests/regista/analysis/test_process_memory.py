@@ -30,7 +30,7 @@ def cost_with(beside: dict[str, Beside]) -> MeasuredCost:
     return MeasuredCost(plan_id="p", acts={}, message_latency_s=0.0, act_overhead_s=0.0, beside=beside)
 
 
-@given(st.fixed_dictionaries(dict.fromkeys(("base_bytes", "device_bytes", "far_bytes", "scratch_bytes", "batches_bytes"), BYTES)), BYTES)
+@given(st.fixed_dictionaries(dict.fromkeys(("base_bytes", "device_bytes", "mapped_bytes", "scratch_bytes", "batches_bytes"), BYTES)), BYTES)
 def test_what_is_kept_and_what_is_planned_make_up_the_peak_of_isolated_acts(memory: dict[str, int], peak_bytes: int) -> None:
     beside = beside_of(memory | {"isolated_peak_bytes": peak_bytes}, 1)
     assert beside.kept_bytes + beside.batch_bytes + sum(memory.values()) - memory["batches_bytes"] == peak_bytes
@@ -113,5 +113,5 @@ def test_a_process_with_convolutions_is_within_5_percent_of_what_isolated_acts_s
     for rank, memory in regista.run(plan, source, steps=steps, timeout_s=120.0).memory.items():
         if not memory["process_peak_bytes"]:
             pytest.skip("this kernel does not tell a process's peak")
-        predicted = memory["base_bytes"] + memory["far_bytes"] + memory["device_bytes"] + scratch_bytes(plan, rank) + kept[rank]
+        predicted = memory["base_bytes"] + memory["mapped_bytes"] + memory["device_bytes"] + scratch_bytes(plan, rank) + kept[rank]
         assert predicted == pytest.approx(memory["process_peak_bytes"], rel=0.05)

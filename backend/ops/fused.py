@@ -20,7 +20,7 @@ from torch import Tensor
 
 from planner.ir.graph import Op, Ref
 
-__all__ = ["KERNELS", "MM_BIAS", "together"]
+__all__ = ["KERNELS", "MM_BIAS", "fuse"]
 
 MM_BIAS, LOG_SOFTMAX_GRADIENT = "fused.mm_bias", "fused.log_softmax_gradient"
 
@@ -54,7 +54,7 @@ class _View:
         return op if plain and isinstance(value, Ref) and self.reads[value.value] == reads else None
 
 
-def together(ops: Sequence[Op], kept: frozenset[str]) -> tuple[Op, ...]:
+def fuse(ops: Sequence[Op], kept: frozenset[str]) -> tuple[Op, ...]:
     """The fragment's ops with wholes for parts; each whole stands where its last part stood.
 
     Args:
