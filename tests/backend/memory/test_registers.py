@@ -144,7 +144,7 @@ def test_state_that_is_read_and_replaced_in_one_act_is_written_last() -> None:
     writable = replace(writable_blocks(plan, update, RegisterMode.STATIC), overwritable=frozenset())
     slots = [homes[update.writes[n].regst, update.writes[n].index] for n in writable.slots]
     got = compile_fragment(update, plan.placement[update.placement], 0, writable)(*held, *slots)
-    assert writable.slots and writable.own == writable.slots
+    assert writable.slots and writable.state == writable.slots
     for a, b in zip(got, wanted, strict=True):
         assert torch.equal(a, b)
 
