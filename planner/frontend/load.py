@@ -94,8 +94,8 @@ def _from_file(path: Path, factory: str) -> Program:
         raise InvalidFile(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(folder)
-    found = [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == spec.name]
-    raise InvalidProgram(f"{path} has no function {factory!r}; it has {', '.join(found) or 'none'}")
+    functions = [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == spec.name]
+    raise InvalidProgram(f"{path} has no function {factory!r}; it has {', '.join(functions) or 'none'}")
 
 
 def _from_export(path: Path) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -10,13 +11,15 @@ from torch import Tensor, nn
 
 from planner.frontend.deferred import Deferred
 from planner.frontend.optim import Optimizer, as_optimizer
-from planner.frontend.to_graph.translate import Lowered, lower
-from planner.frontend.tracing.trace import capture, loss_of, slice_micro_batch
+from planner.frontend.to_graph.translate import Translated, translate
+from planner.frontend.tracing.trace import Tracer, capture, loss_of, slice_micro_batch
 from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import InputKind, LogicalGraph
 
 __all__ = ["Program"]
+
+_LOGGER = logging.getLogger("planner.frontend")
 
 
 class Program:
@@ -69,7 +72,8 @@ class Program:
         self.name = name or type(module).__name__.lower()
         self.data = data
         self.seed = seed
-        self._lowered: dict[int, Lowered] = {}
+        self._translated: dict[int, Translated] = {}
+        self._told_slow_tracing = False
 
     @property
     def module(self) -> nn.Module:
@@ -97,13 +101,23 @@ class Program:
             InvalidProgram: micro_batches does not divide the batch, or the step cannot be traced.
             Unsupported: the step draws random numbers or writes into shared memory.
         """
-        return self._lower(micro_batches).graph
+        return self._translate(micro_batches).graph
 
-    def _lower(self, micro_batches: int) -> Lowered:
+    def tracer(self, micro_batches: int = 1) -> Tracer:
+        """What traced ``graph(micro_batches)``: the recorder, or make_fx where the recorder cannot serve.  Raises as graph() does."""
+        return self._translate(micro_batches).tracer
+
+    def _tell_slow_tracing(self, refusal: str) -> None:
+        """Log, once per program, why the recorder did not trace it."""
+        if refusal and not self._told_slow_tracing:
+            self._told_slow_tracing = True
+            _LOGGER.warning("%s is traced by make_fx, about ten times slower, since the recorder cannot: %s", self.name, refusal)
+
+    def _translate(self, micro_batches: int) -> Translated:
         if micro_batches < 1 or self.batch_size % micro_batches:
             divisors = [d for d in range(1, self.batch_size + 1) if self.batch_size % d == 0]
             raise InvalidProgram(f"{micro_batches} micro-batches do not divide a batch of {self.batch_size}; choose one of {divisors}")
-        if micro_batches not in self._lowered:
+        if micro_batches not in self._translated:
             with collector_paused():
                 captured = capture(
                     self._module,
@@ -114,8 +128,9 @@ class Program:
                     micro_batches=micro_batches,
                     keywords=self._keywords,
                 )
-                self._lowered[micro_batches] = lower(captured, self.optimizer)
-        return self._lowered[micro_batches]
+                self._translated[micro_batches] = translate(captured, self.optimizer)
+            self._tell_slow_tracing(captured.refusal)
+        return self._translated[micro_batches]
 
     def initial_state(self, micro_batches: int = 1) -> dict[str, Tensor]:
         """Values of the state inputs of ``graph(micro_batches)`` by GraphInput.name.
@@ -127,23 +142,23 @@ class Program:
         Raises:
             InvalidProgram: as graph(); or the module has no values (meta or fake tensors).
         """
-        lowered = self._lower(micro_batches)
+        translated = self._translate(micro_batches)
         held = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         state: dict[str, Tensor] = {}
-        for given in lowered.graph.inputs:
+        for given in translated.graph.inputs:
             if given.kind is InputKind.PARAMETER or given.kind is InputKind.BUFFER:
                 state[given.name] = _copied(held[given.name], given.name)
             elif given.kind is InputKind.OPTIMIZER_STATE:
-                type_ = lowered.graph.values[given.value]
+                type_ = translated.graph.values[given.value]
                 state[given.name] = torch.zeros(type_.shape, dtype=getattr(torch, type_.dtype.value))
             elif given.kind is InputKind.CONSTANT:
-                state[given.name] = lowered.constants[given.name].clone()
+                state[given.name] = translated.constants[given.name].clone()
         return state
 
     def constants(self, micro_batches: int = 1) -> dict[str, Tensor]:
         """Values that the trace lifted out of the module's code, by GraphInput.name.  Raises as graph() does."""
-        lowered = self._lower(micro_batches)
-        return {given.name: lowered.constants[given.name] for given in lowered.graph.inputs if given.kind is InputKind.CONSTANT}
+        translated = self._translate(micro_batches)
+        return {given.name: translated.constants[given.name] for given in translated.graph.inputs if given.kind is InputKind.CONSTANT}
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """The global batch of a step.

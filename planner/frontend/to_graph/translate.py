@@ -25,12 +25,12 @@ from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.simplify import is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
 from planner.frontend.to_graph.unfold import unfolded
 from planner.frontend.tracing.stamp import STAMP, Stamp
-from planner.frontend.tracing.trace import Capture
+from planner.frontend.tracing.trace import Capture, Tracer
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import Arg, Dt, GraphInput, InputKind, LogicalGraph, Op, Ref
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Translated", "translate"]
 
 _DROPPED_KWARGS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
 
@@ -38,21 +38,23 @@ _Value = str | tuple[str | None, ...]  # a value id, or one per output of an op 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lowered:
-    """The graph and the values of its CONSTANT inputs, by name."""
+class Translated:
+    """The graph and the values of its CONSTANT inputs, by name.  tracer, refusal: as in Capture."""
 
     graph: LogicalGraph
     constants: dict[str, Tensor]
+    tracer: Tracer
+    refusal: str
 
 
-def lower(captured: Capture, optimizer: Optimizer) -> Lowered:
+def translate(captured: Capture, optimizer: Optimizer) -> Translated:
     """Turn the traced micro-batch and the optimizer into a LogicalGraph.
 
     Raises:
         InvalidProgram: forward changes a parameter or an input, or a value has a dtype outside the IR.
         Unsupported: a random op, strides, or a write into a tensor outside the module.
     """
-    return _Lowering(captured).run(optimizer)
+    return _Translation(captured).run(optimizer)
 
 
 def _type_of(tensor: Tensor) -> TensorType:
@@ -65,7 +67,7 @@ def _type(shape: Sequence[int], dtype: torch.dtype) -> TensorType:
     return TensorType(tuple(int(extent) for extent in shape), DType.parse(str(dtype)))
 
 
-class _Lowering:
+class _Translation:
     """A builder: walks the nodes once, in trace order."""
 
     def __init__(self, captured: Capture) -> None:
@@ -78,7 +80,7 @@ class _Lowering:
         self._refused: dict[str, str] = {}  # op id -> why it cannot be carried out; raised only if the op is needed
         self._order = {node: index for index, node in enumerate(captured.graph.nodes)}
 
-    def run(self, optimizer: Optimizer) -> Lowered:
+    def run(self, optimizer: Optimizer) -> Translated:
         nodes, captured = list(self._order), self._captured
         self._declare([node for node in nodes if node.op == "placeholder"])
         names: dict[str, str] = {}
@@ -111,8 +113,13 @@ class _Lowering:
             )
         )
         graph = finished(body, optimizer)
-        kept = {i.name for i in graph.inputs if i.kind is InputKind.CONSTANT}
-        return Lowered(graph=graph, constants={name: value for name, value in self._constants.items() if name in kept})
+        read = {i.name for i in graph.inputs if i.kind is InputKind.CONSTANT}
+        return Translated(
+            graph=graph,
+            constants={name: value for name, value in self._constants.items() if name in read},
+            tracer=captured.tracer,
+            refusal=captured.refusal,
+        )
 
     def _forward_of(self) -> dict[str, int]:
         """Backward op -> place in the trace of the forward node it differentiates (of the op behind it, when that is an alias)."""

@@ -2,9 +2,10 @@
 
     parameters, buffers, micro-batch --> functional_call --> loss --> autograd.grad --> loss, gradients, new buffers
 
-Two ways give the same graph.  The short one (record.py) is for modules that write nothing in place.  In the long one (make_fx)
-functionalization runs between autograd and the tracer, so writes in place (also through views) arrive here as new values.
-The optimizer is not traced: it is one op per parameter, and lower.py writes it behind the accumulations.
+Two tracers give the same graph.  Ours (record.py) is about ten times quicker and refuses modules that write into views.  Where it cannot
+serve, make_fx does: functionalization runs between autograd and torch's tracer, so writes in place (also through views) arrive here as new
+values.  The Capture says which of the two served, and why the recorder did not.
+The optimizer is not traced: it is one op per parameter, and to_graph/finish.py writes it behind the accumulations.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import NamedTuple
 
 import torch
@@ -30,7 +32,14 @@ from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched
 from planner.ir.errors import InvalidProgram, RegistaError
 
-__all__ = ["Capture", "capture", "loss_of", "slice_micro_batch"]
+__all__ = ["Capture", "Tracer", "capture", "loss_of", "slice_micro_batch"]
+
+
+class Tracer(Enum):
+    """What traced a module."""
+
+    RECORDER = "recorder"
+    MAKE_FX = "make_fx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +49,7 @@ class Capture:
     constants: what the graph's get_attr nodes name.
     trained: names of the parameters that have a gradient, in the order of the gradients.
     batch_dims: per batch input 0 or None.
+    tracer: what made the graph.   refusal: of make_fx, why the recorder did not; else empty.
     """
 
     graph: fx.Graph
@@ -48,6 +58,8 @@ class Capture:
     buffers: tuple[str, ...]
     batch_dims: tuple[int | None, ...]
     trained: tuple[str, ...]
+    tracer: Tracer
+    refusal: str = ""
 
 
 def slice_micro_batch(tensor: Tensor, batch_size: int, micro_batches: int, index: int) -> Tensor:
@@ -125,11 +137,11 @@ class _Step(nn.Module):
             raise InvalidProgram(_UNREACHED)
         self._stamper.watch(value)
         gradients = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
-        found = {name: grad for name, grad in zip(wanted, gradients, strict=True) if grad is not None}
-        if not found:
+        of_trained = {name: grad for name, grad in zip(wanted, gradients, strict=True) if grad is not None}
+        if not of_trained:
             raise InvalidProgram(_UNREACHED)
-        self._trained.extend(found)
-        return [value, *found.values()]
+        self._trained.extend(of_trained)
+        return [value, *of_trained.values()]
 
 
 _UNREACHED = "the loss does not depend on any trainable parameter; look for no_grad() or detach() on its way"
@@ -158,16 +170,17 @@ def capture(
     examples = [slice_micro_batch(t, batch_size, micro_batches, 0) for t in batch]
     batch_dims = tuple(0 if t.ndim and t.shape[0] == batch_size else None for t in batch)
     try:
-        return _traced(_short_way, module, examples, loss, num_targets, batch_dims, keywords)
-    except RegistaError:
-        pass  # the long way goes on, or says better why not
-    return _traced(_long_way, module, examples, loss, num_targets, batch_dims, keywords)
+        return _traced(Tracer.RECORDER, module, examples, loss, num_targets, batch_dims, keywords)
+    except RegistaError as error:
+        refusal = _first_line(error.__cause__ or error)
+    # make_fx serves, or says better why the module cannot be traced
+    captured = _traced(Tracer.MAKE_FX, module, examples, loss, num_targets, batch_dims, keywords)
+    return replace(captured, refusal=refusal)
 
 
 _Values = list[Tensor]
 _StepFunction = Callable[[_Values, _Values, _Values], tuple[_Values, ...]]
 _Inputs = tuple[list["_Input"], list["_Input"], list["_Input"]]  # parameters, buffers, batch
-_Way = Callable[[_StepFunction, Stamper, _Inputs], tuple[fx.Graph, Mapping[str, Tensor]]]
 
 
 class _Input(NamedTuple):
@@ -177,7 +190,7 @@ class _Input(NamedTuple):
 
 
 def _traced(
-    way: _Way,
+    tracer: Tracer,
     module: nn.Module,
     batch: Sequence[Tensor],
     loss: Callable[..., object] | None,
@@ -214,7 +227,7 @@ def _traced(
             device_neutral(),
             exporting(),
         ):
-            graph, constants = way(step, stamper, arguments)
+            graph, constants = (_recorded if tracer is Tracer.RECORDER else _made_fx)(step, stamper, arguments)
     except RegistaError:
         raise
     except Exception as error:
@@ -226,10 +239,11 @@ def _traced(
         buffers=tuple(buffers),
         batch_dims=batch_dims,
         trained=tuple(trained),
+        tracer=tracer,
     )
 
 
-def _short_way(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
+def _recorded(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
     recorder = Recorder(decomposition_table(), stamper.stamp)
     parameters, buffers, inputs = ([recorder.placeholder(*given) for given in group] for group in arguments)
     stamper.begin(recorder.graph)
@@ -239,7 +253,7 @@ def _short_way(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tup
     return recorder.graph, recorder.constants
 
 
-def _long_way(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
+def _made_fx(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
     def functional_step(*values: _Values) -> tuple[_Values, ...]:
         stamper.attach()
         results: tuple[_Values, ...] = dispatch_functionalize(step, FunctionalTensorMode())(*values)
@@ -262,10 +276,15 @@ def _quiet() -> Iterator[None]:
         logger.disabled = disabled
 
 
+def _first_line(error: BaseException, *, kind: bool = True) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if kind else text
+
+
 def _explained(error: Exception, module: str) -> InvalidProgram:
     """The refusal for what torch raised while tracing."""
     where = f"module {module!r}" if module else "the root module or the loss"
-    text = str(error).strip().split("\n")[0]
+    text = _first_line(error, kind=False)
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode):
         return InvalidProgram(
             f"{where} lets a value decide what is computed ({text}): a plan needs one fixed graph; "
@@ -273,6 +292,4 @@ def _explained(error: Exception, module: str) -> InvalidProgram:
         )
     if "mutating a non-functional tensor" in text:
         return InvalidProgram(f"{where} writes in place into a tensor that is no buffer of the module; register it as a buffer")
-    return InvalidProgram(
-        f"tracing {where} raised {type(error).__name__}: {text}; the module must run on its example inputs at micro-batch size"
-    )
+    return InvalidProgram(f"tracing {where} raised {_first_line(error)}; the module must run on its example inputs at micro-batch size")

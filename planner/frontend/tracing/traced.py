@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-__all__ = ["Aliases", "Kind", "Traced", "Unfit", "geometry"]
+__all__ = ["Aliases", "TensorMeta", "Traced", "NotRecordable", "geometry"]
 
 _CPU = torch.device("cpu")
 
 
-class Unfit(Exception):
-    """The short way cannot follow here.  Never seen by users: the long way follows, or says what is wrong."""
+class NotRecordable(Exception):
+    """The recorder cannot trace this.  make_fx does, or says better what is wrong (planner.frontend.tracing.trace)."""
 
 
-class Kind:
+class TensorMeta:
     """Shape, strides and dtype of a tensor; equal ones are one object (of one Recorder), so it can stand in a key.
 
-    example: a fake tensor of the kind.
+    example: a fake tensor of that shape, strides and dtype.
     """
 
     __slots__ = ("dtype", "example", "offset", "shape", "strides")
@@ -28,7 +28,7 @@ class Kind:
 
 
 def geometry(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]:
-    """Shape, strides, offset and dtype: what makes two tensors of one kind."""
+    """Shape, strides, offset and dtype: what the type of an op's result depends on."""
     return tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()), tensor.dtype
 
 
@@ -48,22 +48,22 @@ class Traced(Tensor):
     """
 
     node: fx.Node
-    kind: Kind
+    meta: TensorMeta
     aliases: Aliases
 
     # without this every attribute that is read goes through Python
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def make(kind: Kind, node: fx.Node) -> Traced:
+    def make(meta: TensorMeta, node: fx.Node) -> Traced:
         made: Traced = Tensor._make_wrapper_subclass(
-            Traced, kind.shape, strides=kind.strides, storage_offset=kind.offset, dtype=kind.dtype, device=_CPU
+            Traced, meta.shape, strides=meta.strides, storage_offset=meta.offset, dtype=meta.dtype, device=_CPU
         )
-        made.node, made.kind, made.aliases = node, kind, Aliases()
+        made.node, made.meta, made.aliases = node, meta, Aliases()
         return made
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: object, types: object, args: object = (), kwargs: object = None
     ) -> object:
-        raise Unfit(f"{func} outside the recorder")
+        raise NotRecordable(f"{func} outside the recorder")
