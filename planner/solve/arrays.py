@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.solve.per_array import PerArray
 from planner.solve.problem import Edge, Floats, Ints, Problem
 
 __all__ = ["ProblemArrays", "MatrixClasses", "DemandArrays", "arrays_of", "matrix_classes", "demand_arrays"]
@@ -35,18 +36,18 @@ class MatrixClasses:
     """matrix_classes, done once for equal matrices."""
 
     def __init__(self) -> None:
-        self._by_object: dict[int, tuple[Floats, RowColumnClasses]] = {}
+        self._given: PerArray[RowColumnClasses] = PerArray()
         self._by_content: dict[tuple[int, bytes], RowColumnClasses] = {}
 
     def of(self, edge: Edge) -> RowColumnClasses:
-        """Classes of an edge's matrix."""
-        known = self._by_object.get(id(edge.matrix))
-        if known is None:
-            key = (edge.matrix.shape[0], edge.matrix.tobytes())
-            if key not in self._by_content:
-                self._by_content[key] = matrix_classes(edge.matrix)
-            known = self._by_object[id(edge.matrix)] = (edge.matrix, self._by_content[key])  # the reference keeps the id in use
-        return known[1]
+        """Classes of an edge's matrix; the same object for equal matrices."""
+        return self._given.of(edge.matrix, self._by_numbers)
+
+    def _by_numbers(self, matrix: Floats) -> RowColumnClasses:
+        key = (matrix.shape[0], matrix.tobytes())
+        if key not in self._by_content:
+            self._by_content[key] = matrix_classes(matrix)
+        return self._by_content[key]
 
 
 class ProblemArrays(NamedTuple):
@@ -88,24 +89,28 @@ def arrays_of(problem: Problem) -> ProblemArrays:
     other, into, num, of, at = [], [], [], [], []
     classes: list[Ints] = []
     prices: list[Floats] = []
-    known: dict[tuple[int, bytes], int] = {}  # layers repeat, and so do their matrices: each is stored once
-    places: dict[int, tuple[int, int]] = {}  # of a matrix and its transpose; MatrixClasses keeps the ids in use
-    folds = MatrixClasses()
-    message = place = entry = 0
+    entry_of: dict[tuple[int, bytes], int] = {}  # layers repeat, and so do their matrices: each is stored once
+    entries_of: PerArray[tuple[int, int]] = PerArray()
+    num_entries = 0
+
+    def stored(matrix: Floats) -> int:
+        nonlocal num_entries
+        key = (matrix.shape[0], matrix.tobytes())
+        if key not in entry_of:
+            entry_of[key] = num_entries
+            prices.append(matrix.reshape(-1))
+            num_entries += matrix.size
+        return entry_of[key]
+
+    def stored_both_ways(price: Floats) -> tuple[int, int]:
+        return stored(price), stored(np.ascontiguousarray(price.T))
+
+    classes_of = MatrixClasses()
+    message = place = 0
     for number, edge in enumerate(problem.edges):
-        of_row, of_column, price, extra_row, extra_column = folds.of(edge)
+        of_row, of_column, price, extra_row, extra_column = classes_of.of(edge)
         costs[edge.u] = costs[edge.u] + extra_row
         costs[edge.v] = costs[edge.v] + extra_column
-        if id(price) not in places:
-            found = []
-            for matrix in (price, np.ascontiguousarray(price.T)):
-                key = (matrix.shape[0], matrix.tobytes())
-                if key not in known:
-                    known[key] = entry
-                    prices.append(matrix.reshape(-1))
-                    entry += matrix.size
-                found.append(known[key])
-            places[id(price)] = (found[0], found[1])
         for side, (here, there, mine) in enumerate(((edge.u, edge.v, of_row), (edge.v, edge.u, of_column))):
             ends[here].append(2 * number + side)
             other.append(there)
@@ -115,7 +120,7 @@ def arrays_of(problem: Problem) -> ProblemArrays:
             classes.append(mine)
             message += price.shape[side]
             place += mine.size
-            at.append(places[id(price)][side])
+            at.append(entries_of.of(price, stored_both_ways)[side])
     return ProblemArrays(
         first=_starts([c.size for c in costs]),
         cost=np.concatenate(costs),

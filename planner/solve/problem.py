@@ -5,17 +5,22 @@
 
 A forbidden pair or strategy costs infinity.  SBP search, and Google's public contest problem (IOPDDL), are both of this form, so one solver
 serves both.  Units are the caller's: seconds for SBP search.
+
+Problems derived from a problem:  reweighted (other weights)   charged (a price per unit held)   without_limit (no demands)
+                                  restricted, allowing (fewer strategies)   conditioned (some nodes, the others as chosen)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir.errors import Unsupported
+from planner.solve.per_array import PerArray
 
 __all__ = ["Contradiction", "Demand", "Edge", "Floats", "Ints", "Problem", "Progress", "Solution", "Watch"]
 
@@ -80,7 +85,81 @@ class Problem:
         return peak
 
     def feasible(self, choice: Sequence[int] | Ints) -> bool:
+        """Whether a choice keeps the limit at every time."""
         return self.peak(choice) <= self.limit
+
+    def without_limit(self) -> Problem:
+        """The same costs, and nothing is held."""
+        return replace(self, demands=(), limit=float("inf"))
+
+    def reweighted(self, node_weights: Sequence[float], edge_weights: Sequence[float]) -> Problem:
+        """Every node's costs and every edge's matrix times a weight.  What is forbidden stays forbidden, also at weight 0."""
+        scaled: dict[float, PerArray[Floats]] = {weight: PerArray() for weight in {*node_weights, *edge_weights}}
+
+        def times(costs: Floats, weight: float) -> Floats:
+            return scaled[weight].of(costs, partial(_times, weight=weight))
+
+        return replace(
+            self,
+            costs=tuple(times(costs, weight) for costs, weight in zip(self.costs, node_weights, strict=True)),
+            edges=tuple(replace(e, matrix=times(e.matrix, weight)) for e, weight in zip(self.edges, edge_weights, strict=True)),
+        )
+
+    def cost_free(self) -> Problem:
+        """Everything that is allowed costs nothing."""
+        return self.reweighted([0.0] * len(self.costs), [0.0] * len(self.edges))
+
+    def charged(self, prices: Mapping[int, float]) -> Problem:
+        """The problem without its limit, at a price per unit held at each time."""
+        costs: list[Floats] = list(self.costs)
+        for d in self.demands:
+            price = sum(value for t, value in prices.items() if d.start <= t < d.stop)
+            if price:
+                costs[d.node] = costs[d.node] + price * d.amount
+        return replace(self, costs=tuple(costs)).without_limit()
+
+    def restricted(self, kept: Sequence[Ints]) -> Problem:
+        """Every node has only the strategies kept, which are numbered anew in the order given."""
+        return replace(
+            self,
+            costs=tuple(costs[k] for costs, k in zip(self.costs, kept, strict=True)),
+            edges=tuple(Edge(e.u, e.v, e.matrix[np.ix_(kept[e.u], kept[e.v])]) for e in self.edges),
+            demands=tuple(replace(d, amount=d.amount[kept[d.node]]) for d in self.demands),
+        )
+
+    def allowing(self, allowed: Mapping[int, Ints]) -> Problem:
+        """Some nodes may take only the strategies given; all strategies keep their numbers."""
+        costs: list[Floats] = list(self.costs)
+        for node, strategies in allowed.items():
+            costs[node] = np.full(len(costs[node]), np.inf)
+            costs[node][strategies] = self.costs[node][strategies]
+        return replace(self, costs=tuple(costs))
+
+    def conditioned(self, nodes: Ints, choice: Ints, edges: Iterable[Edge] | None = None) -> Problem:
+        """The problem of some nodes alone, in the order given, where the others take ``choice``.  Nothing is held.
+
+        Args:
+            choice: a strategy per node of this problem; negative where none is taken yet: edges to such a node are left out.
+            edges: those that touch one of ``nodes``, if the caller knows them.
+        """
+        index = {int(v): i for i, v in enumerate(nodes)}
+        costs = [self.costs[v].copy() for v in nodes]
+        inner = []
+        for edge in self.edges if edges is None else edges:
+            u, v = index.get(edge.u), index.get(edge.v)
+            if u is not None and v is not None:
+                inner.append(Edge(u, v, edge.matrix))
+            elif u is not None and choice[edge.v] >= 0:
+                costs[u] += edge.matrix[:, choice[edge.v]]
+            elif v is not None and choice[edge.u] >= 0:
+                costs[v] += edge.matrix[choice[edge.u]]
+        return Problem(tuple(self.names[v] for v in nodes), tuple(costs), tuple(inner))
+
+
+def _times(costs: Floats, weight: float) -> Floats:
+    if weight == 1.0:
+        return costs
+    return costs * weight if weight else np.where(np.isfinite(costs), 0.0, np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

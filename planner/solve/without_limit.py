@@ -23,7 +23,7 @@ from planner.ir.errors import Unsupported
 from planner.solve.bounds.local_search import improve_at_prices
 from planner.solve.bounds.message_passing import Dual
 from planner.solve.highs import TOLERANCE, HighsIlp
-from planner.solve.problem import Contradiction, Edge, Ints, Problem, Progress, Solution, Watch
+from planner.solve.problem import Contradiction, Ints, Problem, Progress, Solution, Watch
 from planner.solve.reduce.contract import reduce_in_place
 from planner.solve.reduce.elimination import Elimination
 
@@ -242,7 +242,7 @@ def _rest(core: Problem, kept: list[Ints]) -> Elimination:
     """The problem over the strategies kept, reduced.  Raises Contradiction: they allow no choice."""
     if not all(k.size for k in kept):
         raise Contradiction("a node has no strategy left")
-    work = Elimination(_restricted(core, kept))
+    work = Elimination(core.restricted(kept))
     reduce_in_place(work)
     return work
 
@@ -262,15 +262,6 @@ def _near(core: Problem, dual: Dual, margin: float, sizes: Sizes) -> Ints | None
             work.run(widest=sizes.narrow)
             return _lifted(work.expand(), kept)
     return None
-
-
-def _restricted(core: Problem, kept: list[Ints]) -> Problem:
-    """The problem over some strategies of every node."""
-    return Problem(
-        core.names,
-        tuple(c[k] for c, k in zip(core.costs, kept, strict=True)),
-        tuple(Edge(e.u, e.v, e.matrix[np.ix_(kept[e.u], kept[e.v])]) for e in core.edges),
-    )
 
 
 def _lifted(choice: Ints, kept: list[Ints]) -> Ints:

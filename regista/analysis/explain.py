@@ -23,7 +23,7 @@ from planner.ir.plan import Plan
 from planner.search import Method, SearchModel, search
 from planner.solve import Ints, Solution
 from regista.analysis.budget import Holding, Spending, holdings, spending
-from regista.analysis.planned import SAME, Retraced, restricted, retrace
+from regista.analysis.planned import SAME, Retraced, retrace
 
 __all__ = ["Alternative", "Decision", "Explanation", "Wanted", "explain"]
 
@@ -186,7 +186,7 @@ def _priced(retraced: Retraced, candidate: _Candidate, best_s: float, optimal: b
 def _best_with(model: SearchModel, node: int, strategies: Ints, seconds: float) -> tuple[float | None, bool]:
     """(objective, proven): infinite if no plan takes them, None where the time ended first."""
     began = perf_counter()
-    pinned = replace(model, problem=restricted(model.problem, {node: strategies}))
+    pinned = replace(model, problem=model.problem.allowing({node: strategies}))
     try:
         solution: Solution = search(pinned, Method.EXACT, seconds=seconds)
     except Unsupported:

@@ -24,11 +24,11 @@ from planner.schedule import Schedule
 from planner.search import Method, SearchModel, build_model, parse_pins
 from planner.search.strategies import Strategy, relabel
 from planner.search.zero import DeliveryMode
-from planner.solve import Floats, Ints, Problem, solve_exactly
+from planner.solve import Ints, solve_exactly
 from planner.stages import Staged, assign_stages, prepare
 from regista.api import planned_program
 
-__all__ = ["SAME", "Retraced", "options_of", "restricted", "retrace"]
+__all__ = ["SAME", "Retraced", "options_of", "retrace"]
 
 SAME = 1e-9
 """Relative difference up to which two objectives are one (the solver's own is 1e-10)."""
@@ -129,7 +129,7 @@ def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster) -
     pins, mesh, stages = parse_pins(options.pins), plan.placements[0].mesh, len(plan.placements)
     limit_bytes = 1e30 if _gathered_again(plan) and options.zero is None else inf
     model = build_model(staged, mesh, cluster, pins, plan.micro_batches, limit_bytes=limit_bytes, in_flight=[1] * stages, zero=options.zero)
-    return replace(model, problem=replace(model.problem, demands=(), limit=inf))
+    return replace(model, problem=model.problem.without_limit())
 
 
 def _gathered_again(plan: Plan) -> frozenset[tuple[str, int]]:
@@ -142,16 +142,6 @@ def _gathered_again(plan: Plan) -> frozenset[tuple[str, int]]:
                 if read.regst in states:
                     acts[read.name, made.name, task.placement] += task.acts
     return frozenset((value, int(placement[1:])) for (value, _, placement), times in acts.items() if times > 1)
-
-
-def restricted(problem: Problem, kept: Mapping[int, Ints]) -> Problem:
-    """The problem where some nodes have only the strategies kept; the numbers of strategies stay as they are."""
-    costs: list[Floats] = list(problem.costs)
-    for node, strategies in kept.items():
-        fixed = np.full(len(costs[node]), np.inf)
-        fixed[strategies] = costs[node][strategies]
-        costs[node] = fixed
-    return Problem(problem.names, tuple(costs), problem.edges, problem.demands, problem.limit)
 
 
 def _decisions(plan: Plan, model: SearchModel) -> Ints:
@@ -185,7 +175,7 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
             if made is not None and len(ways) == 1:
                 layouts.setdefault(made, ways.pop())
     try:
-        return solve_exactly(restricted(replace(model.problem, demands=()), allowed)).choice
+        return solve_exactly(model.problem.without_limit().allowing(allowed)).choice
     except Unsupported as error:
         raise Mismatch(
             f"the layouts in plan {plan.plan_id} do not fit together on its cluster; it was made by another version, plan anew"

@@ -9,13 +9,11 @@ stage faster makes another one the slowest does a gap remain.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from planner.search.model import SearchModel
-from planner.solve import Floats, Ints, solve_exactly
-from planner.solve.limited.memory import priced
+from planner.solve import Ints, solve_exactly
 
 __all__ = ["bottleneck_bound"]
 
@@ -41,22 +39,11 @@ def bottleneck_bound(
     def weight(stage: int, count: int) -> float:
         return float(micro[stage]) / count if count > 1 else float(once[stage])
 
-    problem, where = model.problem, model.stage_counts
-    weighted = replace(
-        problem,
-        costs=tuple(_times(c, weight(s, n)) for c, s, n in zip(problem.costs, where.node_stage, where.node_count, strict=True)),
-        edges=tuple(
-            replace(edge, matrix=_times(edge.matrix, weight(s, n)))
-            for edge, s, n in zip(problem.edges, where.edge_stage, where.edge_count, strict=True)
-        ),
+    counts = model.stage_counts
+    weighted = model.problem.reweighted(
+        [weight(s, n) for s, n in zip(counts.node_stage, counts.node_count, strict=True)],
+        [weight(s, n) for s, n in zip(counts.edge_stage, counts.edge_count, strict=True)],
     )
     prices = {2 * s: float(y * micro[s] / turns) for s, y in enumerate(s_per_byte) if y > 0}
-    found = solve_exactly(priced(weighted, prices))
+    found = solve_exactly(weighted.charged(prices))
     return found.lower_bound - sum(prices.values()) * memory_bytes if prices else found.lower_bound, found.choice
-
-
-def _times(costs: Floats, factor: float) -> Floats:
-    """What is forbidden stays so, also where nothing else counts."""
-    if factor == 0.0:
-        return np.where(np.isfinite(costs), 0.0, np.inf)
-    return costs * factor

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from planner.search.model import SearchModel
 from planner.solve import Floats, Ints, Problem, Progress, Solution, Watch, solve_exactly
-from planner.solve.limited.memory import priced
 from planner.stages.blocks import blocks_of
 
 __all__ = ["solve_guided"]
@@ -65,7 +64,7 @@ def solve_guided(
             break
         prices = {2 * s: float(y) for s, y in enumerate(price) if y > 0}
         try:
-            found = solve_exactly(priced(problem, prices), seconds=max(left_s, 1.0), gap=_CLOSE)
+            found = solve_exactly(problem.charged(prices), seconds=max(left_s, 1.0), gap=_CLOSE)
         except KeyboardInterrupt:
             if best is None or watch is None:
                 raise

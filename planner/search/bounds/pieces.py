@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-import numpy as np
-
 from planner.ir.cluster import Cluster
 from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
 from planner.search.build import build_model
@@ -19,8 +17,8 @@ from planner.search.layout_costs import LayoutCosts
 from planner.search.model import SearchModel
 from planner.search.pins import Pin, applicable
 from planner.search.strategies import StrategySets, op_shape
-from planner.solve import Ints, Problem, solve_exactly
-from planner.solve.limited.memory import least_demand, priced
+from planner.solve import Ints, solve_exactly
+from planner.solve.limited.memory import least_demand
 from planner.stages import Staged, prepare
 from planner.stages.blocks import blocks_of
 
@@ -113,7 +111,7 @@ class PieceSearch:
     def best(self, s_per_byte: float = 0.0) -> PieceCost:
         """The cheapest choice at a price per byte that is held at the end of the forward part."""
         problem = self._model.problem
-        solution = solve_exactly(priced(problem, {0: s_per_byte}))
+        solution = solve_exactly(problem.charged({0: s_per_byte}))
         return self._price(solution.choice, solution.lower_bound)
 
     @cached_property
@@ -125,15 +123,11 @@ class PieceSearch:
     @cached_property
     def least_micro_s(self) -> float:
         """Seconds of a micro-batch that no choice goes below."""
-        problem, where, m = self._unlimited.problem, self._unlimited.stage_counts, self.micro_batches
-        costs = tuple(
-            c if count > 1 else np.where(np.isfinite(c), 0.0, np.inf) for c, count in zip(problem.costs, where.node_count, strict=True)
+        counts = self._unlimited.stage_counts
+        per_micro_batch = self._unlimited.problem.reweighted(
+            [float(count > 1) for count in counts.node_count], [float(count > 1) for count in counts.edge_count]
         )
-        edges = tuple(
-            edge if count > 1 else replace(edge, matrix=np.where(np.isfinite(edge.matrix), 0.0, np.inf))
-            for edge, count in zip(problem.edges, where.edge_count, strict=True)
-        )
-        return solve_exactly(Problem(problem.names, costs, edges)).lower_bound / m
+        return solve_exactly(per_micro_batch).lower_bound / self.micro_batches
 
     def _price(self, choice: Ints, bound_s: float) -> PieceCost:
         problem = self._model.problem

@@ -17,7 +17,7 @@ import numpy as np
 from planner.ir.errors import Unsupported
 from planner.ir.graph import Role
 from planner.search.model import SearchModel
-from planner.solve import Edge, Floats, Ints, Problem, Solution, solve_exactly
+from planner.solve import Ints, Solution, solve_exactly
 
 __all__ = ["search_o2"]
 
@@ -38,13 +38,15 @@ def search_o2(model: SearchModel, *, segments: int = SEGMENTS, seconds: float = 
         tail = borders[number] if number < len(borders) else None
         found: dict[int, tuple[float, Ints]] = {}
         for cost, path in paths.values():
-            part = _segment(problem, members, path)
+            segment = problem.conditioned(members, path)
             for t in range(len(problem.costs[tail])) if tail is not None else (0,):
                 if perf_counter() - began > seconds:
                     raise Unsupported(f"method o2 did not finish in {seconds:g} s: it solves a problem per head and tail; use 'exact'")
                 solved += 1
                 try:
-                    piece = solve_exactly(_with_tail(part, members, tail, t))
+                    piece = solve_exactly(
+                        segment if tail is None else segment.allowing({int(np.searchsorted(members, tail)): np.array([t])})
+                    )
                 except Unsupported:
                     continue
                 reached = cost + piece.objective
@@ -117,27 +119,3 @@ def _borders(model: SearchModel, position: Ints, segments: int) -> list[int]:
     if len(critical) < segments:
         return critical
     return [critical[round(i * len(critical) / segments)] for i in range(1, segments)]
-
-
-def _segment(problem: Problem, members: Ints, path: Ints) -> Problem:
-    index = {int(v): i for i, v in enumerate(members)}
-    costs: list[Floats] = [problem.costs[v].copy() for v in members]
-    edges = []
-    for edge in problem.edges:
-        u, v = index.get(edge.u), index.get(edge.v)
-        if u is not None and v is not None:
-            edges.append(Edge(u, v, edge.matrix))
-        elif u is not None and path[edge.v] >= 0:
-            costs[u] += edge.matrix[:, path[edge.v]]
-        elif v is not None and path[edge.u] >= 0:
-            costs[v] += edge.matrix[path[edge.u]]
-    return Problem(tuple(problem.names[v] for v in members), tuple(costs), tuple(edges))
-
-
-def _with_tail(part: Problem, members: Ints, tail: int | None, t: int) -> Problem:
-    if tail is None:
-        return part
-    place = int(np.searchsorted(members, tail))
-    fixed = np.full(len(part.costs[place]), np.inf)
-    fixed[t] = part.costs[place][t]
-    return Problem(part.names, (*part.costs[:place], fixed, *part.costs[place + 1 :]), part.edges)

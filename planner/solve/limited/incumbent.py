@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.solve.highs import TOLERANCE
-from planner.solve.problem import Ints, Problem, Progress, Solution, Watch
+from planner.solve.per_array import PerArray
+from planner.solve.problem import Floats, Ints, Problem, Progress, Solution, Watch
 
 __all__ = ["Incumbent"]
 
@@ -31,8 +32,9 @@ class Incumbent:
     stats: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        tables = {id(t): t for t in (*self.problem.costs, *(e.matrix for e in self.problem.edges))}
-        self.step = 1.0 if all(bool((t[np.isfinite(t)] % 1.0 == 0.0).all()) for t in tables.values()) else 0.0
+        whole: PerArray[bool] = PerArray()
+        tables = (*self.problem.costs, *(edge.matrix for edge in self.problem.edges))
+        self.step = 1.0 if all(whole.of(table, _is_whole) for table in tables) else 0.0
 
     def remaining_s(self) -> float:
         """Seconds left."""
@@ -76,3 +78,7 @@ class Incumbent:
     def _tell(self) -> None:
         if self.watch is not None:
             self.watch(Progress(time.perf_counter() - self.began, self.objective, self.bound))
+
+
+def _is_whole(table: Floats) -> bool:
+    return bool((table[np.isfinite(table)] % 1.0 == 0.0).all())

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -25,12 +24,12 @@ from planner.solve.bounds.local_search import fuse_choices, improve_within_limit
 from planner.solve.bounds.memory_multipliers import MultiplierAscent
 from planner.solve.limited.incumbent import Incumbent
 from planner.solve.limited.partial_ilps import PartialIlps
-from planner.solve.problem import Edge, Floats, Ints, Problem, Solution, Watch
+from planner.solve.problem import Ints, Problem, Solution, Watch
 from planner.solve.reduce.contract import ReducedProblem, reduce_problem
 from planner.solve.reduce.times import out_of_memory
 from planner.solve.without_limit import solve_exactly
 
-__all__ = ["least_demand", "least_peak", "priced", "solve_within"]
+__all__ = ["least_demand", "least_peak", "solve_within"]
 
 _PATIENCE_S = 60.0
 """Seconds of a search that is given no limit of its own."""
@@ -108,7 +107,7 @@ class _Search:
     def _without_limit(self) -> bool:
         """Step 1: whether the choice that is best without the limit keeps it."""
         incumbent = self.incumbent
-        free = solve_exactly(replace(incumbent.problem, demands=(), limit=inf), seconds=incumbent.remaining_s())
+        free = solve_exactly(incumbent.problem.without_limit(), seconds=incumbent.remaining_s())
         incumbent.raise_bound(free.lower_bound, f"exact without the limit: {free.proof}")
         return incumbent.offer(free.choice, "exact without the limit, which it keeps")
 
@@ -162,7 +161,7 @@ def least_demand(problem: Problem) -> Ints:
     scale = sum(float(c[np.isfinite(c)].max()) for c in problem.costs) + 1e-9
     largest = sum(float(d.amount.max()) for d in problem.demands) or 1.0
     weight = 1e6 * scale / largest
-    return solve_exactly(priced(problem, dict.fromkeys(_times(problem), weight))).choice
+    return solve_exactly(problem.charged(dict.fromkeys(_times(problem), weight))).choice
 
 
 def least_peak(problem: Problem) -> float:
@@ -171,34 +170,17 @@ def least_peak(problem: Problem) -> float:
         return 0.0
     least = least_demand(problem)
     t = max(_times(problem), key=lambda t: _held_at(problem, least, t))
-    return solve_exactly(priced(_legal(problem), {t: 1.0})).lower_bound
-
-
-def priced(problem: Problem, price: dict[int, float]) -> Problem:
-    """The problem without its limit, at a price per unit held at each time."""
-    costs: list[Floats] = list(problem.costs)
-    for d in problem.demands:
-        weight = sum(value for t, value in price.items() if d.start <= t < d.stop)
-        if weight:
-            costs[d.node] = costs[d.node] + weight * d.amount
-    return replace(problem, costs=tuple(costs), demands=(), limit=inf)
+    return solve_exactly(problem.cost_free().charged({t: 1.0})).lower_bound
 
 
 def _refuse(problem: Problem, least: Ints) -> None:
     """Raises OutOfMemory if some time needs more than the limit whatever is chosen; ``least`` holds too much at some."""
-    legal = _legal(problem)
+    legal = problem.cost_free()
     for t in _times(problem):
         if _held_at(problem, least, t) > problem.limit:
-            need = solve_exactly(priced(legal, {t: 1.0})).lower_bound
+            need = solve_exactly(legal.charged({t: 1.0})).lower_bound
             if need > problem.limit:
                 raise out_of_memory(need, problem.limit)
-
-
-def _legal(problem: Problem) -> Problem:
-    """The problem in which everything that is allowed costs nothing."""
-    allowed = {id(e.matrix): np.where(np.isfinite(e.matrix), 0.0, inf) for e in problem.edges}
-    costs = tuple(np.where(np.isfinite(c), 0.0, inf) for c in problem.costs)
-    return replace(problem, costs=costs, edges=tuple(Edge(e.u, e.v, allowed[id(e.matrix)]) for e in problem.edges))
 
 
 def _held_at(problem: Problem, choice: Ints, t: int) -> float:

@@ -15,7 +15,7 @@ from planner.solve.bounds.memory_multipliers import MultiplierAscent
 from planner.solve.highs import TOLERANCE, HighsIlp
 from planner.solve.limited.incumbent import Incumbent
 from planner.solve.limited.region import Regions
-from planner.solve.problem import Contradiction, Floats, Ints, Problem
+from planner.solve.problem import Contradiction, Floats, Ints
 from planner.solve.reduce.contract import ReducedProblem, reduce_problem
 
 __all__ = ["PartialIlps"]
@@ -63,12 +63,11 @@ class PartialIlps:
         """A part of about ``entries`` edge entries; says whether it was all that could be better, and it was solved."""
         incumbent, reduced = self.incumbent, self.reduced
         share, kept = self._within(excess, entries)
-        first, small = self.dual.flat.first, reduced.problem
-        costs = tuple(np.where(kept[first[v] : first[v + 1]], c, np.inf) for v, c in enumerate(small.costs))
+        allowed = reduced.problem.allowing(dict(enumerate(self.dual.per_node(kept))))
         began = incumbent.remaining_s()
         try:
             # A part without dominance still holds the best choice, to begin from.
-            part = reduce_problem(Problem(small.names, costs, small.edges, small.demands, small.limit), dominance=share == 1.0)
+            part = reduce_problem(allowed, dominance=share == 1.0)
         except (Contradiction, OutOfMemory):
             if share < 1.0:
                 return False

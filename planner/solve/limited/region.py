@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.solve.problem import Demand, Edge, Floats, Ints, Problem
+from planner.solve.problem import Demand, Floats, Ints, Problem
 
 __all__ = ["Regions"]
 
@@ -62,18 +62,11 @@ class Regions:
             held: what ``choice`` holds at every time.
             kept: strategies that may be taken, of all nodes in a row; node v's begin at ``first[v]``.
         """
-        problem = self.problem
         place = {int(v): i for i, v in enumerate(region)}
-        costs = [np.where(kept[first[v] : first[v + 1]], problem.costs[v], np.inf) for v in region]
-        edges = []
-        for number in {n for v in place for n in self.near[v]}:
-            edge = problem.edges[number]
-            if edge.u in place and edge.v in place:
-                edges.append(Edge(place[edge.u], place[edge.v], edge.matrix))
-            elif edge.u in place:
-                costs[place[edge.u]] = costs[place[edge.u]] + edge.matrix[:, choice[edge.v]]
-            else:
-                costs[place[edge.v]] = costs[place[edge.v]] + edge.matrix[choice[edge.u]]
+        edges = [self.problem.edges[number] for number in {n for v in place for n in self.near[v]}]
+        alone = self.problem.conditioned(region, choice, edges).allowing(
+            {i: np.flatnonzero(kept[first[v] : first[v + 1]]) for v, i in place.items()}
+        )
         rest = np.append(held, 0.0)
         demands = []
         for v in place:
@@ -84,5 +77,4 @@ class Regions:
         turns = np.flatnonzero(np.diff(rest, prepend=0.0))
         stops = np.append(turns[1:], held.size)
         demands += [Demand(last, int(a), int(b), np.array([rest[a]])) for a, b in zip(turns, stops, strict=True) if a < b and rest[a]]
-        names = (*(problem.names[v] for v in region), "the rest")
-        return Problem(names, (*costs, np.zeros(1)), tuple(edges), tuple(demands), problem.limit)
+        return Problem((*alone.names, "the rest"), (*alone.costs, np.zeros(1)), alone.edges, tuple(demands), self.problem.limit)

@@ -58,15 +58,15 @@ class Elimination:
         self.changed: set[int] = set()
         self.largest = 0
         for v, costs in enumerate(problem.costs):
-            self.add_table((v,), self.tables.number(costs, remember=True))
+            self.add_table((v,), self.tables.number_of_given(costs))
         for edge in problem.edges:
-            number = self.tables.number(edge.matrix, remember=True)
+            number = self.tables.number_of_given(edge.matrix)
             if edge.u > edge.v:
                 number = self.tables.transpose(number)
             self.add_table((min(edge.u, edge.v), max(edge.u, edge.v)), number)
         for d in problem.demands:
             if d.stop > d.start:
-                self.add_demand(d.node, d.start, d.stop, self.tables.number(d.amount, remember=True))
+                self.add_demand(d.node, d.start, d.stop, self.tables.number_of_given(d.amount))
 
     def add_table(self, scope: Scope, number: int) -> None:
         """Add a table over ``scope`` (ascending); it joins one that is there."""

@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from planner.solve.per_array import PerArray
 from planner.solve.problem import Floats, Ints
 from planner.solve.reduce.prune import survivors
 
@@ -37,7 +38,7 @@ class InternedTables:
 
     def __init__(self) -> None:
         self.tables: list[Floats] = []
-        self._by_object: dict[int, tuple[Floats, int]] = {}
+        self._given: PerArray[int] = PerArray()
         self._by_content: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._transposed: dict[tuple[int, tuple[int, ...]], int] = {}
         self._steps: dict[tuple[object, ...], tuple[int, Ints]] = {}
@@ -49,19 +50,18 @@ class InternedTables:
         self._forms: dict[int, MatrixForm] = {}
         self._raised: dict[int, tuple[float, int | None]] = {}
 
-    def number(self, table: Floats, *, remember: bool = False) -> int:
-        """The identity of a table's numbers.  remember: this very array will be asked for again."""
-        known = self._by_object.get(id(table))
-        if known is not None and known[0] is table:
-            return known[1]
+    def number(self, table: Floats) -> int:
+        """The identity of a table's numbers."""
         content = np.asarray(table, dtype=np.float64, order="C")
         key = (content.shape, blake2b(content.tobytes(), digest_size=16).digest())
         number = self._by_content.setdefault(key, len(self.tables))
         if number == len(self.tables):
             self.tables.append(content)
-        if remember:
-            self._by_object[id(table)] = (table, number)  # the reference keeps the id from being used again
         return number
+
+    def number_of_given(self, table: Floats) -> int:
+        """The same for an array of the problem itself, which many nodes or edges share."""
+        return self._given.of(table, self.number)
 
     def transpose(self, number: int, order: tuple[int, ...] = (1, 0)) -> int:
         if order == tuple(range(len(order))):
