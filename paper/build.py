@@ -4,8 +4,9 @@
     python -m paper.build --png                    and its pages as pictures beside it, to look at
     python -m paper.build --out FILE.pdf
 
-Typst reads the CSV files itself; this step only checks the names first, so that a missing figure or column is told in one message, and hands over
-one summary: every prediction in experiments/results that stands beside a measured or published number (regista.report.rows).
+Typst reads the CSV files itself.  This step checks the names first, so that a missing figure or column is told in one message, and hands over what
+takes quantiles and ranks: every prediction in experiments/results beside a measured or published number (regista.report.rows), our own runs by model,
+and the spread of measured periods.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pathlib import Path
 
 from planner.ir.errors import InvalidFile, RegistaError, Unsupported
 from planner.ir.plan import TaskKind
-from regista.report.rows import Held, held_pairs, read_rows
+from regista.report.measured import Group, by_group, is_measured_sweep, measured_points, workload
+from regista.report.rows import Held, held_pairs, number, read_rows
 from regista.statistics import quantile
 from regista.sweep import check, load_manifest
-from regista.sweep.point import PLAN_KEYS
 
-__all__ = ["Named", "build", "missing_names", "named", "summary", "verdicts"]
+__all__ = ["Named", "build", "missing_names", "named", "own_runs", "run_spreads", "summary", "verdicts"]
 
 ROOT = Path(__file__).parents[1]
 MAIN_FILE = str(ROOT / "paper" / "regista.typ")
@@ -133,6 +134,45 @@ def verdicts(experiments: Path, name: str) -> list[dict[str, object]]:
     return [{"relation": v.relation, "held": v.held, "left": v.left, "right": v.right, "says": v.says} for v in said]
 
 
+def own_runs(experiments: Path) -> list[dict[str, object]]:
+    """One entry per model of our own measurements, and one of all: |error| and |noise| of the step time, rank correlation, and the worst choice.
+
+    choice: of the workloads of several points, see regista.report.measured; None where there is none.   Empty: nothing was run.
+    """
+    csv_file = experiments / "results" / f"{OWN}.csv"
+    rows = read_rows(csv_file) if csv_file.is_file() else None
+    points = measured_points(rows) if rows is not None and is_measured_sweep(rows) else ()
+    if rows is None or not points:
+        return []
+    groups = [*by_group(points, lambda point: point.model), Group(name="all", points=points)]
+    entries: list[dict[str, object]] = []
+    for group in groups:
+        choices = [part.choice for part in by_group(group.points, lambda point: workload(rows, point)) if len(part.points) > 1]
+        entries.append(
+            {
+                "model": group.name,
+                "points": len(group.points),
+                "median": quantile(group.sizes, 0.5),
+                "p90": quantile(group.sizes, 0.9),
+                "worst": max(group.sizes),
+                "noise": quantile(group.noises, 0.5) if group.noises else None,
+                "rank": group.rank_correlation,
+                "choice": max(choices, default=None),
+            }
+        )
+    return entries
+
+
+def run_spreads(experiments: Path) -> dict[str, tuple[float, float]]:
+    """Register bytes -> 10th and 90th percentile of the measured periods in quotas_run.csv, in seconds."""
+    times: dict[str, list[float]] = {}
+    for row in read_rows(experiments / "results" / "quotas_run.csv").rows:
+        period_s = number(row["period_s"])
+        if row["kind"] == "run" and period_s is not None:
+            times.setdefault(row["register_bytes"], []).append(period_s)
+    return {size: (quantile(periods, 0.1), quantile(periods, 0.9)) for size, periods in times.items()}
+
+
 def build(out: Path, *, png: bool = False) -> list[Path]:
     """Write the PDF, and with ``png`` its pages beside it; returns the files.
 
@@ -152,7 +192,8 @@ def build(out: Path, *, png: bool = False) -> list[Path]:
     given = {
         "held": json.dumps(summary(ROOT / "experiments")),
         "own": json.dumps(verdicts(ROOT / "experiments", OWN)),
-        "plan_keys": json.dumps(list(PLAN_KEYS)),
+        "own_runs": json.dumps(own_runs(ROOT / "experiments")),
+        "spreads": json.dumps(run_spreads(ROOT / "experiments")),
         "present": json.dumps(present),
     }
     out.parent.mkdir(parents=True, exist_ok=True)

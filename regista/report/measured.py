@@ -14,8 +14,9 @@ from statistics import median
 from planner.ir.plan import TaskKind
 from regista.report.rows import Rows, number
 from regista.statistics import quantile, rank_correlation
+from regista.sweep.point import PLAN_KEYS
 
-__all__ = ["Group", "KindErrors", "Measured", "by_group", "by_kind", "is_measured_sweep", "measured_points"]
+__all__ = ["Group", "KindErrors", "Measured", "by_group", "by_kind", "is_measured_sweep", "measured_points", "workload"]
 
 _NEEDED = ("point_id", "phase", "label", "sim_step_s", "run_step_s")
 
@@ -35,6 +36,11 @@ class Measured:
     def error(self) -> float:
         """As in the module's text; below 0: the prediction is too short."""
         return self.sim_s / self.run_s - 1
+
+    @property
+    def model(self) -> str:
+        """Its name in the zoo; 'all' where the rows do not say."""
+        return self.cells.get("model", "").removeprefix("zoo:") or "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,15 @@ def by_group(points: Iterable[Measured], name: Callable[[Measured], str]) -> tup
     for point in points:
         found.setdefault(name(point), []).append(point)
     return tuple(Group(name=key, points=tuple(group)) for key, group in found.items())
+
+
+def workload(rows: Rows, point: Measured) -> str:
+    """The model and those of its options that the sweep varies: columns of a point that are no option of planning or running."""
+    fields = rows.columns[rows.columns.index("label") + 1 :]
+    fields = fields[: fields.index("plan_id")] if "plan_id" in fields else ()
+    options = [name for name in fields if name not in (*PLAN_KEYS, "model") and not name.startswith(("run_", "simulate_"))]
+    varied = [name for name in options if len({row[name] for row in rows.rows if row.get("model") == point.cells.get("model")}) > 1]
+    return ", ".join((point.model, *(f"{name} {point.cells[name]}" for name in varied if point.cells[name])))
 
 
 def by_kind(points: Sequence[Measured]) -> tuple[KindErrors, ...]:

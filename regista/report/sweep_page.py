@@ -17,14 +17,13 @@ from markupsafe import Markup
 from planner.ir.text import save_text
 from regista.report.charts import histogram, parity, residuals, sets_of
 from regista.report.html import Table, bad, error_cell, render
-from regista.report.measured import Group, Measured, by_group, measured_points
+from regista.report.measured import Group, Measured, by_group, measured_points, workload
 from regista.report.rows import Rows
 from regista.report.rows_page import all_rows
 from regista.report.sweep_tables import BAND, exact_registers, kinds_table, points_table, process_errors, processes_table, registers_table
 from regista.statistics import quantile
 from regista.sweep import Checked, Manifest, check
 from regista.sweep.check import Verdict
-from regista.sweep.point import PLAN_KEYS
 
 __all__ = ["save_sweep_page"]
 
@@ -50,7 +49,7 @@ def save_sweep_page(
     """
     points = measured_points(rows)
     checked = check(manifest, csv) if manifest is not None and csv is not None else None
-    models = [_model(point) for point in points]
+    models = [point.model for point in points]
     errors, noises = [point.error for point in points], [point.noise for point in points if point.noise is not None]
     most = max(0.05, min(1.0, quantile([abs(value) for value in errors + noises], 0.95)))
     times, given = [(point.run_s, point.sim_s, point.label) for point in points], "step, s (run)"
@@ -70,7 +69,7 @@ def save_sweep_page(
         count=len(points),
         errors=histogram(errors, "sim / run - 1 of the step time", most=most),
         noise=histogram(noises, "farthest other run / run - 1 (run)", most=most) if noises else None,
-        workloads=_workloads(by_group(points, lambda point: _workload(rows, point))),
+        workloads=_workloads(by_group(points, lambda point: workload(rows, point))),
         points=points_table(points),
         registers=registers_table(points),
         exact=exact_registers(points),
@@ -82,19 +81,6 @@ def save_sweep_page(
     )
     save_text(path, page)
     return points
-
-
-def _workload(rows: Rows, point: Measured) -> str:
-    """The model and those of its options that the sweep varies: columns of a point that are no option of planning or running."""
-    fields = rows.columns[rows.columns.index("label") + 1 :]
-    fields = fields[: fields.index("plan_id")] if "plan_id" in fields else ()
-    options = [name for name in fields if name not in (*PLAN_KEYS, "model") and not name.startswith(("run_", "simulate_"))]
-    varied = [name for name in options if len({row[name] for row in rows.rows if row.get("model") == point.cells.get("model")}) > 1]
-    return ", ".join((_model(point), *(f"{name} {point.cells[name]}" for name in varied if point.cells[name])))
-
-
-def _model(point: Measured) -> str:
-    return point.cells.get("model", "").removeprefix("zoo:") or "all"
 
 
 def _about(rows: Rows, points: Sequence[Measured]) -> str:

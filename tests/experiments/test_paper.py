@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from measured_sweep import MANIFEST, measured_csv
 
-from paper.build import ROOT, build, missing_names, named, summary, verdicts
+from paper.build import ROOT, build, missing_names, named, own_runs, run_spreads, summary, verdicts
 from planner.ir.errors import InvalidFile, Unsupported
 from regista.sweep import load_manifest
 
@@ -118,6 +118,31 @@ BUYER_COLUMNS = (
     "point_id,gpu,num_gpus,nic_Gbit_per_s,memory_GB,model,status,stages,mesh,micro_batches,recompute,zero,theory_objective_s,theory_bound_s,"
     "sim_step_s,sim_mfu,sim_peak_GB,sim_exposed_share,sim_days,second_stages,second_mesh,second_micro_batches,second_recompute,theory_price,sim_price"
 )
+
+
+def test_own_runs_are_summed_by_model_and_altogether(tmp_path: Path):
+    folder = experiments(tmp_path)
+    assert own_runs(folder) == [], "no table, no entries"
+    rows = [
+        "p,predicted,ok,a,zoo:gpt,local:2,x,2.13,9.0,,,,,,,,",
+        "p,performed,ok,a,zoo:gpt,local:2,x,2.13,1.0,1.1,0.1,,,,,,",
+        "q,performed,ok,b,zoo:gpt,local:2,y,2.13,1.5,1.2,-0.2,,,,,,",
+        "r,performed,ok,c,zoo:mlp,local:2,z,2.13,0.5,0.4,,,,,,,",
+    ]
+    (folder / "results/own_gpt.csv").write_text("\n".join([OWN_COLUMNS, *rows]) + "\n")
+    gpt, mlp, every = own_runs(folder)
+    assert [(entry["model"], entry["points"]) for entry in (gpt, mlp, every)] == [("gpt", 2), ("mlp", 1), ("all", 3)]
+    assert (gpt["worst"], every["median"]) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert gpt["p90"] == pytest.approx(1 / 11 + 0.9 * (0.25 - 1 / 11))
+    assert (gpt["choice"], mlp["choice"], every["choice"]) == (0.0, None, 0.0)
+    assert every["rank"] == pytest.approx(1.0) and gpt["rank"] is None
+
+
+def test_spreads_are_of_measured_periods_alone(tmp_path: Path):
+    folder = experiments(tmp_path)
+    lines = ["register_bytes,kind,period_s", "100,run,1.0", "100,run,2.0", "100,run,", "100,sim,9.0", "200,sim,3.0"]
+    (folder / "results/quotas_run.csv").write_text("\n".join(lines) + "\n")
+    assert run_spreads(folder) == {"100": (pytest.approx(1.1), pytest.approx(1.9))}
 
 
 @pytest.mark.parametrize(
