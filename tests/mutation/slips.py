@@ -44,7 +44,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.RShift: ast.LShift,
 }
 _FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list"}
-_UNTOUCHED_CALLS = {"cast", "isinstance", "print", "Path"}
+_UNTOUCHED_CALLS = {"assert_never", "cast", "isinstance", "print"}
 _UNTOUCHED_NAMES = {"__all__", "__slots__"}
 _UNTOUCHED_FUNCTIONS = {"__repr__", "__str__"}
 _LOGS = {"log", "logger", "logging", "warnings"}
@@ -131,7 +131,7 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.value, ast.Constant):
             return
         if isinstance(node.value, ast.Call):
-            if ast.unparse(node.value.func).partition(".")[0] in {*_LOGS, "print"}:
+            if ast.unparse(node.value.func).partition(".")[0] in {*_LOGS, *_UNTOUCHED_CALLS}:
                 return
             self.note("statement", node, "pass")
         self.generic_visit(node)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from planner.ir.errors import OutOfMemory
+from planner.solve import Elimination
 from planner.solve.problem import Contradiction, Demand, Edge, Problem
 from planner.solve.reduce.contract import reduce_problem
 from tests.planner.solve.small import best_by_trying, random_problem
@@ -98,6 +99,14 @@ def test_strategy_that_alone_breaks_the_limit_leaves() -> None:
     reduced = reduce_problem(problem, dominance=False, eliminate=False)
     assert best_by_trying(reduced.problem) == best_by_trying(problem) == 5.0
     assert reduced.restricted_choice([0, 0]) is None
+
+
+def test_pruning_looks_past_nodes_with_nothing_to_choose() -> None:
+    chain = (Edge(0, 1, np.zeros((1, 2))), Edge(1, 2, np.zeros((2, 3))))
+    work = Elimination(Problem(("only", "b", "c"), (np.zeros(1), np.array([1.0, 0.0]), np.array([2.0, 0.0, 1.0])), chain))
+    assert work.prune() == 3
+    assert work.extent == [1, 1, 1]
+    assert work.expand([(0, 0), (1, 0), (2, 0)]).tolist() == [0, 1, 1]
 
 
 def test_node_without_an_allowed_strategy_is_refused_by_name() -> None:
