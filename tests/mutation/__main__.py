@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.mutation.faults import Fault
 from tests.mutation.reach import Reach, Timed, read_reach
 from tests.mutation.results import read_rows, scores, write_rows
-from tests.mutation.tree import ROOMS, chosen_faults, copy_tree
+from tests.mutation.tree import ROOMS, chosen_faults, copy_tree, restore
 from tests.mutation.trial import load_libraries, try_fault
 
 
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commit_file.write_text(copy_tree(Path.cwd(), tree))
     if not (records / "complete").exists():
         _record(tree, records, options)
+    restore(tree)
     reach = read_reach(records, tree)
     load_libraries()
     rows = read_rows(options.out)

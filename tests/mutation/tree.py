@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.mutation.faults import Fault, changes_program, faults_of
 
-__all__ = ["ROOMS", "chosen_faults", "copy_tree", "planted"]
+__all__ = ["ROOMS", "chosen_faults", "copy_tree", "planted", "restore"]
 
 ROOMS: Mapping[str, tuple[str, ...]] = {
     "planner/solve": ("planner/solve",),
@@ -50,11 +50,25 @@ def chosen_faults(tree: Path, number: int, seed: int) -> list[tuple[str, Fault]]
 def planted(tree: Path, fault: Fault) -> Iterator[None]:
     """The tree with the fault in it.  No bytecode of the module stays: that is told by time and size, which a fault may leave equal."""
     path = tree / fault.module
-    source = path.read_text()
     for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         stale.unlink()
-    path.write_text(fault.planted(source))
+    sound = _sound(path)
+    shutil.copyfile(path, sound)
+    path.write_text(fault.planted(sound.read_text()))
     try:
         yield
     finally:
-        path.write_text(source)
+        sound.replace(path)
+
+
+def restore(tree: Path) -> None:
+    """Take out the fault that a check left in the tree when it was ended."""
+    for sound in tree.rglob(f"*{_SOUND}"):
+        sound.replace(sound.with_suffix(""))
+
+
+_SOUND = ".sound"
+
+
+def _sound(path: Path) -> Path:
+    return path.with_name(path.name + _SOUND)

@@ -111,7 +111,7 @@ def _first_failure(tree: Path, tests: Sequence[Timed]) -> str | None:
             code = _run(tree, [timed.test for timed in tests], report, log)
         finally:
             os._exit(code)
-    code = _wait(child, 60 + 20 * sum(timed.seconds for timed in tests))
+    code = _wait(child, 60 + 5 * sum(timed.seconds for timed in tests))
     failure = report.read_text() if report.exists() else None
     if failure is not None and failure.startswith("wrong tree"):
         raise RuntimeError(failure)

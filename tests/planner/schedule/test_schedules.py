@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
 from planner.schedule import PipelineSchedule, check_schedule
 from planner.schedule.actions import Action, Pass
 from planner.schedule.classic import gpipe, interleaved, one_f_one_b
-from planner.schedule.in_flight import peak_in_flight
+from planner.schedule.in_flight import Schedule, in_flight, peak_in_flight
 from planner.schedule.legality import peak_memory
 from planner.schedule.timing import PassTimes, act_times, bubble_rate, makespan_s
 from planner.schedule.zero_bubble import zb_h1, zb_h2
@@ -200,3 +202,24 @@ def megatron_in_flight(stages: int, virtual: int, micro_batches: int) -> tuple[i
 @given(st.integers(2, 5), st.integers(2, 3), st.integers(1, 4))
 def test_interleaved_chunks_hold_what_megatrons_order_holds(p: int, v: int, rounds: int) -> None:
     assert peak_in_flight(interleaved(p, p * rounds, v)) == megatron_in_flight(p, v, p * rounds)
+
+
+@given(st.integers(2, 5), st.integers(2, 3), st.integers(1, 4))
+def test_in_flight_of_a_placement_is_the_mean_over_its_stages_rounded_up(p: int, v: int, rounds: int) -> None:
+    m = p * rounds
+    order = interleaved(p, m, v)
+    for stage in range(p):
+        held = megatron_in_flight(p, v, m)[stage::p]
+        mean = math.ceil(sum(held) / v)
+        assert in_flight(Schedule.INTERLEAVED, stage, p, m, interleave=v) == mean
+        assert in_flight(Schedule.GIVEN, stage, p, m, interleave=v, order=order) == mean
+        assert in_flight(Schedule.GIVEN, stage, p, m, interleave=v) == m  # of an unknown order: all
+
+
+@given(COUNTS)
+def test_in_flight_of_a_schedule_by_name_is_that_of_its_order(counts: tuple[int, int]) -> None:
+    p, m = counts
+    for name, order in ((Schedule.GPIPE, gpipe), (Schedule.ONE_F_ONE_B, one_f_one_b), (Schedule.ZB_H1, zb_h1), (Schedule.ZB_H2, zb_h2)):
+        assert max(in_flight(name, stage, p, m) for stage in range(p)) == max(peak_in_flight(order(p, m))), name
+    assert in_flight(Schedule.ZB_AUTO, 0, p, m) == min(m, p)
+    assert in_flight(Schedule.ZB_AUTO, 0, p, m, hold=1) == 1
