@@ -6,7 +6,7 @@
 
 A test is in ``make test`` unless a marker says otherwise: ``@pytest.mark.thorough`` on a test or a whole file,
 ``@pytest.mark.representatives("a", "b")`` on a parametrized test whose cases are all thorough but those with these ids.
-What lies in tests/experiments/ is ``experiments``.  Where the laws are tested: tests/README.md.
+What lies in tests/experiments/ or opens a browser is ``experiments``.  Where the laws are tested: tests/README.md.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _into_tier(item: pytest.Item) -> None:
-    """All cases of a test are thorough but its representatives; all tests of the experiments' folder are ``experiments``."""
-    if EXPERIMENTS in item.path.parents:
+    """All cases of a test are thorough but its representatives; what lies in the experiments' folder or opens a browser is ``experiments``."""
+    if EXPERIMENTS in item.path.parents or "browser" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.experiments)
     chosen = item.get_closest_marker("representatives")
     if chosen is not None and _case(item) not in chosen.args:

@@ -7,6 +7,7 @@ import re
 import pytest
 from matrix import (
     CELLS,
+    COVERING,
     MODELS,
     REFUSED,
     STEPS,
@@ -34,6 +35,7 @@ from planner.ir.traces.trace import check_trace
 from simulator import simulate
 
 
+@pytest.mark.representatives(*COVERING)
 @pytest.mark.parametrize(("model", "way"), CELLS)
 def test_plan_on_virtual_devices_equals_training_on_one(model: str, way: str) -> None:
     plan = plan_for(model, way)
@@ -44,6 +46,7 @@ def test_plan_on_virtual_devices_equals_training_on_one(model: str, way: str) ->
     check_trace(plan, outcome.trace)
 
 
+@pytest.mark.representatives(*COVERING)
 @pytest.mark.parametrize(("model", "way"), CELLS)
 def test_simulated_trace_obeys_the_laws(model: str, way: str) -> None:
     plan = plan_for(model, way)
@@ -75,6 +78,15 @@ WRONG: list[tuple[type[Wrong], str]] = [
 ]
 
 
+@pytest.mark.representatives(
+    "mlp-ForgetsToReduce-data2",
+    "gpt-GathersInTheWrongOrder-zero1",
+    "bert-GathersInTheWrongOrder-zero3",
+    "mlp-LeavesOutAMicroBatch-pipeline2",
+    "wide_deep-ScalesTwice-pipeline2",
+    "mlp-ReadsLastStepsWeights-pipeline2",
+    "gpt-DropsABiasGradientAtTheBorder-pipeline2",
+)
 @pytest.mark.parametrize(("wrong", "way"), WRONG)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_wrong_performer_is_caught(wrong: type[Wrong], way: str, model: str) -> None:

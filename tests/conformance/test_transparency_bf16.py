@@ -26,6 +26,7 @@ WAYS = ("data2", "sequence2", "zb_h1", "pipeline2_data2_tensor2", "zero3")
 CALM = ("mlp", "gpt", "bert", "t5", "moe", "wide_deep")
 
 
+@pytest.mark.representatives("mlp-data2", "bert-sequence2", "gpt-zb_h1", "wide_deep-pipeline2_data2_tensor2", "mlp-zero3")
 @pytest.mark.parametrize(("model", "way"), [(m, w) for m in MODELS for w in WAYS if (m, w) not in REFUSED])
 def test_plan_in_bf16_is_as_near_to_float32_as_one_device_in_bf16(model: str, way: str) -> None:
     plan, source = plan_for(model, way, "bf16"), program(model, "bf16")
@@ -33,6 +34,7 @@ def test_plan_in_bf16_is_as_near_to_float32_as_one_device_in_bf16(model: str, wa
     assert_transparent_in_bf16(model, outcome, plan.micro_batches)
 
 
+@pytest.mark.representatives("mlp", "gpt")
 @pytest.mark.parametrize("model", MODELS)
 def test_everything_that_trains_is_bf16(model: str) -> None:
     plan, source = plan_for(model, "data2", "bf16"), program(model, "bf16")
@@ -62,6 +64,7 @@ WRONG: list[tuple[type[Wrong], str]] = [
 ]
 
 
+@pytest.mark.representatives("mlp-ForgetsToReduce-data2", "wide_deep-ScalesTwice-pipeline2")
 @pytest.mark.parametrize(("wrong", "way"), WRONG)
 @pytest.mark.parametrize("model", CALM)
 def test_a_wrong_performer_is_caught_in_bf16(wrong: type[Wrong], way: str, model: str) -> None:

@@ -39,6 +39,7 @@ SOME: Sequence[tuple[str, str, str]] = (
 """Each law once; all cells: python -m experiments.transparency."""
 
 
+@pytest.mark.representatives("mlp-zb_h1-fp32", "gpt-zero3-fp32")
 @pytest.mark.parametrize(("model", "way", "dtype"), SOME)
 def test_plan_on_processes_equals_training_on_one(model: str, way: str, dtype: str) -> None:
     plan = plan_for(model, way, dtype)

@@ -68,6 +68,7 @@ class KeepsItsOwnStatistics(Wrong):
         return [part * len(parts) for part in parts]
 
 
+@pytest.mark.representatives("convnet")
 @pytest.mark.parametrize("model", NORMED)
 def test_batch_norm_under_data_parallelism_counts_the_whole_batch(model: str) -> None:
     plan, eager = plan_for(model, "data2"), expected(model, 1)
@@ -144,6 +145,7 @@ TIED = {
 }
 
 
+@pytest.mark.representatives("gpt")
 @pytest.mark.parametrize("model", TIED)
 def test_a_weight_that_several_stages_read_is_trained_by_all_of_them(model: str) -> None:
     """GPT's and BERT's embedding is the head on the last stage; T5's is read by stages 0 and 1 and is the head on stage 3."""
@@ -157,6 +159,7 @@ def test_a_weight_that_several_stages_read_is_trained_by_all_of_them(model: str)
         assert_transparent(wrong, expected(model, plan.micro_batches))
 
 
+@pytest.mark.representatives("gpt")
 @pytest.mark.parametrize("model", TIED)
 def test_the_gradient_of_a_tied_weight_crosses_once_per_step_and_stage(model: str) -> None:
     """Not once per micro-batch: acc(a + b + c) = acc(a) + acc(b) + acc(c), also where three stages meet."""
@@ -211,6 +214,7 @@ SKIPS = {
 }
 
 
+@pytest.mark.representatives("fwd-unet")
 @pytest.mark.parametrize("model", SKIPS)
 @pytest.mark.parametrize("part", ["fwd", "bwd"])
 def test_what_skips_stages_goes_straight_to_its_reader_and_its_gradient_straight_back(model: str, part: str) -> None:
@@ -306,6 +310,7 @@ def test_recompute_is_not_refused_where_a_block_keeps_something() -> None:
 # Rounding, and nothing else.
 
 
+@pytest.mark.representatives("mlp", "gpt")
 @pytest.mark.parametrize("model", MODELS)
 def test_in_float64_a_plan_equals_one_device_ten_thousand_times_as_exactly(model: str) -> None:
     """So what float32's tolerance lets pass is rounding; 3 steps of nets with relu and batch norm included."""
@@ -314,6 +319,7 @@ def test_in_float64_a_plan_equals_one_device_ten_thousand_times_as_exactly(model
     assert_transparent(outcome, expected(model, 1, "fp64"), factor=1e-4)
 
 
+@pytest.mark.thorough
 def test_resnet_of_seed_0_where_a_relu_stands_on_its_kink_agrees_in_float64() -> None:
     """The story of the seeds in the matrix: with seed 0 a gradient of ResNet's third step is off by 0.5 % in float32 (data parallel, 2).
 

@@ -23,6 +23,7 @@ def texts() -> dict[str, Text]:
     return base_texts()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(0 if COUNT > 600 else 300)
 def test_every_damaged_plan_is_simulated_or_refused_in_our_words(texts: dict[str, Text]):
     fates, findings = fuzz(texts, range(COUNT))

@@ -25,11 +25,12 @@ from .cells import (
 from .committed import read_plan, write_plans
 from .equality import assert_transparent, errors
 from .models import MODELS
-from .ways import CELLS, COMMITTED, REFUSED, WAYS
+from .ways import CELLS, COMMITTED, COVERING, REFUSED, WAYS
 
 __all__ = [
     "CELLS",
     "COMMITTED",
+    "COVERING",
     "MODELS",
     "OPTIMIZER",
     "REFUSED",

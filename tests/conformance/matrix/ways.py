@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.schedule import Schedule
@@ -118,6 +118,20 @@ REFUSED: Mapping[tuple[str, str], str] = {
 CELLS: Sequence[tuple[str, str]] = tuple(
     (model, way) for way in WAYS for model in (MODELS if way in COMMON_WAYS else _RARE.get(way, _OLDEST)) if (model, way) not in REFUSED
 )
+
+
+def _covering() -> Iterator[tuple[str, str]]:
+    """Every way with one model; the models in turn, so that each has its share."""
+    waiting = list(MODELS)
+    for way in WAYS:
+        model = next(model for model in waiting if (model, way) in CELLS)
+        waiting.remove(model)
+        waiting.append(model)
+        yield model, way
+
+
+COVERING: Sequence[str] = tuple(f"{model}-{way}" for model, way in _covering())
+"""Every model once and every way once, as ids of tests."""
 
 BF16_WAYS = ("data2", "sequence2", "zb_h1", "pipeline2", "pipeline2_data2_tensor2", "zero3")
 """The ways that the tests go in bfloat16 too."""

@@ -74,6 +74,7 @@ def assert_same(recorded: LogicalGraph, made_by_fx: LogicalGraph) -> None:
     assert content_id(recorded) == content_id(made_by_fx)  # not ==, for a nan among the literals equals nothing
 
 
+@pytest.mark.representatives("mlp", "convnet")
 @pytest.mark.parametrize("name", ["mlp", "convnet", "gpt", "vit", "unet"])
 def test_the_recorder_gives_the_graph_of_make_fx(name: str) -> None:
     assert_same(traced(ZOO[name](), RECORDER), traced(ZOO[name](), MAKE_FX))

@@ -102,6 +102,7 @@ def period_s(plan: Plan, times_s: dict[str, float]) -> float:
     return found
 
 
+@pytest.mark.thorough
 def test_with_quota_1_loading_and_computing_take_turns() -> None:
     plan = with_loading(handmade.data_parallel(1, 1), load_quota=1)
     assert period_s(plan, {"load": 5.0, "forward": 2.0, "backward": 4.0}) == pytest.approx(5.0 + 2.0 + 4.0)

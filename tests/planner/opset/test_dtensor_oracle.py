@@ -223,6 +223,25 @@ def _refuted(case: Case, signature: Signature) -> bool:
     return any(disagreement(case, signature, PARTS, seed) is not None for seed in range(3))
 
 
+@pytest.mark.representatives(
+    "aten.mm.default",
+    "aten.bmm.default",
+    "aten.add.Tensor",
+    "aten.mul.Tensor",
+    "aten.div.Tensor",
+    "aten.sum.dim_IntList",
+    "aten.amax.default",
+    "aten._softmax.default",
+    "aten.native_layer_norm.default",
+    "aten.embedding.default",
+    "aten.t.default",
+    "aten.permute.default",
+    "aten.view.default",
+    "aten.relu.default",
+    "aten.gelu.default",
+    "aten.where.self",
+    "aten.convolution.default",
+)
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_signature_that_dtensor_allows_is_ours_or_excused(target: str, mesh: DeviceMesh) -> None:
     said = 0

@@ -120,6 +120,7 @@ def test_a_model_that_cannot_fit_is_refused_with_what_would() -> None:
         )
 
 
+@pytest.mark.thorough
 def test_the_best_shape_is_the_best_of_all_shapes() -> None:
     """Stages, mesh and micro-batches searched best-first give what trying each of them gives."""
     from planner.parallelism.shape import shapes

@@ -42,6 +42,7 @@ def steps(seed: int) -> dict[Shape, float]:
     return {shape: shares().of(shape).roomy_s * (1 + rng.choice([0.0, 0.01, 1.0]) * rng.random()) for shape in candidates()}
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 10**6))
 @settings(deadline=None, max_examples=40)
 def test_without_a_gap_the_two_best_are_those_of_all_shapes_worked_out(seed: int) -> None:
@@ -106,6 +107,7 @@ def shape_of(plan: Plan) -> tuple[object, ...]:
     return len(plan.placements), plan.placements[0].mesh, plan.micro_batches, plan.options["recompute"]
 
 
+@pytest.mark.thorough
 def test_two_plans_have_two_shapes_and_the_first_is_the_plan_of_one_search() -> None:
     program, options = program_of(MODEL), PlanOptions(stages=None, micro_batches=None)
     search = partial(search_plans, program.graph, model="gpt", batch_size=8, cluster=four(), options=options, dry_run=simulator.dry_run)

@@ -39,6 +39,7 @@ def four() -> Cluster:
     return replace(resolve_cluster("p3.16xlarge:1"), devices_per_node=4)
 
 
+@pytest.mark.representatives("0.5-1 stages of 4, 1 micro-batches", "0.2-2 stages of 2, 4 micro-batches")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("room", [1.0, 0.5, 0.2])
 def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -> None:
@@ -57,6 +58,7 @@ def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -
     assert share.within(limit * 1.5)[0] <= step_s * (1 + 1e-9)
 
 
+@pytest.mark.representatives("2 stages of 2, 4 micro-batches")
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s.stages > 1], ids=str)
 def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Shape) -> None:
     program, cluster = program_of(MODEL), four()
@@ -69,6 +71,7 @@ def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Sh
     assert bound_s >= found.lower_bound / shape.stages * (1 - 1e-9)
 
 
+@pytest.mark.representatives("0.7")
 @pytest.mark.parametrize("room", [0.7, 0.4, 0.1])
 def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: float) -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
@@ -162,6 +165,7 @@ def test_a_dry_run_by_the_compiled_engine_counts_the_planners_live_bytes(monkeyp
     assert dict(simulator.dry_run(plan, cost)) == live_bytes(plan, cost.folded_s(plan))
 
 
+@pytest.mark.thorough
 def test_a_searched_shape_is_within_the_gap_of_every_shape_worked_out() -> None:
     program, cluster = program_of(MODEL), four()
     found = search_plans(
@@ -195,6 +199,7 @@ def test_a_balanced_cut_of_the_graph_crosses_no_more_than_the_even_one_and_makes
         assign_stages(graph, 2, ["up"], balance=0.6)
 
 
+@pytest.mark.thorough
 def test_a_search_within_less_than_the_memory_proves_nothing_about_the_memory() -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(1, 4, (2, 2))
     share = Shares(program.graph, 16, cluster, ()).of(shape)
@@ -207,6 +212,7 @@ def test_a_search_within_less_than_the_memory_proves_nothing_about_the_memory() 
     assert assign_layouts(model, limit_bytes=limit, memory_bytes=memory).lower_bound_s == 0
 
 
+@pytest.mark.thorough
 def test_a_shape_is_entered_once() -> None:
     program, cluster = program_of(MODEL), four()
     worked: list[Shape] = []

@@ -39,6 +39,7 @@ def test_every_model_of_the_zoo_is_cut() -> None:
 CASES = [(model, (2,)) for model in CUT] + [(model, (2, 2)) for model in TWO_AXES]
 
 
+@pytest.mark.representatives("mlp-mesh2", "gpt-mesh8")
 @pytest.mark.parametrize(("model", "mesh"), CASES)
 def test_exact_is_proven_and_equals_the_ilp_over_cones(model: str, mesh: tuple[int, ...]) -> None:
     found, other = exact(model, mesh), search(problem_of(model, mesh), Method.O3)
@@ -47,6 +48,7 @@ def test_exact_is_proven_and_equals_the_ilp_over_cones(model: str, mesh: tuple[i
     assert problem_of(model, mesh).problem.objective(found.choice) == found.objective
 
 
+@pytest.mark.representatives("mlp")
 @pytest.mark.parametrize("model", ["dlrm", "wide_deep", "mlp", "alexnet", "vgg19", "unet"])
 def test_exact_equals_the_ilp_of_the_whole_problem(model: str) -> None:
     """The oracle that shares nothing with exact but the problem: no node is eliminated and no strategy dropped before."""
@@ -55,6 +57,7 @@ def test_exact_equals_the_ilp_of_the_whole_problem(model: str) -> None:
     assert bound == pytest.approx(objective, rel=1e-6)
 
 
+@pytest.mark.representatives("mlp", "gpt")
 @pytest.mark.parametrize("model", CUT)
 def test_greedy_and_o2_are_never_better_than_exact(model: str) -> None:
     best = exact(model, (2,)).objective
@@ -87,6 +90,7 @@ def window(problem: Problem, choice: Ints, rng: random.Random) -> tuple[Problem,
     return Problem(tuple(problem.names[v] for v in members), tuple(costs), tuple(edges)), members
 
 
+@pytest.mark.representatives("mlp-mesh0")
 @pytest.mark.parametrize(("model", "mesh"), [("mlp", (2,)), ("gpt", (2,)), ("convnet", (2,)), ("mlp", (2, 2)), ("vgg19", (2, 2))])
 def test_no_choice_of_a_few_neighbours_improves_the_exact_one(model: str, mesh: tuple[int, ...]) -> None:
     """Whole graphs have 10^28 choices and more, so 20 neighbourhoods of each are enumerated."""
@@ -106,6 +110,7 @@ def plan_id(model: str) -> str:
     return plan.plan_id
 
 
+@pytest.mark.representatives("mlp")
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
 def test_the_same_input_gives_the_same_plan_here_and_in_another_process(model: str) -> None:
     """Another process hashes strings differently: what depends on the order of a set would show."""

@@ -89,6 +89,7 @@ def test_a_plain_sum_of_the_best_parts_is_not_taken_for_a_choice() -> None:
     assert solve_exactly(problem).gap == 0.0
 
 
+@pytest.mark.representatives("mlp-mesh0", "mlp-mesh1")
 @pytest.mark.parametrize("mesh", [(2,), (2, 2)])
 @pytest.mark.parametrize("name", ["mlp", "convnet"])
 def test_exact_equals_o3_and_no_other_method_is_better(name: str, mesh: tuple[int, ...]) -> None:

@@ -215,6 +215,7 @@ def test_a_pinned_parameter_is_gathered_again_when_level_3_asks_for_it() -> None
     assert gathered_again(plan)["blocks.1.up.weight"] == 2
 
 
+@pytest.mark.representatives("False-mesh0")
 @pytest.mark.parametrize("mesh", [(2,), (2, 2)])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_level_3_on_several_axes_and_with_recomputation_equals_training_on_one_device(mesh: tuple[int, ...], recompute: bool) -> None:
@@ -239,6 +240,7 @@ def tight() -> tuple[Program, Plan]:
     return source, make_plan(source.graph(1), model="mlp", batch_size=ROWS, cluster=where, options=options)
 
 
+@pytest.mark.thorough
 def test_what_the_search_gathers_again_changes_not_one_bit() -> None:
     """The data-parallel plan of ample memory does the same sums in the same order."""
     source, plan = tight()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ LARGE = Sizes(narrow=64, wide=64, widest=64, large=10)
 """Every problem here is wide and large."""
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 10_000), st.sampled_from([1e-3, 0.01, 0.1]))
 @settings(max_examples=25, deadline=None)
 def test_what_stays_unproven_is_at_most_the_gap_and_the_bound_is_below_the_optimum(seed: int, gap: float) -> None:

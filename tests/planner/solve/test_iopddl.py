@@ -102,6 +102,7 @@ def test_choice_file_is_a_list_of_strategies(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["c.json"]
 
 
+@pytest.mark.thorough
 def test_command_prints_the_figures_and_writes_the_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.json").write_text(json.dumps(instance()))
     out = tmp_path / "c.json"

@@ -69,6 +69,7 @@ def tangled(seed: int, nodes: int = 12, strategies: int = 4) -> Problem:
     return replace(free, limit=least + 0.4 * (free.peak(cheapest) - least))
 
 
+@pytest.mark.thorough
 def test_parts_of_a_problem_too_large_for_one_ilp_still_end_in_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial_ilps, "_SMALL", 20)
     monkeypatch.setattr(partial_ilps, "_PART", 5)
@@ -207,6 +208,7 @@ def test_time_limit_is_kept_and_the_answer_is_allowed_and_bounded() -> None:
     assert [k.lower_bound for k in known] == sorted(k.lower_bound for k in known)
 
 
+@pytest.mark.thorough
 def test_interrupt_returns_the_best_so_far() -> None:
     def stop(known: Progress) -> None:
         if np.isfinite(known.objective):

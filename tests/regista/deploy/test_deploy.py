@@ -237,6 +237,7 @@ bandwidth_GBps = 1.0
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_a_batch_script_trains_on_two_nodes_and_leaves_one_lawful_trace(command: Command, tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text(TWO_NODES)

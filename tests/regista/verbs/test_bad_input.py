@@ -655,6 +655,7 @@ def test_a_loss_that_is_nan_warns_is_null_in_json_and_survives_the_file(command:
 # A real process.
 
 
+@pytest.mark.thorough
 def test_a_real_process_refuses_with_code_2_one_line_and_no_traceback(tmp_path: Path):
     for arguments, says in (
         (["explain", "nope.json"], "no such file"),
@@ -668,6 +669,7 @@ def test_a_real_process_refuses_with_code_2_one_line_and_no_traceback(tmp_path: 
     assert files_of(tmp_path) == {}
 
 
+@pytest.mark.thorough
 def test_a_reader_that_goes_away_is_no_traceback(made: dict[str, Path]):
     command = f"{sys.executable} -m regista.cli explain {made['plan']} --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
@@ -725,6 +727,7 @@ def fate(path: Path) -> str:
     return "fine"
 
 
+@pytest.mark.representatives("plan")
 @pytest.mark.parametrize("name", ["plan", "pipe"])
 def test_a_plan_with_any_slip_of_the_pen_is_refused_or_a_plan(made: dict[str, Path], tmp_path: Path, name: str):
     original = json.loads(made[name].read_text())

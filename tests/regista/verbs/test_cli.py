@@ -289,6 +289,7 @@ def test_a_killed_worker_ends_the_run_with_its_rank_and_no_process_left(long_run
     assert sorted(p.name for p in folder.iterdir()) == ["plan.json"]
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_an_interrupt_ends_the_run_with_130_and_no_process_left(long_run: tuple[subprocess.Popen[str], list[int], Path]):
     process, workers, folder = long_run

@@ -86,6 +86,7 @@ def test_options_read_from_a_plan_plan_it_again(plans: dict[str, Plan], shape: s
     assert again.plan_id == plan.plan_id
 
 
+@pytest.mark.representatives("one axis")
 @pytest.mark.parametrize("shape", ["one axis", "two axes", "pipeline"])
 def test_of_an_optimal_plan_the_chosen_layout_costs_nothing_more_and_no_other_costs_less(plans: dict[str, Plan], shape: str) -> None:
     told = explain(plans[shape], Wanted(most=4))
@@ -248,6 +249,7 @@ def test_a_plan_that_recomputes_tells_its_choice_too() -> None:
     assert retrace(plan).is_optimal
 
 
+@pytest.mark.thorough
 def test_a_plan_whose_mesh_was_searched_tells_its_choice_too() -> None:
     plan = api.plan(GPT, slow(DGX), mesh=None)
     found = retrace(plan)

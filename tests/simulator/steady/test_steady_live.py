@@ -103,6 +103,7 @@ def test_a_plan_is_found_live_exactly_when_the_token_game_ends(plan: Plan):
         check_live(plan)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(dags())
 def test_the_quota_named_breaks_the_dead_lock_and_one_less_does_not(plan: Plan):
