@@ -16,6 +16,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -24,11 +25,12 @@ from numpy.typing import NDArray
 from planner.ir.errors import InvalidCluster, InvalidPlan
 from planner.ir.plan import Plan, Task
 from planner.ir.protocols import CostModel
+from simulator.compiled.compiler import compile_plan
+from simulator.compiled.recurrence_kernel import play_recurrence
+from simulator.compiled.results import check_complete, step_ends_s
 from simulator.engine import simulate
-from simulator.rules.prices import CheckedPrices, Factor, slowdown_of
-from simulator.steady.graph import MarkedGraph, OrderPolicy, marked_graph
+from simulator.rules.prices import Factor, slowdown_of
 from simulator.steady.observed_order import is_ordered
-from simulator.steady.unroll import starts_s
 
 __all__ = ["Noise", "NoisySteps", "simulate_noisy"]
 
@@ -154,9 +156,8 @@ def simulate_noisy(
     if runs < 1 or steps < 1:
         raise InvalidPlan(f"runs = {runs}, steps = {steps}; both are at least 1")
     noise.factor(plan)
-    graph = marked_graph(plan, cost, folded=False, choice=OrderPolicy.NONE)
     ordered = is_ordered(plan) and slowdown_of(cost) == 1
-    play = _recurrence(plan, cost, noise, graph, steps) if ordered else _act_by_act(plan, cost, noise, steps)
+    play = _recurrence(plan, cost, noise, steps) if ordered else _act_by_act(plan, cost, noise, steps)
     rows = []
     for run in range(runs):
         rows.append(play(run))
@@ -173,18 +174,22 @@ def _act_by_act(plan: Plan, cost: CostModel, noise: Noise, steps: int) -> Callab
     return play
 
 
-def _recurrence(plan: Plan, cost: CostModel, noise: Noise, graph: MarkedGraph, steps: int) -> Callable[[int | None], Reals]:
-    prices = CheckedPrices(plan, cost)
-    actors = [(task, rank, graph.first[task.id, rank]) for task in plan.tasks for rank in plan.ranks_of(task)]
+def _recurrence(plan: Plan, cost: CostModel, noise: Noise, steps: int) -> Callable[[int | None], Reals]:
+    compiled = compile_plan(plan, cost, fold=False, sizes=False)
+    total = steps * compiled.tables.acts
+    base = np.concatenate(([0], np.cumsum(total)))
+    price_s = np.repeat([compiled.ranks.price_s[task.id, rank] for task, rank in compiled.actors], total)
+    meetings = [compiled.tables.group_actor[first:last] for first, last in pairwise(compiled.tables.group_first)]
 
     def play(run: int | None) -> Reals:
-        duration_s = np.zeros((steps, graph.num_nodes))
-        for task, rank, first in actors:
-            factors = np.ones(steps * task.acts) if run is None else noise.column(task, rank, steps * task.acts, run)
-            # Ranks that meet share a node, which takes as long as the slowest.
-            mine = duration_s[:, first : first + task.acts]
-            np.maximum(mine, prices.act_s(task, rank) * factors.reshape(steps, task.acts), out=mine)
-        ends = (starts_s(graph, duration_s) + duration_s).max(axis=1)
-        return np.diff(ends, prepend=0.0)
+        actors = zip(compiled.actors, total.tolist(), strict=True)
+        columns = [np.ones(acts) if run is None else noise.column(*actor, acts, run) for actor, acts in actors]
+        act_s = price_s * np.concatenate(columns)
+        for members in meetings:  # ranks that meet take as long as the slowest of them
+            rows = base[members][:, None] + np.arange(total[members[0]])
+            act_s[rows] = act_s[rows].max(axis=0)
+        played = play_recurrence(compiled, steps, full=False, act_s=act_s)
+        check_complete(compiled, played)
+        return np.diff(step_ends_s(compiled, played, steps), prepend=0.0)
 
     return play

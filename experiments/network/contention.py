@@ -33,8 +33,11 @@ from rich.console import Console
 from rich.table import Table
 
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
-from simulator.network import Flow, Link, Machine, Route, Sharing, collective_flows, simulate_flows
+from simulator.network import Sharing, simulate_flows
 from simulator.network.algorithms import ring_all_reduce
+from simulator.network.collectives import collective_flows
+from simulator.network.fabric import Machine
+from simulator.network.links import Flow, Link, Route
 
 __all__ = ["main", "two_rings"]
 

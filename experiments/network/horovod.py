@@ -32,7 +32,8 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from simulator.network import Flow, Link, Route, Sharing, simulate_flows
+from simulator.network import Sharing, simulate_flows
+from simulator.network.links import Flow, Link, Route
 
 __all__ = ["Constants", "efficiency", "main"]
 

@@ -47,7 +47,8 @@ from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
 from planner.ir.traces.trace import Act, check_trace
 from regista.views.pictures.gantt import save_figure
-from simulator import chain_period_s, simulate
+from simulator import simulate
+from simulator.theory import chain_period_s
 
 __all__ = ["main"]
 

@@ -37,8 +37,9 @@ from experiments.parameter_server.servers import (
     step_ends_s,
 )
 from planner.ir.cluster import LinkSpec
-from simulator.network import Ports, simulate_collective, simulate_flows
+from simulator.network import simulate_collective, simulate_flows
 from simulator.network.algorithms import ring_all_reduce
+from simulator.network.fabric import Ports
 from simulator.theory import ring_all_reduce_s
 
 __all__ = ["main"]

@@ -37,9 +37,10 @@ from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan
 from regista.api import program_of
 from regista.calibrate import calibrate_plan
-from simulator.quotas import QuotaRule, full_throughput, pareto, rule_quotas
+from simulator.quotas import full_throughput, pareto
 from simulator.quotas.least_bytes import least_bytes
 from simulator.quotas.plans import register_bytes
+from simulator.quotas.rules import QuotaRule, rule_quotas
 from simulator.steady import steady_state
 
 __all__ = ["main"]

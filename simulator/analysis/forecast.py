@@ -29,7 +29,7 @@ from simulator.analysis.peak_contents import PeakContents
 from simulator.compiled.arrays import CompiledPlan, Floats, KernelResult
 from simulator.compiled.compiler import compile_plan
 from simulator.compiled.event_kernel import play_events
-from simulator.compiled.results import MOST_FIRINGS
+from simulator.compiled.results import MOST_FIRINGS, step_ends_s
 from simulator.engine import Engine, simulate
 from simulator.rules.prices import slowdown_of
 
@@ -135,8 +135,7 @@ def _from_trace(compiled: CompiledPlan, trace: Trace) -> KernelResult:
 
 def _told(compiled: CompiledPlan, played: KernelResult, steps: int, engine: str, not_compiled: str = "") -> Forecast:
     acts, ranks = compiled.tables.acts, compiled.ranks
-    lasts = played.base[:-1] - 1 + np.outer(np.arange(1, steps + 1), acts)
-    ends = tuple(played.end_s[lasts].max(axis=1).tolist())
+    ends = tuple(step_ends_s(compiled, played, steps).tolist())
     window = (ends[-3], ends[-2]) if steps > 2 else ((0.0, *ends)[-2], ends[-1])
     found = []
     contents = PeakContents(compiled, played, steps)

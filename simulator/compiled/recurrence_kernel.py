@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.ir.errors import Unsupported
-from simulator.compiled.arrays import CompiledPlan, Ints, KernelResult, PlanArrays, Records
+from simulator.compiled.arrays import CompiledPlan, Floats, Ints, KernelResult, PlanArrays, Records
 from simulator.compiled.kernel import filled, kernel, record
 
 __all__ = ["play_recurrence"]
@@ -33,11 +33,12 @@ _LANE = record(
 _GROUP = record("first last present", "latest_s")
 
 
-def play_recurrence(compiled: CompiledPlan, steps: int, *, full: bool) -> KernelResult:
+def play_recurrence(compiled: CompiledPlan, steps: int, *, full: bool, act_s: Floats | None = None) -> KernelResult:
     """Evaluate ``steps`` steps.
 
     Args:
         full: keep ready and start times, not only ends.
+        act_s: seconds of every act, act k of actor a at ``base[a] + k`` (KernelResult), the same for all ranks that meet in it; None: the price.
 
     Returns:
         Times as of the event-driven kernel; peaks are zeros.
@@ -64,7 +65,8 @@ def play_recurrence(compiled: CompiledPlan, steps: int, *, full: bool) -> Kernel
     groups = filled(_GROUP, len(t.group_first) - 1, first=t.group_first[:-1], last=t.group_first[1:])
     end_s, ready_s, start_s = np.full(base[-1], -1.0), np.empty(kept), np.empty(kept)
     queue = np.arange(lanes)
-    complete = bool(_evaluate(actors, plain, rated, lane, groups, t.order, t.group_actor, queue, end_s, ready_s, start_s))
+    own_s = np.empty(0) if act_s is None else act_s
+    complete = bool(_evaluate(actors, plain, rated, lane, groups, t.order, t.group_actor, queue, own_s, end_s, ready_s, start_s))
     nothing = np.zeros(compiled.ranks.num_classes, dtype=np.int64)
     return KernelResult(complete, base, ready_s, start_s, end_s, nothing, nothing)
 
@@ -98,7 +100,7 @@ def _terms(t: PlanArrays, base: Ints) -> tuple[Records, Ints, Records, Ints]:
 
 
 @kernel
-def _evaluate(actors, plain, rated, lanes, groups, order, group_actor, queue, end_s, ready_s, start_s):  # type: ignore[no-untyped-def]
+def _evaluate(actors, plain, rated, lanes, groups, order, group_actor, queue, own_s, end_s, ready_s, start_s):  # type: ignore[no-untyped-def]
     full = ready_s.size > 0
     for n in range(lanes.size):
         lanes[n].queued = 1
@@ -147,7 +149,7 @@ def _evaluate(actors, plain, rated, lanes, groups, order, group_actor, queue, en
                 ready_s[mine] = time_s
             time_s = max(time_s, lane.end_s)
             if actor.group < 0:
-                _perform(mine, time_s, actor, lane, end_s, start_s)
+                _perform(mine, time_s, actor, lane, own_s, end_s, start_s)
                 continue
             group = groups[actor.group]
             group.present += 1
@@ -157,7 +159,7 @@ def _evaluate(actors, plain, rated, lanes, groups, order, group_actor, queue, en
             group.present = 0
             for x in range(group.first, group.last):
                 member = actors[group_actor[x]]
-                _perform(member.at + member.begun, group.latest_s, member, lanes[member.lane], end_s, start_s)
+                _perform(member.at + member.begun, group.latest_s, member, lanes[member.lane], own_s, end_s, start_s)
                 if member.lane != number:
                     size = _enqueue(member.lane, lanes, queue, head, size)
         # Who waited for an act that is known by now?
@@ -180,11 +182,11 @@ def _evaluate(actors, plain, rated, lanes, groups, order, group_actor, queue, en
 
 
 @kernel
-def _perform(at, time_s, actor, lane, end_s, start_s):  # type: ignore[no-untyped-def]
+def _perform(at, time_s, actor, lane, own_s, end_s, start_s):  # type: ignore[no-untyped-def]
     """(3), and the lane's turn passes on."""
     if start_s.size > 0:
         start_s[at] = time_s
-    end_s[at] = time_s + actor.duration_s
+    end_s[at] = time_s + (own_s[at] if own_s.size > 0 else actor.duration_s)
     lane.end_s = end_s[at]
     actor.begun += 1
     lane.left -= 1

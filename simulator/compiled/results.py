@@ -18,7 +18,7 @@ from simulator.compiled.arrays import CompiledPlan, Floats, KernelResult
 from simulator.compiled.event_kernel import play_events
 from simulator.compiled.recurrence_kernel import play_recurrence
 
-__all__ = ["Times", "peaks", "times", "trace"]
+__all__ = ["Times", "check_complete", "peaks", "step_ends_s", "times", "trace"]
 
 MOST_FIRINGS = 2**28
 """2 GB of end times; a longer game says nothing that a shorter one does not."""
@@ -59,16 +59,21 @@ def times(compiled: CompiledPlan, *, steps: int = 4) -> Times:
         kernel, played = "events", play_events(compiled.tables, steps, compiled.ranks.num_classes, full=False)
     else:
         kernel, played = "recurrence", play_recurrence(compiled, steps, full=False)
-    _check_complete(compiled, played)
+    check_complete(compiled, played)
     acts = compiled.tables.acts
-    lasts = played.base[:-1] - 1 + np.outer(np.arange(1, steps + 1), acts)
     copies = np.array([len(compiled.ranks.members[task.placement][c]) for task, c in compiled.actors])
     return Times(
-        step_ends_s=tuple(played.end_s[lasts].max(axis=1).tolist()),
+        step_ends_s=tuple(step_ends_s(compiled, played, steps).tolist()),
         num_acts=steps * int(copies @ acts),
         num_firings=len(played.end_s),
         kernel=kernel,
     )
+
+
+def step_ends_s(compiled: CompiledPlan, played: KernelResult, steps: int) -> Floats:
+    """When the last act of each step ended, in seconds; shape [steps]."""
+    lasts = played.base[:-1] - 1 + np.outer(np.arange(1, steps + 1), compiled.tables.acts)
+    return np.asarray(played.end_s[lasts].max(axis=1))
 
 
 def trace(compiled: CompiledPlan, *, steps: int = 4) -> Trace:
@@ -81,7 +86,7 @@ def trace(compiled: CompiledPlan, *, steps: int = 4) -> Trace:
     if not compiled.has_sizes:
         raise Unsupported("a trace counts live bytes, and this plan was compiled without sizes; use compile_plan(plan, cost, sizes=True)")
     played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)
-    _check_complete(compiled, played)
+    check_complete(compiled, played)
     ranks, plan = compiled.ranks, compiled.plan
     state = compiled.state_bytes
     peaks, registers = (state + played.peak_bytes).tolist(), (state + played.register_bytes).tolist()
@@ -109,7 +114,7 @@ def peaks(compiled: CompiledPlan, *, steps: int = 2) -> tuple[int, ...]:
     """
     _check_size(compiled, steps)
     played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)
-    _check_complete(compiled, played)
+    check_complete(compiled, played)
     found = (compiled.state_bytes + played.peak_bytes).tolist()
     return tuple(found[c] for c in compiled.ranks.of)
 
@@ -160,7 +165,8 @@ def _check_size(compiled: CompiledPlan, steps: int) -> None:
         raise Unsupported(f"{steps} steps are {firings} firings, more than {MOST_FIRINGS}; simulate fewer steps")
 
 
-def _check_complete(compiled: CompiledPlan, played: KernelResult) -> None:
+def check_complete(compiled: CompiledPlan, played: KernelResult) -> None:
+    """Raises DeadLock: not all acts were performed."""
     if not played.complete:
         raise DeadLock(
             f"plan {compiled.plan.model} is not live (SEMANTICS 4.1): not all of its acts can be performed; "

@@ -3,7 +3,6 @@
 from simulator.quotas.budget import under_budget
 from simulator.quotas.pareto_curve import pareto
 from simulator.quotas.realise import SizedPlan
-from simulator.quotas.rules import QuotaRule, rule_quotas
 from simulator.quotas.throughput import full_throughput
 
-__all__ = ["SizedPlan", "QuotaRule", "full_throughput", "pareto", "rule_quotas", "under_budget"]
+__all__ = ["SizedPlan", "full_throughput", "pareto", "under_budget"]

@@ -17,8 +17,9 @@ from experiments.parameter_server.servers import (
 )
 from planner.ir.cluster import LinkSpec
 from planner.ir.errors import InvalidPlan
-from simulator.network import Ports, Sharing, simulate_collective, simulate_flows
+from simulator.network import Sharing, simulate_collective, simulate_flows
 from simulator.network.algorithms import ring_all_reduce
+from simulator.network.fabric import Ports
 
 GIGABYTE_PER_S = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e9)
 MODEL_BYTES = 300e6 * 4

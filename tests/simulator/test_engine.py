@@ -18,7 +18,8 @@ from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.plan import Placement, Plan, RegstKind, TaskKind
 from planner.ir.text import canonical
 from planner.ir.traces.trace import Act, Trace, check_trace
-from simulator import bubble_fraction, simulate
+from simulator import simulate
+from simulator.theory import bubble_fraction
 
 
 def acts_of(trace: Trace, task: str, rank: int = 0) -> list[Act]:

@@ -9,7 +9,8 @@ from stories import TableCost, chain, picture
 
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Trace, check_trace
-from simulator import chain_period_s, simulate
+from simulator import simulate
+from simulator.theory import chain_period_s
 
 
 def log(plan: Plan, trace: Trace, until: int) -> list[str]:

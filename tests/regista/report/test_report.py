@@ -39,7 +39,8 @@ from regista.report.rows_page import save_rows_page
 from regista.report.sweep_page import save_sweep_page
 from regista.report.whatif import TracePrices, what_if_changes
 from regista.sweep import load_manifest
-from simulator import chain_period_s, simulate
+from simulator import simulate
+from simulator.theory import chain_period_s
 
 PLAN = pipeline(2, 4)
 COST = TableCost({"load": 1e-4}, latency_s=1e-5, default_s=1e-3)

@@ -22,10 +22,11 @@ from regista.views.pictures.gantt import COLOURS, gantt, gantt_rows
 from regista.views.pictures.panels import CATEGORY_COLOURS, link_rows, link_use
 from regista.views.pictures.schedule_gantt import act_colour, bubble_share, schedule_gantt, shown_ranks
 from regista.views.pictures.window import show_last
-from simulator import bubble_fraction, simulate
+from simulator import simulate
 from simulator.analysis.category import Category
 from simulator.analysis.curve import memory_curves
 from simulator.analysis.replay import message_times
+from simulator.theory import bubble_fraction
 
 PLAN = pipeline(2, 4)
 SIM = simulate(PLAN, TableCost({"F0": 0.5}, latency_s=0.1), steps=3)

@@ -15,9 +15,9 @@ from planner.ir.errors import InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import check_trace
 from simulator import simulate
+from simulator.compiled import compile_plan
+from simulator.compiled.recurrence_kernel import play_recurrence
 from simulator.noise import Noise, simulate_noisy
-from simulator.steady.graph import OrderPolicy, marked_graph
-from simulator.steady.unroll import starts_s
 
 
 def ordered(plan: Plan) -> Plan:
@@ -37,17 +37,18 @@ def test_the_recurrence_starts_every_act_when_the_simulator_does(data: st.DataOb
     noise = Noise(speed={0: 0.5}, jitter=0.5, link_jitter=0.25, seed=data.draw(st.integers(0, 99)))
     factor, steps = noise.factor(plan), 3
     trace = simulate(plan, cost, steps=steps, factor=factor)
-    graph = marked_graph(plan, cost, folded=False, choice=OrderPolicy.NONE)
-    duration_s = np.zeros((steps, graph.num_nodes))
+    compiled = compile_plan(plan, cost, fold=False)
+    base = np.concatenate(([0], np.cumsum(steps * compiled.tables.acts)))
+    place = {(task.id, rank): first for (task, rank), first in zip(compiled.actors, base.tolist(), strict=False)}
+    act_s = np.zeros(base[-1])
     for act in trace.acts:
         task = plan.task[act.task]
-        node = graph.first[act.task, act.rank] + act.number % task.acts
-        price_s = cost.act_s(plan, task, act.rank) * factor(act.task, act.rank, act.number)
-        duration_s[act.number // task.acts, node] = max(price_s, duration_s[act.number // task.acts, node])
-    started = starts_s(graph, duration_s)
+        act_s[place[act.task, act.rank] + act.number] = max(
+            cost.act_s(plan, task, rank) * factor(act.task, rank, act.number) for rank in plan.peers(task, act.rank)
+        )
+    started = play_recurrence(compiled, steps, full=True, act_s=act_s).start_s
     for act in trace.acts:
-        acts = plan.task[act.task].acts
-        assert started[act.number // acts, graph.first[act.task, act.rank] + act.number % acts] == act.start_s
+        assert started[place[act.task, act.rank] + act.number] == act.start_s
 
 
 @settings(max_examples=40, deadline=None)
@@ -68,9 +69,9 @@ def test_who_plays_is_said():
 
 
 def test_the_recurrence_refuses_streams_that_choose_as_they_go():
-    graph = marked_graph(pipeline(2, 2), TableCost())
-    with pytest.raises(Unsupported, match="no order of their own"):
-        starts_s(graph, np.ones((1, graph.num_nodes)))
+    compiled = compile_plan(pipeline(2, 2), TableCost(), fold=False)
+    with pytest.raises(Unsupported, match="several tasks and no order"):
+        play_recurrence(compiled, 1, full=False, act_s=np.ones(int(compiled.tables.acts.sum())))
 
 
 def test_a_noisy_trace_keeps_the_six_laws():

@@ -26,9 +26,10 @@ from planner.ir.sbp import NdSbp
 from planner.ir.text import canonical
 from planner.ir.traces.trace import Trace, check_trace
 from simulator import Engine, simulate
-from simulator.compiled import CompiledPlan, compile_plan, play_recurrence, times, trace
+from simulator.compiled import CompiledPlan, compile_plan, times, trace
 from simulator.compiled.arrays import KernelResult
 from simulator.compiled.event_kernel import play_events
+from simulator.compiled.recurrence_kernel import play_recurrence
 
 RATES = (1, 2, 4)
 

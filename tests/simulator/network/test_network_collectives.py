@@ -12,13 +12,15 @@ from planner.cost import axis_boxing_s, meshes
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.errors import InvalidCluster, InvalidPlan, Unsupported
-from simulator.network import FullMesh, Machine, Ports, Sharing, collective_flows, simulate_collective, simulate_flows
+from simulator.network import Sharing, simulate_collective, simulate_flows
 from simulator.network.algorithms import (
     direct_all_to_all,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
 )
+from simulator.network.collectives import collective_flows
+from simulator.network.fabric import FullMesh, Machine, Ports
 from simulator.network.rounds import Landing, Move, Rounds, perform, states
 from simulator.theory import (
     all_to_all_s,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
-from simulator.network import FlowTrace, Machine, Sharing, collective_flows, simulate_flows
+from simulator.network import Sharing, simulate_flows
 from simulator.network.algorithms import ring_all_reduce
+from simulator.network.collectives import collective_flows
+from simulator.network.fabric import Machine
+from simulator.network.flows import FlowTrace
 
 # 2 nodes of 2 devices, nic 1 byte/s; ring A of ranks 0 and 2, ring B of ranks 1 and 3; a round of 4 bytes is 2 bytes, u = 2 s alone
 NIC = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1.0)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan
-from simulator.network import Flow, Link, Route, Sharing, simulate_flows
+from simulator.network import Sharing, simulate_flows
+from simulator.network.links import Flow, Link, Route
 from simulator.network.sharing import max_min_rates
 
 WIRE = Link(name="wire", bandwidth_bytes_per_s=100.0)

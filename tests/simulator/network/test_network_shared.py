@@ -16,7 +16,8 @@ from planner.ir.plan import Placement, Plan, TaskKind
 from planner.ir.traces.trace import Act, Trace, check_trace
 from simulator import Engine, simulate
 from simulator.analysis.forecast import forecast
-from simulator.network import Machine, Sharing
+from simulator.network import Sharing
+from simulator.network.fabric import Machine
 from simulator.network.link_shares import link_shares
 from simulator.network.shared import simulate_shared
 from simulator.noise import Noise, simulate_noisy

@@ -13,9 +13,11 @@ import simulator
 from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.errors import DeadLock, OutOfMemory, Unsupported
 from planner.ir.plan import Plan, RegstKind, Task
-from simulator.quotas import QuotaRule, full_throughput, pareto, rule_quotas, under_budget
+from simulator.quotas import full_throughput, pareto, under_budget
 from simulator.quotas.plans import ordered, plan_problem, register_bytes
-from simulator.steady import MarkedGraph, marked_graph, steady_state
+from simulator.quotas.rules import QuotaRule, rule_quotas
+from simulator.steady import marked_graph, steady_state
+from simulator.steady.graph import MarkedGraph
 from simulator.steady.state import steady_graph
 
 

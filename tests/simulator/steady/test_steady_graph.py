@@ -13,11 +13,12 @@ from stories import Story, TableCost, chain, data_parallel, pipeline
 from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.plan import Placement, Plan, RegstKind, TaskKind
-from simulator import bubble_fraction, chain_period_s, simulate
+from simulator import simulate
 from simulator.steady import marked_graph, steady_state
 from simulator.steady.graph import ArcKind
 from simulator.steady.observed_order import observed_orders
 from simulator.steady.state import steady_graph
+from simulator.theory import bubble_fraction, chain_period_s
 
 
 def repeats_every(plan: Plan, cost: TableCost, period_s: float, steps: int = 60, longest: int = 24) -> bool:
