@@ -23,7 +23,7 @@ from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Edge, Problem, solve_exactly
 from regista.analysis.budget import Use, holdings, memory, spending
 from regista.analysis.explain import Wanted, explain
-from regista.analysis.planned import options_of, restricted, retrace
+from regista.analysis.planned import options_of, retrace
 from regista.clusters import resolve_cluster
 
 GPT = "zoo:gpt?layers=1&width=16&heads=2&vocab=32&batch=4&seq=4"
@@ -135,7 +135,7 @@ def test_restricting_a_problem_keeps_the_optimum_among_what_is_left() -> None:
         ("a", "b", "c"), tuple(rng.random(3) for _ in range(3)), (Edge(0, 1, rng.random((3, 3))), Edge(1, 2, rng.random((3, 3))))
     )
     for strategy in range(3):
-        kept = restricted(problem, {1: np.array([strategy])})
+        kept = problem.allowing({1: np.array([strategy])})
         best = search_exhaustively(kept)
         assert best.choice[1] == strategy
         assert best.objective == pytest.approx(search_exhaustively(pinned(problem, 1, strategy)).objective)
