@@ -23,9 +23,9 @@ from backend.acts.act import Batches
 from backend.checkpoint import SaveRequest
 from backend.devices.device import parse_devices
 from backend.devices.opening import open_devices
-from backend.launch.session import Session
+from backend.launch import Session
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
-from backend.run_folder.outcome import Outcome
+from backend.run_folder import Outcome
 from planner.cost import AnalyticCost
 from planner.frontend import Program, load_program
 from planner.ir.cluster import Cluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from backend.acts.act import Batches
-from backend.launch.nodes import Nodes, run_on_nodes
-from backend.run_folder.outcome import Outcome
+from backend.launch import Nodes, run_on_nodes
+from backend.run_folder import Outcome
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
 from regista.api import check_program, planned_program

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from backend.run_folder.files import Failure, read_failures
+from backend.run_folder.files import Failure, FailureKind, read_failures
 
 __all__ = ["diagnose"]
 
@@ -23,9 +23,9 @@ def diagnose(folder: Path, failed: Mapping[int, int], killed: Collection[int]) -
     if from_outside:
         rank, number = next(iter(from_outside.items()))
         return f"rank {rank} was killed by {signal.Signals(number).name}; the other ranks were ended"
-    for kind in ("raised", "stalled", "peer_lost"):
+    for kind in FailureKind:
         for failure in failures:
-            if failure.kind == kind:
+            if failure.kind is kind:
                 return _described(failure, [r for r in sorted(killed) if r not in {f.rank for f in failures}])
     rank = next(iter(failed))
     return f"rank {rank} ended with exit code {failed[rank]}: {_last_error_lines(folder) or 'it left no message'}"

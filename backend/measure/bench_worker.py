@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
-from backend.run_folder.files import Failure, load_options, write_failure
+from backend.run_folder.files import Failure, FailureKind, load_options, write_failure
 from backend.worker.process import connect, die_with_parent
 
 __all__ = ["main"]
@@ -136,7 +136,7 @@ def main(path: str) -> int:
         dist.barrier()
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"
-        write_failure(folder, Failure(rank=rank, kind="raised", message=message, traceback=traceback.format_exc()))
+        write_failure(folder, Failure(rank=rank, kind=FailureKind.RAISED, message=message, traceback=traceback.format_exc()))
         return 1
     return 0
 

@@ -10,9 +10,9 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from planner.ir.text import decode, encode, load_json, save_text
 __all__ = [
     "BATCHES",
     "Failure",
+    "FailureKind",
     "Options",
     "attempt",
     "load_options",
@@ -72,12 +73,20 @@ class Options:
     memory: MemoryOptions = DEFAULT_MEMORY
 
 
+class FailureKind(StrEnum):
+    """In the order in which they explain a run's end: an act raised, nothing moved for too long, a peer went away."""
+
+    RAISED = "raised"
+    STALLED = "stalled"
+    PEER_LOST = "peer_lost"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a worker ended.  kind: ``raised`` (its own fault), ``stalled`` (nothing moved), ``peer_lost`` (a consequence)."""
+    """Why a worker ended."""
 
     rank: int
-    kind: str
+    kind: FailureKind
     message: str
     task: str = ""
     act: int = -1
@@ -152,10 +161,10 @@ def read_batches(folder: Path, plan: Plan) -> Batches:
 
 
 def write_failure(folder: Path, failure: Failure) -> None:
-    fields: dict[str, Any] = asdict(failure) | {"time_ns": time.monotonic_ns()}
+    dated = replace(failure, time_ns=time.monotonic_ns())
     path = folder / f"rank{failure.rank}.{attempt()}.error.json"
     neighbour = path.with_suffix(".tmp")
-    neighbour.write_text(json.dumps(fields))
+    neighbour.write_text(json.dumps(encode(dated)))
     os.replace(neighbour, path)
 
 
@@ -168,5 +177,5 @@ def read_failures(folder: Path) -> list[Failure]:
     """Of the last attempt, in the order in which they happened."""
     paths = list(folder.glob("rank*.error.json"))
     last = max((path.name.split(".")[1] for path in paths), key=lambda name: int(name[1:]), default="")
-    failures = [Failure(**json.loads(path.read_text())) for path in paths if path.name.split(".")[1] == last]
+    failures = [decode(Failure, json.loads(path.read_text()), "failure") for path in paths if path.name.split(".")[1] == last]
     return sorted(failures, key=lambda failure: failure.time_ns)

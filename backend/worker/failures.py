@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 
-from backend.run_folder.files import Failure
+from backend.run_folder.files import Failure, FailureKind
 from planner.ir.actors.actor import Actor, ActorId
 from planner.ir.errors import RegistaError, WorkerFailed
 from planner.ir.plan import TaskKind
@@ -27,11 +27,11 @@ def failure_of_act(actor: Actor, number: int, error: BaseException) -> Failure:
     """What an act raised; gloo's errors of a lost or silent peer are told from those of the act itself."""
     text = str(error)
     if isinstance(error, WorkerFailed) or (actor.task.kind is TaskKind.BOXING and ("onnection" in text or "reset by peer" in text)):
-        kind = "peer_lost"
+        kind = FailureKind.PEER_LOST
     elif actor.task.kind is TaskKind.BOXING and "imed out" in text:
-        kind = "stalled"
+        kind = FailureKind.STALLED
     else:
-        kind = "raised"
+        kind = FailureKind.RAISED
     name = "" if isinstance(error, RegistaError) else f"{type(error).__name__}: "
     return Failure(
         rank=actor.rank,
@@ -62,7 +62,7 @@ def stalled(rank: int, actors: Iterable[Actor], timeout_s: float) -> Failure:
             if not out.free:
                 lines.append(f"{actor.task.id} waits until {_behind(out.acked, out.produced - out.quota)} frees regst {out.regst}")
     shown = "; ".join(sorted(lines, key=lambda line: "is running" not in line)[:_MOST_LINES])
-    return Failure(rank=rank, kind="stalled", message=f"no act ended and no message came for {timeout_s:g} s: {shown}")
+    return Failure(rank=rank, kind=FailureKind.STALLED, message=f"no act ended and no message came for {timeout_s:g} s: {shown}")
 
 
 def _behind(counts: dict[ActorId, int], done: int) -> str:

@@ -13,7 +13,7 @@ from backend.acts.act import Batches
 from backend.comm.channel import Channel, Message, connect
 from backend.layout.sharding import slice_part
 from backend.memory.blocks import Blocks
-from backend.run_folder.files import Failure
+from backend.run_folder.files import Failure, FailureKind
 from backend.run_folder.outcome import packed
 from backend.worker.loop import EventLoop
 from backend.worker.rank import RankBody
@@ -55,7 +55,7 @@ class LiveWorker:
             self._do(message)
         except Exception as error:
             cause = f"{message['message']} between steps: {type(error).__name__}: {error}"
-            self._loop.fail(Failure(rank=self._rank, kind="raised", message=cause, traceback=traceback.format_exc()))
+            self._loop.fail(Failure(rank=self._rank, kind=FailureKind.RAISED, message=cause, traceback=traceback.format_exc()))
 
     def _do(self, message: Message) -> None:
         match message["message"]:

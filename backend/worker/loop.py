@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from backend.acts.bookkeeper import BegunAct, Bookkeeper, Stream
 from backend.acts.rows import ActRow
 from backend.comm.transport import Frame, Mesh
-from backend.run_folder.files import Failure
+from backend.run_folder.files import Failure, FailureKind
 from backend.worker.failures import RankFailed, failure_of_act, stalled
 from backend.worker.rank import RankBody
 from backend.worker.threads import ActThreads, prepare_thread
@@ -166,7 +166,7 @@ class EventLoop:
                 event = self._after_the_run.get(timeout=timeout_s)
             except queue.Empty:
                 message = f"timing {task}: nothing came from ranks {sorted(senders)} for {timeout_s:g} s"
-                raise RankFailed(Failure(rank=self.rank, kind="stalled", message=message, task=task)) from None
+                raise RankFailed(Failure(rank=self.rank, kind=FailureKind.STALLED, message=message, task=task)) from None
             if isinstance(event, _Failed):
                 raise RankFailed(event.failure)
             if isinstance(event, _Arrived) and self.plan.tasks[event.task].id == task:
@@ -189,7 +189,9 @@ class EventLoop:
             except Exception as error:
                 lost = isinstance(error, WorkerFailed)
                 story = "".join(traceback.format_exception(error))
-                self._failure = Failure(rank=self.rank, kind="peer_lost" if lost else "raised", message=str(error), traceback=story)
+                self._failure = Failure(
+                    rank=self.rank, kind=FailureKind.PEER_LOST if lost else FailureKind.RAISED, message=str(error), traceback=story
+                )
                 self._over.set()
             self._look_for_the_end()
         return acts
@@ -246,4 +248,4 @@ class EventLoop:
             self._threads.work(self._post(_Arrived(task, number, peer, time.monotonic_ns())), long=False)
 
     def _on_lost(self, peer: int) -> None:
-        self._post(_Failed(Failure(rank=self.rank, kind="peer_lost", message=f"the connection to rank {peer} broke")))
+        self._post(_Failed(Failure(rank=self.rank, kind=FailureKind.PEER_LOST, message=f"the connection to rank {peer} broke")))

@@ -23,7 +23,17 @@ from backend.comm.transport import Mesh
 from backend.hosts.hosts import Hosts
 from backend.monitor.heartbeat import writing_heartbeats
 from backend.monitor.nonfinite import LossWatch
-from backend.run_folder.files import Failure, Options, attempt, load_options, read_batches, read_plan, reads_data, write_failure
+from backend.run_folder.files import (
+    Failure,
+    FailureKind,
+    Options,
+    attempt,
+    load_options,
+    read_batches,
+    read_plan,
+    reads_data,
+    write_failure,
+)
 from backend.run_folder.outcome import packed, state_locations
 from backend.worker.checkpoints import begin, saver_of
 from backend.worker.failures import RankFailed
@@ -176,7 +186,7 @@ def main(path: str) -> int:
         return 1
     except BaseException as error:
         name = "" if isinstance(error, RegistaError) else f"{type(error).__name__}: "
-        kind = "peer_lost" if isinstance(error, dist.DistError) else "raised"
+        kind = FailureKind.PEER_LOST if isinstance(error, dist.DistError) else FailureKind.RAISED
         write_failure(folder, Failure(rank=rank, kind=kind, message=f"{name}{error}", traceback=traceback.format_exc()))
         return 1
     return 0

@@ -19,8 +19,8 @@ from regista.verbs.arguments import DATA_HELP, add_cost, add_plan, count, positi
 from regista.verbs.screen import Json, show
 
 if TYPE_CHECKING:
-    from backend.launch.nodes import Nodes
-    from backend.run_folder.outcome import Outcome
+    from backend.launch import Nodes
+    from backend.run_folder import Outcome
     from regista.api import Performer
     from regista.views.tables.live import Watched
 

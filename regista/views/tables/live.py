@@ -27,7 +27,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from backend.monitor.heartbeat import Heartbeat
+from backend.monitor import Heartbeat
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.units import show_s
 

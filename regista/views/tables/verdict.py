@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import regista.api as api
-from backend.run_folder.merge import hardware
+from backend.run_folder import hardware
 from planner.cost import AnalyticCost, MeasuredCost
 from planner.ir.plan import Plan, StreamKind
 from planner.ir.traces.spans import Span, disjoint
