@@ -12,12 +12,14 @@ import handmade
 import pytest
 import torch
 
+from backend.initial.values import Box, Given
 from backend.launch.processes import run
 from backend.launch.session import Session
 from backend.launch.workers import fork_server_client
 from backend.reference import perform
-from planner.ir.errors import InvalidPlan, InvalidProgram, WorkerFailed
+from planner.ir.errors import InvalidPlan, InvalidProgram, Unsupported, WorkerFailed
 from planner.ir.plan import Plan
+from planner.ir.tensor import TensorType
 from planner.ir.traces.trace import check_trace
 
 pytestmark = pytest.mark.processes
@@ -119,6 +121,21 @@ def test_a_fault_in_the_users_code_ends_the_workers(workdir: Path) -> None:
 
     with pytest.raises(KeyError, match="mine"):
         train()
+
+
+class OwnValues:
+    """A source of values that no worker could make again."""
+
+    def type_of(self, name: str) -> TensorType | None:
+        return Given(handmade.start()).type_of(name)
+
+    def part(self, name: str, box: Box) -> torch.Tensor:
+        return Given(handmade.start()).part(name, box)
+
+
+def test_a_session_whose_values_cannot_be_sent_leaves_no_folder(workdir: Path) -> None:
+    with pytest.raises(Unsupported, match="OwnValues cannot be sent to processes"):
+        Session(handmade.pipeline(2), OwnValues(), workdir=workdir)
 
 
 def test_what_does_not_fit_is_refused_and_the_session_goes_on(workdir: Path) -> None:
