@@ -174,7 +174,7 @@ def measure(point: Point, program: Program, seconds: float = inf) -> dict[str, o
     row |= {
         "plan_id": best.plan_id,
         "sim_step_s": seen.step_s,
-        "sim_peak_GB": max(alike.peak_bytes for alike in seen.alike) / 1e9,
+        "sim_peak_GB": max(group.peak_bytes for group in seen.rank_groups) / 1e9,
         "sim_exposed_share": seen.mean("exposed"),
         "sim_bubble_share": seen.mean("bubble"),
         "theory_least_other_s": found.least_other_s,

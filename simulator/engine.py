@@ -36,7 +36,7 @@ from planner.ir.errors import DeadLock, InvalidPlan, Unsupported
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import Act, Trace
-from simulator.rules.prices import CheckedPrices, Factor, felt_s, slowdown_of
+from simulator.rules.prices import CheckedPrices, Factor, act_duration_s, slowdown_of
 from simulator.rules.sim_trace import Entry, sim_trace
 
 __all__ = ["Engine", "simulate"]
@@ -103,7 +103,7 @@ class _Game(Observer):
             self._settle_later()
 
     def _duration_s(self, actor: Actor, rank: int, number: int) -> float:
-        return felt_s(self.prices.act_s(actor.task, rank), self.factor, actor.task.id, rank, number)
+        return act_duration_s(self.prices.act_s(actor.task, rank), self.factor, actor.task.id, rank, number)
 
     def _all_present(self, meeting: Meeting) -> simpy.Event:
         """Fires when the last rank of a collective has arrived."""

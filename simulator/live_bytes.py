@@ -1,4 +1,4 @@
-"""A Plan played once before it is called a Plan: is it live, and how many bytes does it hold at its worst moment?  For the planner."""
+"""A dry run of a Plan for the planner: two steps of the token game show whether it is live and how many bytes it holds at its peak."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from simulator.compiled import compile_plan, peaks
 __all__ = ["dry_run"]
 
 _SMALL = 20_000
-"""Acts of two folded steps up to which the readable game is over before the compiled one has been loaded."""
+"""Acts of two folded steps up to which the game in Python ends before the compiled kernel would be loaded."""
 
 
 @dataclass(slots=True)
-class _Alike:
+class _FirstRankPrices:
     """All ranks of a task take the time of its first; without prices every act takes a second."""
 
     cost: CostModel | None
-    known_s: dict[str, float] = field(default_factory=dict)
+    price_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
-        return "rehearsal" if self.cost is None else self.cost.id
+        return "dry run" if self.cost is None else self.cost.id
 
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
         if self.cost is None:
             return 1.0
-        if task.id not in self.known_s:
-            self.known_s[task.id] = self.cost.act_s(plan, task, plan.ranks_of(task)[0])
-        return self.known_s[task.id]
+        if task.id not in self.price_s:
+            self.price_s[task.id] = self.cost.act_s(plan, task, plan.ranks_of(task)[0])
+        return self.price_s[task.id]
 
     def message_s(self, src_rank: int, dst_rank: int) -> float:
         return 0.0
 
 
 def dry_run(plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
-    """Live bytes per rank at the worst moment of two steps: planner.ir.actors.peak.live_bytes, by the engine that is quicker.
+    """Live bytes per rank at the peak of two steps: planner.ir.actors.peak.live_bytes, by the engine that is quicker.
 
     Args:
         cost: prices of the acts (each task's on its first rank); None: every act takes a second.
@@ -47,7 +47,7 @@ def dry_run(plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
     Raises:
         DeadLock: some act can never start.
     """
-    alike = _Alike(cost)
+    prices = _FirstRankPrices(cost)
     if 2 * sum(task.acts for task in plan.tasks) <= _SMALL:
-        return live_bytes(plan, lambda task: alike.act_s(plan, task, 0))
-    return dict(enumerate(peaks(compile_plan(plan, alike), steps=2)))
+        return live_bytes(plan, lambda task: prices.act_s(plan, task, 0))
+    return dict(enumerate(peaks(compile_plan(plan, prices), steps=2)))

@@ -49,7 +49,7 @@ __all__ = ["Cluster", "DeviceSpec", "LinkSpec", "Rate", "cluster_toml", "load_cl
 SCHEMA = 1
 
 _SMALLEST, _LARGEST = 1e-12, 1e15
-"""No rate of a machine is beyond these, in the units of the file; there, bytes / rate is no longer a useful number of seconds."""
+"""Rates outside this range, in the units of the file, belong to no machine, and bytes / rate would be no useful number of seconds."""
 _MOST_DEVICES = 2**20
 
 

@@ -1,4 +1,4 @@
-"""What is injected across floors: prices for the simulator, a rehearsal for the planner."""
+"""Protocols of what is injected across floors: prices for the simulator, a dry run for the planner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Contended(Protocol):
 
 
 class DryRun(Protocol):
-    """Plays a Plan's token game; the front door injects the simulator's compiled engine here."""
+    """A dry run of a Plan: plays its token game; the front door injects the simulator's compiled engine here."""
 
     def __call__(self, plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
         """Live bytes per rank at the worst moment; without prices every act takes a second.

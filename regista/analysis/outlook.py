@@ -189,12 +189,12 @@ def _is_done_again(plan: Plan) -> bool:
 def _devices(plan: Plan, forecast: Forecast) -> tuple[Devices, ...]:
     rows: dict[tuple[object, ...], list[int]] = {}
     first: dict[tuple[object, ...], tuple[tuple[str, ...], RankGroup]] = {}
-    for alike in forecast.alike:
-        parts = None if alike.categories_bytes is None else tuple(alike.categories_bytes.values())
-        here = tuple(p.id for p in plan.placements if alike.ranks[0] in p.ranks)
-        key = here, alike.peak_bytes, alike.register_bytes, parts
-        rows.setdefault(key, []).extend(alike.ranks)
-        first.setdefault(key, (here, alike))
+    for group in forecast.rank_groups:
+        parts = None if group.categories_bytes is None else tuple(group.categories_bytes.values())
+        here = tuple(p.id for p in plan.placements if group.ranks[0] in p.ranks)
+        key = here, group.peak_bytes, group.register_bytes, parts
+        rows.setdefault(key, []).extend(group.ranks)
+        first.setdefault(key, (here, group))
     return tuple(
         Devices(
             ranks=tuple(sorted(ranks)),

@@ -65,7 +65,7 @@ class Forecast:
     num_firings: int
     engine: str
     not_compiled: str
-    alike: tuple[RankGroup, ...]
+    rank_groups: tuple[RankGroup, ...]
 
     @property
     def step_times_s(self) -> tuple[float, ...]:
@@ -85,9 +85,9 @@ class Forecast:
 
     def mean(self, share: Literal["bubble", "communication", "exposed"]) -> float:
         """Over all devices."""
-        values = {"bubble": [a.bubble for a in self.alike], "communication": [a.communication for a in self.alike]}
-        values["exposed"] = [a.exposed for a in self.alike]
-        sizes = [len(a.ranks) for a in self.alike]
+        values = {"bubble": [a.bubble for a in self.rank_groups], "communication": [a.communication for a in self.rank_groups]}
+        values["exposed"] = [a.exposed for a in self.rank_groups]
+        sizes = [len(a.ranks) for a in self.rank_groups]
         return sum(value * size for value, size in zip(values[share], sizes, strict=True)) / sum(sizes)
 
 
@@ -110,13 +110,13 @@ def forecast(plan: Plan, cost: CostModel, *, steps: int = 4, engine: Engine = En
         raise Unsupported(f"{steps} steps are {firings} firings, more than {MOST_FIRINGS}; simulate fewer steps")
     if engine is Engine.SIMPY or steps < 1 or slowdown_of(cost) != 1:
         seen = simulate(plan, cost, steps=steps, engine=engine)
-        told = _told(compiled, _from_trace(compiled, seen), steps, seen.about["engine"], seen.about.get("not_compiled", ""))
-        return replace(told, num_firings=len(seen.acts))  # SimPy plays every rank
+        seen_forecast = _forecast_of(compiled, _from_trace(compiled, seen), steps, seen.about["engine"], seen.about.get("not_compiled", ""))
+        return replace(seen_forecast, num_firings=len(seen.acts))  # SimPy plays every rank
     played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)
     if not played.complete:
         simulate(plan, cost, steps=steps, engine=Engine.SIMPY)  # actors as objects can tell who waits for whom; it raises
         raise DeadLock(f"plan {plan.model} is not live (SEMANTICS 4.1); simulate it with engine simpy, which names the cycle")
-    return _told(compiled, played, steps, "compiled")
+    return _forecast_of(compiled, played, steps, "compiled")
 
 
 def _from_trace(compiled: CompiledPlan, trace: Trace) -> KernelResult:
@@ -133,7 +133,7 @@ def _from_trace(compiled: CompiledPlan, trace: Trace) -> KernelResult:
     return KernelResult(True, base, ready_s, start_s, end_s, peaks[0] - compiled.state_bytes, peaks[1] - compiled.state_bytes)
 
 
-def _told(compiled: CompiledPlan, played: KernelResult, steps: int, engine: str, not_compiled: str = "") -> Forecast:
+def _forecast_of(compiled: CompiledPlan, played: KernelResult, steps: int, engine: str, not_compiled: str = "") -> Forecast:
     acts, ranks = compiled.tables.acts, compiled.ranks
     ends = tuple(step_ends_s(compiled, played, steps).tolist())
     window = (ends[-3], ends[-2]) if steps > 2 else ((0.0, *ends)[-2], ends[-1])
@@ -142,14 +142,14 @@ def _told(compiled: CompiledPlan, played: KernelResult, steps: int, engine: str,
     members: list[list[int]] = [[] for _ in range(ranks.num_classes)]
     for rank, c in enumerate(ranks.of):
         members[c].append(rank)
-    for c, alike in enumerate(members):
+    for c, group in enumerate(members):
         compute = _at_work(compiled, played, c, (StreamKind.COMPUTE,), window)
         moving = _at_work(compiled, played, c, (StreamKind.COLLECTIVE, StreamKind.LINK), window)
         either = _length(np.concatenate((compute, moving)))
         whole, busy = (window[1] - window[0]) or 1.0, _length(compute)
         found.append(
             RankGroup(
-                ranks=tuple(alike),
+                ranks=tuple(group),
                 bubble=max(0.0, 1 - busy / whole),
                 communication=_length(moving) / whole,
                 exposed=(either - busy) / whole,
@@ -166,7 +166,7 @@ def _told(compiled: CompiledPlan, played: KernelResult, steps: int, engine: str,
         num_firings=len(played.end_s),
         engine=engine,
         not_compiled=not_compiled,
-        alike=tuple(found),
+        rank_groups=tuple(found),
     )
 
 

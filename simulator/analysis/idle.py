@@ -1,4 +1,4 @@
-"""Why a stream was idle: every gap of every stream, cut into intervals that each have one reason and a name to blame.
+"""Why a stream was idle: every gap of every stream, cut into intervals that each have one reason and the act that caused it.
 
     rank 1  compute  |..data: act1 from F0..|~link: send0~|=F0=|=F1=|..block: dout1, held by back1..|=B0=|   nothing   |
                      ^ first act of the trace                                                         last act's end ^
@@ -83,26 +83,26 @@ def idle_times(plan: Plan, trace: Trace, ranks: Collection[int] | None = None) -
     wanted = set(range(plan.num_ranks)) if ranks is None else set(ranks)
     if unknown := wanted - set(range(plan.num_ranks)):
         raise Mismatch(f"idle time of ranks {sorted(unknown)[:8]} is asked for; the plan has ranks 0 .. {plan.num_ranks - 1}")
-    story = _Story()
-    replay(plan, trace, story)
-    return tuple(story.tell(plan, trace, wanted))
+    begins = _Begins()
+    replay(plan, trace, begins)
+    return tuple(begins.idle(plan, trace, wanted))
 
 
-class _Story(ReplayObserver):
+class _Begins(ReplayObserver):
     """When each act began to hold its stream, and what it had waited for."""
 
     def __init__(self) -> None:
-        self.told: dict[Act, tuple[float, Cause | None]] = {}
+        self.begin_of: dict[Act, tuple[float, Cause | None]] = {}
 
     def began(self, actor: Actor, act: Act, begin_s: float, cause: Cause | None) -> None:
-        self.told[act] = begin_s, cause
+        self.begin_of[act] = begin_s, cause
 
-    def tell(self, plan: Plan, trace: Trace, wanted: set[int]) -> Iterator[Idle]:
+    def idle(self, plan: Plan, trace: Trace, wanted: set[int]) -> Iterator[Idle]:
         if not trace.acts:
             return
         self.plan = plan
-        self.last = _last_of_meetings(plan, trace, self.told)
-        first_s = min(begin_s for begin_s, _ in self.told.values())
+        self.last = _last_of_meetings(plan, trace, self.begin_of)
+        first_s = min(begin_s for begin_s, _ in self.begin_of.values())
         last_s = max(act.end_s for act in trace.acts)
         place = {stream.id: number for number, stream in enumerate(plan.streams)}
         lanes: dict[tuple[int, int], list[Act]] = {
@@ -123,7 +123,7 @@ class _Story(ReplayObserver):
 
     def _before(self, act: Act, from_s: float, to_s: float) -> Iterator[_Interval]:
         """The gap [from_s, to_s] that ends where ``act`` starts."""
-        begin_s, cause = self.told[act]
+        begin_s, cause = self.begin_of[act]
         ready_s = min(cause.arrives_s, begin_s) if cause is not None else from_s
         if cause is not None and ready_s > from_s:
             yield from self._waiting(cause, from_s, min(ready_s, to_s))
@@ -142,7 +142,7 @@ class _Story(ReplayObserver):
         if act not in self.last and self.plan.task[act.task].kind is not TaskKind.TRANSFER:
             yield from_s, to_s, Reason.DATA, cause.regst, act
             return
-        begin_s, before = self.told[act]
+        begin_s, before = self.begin_of[act]
         ready_s = min(before.arrives_s, begin_s) if before is not None else from_s
         if before is not None and ready_s > from_s:
             yield from self._waiting(before, from_s, min(ready_s, to_s))
@@ -159,10 +159,10 @@ class _Story(ReplayObserver):
 _Interval = tuple[float, float, Reason, str | None, Act | None]
 
 
-def _last_of_meetings(plan: Plan, trace: Trace, told: Mapping[Act, tuple[float, Cause | None]]) -> Mapping[Act, Act]:
+def _last_of_meetings(plan: Plan, trace: Trace, begin_of: Mapping[Act, tuple[float, Cause | None]]) -> Mapping[Act, Act]:
     """Every act of a collective -> the act of the rank that came last to it (itself, if it was that one)."""
     meetings: dict[tuple[str, int, tuple[int, ...]], list[Act]] = defaultdict(list)
     for act in trace.acts:
         if (task := plan.task[act.task]).meeting_axis is not None:
             meetings[act.task, act.number, plan.peers(task, act.rank)].append(act)
-    return {act: max(present, key=lambda a: told[a][0]) for present in meetings.values() for act in present}
+    return {act: max(present, key=lambda a: begin_of[a][0]) for present in meetings.values() for act in present}

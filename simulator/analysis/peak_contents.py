@@ -3,7 +3,7 @@
     begin of the first act that writes it          last ack arrives at the producer
       |----------------- block live --------------------|                             (planner.ir.actors.ledger)
 
-Where the count does not give the engine's peak to the byte (acts that take no time at the very peak), nothing is told.
+Where the count does not give the engine's peak to the byte (acts that take no time at the very peak), there is no answer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from simulator.compiled.arrays import CompiledPlan, Floats, Ints, KernelResult
 __all__ = ["PeakContents"]
 
 _FREED, _TAKEN, _FREED_LATE = 0, 1, 2
-"""Turns within an instant: what goes, what comes, and what an act without duration gives back that began at this instant."""
+"""Order of the changes at one time: blocks freed, blocks taken, and then blocks freed by acts without duration, which also began at that time."""
 
 
 class PeakContents:
-    """What each rank class of a played Plan holds."""
+    """What each rank class of a played Plan holds at its peak."""
 
     def __init__(self, compiled: CompiledPlan, played: KernelResult, steps: int) -> None:
         self.compiled, self.played, self.total = compiled, played, steps * compiled.tables.acts
@@ -31,13 +31,13 @@ class PeakContents:
         self.sizes = regst_bytes(compiled.plan)
         t = compiled.tables
         self.regst_of: dict[int, str] = {}
-        self.lines: dict[int, list[int]] = {}
+        self.deliveries: dict[int, list[int]] = {}
         for regst, ports in compiled.out_of.items():
             for port in ports:
-                for line in range(t.line_first[port], t.line_first[port + 1]):
-                    if t.line_shelf[line] >= 0:
-                        self.regst_of[int(t.line_shelf[line])] = regst
-                        self.lines.setdefault(int(t.line_shelf[line]), []).append(line)
+                for delivery in range(t.delivery_first[port], t.delivery_first[port + 1]):
+                    if t.delivery_store[delivery] >= 0:
+                        self.regst_of[int(t.delivery_store[delivery])] = regst
+                        self.deliveries.setdefault(int(t.delivery_store[delivery]), []).append(delivery)
 
     def at_peak(self, c: int) -> Mapping[Category, int] | None:
         """Category -> bytes at the class's worst moment."""
@@ -49,23 +49,23 @@ class PeakContents:
                     state[category] += part
         owners: list[Mapping[Category, int]] = []
         columns: list[tuple[Floats, Ints, Ints, Ints]] = []  # times, blocks more, when within the instant, owner
-        for shelf in np.flatnonzero(t.shelf_class == c).tolist():
-            times_s, change, turn = self._shelf(shelf)
-            columns.append((times_s, change, turn, np.full(len(change), len(owners))))
-            owners.append(self.sizes[self.regst_of[shelf]])
+        for store in np.flatnonzero(t.store_class == c).tolist():
+            times_s, change, place_in_instant = self._store(store)
+            columns.append((times_s, change, place_in_instant, np.full(len(change), len(owners))))
+            owners.append(self.sizes[self.regst_of[store]])
         for actor, (_, mine) in enumerate(self.compiled.actors):
             if mine == c and t.workspace[actor]:
                 span = slice(played.base[actor], played.base[actor + 1])
                 times_s = np.concatenate((played.start_s[span], played.end_s[span]))
                 change = np.repeat(np.array([1, -1]), self.total[actor])
                 late = played.end_s[span] == played.start_s[span]
-                turn = np.concatenate((np.full(len(late), _TAKEN), np.where(late, _FREED_LATE, _FREED)))
-                columns.append((times_s, change, turn, np.full(len(change), len(owners))))
+                place_in_instant = np.concatenate((np.full(len(late), _TAKEN), np.where(late, _FREED_LATE, _FREED)))
+                columns.append((times_s, change, place_in_instant, np.full(len(change), len(owners))))
                 owners.append({Category.WORKSPACE: int(t.workspace[actor])})
         found = dict(state)
         if columns:
-            at_s, change, turn, owner = (np.concatenate(column) for column in zip(*columns, strict=True))
-            order = np.lexsort((turn, at_s))
+            at_s, change, place_in_instant, owner = (np.concatenate(column) for column in zip(*columns, strict=True))
+            order = np.lexsort((place_in_instant, at_s))
             change, owner = change[order], owner[order]
             weights = np.array([sum(parts.values()) for parts in owners], dtype=np.int64)
             upto = int(np.cumsum(change * weights[owner]).argmax()) + 1
@@ -88,28 +88,28 @@ class PeakContents:
             begin_s[at] = np.maximum(played.ready_s[at], before_s)
         return begin_s
 
-    def _shelf(self, shelf: int) -> tuple[Floats, Ints, Ints]:
-        """(times, change of the level, turn) of one Regst's blocks on a rank class; senders that fill parts of one block hold it together."""
-        lines = [self._line(line) for line in self.lines[shelf]]
-        if len(lines) == 1:
-            return lines[0]
-        times_s, change, turn = (np.concatenate(column) for column in zip(*lines, strict=True))
-        who = np.repeat(np.arange(len(lines)), [len(line[0]) for line in lines])
-        order = np.lexsort((turn, times_s))
-        contents = np.zeros((len(lines), len(order)), dtype=np.int64)
-        contents[who[order], np.arange(len(order))] = change[order]
-        level = np.cumsum(contents, axis=1).max(axis=0)
-        return times_s[order], np.diff(level, prepend=0), turn[order]
+    def _store(self, store: int) -> tuple[Floats, Ints, Ints]:
+        """(times, change of the level, place within the instant) of one Regst on a rank class; several senders hold the block they fill together."""
+        deliveries = [self._delivery(delivery) for delivery in self.deliveries[store]]
+        if len(deliveries) == 1:
+            return deliveries[0]
+        times_s, change, place_in_instant = (np.concatenate(column) for column in zip(*deliveries, strict=True))
+        who = np.repeat(np.arange(len(deliveries)), [len(delivery[0]) for delivery in deliveries])
+        order = np.lexsort((place_in_instant, times_s))
+        blocks_held = np.zeros((len(deliveries), len(order)), dtype=np.int64)
+        blocks_held[who[order], np.arange(len(order))] = change[order]
+        level = np.cumsum(blocks_held, axis=1).max(axis=0)
+        return times_s[order], np.diff(level, prepend=0), place_in_instant[order]
 
-    def _line(self, line: int) -> tuple[Floats, Ints, Ints]:
+    def _delivery(self, delivery: int) -> tuple[Floats, Ints, Ints]:
         """One producer's blocks: taken with the first act that writes them, given back with the last ack."""
         t, base, start_s, end_s = self.compiled.tables, self.played.base, self.played.start_s, self.played.end_s
-        port = int(np.searchsorted(t.line_first, line, side="right")) - 1
+        port = int(np.searchsorted(t.delivery_first, delivery, side="right")) - 1
         actor = int(np.searchsorted(t.out_first, port, side="right")) - 1
         per_block = int(t.out_acts[port])
         taken_s = self.begin_s[base[actor] : base[actor + 1] : per_block]
         number = np.arange(len(taken_s))
-        channels = range(t.chan_first[line], t.chan_first[line + 1])
+        channels = range(t.chan_first[delivery], t.chan_first[delivery + 1])
         if channels:
             freed_s, late = np.full(len(number), -np.inf), np.zeros(len(number), dtype=np.bool_)
         else:
@@ -125,5 +125,5 @@ class PeakContents:
             freed_s = np.maximum(freed_s, back_s)
         ended = np.isfinite(freed_s)
         times_s = np.concatenate((taken_s, freed_s[ended]))
-        turn = np.concatenate((np.full(len(taken_s), _TAKEN), np.where(late[ended], _FREED_LATE, _FREED)))
-        return times_s, np.repeat(np.array([1, -1]), [len(taken_s), int(ended.sum())]), turn
+        place_in_instant = np.concatenate((np.full(len(taken_s), _TAKEN), np.where(late[ended], _FREED_LATE, _FREED)))
+        return times_s, np.repeat(np.array([1, -1]), [len(taken_s), int(ended.sum())]), place_in_instant

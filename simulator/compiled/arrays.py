@@ -1,6 +1,6 @@
-"""A Plan and its prices as arrays, one row per class of equal ranks: what the two kernels read.
+"""A Plan and its prices as arrays, one row per class of equal ranks: the input of the two kernels.
 
-    actor --has--> out ports --have--> lines (one per rank class that holds the block) --have--> channels --> in ports --of--> actors
+    actor --has--> out ports --have--> deliveries (one per rank class that holds the block) --have--> channels --> in ports --of--> actors
 
 Rows are numbered so that everything of one owner is contiguous: ``first[x] : first[x + 1]``.  A channel carries the ready messages of one
 producer to one consumer and the acks back; both kernels count on channels what planner.ir.actors.actor counts in its ports.
@@ -31,7 +31,7 @@ MOST_BYTES = 2**60
 
 
 def check_bytes(size_bytes: int) -> None:
-    """Refuse what the kernels' counters of bytes might not hold.
+    """Refuse sums of bytes that the kernels' counters might not hold.
 
     Raises:
         Unsupported: MOST_BYTES or more.
@@ -43,7 +43,7 @@ def check_bytes(size_bytes: int) -> None:
 
 
 class PlanArrays(NamedTuple):
-    """The arrays.  Indices: A actors, I in ports, O out ports, N lines, C channels, L lanes, G groups, S shelves, K rank classes."""
+    """All arrays of a Plan.  Indices: A actors, I in ports, O out ports, N deliveries, C channels, L lanes, G groups, S stores, K rank classes."""
 
     acts: Ints  # A: acts per step
     lane: Ints  # A: where it runs
@@ -61,20 +61,20 @@ class PlanArrays(NamedTuple):
     out_acts: Ints  # O
     out_quota: Ints  # O
     out_full: Ints  # O: blocks produced at the start (1: state)
-    line_first: Ints  # O + 1 -> N
+    delivery_first: Ints  # O + 1 -> N
     chan_first: Ints  # N + 1 -> C
     chan_src: Ints  # C: actor that produces
     chan_dst: Ints  # C: actor that consumes
     chan_in: Ints  # C
     chan_out: Ints  # C
-    chan_line: Ints  # C
+    chan_delivery: Ints  # C
     ready_s: Floats  # C: latency of a ready message
     ack_s: Floats  # C: latency of an ack
-    line_shelf: Ints  # N: or -1 where blocks have no bytes
-    shelf_first: Ints  # S + 1 -> shelf_line
-    shelf_line: Ints  # lines, grouped by shelf
-    shelf_class: Ints  # S
-    shelf_bytes: Ints  # S: of one block
+    delivery_store: Ints  # N: or -1 where blocks have no bytes
+    store_first: Ints  # S + 1 -> store_delivery
+    store_delivery: Ints  # deliveries, grouped by store
+    store_class: Ints  # S
+    store_bytes: Ints  # S: of one block
     group_first: Ints  # G + 1 -> group_actor
     group_actor: Ints  # actors, grouped by group
     lane_first: Ints  # L + 1 -> lane_actor
@@ -113,12 +113,12 @@ class CompiledPlan:
                 raise InvalidPlan(f"quota {blocks} for regst {regst}: it must be a regst of plan {self.plan.model}, with at least 1 block")
             for port in self.out_of.get(regst, ()):
                 quota[port] = blocks
-        check_bytes(int(self.tables.shelf_bytes.sum()) * int(quota.max(initial=1)))
+        check_bytes(int(self.tables.store_bytes.sum()) * int(quota.max(initial=1)))
         return replace(self, plan=self.plan.with_quotas(quotas), tables=self.tables._replace(out_quota=quota))
 
 
 class KernelResult(NamedTuple):
-    """What a kernel found.  Act k of actor a stands at ``base[a] + k``.
+    """The result of a kernel.  Act k of actor a stands at ``base[a] + k``.
 
     complete: all acts were performed.   ready_s, start_s: empty unless asked for.
     peak_bytes, register_bytes: per rank class, without state; zeros unless asked for.

@@ -1,4 +1,4 @@
-"""compile_plan: from a Plan and prices to the arrays of tables.py."""
+"""The compiler of the compiled engine: a Plan and its prices become the arrays of arrays.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["compile_plan"]
 
 
 class _Rows:
-    """Owners and what they own, collected in order of the owner."""
+    """Lists of numbers, one list per owner, stored as one list and the place where each owner's part begins."""
 
     def __init__(self) -> None:
         self.first = [0]
@@ -53,8 +53,8 @@ def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool 
                 state_bytes[c] += block_bytes[regst.id]
     workspace = [task.body.workspace_bytes if isinstance(task.body, Fragment) else 0 for task, _ in actors]
     most_blocks = max((r.quota for r in plan.regsts), default=1)
-    check_bytes(sum(state_bytes) + sum(workspace) + sum(block_bytes[regst] for regst, _ in channels.shelves) * most_blocks)
-    shelf_bytes = [block_bytes[regst] for regst, _ in channels.shelves]
+    check_bytes(sum(state_bytes) + sum(workspace) + sum(block_bytes[regst] for regst, _ in channels.stores) * most_blocks)
+    store_bytes = [block_bytes[regst] for regst, _ in channels.stores]
     dense = {p: i for i, p in enumerate(sorted({task.priority for task in plan.tasks}))}
     tables = PlanArrays(
         acts=_ints([task.acts for task, _ in actors]),
@@ -73,20 +73,20 @@ def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool 
         out_acts=_ints(channels.out_acts),
         out_quota=_ints(channels.out_quota),
         out_full=_ints(channels.out_full),
-        line_first=_ints(channels.line_first),
+        delivery_first=_ints(channels.delivery_first),
         chan_first=_ints(channels.chan_first),
         chan_src=_ints(channels.src),
         chan_dst=_ints(channels.dst),
         chan_in=_ints(channels.into),
         chan_out=_ints(channels.out),
-        chan_line=_ints(channels.line),
+        chan_delivery=_ints(channels.delivery),
         ready_s=np.array(channels.ready_s, dtype=np.float64),
         ack_s=np.array(channels.ack_s, dtype=np.float64),
-        line_shelf=_ints(channels.line_shelf),
-        shelf_first=_ints(channels.shelf_lines.first),
-        shelf_line=_ints(channels.shelf_lines.items),
-        shelf_class=_ints([c for _, c in channels.shelves]),
-        shelf_bytes=_ints(shelf_bytes),
+        delivery_store=_ints(channels.delivery_store),
+        store_first=_ints(channels.store_deliveries.first),
+        store_delivery=_ints(channels.store_deliveries.items),
+        store_class=_ints([c for _, c in channels.stores]),
+        store_bytes=_ints(store_bytes),
         group_first=_ints(groups.first),
         group_actor=_ints(groups.items),
         lane_first=_ints(lanes.first),
@@ -112,10 +112,10 @@ def _ints(values: Sequence[int]) -> Ints:
 
 
 class _Channels:
-    """Ports, lines and channels while they are counted."""
+    """Ports, deliveries and channels, as growing lists."""
 
     def __init__(self) -> None:
-        self.in_first, self.out_first, self.line_first, self.chan_first = [0], [0], [0], [0]
+        self.in_first, self.out_first, self.delivery_first, self.chan_first = [0], [0], [0], [0]
         self.in_acts: list[int] = []
         self.in_full: list[int] = []
         self.out_acts: list[int] = []
@@ -125,12 +125,12 @@ class _Channels:
         self.dst: list[int] = []
         self.into: list[int] = []
         self.out: list[int] = []
-        self.line: list[int] = []
+        self.delivery: list[int] = []
         self.ready_s: list[float] = []
         self.ack_s: list[float] = []
-        self.line_shelf: list[int] = []
-        self.shelves: dict[tuple[str, int], int] = {}
-        self.in_chan, self.shelf_lines = _Rows(), _Rows()
+        self.delivery_store: list[int] = []
+        self.stores: dict[tuple[str, int], int] = {}
+        self.in_chan, self.store_deliveries = _Rows(), _Rows()
         self.out_of: dict[str, list[int]] = {}
 
 
@@ -169,15 +169,15 @@ def _channels(
             found.out_quota.append(regst.quota)
             found.out_full.append(1 if regst.kind is RegstKind.STATE else 0)
             for hop in messages_here:
-                line = len(found.line_shelf)
+                delivery = len(found.delivery_store)
                 if heavy[regst.id]:
-                    shelf = found.shelves.setdefault((regst.id, hop.dst), len(found.shelves))
-                    if shelf == len(lying):
+                    store = found.stores.setdefault((regst.id, hop.dst), len(found.stores))
+                    if store == len(lying):
                         lying.append([])
-                    lying[shelf].append(line)
+                    lying[store].append(delivery)
                 else:
-                    shelf = -1
-                found.line_shelf.append(shelf)
+                    store = -1
+                found.delivery_store.append(store)
                 for consumer, _ in plan.consumers[regst.id]:
                     sink = number[consumer.id, hop.dst]
                     into = in_port[sink, regst.id]
@@ -186,23 +186,23 @@ def _channels(
                     found.dst.append(sink)
                     found.into.append(into)
                     found.out.append(out)
-                    found.line.append(line)
+                    found.delivery.append(delivery)
                     found.ready_s.append(hop.ready_s)
                     found.ack_s.append(hop.ack_s)
                 found.chan_first.append(len(found.src))
-            found.line_first.append(len(found.line_shelf))
+            found.delivery_first.append(len(found.delivery_store))
         found.out_first.append(len(found.out_acts))
     for channels in arriving:
         found.in_chan.close(channels)
-    for lines in lying:
-        found.shelf_lines.close(lines)
+    for deliveries in lying:
+        found.store_deliveries.close(deliveries)
     return found
 
 
 def _lanes(
     plan: Plan, actors: Sequence[tuple[Task, int]], number: Mapping[tuple[str, int], int]
 ) -> tuple[list[int], _Rows, list[int], Ints, tuple[str, ...]]:
-    """Lane of each actor, actors of each lane, (first, order) of the lanes whose order is fixed, and the streams that have none."""
+    """Lane of each actor, actors of each lane, (first, order) of the lanes whose order is fixed, and the streams without an order."""
     lane: dict[tuple[str, int], int] = {}
     lane_of = [lane.setdefault((task.stream, c), len(lane)) for task, c in actors]
     inside: list[list[int]] = [[] for _ in lane]

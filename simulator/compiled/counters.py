@@ -1,4 +1,4 @@
-"""What the event-driven kernel writes on: the counters of planner.ir.actors.actor and planner.ir.actors.ledger for a whole game, as records."""
+"""The mutable records of the event-driven kernel: the counters of planner.ir.actors.actor and planner.ir.actors.ledger for a whole game, as records."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ __all__ = ["Counters", "first_counters"]
 # missing: ports that keep an actor from firing.   short: channels of an in port without a block to read.   stuck: channels of an out port
 # that hold all of its blocks.   In the middle of a block (phase > 0) a port keeps nobody.
 _ACTOR = record(
-    "at acts total lane priority group workspace rank_class in_first in_last out_first out_last begun missing busy can_fire noted",
+    "at acts total lane priority group workspace rank_class in_first in_last out_first out_last begun missing busy can_fire to_check",
     "duration_s",
 )
 _IN = record("owner acts chan_first chan_last consumed phase short")
-_OUT = record("owner acts quota line_first line_last chan_first chan_last produced phase stuck")
-_LINE = record("shelf chan_first chan_last held freed")
-_CHANNEL = record("src dst into out line full received acked", "ready_s ack_s")
-_LANE = record("first order_first turns position running waiting stirred")
+_OUT = record("owner acts quota delivery_first delivery_last chan_first chan_last produced phase stuck")
+_DELIVERY = record("store chan_first chan_last held freed")
+_CHANNEL = record("src dst into out delivery full received acked", "ready_s ack_s")
+_LANE = record("first order_first turns position running waiting may_choose")
 _GROUP = record("first last present")
-_SHELF = record("first last rank_class size_bytes level")
+_STORE = record("first last rank_class size_bytes level")
 _CLASS = record("live work peak register_peak")
-_TALLY = record("events noted stirred left")
+_TALLY = record("events to_check may_choose left")
 
 
 class Counters(NamedTuple):
-    """Mutable, used once."""
+    """Used for one game."""
 
     actor: Records
     into: Records
     out: Records
-    line: Records
+    delivery: Records
     channel: Records
     lane: Records
     group: Records
-    shelf: Records
+    store: Records
     rank_class: Records
     tally: Records  # one
-    noted: Ints  # actors to look at before lanes choose
-    stirred: Ints  # lanes that may choose when the instant has settled
+    to_check: Ints  # actors to look at before lanes choose
+    may_choose: Ints  # lanes that may choose when the instant has settled
     waiting: Ints  # per lane a heap of the actors that can fire
     order: Ints
     in_chan: Ints
-    shelf_line: Ints
+    store_delivery: Ints
     group_actor: Ints
     times: Floats  # heap of events
     codes: Ints  # of an event: actor, or A + 2 channel (ready), or A + 2 channel + 1 (ack)
@@ -57,11 +57,11 @@ class Counters(NamedTuple):
 
 
 def first_counters(t: PlanArrays, steps: int, classes: int, full: bool) -> tuple[Counters, Ints]:
-    """The board before the first act, and where each actor's acts begin in the arrays of times.  Arguments as of play_events."""
+    """The counters before the first act, and where each actor's acts begin in the arrays of times.  Arguments as of play_events."""
     base = np.concatenate(([0], np.cumsum(steps * t.acts)))
     kept = base[-1] if full else 0
-    actors, ins, outs, channels, lines = len(t.acts), len(t.in_acts), len(t.out_acts), len(t.chan_src), len(t.line_shelf)
-    lanes, groups, shelves = len(t.lane_first) - 1, len(t.group_first) - 1, len(t.shelf_class)
+    actors, ins, outs, channels, deliveries = len(t.acts), len(t.in_acts), len(t.out_acts), len(t.chan_src), len(t.delivery_store)
+    lanes, groups, stores = len(t.lane_first) - 1, len(t.group_first) - 1, len(t.store_class)
     game = Counters(
         actor=filled(
             _ACTOR, actors, at=base[:-1], acts=t.acts, total=steps * t.acts, lane=t.lane, priority=t.priority, group=t.group,
@@ -74,27 +74,27 @@ def first_counters(t: PlanArrays, steps: int, classes: int, full: bool) -> tuple
         ),
         out=filled(
             _OUT, outs, owner=np.repeat(np.arange(actors), np.diff(t.out_first)), acts=t.out_acts, quota=t.out_quota,
-            line_first=t.line_first[:-1], line_last=t.line_first[1:], produced=t.out_full,
-            chan_first=t.chan_first[t.line_first[:-1]], chan_last=t.chan_first[t.line_first[1:]],
+            delivery_first=t.delivery_first[:-1], delivery_last=t.delivery_first[1:], produced=t.out_full,
+            chan_first=t.chan_first[t.delivery_first[:-1]], chan_last=t.chan_first[t.delivery_first[1:]],
         ),
-        line=filled(_LINE, lines, shelf=t.line_shelf, chan_first=t.chan_first[:-1], chan_last=t.chan_first[1:]),
+        delivery=filled(_DELIVERY, deliveries, store=t.delivery_store, chan_first=t.chan_first[:-1], chan_last=t.chan_first[1:]),
         channel=filled(
-            _CHANNEL, channels, src=t.chan_src, dst=t.chan_dst, into=t.chan_in, out=t.chan_out, line=t.chan_line,
+            _CHANNEL, channels, src=t.chan_src, dst=t.chan_dst, into=t.chan_in, out=t.chan_out, delivery=t.chan_delivery,
             full=t.in_full[t.chan_in], received=t.in_full[t.chan_in], ready_s=t.ready_s, ack_s=t.ack_s,
         ),
         lane=filled(_LANE, lanes, first=t.lane_first[:-1], order_first=t.order_first[:-1], turns=np.diff(t.order_first), running=-1),
         group=filled(_GROUP, groups, first=t.group_first[:-1], last=t.group_first[1:]),
-        shelf=filled(
-            _SHELF, shelves, first=t.shelf_first[:-1], last=t.shelf_first[1:], rank_class=t.shelf_class, size_bytes=t.shelf_bytes
+        store=filled(
+            _STORE, stores, first=t.store_first[:-1], last=t.store_first[1:], rank_class=t.store_class, size_bytes=t.store_bytes
         ),
         rank_class=filled(_CLASS, classes),
         tally=filled(_TALLY, 1, left=base[-1]),
-        noted=np.zeros(actors, dtype=np.int64),
-        stirred=np.zeros(lanes, dtype=np.int64),
+        to_check=np.zeros(actors, dtype=np.int64),
+        may_choose=np.zeros(lanes, dtype=np.int64),
         waiting=np.zeros(actors, dtype=np.int64),
         order=t.order,
         in_chan=t.in_chan,
-        shelf_line=t.shelf_line,
+        store_delivery=t.store_delivery,
         group_actor=t.group_actor,
         times=np.empty(lanes + 2 * channels),
         codes=np.empty(lanes + 2 * channels, dtype=np.int64),

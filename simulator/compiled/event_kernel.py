@@ -1,7 +1,7 @@
 """The event-driven kernel: simulator.engine's game on arrays, for every Plan.
 
     loop   actors that became ready join their lane               _join()
-           every stirred idle lane chooses and starts one actor   _choose(), _start()
+           every idle lane that may choose starts one actor       _choose(), _start()
            the clock moves on; all events of that instant happen  _finish(), _ready_arrives(), _ack_arrives()
 
 Inside one instant the order of events does not matter: ends and messages only give blocks back and make actors ready, and lanes choose only
@@ -46,19 +46,19 @@ def _play(g, full):  # type: ignore[no-untyped-def]
             actor.missing += _count_short(i, g)
         for o in range(actor.out_first, actor.out_last):
             actor.missing += _count_stuck(o, g)
-        _note(a, g)
+        _check_later(a, g)
     now = 0.0
     while True:
-        for n in range(tally.noted):
-            _join(g.noted[n], now, g, full)
-        tally.noted = 0
-        for n in range(tally.stirred):
-            lane = g.stirred[n]
-            g.lane[lane].stirred = 0
+        for n in range(tally.to_check):
+            _join(g.to_check[n], now, g, full)
+        tally.to_check = 0
+        for n in range(tally.may_choose):
+            lane = g.may_choose[n]
+            g.lane[lane].may_choose = 0
             a = _choose(lane, g)
             if a >= 0:
                 _start(a, lane, now, g, full)
-        tally.stirred = 0
+        tally.may_choose = 0
         if tally.events == 0:
             return tally.left == 0
         now = g.times[0]
@@ -111,27 +111,27 @@ def _count_stuck(o, g):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _note(a, g):  # type: ignore[no-untyped-def]
-    if not g.actor[a].noted:
-        g.actor[a].noted = 1
-        g.noted[g.tally[0].noted] = a
-        g.tally[0].noted += 1
+def _check_later(a, g):  # type: ignore[no-untyped-def]
+    if not g.actor[a].to_check:
+        g.actor[a].to_check = 1
+        g.to_check[g.tally[0].to_check] = a
+        g.tally[0].to_check += 1
 
 
 @kernel
-def _stir(number, g):  # type: ignore[no-untyped-def]
+def _let_choose(number, g):  # type: ignore[no-untyped-def]
     lane = g.lane[number]
-    if lane.running < 0 and not lane.stirred:
-        lane.stirred = 1
-        g.stirred[g.tally[0].stirred] = number
-        g.tally[0].stirred += 1
+    if lane.running < 0 and not lane.may_choose:
+        lane.may_choose = 1
+        g.may_choose[g.tally[0].may_choose] = number
+        g.tally[0].may_choose += 1
 
 
 @kernel
 def _join(a, now, g, full):  # type: ignore[no-untyped-def]
     """An actor that can fire from now on becomes a candidate of its lane."""
     actor = g.actor[a]
-    actor.noted = 0
+    actor.to_check = 0
     if actor.missing > 0 or actor.busy or actor.can_fire or actor.begun >= actor.total:
         return
     actor.can_fire = 1
@@ -141,7 +141,7 @@ def _join(a, now, g, full):  # type: ignore[no-untyped-def]
     if lane.turns == 0:
         _queue_actor(a, lane.first, lane.waiting, g.waiting, g.actor)
         lane.waiting += 1
-    _stir(actor.lane, g)
+    _let_choose(actor.lane, g)
 
 
 @kernel
@@ -172,7 +172,7 @@ def _start(a, lane, now, g, full):  # type: ignore[no-untyped-def]
     if full:
         for o in range(actor.out_first, actor.out_last):
             if g.out[o].phase == 0:
-                for n in range(g.out[o].line_first, g.out[o].line_last):
+                for n in range(g.out[o].delivery_first, g.out[o].delivery_last):
                     _hold(n, 1, g)
         _work(actor.rank_class, actor.workspace, g)
     if actor.group < 0:
@@ -224,15 +224,15 @@ def _finish(a, now, g, full):  # type: ignore[no-untyped-def]
     for i in range(actor.in_first, actor.in_last):
         if g.into[i].phase == 0:
             _send_acks(g.into[i], now, g, full)
-    _note(a, g)
-    _stir(actor.lane, g)
+    _check_later(a, g)
+    _let_choose(actor.lane, g)
 
 
 @kernel
 def _send_ready(out, now, g, full):  # type: ignore[no-untyped-def]
     if full:
-        for n in range(out.line_first, out.line_last):
-            if g.line[n].chan_first == g.line[n].chan_last:
+        for n in range(out.delivery_first, out.delivery_last):
+            if g.delivery[n].chan_first == g.delivery[n].chan_last:
                 _hold(n, -1, g)  # nobody reads it
     for c in range(out.chan_first, out.chan_last):
         channel = g.channel[c]
@@ -261,7 +261,7 @@ def _ready_arrives(channel, g):  # type: ignore[no-untyped-def]
         into.short -= 1
         if into.short == 0:
             g.actor[into.owner].missing -= 1
-            _note(into.owner, g)
+            _check_later(into.owner, g)
 
 
 @kernel
@@ -272,32 +272,32 @@ def _ack_arrives(channel, g, full):  # type: ignore[no-untyped-def]
         out.stuck -= 1
         if out.stuck == 0:
             g.actor[out.owner].missing -= 1
-            _note(out.owner, g)
+            _check_later(out.owner, g)
     if full:
-        line = g.line[channel.line]
+        delivery = g.delivery[channel.delivery]
         freed = channel.acked
-        for c in range(line.chan_first, line.chan_last):
+        for c in range(delivery.chan_first, delivery.chan_last):
             freed = min(freed, g.channel[c].acked)
-        if freed > line.freed:
-            _hold(channel.line, line.freed - freed, g)
-            line.freed = freed
+        if freed > delivery.freed:
+            _hold(channel.delivery, delivery.freed - freed, g)
+            delivery.freed = freed
 
 
 @kernel
 def _hold(n, blocks, g):  # type: ignore[no-untyped-def]
     """planner.ir.actors.ledger: a block that several senders fill lives while any of them holds it."""
-    line = g.line[n]
-    if line.shelf < 0:
+    delivery = g.delivery[n]
+    if delivery.store < 0:
         return
-    line.held += blocks
-    shelf = g.shelf[line.shelf]
+    delivery.held += blocks
+    store = g.store[delivery.store]
     level = 0
-    for i in range(shelf.first, shelf.last):
-        level = max(level, g.line[g.shelf_line[i]].held)
-    if level != shelf.level:
-        place = g.rank_class[shelf.rank_class]
-        place.live += (level - shelf.level) * shelf.size_bytes
-        shelf.level = level
+    for i in range(store.first, store.last):
+        level = max(level, g.delivery[g.store_delivery[i]].held)
+    if level != store.level:
+        place = g.rank_class[store.rank_class]
+        place.live += (level - store.level) * store.size_bytes
+        store.level = level
         place.register_peak = max(place.register_peak, place.live)
         place.peak = max(place.peak, place.live + place.work)
 

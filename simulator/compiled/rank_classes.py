@@ -3,7 +3,7 @@
 Two ranks are of one class when they stand in the same placements, every task costs the same on both, they meet ranks of the same classes in
 every collective, and send to and receive from ranks of the same classes with the same latencies.  Their actors then see equal messages at
 equal times, by induction over the instants of the game, so they act at equal times and hold equal bytes.  The classes are the coarsest
-such partition: start with what a rank is by itself, split a class while its members differ in whom they deal with.
+such partition: start with what a rank is by itself, and split a class while its members communicate with ranks of different classes.
 
     stage 0: ranks 0 1 2 3 --S(0) to S(0)--> stage 1: ranks 4 5 6 7        rank 2 slower
              a a b a                                  c c d c              four classes; without the slow rank two
@@ -39,7 +39,7 @@ class ClassMessage:
 
 @dataclass(frozen=True, slots=True)
 class RankClasses:
-    """The classes and all that the tables need to know of ranks.
+    """The classes, and the prices and messages between them that the arrays need.
 
     of: class of each rank.   members: placement -> class -> positions in the placement, classes in order of their first rank.
     price_s: (task, class) -> seconds of one act, without peers.   messages: TRANSFER -> who sends to whom.
@@ -66,7 +66,7 @@ _Pattern = TypeVar("_Pattern")
 
 @dataclass(frozen=True, slots=True)
 class _Patterns(Generic[_Pattern]):
-    """Who deals with whom in each task.  Many tasks deal alike, so each pattern stands once.   number: task -> its pattern."""
+    """Which ranks communicate with which in each task.  Tasks with the same pattern share one entry.   number: task -> number of its pattern."""
 
     patterns: tuple[_Pattern, ...]
     number: Mapping[str, int]
@@ -122,7 +122,7 @@ def _message_key(hop: ClassMessage) -> tuple[int, int, float, float]:
 
 
 def _all_pairs(plan: Plan, cost: CostModel) -> _Patterns[_Pairs]:
-    """Of the TRANSFERs; equal patterns between the same placements are worked out once."""
+    """The patterns of the TRANSFERs; equal ones between the same placements are computed once."""
     by_position: dict[Hashable, tuple[tuple[int, int], ...]] = {}
     place_of_pattern: dict[Hashable, int] = {}
     patterns: list[_Pairs] = []
@@ -162,7 +162,7 @@ def _target(plan: Plan, task: Task) -> str:
 
 
 def _pattern(plan: Plan, task: Task, there: str) -> Hashable:
-    """What routes() depends on, but for the names of the ranks."""
+    """Everything that routes() depends on except the numbers of the ranks."""
     moves = []
     for read, write in zip(task.reads, task.writes, strict=True):
         src = plan.regst[read.regst].tensors[read.index]
@@ -172,7 +172,7 @@ def _pattern(plan: Plan, task: Task, there: str) -> Hashable:
 
 
 def _all_lines(plan: Plan) -> _Patterns[_Lines]:
-    """Of the collectives: tasks of one placement along one axis meet alike."""
+    """The patterns of the collectives: tasks of one placement along one axis share one."""
     place_of_axis: dict[tuple[str, int], int] = {}
     number: dict[str, int] = {}
     for task in plan.tasks:

@@ -134,7 +134,7 @@ def simulate_flows(flows: Iterable[Flow], links: Iterable[Link], sharing: Sharin
 
 
 def _explain_circle(stuck: Mapping[str, Flow]) -> str:
-    """Follow who waits for whom until the story bites its tail."""
+    """The circle of flows that wait for each other, found by following who waits for whom."""
     path: dict[str, None] = {}
     current = next(iter(stuck))
     while current not in path:

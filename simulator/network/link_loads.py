@@ -1,4 +1,4 @@
-"""The links while flows pass: what is on each link now, at which rate, and when the next flow ends.
+"""Loads of links while flows pass: the flows on each link, their rates, and when the next one ends.
 
 Two loops step this: simulator.network.flows (flows alone) and simulator.network.shared (flows of a Plan's acts).
 
@@ -73,7 +73,7 @@ class LinkLoads:
         return float("inf")
 
     def pop_ended(self, now_s: float) -> list[tuple[str, tuple[RateSpan, ...]]]:
-        """Take away the flows that end at ``now_s``, with what they moved when."""
+        """Remove the flows that end at ``now_s``; returns each with its rates over time."""
         ended: list[tuple[str, tuple[RateSpan, ...]]] = []
         while self.next_end_s() <= now_s:
             flow = heapq.heappop(self._ends)[2]
@@ -92,7 +92,7 @@ class LinkLoads:
             self._touched[link] = None
 
     def settle(self, now_s: float) -> None:
-        """Give every flow that was touched since the last call its rate from ``now_s`` on."""
+        """Recompute, from ``now_s`` on, the rate of every flow that changes since the last call affect."""
         match self._sharing:
             case Sharing.NONE:
                 changed = (flow for name in self._touched for flow in self._on[name])
@@ -138,7 +138,7 @@ class LinkLoads:
         heapq.heappush(self._ends, (end_s, self._count, flow, passing.version))
 
     def _note(self, passing: _Passing, now_s: float) -> None:
-        """Book what has passed since the last change."""
+        """Record the bytes that have passed since the last change."""
         if passing.rate and now_s > passing.since_s:
             passing.pieces.append((passing.since_s, now_s, passing.rate))
             passing.left_bytes = max(passing.left_bytes - (now_s - passing.since_s) * passing.rate, 0.0)

@@ -6,7 +6,7 @@
 
 An act has as much work as the cost model gives it seconds, done at speed 1 when alone.  Speeds of acts that need the same link are max-min
 fair: a link carries acts whose shares (simulator.network.link_shares) add up to 1, each share times its act's speed.  Rules of firing, streams,
-messages and meetings are those of simulator.engine; with nothing shared and no slow-down the trace is the same to the last bit.
+messages and meetings are those of simulator.engine; with nothing shared and no slow-down the trace is bit-equal.
 
     instant t:  acts end, messages arrive;  then idle streams choose, in the order of the Plan;  then speeds are worked out anew
 
@@ -32,7 +32,7 @@ from simulator.network.fabric import Machine
 from simulator.network.link_loads import LinkLoads
 from simulator.network.link_shares import link_shares, point_to_point
 from simulator.network.links import Link, Sharing
-from simulator.rules.prices import CheckedPrices, Factor, felt_s
+from simulator.rules.prices import CheckedPrices, Factor, act_duration_s
 from simulator.rules.sim_trace import Entry, sim_trace
 
 __all__ = ["simulate_shared"]
@@ -136,7 +136,7 @@ class _SharedGame(Observer):
     def _start(self, meeting: Meeting) -> None:
         first, ranks, number = meeting.present[0], meeting.group, meeting.number
         task, stream = first.task, self._stream_of(first)
-        duration_s = max(felt_s(self.prices.act_s(task, rank), self.factor, task.id, rank, number) for rank in ranks)
+        duration_s = max(act_duration_s(self.prices.act_s(task, rank), self.factor, task.id, rank, number) for rank in ranks)
         if (task.id, ranks) not in self.needs:
             shares = link_shares(self.plan, task, ranks, duration_s, self.machine)
             self.needs[task.id, ranks] = shares, frozenset(rank for sent in point_to_point(self.plan, task, ranks) for rank in sent[:2])

@@ -1,4 +1,4 @@
-"""What each quota needs by itself: the fixed arcs alone say how long a block is held, whatever the other quotas are.
+"""A lower bound of each quota by itself: the fixed arcs alone say how long a block is held, whatever the other quotas are.
 
     d(u, v)     the longest path u -> v over fixed arcs with weights w - k L: s_v >= s_u + d(u, v) in every schedule of period L
     impossible  a quota q that closes a positive cycle with such a path, for some ring and some j, with i = (j + q) mod b:
@@ -19,7 +19,7 @@ from simulator.quotas.problem import Floats, Ints, QuotaProblem
 __all__ = ["least_quotas"]
 
 _TOLERANCE = 1e-9
-"""Relative to the period: a path that misses a block by less fits."""
+"""Tolerance, relative to the period: a path that is late for a block by less is in time."""
 
 
 @numba.njit(cache=True)

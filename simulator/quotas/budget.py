@@ -51,7 +51,7 @@ def under_budget(plan: Plan, cost: CostModel, budget_bytes: int, *, seconds: flo
             f"holds {show_bytes(needed.get(worst, 0))}; allow that much, or plan with more devices, stages or micro-batches"
         )
     fastest, found = best
-    free = plan_problem(marked_graph(plan, cost, choice=OrderPolicy.NONE)).problem
+    free = plan_problem(marked_graph(plan, cost, order_policy=OrderPolicy.NONE)).problem
     anyhow = _fastest(free, dict.fromkeys(free.places, budget_bytes), share)
     any_order = any_order_bytes(plan, cost, fastest.high_s)
     realised = realised_plan(plan, cost, found, fastest.sized, fastest.high_s * (1 + TOLERANCE), any_order)
@@ -65,7 +65,7 @@ def under_budget(plan: Plan, cost: CostModel, budget_bytes: int, *, seconds: flo
 
 @dataclass(frozen=True, slots=True)
 class _Fastest:
-    """No quotas within the budgets are faster than low_s; ``sized`` takes high_s."""
+    """No quotas within the budgets have a period below low_s; ``sized`` has the period high_s."""
 
     low_s: float
     high_s: float

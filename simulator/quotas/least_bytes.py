@@ -39,7 +39,7 @@ __all__ = ["SizedQuotas", "least_bytes"]
 
 MOST_ROUNDS = 2000
 FIRST_GAP, LAST_GAP = 0.02, 1e-3
-"""Early answers of the master only serve to find cuts, so they need not be the best; the last ones have gap 0."""
+"""Gaps of the master problem: its early answers only serve to find cuts and need not be optimal; the last ones are (gap 0)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +155,7 @@ def _lifted(problem: QuotaProblem, quotas: Ints, cycle: tuple[int, ...], goal_s:
 
 
 class _Master:
-    """(2), grown cut by cut; x[r, k] exists only where a cut speaks of it."""
+    """The master problem (2), with one cut more after each round; x[r, k] exists only where a cut uses it."""
 
     def __init__(self, problem: QuotaProblem, budgets: Mapping[str, int]) -> None:
         self.problem, self.budgets = problem, budgets

@@ -48,7 +48,7 @@ def _relax(num_nodes, tail, head, weight, starts, arc_of, close):  # type: ignor
 
 
 def _sorted(arcs: QuotaArcs, starts: Floats) -> Ints:
-    """QuotaArcs by the start of their tail: sweeps in the order of time reach far."""
+    """Arcs by the start of their tail: sweeps in the order of time carry a change along whole paths."""
     return np.argsort(starts[arcs.tail], kind="stable")
 
 

@@ -22,7 +22,7 @@ from simulator.steady.graph import ArcKind, MarkedGraph
 __all__ = ["PlanProblem", "ordered", "plan_problem", "register_bytes"]
 
 MOST_STEPS = 4
-"""Blocks are offered for so many steps' worth; beyond one step the update of the parameters holds everything back anyway."""
+"""Upper bound of a quota, in steps' worth of blocks; more blocks than one step uses rarely help, as acts wait for the update of the parameters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ def plan_problem(graph: MarkedGraph) -> PlanProblem:
 
 
 def _devices(plan: Plan) -> dict[str, int]:
-    """One rank for all that belong to the same placements, by a name to show."""
+    """One rank for each set of placements that ranks belong to, by a name for messages."""
     seen: dict[tuple[str, ...], int] = {}
     for rank in range(plan.num_ranks):
         seen.setdefault(tuple(p.id for p in plan.placements if rank in p.ranks), rank)

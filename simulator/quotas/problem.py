@@ -80,7 +80,7 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaProblem:
-    """Fixed arcs (arrays of one length) and Buffers.   fixed_bytes: per place, what stands there whatever the quotas are."""
+    """Fixed arcs (arrays of one length) and Buffers.   fixed_bytes: per place, the bytes that do not depend on quotas."""
 
     num_nodes: int
     tail: Ints
@@ -162,7 +162,7 @@ class QuotaProblem:
         )
 
     def fixed_arcs(self) -> QuotaArcs:
-        """What holds whatever the quotas are: the arcs of unlimited quotas."""
+        """The arcs that do not depend on quotas; those of unlimited quotas."""
         return QuotaArcs(self.tail, self.head, self.tokens, self.weight_s, np.full(len(self.tail), -1, dtype=np.int64))
 
     def total_bytes(self, quotas: Sequence[int] | Ints) -> int:
@@ -170,7 +170,7 @@ class QuotaProblem:
         return int(self.price_bytes @ np.asarray(quotas, dtype=np.int64))
 
     def place_bytes(self, quotas: Sequence[int] | Ints) -> dict[str, int]:
-        """(4) Bytes per device, what stands there anyway included."""
+        """(4) Bytes per device, fixed bytes included."""
         found = {place: int(self.fixed_bytes.get(place, 0)) for place in self.places}
         for buffer, quota in zip(self.buffers, quotas, strict=True):
             for place in buffer.places:

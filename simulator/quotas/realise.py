@@ -1,4 +1,4 @@
-"""What the optimisers of Plans share: the stream orders to try, the period of the rewritten Plan, and what no order can do without.
+"""What the optimisers of Plans share: the stream orders to try, the rewritten Plan with its period, and a lower bound over all orders.
 
     plan -> problems_of (stream orders observed at several quotas) -> certified quotas -> realised_plan (verified; its period by simulator.steady)
 
@@ -83,7 +83,7 @@ def problems_of(plan: Plan, cost: CostModel) -> Iterator[PlanProblem]:
 
 
 def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: SizedQuotas, goal_s: float, any_order: float) -> SizedPlan | None:
-    """The Plan with the quotas, streams choosing by themselves if that is as fast, else in the order of the problem; None: neither is."""
+    """The Plan with the quotas, its streams without an order if that reaches the goal, else with the problem's orders; None: neither reaches it."""
     quotas = found.quotas(sized.quotas)
     alone = plan.with_quotas(quotas)
     for candidate in (alone, ordered(found.graph.with_quotas(quotas))):
@@ -110,12 +110,12 @@ def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: SizedQ
 
 
 def any_order_bytes(plan: Plan, cost: CostModel, goal_s: float) -> float:
-    """What no order of the streams can do without at this period."""
-    free = plan_problem(marked_graph(plan, cost, choice=OrderPolicy.NONE))
+    """Lower bound of the bytes at this period, over all orders of the streams; 0: none was found."""
+    free = plan_problem(marked_graph(plan, cost, order_policy=OrderPolicy.NONE))
     found = least_bytes(free.problem, goal_s, seconds=2.0)
     return 0.0 if found is None else found.bound_bytes
 
 
 def longest_period_s(problem: QuotaProblem) -> float:
-    """A period in which all acts could follow one another: whatever is live reaches it."""
+    """A period that every live choice of quotas reaches: all acts could follow one another in it."""
     return float(problem.weight_s.sum()) + sum(r.release_s * len(r.producers) for b in problem.buffers for r in b.rings)

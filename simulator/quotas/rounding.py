@@ -1,4 +1,4 @@
-"""Whole quotas from start times, and fewer of them by trying.
+"""Quotas from start times, rounded up to whole blocks and then lowered one by one.
 
 (1) with start times of period L, Buffer r needs the smallest q with  s_C[j] + release <= s_P[(j+q) mod b] + L floor((j+q)/b)  for all rings
     and j; the same start times then prove the period.                                                             -> needed_quotas()
@@ -15,7 +15,7 @@ from simulator.quotas.problem import Floats, Ints, QuotaProblem
 __all__ = ["needed_quotas", "reduced"]
 
 TOLERANCE = 1e-9
-"""Relative to the period: a block that comes late by less is in time (solvers and sums round)."""
+"""Relative to the period: a block that is late by less counts as in time, because solvers and sums round."""
 
 
 def needed_quotas(problem: QuotaProblem, starts_s: Floats, period_s: float) -> Ints:

@@ -1,4 +1,4 @@
-"""The rules of thumb that people use for quotas, to compare with.  i: stage from 0 of p; m: micro-batches; F, B: seconds of an act; c: of a link.
+"""Rules of thumb for quotas, as baselines.  i: stage from 0 of p; m: micro-batches; F, B: seconds of an act; c: of a link.
 
 (1) one_f_one_b   p - i                                 1F1B (PipeDream-Flush)           SEMANTICS 3.8
 (2) gpipe         m                                     GPipe

@@ -12,7 +12,7 @@ from planner.ir.errors import InvalidCluster
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import Contended, CostModel
 
-__all__ = ["CheckedPrices", "Factor", "checked_s", "contention_left_out", "felt_s", "slowdown_of"]
+__all__ = ["CheckedPrices", "Factor", "checked_s", "contention_left_out", "act_duration_s", "slowdown_of"]
 
 Factor = Callable[[str, int, int], float]
 """(task id, rank, number of the act) -> how many times its price the act takes."""
@@ -29,7 +29,7 @@ def checked_s(duration_s: float, what: str) -> float:
     return float(duration_s)
 
 
-def felt_s(price_s: float, factor: Factor | None, task: str, rank: int, number: int) -> float:
+def act_duration_s(price_s: float, factor: Factor | None, task: str, rank: int, number: int) -> float:
     """What an act takes: its price, times what the factor says of it.  Raises InvalidCluster: as checked_s."""
     return price_s if factor is None else checked_s(price_s * factor(task, rank, number), f"act {number} of {task} on rank {rank}")
 
@@ -94,7 +94,7 @@ class CheckedPrices:
         return self._routes[task.id]
 
     def ranks_are_equal(self) -> bool:
-        """Whether one rank per placement tells the whole story.
+        """Whether one rank per placement gives the same period as all of them.
 
         So it is when every task costs the same on all its ranks, every sender of a TRANSFER has a receiver, and all messages of a TRANSFER
         take equally long: then every cycle of the folded graph is a cycle of the whole one with the same ratio, and the other way round.

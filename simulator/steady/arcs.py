@@ -1,4 +1,4 @@
-"""ArcColumns of a marked graph as columns, and the few ways in which whole bundles of them are made at once."""
+"""The arcs of a marked graph as columns of arrays, and functions that make many arcs at once."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ class ArcColumns(NamedTuple):
 
 
 def ints(values: Sequence[int]) -> Ints:
-    """An array of whole numbers, also of none."""
+    """An array of whole numbers; ``values`` may be empty."""
     return np.array(values, dtype=np.int64)
 
 
 def counted(sizes: Ints) -> tuple[Ints, Ints]:
-    """Row r as often as sizes[r] says, and 0 .. sizes[r] - 1 beside it."""
+    """Row number r repeated sizes[r] times, and beside it the numbers 0 .. sizes[r] - 1."""
     row = np.repeat(np.arange(len(sizes)), sizes)
     return row, np.arange(len(row)) - (np.cumsum(sizes) - sizes)[row]
 
 
 def plain(src: Ints, dst: Ints, tokens: Ints, kind: Ints) -> ArcColumns:
-    """ArcColumns of a stream: no Regst and no latency."""
+    """Arcs of a stream, which have no Regst and no latency."""
     nothing = np.full(len(src), -1)
     return ArcColumns(src, dst, tokens, np.zeros(len(src)), kind, nothing, nothing, dst)
 
 
 def interleaved(ready: ArcColumns, free: ArcColumns, blocks: Ints) -> ArcColumns:
-    """Per pair of actors its arcs there and then its arcs back.
+    """The arcs of each pair of actors together: first those from producer to consumer, then those back.
 
     Rows of both stand by pair and then by block, free.block = 0, 1, ..;  blocks: how many of them a row's pair has.
     """

@@ -27,12 +27,12 @@ Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 MOST_ROUNDS = 1000
-"""Howard needs some tens; more say that rounding goes round in circles."""
+"""Howard's iteration needs some tens of rounds; more mean that rounding keeps it from ending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CycleRatio:
-    """(1) with its proof.
+    """The maximum cycle ratio (1) with its proof.
 
     ratio_s: of ``cycle``, summed without rounding errors: a lower bound that is reached.
     cycle: arcs, each starting where the one before ends.
@@ -109,7 +109,7 @@ def _follow(node: int, kept: Ints, src: Ints) -> list[int]:
 
 @numba.njit(cache=True)
 def _by_node(n, end):  # type: ignore[no-untyped-def]
-    """ArcColumns in the order of one of their ends: those of node v are arcs[pointer[v] : pointer[v + 1]]."""
+    """Arcs in the order of one of their ends: those of node v are arcs[pointer[v] : pointer[v + 1]]."""
     pointer = np.zeros(n + 1, dtype=np.int64)
     for a in range(len(end)):
         pointer[end[a] + 1] += 1

@@ -1,8 +1,8 @@
-"""A cycle of waits in the user's words.
+"""A cycle of waits as one line of text, in the user's names.
 
     stage 1 backward -> link 1->0 -> stage 0 backward -> quota 2 of `h.11.out` -> stage 0 forward -> link 0->1 -> stage 1 forward
 
-Each act is followed by why the next one waits for it, unless it only brings data.  What repeats is said once: ``(a -> b) x 3``.
+Each act is followed by why the next one waits for it, unless it only brings data.  What repeats stands once: ``(a -> b) x 3``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["fold_repeats", "task_name", "describe_cycle"]
 
 _STAGE = re.compile(r"^(?:s|stage)(\d+)$")
 MOST_WIDE = 100
-"""Longer stretches are not looked for among the repeated ones."""
+"""Repetitions of longer stretches are not folded."""
 MOST_TURNED = 400
-"""Longer cycles are told from where they start; shorter ones from where the telling is shortest."""
+"""Longer cycles begin where they were found; shorter ones begin where their text is shortest."""
 
 
 def describe_cycle(graph: MarkedGraph, cycle: Sequence[int], *, acts: bool = False) -> str:
@@ -29,7 +29,7 @@ def describe_cycle(graph: MarkedGraph, cycle: Sequence[int], *, acts: bool = Fal
         acts: number every act (from 0 in its step) and fold nothing: for dead-locks, where the very acts matter.
     """
     names: dict[str, str] = {}
-    units = [_said(graph, arc, acts, names) for arc in cycle]
+    units = [_unit_text(graph, arc, acts, names) for arc in cycle]
     if acts:
         return " -> ".join(units)
     turns = [units[i:] + units[:i] for i in (range(len(units)) if len(units) <= MOST_TURNED else range(1))]
@@ -37,14 +37,14 @@ def describe_cycle(graph: MarkedGraph, cycle: Sequence[int], *, acts: bool = Fal
 
 
 def task_name(plan: Plan, task: Task) -> str:
-    """A task by what it does and where; by its id as well if that fits several tasks."""
+    """A task by its kind and placement; with its id where several tasks have both in common."""
     short = _short(plan, task)
     alike = (o for o in plan.tasks if o.kind is task.kind and o.placement == task.placement and o.id != task.id)
     return f"{short} {task.id}" if any(_short(plan, other) == short for other in alike) else short
 
 
 def fold_repeats(words: Sequence[str]) -> list[str]:
-    """What stands several times in a row, once.
+    """Units that stand several times in a row, folded into one with a count.
 
     >>> fold_repeats(["F", "B", "F", "B", "F", "B", "U"])
     ['(F -> B) x 3', 'U']
@@ -92,7 +92,7 @@ def _number(placement: str) -> str:
     return found.group(1) if found else placement
 
 
-def _said(graph: MarkedGraph, arc: int, acts: bool, names: dict[str, str]) -> str:
+def _unit_text(graph: MarkedGraph, arc: int, acts: bool, names: dict[str, str]) -> str:
     node = int(graph.src[arc])
     task = graph.task_of(node)
     if task.id not in names:

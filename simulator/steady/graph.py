@@ -35,11 +35,11 @@ from simulator.rules.prices import CheckedPrices, contention_left_out
 from simulator.steady.arcs import ArcColumns, ArcKind, Ints, Reals, counted, interleaved, ints, plain
 from simulator.steady.observed_order import Place, observed_orders
 
-__all__ = ["ArcKind", "OrderPolicy", "Ints", "MarkedGraph", "Reals", "marked_graph"]
+__all__ = ["ArcKind", "Ints", "MarkedGraph", "OrderPolicy", "Reals", "marked_graph"]
 
 
 class OrderPolicy(Enum):
-    """What stands for the order of a stream that has none."""
+    """How the marked graph orders the acts on a stream that has no order (a tie-break policy)."""
 
     SIMULATED = "simulated"
     """The order of the simulated steady step: right for periods."""
@@ -119,7 +119,9 @@ class MarkedGraph:
 
 
 @collector_paused()
-def marked_graph(plan: Plan, cost: CostModel, *, folded: bool | None = None, choice: OrderPolicy = OrderPolicy.SIMULATED) -> MarkedGraph:
+def marked_graph(
+    plan: Plan, cost: CostModel, *, folded: bool | None = None, order_policy: OrderPolicy = OrderPolicy.SIMULATED
+) -> MarkedGraph:
     """The timed marked graph of one steady Plan.
 
     Args:
@@ -127,7 +129,7 @@ def marked_graph(plan: Plan, cost: CostModel, *, folded: bool | None = None, cho
         cost: seconds per act and message; asked once per task and rank.
         folded: one rank per placement stands for all.  None: if all ranks are equal (CheckedPrices.ranks_are_equal).  True where they are not gives
             the slowest rank's prices to all, so periods are upper bounds.
-        choice: what stands for the order of a stream that has none.
+        order_policy: how acts are ordered on a stream that has no order.
 
     Raises:
         InvalidCluster: a price that is negative or not finite.   DeadLock, Unsupported: see observed_orders; only if a stream has no order.
@@ -135,7 +137,7 @@ def marked_graph(plan: Plan, cost: CostModel, *, folded: bool | None = None, cho
     prices = CheckedPrices(plan, cost)
     if folded is None:
         folded = prices.ranks_are_equal()
-    return _Builder(plan, prices, folded).build(cost, choice)
+    return _Builder(plan, prices, folded).build(cost, order_policy)
 
 
 def _rates(plan: Plan) -> tuple[Ints, Ints, Ints]:
@@ -150,7 +152,7 @@ def _rates(plan: Plan) -> tuple[Ints, Ints, Ints]:
 
 
 class _Builder:
-    """Walks the Plan once, in Python per actor and pair of actors, in arrays per act; used once."""
+    """Builds one graph: Python loops over actors and pairs of actors, array operations over acts."""
 
     def __init__(self, plan: Plan, prices: CheckedPrices, folded: bool) -> None:
         self.plan, self.prices, self.folded = plan, prices, folded
@@ -160,9 +162,9 @@ class _Builder:
         self.nodes: list[tuple[int, int, int, float]] = []
         """Place of the task, rank, acts, duration."""
 
-    def build(self, cost: CostModel, choice: OrderPolicy) -> MarkedGraph:
+    def build(self, cost: CostModel, order_policy: OrderPolicy) -> MarkedGraph:
         self._add_nodes()
-        rings, free = self._rings(choice)
+        rings, free = self._rings(order_policy)
         orders = observed_orders(self.plan, cost, free, folded=self.folded) if free else {}
         arcs = [self._regsts(), rings, *(self._chain(chain) for chain in orders.values())]
         return self._freeze(
@@ -189,7 +191,7 @@ class _Builder:
                 starts.append(here)
 
     def _regsts(self) -> ArcColumns:
-        """(1), (2) and (3): for each pair of actors that talk about a Regst the arcs there, one per block, and then the arcs back."""
+        """(1), (2) and (3): for each producer and consumer of a Regst its arcs forward, one per block, and then its arcs back."""
         plan, starts = self.plan, self.starts
         froms: list[int] = []
         tos: list[int] = []
@@ -231,7 +233,7 @@ class _Builder:
         return interleaved(ready, free, n)
 
     def _routed(self, producer: Task, consumer: Task) -> tuple[list[int], list[int], list[float], list[float]]:
-        """Of a TRANSFER: producers' first nodes, consumers' first nodes, latencies of ready and of ack, once per pair of actors that talk."""
+        """Of a TRANSFER: producers' first nodes, consumers' first nodes, latencies of ready and of ack, per pair of actors with messages."""
         pairs = [(src, dst) for src, targets in self.prices.routes(producer).items() for dst in targets]
         there_s = [self.prices.message_s(src, dst) for src, dst in pairs]
         back_s = [self.prices.message_s(dst, src) for src, dst in pairs]
@@ -239,8 +241,8 @@ class _Builder:
             return self.starts[producer.id], self.starts[consumer.id], [max(there_s)], [max(back_s)]
         return [self.first[producer.id, src] for src, _ in pairs], [self.first[consumer.id, dst] for _, dst in pairs], there_s, back_s
 
-    def _rings(self, choice: OrderPolicy) -> tuple[ArcColumns, Sequence[str]]:
-        """(4) where the Plan itself says the order.  Also returns the streams whose order has to be seen in a simulation."""
+    def _rings(self, order_policy: OrderPolicy) -> tuple[ArcColumns, Sequence[str]]:
+        """(4) where the Plan itself says the order.  Also returns the streams whose order must be read off a simulation."""
         members: dict[str, list[Task]] = {}
         for task in self.plan.tasks:
             members.setdefault(task.stream, []).append(task)
@@ -258,7 +260,7 @@ class _Builder:
                     sizes.append(len(nodes))
                     kinds.append(ArcKind.STREAM)
                 continue
-            if len(tasks) > 1 and choice is OrderPolicy.SIMULATED:
+            if len(tasks) > 1 and order_policy is OrderPolicy.SIMULATED:
                 free.append(stream)
                 continue
             for at in range(len(self.starts[tasks[0].id])):
@@ -287,7 +289,7 @@ class _Builder:
         return [[self.starts[task][at] + act for task, act in zip(order, acts, strict=True)] for at in range(len(self.starts[tasks[0].id]))]
 
     def _chain(self, chain: Sequence[Place]) -> ArcColumns:
-        """(4) as it was seen: who comes before whom, and in which step."""
+        """(4) as observed: which act follows which, and in which step."""
         nodes = ints([self.first[actor] + act for actor, act, _ in chain])
         step = ints([step for *_, step in chain])
         tokens = step - np.roll(step, 1) + (np.arange(len(nodes)) == 0)

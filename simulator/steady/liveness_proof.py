@@ -27,7 +27,7 @@ __all__ = ["check_live", "is_live", "token_free_cycle", "way_out"]
 
 
 class _Free:
-    """Prices for a question without time in it."""
+    """Prices of zero, for questions that time does not decide."""
 
     id = "no prices"
 
@@ -49,7 +49,7 @@ def check_live(plan: Plan) -> None:
     Raises:
         DeadLock: names the cycle, and the smallest quota that alone would break it.
     """
-    graph = marked_graph(plan, _FREE, folded=True, choice=OrderPolicy.NONE)
+    graph = marked_graph(plan, _FREE, folded=True, order_policy=OrderPolicy.NONE)
     cycle = token_free_cycle(graph)
     if cycle is None:
         return
@@ -70,13 +70,13 @@ def is_live(graph: MarkedGraph) -> bool:
 
 
 def token_free_cycle(graph: MarkedGraph) -> tuple[int, ...] | None:
-    """(1) ArcColumns of a short cycle whose tokens sum to 0 or less, in the direction of time; None if the graph is live."""
+    """(1) The arcs of a short cycle whose tokens sum to 0 or less, in the direction of time; None if the graph is live."""
     arcs, left = _stuck(graph)
     return _short_cycle(graph, arcs) if left.any() else None
 
 
 def _stuck(graph: MarkedGraph) -> tuple[Ints, NDArray[np.bool_]]:
-    """ArcColumns without tokens between acts that never start, and which acts those are."""
+    """Arcs without tokens between acts that never start, and which acts those are."""
     tokens = graph.tokens
     if tokens.min(initial=0) < 0:
         tokens = _shifted(graph.num_nodes, graph.src, graph.dst, tokens)
@@ -119,7 +119,7 @@ def _enough(graph: MarkedGraph, name: str) -> int:
 
 
 def _smallest(graph: MarkedGraph, name: str, most: int, least: int | None = None) -> int:
-    """Bisection between a quota that may not do and one that does."""
+    """The smallest quota that makes the graph live, by bisection; ``most`` is known to be enough."""
     low, high = (graph.plan.regst[name].quota if least is None else least), most
     while low < high:
         middle = (low + high) // 2
@@ -201,7 +201,7 @@ def _peel(pointer, dst, waits):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _shifted(n, src, dst, tokens):  # type: ignore[no-untyped-def]
-    """The same token sums on every cycle, with steps renamed per node so that no arc is negative; if one stays so, its cycle is."""
+    """Tokens with the same sum on every cycle and, where that is possible, none below 0: the steps of each node are counted from another start."""
     shift = np.zeros(n, dtype=np.int64)
     for _ in range(n):
         changed = False

@@ -1,4 +1,4 @@
-"""The order of one steady step on streams that choose while they run: seen in a simulation, used by the marked graph.
+"""The order of one steady step on streams without an order of their own, read off a simulation; the marked graph uses it.
 
     acts of a stream:   ... | F0 B0 F1 B1 | F0 B0 F1 B1 | ...       one step's acts, each once, and then the same again one step later
 
@@ -31,9 +31,9 @@ Place = tuple[ActorId, int, int]
 """(actor, act k of the step, step) of an act on a stream."""
 
 LENGTHS = (8, 16, 32)
-"""Steps of the runs in which the window is looked for."""
+"""Lengths, in steps, of the simulated runs that are searched for a repeating step."""
 MOST_ACTS = 2_000_000
-"""No longer runs than this: about half a minute of SimPy where the compiled engine cannot tell."""
+"""Runs are no longer than this: about half a minute of SimPy where the compiled engine cannot decide."""
 FEW_ACTS = 500
 """SimPy performs so many in the time that the compiled kernel takes to be loaded from its cache [measured: 10 ms, 2026-11]."""
 
@@ -148,7 +148,7 @@ def _window(plan: Plan, acts: Sequence[_Turn], steps: int) -> list[_Turn] | None
 
 @dataclass(frozen=True, slots=True)
 class _OfRepresentatives:
-    """The prices of a Plan for the Plan of its representatives: the slowest rank's act, the slowest pair's message."""
+    """Prices for the Plan of representatives: an act costs what it costs the slowest rank, a message what it costs the slowest pair."""
 
     plan: Plan
     cost: CostModel

@@ -42,9 +42,9 @@ class SteadyState:
     """period_s: seconds per training step when the fill of the first steps is over.
 
     cycle: the waits that set it: period_s = sum of time_s / sum of tokens.
-    text: the cycle in words.
+    text: the cycle as one line of text.
     ratio: potentials and bounds that prove that no cycle is slower.
-    graph: what was looked at; ``graph.chosen`` names the streams whose order is that of the simulated steady step.
+    graph: the marked graph; ``graph.chosen`` names the streams whose order is that of the simulated steady step.
     """
 
     period_s: float
@@ -81,7 +81,7 @@ def steady_state(plan: Plan, cost: CostModel, *, folded: bool | None = None) -> 
 
 
 def steady_graph(graph: MarkedGraph) -> SteadyState:
-    """The steady state of a graph that is already there, for example one with other quotas (MarkedGraph.with_quotas).
+    """The steady state of a given graph, for example one with other quotas (MarkedGraph.with_quotas).
 
     Raises:
         DeadLock: the graph has a cycle without tokens.

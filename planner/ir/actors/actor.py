@@ -54,7 +54,7 @@ class InPort:
     consumed: int = 0
     phase: int = 0
     acks: list[Message] | None = None
-    """What the actor says when it has done with a block: the same every time."""
+    """The messages that give a block back; the same every time."""
 
     @property
     def readable(self) -> bool:
@@ -76,7 +76,7 @@ class OutPort:
     produced: int = 0
     phase: int = 0
     readies: list[Message] | None = None
-    """What the actor says when it has filled a block."""
+    """The messages that announce a full block."""
 
     @property
     def free(self) -> bool:
@@ -173,7 +173,7 @@ class Actor:
 
 @dataclass(slots=True)
 class StreamGate:
-    """A stream of one rank: free or busy, and whose turn it is when the Plan fixes an order."""
+    """A stream of one rank: idle or busy, and the position in its order where the Plan fixes one."""
 
     order: tuple[str, ...] = ()
     position: int = 0
@@ -181,7 +181,7 @@ class StreamGate:
     members: list[Actor] = field(default_factory=list)
 
     def choose(self) -> Actor | None:
-        """The actor to start now, or None."""
+        """The actor to start now; None: the stream is busy, or nobody whose turn it is can fire."""
         if self.running is not None:
             return None
         if self.order:

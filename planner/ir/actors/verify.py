@@ -25,7 +25,7 @@ def verify(plan: Plan, dry_run: DryRun | None = None) -> None:
     """Prove that the Plan is well-formed, fits every device and is live.
 
     Args:
-        dry_run: plays the token game, where there is something quicker than planner.ir.actors.liveness.
+        dry_run: plays the token game faster than planner.ir.actors.liveness does; None: that module plays.
 
     Raises:
         InvalidPlan: structure or rates.   OutOfMemory: SEMANTICS 5 law 5.   DeadLock: SEMANTICS 4.1.

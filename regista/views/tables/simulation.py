@@ -49,7 +49,7 @@ def _head(look: Outlook) -> Table:
         twice = ", recomputed work counted" if look.is_recomputed else ""
         done = f"{sum(look.flop.values()):.3g} flop on all devices{twice}; peak of the cluster file: {_rates(look)}"
         table.add_row("HFU" if look.is_recomputed else "MFU", f"{look.mfu:.1%}", done)
-    shares = [alike.bubble for alike in forecast.alike]
+    shares = [group.bubble for group in forecast.rank_groups]
     table.add_row(
         "bubble", f"{forecast.mean('bubble'):.1%}", f"of a step no compute; mean of devices, {min(shares):.1%} .. {max(shares):.1%}"
     )
@@ -128,7 +128,7 @@ def outlook_json(look: Outlook) -> dict[str, object]:
     """The same figures and their details; units in names, shares 0 to 1, kind ``sim`` but for the critical cycle (``theory``)."""
     plan, forecast = look.plan, look.forecast
     device = plan.cluster.device
-    ranks = sorted((rank, alike.peak_bytes) for alike in forecast.alike for rank in alike.ranks)
+    ranks = sorted((rank, group.peak_bytes) for group in forecast.rank_groups for rank in group.ranks)
     return {
         "plan_id": plan.plan_id,
         "source": "sim",
@@ -154,7 +154,7 @@ def outlook_json(look: Outlook) -> dict[str, object]:
         "about": {
             "cost_model": look.cost_id,
             "engine": forecast.engine,
-            "simulated_ranks": f"{plan.num_ranks if forecast.num_firings == forecast.num_acts else len(forecast.alike)} of {plan.num_ranks}",
+            "simulated_ranks": f"{plan.num_ranks if forecast.num_firings == forecast.num_acts else len(forecast.rank_groups)} of {plan.num_ranks}",
             "acts": str(forecast.num_acts),
             "firings": str(forecast.num_firings),
         }

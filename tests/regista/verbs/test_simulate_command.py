@@ -150,17 +150,17 @@ def agrees_with_trace(plan: Plan, cost: CostModel, steps: int, engine: Engine) -
     assert found.step_s == pytest.approx(trace.settled_step_s(plan), rel=1e-12)
     assert found.num_acts == len(trace.acts)
     curves = memory_curves(plan, trace)
-    for alike in found.alike:
-        for rank in alike.ranks:
-            assert alike.peak_bytes == trace.peak_bytes[str(rank)]
-            assert alike.register_bytes == trace.register_bytes[str(rank)]
+    for group in found.rank_groups:
+        for rank in group.ranks:
+            assert group.peak_bytes == trace.peak_bytes[str(rank)]
+            assert group.register_bytes == trace.register_bytes[str(rank)]
             curve = curves[rank]
             # Only acts that take no time may leave the categories open; else one of the moments of the peak looks like this.
-            if alike.categories_bytes is not None or all(act.duration_s > 0 for act in trace.acts):
+            if group.categories_bytes is not None or all(act.duration_s > 0 for act in trace.acts):
                 highest = [i for i, total in enumerate(curve.total_bytes) if total == curve.peak_bytes]
-                assert alike.categories_bytes in [{c: levels[i] for c, levels in curve.levels_bytes.items()} for i in highest]
+                assert group.categories_bytes in [{c: levels[i] for c, levels in curve.levels_bytes.items()} for i in highest]
             shares = by_hand(plan, trace, rank, found.window_s)
-            assert (alike.bubble, alike.communication, alike.exposed) == pytest.approx(shares, abs=1e-9)
+            assert (group.bubble, group.communication, group.exposed) == pytest.approx(shares, abs=1e-9)
 
 
 def by_hand(plan: Plan, trace: Trace, rank: int, window_s: tuple[float, float]) -> tuple[float, float, float]:
@@ -190,7 +190,7 @@ def test_a_share_that_is_counted_wrongly_would_be_found(monkeypatch: pytest.Monk
 def test_memory_that_does_not_add_up_is_not_told(monkeypatch: pytest.MonkeyPatch):
     plan = handmade.pipeline()
     monkeypatch.setattr("simulator.analysis.peak_contents.Held._begins", lambda self: self.played.end_s)
-    told = [alike.categories_bytes for alike in forecast(plan, AnalyticCost(plan.cluster)).alike]
+    told = [group.categories_bytes for group in forecast(plan, AnalyticCost(plan.cluster)).rank_groups]
     assert None in told
 
 

@@ -82,7 +82,7 @@ def test_a_stream_of_its_own_for_the_buffer_breaks_the_three_way_wait_too():
 
 
 def test_the_wait_crosses_ranks_in_the_graph_of_all_ranks_too():
-    graph = marked_graph(three_way_wait(), TableCost(), folded=False, choice=OrderPolicy.NONE)
+    graph = marked_graph(three_way_wait(), TableCost(), folded=False, order_policy=OrderPolicy.NONE)
     cycle = token_free_cycle(graph)
     assert cycle is not None
     assert {ArcKind.STREAM, ArcKind.QUOTA, ArcKind.DATA} <= {ArcKind(int(graph.kind[a])) for a in cycle}
@@ -123,7 +123,7 @@ def test_the_quota_named_breaks_the_dead_lock_and_one_less_does_not(plan: Plan):
 @settings(max_examples=100, deadline=None)
 @given(dags())
 def test_the_cycle_named_closes_and_carries_no_token(plan: Plan):
-    graph = marked_graph(plan, TableCost(), folded=True, choice=OrderPolicy.NONE)
+    graph = marked_graph(plan, TableCost(), folded=True, order_policy=OrderPolicy.NONE)
     cycle = token_free_cycle(graph)
     assert (cycle is None) == is_live(plan)
     if cycle is not None:
@@ -158,10 +158,10 @@ def test_a_plan_that_needs_two_quotas_is_told_both():
         story.task(f"collect_{side}", [f"one_{side}"], {f"sum_{side}": 4}, acts=4)
         story.task(f"join_{side}", {f"one_{side}": 1, f"sum_{side}": 4}, acts=4)
     plan = story.freeze(micro_batches=4)
-    assert way_out(marked_graph(plan, TableCost(), choice=OrderPolicy.NONE)) == {"one_a": 4, "one_b": 4}
+    assert way_out(marked_graph(plan, TableCost(), order_policy=OrderPolicy.NONE)) == {"one_a": 4, "one_b": 4}
     with pytest.raises(DeadLock, match=r"regst one_a from 1 to 4 and raise the quota of regst one_b from 1 to 4"):
         check_live(plan)
 
 
 def test_a_live_plan_needs_no_way_out():
-    assert way_out(marked_graph(pipeline(3, 4), TableCost(), choice=OrderPolicy.NONE)) == {}
+    assert way_out(marked_graph(pipeline(3, 4), TableCost(), order_policy=OrderPolicy.NONE)) == {}

@@ -142,7 +142,7 @@ def by_definition(graph: MarkedGraph, cost: CostModel) -> Counter[_Arc]:
 def test_the_arcs_of_the_graph_are_those_of_its_definition_act_by_act(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=data.draw(st.booleans())))
     cost = data.draw(prices(plan))
-    graph = marked_graph(plan, cost, choice=OrderPolicy.NONE)
+    graph = marked_graph(plan, cost, order_policy=OrderPolicy.NONE)
     regsts = [None if (regst := graph.regst_of(arc)) is None else regst.id for arc in range(graph.num_arcs)]
     columns = (graph.src, graph.dst, graph.tokens, graph.weight_s, graph.kind)
     rows = zip(*(column.tolist() for column in columns), regsts, graph.block.tolist(), strict=True)
