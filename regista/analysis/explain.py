@@ -143,7 +143,7 @@ def _decide(retraced: Retraced, wanted: Wanted) -> tuple[float, tuple[Decision, 
         best = min(best, search(retraced.model, Method.EXACT, seconds=wanted.seconds).objective / stages)
     if retraced.searched_s > best * (1 + SAME):
         notes.append(
-            f"differences are from the best layouts retraced now, memory aside; the planned ones cost {retraced.searched_s / best - 1:.2%} more"
+            f"differences are from the best layouts without a memory limit; the planned ones cost {retraced.searched_s / best - 1:.2%} more"
         )
     decisions, late = [], 0
     for candidate in shown:
