@@ -14,6 +14,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.files import save_plan
 from planner.ir.plan import Plan
 from planner.ir.units import MB, show_s
+from planner.schedule.kinds import Schedule
 from regista.targets import check_targets
 from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, count, count_or_auto, positive
 from regista.verbs.screen import Json, show, status, status_text
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "perform", "plan_json"]
 
-_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-auto")
+_SCHEDULES = tuple(schedule.value for schedule in Schedule if schedule is not Schedule.GIVEN)
 _RECOMPUTE = {"auto": None, "none": False, "blocks": True}
 
 
