@@ -23,7 +23,7 @@ from pathlib import Path
 from planner.ir.errors import InvalidFile, RegistaError, Unsupported
 from planner.ir.plan import TaskKind
 from regista.report.measured import Group, by_group, is_measured_sweep, measured_points, workload
-from regista.report.rows import Held, held_pairs, number, read_rows
+from regista.report.rows import PredictedQuantity, number, predicted_quantities, read_rows
 from regista.statistics import quantile
 from regista.sweep import check, load_manifest
 
@@ -61,24 +61,24 @@ def named(text: str) -> Named:
     """
     columns: dict[str, tuple[str, ...]] = {}
     may_lack: dict[str, bool] = {}
-    for found in _ROWS.finditer(text):
-        file, *names = re.findall(_STRING, found[2])
+    for match in _ROWS.finditer(text):
+        file, *names = re.findall(_STRING, match[2])
         columns[file] = tuple(dict.fromkeys((*columns.get(file, ()), *names)))
-        may_lack[file] = may_lack.get(file, True) and bool(found[1])
-    for found in _MADE.finditer(text):
-        columns.setdefault(found[2], ())
-    pictures = tuple(dict.fromkeys(found[1] for found in _PICTURE.finditer(text)))
+        may_lack[file] = may_lack.get(file, True) and bool(match[1])
+    for match in _MADE.finditer(text):
+        columns.setdefault(match[2], ())
+    pictures = tuple(dict.fromkeys(match[1] for match in _PICTURE.finditer(text)))
     return Named(pictures=pictures, columns=columns, may_lack=tuple(file for file, may in may_lack.items() if may))
 
 
 def missing_names(text: str, experiments: Path) -> list[str]:
     """What the text names and ``experiments`` (a folder with results/ and figures/) does not have, in words; empty: all is there."""
-    found = named(text)
-    wrong = [f"figures/{name}" for name in found.pictures if not (experiments / "figures" / name).is_file()]
-    for file, columns in found.columns.items():
+    names = named(text)
+    wrong = [f"figures/{name}" for name in names.pictures if not (experiments / "figures" / name).is_file()]
+    for file, columns in names.columns.items():
         path = experiments / "results" / file
         if not path.is_file():
-            wrong += [] if file in found.may_lack else [f"results/{file}"]
+            wrong += [] if file in names.may_lack else [f"results/{file}"]
             continue
         with path.open(newline="", encoding="utf-8") as lines:
             head = next(csv.reader(lines), [])
@@ -93,24 +93,26 @@ def summary(experiments: Path) -> list[dict[str, object]]:
     """
     entries: list[dict[str, object]] = []
     for path in sorted((experiments / "results").glob("*.csv")):
-        found = [held for held in held_pairs(read_rows(path)) if " of " not in held.quantity]  # sets of one table have a table of their own
-        steps = {held.given for held in found if held.quantity == "step_s"}
-        by_kind = [held for held in found if held.quantity in KIND_TIMES]
-        rest = [h for h in found if h.quantity not in KIND_TIMES and not (h.quantity == "throughput_per_s" and h.given in steps)]
-        entries += [_entry(path.name, held.quantity, held, held.errors, held.rank_correlation) for held in rest]
-        for kinds in sorted({(held.predicted, held.given) for held in by_kind}):
-            alike = [held for held in by_kind if (held.predicted, held.given) == kinds]
-            entries.append(_entry(path.name, "time by kind of task", alike[0], [e for held in alike for e in held.errors], None))
+        # Sets of one table have a table of their own.
+        compared = [quantity for quantity in predicted_quantities(read_rows(path)) if " of " not in quantity.name]
+        steps = {quantity.given for quantity in compared if quantity.name == "step_s"}
+        by_kind = [quantity for quantity in compared if quantity.name in KIND_TIMES]
+        rest = [q for q in compared if q.name not in KIND_TIMES and not (q.name == "throughput_per_s" and q.given in steps)]
+        entries += [_entry(path.name, quantity.name, quantity, quantity.errors, quantity.rank_correlation) for quantity in rest]
+        for kinds in sorted({(quantity.predicted, quantity.given) for quantity in by_kind}):
+            alike = [quantity for quantity in by_kind if (quantity.predicted, quantity.given) == kinds]
+            errors = [error for quantity in alike for error in quantity.errors]
+            entries.append(_entry(path.name, "time by kind of task", alike[0], errors, None))
     return entries
 
 
-def _entry(file: str, quantity: str, held: Held, errors: Sequence[float], rank: float | None) -> dict[str, object]:
+def _entry(file: str, name: str, quantity: PredictedQuantity, errors: Sequence[float], rank: float | None) -> dict[str, object]:
     sizes = [abs(error) for error in errors]
     return {
         "file": file,
-        "quantity": quantity,
-        "predicted": held.predicted,
-        "given": held.given,
+        "quantity": name,
+        "predicted": quantity.predicted,
+        "given": quantity.given,
         "points": len(sizes),
         "median": quantile(errors, 0.5),
         "mean": sum(sizes) / len(sizes),
@@ -129,8 +131,8 @@ def verdicts(experiments: Path, name: str) -> list[dict[str, object]]:
     csv_file = experiments / "results" / f"{name}.csv"
     if not csv_file.is_file():
         return []
-    found = check(load_manifest(experiments / "manifests" / f"{name}.toml"), csv_file)
-    said = [*found.expect, *(verdict for verdict, _ in found.broken)]
+    checked = check(load_manifest(experiments / "manifests" / f"{name}.toml"), csv_file)
+    said = [*checked.expect, *(verdict for verdict, _ in checked.broken)]
     return [{"relation": v.relation, "held": v.held, "left": v.left, "right": v.right, "says": v.says} for v in said]
 
 

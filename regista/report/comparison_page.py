@@ -46,34 +46,34 @@ def save_comparison(
     Raises:
         Mismatch: not a simulated and a measured trace of this Plan, or no step is left.   InvalidFile: path cannot be written.
     """
-    found = find(plan, sim, run, warmup=warmup)
+    findings = find(plan, sim, run, warmup=warmup)
     drawn = draw_timeline(plan, [sim, run], steps=steps)
-    times, memory = _times(plan, found), _memory(found)
-    head = render("comparison_head.html", timeline=drawn, times=times, memory=memory, **_top(plan, found, run))
-    changes, remarks = _what_if(found)
-    histogram_of_acts = histogram([act.error for act in found.acts], "predicted / measured - 1 of an act")
+    times, memory = _times(plan, findings), _memory(findings)
+    head = render("comparison_head.html", timeline=drawn, times=times, memory=memory, **_top(plan, findings, run))
+    changes, remarks = _what_if(findings)
+    histogram_of_acts = histogram([act.error for act in findings.acts], "predicted / measured - 1 of an act")
     tail = render(
         "comparison_tail.html",
-        acts=_about_acts(found.acts),
+        acts=_about_acts(findings.acts),
         histogram=histogram_of_acts,
-        errors=_errors(found.acts),
+        errors=_errors(findings.acts),
         changes=changes,
         remarks=remarks,
     )
     around = {"head": head, "tail": tail, "style": Markup(source("style.css"))}
     page = file_html(drawn.document, resources=INLINE, title=drawn.title, template=source("figures.html"), template_variables=around)
     save_text(path, page)
-    return found
+    return findings
 
 
-def _top(plan: Plan, found: Findings, run: Trace) -> dict[str, object]:
-    compared = found.comparison
+def _top(plan: Plan, findings: Findings, run: Trace) -> dict[str, object]:
+    compared = findings.comparison
     step, spread = compared.step_time_s, compared.spread
     tiles = (
         (show_s(step.predicted), "step time, predicted (sim)"),
         (show_s(step.measured), f"step time, measured (run): median of {spread.steps}, p10 {show_s(spread.p10)}, p90 {show_s(spread.p90)}"),
         (error_cell(step.relative_error), "error: predicted / measured - 1"),
-        (f"{found.bubble.predicted:.1%} / {found.bubble.measured:.1%}", "bubble, mean of ranks: sim / run"),
+        (f"{findings.bubble.predicted:.1%} / {findings.bubble.measured:.1%}", "bubble, mean of ranks: sim / run"),
     )
     about = ", ".join(f"{key} {value}" for key, value in run.about.items() if key in ("cpu", "cores", "torch", "performer", "device"))
     batches = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
@@ -81,23 +81,23 @@ def _top(plan: Plan, found: Findings, run: Trace) -> dict[str, object]:
     return {"plan": plan, "shape": shape, "performer": run.performer, "about": about, "tiles": tiles}
 
 
-def _times(plan: Plan, found: Findings) -> Table:
-    compared = found.comparison
+def _times(plan: Plan, findings: Findings) -> Table:
+    compared = findings.comparison
 
     def row(what: str, pair: Pair) -> tuple[str, ...]:
         return what, show_s(pair.predicted), show_s(pair.measured), error_cell(pair.relative_error)
 
     rows = [row("step", compared.step_time_s)]
     rows += [row(f"{kind}, busiest rank", pair) for kind, pair in compared.kinds.items()]
-    shares, rate = found.bubble, compared.throughput_per_s
+    shares, rate = findings.bubble, compared.throughput_per_s
     bubble = share_cell(shares.predicted - shares.measured)
     rows.append(("bubble, mean of ranks", f"{shares.predicted:.1%}", f"{shares.measured:.1%}", bubble))
     rows.append(("samples per second", f"{rate.predicted:.4g}", f"{rate.measured:.4g}", error_cell(rate.relative_error)))
     return Table(caption="busy seconds per step by kind of task", heads=("quantity", "sim", "run", "error"), rows=rows)
 
 
-def _memory(found: Findings) -> Table:
-    fullest = sorted(found.memory, key=lambda m: (-m.held.predicted, m.rank))[:MOST_RANKS]
+def _memory(findings: Findings) -> Table:
+    fullest = sorted(findings.memory, key=lambda m: (-m.held.predicted, m.rank))[:MOST_RANKS]
     rows = [
         (
             f"rank {m.rank}",
@@ -109,7 +109,7 @@ def _memory(found: Findings) -> Table:
         )
         for m in sorted(fullest, key=lambda m: m.rank)
     ]
-    left = len(found.memory) - len(fullest)
+    left = len(findings.memory) - len(fullest)
     return Table(
         caption="registers and state that held data at once; the peak adds the workspace of running fragments, which a run does not see"
         + (f"; {left} emptier ranks are left out" if left else ""),
@@ -138,9 +138,9 @@ def _errors(acts: Sequence[ActError]) -> Table:
     return Table(caption="by kind of task", heads=heads, rows=rows)
 
 
-def _what_if(found: Findings) -> tuple[Table, list[str]]:
+def _what_if(findings: Findings) -> tuple[Table, list[str]]:
     """The table of changes, and remarks on those that cannot be made."""
-    changes, base = found.changes, found.changes[0]
+    changes, base = findings.changes, findings.changes[0]
     rows, remarks = [], []
     for change in changes:
         if change.step_s is None or change.register_bytes is None:
@@ -149,7 +149,7 @@ def _what_if(found: Findings) -> tuple[Table, list[str]]:
             continue
         ratio = f"{change.step_s / base.step_s - 1:+.1%}" if base.step_s else "-"
         rows.append((change.what, show_s(change.step_s), ratio, show_bytes(change.register_bytes)))
-    predicted_s = found.comparison.step_time_s.predicted
+    predicted_s = findings.comparison.step_time_s.predicted
     if base.step_s is not None and abs(base.step_s - predicted_s) > 1e-6 * predicted_s:
         remarks.append(
             f"as it is: {show_s(base.step_s)} instead of the trace's {show_s(predicted_s)}, for the trace does not say how long messages "

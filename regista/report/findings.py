@@ -1,4 +1,4 @@
-"""What a report says of a simulated and a measured trace of one Plan, as plain values; pages only show it.
+"""The comparison of a simulated and a measured trace of one Plan as plain values, which pages show.
 
 error of a time, a size       predicted / measured - 1               (-0.05: the prediction is 5 % too low)
 error of a share (bubble)     predicted - measured, in points
@@ -63,10 +63,10 @@ def find(plan: Plan, sim: Trace, run: Trace, *, warmup: int | None = None) -> Fi
     Raises:
         Mismatch: see regista.analysis.comparison.compare.
     """
-    found = compare(plan, sim, run, warmup=warmup)
+    compared = compare(plan, sim, run, warmup=warmup)
     leave_out = default_warmup(run) if warmup is None else warmup
     return Findings(
-        comparison=found,
+        comparison=compared,
         bubble=Pair(predicted=bubble(plan, sim, max(0, sim.steps - 2)), measured=bubble(plan, run, leave_out)),
         memory=tuple(_memory(plan, sim, run)),
         acts=tuple(_act_errors(plan, sim, run, leave_out)),

@@ -81,26 +81,26 @@ def save_folder(folder: str | Path, out: str | Path) -> Written:
 
 def _homes(claims: Sequence[Claim], csvs: Sequence[Path]) -> dict[Path, Path]:
     """Picture -> the CSV on whose page it stands whole: the one whose name begins the picture's, the longest first, or else the claim's first."""
-    found: dict[Path, Path] = {}
+    homes: dict[Path, Path] = {}
     by_path = {csv.resolve(): csv for csv in csvs}
     for claim in claims:
         own = [by_path[table.resolve()] for table in claim.tables if table.resolve() in by_path]
         for picture in claim.pictures:
             alike = [csv for csv in csvs if picture.stem == csv.stem or picture.stem.startswith(f"{csv.stem}_")]
             if alike or own:
-                found.setdefault(picture, max(alike, key=lambda csv: len(csv.stem)) if alike else own[0])
-    return found
+                homes.setdefault(picture, max(alike, key=lambda csv: len(csv.stem)) if alike else own[0])
+    return homes
 
 
 def _trace_pairs(source: Path) -> dict[str, tuple[Plan, Trace, Trace]]:
     """Plan id -> the Plan, its simulated and its measured trace; of several of a kind the last by name."""
-    found: dict[str, dict[Source, tuple[Plan, Trace]]] = {}
+    traces: dict[str, dict[Source, tuple[Plan, Trace]]] = {}
     for path in sorted(source.glob("*.json")):
         if not _is_trace(path):
             continue
         plan, trace = load_trace(str(path))
-        found.setdefault(plan.plan_id, {})[trace.source] = plan, trace
-    both = {plan_id: kinds for plan_id, kinds in found.items() if len(kinds) == 2}
+        traces.setdefault(plan.plan_id, {})[trace.source] = plan, trace
+    both = {plan_id: kinds for plan_id, kinds in traces.items() if len(kinds) == 2}
     return {plan_id: (kinds[Source.SIM][0], kinds[Source.SIM][1], kinds[Source.RUN][1]) for plan_id, kinds in both.items()}
 
 

@@ -1,4 +1,4 @@
-"""A measured sweep as plain values: every point that was predicted and then run, and what its errors, its noise and its memory come to.
+"""A measured sweep as plain values: every point that was predicted and then run, with its error and its noise.
 
 error       sim_step_s / run_step_s - 1              noise       run_again_step_s / run_step_s - 1  (the same Plan run again)
 workload    the points of one model with its options: between them a planner has the choice
@@ -105,22 +105,22 @@ def measured_points(rows: Rows) -> tuple[Measured, ...]:
     for row in rows.rows:
         if row["phase"] == "performed" and row.get("status", "ok") == "ok":
             last[row["point_id"]] = row
-    found = []
+    points = []
     for point_id, row in last.items():
         sim_s, run_s, again_s = (number(row.get(column)) for column in ("sim_step_s", "run_step_s", "run_again_step_s"))
         if sim_s is None or run_s is None or run_s <= 0:
             continue
         noise = again_s / run_s - 1 if again_s is not None else None
-        found.append(Measured(point_id=point_id, label=row["label"], sim_s=sim_s, run_s=run_s, noise=noise, cells=row))
-    return tuple(found)
+        points.append(Measured(point_id=point_id, label=row["label"], sim_s=sim_s, run_s=run_s, noise=noise, cells=row))
+    return tuple(points)
 
 
 def by_group(points: Iterable[Measured], name: Callable[[Measured], str]) -> tuple[Group, ...]:
     """Points of equal name together, in the order in which the names first appear."""
-    found: dict[str, list[Measured]] = {}
+    groups: dict[str, list[Measured]] = {}
     for point in points:
-        found.setdefault(name(point), []).append(point)
-    return tuple(Group(name=key, points=tuple(group)) for key, group in found.items())
+        groups.setdefault(name(point), []).append(point)
+    return tuple(Group(name=key, points=tuple(group)) for key, group in groups.items())
 
 
 def workload(rows: Rows, point: Measured) -> str:
@@ -136,11 +136,11 @@ def by_kind(points: Sequence[Measured]) -> tuple[KindErrors, ...]:
     """Per kind of task that was both predicted and measured, the most measured time first."""
     seconds = {kind: [number(point.cells.get(f"run_{kind.value}_s")) or 0.0 for point in points] for kind in TaskKind}
     total_s = sum(map(sum, seconds.values()))
-    found = []
+    kinds = []
     for kind in TaskKind:
         columns = (f"sim_{kind.value}_s", f"run_{kind.value}_s")
         pairs = [[number(point.cells.get(column)) for column in columns] for point in points]
         errors = tuple(sim / run - 1 for sim, run in pairs if sim is not None and run)
         if errors:
-            found.append(KindErrors(kind=kind, errors=errors, share=sum(seconds[kind]) / total_s))
-    return tuple(sorted(found, key=lambda kind: -kind.share))
+            kinds.append(KindErrors(kind=kind, errors=errors, share=sum(seconds[kind]) / total_s))
+    return tuple(sorted(kinds, key=lambda kind: -kind.share))

@@ -60,7 +60,7 @@ def shortened_svg(text: str) -> str:
     '<path d="M 1.23 7 L -0.5 2.00" transform="scale(0.015625)"/>'
     """
     plain = _METADATA.sub("", text)
-    cut = _PLACED.sub(lambda found: _LONG.sub(r"\1", found[0]), plain)
+    cut = _PLACED.sub(lambda match: _LONG.sub(r"\1", match[0]), plain)
     return re.sub(r"\s*\n\s*", " ", cut).strip().replace("> <", "><")
 
 

@@ -1,10 +1,10 @@
-"""Rows of an experiment's CSV, and the pairs of columns in it that can be held against each other.
+"""Rows of an experiment's CSV, and the quantities in it that are both predicted and measured or published.
 
 wide    sim_step_s | run_step_s          or  bubble_sim | bubble_paper         a pair per row
 long    kind | step_time_s  (kind: sim, run, theory, paper)                    a pair per group of rows that are alike but for kind and floats
 
-A prediction is ``sim`` or, where there is none, ``theory``; it is held against ``run`` or ``paper``.  Two kinds never share a column.
-Where a column ``data`` tells sets of points apart, each set is held by itself, too.
+A prediction is ``sim`` or, where there is none, ``theory``; it is compared with ``run`` or ``paper``.  Two kinds never share a column.
+Where a column ``data`` tells sets of points apart, each set is compared by itself, too.
 A column that is named by its kind and unit alone, ``sim_s``, is ``time_s``.
 Rows whose column ``role`` begins with 'fitted' took part in a fit; they predict nothing and are left out.
 """
@@ -22,15 +22,15 @@ from statistics import median
 from planner.ir.errors import InvalidFile
 from regista.statistics import rank_correlation
 
-__all__ = ["Held", "Rows", "held_pairs", "noise_floor", "number", "read_rows"]
+__all__ = ["PredictedQuantity", "Rows", "predicted_quantities", "noise_floor", "number", "read_rows"]
 
 _NOT_HELD = ("min_s", "p10_s", "p90_s", "start_s", "end_s")
-"""Columns that tell a measurement's spread or a moment; a prediction without noise has neither, so nothing is held against them."""
+"""Columns of a measurement's spread or of a moment; a prediction without noise has neither, so they are not compared."""
 
 PREDICTED, REFERENCE = ("sim", "theory"), ("run", "paper")
 
 _PLANNED = "register_bytes"
-"""Where a table has all three, the blocks of the Plan (theory) are those that a run allocates; the simulator's held data, at most."""
+"""Where a table has three kinds of it, the Plan's bytes (theory) are compared with the run's; the simulator's are those in use at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +43,10 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class PredictedQuantity:
     """One quantity, predicted and given: (predicted, given, name of the point) each.   predicted, given: kinds ('sim', 'run', ...)."""
 
-    quantity: str
+    name: str
     predicted: str
     given: str
     points: tuple[tuple[float, float, str], ...]
@@ -78,15 +78,15 @@ def read_rows(path: str | Path) -> Rows:
     return Rows(name=Path(path).stem, columns=tuple(lines[0]), rows=rows)
 
 
-def held_pairs(table: Rows) -> tuple[Held, ...]:
+def predicted_quantities(table: Rows) -> tuple[PredictedQuantity, ...]:
     """All quantities that the table holds as prediction and as reference; points with a side that is missing or not above 0 are left out."""
-    told = _points(replace(table, rows=tuple(row for row in table.rows if not row.get("role", "").startswith("fitted"))))
-    sets = list(dict.fromkeys(row["data"] for row in told.rows)) if "data" in told.columns else []
-    found = _wide(told) + _long(told)
+    merged = _points(replace(table, rows=tuple(row for row in table.rows if not row.get("role", "").startswith("fitted"))))
+    sets = list(dict.fromkeys(row["data"] for row in merged.rows)) if "data" in merged.columns else []
+    quantities = _wide(merged) + _long(merged)
     for name in sets if len(sets) > 1 else ():
-        part = replace(told, rows=tuple(row for row in told.rows if row["data"] == name))
-        found += [replace(held, quantity=f"{held.quantity} of {name}") for held in _wide(part) + _long(part)]
-    return tuple(held for held in found if held.points)
+        part = replace(merged, rows=tuple(row for row in merged.rows if row["data"] == name))
+        quantities += [replace(quantity, name=f"{quantity.name} of {name}") for quantity in _wide(part) + _long(part)]
+    return tuple(quantity for quantity in quantities if quantity.points)
 
 
 def _points(table: Rows) -> Rows:
@@ -120,8 +120,8 @@ def _quantity(column: str, kind: str) -> str | None:
     return column[: -len(kind) - 1] if column.endswith("_" + kind) else None
 
 
-def _wide(table: Rows) -> list[Held]:
-    found, done = [], set()
+def _wide(table: Rows) -> list[PredictedQuantity]:
+    quantities, done = [], set()
     for predicted in PREDICTED:
         for given in REFERENCE:
             for column in table.columns:
@@ -134,11 +134,11 @@ def _wide(table: Rows) -> list[Held]:
                 done.add((quantity, given))
                 points = [(_above_0(row[column]), _above_0(row[other]), _name(table, row)) for row in table.rows]
                 kept = tuple((p, g, name) for p, g, name in points if p is not None and g is not None)
-                found.append(Held(quantity=quantity, predicted=predicted, given=given, points=kept))
-    return found
+                quantities.append(PredictedQuantity(name=quantity, predicted=predicted, given=given, points=kept))
+    return quantities
 
 
-def _long(table: Rows) -> list[Held]:
+def _long(table: Rows) -> list[PredictedQuantity]:
     kinds = {row.get("kind", "") for row in table.rows}
     predicted, given = (next((kind for kind in order if kind in kinds), None) for order in (PREDICTED, REFERENCE))
     if "kind" not in table.columns or predicted is None or given is None:
@@ -150,15 +150,15 @@ def _long(table: Rows) -> list[Held]:
     groups: dict[tuple[str, ...], dict[str, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for row in table.rows:
         groups[tuple(row[key] for key in keys)][row["kind"]].append(row)
-    found = []
+    quantities = []
     for column in measures:
         points = []
         for group in groups.values():
             sides = [[v for v in (_above_0(row[column]) for row in group[kind]) if v is not None] for kind in (predicted, given)]
             if sides[0] and sides[1]:
                 points.append((median(sides[0]), median(sides[1]), _name(table, group[predicted][0])))
-        found.append(Held(quantity=column, predicted=predicted, given=given, points=tuple(points)))
-    return found
+        quantities.append(PredictedQuantity(name=column, predicted=predicted, given=given, points=tuple(points)))
+    return quantities
 
 
 def _is_measure(table: Rows, column: str) -> bool:

@@ -1,4 +1,4 @@
-"""The page of one CSV: what it holds against what, how far apart they are, and every row as it stands in the file."""
+"""The page of one CSV: predicted quantities beside measured or published ones, their errors, and every row as it stands in the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 from planner.ir.text import save_text
 from regista.report.charts import histogram, parity
 from regista.report.html import Table, error_cell, render
-from regista.report.rows import Held, Rows, held_pairs, noise_floor
+from regista.report.rows import PredictedQuantity, Rows, noise_floor, predicted_quantities
 from regista.statistics import quantile
 
 __all__ = ["all_rows", "save_rows_page"]
@@ -18,7 +18,9 @@ MOST_ROWS = 300
 MOST_WORST = 8
 
 
-def save_rows_page(rows: Rows, path: str | Path, *, back: str | None = None, pictures: Sequence[Path] = ()) -> tuple[Held, ...]:
+def save_rows_page(
+    rows: Rows, path: str | Path, *, back: str | None = None, pictures: Sequence[Path] = ()
+) -> tuple[PredictedQuantity, ...]:
     """Write one HTML file; returns the pairs it shows.
 
     Args:
@@ -27,7 +29,7 @@ def save_rows_page(rows: Rows, path: str | Path, *, back: str | None = None, pic
     Raises:
         InvalidFile: path cannot be written, or a picture cannot be read.
     """
-    pairs = held_pairs(rows)
+    pairs = predicted_quantities(rows)
     page = render(
         "rows.html",
         title=rows.name,
@@ -35,7 +37,7 @@ def save_rows_page(rows: Rows, path: str | Path, *, back: str | None = None, pic
         count=len(rows.rows),
         summary=_summary(pairs),
         noise=_noise(rows),
-        pairs=[_pair(held) for held in pairs],
+        pairs=[_pair(quantity) for quantity in pairs],
         pictures=pictures,
         all_rows=all_rows(rows),
     )
@@ -43,17 +45,17 @@ def save_rows_page(rows: Rows, path: str | Path, *, back: str | None = None, pic
     return pairs
 
 
-def _summary(pairs: Sequence[Held]) -> Table:
+def _summary(pairs: Sequence[PredictedQuantity]) -> Table:
     cells = []
-    for held in pairs:
-        sizes = [abs(error) for error in held.errors]
-        correlation = held.rank_correlation
+    for quantity in pairs:
+        sizes = [abs(error) for error in quantity.errors]
+        correlation = quantity.rank_correlation
         cells.append(
             (
-                held.quantity,
-                f"{held.predicted} against {held.given}",
+                quantity.name,
+                f"{quantity.predicted} against {quantity.given}",
                 str(len(sizes)),
-                error_cell(median(held.errors)),
+                error_cell(median(quantity.errors)),
                 f"{sum(sizes) / len(sizes):.1%}",
                 f"{median(sizes):.1%}",
                 f"{quantile(sizes, 0.9):.1%}",
@@ -76,16 +78,16 @@ def _noise(rows: Rows) -> dict[str, str] | None:
     return {"count": str(len(floor))} | {name: f"{share:.1%}" for name, share in shares.items()}
 
 
-def _pair(held: Held) -> dict[str, object]:
+def _pair(quantity: PredictedQuantity) -> dict[str, object]:
     """One quantity's section: a chart of its points, one of its errors, and the points that err most."""
-    ordered = sorted(zip(held.errors, held.points, strict=True), key=lambda pair: -abs(pair[0]))[:MOST_WORST]
+    ordered = sorted(zip(quantity.errors, quantity.points, strict=True), key=lambda pair: -abs(pair[0]))[:MOST_WORST]
     worst = [(name, f"{predicted:.4g}", f"{given:.4g}", error_cell(error)) for error, (predicted, given, name) in ordered]
-    most = max(0.05, min(1.0, quantile([abs(error) for error in held.errors], 0.95)))
-    caption, heads = f"largest errors, {len(worst)} of {len(held.points)}", ("point", held.predicted, held.given, "error")
+    most = max(0.05, min(1.0, quantile([abs(error) for error in quantity.errors], 0.95)))
+    caption, heads = f"largest errors, {len(worst)} of {len(quantity.points)}", ("point", quantity.predicted, quantity.given, "error")
     return {
-        "title": f"{held.quantity}: {held.predicted} against {held.given}",
-        "parity": parity([(given, predicted, name) for predicted, given, name in held.points], held.given, held.predicted),
-        "histogram": histogram(held.errors, "predicted / given - 1", most=most),
+        "title": f"{quantity.name}: {quantity.predicted} against {quantity.given}",
+        "parity": parity([(given, predicted, name) for predicted, given, name in quantity.points], quantity.given, quantity.predicted),
+        "histogram": histogram(quantity.errors, "predicted / given - 1", most=most),
         "worst": Table(caption=caption, heads=heads, rows=worst, words=(0,)),
     }
 

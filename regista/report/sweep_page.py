@@ -1,4 +1,4 @@
-"""The page of one measured sweep: what its manifest claims, predicted against measured, errors beside noise, memory, kinds of tasks, every row.
+"""The page of one measured sweep: what its manifest claims, predicted against measured, errors beside noise, memory, kinds of tasks, and every row.
 
 [points] [median |error|] [p90] [noise] [rank correlation]
 relation | held or broken | left | right            predicted against measured, with a band of 5 %

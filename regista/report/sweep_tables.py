@@ -112,14 +112,14 @@ def kinds_table(points: Sequence[Measured]) -> Table:
     """Errors of busy seconds by kind of task."""
     rows = [
         (
-            found.kind.value,
-            str(len(found.errors)),
-            f"{found.share:.2%}",
-            error_cell(found.median),
-            f"{median(abs(error) for error in found.errors):.1%}",
-            f"{found.p90:.1%}",
+            kind.kind.value,
+            str(len(kind.errors)),
+            f"{kind.share:.2%}",
+            error_cell(kind.median),
+            f"{median(abs(error) for error in kind.errors):.1%}",
+            f"{kind.p90:.1%}",
         )
-        for found in by_kind(points)
+        for kind in by_kind(points)
     ]
     heads = ("kind", "points", "share of busy time (run)", "median error (sim / run - 1)", "median |error|", "90th percentile")
     said = "busy seconds of a step by kind of task, on the rank where that kind is busiest; a kind of small share may err much and matter little"

@@ -1,4 +1,4 @@
-"""What if: the same Plan with other quotas, links or devices, played by the simulator with the prices that the simulated trace shows.
+"""What if: the same Plan with other quotas, links or devices, simulated with the durations of the simulated trace.
 
 The trace holds every act's predicted duration and every message's, so no cost table is needed, and the first row, the Plan as it is, must come
 out as predicted (which a test asserts).  Durations are scaled whole: "links twice as fast" halves latencies, too, so these rows say what
@@ -21,7 +21,7 @@ from simulator import simulate
 __all__ = ["Change", "TracePrices", "what_if_changes"]
 
 MOST_ACTS = 1_000_000
-"""Acts of one row's simulation; a larger Plan has no table, because nine such games would take minutes."""
+"""Acts of one row's simulation; a larger Plan has no table, because nine such simulations would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def what_if_changes(plan: Plan, sim: Trace, run: Trace | None = None) -> tuple[C
 
     Args:
         sim: a simulated trace of the Plan, without noise.
-        run: a measured one; its durations make a last row, which parts the error of the prices from the error of the game.
+        run: a measured one; its durations make a last row, which separates errors of durations from errors of order and waiting.
     """
     steps = sim.steps
     own = TracePrices.of(sim)

@@ -192,10 +192,10 @@ def _of_two(function: str, first: _Value, second: _Value) -> float:
         return a[b.index(min(b))]
     if len(a) < 3:
         raise _Unchecked(f"a correlation of {len(a)} points says nothing; choose at least 3")
-    found = rank_correlation(a, b)
-    if found is None:
+    correlation = rank_correlation(a, b)
+    if correlation is None:
         raise _Unchecked("a correlation needs values that differ")
-    return found
+    return correlation
 
 
 def _met(left: _Value, right: _Value) -> tuple[_Value, _Value]:

@@ -1,4 +1,4 @@
-"""From sections with lists to points: the full product of a point's lists, the last one fastest."""
+"""Expands a manifest's sections to points: the full product of their lists, in which the last list changes fastest."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def expand(base: Sections, overrides: Sequence[Mapping[str, Any]], performer: Pe
     Raises:
         InvalidFile: an unknown key, a value that cannot be, two points that are the same, or none.
     """
-    found: list[Point] = []
+    points: list[Point] = []
     for entry in overrides:
         known_keys(entry, _POINT, "a point")
         sections = {name: {**base[name], **entry.get(name, {})} for name in ("model", "cluster", "plan", "simulate", "run")}
-        found += _product(sections, entry, performer)
-    if not found:
+        points += _product(sections, entry, performer)
+    if not points:
         raise InvalidFile("there is no point; a list of the manifest is empty")
     if unique:
         firsts: dict[str, Point] = {}
-        for point in found:
+        for point in points:
             firsts.setdefault(point.point_id, point)
         return tuple(firsts.values())
     seen: dict[str, str] = {}
-    for point in found:
+    for point in points:
         if point.point_id in seen:
             raise InvalidFile(f"the points {seen[point.point_id]!r} and {point.label!r} ask for the very same; keep one of them")
         seen[point.point_id] = point.label
-    return tuple(found)
+    return tuple(points)
 
 
 def _product(sections: Sections, entry: Mapping[str, Any], performer: Performer) -> list[Point]:

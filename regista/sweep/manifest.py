@@ -9,7 +9,7 @@
     [[points]]   explicit points: sections as above that replace the manifest's, with a label,
                  tags = {way = "data"} (columns of one's own) and paper = {throughput_per_s = 12.3}
     [paper]      or the points of a table: file, where, label, points = {"plan.mesh" = "{dp}x{tp}"}, columns = {step_s = "..."}
-    [[broken]]   relations that are known not to hold, and why; one that holds is told, too
+    [[broken]]   relations that are known not to hold, and why; one that holds after all is an error
     [[figure]]   kind, x, y, by, output        [smoke]  what replaces the above at smoke size
 
 A list in a section is swept: all lists together give the full product, the last one runs fastest.  An unknown key is refused.
@@ -138,17 +138,17 @@ def _performer(value: object) -> Performer:
 
 
 def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = data.get(key, {})
-    if not isinstance(found, Mapping):
+    section = data.get(key, {})
+    if not isinstance(section, Mapping):
         raise InvalidFile(f"{key} must be a section, [{key}]")
-    return found
+    return section
 
 
 def _tables(data: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
-    found = data.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(entry, Mapping) for entry in found):
+    sections = data.get(key, [])
+    if not isinstance(sections, list) or not all(isinstance(entry, Mapping) for entry in sections):
         raise InvalidFile(f"{key} must be a list of sections, [[{key}]]")
-    return found
+    return sections
 
 
 def _texts(value: object, key: str) -> list[str]:
@@ -167,14 +167,14 @@ def _overrides(data: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def _merged(entry: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
-    found = deepcopy(dict(entry))
+    merged = deepcopy(dict(entry))
     for section, values in small.items():
-        found[section] = {**found.get(section, {}), **values}
-    return found
+        merged[section] = {**merged.get(section, {}), **values}
+    return merged
 
 
 def _axes(given: object, points: Sequence[Point], columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns that tell points apart, given or found: those with more than one value."""
+    """The columns that tell points apart: the given ones, or else those with more than one value."""
     names = tuple(points[0].fields) if points else ()
     names = ("label", *names)
     if given is not None:

@@ -2,15 +2,15 @@
 
 run_step_s                 of the runs' medians the median (of an even number the lower); kinds and memory are of that run
 error_step_share           sim_step_s / run_step_s - 1                          (kinds: busy seconds of the busiest rank, likewise)
-run_again_step_s           the run that is farthest from it; run_noise_share: that over run_step_s - 1: no prediction can be surer than this
+run_again_step_s           the run that is farthest from it; run_noise_share: that over run_step_s - 1, a lower limit of any prediction's error
 error_register_bytes       theory_register_bytes (all blocks of the Plan on a device) - run_register_bytes (what the worker allocated for
                            them), on the rank where they differ most: 0
-error_held_share           sim_held_bytes / run_held_bytes - 1, the most that blocks held at once: when acts happen decides it
-theory_process_bytes       what the Plan says of a process: device_bytes, far (other ranks' blocks) and scratch (of collectives)
-run_isolated_kept_bytes    what the calibration found beside it, while it performed the Plan's acts one by one: libraries' pages, threads, what
+error_held_share           sim_held_bytes / run_held_bytes - 1, the most bytes that blocks held at once, which depends on when acts happen
+theory_process_bytes       the Plan's bytes of a process: device_bytes, blocks received from other ranks, and scratch of collectives
+run_isolated_kept_bytes    what the calibration measured beside it, while it performed the Plan's acts one by one: libraries' pages, threads, what
                            kernels take for themselves (planner.cost.Beside); the batches of this run's steps included
 error_process_peak_share   (base + theory_process_bytes + run_isolated_kept_bytes) / run_process_peak_bytes - 1; the base, what a process holds
-                           before its first block, is measured; where nothing was found, the kept bytes are a constant, RUNTIME_BYTES
+                           before its first block, is measured; without a calibration the kept bytes are a constant, RUNTIME_BYTES
 """
 
 from __future__ import annotations
@@ -39,32 +39,33 @@ from regista.calibrate import calibrate_plan
 from regista.clusters import resolve_cluster
 from regista.sweep.point import Performer, Point, plan_options
 
-__all__ = ["Known", "Prediction", "kept_bytes", "perform", "plan_columns", "predict"]
+__all__ = ["Columns", "Prediction", "kept_bytes", "perform", "plan_columns", "predict"]
 
-Known = dict[str, object]
+Columns = dict[str, object]
+"""Column of a row -> its value."""
 
 
 class Prediction:
-    """A point's Plan, the prices it was predicted with, the simulated trace, and the columns they fill."""
+    """A point's Plan, the cost model that predicted it, the simulated trace, and the columns of its row."""
 
-    def __init__(self, plan: Plan, program: Program, cost: CostModel, sim: Trace, columns: Known) -> None:
+    def __init__(self, plan: Plan, program: Program, cost: CostModel, sim: Trace, columns: Columns) -> None:
         self.plan, self.program, self.cost, self.sim, self.columns = plan, program, cost, sim, columns
 
 
-def predict(point: Point) -> Prediction | Known:
-    """Plan and simulate; with measured prices where the point is to be run.
+def predict(point: Point) -> Prediction | Columns:
+    """Plan and simulate a point; the cost model is measured where the point is to be run, else analytic.
 
     Returns:
         The prediction, or the columns that say why there is none: ``status`` is the error's type, ``says`` its text.
     """
-    known: Known = {"torch": torch.__version__.partition("+")[0]}
+    columns: Columns = {"torch": torch.__version__.partition("+")[0]}
     try:
         program = api.program_of(point.model)
         cluster = changed_cluster(resolve_cluster(point.cluster), point.sets)
         began = perf_counter()
         plan = api.plan(program, cluster, **plan_options(point))  # type: ignore[arg-type]
-        known |= {"plan_id": plan.plan_id, "run_plan_s": perf_counter() - began}
-        known |= plan_columns(plan)
+        columns |= {"plan_id": plan.plan_id, "run_plan_s": perf_counter() - began}
+        columns |= plan_columns(plan)
         cost: CostModel
         if point.performer is Performer.RUN:
             cost = calibrate_plan(plan, program, rounds=int(point.run.get("rounds", 15)))
@@ -73,28 +74,30 @@ def predict(point: Point) -> Prediction | Known:
         steps, engine = int(point.simulate.get("steps", 4)), str(point.simulate.get("engine", "auto"))
         sim = api.simulate(plan, cost, steps=steps, engine=engine)
     except RegistaError as error:
-        return known | {"status": type(error).__name__, "says": str(error)[:300]}
-    known |= {"cost_id": cost.id, "status": "ok"} | _sim_columns(plan, sim)
-    return Prediction(plan, program, cost, sim, known)
+        return columns | {"status": type(error).__name__, "says": str(error)[:300]}
+    columns |= {"cost_id": cost.id, "status": "ok"} | _sim_columns(plan, sim)
+    return Prediction(plan, program, cost, sim, columns)
 
 
-def perform(point: Point, found: Prediction) -> Known:
-    """Run the Plan as often as the point says (``run.runs``), and lay the middle run beside the prediction.
+def perform(point: Point, prediction: Prediction) -> Columns:
+    """Run the Plan as often as the point says (``run.runs``), and compare the middle run with the prediction.
 
     Returns:
         The prediction's columns and those of the runs, or ``status`` and ``says`` of what stopped them.
     """
     steps, timeout_s = int(point.run.get("steps", 12)), float(point.run.get("timeout_s", 120.0))
     try:
-        runs = [api.run(found.plan, found.program, steps=steps, timeout_s=timeout_s) for _ in range(int(point.run.get("runs", 2)))]
-        timed = sorted(((summarise(found.plan, run.trace).step_time_s, run) for run in runs), key=lambda pair: pair[0])
+        runs = [
+            api.run(prediction.plan, prediction.program, steps=steps, timeout_s=timeout_s) for _ in range(int(point.run.get("runs", 2)))
+        ]
+        timed = sorted(((summarise(prediction.plan, run.trace).step_time_s, run) for run in runs), key=lambda pair: pair[0])
         _, middle = timed[(len(timed) - 1) // 2]
-        beside = compare(found.plan, found.sim, middle.trace)
+        beside = compare(prediction.plan, prediction.sim, middle.trace)
     except RegistaError as error:
-        return found.columns | {"status": type(error).__name__, "says": str(error)[:300]}
+        return prediction.columns | {"status": type(error).__name__, "says": str(error)[:300]}
     step = beside.step_time_s.measured
     again = max((timed[0][0], timed[-1][0]), key=lambda other: abs(other - step))
-    known: Known = {
+    measured: Columns = {
         "run_step_s": step,
         "run_p10_s": beside.spread.p10,
         "run_p90_s": beside.spread.p90,
@@ -102,47 +105,51 @@ def perform(point: Point, found: Prediction) -> Known:
         "run_again_step_s": again,
         "run_noise_share": again / step - 1,
         "run_throughput_per_s": beside.throughput_per_s.measured,
-        "error_step_share": found.sim.settled_step_s(found.plan) / step - 1,
+        "error_step_share": prediction.sim.settled_step_s(prediction.plan) / step - 1,
     }
     for kind, pair in beside.kinds.items():
-        known |= {f"run_{kind}_s": pair.measured, f"error_{kind}_share": pair.relative_error}
-    kept = kept_bytes(found.plan, found.cost, steps)
-    return found.columns | known | _memory_columns(found.plan, beside, middle.memory, kept)
+        measured |= {f"run_{kind}_s": pair.measured, f"error_{kind}_share": pair.relative_error}
+    kept = kept_bytes(prediction.plan, prediction.cost, steps)
+    return prediction.columns | measured | _memory_columns(prediction.plan, beside, middle.memory, kept)
 
 
 def kept_bytes(plan: Plan, cost: CostModel, steps: int) -> Mapping[int, int]:
-    """Rank -> what its process will take beside what the Plan says, in a run of so many steps: as the calibration found it, else RUNTIME_BYTES."""
-    found = cost.beside if isinstance(cost, MeasuredCost) else {}
-    known = {int(rank): beside.kept_bytes + steps * beside.batch_bytes for rank, beside in found.items()}
-    return {rank: known.get(rank, RUNTIME_BYTES) for rank in range(plan.num_ranks)}
+    """Rank -> bytes that its process takes beside those of the Plan, in a run of ``steps`` steps: measured by the calibration, else RUNTIME_BYTES."""
+    measured = cost.beside if isinstance(cost, MeasuredCost) else {}
+    kept = {int(rank): beside.kept_bytes + steps * beside.batch_bytes for rank, beside in measured.items()}
+    return {rank: kept.get(rank, RUNTIME_BYTES) for rank in range(plan.num_ranks)}
 
 
-def _memory_columns(plan: Plan, beside: Comparison, memory: Mapping[int, Mapping[str, int]], kept: Mapping[int, int]) -> Known:
-    """Of the rank that holds most, or differs most; columns without a number where the performer does not count it."""
+def _memory_columns(plan: Plan, beside: Comparison, memory: Mapping[int, Mapping[str, int]], kept: Mapping[int, int]) -> Columns:
+    """Memory columns, of the rank that holds most or differs most; a column is left out where the performer does not count it."""
     held = max(beside.register_bytes.values(), key=lambda pair: pair.measured)
-    known: Known = {"sim_held_bytes": int(held.predicted), "run_held_bytes": int(held.measured), "error_held_share": held.relative_error}
+    columns: Columns = {
+        "sim_held_bytes": int(held.predicted),
+        "run_held_bytes": int(held.measured),
+        "error_held_share": held.relative_error,
+    }
     counted = [m for m in memory.values() if m.get("allocated_bytes")]
     if counted:
         most = max(counted, key=lambda m: (abs(m["planned_bytes"] - m["allocated_bytes"]), m["planned_bytes"]))
-        known |= {"theory_register_bytes": most["planned_bytes"], "run_register_bytes": most["allocated_bytes"]}
-        known["error_register_bytes"] = most["planned_bytes"] - most["allocated_bytes"]
+        columns |= {"theory_register_bytes": most["planned_bytes"], "run_register_bytes": most["allocated_bytes"]}
+        columns["error_register_bytes"] = most["planned_bytes"] - most["allocated_bytes"]
     processes = {rank: m for rank, m in memory.items() if m.get("process_peak_bytes")}
     if processes:
         rank = max(processes, key=lambda r: processes[r]["process_peak_bytes"])
         most = processes[rank]
         base, peak = most["base_bytes"], most["process_peak_bytes"]
         planned = most["mapped_bytes"] + most["device_bytes"] + scratch_bytes(plan, rank)
-        known |= {"theory_process_bytes": planned, "run_isolated_kept_bytes": kept[rank]}
-        known |= {"run_process_base_bytes": base, "run_process_peak_bytes": peak}
-        known["error_process_peak_share"] = (base + planned + kept[rank]) / peak - 1
-    return known
+        columns |= {"theory_process_bytes": planned, "run_isolated_kept_bytes": kept[rank]}
+        columns |= {"run_process_base_bytes": base, "run_process_peak_bytes": peak}
+        columns["error_process_peak_share"] = (base + planned + kept[rank]) / peak - 1
+    return columns
 
 
-def _sim_columns(plan: Plan, sim: Trace) -> Known:
+def _sim_columns(plan: Plan, sim: Trace) -> Columns:
     step_s = sim.settled_step_s(plan)
     busy, compute = _busy_s(plan, sim)
     flop = _step_flop(plan)
-    known: Known = {
+    columns: Columns = {
         "sim_step_s": step_s,
         "sim_throughput_per_s": plan.batch_size / step_s if step_s > 0 else None,
         "sim_device_flop_per_s": flop / plan.num_ranks / step_s if step_s > 0 else None,
@@ -150,7 +157,7 @@ def _sim_columns(plan: Plan, sim: Trace) -> Known:
         "sim_peak_bytes": max(sim.peak_bytes.values()),
         "sim_register_bytes": max(sim.register_bytes.values()),
     }
-    return known | {f"sim_{kind}_s": seconds for kind, seconds in busy.items()}
+    return columns | {f"sim_{kind}_s": seconds for kind, seconds in busy.items()}
 
 
 def _busy_s(plan: Plan, sim: Trace) -> tuple[Mapping[str, float], float]:
@@ -162,10 +169,10 @@ def _busy_s(plan: Plan, sim: Trace) -> tuple[Mapping[str, float], float]:
         if act.number // task.acts == max(sim.steps - 2, 0):
             busy[task.kind.value, act.rank] += act.duration_s
             compute += act.duration_s if plan.stream[task.stream].kind is StreamKind.COMPUTE else 0.0
-    found: dict[str, float] = {}
+    busiest: dict[str, float] = {}
     for (kind, _), seconds in busy.items():
-        found[kind] = max(found.get(kind, 0.0), seconds)
-    return found, compute
+        busiest[kind] = max(busiest.get(kind, 0.0), seconds)
+    return busiest, compute
 
 
 def _step_flop(plan: Plan) -> int:
@@ -176,8 +183,8 @@ def _logical_bytes(tensor: PlacedTensor) -> int:
     return TensorType(tensor.shape, tensor.dtype).size_bytes
 
 
-def plan_columns(plan: Plan) -> Known:
-    """What the Plan itself says, before anybody performs it.
+def plan_columns(plan: Plan) -> Columns:
+    """The columns that follow from the Plan alone, before it is simulated or run.
 
     theory_boxing: steps of boxing by the kind of the tasks that read them.
     theory_kept_blocks: per stage, the most blocks of what its forward tasks keep for its backward tasks.

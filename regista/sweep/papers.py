@@ -45,7 +45,7 @@ def paper_points(about: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]
         return re.sub(r"\{(\w+)(?:([*/])(\w+))?\}", lambda match: _combined(match[1], match[2], match[3], partial(cell, row)), text)
 
     wanted, unwanted = _listed(about.get("where", {})), _listed(about.get("except", {}))
-    found = []
+    entries = []
     for row in rows:
         if not all(cell(row, column) in values for column, values in wanted.items()):
             continue
@@ -66,10 +66,10 @@ def paper_points(about: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]
             number = number_or_text(cell(row, column))
             if isinstance(number, int | float):
                 entry["paper"][name] = number * scale
-        found.append(entry)
-    if not found:
+        entries.append(entry)
+    if not entries:
         raise InvalidFile(f"[paper]: no row of {path.name} has {', '.join(f'{c} = {v}' for c, v in wanted.items())}")
-    return found
+    return entries
 
 
 def _listed(where: Mapping[str, Any]) -> dict[str, list[str]]:

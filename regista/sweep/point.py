@@ -82,13 +82,13 @@ def _texts(key: str, value: Scalar) -> tuple[str, ...]:
 
 
 def _quotas(key: str, value: Scalar) -> dict[str, int]:
-    found = {}
+    quotas = {}
     for text in _texts(key, value):
         pattern, equals, number = text.rpartition("=")
         if not equals or not number.isdecimal():
             raise Unsupported(f"{key} = {value!r}: write 'PATTERN=N; PATTERN=N'")
-        found[pattern] = int(number)
-    return found
+        quotas[pattern] = int(number)
+    return quotas
 
 
 def _recompute(key: str, value: Scalar) -> bool | None:
@@ -137,11 +137,11 @@ def plan_options(point: Point) -> dict[str, object]:
     Raises:
         Unsupported: a value that its key cannot have.
     """
-    found = {PLAN_KEYS[key][0]: PLAN_KEYS[key][1](f"plan.{key}", value) for key, value in point.plan.items()}
-    mesh, pins = found.get("mesh"), found.get("pins")
+    options = {PLAN_KEYS[key][0]: PLAN_KEYS[key][1](f"plan.{key}", value) for key, value in point.plan.items()}
+    mesh, pins = options.get("mesh"), options.get("pins")
     if isinstance(mesh, tuple) and isinstance(pins, tuple):
-        found["pins"] = tuple(_on_mesh(pin, mesh) for pin in pins)
-    return found
+        options["pins"] = tuple(_on_mesh(pin, mesh) for pin in pins)
+    return options
 
 
 def _on_mesh(pin: str, mesh: tuple[int, ...]) -> str:

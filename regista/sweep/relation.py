@@ -138,16 +138,16 @@ def conditions_of(column: ast.expr) -> tuple[Condition, ...]:
     """The conditions in the brackets of a column; none for a column without brackets.   Raises InvalidFile: one is no condition."""
     if not isinstance(column, ast.Subscript):
         return ()
-    found = []
+    conditions = []
     for part in column.slice.elts if isinstance(column.slice, ast.Tuple) else (column.slice,):
         match part:
             case ast.Compare(left=ast.Name(id=name), ops=[sign], comparators=[right]) if (value := _value(right)) is not None:
-                found.append(Condition(name, _comparison(sign), value))
+                conditions.append(Condition(name, _comparison(sign), value))
             case _:
                 raise InvalidFile(
                     f"{ast.unparse(part)!r} is no condition; write COLUMN == VALUE, or with !=, <, <=, >, >=, a text in quotes"
                 )
-    return tuple(found)
+    return tuple(conditions)
 
 
 def _parsed(text: str) -> ast.expr:

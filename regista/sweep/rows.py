@@ -1,7 +1,7 @@
-"""The CSV of a sweep: one line is appended per thing that is known, at once and whole, so that an interrupted sweep goes on where it was.
+"""The CSV of a sweep.  A row is appended whole as soon as a point is predicted or performed, so an interrupted sweep goes on where it stopped.
 
-    phase = predicted     what theory and the simulator say, written before anything is run
-    phase = performed     the same, and what the run took             (performer = "run" only)
+    phase = predicted     numbers of theory and of the simulator, written before anything is run
+    phase = performed     the same, and the numbers of the run             (performer = "run" only)
 
 A last line without its end was cut off by the interruption; it is dropped.
 """
@@ -24,7 +24,7 @@ from regista.sweep.point import Performer, Point
 __all__ = ["DONE", "Table", "load_rows", "performed", "points_rows"]
 
 DONE = ("ok", "OutOfMemory")
-"""A point with one of these is not performed again: it is known, or known not to fit."""
+"""Statuses of a point that is not performed again: it was performed, or does not fit into memory."""
 
 
 class Table:
@@ -109,21 +109,21 @@ def load_rows(path: Path) -> list[Row]:
 
 
 def points_rows(rows: Sequence[Row], points: Sequence[Point]) -> list[Row]:
-    """One row per point in the points' order: the last that is known.  A point without any has its fields only."""
+    """One row per point in the points' order: the last that the file has.  A point without a row has its fields only."""
     last: dict[Cell, Row] = {}
     for row in rows:
         last[row.get("point_id")] = row
-    found: list[Row] = []
+    merged: list[Row] = []
     for point in points:
         fields: dict[str, Cell] = {key: _cell(key, _text(value)) for key, value in point.fields.items()}
         paper: dict[str, Cell] = {f"paper_{key}": value for key, value in point.paper.items()}
         # What the manifest says of a point is the manifest's: a label or a paper's number may be mended without a new run.
-        found.append({**last.get(point.point_id, {}), **fields, **paper, "point_id": point.point_id, "label": point.label})
-    return found
+        merged.append({**last.get(point.point_id, {}), **fields, **paper, "point_id": point.point_id, "label": point.label})
+    return merged
 
 
 def performed(rows: Sequence[Row], point: Point) -> bool:
-    """Is there a row that needs no other?"""
+    """Whether the point has its last row: nothing is left to do for it."""
     phase = "performed" if point.performer is Performer.RUN else "predicted"
     for row in reversed(rows):
         if row.get("point_id") == point.point_id:

@@ -1,4 +1,4 @@
-"""Performing the points of a manifest that are not known yet, in one process or several."""
+"""Performs the points of a manifest that have no row yet, in one process or several, and checks the relations of all rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from planner.ir.errors import Unsupported
 from regista.sweep.check import Row, Verdict, check_relation
 from regista.sweep.columns import all_columns
 from regista.sweep.manifest import Manifest
-from regista.sweep.measure import Known, Prediction, perform, predict
+from regista.sweep.measure import Columns, Prediction, perform, predict
 from regista.sweep.point import Performer, Point
 from regista.sweep.rows import Table, load_rows, performed, points_rows
 
-__all__ = ["Checked", "Told", "check", "sweep"]
+__all__ = ["Checked", "OnRow", "check", "sweep"]
 
-Told = Callable[[Point, str, Known], None]
-"""Told (point, phase, its columns) after each row: 'known' for one that needed nothing."""
+OnRow = Callable[[Point, str, Columns], None]
+"""Called with (point, phase, columns of the row) after each row; the phase is 'known' for a point that has its row already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Checked:
         return sum(not v.held for v in self.expect) + len(self.refused) + sum(v.held or bool(v.says) for v, _ in self.broken)
 
 
-def sweep(manifest: Manifest, path: Path, *, jobs: int = 1, only: Sequence[Point] | None = None, told: Told | None = None) -> None:
+def sweep(manifest: Manifest, path: Path, *, jobs: int = 1, only: Sequence[Point] | None = None, on_row: OnRow | None = None) -> None:
     """Perform every point that the CSV at ``path`` does not have, and append its rows.
 
     Args:
@@ -56,7 +56,7 @@ def sweep(manifest: Manifest, path: Path, *, jobs: int = 1, only: Sequence[Point
     rows = load_rows(path)
     chosen = list(only) if only is not None else list(manifest.points)
     table = Table(path, all_columns(manifest.points))
-    tell = told or (lambda point, phase, known: None)
+    tell = on_row or (lambda point, phase, columns: None)
     try:
         waiting = []
         for point in chosen:
@@ -81,24 +81,24 @@ def sweep(manifest: Manifest, path: Path, *, jobs: int = 1, only: Sequence[Point
         table.close()
 
 
-def _predicted(point: Point) -> Known:
-    found = predict(point)
-    return found.columns if isinstance(found, Prediction) else found
+def _predicted(point: Point) -> Columns:
+    prediction = predict(point)
+    return prediction.columns if isinstance(prediction, Prediction) else prediction
 
 
-def _one(table: Table, point: Point, tell: Told) -> None:
-    found = predict(point)
-    _write(table, point, "predicted", found.columns if isinstance(found, Prediction) else found, tell)
-    if point.performer is Performer.RUN and isinstance(found, Prediction):
-        _write(table, point, "performed", perform(point, found), tell)
+def _one(table: Table, point: Point, on_row: OnRow) -> None:
+    prediction = predict(point)
+    _write(table, point, "predicted", prediction.columns if isinstance(prediction, Prediction) else prediction, on_row)
+    if point.performer is Performer.RUN and isinstance(prediction, Prediction):
+        _write(table, point, "performed", perform(point, prediction), on_row)
 
 
-def _write(table: Table, point: Point, phase: str, known: Known, tell: Told) -> None:
-    about: Known = {"point_id": point.point_id, "phase": phase, "label": point.label}
+def _write(table: Table, point: Point, phase: str, columns: Columns, on_row: OnRow) -> None:
+    about: Columns = {"point_id": point.point_id, "phase": phase, "label": point.label}
     about["written_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
     paper = {f"paper_{name}": number for name, number in point.paper.items()}
-    table.append({**point.fields, **paper, **known, **about})
-    tell(point, phase, known)
+    table.append({**point.fields, **paper, **columns, **about})
+    on_row(point, phase, columns)
 
 
 def check(manifest: Manifest, path: Path) -> Checked:

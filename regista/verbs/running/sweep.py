@@ -20,7 +20,7 @@ from regista.verbs.screen import Json, output_console
 if TYPE_CHECKING:
     from regista.sweep import Checked, Manifest
     from regista.sweep.check import Row, Verdict
-    from regista.sweep.measure import Known
+    from regista.sweep.measure import Columns
     from regista.sweep.point import Point
 
 __all__ = ["add_arguments", "folder_of", "perform", "relations_table"]
@@ -106,11 +106,11 @@ def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, args:
     with Progress(*shown, console=console, transient=True) as progress:
         bar = progress.add_task(manifest.name, total=total)
 
-        def told(point: Point, phase: str, known: Known) -> None:
-            last = phase in ("known", "performed") or point.performer.value == "sim" or known.get("status") != "ok"
+        def on_row(point: Point, phase: str, columns: Columns) -> None:
+            last = phase in ("known", "performed") or point.performer.value == "sim" or columns.get("status") != "ok"
             progress.update(bar, description=f"{manifest.name}: {escape(point.label[:60])} {phase}", advance=1 if last else 0)
 
-        sweep(manifest, path, jobs=args.jobs, only=only, told=told)
+        sweep(manifest, path, jobs=args.jobs, only=only, on_row=on_row)
 
 
 def _show(manifest: Manifest, found: Checked, path: Path, figures: Sequence[Path], whole: bool) -> None:

@@ -45,7 +45,7 @@ def act_columns(plan: Plan, window: Window, rows: Sequence[Row]) -> Columns:
             "top": line[row] - 0.42,
             "bottom": line[row] + 0.42,
             "colour": act_colour(task.kind, chunk.get(act.task, 0)),
-            "rim": "#FFFFFF" if task.kind.is_compute else COLOURS[task.kind],  # a rim parts neighbours, but would hide a hairline
+            "rim": "#FFFFFF" if task.kind.is_compute else COLOURS[task.kind],  # a white rim would hide a very narrow box
             "ink": "#222222" if task.kind in DARK_TEXT or chunk.get(act.task, 0) % 2 else "#FFFFFF",
             "label": str(micro_batch) if task.acts > 1 else "",
             "middle": (left + right) / 2,

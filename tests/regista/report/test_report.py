@@ -34,7 +34,7 @@ from regista.report.findings import find
 from regista.report.html import bytes_cell
 from regista.report.measured import by_group, by_kind, is_measured_sweep, measured_points
 from regista.report.pictures import data_uri, shortened_svg, small_data_uri
-from regista.report.rows import Rows, held_pairs, noise_floor, read_rows
+from regista.report.rows import Rows, noise_floor, predicted_quantities, read_rows
 from regista.report.rows_page import save_rows_page
 from regista.report.sweep_page import save_sweep_page
 from regista.report.whatif import TracePrices, what_if_changes
@@ -159,39 +159,39 @@ def rows_of(*lines: str) -> Rows:
 
 
 def test_columns_of_two_kinds_make_a_pair_per_row():
-    (held,) = held_pairs(rows_of("model,sim_step_s,run_step_s", "a,1.5,1.0", "b,2.0,", "c,4.0,5.0"))
-    assert (held.quantity, held.predicted, held.given) == ("step_s", "sim", "run")
+    (held,) = predicted_quantities(rows_of("model,sim_step_s,run_step_s", "a,1.5,1.0", "b,2.0,", "c,4.0,5.0"))
+    assert (held.name, held.predicted, held.given) == ("step_s", "sim", "run")
     assert held.errors == pytest.approx((0.5, -0.2))
     assert [name for _, _, name in held.points] == ["a", "c"]
 
 
 def test_kinds_after_the_quantity_are_found_too_and_sim_goes_before_theory():
-    (held,) = held_pairs(rows_of("m,bubble_theory,bubble_sim,bubble_paper", "a,0.1,0.2,0.4"))
+    (held,) = predicted_quantities(rows_of("m,bubble_theory,bubble_sim,bubble_paper", "a,0.1,0.2,0.4"))
     assert (held.predicted, held.given, held.errors) == ("sim", "paper", (-0.5,))
 
 
 def test_rows_of_two_kinds_are_paired_when_all_but_their_floats_is_alike():
     table = rows_of("quota,kind,step_s,load", "1,sim,2.0,", "1,run,2.5,0.5", "2,sim,1.0,", "2,run,0.5,1.5", "3,sim,9.0,")
-    (held,) = held_pairs(table)
+    (held,) = predicted_quantities(table)
     assert held.points == ((2.0, 2.5, "1"), (1.0, 0.5, "2"))
 
 
 def test_a_point_that_is_predicted_and_then_run_is_one_point():
     table = rows_of("point_id,label,phase,sim_step_s,run_step_s", "p,a b,sim,2.0,", "q,c,sim,3.0,", "p,a b,run,,4.0")
-    (held,) = held_pairs(table)
+    (held,) = predicted_quantities(table)
     assert held.points == ((2.0, 4.0, "a b"),)
 
 
 def test_allocated_registers_are_held_against_those_of_the_plan():
-    (held,) = held_pairs(rows_of("m,sim_register_bytes,theory_register_bytes,run_register_bytes", "a,60,100,100"))
+    (held,) = predicted_quantities(rows_of("m,sim_register_bytes,theory_register_bytes,run_register_bytes", "a,60,100,100"))
     assert (held.predicted, held.errors) == ("theory", (0.0,))
-    (held,) = held_pairs(rows_of("m,sim_register_bytes,run_register_bytes", "a,50,100"))
+    (held,) = predicted_quantities(rows_of("m,sim_register_bytes,run_register_bytes", "a,50,100"))
     assert (held.predicted, held.errors) == ("sim", (-0.5,))
 
 
 def test_sets_of_points_are_held_together_and_each_by_itself():
-    found = held_pairs(rows_of("data,point,sim_s,paper_s", "u,a,2.0,1.0", "v,b,3.0,1.0", "v,c,1.0,1.0"))
-    assert {held.quantity: held.errors for held in found} == {"time_s": (1.0, 2.0, 0.0), "time_s of u": (1.0,), "time_s of v": (2.0, 0.0)}
+    found = predicted_quantities(rows_of("data,point,sim_s,paper_s", "u,a,2.0,1.0", "v,b,3.0,1.0", "v,c,1.0,1.0"))
+    assert {held.name: held.errors for held in found} == {"time_s": (1.0, 2.0, 0.0), "time_s of u": (1.0,), "time_s of v": (2.0, 0.0)}
 
 
 def test_the_noise_floor_is_run_against_run():
@@ -201,14 +201,14 @@ def test_the_noise_floor_is_run_against_run():
 
 
 def test_rows_that_were_fitted_are_no_predictions():
-    (held,) = held_pairs(rows_of("role,sim_x,paper_x", "fitted (loss),1.0,1.0", "predicted,2.0,4.0"))
+    (held,) = predicted_quantities(rows_of("role,sim_x,paper_x", "fitted (loss),1.0,1.0", "predicted,2.0,4.0"))
     assert held.errors == (-0.5,)
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=3, max_size=20, unique=True))
 def test_a_monotone_prediction_has_rank_correlation_one(values):
     table = rows_of("m,sim_x,run_x", *(f"p{i},{v * v!r},{v!r}" for i, v in enumerate(values)))
-    (held,) = held_pairs(table)
+    (held,) = predicted_quantities(table)
     assert held.rank_correlation == pytest.approx(1.0)
 
 

@@ -193,7 +193,7 @@ def test_a_point_that_is_known_is_not_performed_again(tmp_path: Path) -> None:
     manifest, path = load_manifest(written(tmp_path)), tmp_path / "t.csv"
     phases: list[str] = []
     for _ in range(2):
-        sweep(manifest, path, told=lambda point, phase, known: phases.append(phase))
+        sweep(manifest, path, on_row=lambda point, phase, columns: phases.append(phase))
     assert phases == ["predicted", "predicted", "known", "known"] and len(load_rows(path)) == 2
 
 
