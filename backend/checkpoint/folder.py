@@ -22,7 +22,7 @@ from torch import Tensor
 from backend.checkpoint.manifest import MANIFEST, Manifest, SavedFile, manifest_text
 from planner.ir.errors import InvalidFile
 
-__all__ = ["claim", "commit", "latest", "remove_leftovers", "step_folder", "steps_of", "write_part", "write_whole"]
+__all__ = ["commit", "latest", "lock", "remove_leftovers", "step_folder", "steps_of", "write_part", "write_whole"]
 
 _SYNC_BYTES = 1 << 28
 
@@ -79,10 +79,10 @@ class _Counted:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing: ``close`` does it once."""
+        """Do nothing: ``close`` flushes once."""
 
     def close(self) -> None:
-        """Raises the first OSError of all."""
+        """Wait until all bytes are on the disk.  Raises the first OSError of all."""
         try:
             if self.error is None:
                 self._file.flush()
@@ -124,7 +124,7 @@ def write_whole(path: Path, write: Callable[[_Counted], object], on_write: Calla
 
 
 def write_part(path: Path, tensors: Mapping[str, Tensor], on_write: Callable[[int], None] | None = None) -> SavedFile:
-    """One rank's file.  Raises as write_whole does."""
+    """Write one rank's file.  Raises as write_whole does."""
     return write_whole(path, lambda file: torch.save(dict(tensors), file), on_write)  # type: ignore[arg-type]
 
 
@@ -156,23 +156,23 @@ def commit(folder: Path, written: Path, manifest: Manifest, keep: int) -> Path:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Hidden first, so that a kill in the midst leaves no half of it under its name."""
+    """Remove a checkpoint.  It is renamed first, so that a kill in the midst leaves no half of it under its name."""
     hidden = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}.old")
     os.rename(checkpoint, hidden)
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def claim(folder: Path, patience_s: float = 10.0) -> int:
-    """Keep other runs out of a folder: the handle that holds the claim until it is closed, or until this process ends in whatever way.
+def lock(folder: Path, timeout_s: float = 10.0) -> int:
+    """Keep other runs out of a folder.  Returns the handle of the lock, which lasts until it is closed or this process ends in whatever way.
 
     Args:
-        patience_s: how long to wait for a run that is just ending.
+        timeout_s: how long to wait for a run that is just ending.
 
     Raises:
         InvalidFile: another run is saving there.
     """
     handle = os.open(folder, os.O_RDONLY)
-    end_s = time.monotonic() + patience_s
+    end_s = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

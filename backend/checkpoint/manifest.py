@@ -26,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """crc32: of all its bytes."""
+    """A file of a checkpoint.   crc32: of all its bytes."""
 
     name: str
     size_bytes: int
@@ -43,7 +43,7 @@ class SavedPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedState:
-    """Pieces are disjoint and make up the whole."""
+    """One state.  Its pieces are disjoint and make up the whole."""
 
     name: str
     kind: InputKind
@@ -63,7 +63,10 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """step: steps done.  next_batch: the step number whose batch comes next; a run that goes on needs no more than these two numbers."""
+    """What stands in a checkpoint.
+
+    step: steps done.  next_batch: the step number whose batch comes next; a run that goes on needs no more than these two numbers.
+    """
 
     plan_id: str
     model: str

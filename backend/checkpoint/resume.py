@@ -14,7 +14,7 @@ __all__ = ["Start", "empty_folder", "resume_point"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """steps: done before.   values: the state after them."""
+    """Where a run goes on.   steps: done before.   values: the state after them."""
 
     steps: int
     values: Saved

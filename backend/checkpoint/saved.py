@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 class Saved:
     """The checkpoint in ``folder`` (a step-NUMBER).  Files stay mapped as long as this value lives.
 
-    Raises (at the first question):
+    Raises (when it is first asked):
         InvalidFile: a file is missing, truncated or of another form; named, with the numbers.
     """
 
@@ -40,7 +40,7 @@ class Saved:
 
     @cached_property
     def _mapped(self) -> dict[str, Mapping[str, Tensor]]:
-        """File name -> what is mapped of it; grows with the questions."""
+        """File name -> its mapped tensors; a file is mapped when it is first asked for."""
         return {}
 
     def type_of(self, name: str) -> TensorType | None:
@@ -117,7 +117,7 @@ def verify(folder: str | Path) -> Manifest:
 
 
 def find(folder: str | Path) -> Path:
-    """The checkpoint that a path means: itself, or the newest in it.
+    """The folder of the checkpoint that a path names: the path itself, or the newest checkpoint in it.
 
     Raises:
         InvalidFile: there is none.

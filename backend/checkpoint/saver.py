@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend.checkpoint.folder import claim, commit, remove_leftovers, write_part
+from backend.checkpoint.folder import commit, lock, remove_leftovers, write_part
 from backend.checkpoint.manifest import Manifest, SavedFile
 from backend.checkpoint.shares import Share, file_name, optimizer_groups, saved_states, shares
 from planner.ir.errors import InvalidFile, RegistaError, WorkerFailed
@@ -67,7 +67,7 @@ class Saver:
     Args:
         first_step: steps that were done before this run; act n of a SAVE task sees the state after first_step + n steps.
         run_id: names the folder of a save under way; the same on all ranks.
-        timeout_s: a rank that says nothing for so long is given up, and with it the save.
+        timeout_s: a rank that reports nothing for so long is given up, and with it the save.
 
     Raises:
         InvalidFile: rank 0 cannot make the folder, or another run is saving there.
@@ -89,13 +89,13 @@ class Saver:
         self.saved: list[int] = []
         self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._folder = Path(request.folder)
-        self._claim = -1
+        self._lock = -1
         if rank == 0:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InvalidFile(f"cannot make {self._folder}: {error.strerror}; give a folder that takes files") from error
-            self._claim = claim(self._folder)
+            self._lock = lock(self._folder)
             remove_leftovers(self._folder)
         threading.Thread(target=self._write_all, daemon=True, name="checkpoint writer").start()
 
@@ -131,8 +131,8 @@ class Saver:
         with self._changed:
             self._changed.wait_for(lambda: self._step is None or self._error is not None)
         self._queue.put(None)
-        if self._claim >= 0:
-            os.close(self._claim)
+        if self._lock >= 0:
+            os.close(self._lock)
         if self._error is not None:
             raise self._error
 

@@ -36,7 +36,7 @@ def file_name(rank: int) -> str:
 
 
 def shares(plan: Plan) -> tuple[Share, ...]:
-    """All of a save's work.  Every rank works out the same list, so nobody has to ask.
+    """What each rank writes in a save.  Every rank works out the same list, so that none has to ask.
 
     Of the copies of a part (B axes) the rank with the least to write so far takes it, largest parts first.
 
@@ -64,7 +64,7 @@ def shares(plan: Plan) -> tuple[Share, ...]:
 
 
 def saved_states(plan: Plan, work: tuple[Share, ...]) -> tuple[SavedState, ...]:
-    """The manifest's table."""
+    """The states and their pieces, as the manifest lists them."""
     pieces: dict[str, list[SavedPiece]] = defaultdict(list)
     for share in work:
         pieces[share.state.name].append(SavedPiece(file=file_name(share.rank), box=share.box))

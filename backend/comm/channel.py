@@ -29,7 +29,7 @@ class Channel:
         self._partial = b""
 
     def fileno(self) -> int:
-        """For ``select``."""
+        """The socket's number, for ``select``."""
         return self._connection.fileno()
 
     def send(self, **message: Any) -> None:

@@ -14,7 +14,7 @@ __all__ = ["interface_of", "own_address", "parse_endpoint"]
 _SIOCGIFADDR = 0x8915
 """ioctl's number for the address of an interface [linux/sockios.h]."""
 _OUTSIDE = "192.0.2.1"
-"""An address of nobody (TEST-NET-1, RFC 5737): what would leave this host on the way there."""
+"""An address that belongs to no host (TEST-NET-1, RFC 5737): the route to it is the route outside."""
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
@@ -56,7 +56,7 @@ def own_address(host: str) -> str:
 
 
 def _toward(target: str) -> str:
-    """No packet is sent: connecting a datagram socket only asks for the route."""
+    """This host's address on the route to ``target``.  No packet is sent: connecting a datagram socket only looks up the route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((target, 9))
         return str(probe.getsockname()[0])

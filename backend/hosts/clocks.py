@@ -20,7 +20,7 @@ from torch import Tensor
 __all__ = ["Correction", "Estimate", "Ping", "estimate"]
 
 Ping = tuple[int, int, int]
-"""(t0, s, t1): sent here, answered at rank 0, back here; ns of the clocks of each."""
+"""(t0, s, t1): when it was sent here, answered at rank 0, and received here; ns, each of its host's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Estimate:
 
 
 def estimate(pings: Sequence[Ping]) -> Estimate:
-    """(1).
+    """The best of several round trips (1).
 
     >>> estimate([(100, 1000, 400), (500, 1150, 520)])
     Estimate(at_ns=510, offset_ns=640, bound_ns=10)
@@ -45,7 +45,7 @@ def estimate(pings: Sequence[Ping]) -> Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """(2), (3).   bound_ns: how wrong a moved time may be, if the drift was even."""
+    """Moves times of this host's clock onto rank 0's (2), (3).   bound_ns: how wrong a moved time may be, if the drift was even."""
 
     before: Estimate
     after: Estimate

@@ -27,7 +27,7 @@ __all__ = ["Hosts", "clock_slack_s"]
 PINGS = 32
 CHUNK_BYTES = 1 << 24
 RESULTS_TIMEOUT = timedelta(hours=2)
-"""For results: somebody else's may be large.  A host that died is noticed by its broken connections, long before."""
+"""How long a rank waits for the results of others, which may be large.  A host that died is noticed by its broken connections, long before."""
 
 
 class Hosts:
@@ -94,7 +94,7 @@ class Hosts:
             dist.send(clock_ns, leader)
 
     def on_one_clock(self, acts: Tensor) -> Tensor:
-        """Rows (task, number, ready, start, end) with times of rank 0's clock; int64 [acts, 5]."""
+        """The rows (task, number, ready, start, end) with their times moved onto rank 0's clock; int64 [acts, 5]."""
         before, after = self._estimates
         moved = acts.clone()
         moved[:, 2:] = Correction(before=before, after=after).apply(acts[:, 2:])

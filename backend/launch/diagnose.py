@@ -12,7 +12,7 @@ __all__ = ["diagnose"]
 
 
 def diagnose(folder: Path, failed: Mapping[int, int], killed: Collection[int]) -> str:
-    """One sentence about the first cause: a process killed from outside, else its own fault, else a stall, else a lost peer.
+    """One sentence about the first cause: a worker was killed from outside, else it raised, else it stalled, else it lost a peer.
 
     Args:
         failed: rank -> exit code of the workers that failed; negative: a signal.   killed: those that we killed.

@@ -119,7 +119,7 @@ def launch_elastic(
 
 
 def _rendezvous_timeouts(agent: AgentOptions) -> dict[str, object]:
-    """For each of the two kinds of rendezvous, in seconds."""
+    """The settings of the rendezvous, static or c10d; times in seconds."""
     timeout_s = int(agent.join_timeout_s)
     if agent.node_rank is not None:
         return {"rank": agent.node_rank, "timeout": timeout_s}
@@ -204,7 +204,7 @@ class _Watch:
                 self.callback_error = error
 
     def kill_all(self, attempt: str = "*") -> None:
-        """Kill what is left of an attempt."""
+        """Kill the workers of an attempt that still live."""
         for path in self.folder.glob(f"rank*.{attempt}.pid"):
             pid, rank = int(path.read_text() or 0), int(path.name.split(".")[0].removeprefix("rank"))
             if pid and _is_ours(pid, self.folder):
@@ -213,7 +213,7 @@ class _Watch:
 
 
 def _is_ours(pid: int, folder: Path) -> bool:
-    """A live process with this number that works on this folder (numbers are used again)."""
+    """Whether a process with this number lives and works on this folder; the system uses numbers again."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return str(folder).encode() in command

@@ -13,7 +13,7 @@ multiprocessing's forkserver with the same modules preloaded starts workers as f
     two workers run after           50 ms; under load 207    65 ms; under load 159 (medians of 11; loads of 3 and 12 on the 2 cores)
     SIGKILL of the parent           no worker lives          all live, and the server: each worker keeps open the pipe whose end it waits for
     SIGSTOP of the parent           no worker lives          all live
-    SIGKILL of the server           no worker lives          none lives if each ties itself to the server; exit codes are all told as 255
+    SIGKILL of the server           no worker lives          none lives if each ties itself to the server; every exit code is reported as 255
     a script without a main guard   workers run              RuntimeError: every worker imports the user's script again
     variables such as MALLOC_*      of this server           of the user's process; one server and one list of preloads for all its libraries
     Ctrl-C                          reaches the parent only  reaches the workers too, which are in the parent's group
@@ -56,7 +56,7 @@ class _Group:
     ranks: dict[int, int] = field(default_factory=dict)
 
     def kill(self, rank: int | None = None) -> None:
-        """One worker, or all."""
+        """Kill the worker of this rank, or all."""
         for pid, of_rank in self.ranks.items():
             if rank in (of_rank, None):
                 os.kill(pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ class _Group:
 
 
 class ForkServer:
-    """See the module's text.  Its signal handlers are those of the process."""
+    """Serves one parent, as the module says.  It sets this process's signal handlers."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -81,7 +81,7 @@ class ForkServer:
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Until the parent closes the channel."""
+        """Do what the parent asks for until it closes the channel."""
         while True:
             sources: list[Any] = [self._channel, self._child_ended]
             readable, _, _ = select.select(sources, [], [], TICK_S)
@@ -149,7 +149,7 @@ class ForkServer:
             self._groups = {name: group for name, group in self._groups.items() if group.ranks}
 
     def _end_groups_of_a_silent_parent(self) -> None:
-        """A pause of this process itself does not count as the parent's silence."""
+        """End them when the parent has sent nothing for too long; a pause of this process itself does not count as the parent's silence."""
         now_s, tick_s = time.monotonic(), time.monotonic() - self._last_tick_s
         self._last_tick_s = now_s
         if tick_s > 10 * TICK_S:
@@ -162,7 +162,7 @@ class ForkServer:
 
 
 def _become_worker(server: int, message: Message, environment: dict[str, str], log: Path, channel: Channel) -> None:
-    """In the child: never returns."""
+    """What the forked child does; it never returns."""
     code = 1
     from backend.worker.process import die_with_parent
 

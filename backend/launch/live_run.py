@@ -68,7 +68,7 @@ class LiveRun:
             return step in self.losses
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Returns once ``ready()``.
+        """Wait until ``ready()``.
 
         Raises:
             WorkerFailed: the run broke.   InvalidProgram: the session is closed.   TimeoutError: it took longer than timeout_s.
@@ -101,7 +101,7 @@ class LiveRun:
         self._runner.join()
 
     def end(self) -> None:
-        """Whatever happened: no worker and no file is left."""
+        """End the workers and remove the folder, whatever happened before."""
         self.over = True
         self._listener.close()
         if self._group is not None:

@@ -38,7 +38,7 @@ JOIN_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Where this launcher stands.
+    """The hosts of a run and this launcher's place among them.
 
     count: hosts.   rendezvous: HOST:PORT.   rank: of this host, 0 to count - 1; None: as the launchers agree.
     run_id: tells runs at one rendezvous apart; the same on all hosts; empty: made of the plan's id.
@@ -113,12 +113,12 @@ def run_on_nodes(
 
 
 def _as_folder_name(run_id: str) -> str:
-    """Letters and digits of it, for the name of a folder."""
+    """The id as a part of a folder's name: letters and digits only."""
     return "".join(c if c.isalnum() else "-" for c in run_id)[:40]
 
 
 def _digest(plan: Plan, state: Mapping[str, Tensor], batches: Batches, steps: int, gradients: bool) -> str:
-    """Of what must be equal on all hosts: the numbers of steps, the initial values, the first and the last batch."""
+    """A digest of what must be equal on all hosts: the number of steps, the initial values, the first and the last batch."""
     crc32 = zlib.crc32(f"{plan.plan_id} {steps} {gradients}".encode())
     for name in sorted({entry.name for entry in plan.states}):
         crc32 = zlib.crc32(_bytes(state[name]), zlib.crc32(name.encode(), crc32))

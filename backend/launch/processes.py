@@ -47,7 +47,7 @@ SILENCE_S = 10.0
 
 
 class Oversubscribed(UserWarning):
-    """More ranks than cores."""
+    """A run has more ranks than this host has cores."""
 
 
 def run(
@@ -154,7 +154,7 @@ def warn_of_cores(plan: Plan) -> None:
 
 @contextmanager
 def run_folder(workdir: str | Path | None, run_id: str) -> Iterator[Path]:
-    """A folder for the run's files, removed whatever happens."""
+    """A temporary folder for the run's files, which is removed whatever happens."""
     folder = Path(tempfile.mkdtemp(prefix=f"regista-{run_id}-", dir=workdir))
     try:
         yield folder
@@ -202,7 +202,7 @@ def run_workers(
 
 
 def _worker_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun tells a worker."""
+    """The variables by which torchrun tells a worker its place."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -217,7 +217,7 @@ def _worker_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def _watch(folder: Path, group: WorkerGroup, progress: Progress) -> None:
-    """Until all have ended; once one has failed, those that do not end by themselves are ended."""
+    """Forward progress until all workers have ended; once one has failed, kill those that do not end by themselves."""
     failed_at_s: float | None = None
     while not group.wait(TICK_S):
         progress.forward()
@@ -229,7 +229,7 @@ def _watch(folder: Path, group: WorkerGroup, progress: Progress) -> None:
 
 
 def _await_end(group: WorkerGroup) -> None:
-    """Killed workers end as soon as the kernel gets to it."""
+    """Wait for killed workers, which end as soon as the kernel gets to it."""
     until_s = time.monotonic() + GRACE_S
     try:
         while not group.wait(TICK_S) and time.monotonic() < until_s:

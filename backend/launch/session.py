@@ -47,7 +47,7 @@ class Step:
 
     @property
     def done(self) -> bool:
-        """Its loss has arrived."""
+        """Whether its loss has arrived."""
         return self._session._run.has_loss(self.number)
 
     def loss(self, timeout_s: float | None = None) -> float:
@@ -152,7 +152,7 @@ class Session:
 
     @contextmanager
     def between_steps(self) -> Iterator[PausedRun]:
-        """A critical section: waits until all steps asked for are done; other threads' ``step`` waits until it ends."""
+        """A critical section: it begins when all steps asked for are done, and another thread's ``step`` waits until it ends."""
         with self._section:
             self._run.request(message="pause")
             yield PausedRun(self)

@@ -36,7 +36,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "MALLOC_MMAP_THRESHOLD_": "33554432",
     "MALLOC_TRIM_THRESHOLD_": "8589934592",
 }
-"""What a worker's process needs before python starts."""
+"""Variables that a worker's process needs before Python starts."""
 
 
 class WorkerGroup:
@@ -58,7 +58,7 @@ class WorkerGroup:
         return self.not_started is not None or len(self.exit_codes) == self._ranks
 
     def wait(self, timeout_s: float) -> bool:
-        """True once all have ended.
+        """Wait until something changes; True once all have ended.
 
         Raises:
             WorkerFailed: the system refused to start them; or the fork server is gone, or does not react, and was ended with its workers.
@@ -82,7 +82,10 @@ class WorkerGroup:
 
 
 class ForkServerClient:
-    """Starts a fork server (backend.launch.fork_server) and talks to it.   changed: notified when a worker ended, or the server."""
+    """Starts a fork server (backend.launch.fork_server) and exchanges messages with it.
+
+    changed: notified when a worker has ended, or the server.
+    """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -110,7 +113,7 @@ class ForkServerClient:
 
     @property
     def usable(self) -> bool:
-        """The server lives, and this very process started it (it was not inherited by a fork)."""
+        """Whether the server lives and this very process started it, instead of inheriting it by a fork."""
         return self._process.poll() is None and self._owner == os.getpid()
 
     def start(self, name: str, module: str, folder: Path, environments: Sequence[Mapping[str, str]], silence_s: float) -> WorkerGroup:
@@ -170,7 +173,7 @@ class ForkServerClient:
             self._channel.close()
 
     def _receive(self) -> None:
-        """Messages are handled as they come, and a ping goes out every PING_S, until the server ends."""
+        """Handle messages as they come and send a ping every PING_S, until the server ends."""
         next_ping_s = 0.0
         while self._process.poll() is None:
             messages = self._channel.receive(PING_S)
@@ -210,7 +213,7 @@ _making = threading.Lock()
 
 
 def fork_server_client() -> ForkServerClient:
-    """The one of this process; a server that has ended is replaced."""
+    """The client of this process's fork server; a server that has ended is replaced."""
     global _client
     with _making:
         if _client is None or not _client.usable:

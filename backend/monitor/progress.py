@@ -1,4 +1,4 @@
-"""What the workers report while they run, read by their parent."""
+"""The parent reads what the workers report while they run, and passes it on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Listener", "Progress"]
 
 @runtime_checkable
 class Listener(Protocol):
-    """An on_progress that is also told what the ranks are busy with."""
+    """An on_progress that also takes the heartbeats of the ranks."""
 
     def __call__(self, step: int, loss: float) -> None: ...
 
@@ -31,7 +31,7 @@ class Progress:
         self._heartbeats = HeartbeatReader(folder)
 
     def forward(self) -> None:
-        """Raises whatever the caller's function raises."""
+        """Pass on what is new.  Raises whatever the caller's function raises."""
         if self._listener is not None:
             for heartbeat in self._heartbeats.new_heartbeats():
                 self._listener.on_heartbeat(heartbeat)

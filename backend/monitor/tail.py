@@ -15,7 +15,7 @@ class Tail:
         self._read_bytes = 0
 
     def new_lines(self) -> str:
-        """With their line ends."""
+        """The lines with their ends."""
         if not self._path.exists():
             return ""
         with self._path.open("rb") as file:

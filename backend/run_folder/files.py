@@ -146,12 +146,12 @@ def read_plan(folder: Path) -> Plan:
 
 
 def reads_data(folder: Path) -> bool:
-    """The workers read training data themselves."""
+    """Whether the workers read training data themselves."""
     return (folder / "data.json").exists()
 
 
 def read_batches(folder: Path, plan: Plan) -> Batches:
-    """Mapped into memory, or a reader of the worker's own: a rank reads only its own part."""
+    """The batches that the parent wrote, mapped into memory, or a reader of the worker's own; either way a rank reads only its own part."""
     if reads_data(folder):
         return Loader.open(plan, json.loads((folder / "data.json").read_text()))
     data = torch.load(folder / BATCHES, mmap=True, weights_only=True)
@@ -169,12 +169,12 @@ def write_failure(folder: Path, failure: Failure) -> None:
 
 
 def attempt() -> str:
-    """``a0``, and ``a1`` after the first restart, as torchrun's agent tells its workers."""
+    """The attempt's name: ``a0``, and ``a1`` after the first restart, which torchrun's agent counts."""
     return f"a{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Of the last attempt, in the order in which they happened."""
+    """The failures of the last attempt, in the order in which they happened."""
     paths = list(folder.glob("rank*.error.json"))
     last = max((path.name.split(".")[1] for path in paths), key=lambda name: int(name[1:]), default="")
     failures = [decode(Failure, json.loads(path.read_text()), "failure") for path in paths if path.name.split(".")[1] == last]

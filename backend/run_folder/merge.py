@@ -24,7 +24,7 @@ Spans = Mapping[str, list[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """``timings``: per rank what backend.worker.isolated measured."""
+    """The outcome of all ranks.   timings: per rank what backend.worker.isolated measured."""
 
     outcome: Outcome
     timings: Mapping[int, Spans]
@@ -61,14 +61,14 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
 
 
 def _agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
-    """One phrase per key: what all ranks say, else who says what."""
-    said: dict[str, dict[str, list[int]]] = {}
+    """One phrase per key: that of all ranks, or each phrase with its ranks."""
+    ranks_of: dict[str, dict[str, list[int]]] = {}
     for rank, phrases in about.items():
         for key, phrase in phrases.items():
-            said.setdefault(key, {}).setdefault(phrase, []).append(rank)
+            ranks_of.setdefault(key, {}).setdefault(phrase, []).append(rank)
     return {
         key: next(iter(by)) if len(by) == 1 else "; ".join(f"ranks {', '.join(map(str, ranks))}: {phrase}" for phrase, ranks in by.items())
-        for key, by in said.items()
+        for key, by in ranks_of.items()
     }
 
 
@@ -77,7 +77,7 @@ def _tensors(results: Mapping[int, Mapping[str, Mapping[str, Tensor]]], kind: st
 
 
 def hardware(ranks: int) -> dict[str, str]:
-    """What a measured number needs beside it."""
+    """The machine and the versions, which a measured number needs beside it."""
     cores = len(os.sched_getaffinity(0))
     model = platform.processor() or platform.machine()
     try:

@@ -24,7 +24,7 @@ from torch import Tensor
 import backend.checkpoint.folder as folder_module
 from backend.checkpoint import Saved, SaveRequest, export, find, latest, resume_point, verify
 from backend.checkpoint.export import optimizer_state_dict
-from backend.checkpoint.folder import claim, remove_leftovers, steps_of, write_part
+from backend.checkpoint.folder import lock, remove_leftovers, steps_of, write_part
 from backend.checkpoint.handover import hand_over
 from backend.checkpoint.manifest import read_manifest
 from backend.checkpoint.resume import empty_folder
@@ -375,11 +375,11 @@ def _full(after: int) -> Callable[..., int]:
 
 
 def test_two_runs_at_once_do_not_save_into_one_folder(tmp_path: Path) -> None:
-    held = claim(tmp_path)
+    handle = lock(tmp_path)
     with pytest.raises(InvalidFile, match="another run is saving into"):
-        claim(tmp_path, patience_s=0.2)
-    os.close(held)
-    os.close(claim(tmp_path, patience_s=0.2))
+        lock(tmp_path, timeout_s=0.2)
+    os.close(handle)
+    os.close(lock(tmp_path, timeout_s=0.2))
 
 
 def test_a_rank_that_does_not_write_fails_the_save_within_the_timeout_and_is_named(tmp_path: Path) -> None:
