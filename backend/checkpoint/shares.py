@@ -11,6 +11,7 @@ from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan, State, TaskKind
 from planner.lower.data_actors.saving import homes
+from planner.opset.optimizer import UPDATES
 
 __all__ = ["Share", "file_name", "optimizer_groups", "saved_states", "shares"]
 
@@ -22,9 +23,6 @@ class Share:
     rank: int
     state: State
     box: Box
-
-
-_OPTIMIZERS = ("regista.adamw", "regista.sgd")
 
 
 def _value(name: str) -> str:
@@ -84,7 +82,7 @@ def optimizer_groups(plan: Plan) -> tuple[Group, ...]:
         if task.kind is not TaskKind.UPDATE or not isinstance(task.body, Fragment):
             continue
         for op in task.body.ops:
-            if op.target in _OPTIMIZERS and isinstance(op.args[0], Ref):
+            if op.target in UPDATES and isinstance(op.args[0], Ref):
                 parameter = names.get(_value(op.args[0].value))
                 if parameter is not None:
                     optimizers[parameter] = op.target, tuple(float(a) for a in op.args if isinstance(a, bool | int | float))

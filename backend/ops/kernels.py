@@ -17,12 +17,12 @@ from backend.ops.fused import KERNELS as WHOLE
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import ACCUMULATE, Arg, Dt, Op, Ref
 from planner.opset import is_creation
+from planner.opset.optimizer import UPDATES
 
 __all__ = ["call", "kernel"]
 
 # A part of a tensor need not have the strides of the whole: a view that was legal on the whole may need a copy on the part.
 _RESHAPED = frozenset({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"})
-_OPTIMIZERS = frozenset({"regista.sgd", "regista.adamw"})
 
 
 def _identity(value: object) -> object:
@@ -51,7 +51,7 @@ def kernel(target: str) -> Callable[..., object]:
         return _packed
     if target in WHOLE:
         return WHOLE[target]
-    if target in _OPTIMIZERS:
+    if target in UPDATES:
         import planner.frontend.optim  # noqa: F401  registers the custom ops; late, so that kernels of aten need no frontend
 
         return _overload(f"{target}.default")

@@ -10,7 +10,7 @@ from planner.ir.graph import Op
 from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, elementwise_flop, labels, shape_of
 
-__all__ = ["TABLE"]
+__all__ = ["TABLE", "UPDATES"]
 
 
 def _update(op: Op, types: Types) -> FactorRule:
@@ -43,3 +43,6 @@ TABLE: dict[str, OpSpec] = {
     "regista.sgd": OpSpec(rule=_update, flop=_sgd_flop),
     "regista.adamw": OpSpec(rule=_update, flop=_adamw_flop),
 }
+
+UPDATES = frozenset(TABLE)
+"""The targets of parameter updates."""
