@@ -53,6 +53,7 @@ def test_plan_on_processes_equals_training_on_one(model: str, way: str, dtype: s
     check_trace(plan, outcome.trace)
 
 
+@pytest.mark.thorough
 def test_initial_values_are_bit_identical_to_the_unsharded_model() -> None:
     """With a learning rate of 0 the parameters that come back are those that went out."""
     source = program("gpt")

@@ -523,6 +523,7 @@ def test_a_failed_save_fails_the_next_act(tmp_path: Path, monkeypatch: pytest.Mo
         saver.act(task, 2, values)
 
 
+@pytest.mark.representatives("Engine.SIMPY-data2", "Engine.COMPILED-pipeline2")
 @pytest.mark.parametrize("way", list(WAYS))
 @pytest.mark.parametrize("engine", list(Engine))
 def test_a_plan_that_saves_is_simulated_within_the_laws_and_no_slower_where_the_copy_hides(way: str, engine: Engine) -> None:

@@ -62,6 +62,7 @@ def test_a_checkpoint_is_shown_verified_and_exported(plan: str, tmp_path: Path, 
     assert from_file["losses"] == from_checkpoint["losses"] != run["losses"][:1]
 
 
+@pytest.mark.thorough
 def test_a_damaged_checkpoint_is_refused_by_every_verb(plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "saved"
     told(capsys, "run", plan, "--steps", "1", "--checkpoint", str(folder), "--timeout", "120")

@@ -31,6 +31,7 @@ def uninterrupted(way: str, steps: int) -> regista.Outcome:
     return run(plan, program().initial_state(plan.micro_batches), program().batch, steps, timeout_s=120)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_moves_across_layouts_bit_by_bit_and_the_loss_goes_on(tmp_path: Path) -> None:
     """data 2 -> tensor 2 -> pipeline 2 -> 1 device -> 2 x 2: what each worker holds after loading is what was saved, optimizer state too."""
     ways = ("data2", "tensor2", "pipeline2", "one", "data2_tensor2")
@@ -55,6 +56,7 @@ def test_a_checkpoint_moves_across_layouts_bit_by_bit_and_the_loss_goes_on(tmp_p
     torch.testing.assert_close(losses, list(uninterrupted("data2", 10).losses), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.representatives("data2")
 @pytest.mark.parametrize("way", ["data2", "zero3_pipeline2"])
 def test_a_run_that_resumes_gives_the_loss_and_the_state_of_an_uninterrupted_one_to_the_last_bit(way: str, tmp_path: Path) -> None:
     """Also: a checkpoint on the way holds the state after that step on every rank, though later steps had begun."""
@@ -70,6 +72,7 @@ def test_a_run_that_resumes_gives_the_loss_and_the_state_of_an_uninterrupted_one
         assert torch.equal(rest.states[name], value) and torch.equal(on_the_way.states[name], value), name
 
 
+@pytest.mark.thorough
 def test_saving_changes_neither_losses_nor_the_trace_that_was_asked_for(tmp_path: Path) -> None:
     plan = plan_for("data2")
     saved = run(
@@ -80,6 +83,7 @@ def test_saving_changes_neither_losses_nor_the_trace_that_was_asked_for(tmp_path
     assert steps_of(tmp_path) == (3, 4)
 
 
+@pytest.mark.thorough
 def test_a_plan_with_saving_keeps_its_acts_in_the_trace(tmp_path: Path) -> None:
     plan = with_saving(plan_for("pipeline2"))
     outcome = run(
@@ -117,6 +121,7 @@ def on_first_step(folder: Path, act: Callable[[list[int]], None]) -> Callable[[i
     return told
 
 
+@pytest.mark.representatives("data2")
 @pytest.mark.parametrize("way", ["data2", "pipeline2"])
 def test_a_worker_killed_while_saving_leaves_the_last_good_one_and_resume_gives_the_same_loss(way: str, tmp_path: Path) -> None:
     work, folder = tmp_path / "work", tmp_path / "saved"

@@ -28,6 +28,7 @@ def _free_port() -> int:
         return port
 
 
+@pytest.mark.representatives("2")
 @pytest.mark.processes
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_collective_equals_its_single_process_version(ranks: int) -> None:

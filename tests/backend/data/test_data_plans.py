@@ -174,6 +174,7 @@ def test_a_chain_is_simulated_by_its_laws_and_by_both_engines(data: Path) -> Non
 # Real processes.
 
 
+@pytest.mark.representatives("pipeline")
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["data parallel", "pipeline", "images"])
 def test_on_real_processes_a_chain_changes_no_number(way: str, data: Path) -> None:
@@ -204,6 +205,7 @@ def ahead(plan: Plan, trace: Trace) -> int:
     return most
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_on_real_processes_quotas_bound_how_far_the_loader_runs_ahead(data: Path) -> None:
     plan, source = planned("one device")
@@ -217,6 +219,7 @@ def test_on_real_processes_quotas_bound_how_far_the_loader_runs_ahead(data: Path
     assert seen[3] > seen[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_calibration_prices_every_actor_of_a_chain(data: Path) -> None:
     plan, source = planned("one device")
@@ -252,6 +255,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_ends_the_run_by_name(tmp_path
     assert time.monotonic() - begin < 60
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_an_image_that_is_damaged_while_training_ends_the_run_by_name(tmp_path: Path) -> None:
     plan, source = planned("images")
@@ -266,6 +270,7 @@ def test_an_image_that_is_damaged_while_training_ends_the_run_by_name(tmp_path: 
         regista.run(chained, source, steps=100_000, data=text, timeout_s=60, on_progress=damage)
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_storage_that_does_not_answer_ends_the_run_within_the_timeout() -> None:
     plan, source = planned("one device")

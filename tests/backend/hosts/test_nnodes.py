@@ -213,6 +213,7 @@ def two_hosts(plan: Plan) -> Plan:
     return replace(plan, cluster=replace(plan.cluster, num_nodes=2, devices_per_node=each, nic=plan.cluster.node))
 
 
+@pytest.mark.representatives("pipeline, as the launchers agree")
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("plan", "micro_batches", "named"),
@@ -263,6 +264,7 @@ def has_time_namespaces() -> bool:
         return False
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 @pytest.mark.skipif(not has_time_namespaces(), reason="no second clock: needs root and time namespaces")
 def test_the_traces_of_hosts_with_different_clocks_keep_the_laws_within_the_stated_slack(launchers: Launchers) -> None:
@@ -278,6 +280,7 @@ def test_the_traces_of_hosts_with_different_clocks_keep_the_laws_within_the_stat
     assert max(act.end_s for act in trace.acts) < AHEAD_S / 10
 
 
+@pytest.mark.representatives("host 0, gloo peers")
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("plan", "victim"), [(handmade.data_parallel(2, 2), 0), (handmade.pipeline(2), 1)], ids=["host 0, gloo peers", "host 1, socket peers"]
@@ -318,6 +321,7 @@ def test_an_error_on_one_host_ends_both_and_names_itself_there(launchers: Launch
     assert launchers.workers() == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_hosts_that_start_from_other_values_are_refused(launchers: Launchers) -> None:
     plan = two_hosts(handmade.data_parallel(2, 2))
@@ -328,6 +332,7 @@ def test_hosts_that_start_from_other_values_are_refused(launchers: Launchers) ->
         assert "rank 1 on host 1 starts from other values or data" in out
 
 
+@pytest.mark.representatives("0")
 @pytest.mark.processes
 @pytest.mark.parametrize("rank", [0, 1, None])
 def test_a_host_that_stays_alone_gives_up_after_its_patience(rank: int | None, launchers: Launchers) -> None:

@@ -131,6 +131,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed_run(scratch: Path) -> None:
     plan, batches = handmade.pipeline(MICRO_BATCHES, width=2), handmade.batches(MICRO_BATCHES)
     steps, request = 400, SaveRequest(folder=str(scratch / "saves"), every=10, keep=2)
@@ -185,6 +186,7 @@ def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed
         assert torch.equal(outcome.states[name], value), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["SIGKILL", "SIGSTOP"])
 def test_torchruns_restart_goes_on_from_the_last_checkpoint_to_the_last_bit(
     fault: signal.Signals, scratch: Path, monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,7 @@ def assert_same(measured: Outcome, reference: Outcome) -> None:
         torch.testing.assert_close(measured.gradients[name], value)
 
 
+@pytest.mark.representatives("pipeline")
 @pytest.mark.parametrize(
     ("plan", "micro_batches"),
     [(handmade.data_parallel(2, 2), 2), (handmade.pipeline(3), 3), (handmade.data_parallel(1, 2), 2)],
@@ -133,6 +134,7 @@ def _signal_rank(workdir: Path, rank: int, number: signal.Signals) -> Callable[[
     return at_step
 
 
+@pytest.mark.representatives("gloo peer")
 @pytest.mark.parametrize("plan", [handmade.data_parallel(2, 2), handmade.pipeline(2)], ids=["gloo peer", "socket peer"])
 def test_a_killed_worker_is_named_and_ends_the_run(plan: Plan, workdir: Path) -> None:
     begin = time.monotonic()
@@ -224,6 +226,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.representatives("9--9")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 42), (signal.SIGKILL, -9)])
 def test_no_worker_outlives_its_parent(number: signal.Signals, code: int, workdir: Path) -> None:
     parent = subprocess.Popen(
@@ -243,6 +246,7 @@ def test_no_worker_outlives_its_parent(number: signal.Signals, code: int, workdi
     assert list(workdir.iterdir()) == []
 
 
+@pytest.mark.representatives("run")
 @pytest.mark.parametrize("mode", ["isolated", "run"])
 def test_a_profile_has_every_task_on_every_rank(mode: str, workdir: Path) -> None:
     plan = handmade.pipeline(3)
@@ -282,6 +286,7 @@ def test_a_loss_that_is_no_number_names_rank_task_micro_batch_and_the_first_bad_
     assert_nothing_is_left(workdir)
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_sleeps_loses_its_workers_and_says_so(workdir: Path) -> None:
     script = PARENT.replace("except KeyboardInterrupt:", "except Exception as error:").replace("sys.exit(42)", "sys.exit(str(error))")
     command = [sys.executable, "-c", script, str(workdir)]

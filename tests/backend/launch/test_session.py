@@ -44,6 +44,7 @@ def _parent_of(path: Path) -> int:
     return -1 if state == "Z" else int(parent)
 
 
+@pytest.mark.representatives("pipeline")
 @pytest.mark.parametrize("plan", PLANS, ids=IDS)
 def test_steps_of_a_session_are_bit_equal_to_those_of_a_run(plan: Plan, workdir: Path) -> None:
     batches = handmade.batches(2)
@@ -81,6 +82,7 @@ def test_no_more_steps_are_unfinished_than_ahead_allows(workdir: Path) -> None:
             assert sum(not step.done for step in steps) <= 2
 
 
+@pytest.mark.representatives("pipeline")
 @pytest.mark.parametrize("plan", PLANS, ids=IDS)
 def test_between_steps_states_are_those_after_the_last_step_and_may_be_replaced(plan: Plan, workdir: Path) -> None:
     batches = handmade.batches(2)

@@ -25,6 +25,7 @@ def test_noise_never_makes_a_negative_latency_or_bandwidth() -> None:
         fit([1, 1], [1.0, 2.0])
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_two_processes_measure_every_constant(tmp_path: Path) -> None:
     found = microbench(2, rounds=3, sizes_bytes=(1024, 65536, 1048576), workdir=tmp_path)

@@ -230,6 +230,7 @@ def assert_same_bits(one: Outcome, other: Outcome) -> None:
         assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
 
 
+@pytest.mark.representatives("zero3")
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_real_processes_allocate_what_the_plan_says_and_compute_the_same_bits_either_way(way: str) -> None:
@@ -269,6 +270,7 @@ def test_a_plan_whose_blocks_do_not_all_fit_is_performed_block_by_block() -> Non
     assert all(peak <= tight.cluster.device.memory_bytes for peak in outcome.trace.register_bytes.values())
 
 
+@pytest.mark.representatives("pipeline, tight")
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("options", "memory_options"),

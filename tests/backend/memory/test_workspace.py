@@ -318,6 +318,7 @@ def test_the_planned_workspace_is_what_the_plan_counts_beside_its_blocks() -> No
             assert device_bytes(plan)[rank] == planned_bytes(plan, rank) + sum(stream_workspaces(plan, rank).values())
 
 
+@pytest.mark.representatives("gpt-zero3")
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("model", "way"), [("gpt", "data2"), ("gpt", "pipeline2"), ("gpt", "zero3"), ("convnet", "data2"), ("moe", "data2")]

@@ -48,6 +48,7 @@ def test_the_gradients_of_two_micro_batches_are_computed_in_the_same_memory() ->
         assert largest in same and sum(same) <= allocated_bytes
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_sums_of_micro_batches_have_the_same_bits_from_workspace_and_from_the_heap() -> None:
     plan, source = plan_for("mlp", "pipeline2"), program("mlp")

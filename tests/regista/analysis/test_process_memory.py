@@ -95,6 +95,7 @@ def test_the_error_of_a_process_is_what_was_predicted_of_it_over_its_peak() -> N
     assert kept in kept_bytes(found.plan, found.cost, 3).values() and kept != RUNTIME_BYTES
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("model", "options"),

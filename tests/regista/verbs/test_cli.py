@@ -275,6 +275,7 @@ def test_a_run_on_gloo_is_compared_with_its_simulation(command: Command, tmp_pat
     assert command("compare", sim, run, "--json").json["step_time_s"]["measured"] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_a_killed_worker_ends_the_run_with_its_rank_and_no_process_left(long_run: tuple[subprocess.Popen[str], list[int], Path]):
     process, workers, folder = long_run
