@@ -3,7 +3,7 @@
 from planner.search.assign import assign_layouts
 from planner.search.bounds.pieces import ModelPiece, PieceCost, PieceSearch, model_pieces
 from planner.search.bounds.scaled import scaled_pieces
-from planner.search.build import build_model
+from planner.search.formulation import build_model
 from planner.search.layout_costs import LayoutCosts
 from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel

@@ -108,7 +108,7 @@ def _resolve(
             if earlier is not None and earlier[1] != pin.sbp:
                 raise Unsupported(f"pins {earlier[0]} and {pin} contradict each other on {name}; keep one of them")
             found[value] = (pin, pin.sbp)
-    # On an axis of one device a part is the whole, which the menus call B.
+    # On an axis of one device a part is the whole, which strategies call B.
     whole: dict[int, Sbp] = {axis: Broadcast() for axis, parts in enumerate(mesh) if parts == 1}
     if whole:
         return {value: NdSbp(tuple(whole.get(axis, sbp[axis]) for axis in range(len(sbp)))) for value, (_, sbp) in found.items()}

@@ -1,6 +1,6 @@
-"""Menus: every joint layout of an op on a mesh of several axes (SEMANTICS 1.5: ND signatures are products of 1-D ones).
+"""Strategies: every joint layout of an op on a mesh of several axes (SEMANTICS 1.5: ND signatures are products of 1-D ones).
 
-Ops that differ only in the names of their values share one menu, so a model of 96 equal layers needs the menus of one.
+Ops that differ only in the names of their values share one set, so a model of 96 equal layers needs the strategies of one.
 """
 
 from __future__ import annotations
@@ -41,30 +41,28 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StrategySet:
-    """The strategies of an op shape.  Two ops with the same Menu object differ in the names of their values only."""
+    """The strategies of ops of one shape, which differ in the names of their values only.  Compared by identity."""
 
-    number: int
     strategies: tuple[Strategy, ...]
 
 
 class StrategySets:
-    """Menus by op shape, for one mesh."""
+    """Strategy sets by op shape, for one mesh."""
 
     def __init__(self, mesh: tuple[int, ...]) -> None:
         self.mesh = mesh
-        self._menus: dict[tuple[object, ...], StrategySet] = {}
+        self._by_shape: dict[tuple[object, ...], StrategySet] = {}
 
     def of(self, op: Op, types: Mapping[str, TensorType]) -> StrategySet:
-        """The op's menu.
+        """Every strategy of the op.
 
         Raises:
             UnknownOp: the op has no rule.
         """
-        key = op_shape(op, types)
-        menu = self._menus.get(key)
-        if menu is None:
-            menu = self._menus[key] = StrategySet(len(self._menus), tuple(self._strategies(op, types)))
-        return menu
+        shape = op_shape(op, types)
+        if shape not in self._by_shape:
+            self._by_shape[shape] = StrategySet(tuple(self._strategies(op, types)))
+        return self._by_shape[shape]
 
     def _strategies(self, op: Op, types: Mapping[str, TensorType]) -> list[Strategy]:
         found = [LocalOp(op, {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}, (), ())]
@@ -129,7 +127,7 @@ def cut(tensor: TensorType, sbp: Sbp, parts: int) -> TensorType:
 
 
 def op_shape(op: Op, types: Mapping[str, TensorType]) -> tuple[object, ...]:
-    """What a menu depends on: everything but the names."""
+    """What the strategies of an op depend on: everything but the names."""
     places: dict[str, int] = {}
 
     def abstract(arg: Arg) -> object:

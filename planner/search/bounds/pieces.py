@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 from planner.ir.cluster import Cluster
 from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
-from planner.search.build import build_model
+from planner.search.formulation import build_model
 from planner.search.layout_costs import LayoutCosts
 from planner.search.model import SearchModel
 from planner.search.pins import Pin, applicable
@@ -91,7 +91,7 @@ class PieceSearch:
         staged = Staged(piece.graph, {op.id: 0 for op in piece.graph.ops}, 1)
         here = applicable(pins, piece.graph)
         self._build = partial(build_model, staged, mesh, cluster, here, micro_batches, tools=tools)
-        self._count = partial(self._build, limit_bytes=1e30, in_flight=(in_flight,), kept=piece.kept)
+        self._count = partial(self._build, limit_bytes=1e30, in_flight=(in_flight,), saved_elsewhere=piece.kept)
         self.times = piece.times
         self.micro_batches = micro_batches
 

@@ -1,0 +1,97 @@
+"""Matrices of the edges: seconds per step from each layout that is there to each layout that is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.boxing import kinds_in
+from planner.ir.tensor import TensorType
+from planner.search.formulation.layout_sets import LayoutSet
+from planner.search.layout_costs import LayoutCosts
+from planner.search.zero import DeliveryMode
+from planner.solve.problem import Floats
+
+__all__ = ["BoxingMatrices", "Source"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """Where a value comes from: a node, and the layout that it gives under each of its strategies.
+
+    count: how often per step the value is there anew.   bucketed: it travels together with others, so it pays no latency of its own.
+    """
+
+    node: int
+    layouts: LayoutSet
+    stage: int
+    count: int
+    bucketed: bool
+
+
+class BoxingMatrices:
+    """Matrices by what they depend on, each made once."""
+
+    def __init__(self, costs: LayoutCosts) -> None:
+        self._costs = costs
+        self._boxing: dict[tuple[object, ...], Floats] = {}
+        self._regathering: dict[tuple[object, ...], Floats] = {}
+
+    def boxing(
+        self,
+        source: Source,
+        needs: LayoutSet,
+        logical: TensorType,
+        *,
+        on_same_stage: bool,
+        modes: tuple[DeliveryMode, ...] = (DeliveryMode.ANY,),
+        only_local: tuple[bool, ...] = (False,),
+    ) -> Floats:
+        """Seconds per step (shape: source's layouts x layouts needed); infinite where it is forbidden.
+
+        Args:
+            modes: the modes of delivery; each has an equal share of ``needs``.  What is regathered costs nothing here (-> regathering).
+            only_local: for each equal share of the source's layouts, whether no communication is allowed on the way.
+        """
+        key = (source.layouts, needs, logical, source.count, source.bucketed, on_same_stage, modes, only_local)
+        matrix = self._boxing.get(key)
+        if matrix is None:
+            matrix = self._boxing[key] = source.count * self._once_s(source, needs, logical, on_same_stage=on_same_stage)
+            share = len(needs) // len(modes)
+            table = self._costs.boxing_table(logical, source.bucketed, kinds_in((*source.layouts.layouts, *needs.layouts)))
+            rows = np.array([table.index[sbp] for sbp in source.layouts.layouts])
+            columns = np.array([table.index[sbp] for sbp in needs.layouts])
+            same = (rows[:, None] == columns[None, :share]) & on_same_stage
+            for number, mode in enumerate(modes):
+                part = matrix[:, number * share : (number + 1) * share]
+                if mode is not DeliveryMode.ANY:
+                    part[~same if mode is DeliveryMode.IN_PLACE else same] = np.inf
+                if mode is DeliveryMode.REGATHERED:
+                    part[np.isfinite(part)] = 0.0
+            if any(only_local):
+                is_restricted = np.repeat(only_local, len(source.layouts) // len(only_local))
+                matrix[is_restricted[:, None] & ~table.is_local[np.ix_(rows, columns)]] = np.inf
+        return matrix
+
+    def regathering(self, source: Source, needs: LayoutSet, logical: TensorType, modes: tuple[DeliveryMode, ...], times: int) -> Floats:
+        """Seconds per step of what is regathered ``times`` times per step; the other modes cost nothing here."""
+        key = (source.layouts, needs, logical, modes, times)
+        if key not in self._regathering:
+            matrix = np.zeros((len(source.layouts), len(needs)))
+            share = len(needs) // len(modes)
+            first = modes.index(DeliveryMode.REGATHERED) * share
+            once_s = self._once_s(source, LayoutSet(needs.layouts[:share]), logical, on_same_stage=True)
+            matrix[:, first : first + share] = times * np.where(np.isfinite(once_s), once_s, 0.0)
+            self._regathering[key] = matrix
+        return self._regathering[key]
+
+    def _once_s(self, source: Source, needs: LayoutSet, logical: TensorType, *, on_same_stage: bool) -> Floats:
+        """Seconds from each of the source's layouts to each of those needed, once."""
+        if on_same_stage:
+            table = self._costs.boxing_table(logical, source.bucketed, kinds_in((*source.layouts.layouts, *needs.layouts)))
+            rows = [table.index[sbp] for sbp in source.layouts.layouts]
+            return table.price_s[np.ix_(rows, [table.index[sbp] for sbp in needs.layouts])]
+        distinct = {(src, dst) for src in source.layouts.layouts for dst in needs.layouts}
+        pair_s = {pair: self._costs.transfer_s(logical, *pair, bucketed=source.bucketed) for pair in distinct}
+        return np.array([[pair_s[src, dst] for dst in needs.layouts] for src in source.layouts.layouts])

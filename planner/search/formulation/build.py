@@ -1,0 +1,251 @@
+"""A staged graph as a choice problem: who chooses, what each choice costs, and what it costs to get from one to the next.
+
+node                     chooses                                       costs
+op                       an NdSbp signature                            roofline of one rank's part, per step
+state                    the layout it is stored in                    0 (a split a little more, so that ties stay whole)
+delivery of a value      the layout in which a stage gets a value      0
+                         that several ops read
+edge                     from what is there to what is needed          boxing, per step
+
+With a limit on memory, a delivery also chooses its mode (planner.search.zero.DeliveryMode): in place, copied, or, for a parameter, regathered for
+the forward and the backward part (ZeRO-3).  What devices hold is in planner.search.formulation.memory.
+
+A value that several ops of a stage read is delivered once, in a layout of the search's choice, from where each reader may box on: one
+all-gather serves all (OneFlow's proxy node; TePDist and Alpa let every reader pay).  Batch inputs and constants are there in any layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from planner.ir.cluster import Cluster
+from planner.ir.errors import Unsupported
+from planner.ir.graph import InputKind, Op, Role
+from planner.ir.sbp import NdSbp
+from planner.ir.tensor import TensorType
+from planner.search.formulation.boxing_matrices import BoxingMatrices, Source
+from planner.search.formulation.delivery import DeliveryRules
+from planner.search.formulation.draft import ProblemDraft
+from planner.search.formulation.layout_sets import LayoutSet, LayoutSets
+from planner.search.formulation.memory import MemoryDemands
+from planner.search.formulation.op_strategies import OpStrategies
+from planner.search.formulation.options import FormulationOptions
+from planner.search.formulation.readers import Readers
+from planner.search.layout_costs import LayoutCosts
+from planner.search.model import SearchModel
+from planner.search.pins import Pin, pinned_inputs, pinned_outputs
+from planner.search.strategies import Strategy, StrategySets
+from planner.search.zero import DeliveryMode
+from planner.stages import Staged
+
+__all__ = ["build_model"]
+
+
+def build_model(
+    staged: Staged,
+    mesh: tuple[int, ...],
+    cluster: Cluster,
+    pins: Sequence[Pin],
+    micro_batches: int,
+    *,
+    limit_bytes: float = inf,
+    in_flight: Sequence[int] = (),
+    tools: tuple[LayoutCosts, StrategySets] | None = None,
+    zero: int | None = None,
+    saved_elsewhere: frozenset[str] | None = None,
+) -> SearchModel:
+    """State the search for one mesh.
+
+    Args:
+        mesh: devices per axis inside each stage.
+        micro_batches: how often per step the micro-batch part acts.
+        limit_bytes: what a device may hold of states, gradients, deliveries and values saved for the backward pass; infinite: no memory rows.
+        in_flight: per stage, how many micro-batches wait for their backward pass; needed where there is a limit.
+        tools: costs and strategies of this mesh and cluster, from a model built before; what they hold is not worked out again.
+        zero: a level of planner.search.zero that is asked for; None: the search is free.
+        saved_elsewhere: the graph is a piece of a model; the backward part of another piece reads these values.
+
+    Raises:
+        UnknownOp: an op has no rule.   Unsupported: pins that cannot hold.
+    """
+    costs, strategy_sets = tools if tools is not None else (LayoutCosts(cluster, mesh), StrategySets(mesh))
+    options = FormulationOptions(
+        micro_batches=micro_batches,
+        pipeline_slots=micro_batches + staged.num_stages - 1,
+        limit_bytes=limit_bytes,
+        in_flight=tuple(in_flight),
+        zero=zero,
+        saved_elsewhere=saved_elsewhere,
+    )
+    return _Builder(staged, mesh, costs, strategy_sets, pins, options).build()
+
+
+class _Builder:
+    """Adds one node after another, each with the edges from whoever delivers what it needs.
+
+    sources: value -> its producer or state.   deliveries: (value, stage) -> the node through which its readers there get it, and modes: how.
+    """
+
+    def __init__(
+        self,
+        staged: Staged,
+        mesh: tuple[int, ...],
+        costs: LayoutCosts,
+        strategy_sets: StrategySets,
+        pins: Sequence[Pin],
+        options: FormulationOptions,
+    ) -> None:
+        self.staged, self.graph, self.costs, self.options = staged, staged.graph, costs, options
+        self.whole = LayoutSet((NdSbp.broadcast(len(mesh)),))
+        self.pinned = {value: LayoutSet((sbp,)) for value, sbp in pinned_inputs(self.graph, pins, mesh).items()}
+        self.inputs = {i.value: i for i in self.graph.inputs}
+        self.layout_sets = LayoutSets(mesh)
+        self.strategies = OpStrategies(self.graph, strategy_sets, costs, pinned_outputs(self.graph, pins, mesh), options)
+        self.matrices = BoxingMatrices(costs)
+        self.readers = Readers(staged, is_limited=options.is_limited)
+        self.delivery = DeliveryRules(self.graph, self.readers, options)
+        self.draft = ProblemDraft()
+        self.memory = MemoryDemands(self.draft, mesh, options)
+        self.ops: dict[str, tuple[int, tuple[Strategy, ...]]] = {}
+        self.states: dict[str, tuple[int, LayoutSet]] = {}
+        self.sources: dict[str, Source] = {}
+        self.deliveries: dict[tuple[str, int], tuple[int, LayoutSet]] = {}
+        self.modes: dict[tuple[str, int], tuple[DeliveryMode, ...]] = {}
+
+    def build(self) -> SearchModel:
+        for i in self.graph.inputs:
+            if i.value in self.graph.updates:
+                self._add_state(i.value)
+        for value in self.states:
+            self._add_deliveries(value)
+        for op in self.graph.ops:
+            self._add_op(op)
+        for old, new in self.graph.updates.items():
+            node, layouts = self.states[old]
+            self._add_need(new, self.staged.home(old), node, layouts)
+        user = self.draft.add_node("<loss>", np.zeros(1))
+        if self.graph.mean_loss in self.sources:
+            self._add_need(self.graph.mean_loss, self.sources[self.graph.mean_loss].stage, user, self.whole)
+        return SearchModel(
+            self.staged,
+            self.costs,
+            self.draft.problem(self.options.limit_bytes),
+            self.ops,
+            {value: (node, layouts.layouts) for value, (node, layouts) in self.states.items()},
+            {key: (node, layouts.layouts) for key, (node, layouts) in self.deliveries.items()},
+            {value: layouts.layouts[0] for value, layouts in self.pinned.items()},
+            self.options.micro_batches,
+            self.draft.stage_counts(),
+            {
+                key: tuple(mode for mode in modes for _ in range(len(self.deliveries[key][1]) // len(modes)))
+                for key, modes in self.modes.items()
+            },
+            frozenset(
+                key
+                for key, modes in self.modes.items()
+                if DeliveryMode.COPIED in modes and self.delivery.is_parameter(key[0]) and self.delivery.regathers_per_step(*key) == 1
+            ),
+        )
+
+    def _add_state(self, value: str) -> None:
+        logical, entry, home = self.graph.values[value], self.inputs[value], self.staged.home(value)
+        split_from_level = {InputKind.OPTIMIZER_STATE: 1, InputKind.PARAMETER: 3}.get(entry.kind)
+        is_split = self.options.zero is not None and split_from_level is not None and self.options.zero >= split_from_level
+        layouts, tie_s = self.layout_sets.storable(logical, only_most_split=is_split)
+        if value in self.pinned:
+            layouts, tie_s = self.pinned[value], np.zeros(1)
+        node = self.draft.add_node(f"state {entry.name}", tie_s)
+        self.states[value] = (node, layouts)
+        self.memory.add_state(node, layouts, logical, home)
+        count = self.options.pipeline_slots if entry.kind is InputKind.BUFFER else 1
+        self.sources[value] = Source(node, layouts, home, count, bucketed=True)
+
+    def _add_op(self, op: Op) -> None:
+        stage, options, strategies = self.staged.stage[op.id], self.options, self.strategies.of(op)
+        count = options.pipeline_slots if op.role.per_micro_batch else 1
+        node = self.draft.add_node(op.id, self.strategies.cost_s(op), stage, count)
+        self.ops[op.id] = (node, strategies.strategies)
+        for value in dict.fromkeys(op.inputs):
+            self._add_need(value, stage, node, self.layout_sets.operand(strategies, op.inputs.index(value)), op.role)
+        for place, made in enumerate(op.outputs):
+            if made is None:
+                continue
+            logical, layouts = self.graph.values[made], self.layout_sets.result(strategies, place)
+            made_count = options.pipeline_slots if op.role in (Role.FORWARD, Role.BACKWARD) else 1
+            self.sources[made] = Source(node, layouts, stage, made_count, bucketed=op.role in (Role.ACCUMULATE, Role.UPDATE))
+            self._add_deliveries(made)
+            if (made, stage) in self.readers.saved:
+                blocks = 1 if (made, stage) in self.deliveries else options.in_flight[stage]
+                self.memory.add_saved(node, layouts, logical, stage, blocks)
+            elif options.saved_elsewhere is not None and made in options.saved_elsewhere:
+                self.memory.add_saved(node, self.layout_sets.reduced(layouts, logical), logical, stage, options.in_flight[stage])
+            elif op.role is Role.ACCUMULATE and options.micro_batches > 1:
+                self.memory.add_gradient(node, layouts, logical, stage)
+
+    def _add_deliveries(self, value: str) -> None:
+        """On every stage where several readers want the value, or where it is saved, a node of its own through which they get it."""
+        source = self.sources[value]
+        for stage in range(self.staged.num_stages):
+            ops, replaced = self.readers.ops(value, stage), self.readers.replaced(value, stage)
+            if len(ops) + len(replaced) < 2 and (value, stage) not in self.readers.saved:
+                continue
+            needs = [self.layout_sets.operand(self.strategies.of(op), op.inputs.index(value)) for op in ops]
+            needs += [self.states[state][1] for state in replaced]
+            logical, modes = self.graph.values[value], self.delivery.modes(value, stage, source.stage)
+            layouts = self.layout_sets.repeated(self.layout_sets.union((source.layouts, *needs)), len(modes))
+            node = self.draft.add_free_node(f"{value} for stage {stage}", len(layouts))
+            self._connect(source, stage, node, layouts, logical, modes=modes, regathers=self.delivery.regathers_per_step(value, stage))
+            self.memory.add_saved(node, layouts, logical, stage, *self.delivery.saved_blocks(value, stage, source.stage, modes))
+            self.deliveries[value, stage] = (node, layouts)
+            self.modes[value, stage] = modes
+
+    def _add_need(self, value: str, stage: int, node: int, needs: LayoutSet, role: Role | None = None) -> None:
+        """``node`` needs a value: an edge from whoever delivers it.   role: of the op that reads it; None: a state or the user."""
+        logical, source = self.graph.values[value], self.sources.get(value)
+        if source is None:
+            if value in self.pinned:
+                fixed = self.draft.add_node(f"pinned {self.inputs[value].name}", np.zeros(1))
+                pinned = Source(fixed, self.pinned[value], stage, self.options.pipeline_slots, bucketed=False)
+                self._connect(pinned, stage, node, needs, logical)
+            return
+        only_local: tuple[bool, ...] = (False,)
+        if (value, stage) in self.deliveries:
+            delivery, layouts = self.deliveries[value, stage]
+            source = Source(delivery, layouts, stage, source.count, source.bucketed)
+            only_local = tuple(self.delivery.is_final(value, stage, mode, role) for mode in self.modes[value, stage])
+        elif self.delivery.is_update_of_zero_0(value, role):
+            only_local = (True,)
+        if role is Role.ACCUMULATE and self.options.micro_batches > 1:
+            source = replace(source, bucketed=True)  # a block's gradients travel together
+        self._connect(source, stage, node, needs, logical, only_local=only_local)
+
+    def _connect(
+        self,
+        source: Source,
+        stage: int,
+        node: int,
+        needs: LayoutSet,
+        logical: TensorType,
+        *,
+        modes: tuple[DeliveryMode, ...] = (DeliveryMode.ANY,),
+        regathers: int = 0,
+        only_local: tuple[bool, ...] = (False,),
+    ) -> None:
+        """An edge from a source to a node on ``stage``; modes and only_local as in BoxingMatrices.boxing.   regathers: per step."""
+        on_same_stage = source.stage == stage
+        matrix = self.matrices.boxing(source, needs, logical, on_same_stage=on_same_stage, modes=modes, only_local=only_local)
+        if DeliveryMode.REGATHERED in modes:  # paid in every micro-batch, so by an edge of its own
+            regathering = self.matrices.regathering(source, needs, logical, modes, regathers)
+            self.draft.add_edge(source.node, node, regathering, stage, self.options.pipeline_slots)
+        if not np.isfinite(matrix).any():
+            names = self.draft.names
+            raise Unsupported(
+                f"no legal combination: {names[source.node]} gives {'|'.join(map(str, dict.fromkeys(source.layouts.layouts)))}, "
+                f"{names[node]} needs {'|'.join(map(str, dict.fromkeys(needs.layouts)))}; "
+                f"the pins contradict each other or cut something that must stay whole; remove a pin or choose another mesh"
+            )
+        self.draft.add_edge(source.node, node, matrix, stage, source.count)

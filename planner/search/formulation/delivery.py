@@ -1,0 +1,79 @@
+"""How a stage gets a value that several of its ops read: the modes to choose from, what they hold, and what readers may still do with it."""
+
+from __future__ import annotations
+
+from planner.ir.graph import InputKind, LogicalGraph, Role
+from planner.search.formulation.options import FormulationOptions
+from planner.search.formulation.readers import Readers
+from planner.search.zero import DeliveryMode
+
+__all__ = ["DeliveryRules"]
+
+
+class DeliveryRules:
+    """The rules of a limit on memory and of a ZeRO level."""
+
+    def __init__(self, graph: LogicalGraph, readers: Readers, options: FormulationOptions) -> None:
+        self._readers, self._options = readers, options
+        self._states = frozenset(graph.updates)
+        self._parameters = frozenset(i.value for i in graph.inputs if i.kind is InputKind.PARAMETER and i.value in graph.updates)
+        self._new_states = frozenset(graph.updates.values())
+
+    def is_parameter(self, value: str) -> bool:
+        """Whether the value is a parameter that is trained."""
+        return value in self._parameters
+
+    def modes(self, value: str, stage: int, source_stage: int) -> tuple[DeliveryMode, ...]:
+        """The modes in which a value that is made on ``source_stage`` may be delivered to a stage."""
+        zero, is_own_parameter = self._options.zero, self.is_parameter(value) and source_stage == stage
+        if is_own_parameter and zero is not None:
+            return (DeliveryMode.IN_PLACE, DeliveryMode.REGATHERED) if zero == 3 else (DeliveryMode.IN_PLACE,)
+        if zero == 0 and value in self._new_states:
+            return (DeliveryMode.IN_PLACE,)
+        if not self._options.is_limited:
+            return (DeliveryMode.ANY,)
+        if is_own_parameter and ((value, stage) in self._readers.saved or self.regathers_per_step(value, stage) > 1):
+            return (DeliveryMode.IN_PLACE, DeliveryMode.COPIED, DeliveryMode.REGATHERED)
+        return (DeliveryMode.IN_PLACE, DeliveryMode.COPIED)
+
+    def regathers_per_step(self, value: str, stage: int) -> int:
+        """How often per step a value is delivered that is regathered for every pass of every micro-batch."""
+        return self._options.pipeline_slots * self._readers.num_passes(value, stage)
+
+    def saved_blocks(self, value: str, stage: int, source_stage: int, modes: tuple[DeliveryMode, ...]) -> tuple[int, ...]:
+        """By mode, how many copies of a delivered value are there when the forward part of the stage is done.
+
+        A copy waits for the backward part, or for the next micro-batch.  Of what is regathered, the last unit's copy is there: the backward
+        part begins with it.
+        """
+        if (value, stage) not in self._readers.saved and DeliveryMode.REGATHERED not in modes:
+            return (0,) * len(modes)
+        options = self._options
+        copies = options.in_flight[stage] if options.in_flight and value not in self._states else 1
+        is_last_unit = options.saved_elsewhere is None and self._readers.begins_backward(value, stage)
+        blocks = {
+            DeliveryMode.ANY: 0,
+            DeliveryMode.IN_PLACE: copies - 1 if source_stage == stage else 0,
+            DeliveryMode.COPIED: copies,
+            DeliveryMode.REGATHERED: int(is_last_unit),
+        }
+        return tuple(blocks[mode] for mode in modes)
+
+    def is_final(self, value: str, stage: int, mode: DeliveryMode, role: Role | None) -> bool:
+        """Whether a reader may not box on what is delivered in this mode, except without communication.
+
+        Otherwise every micro-batch would pay, a copy would not be counted, or the ZeRO level forbids it.
+
+        Args:
+            role: of the op that reads it; None: a state or the user.
+        """
+        if role is Role.BACKWARD and (value, stage) in self._readers.saved:
+            return True  # the reader's own copy would be there from the forward part on
+        if role in (Role.FORWARD, Role.BACKWARD):
+            is_counted = self._options.is_limited or (mode is DeliveryMode.IN_PLACE and self._options.zero is not None)
+            return mode is DeliveryMode.REGATHERED or (is_counted and self.is_parameter(value))
+        return self.is_update_of_zero_0(value, role)
+
+    def is_update_of_zero_0(self, value: str, role: Role | None) -> bool:
+        """Whether a state is replaced under ZeRO level 0, where optimizer states lie beside their parameters."""
+        return self._options.zero == 0 and role is None and value in self._new_states

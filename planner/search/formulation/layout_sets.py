@@ -1,0 +1,105 @@
+"""Sets of layouts: what a node offers, one layout per strategy, and what its readers need.
+
+A set is one object wherever it occurs, so that whatever is worked out for it (boxing matrices, bytes) is found by the object, without a
+comparison of layouts.  The layers of a model repeat, so there are few sets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.ir.sbp import NdSbp, Split
+from planner.ir.tensor import TensorType
+from planner.search.strategies import StrategySet
+from planner.search.zero import most_split, num_splits
+from planner.solve.problem import Floats
+
+__all__ = ["LayoutSet", "LayoutSets"]
+
+_TIE_S = 1e-8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayoutSet:
+    """Layouts in the order of the strategies that they belong to; one may occur several times.  Compared by identity."""
+
+    layouts: tuple[NdSbp, ...]
+
+    def __len__(self) -> int:
+        return len(self.layouts)
+
+
+class LayoutSets:
+    """Every layout set of one problem, each made once."""
+
+    def __init__(self, mesh: tuple[int, ...]) -> None:
+        self.mesh = mesh
+        self._operands: dict[tuple[StrategySet, int], LayoutSet] = {}
+        self._results: dict[tuple[StrategySet, int], LayoutSet] = {}
+        self._storable: dict[tuple[TensorType, bool], tuple[LayoutSet, Floats]] = {}
+        self._unions: dict[tuple[LayoutSet, ...], LayoutSet] = {}
+        self._repeated: dict[tuple[LayoutSet, int], LayoutSet] = {}
+        self._reduced: dict[LayoutSet, LayoutSet] = {}
+
+    def operand(self, strategies: StrategySet, place: int) -> LayoutSet:
+        """What an op needs of its operand at that place."""
+        key = (strategies, place)
+        if key not in self._operands:
+            self._operands[key] = LayoutSet(tuple(s.inputs[place] for s in strategies.strategies))
+        return self._operands[key]
+
+    def result(self, strategies: StrategySet, place: int) -> LayoutSet:
+        """What an op gives as its result at that place."""
+        key = (strategies, place)
+        if key not in self._results:
+            self._results[key] = LayoutSet(tuple(s.outputs[place] for s in strategies.strategies))
+        return self._results[key]
+
+    def storable(self, tensor: TensorType, *, only_most_split: bool) -> tuple[LayoutSet, Floats]:
+        """Layouts in which a state may be stored, and per layout a cost that only breaks ties: whole before split.
+
+        Args:
+            only_most_split: leave those that split along as many mesh axes as any layout of the tensor does.
+        """
+        key = (tensor, only_most_split)
+        if key not in self._storable:
+            layouts = _without_partial(tensor, self.mesh)
+            if only_most_split:
+                layouts = tuple(sbp for sbp, most in zip(layouts, most_split(layouts), strict=True) if most)
+            self._storable[key] = LayoutSet(layouts), np.array([_TIE_S * num_splits(sbp) for sbp in layouts])
+        return self._storable[key]
+
+    def union(self, parts: tuple[LayoutSet, ...]) -> LayoutSet:
+        """Every layout of the parts, once."""
+        if parts not in self._unions:
+            self._unions[parts] = LayoutSet(tuple(dict.fromkeys(sbp for part in parts for sbp in part.layouts)))
+        return self._unions[parts]
+
+    def repeated(self, layouts: LayoutSet, times: int) -> LayoutSet:
+        """The layouts so many times over, once for each way in which a value may be delivered."""
+        if times == 1:
+            return layouts
+        key = (layouts, times)
+        if key not in self._repeated:
+            self._repeated[key] = LayoutSet(layouts.layouts * times)
+        return self._repeated[key]
+
+    def reduced(self, layouts: LayoutSet, tensor: TensorType) -> LayoutSet:
+        """The layouts in which as little of the tensor is held as can be: partial ones reduced into a split."""
+        if layouts not in self._reduced:
+            smallest = self.storable(tensor, only_most_split=True)[0].layouts[0]
+            self._reduced[layouts] = LayoutSet(tuple(smallest if sbp.has_partial else sbp for sbp in layouts.layouts))
+        return self._reduced[layouts]
+
+
+def _without_partial(tensor: TensorType, mesh: tuple[int, ...]) -> tuple[NdSbp, ...]:
+    """Layouts without partial values, whole first."""
+    layouts: list[NdSbp] = [NdSbp(())]
+    for axis in range(len(mesh)):
+        entries = [NdSbp.broadcast(1).entries[0]]
+        if mesh[axis] > 1:
+            entries += [Split(d) for d in range(tensor.ndim)]
+        layouts = [NdSbp((*sbp.entries, entry)) for sbp in layouts for entry in entries]
+    return tuple(sbp for sbp in layouts if sbp.splits_evenly(tensor.shape, mesh))

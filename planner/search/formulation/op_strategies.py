@@ -1,0 +1,77 @@
+"""The strategies that an op may take, given pins and a ZeRO level, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from planner.ir.errors import Unsupported
+from planner.ir.graph import LogicalGraph, Op, Role
+from planner.ir.sbp import NdSbp
+from planner.search.formulation.options import FormulationOptions
+from planner.search.layout_costs import LayoutCosts
+from planner.search.strategies import StrategySet, StrategySets
+from planner.search.zero import most_split
+from planner.solve.problem import Floats
+
+__all__ = ["OpStrategies"]
+
+
+class OpStrategies:
+    """Strategy sets and costs of a graph's ops, each worked out once.
+
+    Args:
+        pinned: value -> its layout, for what modules return.
+    """
+
+    def __init__(
+        self,
+        graph: LogicalGraph,
+        strategy_sets: StrategySets,
+        costs: LayoutCosts,
+        pinned: Mapping[str, NdSbp],
+        options: FormulationOptions,
+    ) -> None:
+        self._graph, self._strategy_sets, self._costs, self._pinned, self._options = graph, strategy_sets, costs, pinned, options
+        self._of_op: dict[str, StrategySet] = {}
+        self._cost_of: dict[tuple[StrategySet, int], Floats] = {}
+
+    def of(self, op: Op) -> StrategySet:
+        """The op's strategies.
+
+        Raises:
+            UnknownOp: the op has no rule.   Unsupported: none of them agrees with the pins.
+        """
+        if op.id not in self._of_op:
+            self._of_op[op.id] = self._allowed(op)
+        return self._of_op[op.id]
+
+    def cost_s(self, op: Op) -> Floats:
+        """Seconds per step of each of its strategies.
+
+        An accumulation costs nothing: it is done while the gradient is written.
+        """
+        strategies = self.of(op)
+        count = self._options.pipeline_slots if op.role.per_micro_batch else 1
+        if op.role is Role.ACCUMULATE:
+            count = 0  # there is no reason to reduce the gradient before, once per micro-batch
+        key = (strategies, count)
+        if key not in self._cost_of:
+            self._cost_of[key] = np.array([count * self._costs.op_s(s) for s in strategies.strategies])
+        return self._cost_of[key]
+
+    def _allowed(self, op: Op) -> StrategySet:
+        found = self._strategy_sets.of(op, self._graph.values)
+        if op.role is Role.ACCUMULATE and self._options.zero in (2, 3) and self._options.micro_batches > 1:
+            is_split = most_split([s.outputs[0] for s in found.strategies])
+            found = StrategySet(tuple(s for s, most in zip(found.strategies, is_split, strict=True) if most))
+        pins = [(place, self._pinned[v]) for place, v in enumerate(op.outputs) if v is not None and v in self._pinned]
+        if not pins:
+            return found
+        agreeing = tuple(s for s in found.strategies if all(s.outputs[place] == sbp for place, sbp in pins))
+        if not agreeing:
+            allowed = "; ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in found.strategies))
+            mesh = "x".join(map(str, self._costs.mesh))
+            raise Unsupported(f"{op.where()} cannot return {pins[0][1]} on mesh {mesh}; its rule allows {allowed}")
+        return StrategySet(agreeing)
