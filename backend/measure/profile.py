@@ -170,9 +170,9 @@ def _isolated(plan: Plan, merged: Merged) -> dict[tuple[str, int], list[float]]:
             spans = timings[rank][task.id]
             starts = [start for start, _ in spans]
             ends = [end for _, end in spans]
-            crew = plan.peers(task, rank)
-            if len(crew) > 1:
-                starts = [max(timings[other][task.id][n][0] for other in crew) for n in range(len(spans))]
+            peers = plan.peers(task, rank)
+            if len(peers) > 1:
+                starts = [max(timings[other][task.id][n][0] for other in peers) for n in range(len(spans))]
             if task.kind is TaskKind.TRANSFER:
                 key = f"{task.id}<{rank}"
                 arrivals = [timing[key] for timing in timings.values() if key in timing]

@@ -164,26 +164,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=2, help="plans made at once")
     parser.add_argument("--rounds", type=int, default=6, help="steps of the fit, at most")
     parser.add_argument("--out", type=Path, default=KEPT / "smoke", help="where --smoke writes")
-    wish = parser.parse_args(argv)
-    if wish.smoke and among_committed(wish.out):
-        parser.error(f"--smoke --out {wish.out} would write among the committed files; choose a folder outside of {HERE.name}/")
-    results = wish.out if wish.smoke else RESULTS
-    if not wish.redraw:
+    args = parser.parse_args(argv)
+    if args.smoke and among_committed(args.out):
+        parser.error(f"--smoke --out {args.out} would write among the committed files; choose a folder outside of {HERE.name}/")
+    results = args.out if args.smoke else RESULTS
+    if not args.redraw:
         run(
-            wish.machines,
-            wish.out if wish.smoke else KEPT,
+            args.machines,
+            args.out if args.smoke else KEPT,
             results,
-            most=wish.sample,
-            smoke=wish.smoke,
-            kept=wish.kept,
-            jobs=1 if wish.smoke else wish.jobs,
-            rounds=2 if wish.smoke else wish.rounds,
+            most=args.sample,
+            smoke=args.smoke,
+            kept=args.kept,
+            jobs=1 if args.smoke else args.jobs,
+            rounds=2 if args.smoke else args.rounds,
         )
     rows = pd.read_csv(results / "fidelity.csv")
     show(rows)
-    if wish.smoke:
+    if args.smoke:
         Console().print(f"--smoke: {len(rows)} points say that it works, not how well it predicts")
-    pictures = results if wish.smoke else FIGURES
+    pictures = results if args.smoke else FIGURES
     draw_parity(rows, pictures / "fidelity.png")
     draw_residuals(rows, pictures / "fidelity_residuals.png")
 

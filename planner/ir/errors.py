@@ -36,7 +36,7 @@ class UnknownOp(RegistaError):
 
 
 class Unsupported(RegistaError):
-    """A legal wish that this version does not carry out; it is refused rather than guessed."""
+    """A legal request that this version does not carry out; it is refused rather than guessed."""
 
 
 class InvalidCluster(RegistaError):

@@ -53,7 +53,7 @@ def test_every_collective_equals_its_single_process_version(ranks: int) -> None:
 
 def test_nobody_meets_in_a_local_step() -> None:
     """A run's trace had acts that ended before they started: a LOCAL boxing task was given the start of the last rank of its axis, although
-    its ranks do not wait for each other.  Only tasks that exchange something have a crew."""
+    its ranks do not wait for each other.  Only tasks that exchange something have peers."""
     plan, task = gloo_exchange.boxing_plan(2, S(0), P, (DType.FLOAT32,), ((3, 4),))
     assert plan.peers(task, 1) == (1,)
     (padded,) = GroupExchange(plan, task, 1, None).run([torch.ones(1, 4)])
