@@ -433,6 +433,7 @@ def test_a_full_disk_is_told_with_its_numbers_and_the_last_good_one_stays(
     assert latest(tmp_path) == tmp_path / "step-00000001" and verify(tmp_path / "step-00000001").step == 1
 
 
+@pytest.mark.thorough
 def test_a_file_beyond_the_kernels_limit_is_told_with_its_numbers(tmp_path: Path) -> None:
     code = (
         "import resource, sys, torch\n"

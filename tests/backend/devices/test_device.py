@@ -75,6 +75,7 @@ def test_values_are_those_of_the_reference_however_late_work_starts(name: str, r
     check_trace(HANDMADE[name][0], outcome.trace)
 
 
+@pytest.mark.representatives("mlp-zb_h1", "convnet-data2")
 @pytest.mark.parametrize(
     ("model", "way"), [("gpt", "pipeline2_data2_tensor2"), ("gpt", "zero3_accumulated"), ("mlp", "zb_h1"), ("convnet", "data2")]
 )
