@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from backend.data import Feed, Loader, Source, open_source, parse_source, python_feed
+from backend.data import Loader, Source, open_source, parse_source
+from backend.data.feed import Feed, python_feed
 from planner.ir.plan import Plan
 from planner.lower.data_actors.loading import with_loading
 

@@ -17,10 +17,21 @@ from backend.layout.sharding import slice_part
 from backend.memory.blocks import Blocks
 from planner.ir.actors.actor import Actor
 from planner.ir.errors import InvalidPlan, InvalidProgram
-from planner.ir.plan import Plan, Task
+from planner.ir.plan import Plan, Task, TaskKind
 from planner.lower.data_actors.loading import is_raw
+from planner.lower.names import value_of
 
-__all__ = ["Batches", "accumulate", "loss_position", "prepared_parts", "read_inputs", "settle", "source_parts", "write_outputs"]
+__all__ = [
+    "Batches",
+    "accumulate",
+    "check_batch",
+    "loss_position",
+    "prepared_parts",
+    "read_inputs",
+    "settle",
+    "source_parts",
+    "write_outputs",
+]
 
 Batches = Callable[[int], tuple[Tensor, ...]]
 """Step number -> the global batch's tensors, in the order of plan.batch_inputs."""
@@ -46,7 +57,7 @@ def read_inputs(actor: Actor, blocks: Blocks) -> list[Tensor]:
 def write_outputs(
     actor: Actor, blocks: Blocks, results: Sequence[Tensor], add: Callable[[Tensor | None, Tensor, int], Tensor] = accumulate
 ) -> None:
-    """Put the values of ``task.writes`` into the blocks in hand; ports that fill a block with several acts accumulate."""
+    """Put the values of ``task.writes`` into the blocks that its ports point at; ports that fill a block with several acts accumulate."""
     for access, value in zip(actor.task.writes, results, strict=True):
         port = actor.outputs[access.regst]
         if port.acts_per_block > 1:
@@ -96,7 +107,7 @@ def source_parts(plan: Plan, task: Task, rank: int, act: int, batches: Batches) 
     by_value = {entry.value: (entry, tensor) for entry, tensor in zip(plan.batch_inputs, batch, strict=True)}
     parts: list[Tensor] = []
     for access in task.writes:
-        value = access.name if access.name in by_value else access.name.rsplit("@", 1)[0]
+        value = access.name if access.name in by_value else value_of(access.name)
         if value not in by_value:
             raise InvalidPlan(f"source task {task.id} writes {access.name}, but the batch inputs are {sorted(by_value)}")
         entry, tensor = by_value[value]
@@ -116,6 +127,15 @@ def source_parts(plan: Plan, task: Task, rank: int, act: int, batches: Batches) 
             )
         parts.append(slice_part(tensor, placed.sbp, placement.mesh, placement.coordinate(rank)))
     return parts
+
+
+def check_batch(plan: Plan, batches: Batches) -> None:
+    """Raises InvalidProgram: the batch of step 0 is not what the Plan was made for."""
+    if isinstance(batches, Loader):
+        return  # it has looked at shapes when it met the Plan; reading is the workers' work, and storage may be slow
+    for task in plan.tasks:
+        if task.kind is TaskKind.SOURCE:
+            source_parts(plan, task, plan.ranks_of(task)[0], 0, batches)
 
 
 def prepared_parts(plan: Plan, task: Task, rank: int, values: Sequence[Tensor], batches: Batches) -> list[Tensor]:

@@ -145,7 +145,7 @@ class Mesh:
         self,
         on_control: Callable[[int, int], None],
         on_data: Callable[[int, socket.socket, Frame, int, int], None],
-        on_lost: Callable[[int], None],
+        on_lost: Callable[[int, Exception], None],
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
         """One thread per connection.
@@ -153,7 +153,7 @@ class Mesh:
         Args:
             on_control: (peer, link number).
             on_data: (peer, connection, frame, task number, act number); reads the payload from the connection itself.
-            on_lost: the peer closed while we were not closing.
+            on_lost: (peer, error): reading ended while we were not closing; an OSError: the connection broke, else what ``on_*`` raised.
             prepare: called first on every thread.
         """
         for (peer, channel), connection in self._links.items():
@@ -167,7 +167,7 @@ class Mesh:
         connection: socket.socket,
         on_control: Callable[[int, int], None],
         on_data: Callable[[int, socket.socket, Frame, int, int], None],
-        on_lost: Callable[[int], None],
+        on_lost: Callable[[int, Exception], None],
         prepare: Callable[[], None],
     ) -> None:
         prepare()
@@ -181,9 +181,9 @@ class Mesh:
                     on_control(peer, number)
                 else:
                     on_data(peer, connection, Frame(kind), number, act)
-        except (ConnectionError, OSError):
+        except Exception as error:
             if not self.closing:
-                on_lost(peer)
+                on_lost(peer, error)
 
     def send_control(self, peer: int, number: int) -> None:
         """Called under the lock of the event loop only, so that messages do not mix.

@@ -21,6 +21,7 @@ from planner.ir.plan import PlacedTensor, Plan, Task, TaskKind
 from planner.ir.sbp import Partial, ReduceOp
 from planner.ir.text import Json
 from planner.lower.data_actors.loading import RAW, is_raw
+from planner.lower.names import value_of
 
 __all__ = ["Box", "Loader", "Span"]
 
@@ -214,8 +215,8 @@ class Loader:
 
 
 def _value(known: Mapping[str, int], name: str) -> str:
-    """The same batch input in two layouts bears the layout behind its name."""
-    value = name if name in known else name.rsplit("@", 1)[0]
+    """The batch input that a name stands for, whatever its layout."""
+    value = name if name in known else value_of(name)
     if value not in known:
         raise InvalidPlan(f"a loading task writes {name}, but the batch inputs are {sorted(known)}")
     return value

@@ -11,7 +11,7 @@ On an immediate device (a CPU) work is done when ``enqueue`` returns, so there a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from backend.memory.arena import zeroed_memory
 from planner.ir.errors import Unsupported
 
-__all__ = ["CpuDevice", "Device", "Event", "ImmediateLane", "Lane", "Work", "group_backend", "parse_devices"]
+__all__ = ["CpuDevice", "Device", "Event", "ImmediateLane", "Lane", "Work", "parse_devices"]
 
 Work = Callable[[], object]
 """Reads and writes memory that was chosen before; asks no counter and no table, as it may run much later."""
@@ -182,30 +182,3 @@ def _device_name(text: str) -> str:
     if kind == "cuda" and (not colon or (number.isascii() and number.isdigit())):
         return f"cuda:{int(number or 0)}"
     raise Unsupported(f"device {text.strip()!r} is not known; it is cpu, cuda or cuda:NUMBER")
-
-
-def group_backend(ranks: Sequence[int], devices: Mapping[int, tuple[str, str]], *, wanted: str | None = None) -> str:
-    """Which library a process group of these ranks uses: ``nccl`` if every rank has a GPU of its own, else ``gloo`` (through the host).
-
-    Args:
-        devices: rank -> (host, device name).   wanted: what the user insists on.
-
-    Raises:
-        Unsupported: nccl is wanted where two ranks share a GPU or one has none; NCCL would fail with "Duplicate GPU detected" after the
-            processes have started [NVIDIA/nccl issue 418], so it is refused before.
-    """
-    places = [devices[rank] for rank in ranks]
-    without = [rank for rank in ranks if not devices[rank][1].startswith("cuda")]
-    shared = sorted({place for place in places if places.count(place) > 1 and place[1] != "cpu"})
-    if wanted == "nccl" and without:
-        raise Unsupported(f"nccl for ranks {list(ranks)}: ranks {without} have no GPU; use gloo, which goes through the host")
-    if wanted == "nccl" and shared:
-        host, name = shared[0]
-        both = [rank for rank in ranks if devices[rank] == (host, name)]
-        raise Unsupported(
-            f"nccl for ranks {list(ranks)}: ranks {both} share {name} of {host}, which NCCL refuses; use gloo, or perform the plan in one "
-            f"process (--performer threads)"
-        )
-    if wanted is not None and wanted not in ("nccl", "gloo"):
-        raise Unsupported(f"process groups over {wanted!r} are not known; choose nccl or gloo")
-    return wanted or ("gloo" if without or shared else "nccl")

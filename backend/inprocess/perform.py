@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from backend.acts.act import Batches
+from backend.acts.act import Batches, check_batch
 from backend.devices.device import CpuDevice, Device
 from backend.initial.values import Values
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
 from backend.inprocess.registers import make_blocks
-from backend.launch.processes import check_batch
 from backend.memory.blocks import check_state, state_parts
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder.merge import hardware
@@ -87,7 +86,7 @@ def run(
         device.synchronize()  # blocks were filled beside the lanes
     engine.run(on_progress)
     for of_rank in blocks.values():
-        of_rank.prove()
+        of_rank.check()
     names = dict.fromkeys(f"{device.name}: {device.about()}" for device in placed.values())
     about = hardware(plan.num_ranks) | {
         "processes": "1",

@@ -20,9 +20,8 @@ from pathlib import Path
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
-from backend.acts.act import Batches, source_parts
+from backend.acts.act import Batches, check_batch
 from backend.checkpoint.saver import SaveRequest
-from backend.data.loader import Loader
 from backend.initial.values import Values
 from backend.launch.diagnose import diagnose
 from backend.launch.elastic import GRACE_S, AgentOptions, launch_elastic
@@ -35,10 +34,10 @@ from backend.run_folder.merge import merge
 from backend.run_folder.outcome import Outcome
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidProgram, WorkerFailed
-from planner.ir.plan import Plan, TaskKind
+from planner.ir.plan import Plan
 from planner.lower.data_actors.saving import with_saving, without_saving
 
-__all__ = ["check_batch", "run", "run_folder", "run_in_folder", "run_workers"]
+__all__ = ["run", "run_folder", "run_in_folder", "run_workers"]
 
 WORKER = "backend.worker.process"
 TICK_S = 0.02
@@ -131,15 +130,6 @@ def run_in_folder(
         launch_elastic(folder, WORKER, plan.num_ranks, options, agent, on_progress)
     else:
         run_workers(folder, WORKER, plan.num_ranks, options, on_progress)
-
-
-def check_batch(plan: Plan, batches: Batches) -> None:
-    """Raises InvalidProgram: the batch of step 0 is not what the Plan was made for."""
-    if isinstance(batches, Loader):
-        return  # it has looked at shapes when it met the Plan; reading is the workers' work, and storage may be slow
-    for task in plan.tasks:
-        if task.kind is TaskKind.SOURCE:
-            source_parts(plan, task, plan.ranks_of(task)[0], 0, batches)
 
 
 def warn_of_cores(plan: Plan) -> None:

@@ -23,15 +23,16 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
+from backend.acts.act import check_batch
 from backend.checkpoint.handover import compact
 from backend.data.loader import Loader
 from backend.initial.values import Values
 from backend.launch.live_run import LiveRun
-from backend.launch.processes import check_batch, warn_of_cores
+from backend.launch.processes import warn_of_cores
 from backend.memory.blocks import check_state
 from backend.run_folder.files import Options
 from backend.run_folder.merge import merge
-from backend.run_folder.outcome import Outcome, gather, state_locations, unpacked
+from backend.run_folder.outcome import Outcome, gather, parts_of_ranks, state_locations
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidPlan, InvalidProgram
 from planner.ir.plan import Plan
@@ -201,12 +202,12 @@ class Session:
         wanted = list(locations) if names is None else list(names)
         self._check_names(wanted, locations)
         number = self._run.request(message="read", names=wanted)
-        parts: dict[int, dict[str, Tensor]] = {}
+        parts: dict[int, dict[tuple[str, int], Tensor]] = {}
         for rank in range(self.plan.num_ranks):
             path = self._run.folder / f"read{number}.{rank}.pt"
             parts[rank] = torch.load(path, weights_only=True)
             path.unlink()
-        return gather(self.plan, {name: locations[name] for name in wanted}, unpacked(parts))
+        return gather(self.plan, {name: locations[name] for name in wanted}, parts_of_ranks(parts))
 
     def _write(self, values: Mapping[str, Tensor]) -> None:
         types = {entry.name: self.plan.regst[entry.regst].tensors[entry.index] for entry in self.plan.states}

@@ -71,7 +71,7 @@ class _Echo:
         self._mesh, self._rank = mesh, rank
         self._came = threading.Semaphore(0)
         self.buffer = torch.empty(0)
-        mesh.start_readers(self._on_control, self._on_data, lambda peer: None)
+        mesh.start_readers(self._on_control, self._on_data, lambda peer, error: None)
 
     def _on_control(self, peer: int, number: int) -> None:
         if self._rank == 1:

@@ -167,15 +167,16 @@ def _isolated(plan: Plan, merged: Merged) -> dict[tuple[str, int], list[float]]:
     for task in plan.tasks:
         placement = plan.placement[task.placement]
         for rank in placement.ranks:
-            spans = timings[rank][task.id]
+            spans = timings[rank][task.id, rank]
             starts = [start for start, _ in spans]
             ends = [end for _, end in spans]
             peers = plan.peers(task, rank)
             if len(peers) > 1:
-                starts = [max(timings[other][task.id][n][0] for other in peers) for n in range(len(spans))]
+                starts = [max(timings[other][task.id, other][n][0] for other in peers) for n in range(len(spans))]
             if task.kind is TaskKind.TRANSFER:
-                key = f"{task.id}<{rank}"
-                arrivals = [timing[key] for timing in timings.values() if key in timing]
+                arrivals = [
+                    spans_there[task.id, rank] for other, spans_there in timings.items() if other != rank and (task.id, rank) in spans_there
+                ]
                 ends = [max((arrival[n][1] for arrival in arrivals), default=ends[n]) for n in range(len(spans))]
             found[task.id, rank] = [(end - start) * _S for start, end in zip(starts, ends, strict=True)]
     return found

@@ -155,7 +155,7 @@ class Arena:
             shared=frozenset(apart),
         )
 
-    def prove(self, plan: Plan) -> None:
+    def check(self, plan: Plan) -> None:
         """What was allocated is what the Plan says, and every block still lies where it was put.
 
         Raises:

@@ -256,7 +256,7 @@ class Blocks:
         elif self._poison:
             _poison(self._slots[regst][slot])
 
-    def prove(self) -> None:
+    def check(self) -> None:
         """At the end of a run: the memory of the blocks was what the Plan says.
 
         STATIC: allocated == planned, to the byte.   DYNAMIC: live bytes never above all blocks of the Plan, nor above the device's memory.
@@ -265,7 +265,7 @@ class Blocks:
             InvalidPlan: a fault of ours.   OutOfMemory: live blocks took more than the device has, as acts came in another order than planned.
         """
         if self.arena is not None:
-            self.arena.prove(self.plan)
+            self.arena.check(self.plan)
         planned, limit = planned_bytes(self.plan, self.rank), self.plan.cluster.device.memory_bytes
         if self.peak_bytes > planned:
             raise InvalidPlan(

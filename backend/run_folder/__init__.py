@@ -1,4 +1,4 @@
-"""The folder of one run: what the parent hands to the workers, and what they leave behind."""
+"""The folder of one run: what the parent gives the workers, and what they leave behind."""
 
 from backend.run_folder.files import Failure, Options
 from backend.run_folder.merge import hardware, merge

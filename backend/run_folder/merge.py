@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from backend.run_folder.files import Options
-from backend.run_folder.outcome import Outcome, assemble, unpacked
+from backend.run_folder.outcome import Outcome, assemble, parts_of_ranks
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan
 
 __all__ = ["Merged", "hardware", "merge"]
 
-Spans = Mapping[str, list[tuple[int, int]]]
+Spans = Mapping[tuple[str, int], list[tuple[int, int]]]
+"""See backend.worker.isolated.Isolated.spans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +73,8 @@ def _agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-def _tensors(results: Mapping[int, Mapping[str, Mapping[str, Tensor]]], kind: str) -> dict[tuple[str, int, int], Tensor]:
-    return unpacked({rank: result[kind] for rank, result in results.items()})
+def _tensors(results: Mapping[int, Mapping[str, Mapping[tuple[str, int], Tensor]]], kind: str) -> dict[tuple[str, int, int], Tensor]:
+    return parts_of_ranks({rank: result[kind] for rank, result in results.items()})
 
 
 def hardware(ranks: int) -> dict[str, str]:

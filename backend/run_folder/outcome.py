@@ -13,7 +13,7 @@ from backend.memory.blocks import Blocks
 from planner.ir.plan import Access, Plan
 from planner.ir.traces.trace import Source, Trace
 
-__all__ = ["Outcome", "assemble", "assemble_here", "gather", "packed", "state_locations", "unpacked"]
+__all__ = ["Outcome", "assemble", "assemble_here", "gather", "copied", "state_locations", "parts_of_ranks"]
 
 
 Parts = Mapping[tuple[str, int, int], Tensor]
@@ -131,24 +131,19 @@ def gather(plan: Plan, wanted: Mapping[str, Access], parts: Parts) -> dict[str, 
     return whole
 
 
-def packed(parts: Mapping[tuple[str, int], Tensor]) -> dict[str, Tensor]:
-    """One rank's parts by (regst, index), copied, as ``torch.load(weights_only=True)`` takes them."""
-    return {f"{regst}\n{index}": value.clone() for (regst, index), value in parts.items()}
+def copied(parts: Mapping[tuple[str, int], Tensor]) -> dict[tuple[str, int], Tensor]:
+    """One rank's parts by (regst, index), each in memory of its own size: torch.save writes whole storages."""
+    return {key: value.clone() for key, value in parts.items()}
 
 
-def unpacked(of_rank: Mapping[int, Mapping[str, Tensor]]) -> dict[tuple[str, int, int], Tensor]:
-    """rank -> ``packed`` parts  ->  (regst, index, rank) -> part, as ``gather`` takes them."""
-    by_place: dict[tuple[str, int, int], Tensor] = {}
-    for rank, parts in of_rank.items():
-        for key, value in parts.items():
-            regst, index = key.rsplit("\n", 1)
-            by_place[regst, int(index), rank] = value
-    return by_place
+def parts_of_ranks(of_rank: Mapping[int, Mapping[tuple[str, int], Tensor]]) -> dict[tuple[str, int, int], Tensor]:
+    """rank -> its parts by (regst, index)  ->  the Parts that ``gather`` takes."""
+    return {(*key, rank): value for rank, parts in of_rank.items() for key, value in parts.items()}
 
 
 def state_locations(plan: Plan) -> dict[str, Access]:
-    """State name -> where its value lies; a tied weight has several homes with one value, the first is taken."""
-    homes: dict[str, Access] = {}
+    """State name -> where its value lies; a tied weight lies at several places with one value, the first is taken."""
+    locations: dict[str, Access] = {}
     for entry in plan.states:
-        homes.setdefault(entry.name, Access(name=entry.name, regst=entry.regst, index=entry.index))
-    return homes
+        locations.setdefault(entry.name, Access(name=entry.name, regst=entry.regst, index=entry.index))
+    return locations

@@ -5,6 +5,7 @@ A worker that was started again after a fault begins where the newest checkpoint
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,6 @@ from planner.ir.plan import Plan
 
 __all__ = ["begin", "saver_of"]
 
-_NOTHING = "none"
-
 
 def begin(folder: Path, options: Options, store: Store, rank: int) -> tuple[Options, Values]:
     """The options (first step, steps to do) and the values of this attempt.
@@ -35,13 +34,12 @@ def begin(folder: Path, options: Options, store: Store, rank: int) -> tuple[Opti
         return options, values
     if rank == 0:
         found = resume_point(options.checkpoint)
-        store.set("resume", _NOTHING if found is None else f"{found.steps} {found.values.folder}")
-    told = store.get("resume").decode()
-    if told == _NOTHING:
+        store.set("resume", json.dumps(None if found is None else [found.steps, str(found.values.folder)]))
+    newest = json.loads(store.get("resume"))
+    if newest is None:
         return options, values
-    steps, _, path = told.partition(" ")
-    left = options.first_step + options.steps - int(steps)
-    return replace(options, first_step=int(steps), steps=left), Saved(path)
+    steps, path = newest
+    return replace(options, first_step=steps, steps=options.first_step + options.steps - steps), Saved(path)
 
 
 def saver_of(plan: Plan, rank: int, options: Options, store: Store, body: RankBody) -> Saver | None:

@@ -10,7 +10,7 @@ from planner.ir.actors.actor import Actor, ActorId
 from planner.ir.errors import RegistaError, WorkerFailed
 from planner.ir.plan import TaskKind
 
-__all__ = ["RankFailed", "failure_of_act", "stalled"]
+__all__ = ["RankFailed", "failure_of_act", "failure_of_reader", "stalled"]
 
 _MOST_LINES = 8
 
@@ -42,6 +42,15 @@ def failure_of_act(actor: Actor, number: int, error: BaseException) -> Failure:
         micro_batch=number % actor.task.acts,
         traceback="".join(traceback.format_exception(error)),
     )
+
+
+def failure_of_reader(rank: int, peer: int, error: Exception) -> Failure:
+    """What ended the thread that reads from ``peer``: a broken connection, or a fault of this rank."""
+    if isinstance(error, OSError):
+        return Failure(rank=rank, kind=FailureKind.PEER_LOST, message=f"the connection to rank {peer} broke")
+    story = "".join(traceback.format_exception(error))
+    message = f"reading what rank {peer} sent: {type(error).__name__}: {error}"
+    return Failure(rank=rank, kind=FailureKind.RAISED, message=message, traceback=story)
 
 
 def stalled(rank: int, actors: Iterable[Actor], timeout_s: float) -> Failure:

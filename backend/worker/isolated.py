@@ -1,15 +1,15 @@
-"""Timing tasks apart from what hides behind them, on all ranks of a run, with the inputs of its last real act.
+"""Timing each task alone, on all ranks of a run, with the inputs of its last real act.
 
-A run's own durations mix computing with the communication beside it; a prediction must not simply replay them.  Here every rank computes
-one step's acts in the order in which it did them, while the others compute theirs: caches hold what the act before left there (a task that
-repeats itself finds its operands in them: an AdamW step seemed 60 % cheaper [measured, 2 cores, 2026-11-21]), and the memory bus is shared as in
-training.  Communication is left out there, and runs alone.
+In a run computing and communication overlap, so its durations are not those of a task alone, which a prediction needs.  Here every rank computes
+one step's acts in the order of the run, while the others compute theirs: caches hold what the act before left there (a task that is simply
+repeated finds its operands in them: an AdamW step seemed 60 % cheaper [measured, 2 cores, 2026-11-21]), and the memory bus is shared as in
+training.  Each communication task runs by itself.
 
     | barrier |   forward 0   forward 1   backward 0 ...  update   | barrier |   each communication task alone
 
-The first round lets go of what the run left in the heap, so the peak of the rounds after it is that of acts which are performed one by one:
-registers, workspace, and what a process takes beside them, which no Plan says: pages of the libraries' code (13 MiB for the kernels of a GPT, 25
-with convolutions), values that have no home in the workspace (what a convolution computes, and its copies in another layout), threads, sockets
+The first round gives back what the run left free in the heap, so the peak of the rounds after it is that of acts which are performed one by one:
+registers, workspace, and what a process takes beside them and no Plan counts: pages of the libraries' code (13 MiB for the kernels of a GPT, 25
+with convolutions), values that do not lie in the workspace (what a convolution computes, and its copies in another layout), threads, sockets
 [measured with smaps: 2 ranks, torch 2.13 on CPU, 2026-11-22].
 """
 
@@ -41,13 +41,13 @@ __all__ = ["Isolated", "step_order", "time_tasks"]
 class Isolated:
     """What one rank measured.
 
-    spans: (start, end) in ns by task id: of every act of every counted round, ``task.acts`` per round; of communication one.  A transfer's
-        entry on a receiver is ``id<sender``: when the sender's payload was complete here (start == end).
+    spans: (task, rank that acted) -> (start, end) in ns of every act of every counted round: ``task.acts`` per round, of communication one.
+        Where the rank is another one, it sent a TRANSFER here: the time at which its payload was complete (start == end).
     peak_bytes: the most that was resident during the rounds, less what they hold themselves (sums of micro-batches); 0: the kernel does not say.
     batches_bytes: pages of the batches' file in it.
     """
 
-    spans: Mapping[str, list[tuple[int, int]]]
+    spans: Mapping[tuple[str, int], list[tuple[int, int]]]
     peak_bytes: int
     batches_bytes: int
 
@@ -68,7 +68,7 @@ def step_order(plan: Plan, rows: Sequence[ActRow]) -> tuple[Task, ...]:
 
 def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: Options) -> Isolated:
     """Perform options.isolated_rounds rounds of acts on this rank, after options.warmup uncounted ones; all ranks call it."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
     scratch: dict[tuple[str, int], Tensor] = {}
     order = step_order(plan, loop.rows)
     alone = [task for task in plan.tasks if task.kind.is_communication]
@@ -79,12 +79,12 @@ def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: 
                 found.setdefault(key, []).append(span)
 
     rounds = options.warmup + options.isolated_rounds
-    told = False
+    counts_peak = False
     with torch.no_grad():
         for number in range(rounds):
             counts = number >= options.warmup
             if number == min(1, rounds - 1):  # sums of micro-batches have their memory now
-                told = _let_go(options)
+                counts_peak = _return_free_memory(options)
             _meet()
             # The end of the step before, uncounted: a process that slept at a barrier is slower than one in the midst of a step.
             for task in order[-1:]:
@@ -96,10 +96,10 @@ def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: 
                 timed(task, 2 * number, counts=False)
                 timed(task, 2 * number + 1, counts=counts)
     own = sum(held.nbytes for held in scratch.values())
-    return Isolated(spans=found, peak_bytes=process_bytes()[1] - own if told else 0, batches_bytes=resident_bytes(BATCHES))
+    return Isolated(spans=found, peak_bytes=process_bytes()[1] - own if counts_peak else 0, batches_bytes=resident_bytes(BATCHES))
 
 
-def _let_go(options: Options) -> bool:
+def _return_free_memory(options: Options) -> bool:
     """Give back what lies free in the heap, which goes on to keep what acts free; True if the process's peak counts from now on."""
     if not options.memory.return_freed:
         keep_heap()
@@ -121,18 +121,18 @@ def _once(
     number: int,
     timeout_s: float,
     scratch: dict[tuple[str, int], Tensor],
-) -> dict[str, tuple[int, int]]:
-    spans: dict[str, tuple[int, int]] = {}
+) -> dict[tuple[str, int], tuple[int, int]]:
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
     if rank in plan.ranks_of(task):
         start_ns = time.monotonic_ns()
         announce = _perform(body, task, number, scratch)
-        spans[task.id] = start_ns, time.monotonic_ns()
+        spans[task.id, rank] = start_ns, time.monotonic_ns()
         if announce is not None:
             announce()
     if task.kind is TaskKind.TRANSFER:
         others = {sender for sender in body.senders[task.id] if sender != rank}
         for sender, time_ns in loop.arrivals(task.id, others, timeout_s):
-            spans[f"{task.id}<{sender}"] = time_ns, time_ns
+            spans[task.id, sender] = time_ns, time_ns
         if body.senders[task.id]:
             body.forget(task, number)
     return spans
@@ -160,12 +160,12 @@ def _perform(body: RankBody, task: Task, number: int, scratch: dict[tuple[str, i
         if access.regst in filling:
             key = access.regst, access.index
             if key not in scratch:
-                scratch[key] = _zeros_apart(value)
+                scratch[key] = _zeros_off_the_heap(value)
             accumulate(scratch[key], value, filling[access.regst])
     return None
 
 
-def _zeros_apart(value: Tensor) -> Tensor:
+def _zeros_off_the_heap(value: Tensor) -> Tensor:
     """Zeros laid out as ``value``, outside of the heap: in a run what is added up lies in a block, and takes no room there either."""
     region = mmap.mmap(-1, max(value.nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory = torch.frombuffer(region, dtype=torch.uint8)[: value.nbytes].zero_()

@@ -14,7 +14,7 @@ from backend.comm.channel import Channel, Message, connect
 from backend.layout.sharding import slice_part
 from backend.memory.blocks import Blocks
 from backend.run_folder.files import Failure, FailureKind
-from backend.run_folder.outcome import packed
+from backend.run_folder.outcome import copied
 from backend.worker.loop import EventLoop
 from backend.worker.rank import RankBody
 from planner.ir.plan import Plan
@@ -70,7 +70,7 @@ class LiveWorker:
                     for entry in self._plan.states
                     if entry.name in message["names"] and self._holds(entry.regst)
                 }
-                torch.save(packed(parts), self._folder / f"read{message['number']}.{self._rank}.pt")
+                torch.save(copied(parts), self._folder / f"read{message['number']}.{self._rank}.pt")
                 self._channel.send(message="done", number=message["number"])
             case "write":
                 self._write(torch.load(self._folder / message["file"], mmap=True, weights_only=True))

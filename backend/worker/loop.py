@@ -24,7 +24,7 @@ from backend.acts.bookkeeper import BegunAct, Bookkeeper, Stream
 from backend.acts.rows import ActRow
 from backend.comm.transport import Frame, Mesh
 from backend.run_folder.files import Failure, FailureKind
-from backend.worker.failures import RankFailed, failure_of_act, stalled
+from backend.worker.failures import RankFailed, failure_of_act, failure_of_reader, stalled
 from backend.worker.rank import RankBody
 from backend.worker.threads import ActThreads, prepare_thread
 from planner.ir.actors.actor import Message, MessageKind
@@ -247,5 +247,5 @@ class EventLoop:
         else:
             self._threads.work(self._post(_Arrived(task, number, peer, time.monotonic_ns())), long=False)
 
-    def _on_lost(self, peer: int) -> None:
-        self._post(_Failed(Failure(rank=self.rank, kind=FailureKind.PEER_LOST, message=f"the connection to rank {peer} broke")))
+    def _on_lost(self, peer: int, error: Exception) -> None:
+        self._post(_Failed(failure_of_reader(self.rank, peer, error)))

@@ -34,7 +34,7 @@ from backend.run_folder.files import (
     reads_data,
     write_failure,
 )
-from backend.run_folder.outcome import packed, state_locations
+from backend.run_folder.outcome import copied, state_locations
 from backend.worker.checkpoints import begin, saver_of
 from backend.worker.failures import RankFailed
 from backend.worker.isolated import time_tasks
@@ -152,8 +152,8 @@ def work(folder: Path, options: Options) -> None:
         "acts": acts,
         "losses": body.losses,
         "first_step": options.first_step,
-        "states": packed(held),
-        "gradients": packed(blocks.tapped),
+        "states": copied(held),
+        "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
         "about": registers.about,

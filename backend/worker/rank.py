@@ -100,7 +100,7 @@ class RankBody:
         self._mesh: Mesh | None = None
         self.waiting: frozenset[str] = frozenset()
         """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
-        self._far: Mapping[int, Tables] = {}
+        self._mapped: Mapping[int, Tables] = {}
         self._bindings: dict[str, DirectBindings] = {}
         self._workspace: Workspace | None = None
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
@@ -161,19 +161,19 @@ class RankBody:
         """Ranks that this one sends to or receives from in transfers."""
         return {r for table in (self.targets, self.senders) for ranks in table.values() for r in ranks} - {self.rank}
 
-    def attach(self, mesh: Mesh, far: Mapping[int, Tables] | None = None) -> None:
+    def attach(self, mesh: Mesh, mapped: Mapping[int, Tables] | None = None) -> None:
         """Give the connections to ``peers()``.
 
         Args:
-            far: of those ranks whose blocks this process can write to, the blocks.
+            mapped: of those ranks whose blocks this process can write to, the blocks.
         """
         self._mesh = mesh
-        self._far = far or {}
+        self._mapped = mapped or {}
         self.waiting = frozenset(task.id for task in self.plan.tasks if self._waits(task))
 
     def _waits(self, task: Task) -> bool:
         if task.kind is TaskKind.TRANSFER:
-            return any(target != self.rank and target not in self._far for target in self.targets[task.id])
+            return any(target != self.rank and target not in self._mapped for target in self.targets[task.id])
         if task.kind is TaskKind.BOXING:
             return len(self.plan.peers(task, self.plan.ranks_of(task)[0])) > 1
         return task.kind in (TaskKind.SAVE, TaskKind.PREPARE) or (task.kind is TaskKind.SOURCE and isinstance(self._batches, Loader))
@@ -246,13 +246,15 @@ class RankBody:
                 for piece in moves
                 if piece.src_rank == self.rank and piece.dst_rank == target
             ]
-            far = self._far.get(target)
-            if far is None and target != self.rank:
+            mapped = self._mapped.get(target)
+            if mapped is None and target != self.rank:
                 self._connected.send_payload(target, index, number, [tensor_bytes(part.contiguous()) for part, _, _ in outgoing])
                 continue
             for part, piece, write in outgoing:
                 slot = number % self.plan.regst[write.regst].quota
-                whole = far[write.regst][slot][write.index] if far is not None else self.blocks.incoming(write.regst, write.index, number)
+                whole = (
+                    mapped[write.regst][slot][write.index] if mapped is not None else self.blocks.incoming(write.regst, write.index, number)
+                )
                 box_view(whole, piece.dst_spans).copy_(part)
         others = [target for target in self.targets[task.id] if target != self.rank]
 

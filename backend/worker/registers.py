@@ -1,6 +1,6 @@
 """The registers of one worker, from start to end: how they are held, where they lie, what they took.
 
-take --> blocks --> connect (memory shared with senders) --> [acts] --> prove (allocated == planned) --> footprint, about
+take --> blocks --> connect (memory shared with senders) --> [acts] --> check (allocated == planned) --> footprint, about
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RUNTIME_BYTES", "Registers", "process_bytes", "reset_process_peak", 
 
 RUNTIME_BYTES = 48 << 20
 """What a worker takes beside its plan and the scratch of its collectives, between the first block and the end, where no calibration has measured it
-(planner.cost.Beside): pages of libraries' code, threads, gloo, rows of the trace, values that found no home in the workspace [measured: 31 to 60 MiB,
+(planner.cost.Beside): pages of libraries' code, threads, gloo, rows of the trace, values that found no room in the workspace [measured: 31 to 60 MiB,
 transformers of 40 to 220 MiB, 2 ranks; 65 to 90 with convolutions, of which code is 25, and the mapped batches, which grow with the steps, up to 25;
 torch 2.13 on CPU, 2026-11-22]."""
 
@@ -106,9 +106,9 @@ class Registers:
 
     def connect(self, mesh: Mesh) -> dict[int, Mapping[str, list[list[Tensor]]]]:
         """Blocks of the ranks that this one sends to, where it can write to them; for RankBody.attach."""
-        far = mapped_blocks(self._plan, self._rank, mesh, self._shared, one_host=self._one_host)
-        self._mapped_bytes = sum(t.nbytes for tables in far.values() for slots in tables.values() for row in slots for t in row)
-        return far
+        mapped = mapped_blocks(self._plan, self._rank, mesh, self._shared, one_host=self._one_host)
+        self._mapped_bytes = sum(t.nbytes for tables in mapped.values() for slots in tables.values() for row in slots for t in row)
+        return mapped
 
     def started(self) -> None:
         """The last moment before the first act: from here on the process peak counts."""
@@ -116,7 +116,7 @@ class Registers:
         self._started_ns = time.process_time_ns()
 
     def ended(self, workspace: WorkspaceBytes, scratch_bytes: int) -> dict[str, int]:
-        """After the last act: prove the law of the mode, and what this process took.
+        """After the last act: check that memory was what the Plan says, and say what this process took.
 
         Args:
             workspace: of the fragments.   scratch_bytes: held by the collectives.
@@ -129,10 +129,10 @@ class Registers:
             neither is in the Plan's number.   processor_ns: time of all threads during the acts.
 
         Raises:
-            InvalidPlan, OutOfMemory: see Blocks.prove.
+            InvalidPlan, OutOfMemory: see Blocks.check.
         """
         peak_bytes, processor_ns = process_bytes()[1] if self._peak_was_reset else 0, time.process_time_ns() - self._started_ns
-        self.blocks.prove()
+        self.blocks.check()
         arena = self.blocks.arena
         return {
             "planned_bytes": planned_bytes(self._plan, self._rank),

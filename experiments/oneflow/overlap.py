@@ -42,7 +42,8 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
-from backend.data import Images, Order, Source, Synthetic, SyntheticTensor
+from backend.data import Source
+from backend.data.describe import Images, Order, Synthetic, SyntheticTensor
 from planner.cost import MeasuredCost
 from planner.frontend import Program
 from planner.ir.plan import Plan, TaskKind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
 import socket
 import threading
 from pathlib import Path
@@ -15,9 +16,10 @@ from matrix import plan_for, program
 
 from backend import run
 from backend.comm.shm import mapped_blocks, reserve, senders_of, shared_regsts
-from backend.comm.transport import Mesh
+from backend.comm.transport import HEADER, Frame, Mesh
 from backend.memory.options import MemoryOptions
 from backend.run_folder.outcome import Outcome
+from backend.worker.failures import failure_of_reader
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import TaskKind
 
@@ -34,6 +36,22 @@ class Pair:
         made = Mesh(rank, [], None, "test", unix=True, timeout_s=5)  # type: ignore[arg-type]  # without peers no store is asked
         made._links[1 - rank, Mesh.DATA] = self.ends[rank]
         return made
+
+
+def test_a_fault_of_a_reader_is_reported_as_a_broken_connection_is() -> None:
+    """Symptom: a run stood still for timeout_s and was called stalled.  Cause: a reader ended without a word on all but an OSError."""
+    pair, reported = Pair(), queue.SimpleQueue[tuple[int, Exception]]()
+
+    def raise_it(*_: object) -> None:
+        raise KeyError("no such task")
+
+    pair.mesh(0).start_readers(raise_it, raise_it, lambda peer, error: reported.put((peer, error)))
+    pair.ends[1].sendall(HEADER.pack(Frame.DONE, 7, 0))
+    peer, error = reported.get(timeout=10)
+    assert peer == 1 and isinstance(error, KeyError)
+    failure = failure_of_reader(0, peer, error)
+    assert failure.kind == "raised" and failure.message == "reading what rank 1 sent: KeyError: 'no such task'"
+    assert failure_of_reader(0, 1, ConnectionError()).kind == "peer_lost"
 
 
 def test_shared_regsts_are_those_that_another_rank_sends_to() -> None:

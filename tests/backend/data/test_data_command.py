@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import regista
-from backend.data import python_feed
+from backend.data.feed import python_feed
 from planner.ir.errors import InvalidProgram
 from planner.ir.files import load_plan
 from planner.ir.plan import TaskKind

@@ -17,7 +17,8 @@ from torch import Tensor
 
 import backend
 import regista
-from backend.data import Arrays, Loader, open_source, parse_source
+from backend.data import Loader, open_source, parse_source
+from backend.data.describe import Arrays
 from backend.launch.session import Session
 from backend.run_folder.outcome import Outcome
 from planner.frontend import Program

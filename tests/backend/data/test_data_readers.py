@@ -20,8 +20,8 @@ from PIL import Image
 from torch import Tensor
 
 import regista
-from backend.data import Arrays, Images, Loader, Order, Reader, Synthetic, SyntheticTensor, Tokens, open_source, parse_source
-from backend.data.describe import Source, load_source, source_json
+from backend.data import Loader, Reader, open_source, parse_source
+from backend.data.describe import Arrays, Images, Order, Source, Synthetic, SyntheticTensor, Tokens, load_source, source_json
 from backend.data.permute import Permutation
 from backend.data.reader import OpenFile
 from planner.ir.errors import InvalidFile, InvalidProgram, Mismatch

@@ -22,7 +22,7 @@ from inprocess_cases import HANDMADE, assert_bit_equal, broken
 from matrix import STEPS, assert_transparent, expected, plan_for, program
 
 from backend.devices import cuda as device_cuda
-from backend.devices.device import CpuDevice, Device, ImmediateLane, Lane, Work, group_backend, parse_devices
+from backend.devices.device import CpuDevice, Device, ImmediateLane, Lane, Work, parse_devices
 from backend.devices.fake import FakeStreamDevice, _FakeLane
 from backend.devices.opening import open_devices
 from backend.inprocess import run
@@ -295,19 +295,6 @@ def test_devices_are_named_per_rank_or_for_all() -> None:
     ):
         with pytest.raises(Unsupported, match=match):
             parse_devices(text, 2)
-
-
-def test_groups_use_nccl_only_where_every_rank_has_a_gpu_of_its_own() -> None:
-    own = {0: ("a", "cuda:0"), 1: ("a", "cuda:1"), 2: ("b", "cuda:0"), 3: ("b", "cpu"), 4: ("b", "cpu"), 5: ("a", "cuda:0")}
-    assert group_backend([0, 1, 2], own) == "nccl"
-    assert group_backend([2, 3], own) == "gloo"
-    assert group_backend([3, 4], own) == "gloo"
-    assert group_backend([0, 5], own) == "gloo"
-    assert group_backend([0, 1], own, wanted="gloo") == "gloo"
-    with pytest.raises(Unsupported, match=r"ranks \[0, 5\] share cuda:0 of a, which NCCL refuses"):
-        group_backend([0, 5], own, wanted="nccl")
-    with pytest.raises(Unsupported, match=r"ranks \[3\] have no GPU"):
-        group_backend([2, 3], own, wanted="nccl")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a host without CUDA device")

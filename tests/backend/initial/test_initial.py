@@ -15,7 +15,8 @@ from torch import nn
 
 import backend.initial.philox as philox
 from backend.checkpoint.handover import hand_over, take_over
-from backend.initial import Given, Layers, Weights, initial_values, program_values
+from backend.initial import Given, Layers, Weights, program_values
+from backend.initial.drawn import initial_values
 from backend.initial.philox import stream_key, uniform_box, uniforms
 from backend.initial.recipe import Arithmetic, Cast, Change, Draw, Fill, Normal, Recipe, TruncatedNormal, Uniform
 from backend.initial.values import Box, whole_box

@@ -1,4 +1,4 @@
-"""How acts are timed apart from what hides behind them."""
+"""How each task is timed alone."""
 
 from __future__ import annotations
 

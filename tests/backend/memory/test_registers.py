@@ -71,7 +71,7 @@ def test_an_arena_is_as_large_as_the_plan_says_and_its_slots_are_apart(model: st
                 for slot, tensor in zip(row, regst.tensors, strict=True):
                     wanted = tensor.local_type(placement[regst.id], rank)
                     assert (tuple(slot.shape), slot.dtype) == (wanted.shape, torch_dtype(wanted.dtype))
-        arena.prove(plan)
+        arena.check(plan)
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 24)), min_size=1, max_size=5))
@@ -171,13 +171,13 @@ def test_a_block_that_moved_or_changed_its_shape_is_found_at_the_end() -> None:
     regst = next(r for r in regsts_on(plan, 0) if r.tensors)
     arena.tables[regst.id][0][0] = arena.tables[regst.id][0][0].clone()
     with pytest.raises(InvalidPlan, match=f"block 0 of regst {regst.id}"):
-        arena.prove(plan)
+        arena.check(plan)
 
 
 def test_an_arena_of_another_size_than_the_plan_says_is_found_at_the_end() -> None:
     plan = handmade.pipeline(2)
     with pytest.raises(InvalidPlan, match=r"allocated \d+ B for registers, the plan says \d+ B"):
-        replace(Arena.make(plan, 0), allocated_bytes=1).prove(plan)
+        replace(Arena.make(plan, 0), allocated_bytes=1).check(plan)
 
 
 def test_live_blocks_beyond_the_devices_memory_are_refused_with_both_numbers() -> None:
@@ -186,10 +186,10 @@ def test_live_blocks_beyond_the_devices_memory_are_refused_with_both_numbers() -
     blocks = Blocks(small, 0)
     blocks.peak_bytes = 11
     with pytest.raises(OutOfMemory, match="rank 0 held 11 B of blocks at once, but a device of handmade has 10 B"):
-        blocks.prove()
+        blocks.check()
     blocks.peak_bytes = planned_bytes(small, 0) + 1
     with pytest.raises(InvalidPlan, match="all blocks of the plan are"):
-        blocks.prove()
+        blocks.check()
 
 
 def test_a_released_block_is_poisoned_when_its_last_reader_has_done_with_it_and_not_before() -> None:
