@@ -18,6 +18,7 @@ from backend import run
 from backend.comm.shm import mapped_blocks, reserve, senders_of, shared_regsts
 from backend.comm.transport import HEADER, Frame, Mesh
 from backend.memory.options import MemoryOptions
+from backend.run_folder.files import FailureKind
 from backend.run_folder.outcome import Outcome
 from backend.worker.failures import failure_of_reader
 from planner.ir.errors import WorkerFailed
@@ -50,8 +51,8 @@ def test_a_fault_of_a_reader_is_reported_as_a_broken_connection_is() -> None:
     peer, error = reported.get(timeout=10)
     assert peer == 1 and isinstance(error, KeyError)
     failure = failure_of_reader(0, peer, error)
-    assert failure.kind == "raised" and failure.message == "reading what rank 1 sent: KeyError: 'no such task'"
-    assert failure_of_reader(0, 1, ConnectionError()).kind == "peer_lost"
+    assert failure.kind is FailureKind.RAISED and failure.message == "reading what rank 1 sent: KeyError: 'no such task'"
+    assert failure_of_reader(0, 1, ConnectionError()).kind is FailureKind.PEER_LOST
 
 
 def test_shared_regsts_are_those_that_another_rank_sends_to() -> None:
