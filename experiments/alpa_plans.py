@@ -30,7 +30,7 @@ from planner.cost import meshes
 from planner.frontend import Program
 from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
-from planner.parallelism.share import Share
+from planner.parallelism.share import EqualShare
 from planner.search import LayoutCosts, PieceSearch, StrategySets, model_pieces
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -161,9 +161,9 @@ def bound_s(program: Program, cluster: Cluster, published: Published) -> float:
                 rest_s = min(rest_s, sum(model.least_micro_s for model in models if model.times == 1))
                 for model in blocks:
                     model.times = depth
-                share = Share(blocks, 1)
+                share = EqualShare(blocks, 1)
                 if share.smallest.held_bytes <= memory:
-                    whole = min(whole, share.within(memory)[0])
+                    whole = min(whole, share.bound_within(memory)[0])
                     turn = min(turn, sum(model.least_micro_s * depth for model in blocks))
         whole_s.append(whole)
         turn_s.append(turn)

@@ -35,7 +35,7 @@ from planner.ir.protocols import CostModel
 from planner.ir.text import content_id
 from planner.ir.traces.trace import Trace
 from planner.parallelism.make import PlanOptions, search_plans
-from planner.parallelism.shape import ShapeWatch
+from planner.parallelism.shape_search import ShapeWatch
 from planner.schedule import Schedule
 from planner.search import Method
 from planner.solve import Watch

@@ -1,12 +1,12 @@
-"""Within how many bytes the layouts are searched next, when a Plan holds more than the search counted.
+"""The limit within which layouts are searched next, when a Plan holds more bytes than the search counted.
 
 The search counts what lies in Regsts for certain; boxing buffers, workspace and what waits between acts are known once the Plan is made:
 
     needed by the Plan   |======== counted ========|== not counted ==|
     memory of a device   |=================================|
-    next limit           |====== counted - too much ======|
+    next limit           |====== counted - excess ======|
 
-Less than the least that any layout holds cannot be asked for.  Where even that, with most of what was not counted, is more than the memory, the
+The limit is never below the smallest peak that any layout has.  Where even that, with most of what was not counted, is more than the memory, the
 shape is given up: a further try costs as much as the first and more (GPT-3 on 128 GPUs: 10 to 30 s), and what is not counted hardly shrinks.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-__all__ = ["Narrowing"]
+__all__ = ["LimitSearch"]
 
 _STAYS = 0.75
 """Share of what was not counted that stays, whatever the limit: from one try to the next it shrank by 15 % at most [GPT-3, 128 A100, 4 shapes]."""
@@ -25,11 +25,11 @@ _SPARE = 1.02
 
 
 @dataclass
-class Narrowing:
+class LimitSearch:
     """The limits of one shape's tries, in bytes of a device.
 
-    memory_bytes: what a device has.   first_bytes: the limit once memory is known to bind.   limit_bytes: of the next try; infinite: none.
-    least_bytes_of: what every layout holds at some time, of what is counted (asked for once, if at all).
+    memory_bytes: what a device has.   first_bytes: the first finite limit, once memory is known to bind.
+    limit_bytes: of the next try; infinite: no limit.   least_bytes_of: the smallest counted peak of any layout (asked for once, if at all).
     """
 
     memory_bytes: float
@@ -44,16 +44,16 @@ class Narrowing:
     def least_bytes(self) -> float:
         return self.least_bytes_of()
 
-    def nothing_fits(self) -> bool:
-        """No layout holds as little as the limit: ask for more; False: no more can be asked for."""
+    def raise_limit(self) -> bool:
+        """No layout holds as little as the limit: the next is higher; False: it is the device's memory already."""
         if self.limit_bytes >= self.memory_bytes:
             return False
         self._too_small_bytes = self.limit_bytes
         self.limit_bytes = (self._too_small_bytes + self._counted_bytes) / 2
         return True
 
-    def too_large(self, needed_bytes: float, held_bytes: float) -> bool:
-        """The Plan needs too much, its layouts hold ``held_bytes`` of what is counted: ask for less; False: that would not help."""
+    def lower_limit(self, needed_bytes: float, held_bytes: float) -> bool:
+        """The Plan needs too much, its layouts hold ``held_bytes`` of what is counted: the next limit is lower; False: that would not help."""
         if self.limit_bytes == inf:
             self.limit_bytes = self.first_bytes
             return True

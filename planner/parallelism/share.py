@@ -19,14 +19,14 @@ from functools import cached_property
 
 from planner.search import PieceSearch
 
-__all__ = ["Share", "StageShare"]
+__all__ = ["EqualShare", "ShareChoice"]
 
 _SAME = 1e-9
 _MOST = 24
 
 
 @dataclass(frozen=True, slots=True)
-class StageShare:
+class ShareChoice:
     """A device of a stage that holds an equal share, at a price of bytes.
 
     cost_s: m t + u.   held_bytes: what the choice holds.   bound_s: (2) without (p - 1) T and without the memory that there is.
@@ -38,7 +38,7 @@ class StageShare:
 
 
 @dataclass(frozen=True)  # no slots: what was worked out is kept
-class Share:
+class EqualShare:
     """The pieces of a model on the mesh of one stage of ``stages``.
 
     cut: per stage, how many of each model's blocks lie there, and seconds that the rest there takes at least.
@@ -48,7 +48,7 @@ class Share:
     stages: int
     cut: Sequence[tuple[Sequence[int], float]] = ()
 
-    def at(self, s_per_byte: float = 0.0) -> StageShare:
+    def cheapest_at(self, s_per_byte: float = 0.0) -> ShareChoice:
         """The cheapest choice at a price per byte."""
         cost_s = held = bound_s = 0.0
         for model in self.models:
@@ -56,26 +56,26 @@ class Share:
             cost_s += weight * price.cost_s
             held += weight * price.held_bytes
             bound_s += weight * price.bound_s
-        return StageShare(cost_s, held, bound_s)
+        return ShareChoice(cost_s, held, bound_s)
 
     @cached_property
-    def roomy_s(self) -> float:
-        """(1): memory aside, seconds that no plan goes below."""
-        return max(self.others_s + sum(model.unlimited_s * model.times for model in self.models) / self.stages, self.uneven_s)
+    def unlimited_s(self) -> float:
+        """(1): a lower bound on the step without a limit on memory, in seconds."""
+        return max(self.fill_s + sum(model.unlimited_s * model.times for model in self.models) / self.stages, self.uneven_cut_s)
 
     @cached_property
-    def free(self) -> StageShare:
-        """The cheapest choice where memory costs nothing."""
-        return self.at()
+    def cheapest(self) -> ShareChoice:
+        """The cheapest choice without a limit on memory."""
+        return self.cheapest_at()
 
     @cached_property
-    def smallest(self) -> StageShare:
-        """What holds least."""
+    def smallest(self) -> ShareChoice:
+        """The choice that holds the fewest bytes."""
         parts = [(model.smallest, model.times / self.stages) for model in self.models]
-        return StageShare(sum(w * p.cost_s for p, w in parts), sum(w * p.held_bytes for p, w in parts), 0.0)
+        return ShareChoice(sum(w * p.cost_s for p, w in parts), sum(w * p.held_bytes for p, w in parts), 0.0)
 
     @cached_property
-    def uneven_s(self) -> float:
+    def uneven_cut_s(self) -> float:
         """(3): blocks that do not divide among the stages, or the head, make one of them slow."""
         if self.stages == 1:
             return 0.0
@@ -87,31 +87,31 @@ class Share:
         return once_s + (self.models[0].micro_batches - 1) * slow_s
 
     @cached_property
-    def others_s(self) -> float:
-        """(p - 1) T: what the other stages add before the last micro-batch is through."""
+    def fill_s(self) -> float:
+        """(p - 1) T: the time in which the pipeline fills and drains."""
         if self.stages == 1:
             return 0.0
         return (self.stages - 1) * sum(model.least_micro_s * model.times / self.stages for model in self.models)
 
-    def within(self, memory_bytes: float) -> tuple[float, float]:
+    def bound_within(self, memory_bytes: float) -> tuple[float, float]:
         """(bound on the step in seconds, the price per byte behind it) where a device has ``memory_bytes``; the smallest choice fits in it."""
-        large, small = self.free, self.smallest
-        best, price = self.free.bound_s, 0.0
+        large, small = self.cheapest, self.smallest
+        best, price = self.cheapest.bound_s, 0.0
         if large.held_bytes <= memory_bytes:
-            return max(self.others_s + best, self.uneven_s), price
+            return max(self.fill_s + best, self.uneven_cut_s), price
         for _ in range(_MOST):
             y = (small.cost_s - large.cost_s) / (large.held_bytes - small.held_bytes)
             if y <= 0:
                 break
-            found = self.at(y)
-            value = found.bound_s - y * memory_bytes
+            choice = self.cheapest_at(y)
+            value = choice.bound_s - y * memory_bytes
             if value > best:
                 best, price = value, y
             line = large.cost_s + y * (large.held_bytes - memory_bytes)  # what both ends cost at y
             if value >= line - _SAME * abs(line):
                 break
-            if found.held_bytes > memory_bytes:
-                large = found
+            if choice.held_bytes > memory_bytes:
+                large = choice
             else:
-                small = found
-        return max(self.others_s + best, self.uneven_s), price
+                small = choice
+        return max(self.fill_s + best, self.uneven_cut_s), price

@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.parallelism.narrow import Narrowing
+from planner.parallelism.narrow import LimitSearch
 
 MEMORY = 100.0
 
 
 def tries(least: float, uncounted: float, first: float = MEMORY) -> tuple[list[float], bool]:
     """(the limits, whether a Plan fitted) of a shape whose layouts hold all that they may, and whose Plans need so much beside it."""
-    narrowing = Narrowing(MEMORY, first, lambda: least, first)
+    narrowing = LimitSearch(MEMORY, first, lambda: least, first)
     limits = []
     for _ in range(6):
         limits.append(narrowing.limit_bytes)
         if narrowing.limit_bytes < least:
-            if not narrowing.nothing_fits():
+            if not narrowing.raise_limit():
                 break
         elif narrowing.limit_bytes + uncounted <= MEMORY:
             return limits, True
-        elif not narrowing.too_large(narrowing.limit_bytes + uncounted, narrowing.limit_bytes):
+        elif not narrowing.lower_limit(narrowing.limit_bytes + uncounted, narrowing.limit_bytes):
             break
     return limits, False
 
@@ -52,25 +52,25 @@ def test_a_shape_is_given_up_where_its_least_and_most_of_what_was_not_counted_ar
 
 
 def test_without_a_limit_the_first_try_binds_nothing_and_the_second_has_the_first_limit():
-    narrowing = Narrowing(MEMORY, 97.0, lambda: pytest.fail("nobody asked for less yet"))
+    narrowing = LimitSearch(MEMORY, 97.0, lambda: pytest.fail("nobody asked for less yet"))
     assert narrowing.limit_bytes == inf
-    assert narrowing.too_large(150.0, 0.0)
+    assert narrowing.lower_limit(150.0, 0.0)
     assert narrowing.limit_bytes == 97.0
 
 
 def test_the_least_that_was_not_counted_in_any_try_is_what_may_stay():
-    narrowing = Narrowing(MEMORY, MEMORY, lambda: 30.0, MEMORY)
-    assert narrowing.too_large(170.0, 80.0), "90 not counted: 30 and 67.5 fit"
-    assert narrowing.too_large(160.0, 55.0), "105 now, but 90 was seen"
-    other = Narrowing(MEMORY, MEMORY, lambda: 30.0, MEMORY)
-    assert not other.too_large(160.0, 55.0), "30 and 78.75 do not"
+    narrowing = LimitSearch(MEMORY, MEMORY, lambda: 30.0, MEMORY)
+    assert narrowing.lower_limit(170.0, 80.0), "90 not counted: 30 and 67.5 fit"
+    assert narrowing.lower_limit(160.0, 55.0), "105 now, but 90 was seen"
+    other = LimitSearch(MEMORY, MEMORY, lambda: 30.0, MEMORY)
+    assert not other.lower_limit(160.0, 55.0), "30 and 78.75 do not"
 
 
 def test_more_is_asked_for_where_nothing_fits_until_all_of_the_memory_was():
-    narrowing = Narrowing(MEMORY, MEMORY, lambda: 10.0, MEMORY)
-    assert narrowing.too_large(140.0, 80.0)
+    narrowing = LimitSearch(MEMORY, MEMORY, lambda: 10.0, MEMORY)
+    assert narrowing.lower_limit(140.0, 80.0)
     assert narrowing.limit_bytes == 40.0, "half of what was held; 39.2 is what would be left"
-    assert narrowing.nothing_fits()
+    assert narrowing.raise_limit()
     assert narrowing.limit_bytes == 60.0
     narrowing.limit_bytes = MEMORY
-    assert not narrowing.nothing_fits()
+    assert not narrowing.raise_limit()

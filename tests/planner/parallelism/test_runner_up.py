@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 import simulator
 from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
+from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
-from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
+from planner.parallelism.shape import Shape, shapes
+from planner.parallelism.shape_search import ShapeSearch
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -27,8 +29,8 @@ def four() -> Cluster:
 
 
 @cache
-def shares() -> Shares:
-    return Shares(program_of(MODEL).graph, 8, four(), ())
+def shares() -> ShapeBounds:
+    return ShapeBounds(program_of(MODEL).graph, 8, four(), ())
 
 
 @cache
@@ -39,7 +41,7 @@ def candidates() -> tuple[Shape, ...]:
 def steps(seed: int) -> dict[Shape, float]:
     """A step for every shape, somewhere above the bound that the search knows."""
     rng = random.Random(seed)
-    return {shape: shares().of(shape).roomy_s * (1 + rng.choice([0.0, 0.01, 1.0]) * rng.random()) for shape in candidates()}
+    return {shape: shares().of(shape).unlimited_s * (1 + rng.choice([0.0, 0.01, 1.0]) * rng.random()) for shape in candidates()}
 
 
 @pytest.mark.thorough
@@ -68,8 +70,8 @@ def test_no_other_shape_goes_below_the_least_of_the_others(seed: int, gap: float
 
 def test_the_best_is_never_slower_than_the_runner_up_even_where_the_gap_hid_it() -> None:
     told = dict.fromkeys(candidates(), inf)
-    ordered = sorted(candidates(), key=lambda shape: shares().of(shape).roomy_s)
-    least = [shares().of(shape).roomy_s for shape in ordered]
+    ordered = sorted(candidates(), key=lambda shape: shares().of(shape).unlimited_s)
+    least = [shares().of(shape).unlimited_s for shape in ordered]
     for shape, bound_s in zip(ordered, least, strict=True):
         told[shape] = 2 * bound_s
     told[ordered[1]] = least[1]

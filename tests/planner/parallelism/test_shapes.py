@@ -17,8 +17,10 @@ from planner.ir.actors.peak import live_bytes
 from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import Role
+from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
-from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
+from planner.parallelism.shape import Shape, shapes
+from planner.parallelism.shape_search import ShapeSearch
 from planner.search import assign_layouts, build_model, model_pieces, scaled_pieces, search
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
@@ -44,9 +46,9 @@ def four() -> Cluster:
 @pytest.mark.parametrize("room", [1.0, 0.5, 0.2])
 def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -> None:
     program, cluster = program_of(MODEL), four()
-    shares = Shares(program.graph, 16, cluster, ())
+    shares = ShapeBounds(program.graph, 16, cluster, ())
     share = shares.of(shape)
-    least, most = share.smallest.held_bytes, share.free.held_bytes
+    least, most = share.smallest.held_bytes, share.cheapest.held_bytes
     limit = least + room * (max(most, least) - least)
     graph = program.graph(shape.micro_batches)
     staged = prepare(graph, assign_stages(graph, shape.stages), shape.stages, recompute=shape.recompute)
@@ -54,8 +56,8 @@ def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -
     model = build_model(staged, shape.mesh, cluster, (), shape.micro_batches, limit_bytes=limit * 1.5, in_flight=flight)
     step_s = model.step_s(search(model, Method.EXACT, seconds=10.0).choice)
     assert shares.roofline_s(shape) <= step_s * (1 + 1e-9)
-    assert share.roomy_s <= step_s * (1 + 1e-9)
-    assert share.within(limit * 1.5)[0] <= step_s * (1 + 1e-9)
+    assert share.unlimited_s <= step_s * (1 + 1e-9)
+    assert share.bound_within(limit * 1.5)[0] <= step_s * (1 + 1e-9)
 
 
 @pytest.mark.representatives("2 stages of 2, 4 micro-batches")
@@ -75,13 +77,13 @@ def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Sh
 @pytest.mark.parametrize("room", [0.7, 0.4, 0.1])
 def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: float) -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
-    shares = Shares(program.graph, 16, cluster, ())
+    shares = ShapeBounds(program.graph, 16, cluster, ())
     share = shares.of(shape)
-    limit = share.smallest.held_bytes + room * (share.free.held_bytes - share.smallest.held_bytes)
+    limit = share.smallest.held_bytes + room * (share.cheapest.held_bytes - share.smallest.held_bytes)
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(2, 1))
-    guided = solve_guided(model, shares.prices(shape, limit), limit)
+    guided = solve_guided(model, shares.s_per_byte(shape, limit), limit)
     best = search(model, Method.EXACT, seconds=20.0)
     assert guided is not None
     solution, _ = guided
@@ -92,10 +94,10 @@ def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: 
 
 def test_the_guided_search_finds_prices_by_itself_where_the_pieces_say_that_memory_binds_nowhere() -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
-    share = Shares(program.graph, 16, cluster, ()).of(shape)
+    share = ShapeBounds(program.graph, 16, cluster, ()).of(shape)
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
-    limit = (share.smallest.held_bytes + share.free.held_bytes) / 2
+    limit = (share.smallest.held_bytes + share.cheapest.held_bytes) / 2
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(2, 1))
     assert not model.problem.feasible(solve_exactly(replace(model.problem, demands=())).choice)
     guided = solve_guided(model, (0.0, 0.0), limit)
@@ -104,8 +106,8 @@ def test_the_guided_search_finds_prices_by_itself_where_the_pieces_say_that_memo
 
 def test_a_long_model_is_searched_by_prices_without_being_told_any(monkeypatch: pytest.MonkeyPatch) -> None:
     program, shape = program_of(MODEL), Shape(2, 4, (2,))
-    share = Shares(program.graph, 16, four(), ()).of(shape)
-    limit = (share.smallest.held_bytes + share.free.held_bytes) / 2
+    share = ShapeBounds(program.graph, 16, four(), ()).of(shape)
+    limit = (share.smallest.held_bytes + share.cheapest.held_bytes) / 2
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
     model = build_model(staged, shape.mesh, four(), (), 4, limit_bytes=limit, in_flight=(2, 1))
@@ -202,9 +204,9 @@ def test_a_balanced_cut_of_the_graph_crosses_no_more_than_the_even_one_and_makes
 @pytest.mark.thorough
 def test_a_search_within_less_than_the_memory_proves_nothing_about_the_memory() -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(1, 4, (2, 2))
-    share = Shares(program.graph, 16, cluster, ()).of(shape)
-    memory = share.free.held_bytes * 2
-    limit = (share.smallest.held_bytes + share.free.held_bytes) / 2
+    share = ShapeBounds(program.graph, 16, cluster, ()).of(shape)
+    memory = share.cheapest.held_bytes * 2
+    limit = (share.smallest.held_bytes + share.cheapest.held_bytes) / 2
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 1), 1)
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(1,))
@@ -221,10 +223,10 @@ def test_a_shape_is_entered_once() -> None:
         worked.append(shape)
         raise OutOfMemory("not even nearly")
 
-    share = Shares(program.graph, 16, cluster, ()).of(Shape(1, 4, (2, 2)))
-    tight = int(share.smallest.held_bytes + share.free.held_bytes) // 2
+    share = ShapeBounds(program.graph, 16, cluster, ()).of(Shape(1, 4, (2, 2)))
+    tight = int(share.smallest.held_bytes + share.cheapest.held_bytes) // 2
     small = replace(cluster, device=replace(cluster.device, memory_bytes=tight))
-    search_of = ShapeSearch(Shares(program.graph, 16, small, ()), never_fits, recompute=True)
+    search_of = ShapeSearch(ShapeBounds(program.graph, 16, small, ()), never_fits, recompute=True)
     with pytest.raises(OutOfMemory):
         search_of.best(shapes(16, small, most_stages=4))
     assert worked and len(worked) == len(set(worked))

@@ -16,7 +16,9 @@ from command_line import TINY, Command, commands, files_of
 import regista.api as api
 from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.files import load_plan
-from planner.parallelism.shape import Shape, ShapeSearch, Shares, shapes
+from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.shape import Shape, shapes
+from planner.parallelism.shape_search import ShapeSearch
 from planner.search import Method
 from planner.search.methods import method
 from planner.solve import Edge, Problem, Progress, solve_exactly, without_limit
@@ -249,8 +251,10 @@ def test_an_interrupt_between_shapes_takes_the_best_so_far_and_before_any_goes_o
         worked.append(shape)
         return 1e9, 1.0  # so much that every other shape is worth a look
 
-    found, bound_s = ShapeSearch(Shares(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))
+    found, bound_s = ShapeSearch(ShapeBounds(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(
+        shapes(4, DGX, stages=1, micro_batches=1)
+    )
     assert [found] == worked
     assert 0 < bound_s < 1e9
     with pytest.raises(KeyboardInterrupt):
-        ShapeSearch(Shares(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))
+        ShapeSearch(ShapeBounds(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))

@@ -1,0 +1,162 @@
+"""Bounds on a shape's step before any layout of the whole is searched; with p stages, m micro-batches on n devices:
+
+    step >= (p T + (m - 1) max(T, whole blocks)) / p, T the roofline time of a stage's ops, m micro-batches     (1)  -> ShapeBounds.roofline_s()
+    step >= what equal shares of the pieces cost without a limit on memory                                (2)  -> EqualShare.unlimited_s
+    step >= what they cost within the memory of the first stage, where (2)'s layouts do not fit           (3)  -> EqualShare.bound_within()
+
+(2) and (3) are planner.parallelism.share (1) and (2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from planner.cost import compute_dtype, op_s
+from planner.ir.cluster import Cluster
+from planner.ir.graph import LogicalGraph, Op, Role
+from planner.opset import flop, traffic_bytes
+from planner.parallelism.shape import Shape
+from planner.parallelism.share import EqualShare
+from planner.schedule import Schedule, in_flight
+from planner.search import LayoutCosts, ModelPiece, PieceSearch, Pin, StrategySets, model_pieces, scaled_pieces
+from planner.stages import assign_stages
+from planner.stages.blocks import blocks_of
+
+__all__ = ["ShapeBounds"]
+
+_TIE = 1e-6
+
+
+@dataclass(slots=True)
+class ShapeBounds:
+    """Lower bounds on the step of every shape, from the pieces of the model.
+
+    graph_of: micro-batches -> the graph at that size.   batch_size: samples per step.
+    even: stages are the plan's own even cut, between blocks; else nothing is known of where they begin.
+
+    Two sizes are traced; the pieces of the others follow from them where all numbers are proportional to the size (planner.search.bounds.scaled).
+    """
+
+    graph_of: Callable[[int], LogicalGraph]
+    batch_size: int
+    cluster: Cluster
+    pins: Sequence[Pin]
+    even: bool = True
+    _pieces: dict[tuple[int, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _costs_and_strategies: dict[tuple[int, ...], tuple[LayoutCosts, StrategySets]] = field(default_factory=dict)
+    _shares: dict[Shape, EqualShare] = field(default_factory=dict)
+    _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
+    _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
+
+    def of(self, shape: Shape) -> EqualShare:
+        """The equal share of a device of the shape's first stage."""
+        if shape not in self._shares:
+            flight = _in_flight(shape, 0)
+            cut = self._cut(shape) if self.even and shape.stages > 1 else ()
+            self._shares[shape] = EqualShare(self._models(shape, shape.micro_batches, flight), shape.stages, cut)
+        return self._shares[shape]
+
+    def s_per_byte(self, shape: Shape, memory_bytes: float) -> tuple[float, ...]:
+        """Per stage, about what a byte is worth to the search, in seconds times stages; 0 where memory does not bind.
+
+        Worked out for 1, 2, 4, ... micro-batches in flight; a stage takes the next larger number.
+        """
+        by_flight: dict[int, float] = {}
+        per_stage = []
+        for stage in range(shape.stages):
+            flight = _in_flight(shape, stage)
+            flight = min(1 << (flight - 1).bit_length(), shape.micro_batches, shape.stages)
+            if flight not in by_flight:
+                share = EqualShare(self._models(shape, shape.micro_batches + shape.stages - 1, flight), shape.stages)
+                if share.cheapest.held_bytes > memory_bytes:
+                    fits = share.smallest.held_bytes <= memory_bytes
+                    y = share.bound_within(memory_bytes)[1] if fits else 0.0
+                    by_flight[flight] = max(y, _TIE * share.cheapest.cost_s / memory_bytes)
+                else:
+                    by_flight[flight] = 0.0
+            per_stage.append(by_flight[flight])
+        return tuple(per_stage)
+
+    def _models(self, shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
+        costs_and_strategies = self._costs_and_strategies.setdefault(
+            shape.mesh, (LayoutCosts(self.cluster, shape.mesh), StrategySets(shape.mesh))
+        )
+        pieces = self._pieces_of(shape.micro_batches, shape.recompute)
+        return [PieceSearch(piece, shape.mesh, self.cluster, self.pins, acts_per_step, flight, costs_and_strategies) for piece in pieces]
+
+    def roofline_s(self, shape: Shape) -> float:
+        """(1), with the largest piece's number of whole blocks on the fullest stage: seconds that no plan of the shape goes below."""
+        key = (shape.micro_batches, shape.recompute)
+        if key not in self._work:
+            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
+        work = self._work[key]
+        once_s = sum(times * piece_s for times, piece_s in work)
+        slow_s = once_s / shape.stages
+        if self.even:
+            slow_s = max(slow_s, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
+        return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
+
+    def _cut(self, shape: Shape) -> list[tuple[tuple[int, ...], float]]:
+        """Per stage of the plan's own cut: blocks of each piece, and the roofline time of what is outside of repeated blocks.
+
+        That time is of the largest micro-batch that was traced, in proportion: parameters are read whole by smaller ones as well.
+        """
+        if shape.stages not in self._cuts:
+            self._pieces_of(shape.micro_batches, False)
+            base = min(m for m, recompute in self._pieces if not recompute)
+            pieces = self._pieces[base, False]
+            graph = self.graph_of(base)
+            stage, block = assign_stages(graph, shape.stages), blocks_of(graph)
+            stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
+            repeated = {name for piece in pieces if piece.times > 1 for name in piece.members}
+            counts = [
+                [sum(stage_of.get(name) == s for name in p.members) if p.times > 1 else 0 for p in pieces] for s in range(shape.stages)
+            ]
+            rest: list[list[Op]] = [[] for _ in range(shape.stages)]
+            for op in graph.ops:
+                if block[op.id] not in repeated:
+                    rest[stage[op.id]].append(op)
+            rest_s = [_work_s(replace(graph, ops=tuple(ops)), self.cluster) for ops in rest]
+            self._cuts[shape.stages] = [(tuple(n), seconds * base) for n, seconds in zip(counts, rest_s, strict=True)]
+        share = 1 / shape.micro_batches / prod(shape.mesh)
+        return [(blocks, step_s * share) for blocks, step_s in self._cuts[shape.stages]]
+
+    def floor_bytes(self, shape: Shape) -> float:
+        """Bytes that a device of the first stage holds at least: states and what waits for the backward part, split among all devices."""
+        flight = _in_flight(shape, 0)
+        pieces = self._pieces_of(shape.micro_batches, shape.recompute)
+        return sum(p.times * (p.state_bytes + flight * p.saved_bytes) for p in pieces) / (shape.stages * prod(shape.mesh))
+
+    def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...]:
+        key = (micro_batches, recompute)
+        if key not in self._pieces:
+            if recompute:
+                self._pieces[key] = tuple(piece.recomputed() for piece in self._pieces_of(micro_batches, False))
+            else:
+                self._pieces[key] = self._scaled(micro_batches) or model_pieces(self.graph_of(micro_batches))
+        return self._pieces[key]
+
+    def _scaled(self, micro_batches: int) -> tuple[ModelPiece, ...] | None:
+        traced = [m for m, recompute in self._pieces if not recompute][:2]
+        if len(traced) < 2 or self.batch_size % micro_batches:
+            return None
+        first, second = traced
+        sizes = self.batch_size // first, self.batch_size // second
+        return scaled_pieces(self._pieces[first, False], self._pieces[second, False], sizes, self.batch_size // micro_batches)
+
+
+def _in_flight(shape: Shape, stage: int) -> int:
+    """Micro-batches whose activations a stage holds; shapes are compared as if all were 1F1B."""
+    return in_flight(Schedule.ONE_F_ONE_B, stage, shape.stages, shape.micro_batches)
+
+
+def _work_s(graph: LogicalGraph, cluster: Cluster) -> float:
+    """Roofline time of a micro-batch's ops on one device."""
+    total_s = 0.0
+    for op in graph.ops:
+        if op.role in (Role.FORWARD, Role.BACKWARD):
+            types = {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
+            total_s += op_s(cluster, flop(op, types), traffic_bytes(op, types), compute_dtype(op, types))
+    return total_s

@@ -1,0 +1,198 @@
+"""The Plan of one shape.  Where memory binds, layouts are searched within lower limits until the Plan fits:
+
+stages --> search within a limit --> lower --> bytes needed --fit--> Plan
+                    ^                               |
+                    '------- the next limit <-------'        (planner.parallelism.narrow)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+
+from planner.cost import AnalyticCost
+from planner.ir.actors.peak import live_bytes
+from planner.ir.actors.verify import device_bytes, verify
+from planner.ir.cluster import Cluster
+from planner.ir.errors import OutOfMemory, Unsupported
+from planner.ir.graph import LogicalGraph
+from planner.ir.plan import Plan
+from planner.ir.protocols import DryRun
+from planner.ir.text import content_id
+from planner.lower import Recipe, lower
+from planner.parallelism.narrow import LimitSearch
+from planner.parallelism.options import PlanOptions, given_order
+from planner.schedule import in_flight
+from planner.search import Assignment, Method, assign_layouts, build_model, parse_pins
+from planner.solve import Watch, least_peak
+from planner.stages import Staged, assign_stages, prepare
+
+__all__ = ["Job", "plan_one_shape"]
+
+_ATTEMPTS = 6
+_MARGIN = 0.03
+"""Share of a device's memory that the first try leaves for what the search does not count, where memory is known to bind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is planned, whatever the shape, and who looks on.  dry_run: plays a Plan to see what it holds (None: the planner's own)."""
+
+    model: str
+    batch_size: int
+    cluster: Cluster
+    watch: Watch | None
+    dry_run: DryRun | None
+
+
+def plan_one_shape(
+    job: Job,
+    graph: LogicalGraph,
+    options: PlanOptions,
+    *,
+    memory_binds: bool = False,
+    s_per_byte: Callable[[float], Sequence[float]] | None = None,
+) -> Plan:
+    """Cut into stages, choose layouts, lower and verify.
+
+    Args:
+        options: with stages, mesh and micro-batches.
+        memory_binds: a search without limit is known to give what does not fit.
+        s_per_byte: memory of a device -> about what a byte is worth, per stage.
+
+    Raises:
+        Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
+    """
+    plan = _ShapePlanner(job, graph, options, memory_binds, s_per_byte).plan()
+    verify(plan, job.dry_run)
+    return plan
+
+
+class _ShapePlanner:
+    def __init__(
+        self,
+        job: Job,
+        graph: LogicalGraph,
+        options: PlanOptions,
+        memory_binds: bool,
+        s_per_byte: Callable[[float], Sequence[float]] | None,
+    ) -> None:
+        self._job, self._options, self._s_per_byte = job, options, s_per_byte
+        self._memory_bytes = job.cluster.device.memory_bytes
+        self._recipe = _recipe(job, graph, options)
+        self._staged = _staged(graph, options)
+        first_bytes = self._memory_bytes if s_per_byte is None else self._memory_bytes * (1 - _MARGIN)
+        self._limits = LimitSearch(self._memory_bytes, first_bytes, self._least_bytes, first_bytes if memory_binds else inf)
+        self._model_within = partial(
+            build_model,
+            self._staged,
+            self._recipe.mesh,
+            job.cluster,
+            parse_pins(options.pins),
+            self._recipe.micro_batches,
+            in_flight=_in_flight(self._recipe, self._staged.num_stages),
+            zero=options.zero,
+        )
+        self._model = self._model_within(limit_bytes=self._limits.limit_bytes)
+
+    def plan(self) -> Plan:
+        """The first Plan that fits; where none does, the last one, which verify refuses.
+
+        Raises:
+            OutOfMemory: no layout fits the first limit.
+        """
+        plan, bound_s = None, 0.0
+        for _ in range(_ATTEMPTS):
+            try:
+                assignment = self._search(self._limits.limit_bytes)
+            except OutOfMemory:
+                if plan is None:
+                    raise
+                if not self._limits.raise_limit():
+                    break
+                continue
+            bound_s = max(bound_s, assignment.lower_bound_s)
+            plan = self._lowered(assignment, bound_s)
+            if self._is_final(plan, assignment):
+                break
+        assert plan is not None
+        return plan
+
+    def _search(self, limit_bytes: float) -> Assignment:
+        """Layouts that hold no more than the limit; memory rows are added to the problem with the first finite one."""
+        if limit_bytes < inf and not self._model.problem.demands:
+            self._model = self._model_within(limit_bytes=limit_bytes)
+        assignment = assign_layouts(
+            self._model,
+            method=self._options.method,
+            seconds=self._options.seconds,
+            watch=self._job.watch,
+            limit_bytes=limit_bytes,
+            memory_bytes=self._memory_bytes,
+            s_per_byte=self._s_per_byte(limit_bytes) if self._s_per_byte is not None and limit_bytes < inf else (),
+        )
+        if assignment.regathered and self._options.schedule.has_order:
+            raise Unsupported(
+                f"memory binds so that parameters are gathered again for the backward part, which schedule {self._options.schedule.value} does "
+                f"not order; ask for 1f1b or gpipe, or ZeRO level 2 at most"
+            )
+        return assignment
+
+    def _least_bytes(self) -> float:
+        return least_peak(self._model.problem)
+
+    def _lowered(self, assignment: Assignment, bound_s: float) -> Plan:
+        # Layouts are chosen as if the pipeline were 1F1B; what another schedule saves is known to the simulator only.
+        method = f"{assignment.method}, priced as 1f1b" if self._options.schedule.has_order else assignment.method
+        proven = replace(assignment, method=method, lower_bound_s=min(bound_s, assignment.objective_s))
+        return lower(self._staged, proven, self._job.cluster, self._recipe)
+
+    def _is_final(self, plan: Plan, assignment: Assignment) -> bool:
+        """Whether the Plan fits, or no lower limit is worth a try."""
+        needed_bytes = self._needed_bytes(plan)
+        if needed_bytes <= self._memory_bytes or self._options.method is not Method.EXACT:
+            return True
+        return not self._limits.lower_limit(needed_bytes, assignment.held_bytes)
+
+    def _needed_bytes(self, plan: Plan) -> int:
+        """Of the fullest device: all blocks of its Regsts if they fit, else live bytes, with acts of equal length and with the cluster's prices."""
+        if (whole_bytes := max(device_bytes(plan).values())) <= self._memory_bytes:
+            return whole_bytes
+        cost = AnalyticCost(self._job.cluster)
+        if self._job.dry_run is not None:
+            return max(*self._job.dry_run(plan).values(), *self._job.dry_run(plan, cost).values())
+        return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
+
+
+def _staged(graph: LogicalGraph, options: PlanOptions) -> Staged:
+    stages, micro_batches = options.stages, options.micro_batches
+    assert stages is not None and micro_batches is not None
+    stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=micro_batches)
+    return prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
+
+
+def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions) -> Recipe:
+    assert options.micro_batches is not None and options.mesh is not None
+    return Recipe(
+        model=job.model,
+        batch_size=job.batch_size,
+        micro_batches=options.micro_batches,
+        mesh=options.mesh,
+        bucket_bytes=options.bucket_bytes,
+        schedule=options.schedule,
+        quotas=options.quotas,
+        options=options.as_text() | {"graph": content_id(graph)},
+        interleave=options.interleave,
+        hold=options.hold,
+        order=given_order(options),
+    )
+
+
+def _in_flight(recipe: Recipe, num_stages: int) -> list[int]:
+    """Per stage, the micro-batches whose activations it holds."""
+    return [
+        in_flight(recipe.schedule, s, num_stages, recipe.micro_batches, interleave=recipe.interleave, hold=recipe.hold, order=recipe.order)
+        for s in range(num_stages)
+    ]

@@ -1,0 +1,189 @@
+"""Best-first search over shapes.
+
+Every shape stands in a queue with a lower bound on its plans, and the one with the least bound is looked at more closely (planner.parallelism.bounds,
+from quick to close), until the least of the queue is no better than the best plan worked out in full.
+
+A shape whose bound is within ``gap`` of the best step is not worked out; the bound over all shapes says what that may cost.
+The same queue, taken further until it is no better than the second best step, gives the runner-up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from math import inf
+from time import perf_counter
+
+from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
+from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.shape import Shape
+
+__all__ = ["RunnerUp", "ShapeSearch", "ShapeWatch"]
+
+ShapeWatch = Callable[[str, float, float], None]
+"""(shape, best step so far in seconds, bound in seconds)"""
+
+
+class _LookedAt(IntEnum):
+    """The closest bound that was worked out of a shape (planner.parallelism.bounds (1) to (3))."""
+
+    ROOFLINE = 1
+    UNLIMITED = 2
+    WITHIN_MEMORY = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp:
+    """The best of the shapes other than the best one.
+
+    shape, step_s: the best that was worked out in full, and its step in seconds; None: none was.
+    least_s: a lower bound in seconds on every plan of another shape (kind ``theory``); infinite: no other shape can be planned.
+    """
+
+    shape: Shape | None
+    step_s: float | None
+    least_s: float
+
+
+@dataclass(slots=True)
+class ShapeSearch:
+    """Best-first search over shapes.
+
+    work_out: (shape, whether memory binds) -> its step in seconds, solved in full, and the bound of that;
+        raises OutOfMemory where it does not fit.
+    recompute: where a shape does not fit, try it with recomputation too.
+    gap: a shape that can be better by no more than this share of the best step is left alone.
+    """
+
+    bounds: ShapeBounds
+    work_out: Callable[[Shape, bool], tuple[float, float]]
+    recompute: bool = False
+    gap: float = 0.0
+    on_progress: ShapeWatch | None = None
+    _queue: list[tuple[float, Shape, _LookedAt, bool]] = field(default_factory=list)
+    _entered: set[Shape] = field(default_factory=set)
+    _refused: list[Exception] = field(default_factory=list)
+    _worked: dict[Shape, tuple[float, float]] = field(default_factory=dict)
+    """Shape -> (its step, its bound), in the order in which they were worked out."""
+
+    def best(self, candidates: Sequence[Shape], seconds: float = inf) -> tuple[Shape, float]:
+        """(the best shape, lower bound over all shapes in seconds); after ``seconds``, or when interrupted, the best so far.
+
+        Raises:
+            OutOfMemory: no shape fits.   Unsupported, InvalidProgram: no shape can be planned.
+            KeyboardInterrupt: before any shape was worked out.
+        """
+        self._begin(candidates, seconds)
+        best = self._ranked()[0]
+        return best, self._bound_s(best)
+
+    def two_best(self, candidates: Sequence[Shape], seconds: float = inf) -> tuple[Shape, float, RunnerUp]:
+        """As ``best``, and the best shape but one: shapes are worked out until it, too, is within ``gap`` of all that are left.
+
+        ``seconds`` is for both.   Raises: as ``best``.
+        """
+        began = perf_counter()
+        if self._begin(candidates, seconds):
+            self._work_until(2, seconds - (perf_counter() - began))
+        best, *others = self._ranked()
+        bounds = [self._worked[shape][1] for shape in others] + [least_s for least_s, *_ in self._queue[:1]]
+        if not others:
+            return best, self._bound_s(best), RunnerUp(shape=None, step_s=None, least_s=min(bounds, default=inf))
+        step_s = self._worked[others[0]][0]
+        return best, self._bound_s(best), RunnerUp(shape=others[0], step_s=step_s, least_s=min(step_s, *bounds))
+
+    def _begin(self, candidates: Sequence[Shape], seconds: float) -> bool:
+        """Find the best of the candidates, or raise; False: interrupted."""
+        for shape in candidates:
+            self._enter(self.bounds.roofline_s(shape), shape)
+        is_whole = self._work_until(1, seconds)
+        if not self._worked:
+            raise next((e for e in reversed(self._refused) if isinstance(e, OutOfMemory)), self._refused[-1])
+        return is_whole
+
+    def _ranked(self) -> list[Shape]:
+        """What was worked out, the best first; of equals the one worked out first."""
+        return sorted(self._worked, key=lambda shape: self._worked[shape][0])
+
+    def _limit_s(self, place: int) -> float:
+        """The step of the shape in that place, 1 the best."""
+        steps = sorted(step_s for step_s, _ in self._worked.values())
+        return steps[place - 1] if len(steps) >= place else inf
+
+    def _bound_s(self, best: Shape) -> float:
+        """A lower bound over all shapes that were looked at."""
+        bounds = [bound_s for _, bound_s in self._worked.values()] + [least_s for least_s, *_ in self._queue[:1]]
+        return min(self._worked[best][0], *bounds)
+
+    def _work_until(self, place: int, seconds: float) -> bool:
+        """Look at shapes until none in the queue can be better than the one in that place, by more than ``gap``; False: interrupted."""
+        began = perf_counter()
+        while self._queue and self._queue[0][0] < self._limit_s(place) * (1 - self.gap):
+            if self._worked and perf_counter() - began > seconds:
+                break
+            least_s, shape, looked_at, memory_binds = heapq.heappop(self._queue)
+            try:
+                if looked_at is _LookedAt.ROOFLINE:
+                    self._bound_unlimited(least_s, shape)
+                elif looked_at is _LookedAt.UNLIMITED:
+                    self._bound_within_memory(least_s, shape)
+                else:
+                    value, proven = self.work_out(shape, memory_binds)
+                    self._worked[shape] = value, max(proven, least_s)
+            except KeyboardInterrupt:
+                if not self._worked:
+                    raise
+                heapq.heappush(self._queue, (least_s, shape, looked_at, memory_binds))
+                return False
+            except OutOfMemory as error:
+                self._refuse(least_s, shape, error)
+            except (InvalidProgram, Unsupported) as error:
+                self._refused.append(error)
+            if self.on_progress is not None:
+                step_s = self._limit_s(1)
+                self.on_progress(str(shape), step_s, min(step_s, self._queue[0][0]) if self._queue else step_s)
+        return True
+
+    def _enter(self, least_s: float, shape: Shape) -> None:
+        """Queue a shape, once, unless what it holds at the very least is too much."""
+        if shape in self._entered:
+            return
+        self._entered.add(shape)
+        memory, floor = self.bounds.cluster.device.memory_bytes, self.bounds.floor_bytes(shape)
+        if floor > memory:
+            self._refuse(least_s, shape, self._too_large(shape, floor))
+        else:
+            heapq.heappush(self._queue, (least_s, shape, _LookedAt.ROOFLINE, False))
+
+    def _refuse(self, least_s: float, shape: Shape, error: OutOfMemory) -> None:
+        self._refused.append(error)
+        self._with_recompute(least_s, shape)
+
+    def _too_large(self, shape: Shape, least: float) -> OutOfMemory:
+        memory = self.bounds.cluster.device.memory_bytes
+        return OutOfMemory(
+            f"no shape fits: {shape} needs at least {least / 1e9:.3g} GB per device, {self.bounds.cluster.name} has {memory / 1e9:.3g} GB; "
+            f"take more devices, larger ones, or smaller micro-batches"
+        )
+
+    def _with_recompute(self, least_s: float, shape: Shape) -> None:
+        """The same shape with recomputation, which does more work and holds less."""
+        if self.recompute and not shape.recompute:
+            recomputed = replace(shape, recompute=True)
+            self._enter(max(least_s, self.bounds.roofline_s(recomputed)), recomputed)
+
+    def _bound_unlimited(self, least_s: float, shape: Shape) -> None:
+        bound_s = max(least_s, self.bounds.of(shape).unlimited_s)
+        heapq.heappush(self._queue, (bound_s, shape, _LookedAt.UNLIMITED, False))
+
+    def _bound_within_memory(self, least_s: float, shape: Shape) -> None:
+        share, memory = self.bounds.of(shape), self.bounds.cluster.device.memory_bytes
+        if share.cheapest.held_bytes <= memory:
+            heapq.heappush(self._queue, (least_s, shape, _LookedAt.WITHIN_MEMORY, False))
+            return
+        if share.smallest.held_bytes > memory:
+            raise self._too_large(shape, share.smallest.held_bytes)
+        heapq.heappush(self._queue, (max(least_s, share.bound_within(memory)[0]), shape, _LookedAt.WITHIN_MEMORY, True))
+        self._with_recompute(least_s, shape)
