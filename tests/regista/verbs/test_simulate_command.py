@@ -189,7 +189,7 @@ def test_a_share_that_is_counted_wrongly_would_be_found(monkeypatch: pytest.Monk
 
 def test_memory_that_does_not_add_up_is_not_told(monkeypatch: pytest.MonkeyPatch):
     plan = handmade.pipeline()
-    monkeypatch.setattr("simulator.analysis.peak_contents.Held._begins", lambda self: self.played.end_s)
+    monkeypatch.setattr("simulator.analysis.peak_contents.PeakContents._begins", lambda self: self.played.end_s)
     told = [group.categories_bytes for group in forecast(plan, AnalyticCost(plan.cluster)).rank_groups]
     assert None in told
 
