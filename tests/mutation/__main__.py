@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for room, fault in chosen_faults(tree, options.faults, options.seed):
         if room not in options.rooms:
             continue
-        tests = _tests_of(fault, room, reach)
+        tests = _tests_of(fault, room, reach, tree)
         if (known := rows.get(fault.key)) and (known["caught_by"] or not options.rest or int(known["tests"]) >= len(tests)):
             continue
         start_s = time.perf_counter()
@@ -90,10 +90,15 @@ def _record(tree: Path, records: Path, options: argparse.Namespace) -> None:
     (records / "complete").touch()
 
 
-def _tests_of(fault: Fault, room: str, reach: Reach) -> list[Timed]:
-    """The tests that run the fault's line; most of backend/comm runs in worker processes, where no lines are recorded."""
+def _tests_of(fault: Fault, room: str, reach: Reach, tree: Path) -> list[Timed]:
+    """The tests that run the fault's line, quickest first; for backend/comm, which mostly runs in worker processes, where no lines are
+    recorded, then those that start such processes, beginning with the files that name the room."""
     tests = reach.of(fault.module, fault.start[0], fault.end[0])
-    return list(dict.fromkeys([*tests, *reach.with_processes()])) if room == "backend/comm" else tests
+    if room != "backend/comm":
+        return tests
+    names = {test: room.replace("/", ".") in (tree / test.partition("::")[0]).read_text() for test in reach.tests}
+    starting = sorted(reach.with_processes(), key=lambda timed: not names[timed.test])
+    return list(dict.fromkeys([*tests, *starting]))
 
 
 if __name__ == "__main__":
