@@ -75,6 +75,6 @@ class Regions:
                 demands.append(Demand(place[v], d.start, d.stop, d.amount))
         last = len(place)
         turns = np.flatnonzero(np.diff(rest, prepend=0.0))
-        stops = np.append(turns[1:], held.size)
+        stops = np.append(turns, held.size)[1:]  # none if the rest holds nothing
         demands += [Demand(last, int(a), int(b), np.array([rest[a]])) for a, b in zip(turns, stops, strict=True) if a < b and rest[a]]
         return Problem((*alone.names, "the rest"), (*alone.costs, np.zeros(1)), alone.edges, tuple(demands), self.problem.limit)
