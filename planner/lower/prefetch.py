@@ -41,7 +41,7 @@ class Control:
 
 
 @dataclass(slots=True)
-class _Link:
+class _Gather:
     """The gather for one scope.  tasks: its first moves.  first, last: places of the fragments that read what it made.  user: the last of them."""
 
     tasks: list[str]
@@ -55,19 +55,19 @@ def controls_of(drafts: Drafts, schedule: Schedule) -> tuple[Control, ...]:
     controls: list[Control] = []
     for stage in range(drafts.staged.num_stages):
         chain = _chain(drafts, stage)
-        for number, link in enumerate(chain):
-            waits_for = next((e for e in reversed(chain[: max(0, number - _AHEAD + 1)]) if e.last < link.first), None)
+        for number, gather in enumerate(chain):
+            waits_for = next((e for e in reversed(chain[: max(0, number - _AHEAD + 1)]) if e.last < gather.first), None)
             if waits_for is not None:
-                controls.append(_control(f"{waits_for.user}.done.{number}", stage, waits_for.user, link.tasks, drafts.micro_batches))
+                controls.append(_control(f"{waits_for.user}.done.{number}", stage, waits_for.user, gather.tasks, drafts.micro_batches))
         if drafts.micro_batches > 1 and schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):  # the others fix their order themselves
             flight = in_flight(schedule, stage, drafts.staged.num_stages, drafts.micro_batches)
             controls += _credits(chain, stage, flight)
     return tuple(controls)
 
 
-def _chain(drafts: Drafts, stage: int) -> list[_Link]:
+def _chain(drafts: Drafts, stage: int) -> list[_Gather]:
     """The gathers of a stage in the order in which they are needed."""
-    links: dict[UnshardScope, _Link] = {}
+    gathers: dict[UnshardScope, _Gather] = {}
     starts: dict[UnshardScope, list[str]] = {}
     for place, draft in enumerate(drafts.tasks.values()):
         if draft.stage != stage:
@@ -76,18 +76,18 @@ def _chain(drafts: Drafts, stage: int) -> list[_Link]:
             starts.setdefault(scope, []).append(draft.id)
         if draft.kind.is_compute:
             for scope in dict.fromkeys(instance.scope for instance in draft.reads if instance.scope):
-                link = links.setdefault(scope, _Link([], place, place, draft.id))
-                link.last, link.user = place, draft.id
-    for scope, link in links.items():
-        link.tasks = starts[scope]
-    return sorted(links.values(), key=lambda link: link.first)
+                gather = gathers.setdefault(scope, _Gather([], place, place, draft.id))
+                gather.last, gather.user = place, draft.id
+    for scope, gather in gathers.items():
+        gather.tasks = starts[scope]
+    return sorted(gathers.values(), key=lambda gather: gather.first)
 
 
-def _credits(chain: Sequence[_Link], stage: int, flight: int) -> Iterator[Control]:
+def _credits(chain: Sequence[_Gather], stage: int, flight: int) -> Iterator[Control]:
     """The first gathers of a micro-batch wait until an earlier one ends."""
-    for number, link in enumerate(chain[:_AHEAD]):
+    for number, gather in enumerate(chain[:_AHEAD]):
         user = chain[max(len(chain) - _AHEAD + number, number) if len(chain) > _AHEAD else -1].user
-        for task in link.tasks:
+        for task in gather.tasks:
             yield _control(f"{task}.begun.{number}", stage, task, [user], flight)
 
 

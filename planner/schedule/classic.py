@@ -66,14 +66,14 @@ def interleaved(num_devices: int, micro_batches: int, stages_per_device: int, *,
     orders = []
     for d in range(p):
         warm_up = min((v - 1) * per_round + warm_up_step * (p - 1 - d), m * v)
-        forward = [_turn(k, d, p, v, per_round, Pass.FORWARD) for k in range(m * v)]
-        backward = [_turn(k, d, p, v, per_round, Pass.BACKWARD) for k in range(m * v)]
+        forward = [_nth_pass(k, d, p, v, per_round, Pass.FORWARD) for k in range(m * v)]
+        backward = [_nth_pass(k, d, p, v, per_round, Pass.BACKWARD) for k in range(m * v)]
         steady = [action for pair in zip(forward[warm_up:], backward, strict=False) for action in pair]
         orders.append((*forward[:warm_up], *steady, *backward[m * v - warm_up :]))
     return PipelineSchedule("interleaved", tuple(orders))
 
 
-def _turn(k: int, device: int, num_devices: int, stages_per_device: int, per_round: int, kind: Pass) -> Action:
+def _nth_pass(k: int, device: int, num_devices: int, stages_per_device: int, per_round: int, kind: Pass) -> Action:
     """The k-th forward or backward pass of a device."""
     chunk = (k // per_round) % stages_per_device
     if kind is not Pass.FORWARD:
