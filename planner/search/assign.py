@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from time import perf_counter
 
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
@@ -33,13 +34,16 @@ def assign_layouts(
     Args:
         seconds: stop by then with the best choice so far.
         limit_bytes: what a device may hold, of what the model counts (one built without memory rows counts nothing).
-        memory_bytes: what the bound is about; at least limit_bytes.  A search within less proves nothing about it, so its bound is 0.
-        s_per_byte: per stage, about what a byte is worth, if that is known: the search begins there.  A long model's begins with prices
-            of its own.
+        memory_bytes: of a device, at least limit_bytes.  The bound holds for all plans within memory_bytes; a search within less proves
+            nothing about them, so its bound is 0.
+        s_per_byte: per stage, the approximate Lagrange multiplier of memory, if it is known: the search begins there.  The search of a
+            long model begins with multipliers of its own.
+        watch: told of progress; if there is one, an interrupt (Ctrl-C) ends the search with the best choice so far.
 
     Raises:
         OutOfMemory: no layout fits.   Unsupported: pins that cannot hold, or nothing found in time.
     """
+    began = perf_counter()
     if model.problem.demands:
         model = replace(model, problem=replace(model.problem, limit=limit_bytes))
     if not s_per_byte and model.problem.demands and limit_bytes < inf and len(model.problem.names) > _LONG:
@@ -59,7 +63,13 @@ def assign_layouts(
     if proven and solution.gap == 0.0 and stages == 1:
         bound_s = objective_s  # equal up to rounding
     if stages > 1 and method is Method.EXACT:
-        other_s, other = bottleneck_bound(model, choice, s_per_byte=prices, memory_bytes=memory_bytes)
+        left_s = max(seconds - (perf_counter() - began), 0.0)
+        try:
+            other_s, other = bottleneck_bound(model, choice, s_per_byte=prices, memory_bytes=memory_bytes, seconds=left_s)
+        except KeyboardInterrupt:
+            if watch is None:
+                raise  # nobody looks on, so the interrupt is the caller's
+            other_s, other = 0.0, choice  # the choice stands, with the bound that it has
         bound_s = max(bound_s, other_s)
         if model.problem.feasible(other) and model.step_s(other) < objective_s:
             choice, objective_s = other, model.step_s(other)

@@ -19,12 +19,18 @@ __all__ = ["bottleneck_bound"]
 
 
 def bottleneck_bound(
-    model: SearchModel, choice: Ints, *, s_per_byte: Sequence[float] = (), memory_bytes: float = float("inf")
+    model: SearchModel,
+    choice: Ints,
+    *,
+    s_per_byte: Sequence[float] = (),
+    memory_bytes: float = float("inf"),
+    seconds: float = float("inf"),
 ) -> tuple[float, Ints]:
     """(1) for the slowest stages of a choice.
 
     Args:
         s_per_byte: per stage, what a byte is worth to the search's own objective.   memory_bytes: of a device.
+        seconds: the solver stops by then with the bound that it has.
 
     Returns:
         (lower bound on the step in seconds, the choice behind it, which need not fit in memory).
@@ -45,5 +51,5 @@ def bottleneck_bound(
         [weight(s, n) for s, n in zip(counts.edge_stage, counts.edge_count, strict=True)],
     )
     prices = {2 * s: float(y * micro[s] / turns) for s, y in enumerate(s_per_byte) if y > 0}
-    found = solve_exactly(weighted.charged(prices))
+    found = solve_exactly(weighted.charged(prices), seconds=seconds)
     return found.lower_bound - sum(prices.values()) * memory_bytes if prices else found.lower_bound, found.choice

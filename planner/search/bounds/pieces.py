@@ -74,8 +74,8 @@ class PieceSearch:
     """A piece on the mesh of one stage.
 
     Args:
-        micro_batches: m, how often the micro-batch part counts.   in_flight: micro-batches kept for their backward pass.
-        tools: prices and menus of the mesh, shared by all pieces.
+        micro_batches: m, how often the micro-batch part counts.   in_flight: micro-batches that wait for their backward pass.
+        tools: costs and strategies of the mesh, shared by all pieces.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The best price of memory at every time: cutting planes on the Lagrange bound, whose inner problem the messages of dual solve.
+"""Lagrange multipliers on the memory limit, by cutting planes; message passing solves the inner problem.
 
 Every choice x, good or bad, bounds the dual function from above, and the highest point of all these planes says where to look next:
 

@@ -1,4 +1,4 @@
-"""What a search knows so far about its first problem: the best choice, the bound, and the time that is left."""
+"""The incumbent of a search: the best choice so far, the lower bound, and the deadline."""
 
 from __future__ import annotations
 
