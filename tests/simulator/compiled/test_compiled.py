@@ -193,7 +193,7 @@ def test_the_random_plans_hold_what_they_are_to_test():
         seen["rank by rank"] += compiled.ranks.num_classes == plan.num_ranks > 1
         seen["meetings"] += len(compiled.tables.group_first) > 1
         seen["free order"] += bool(compiled.free)
-        seen["several senders"] += any(len({hop.src for hop in hops}) > 1 for hops in compiled.ranks.hops.values())
+        seen["several senders"] += any(len({message.src for message in messages}) > 1 for messages in compiled.ranks.messages.values())
 
     look()
     assert len(seen) == 7 and all(seen.values()), dict(seen)
