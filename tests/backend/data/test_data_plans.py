@@ -226,7 +226,7 @@ def test_calibration_prices_every_actor_of_a_chain(data: Path) -> None:
     plan, source = planned("one device")
     chained = regista.with_data(plan, described("one device", data), copy=True)
     loader = Loader(open_source(parse_source(described("one device", data))), chained)
-    cost = cost_of(chained, backend.measure.profile(chained, source.initial_state(2), loader, rounds=3, warmup=1))
+    cost = cost_of(chained, backend.profile(chained, source.initial_state(2), loader, rounds=3, warmup=1))
     assert all(cost.act_s(chained, task, 0) > 0 for task in chained.tasks)
     check_trace(chained, simulate(chained, cost, steps=2))
 
