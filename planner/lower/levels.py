@@ -28,7 +28,7 @@ class FragmentKey:
     role: Role
     level: int
     chunk: int
-    weight: bool = False
+    weight: bool
 
     @property
     def order(self) -> tuple[int, bool, int, int, int]:
