@@ -3,9 +3,9 @@
     copy      the tracked files to DIRECTORY/tree, once; the faults are planted there, one at a time
     record    which test runs which line (tests.mutation.reach): every test of make test-all once, in the copy
     try       per fault the tests that run its line, quickest first, until one fails; one row per fault
-    --rest    the survivors again, with all of their tests, those too that did not fit into --seconds
+              as many as take --seconds in all; with more seconds the survivors are tried with what did not fit before
 
-A test that does not run a fault's line cannot fail from it, so what survives its own tests survives ``make test-all``.
+A test that does not run a fault's line cannot fail from it: what survives with --seconds inf survives ``make test-all``.
 Interrupted it goes on where it was; with DIRECTORY and the results removed it begins anew, on the tree as it is then.
 
 Why no library: mutmut plants all faults of a module at once behind switches, which numba cannot compile, takes no random sample and drops
@@ -26,7 +26,7 @@ from tests.mutation.faults import Fault
 from tests.mutation.reach import Reach, Timed, read_reach
 from tests.mutation.results import read_rows, scores, write_rows
 from tests.mutation.tree import ROOMS, chosen_faults, copy_tree, restore
-from tests.mutation.trial import load_libraries, try_fault
+from tests.mutation.trial import load_libraries, try_fault, within
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,19 +46,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if room not in options.rooms:
             continue
         tests = _tests_of(fault, room, reach, tree)
-        if (known := rows.get(fault.key)) and (known["caught_by"] or not options.rest or int(known["tests"]) >= len(tests)):
+        fitting = within(tests, options.seconds)
+        known = rows.get(fault.key)
+        if known and (known["caught_by"] or len(fitting) <= int(known["tests"])):
             continue
+        tried = int(known["tests"]) if known and known["of_tests"] == str(len(tests)) else 0
         start_s = time.perf_counter()
-        caught_by, tried = try_fault(tree, fault, tests, seconds=float("inf") if options.rest else options.seconds)
+        caught_by = try_fault(tree, fault, fitting[tried:])
         row = {
             "commit": commit_file.read_text(),
             "room": room,
             **dict(zip(("module", "line", "kind", "before", "after"), fault.key, strict=True)),
         }
-        row |= {"caught_by": caught_by or "", "tests": str(tried), "of_tests": str(len(tests))}
+        row |= {"caught_by": caught_by or "", "tests": str(len(fitting)), "of_tests": str(len(tests))}
         rows[fault.key] = row | {"seconds": f"{time.perf_counter() - start_s:.1f}"}
         write_rows(options.out, rows)
-        print(f"{fault.module}:{fault.start[0]} {fault.kind}: {caught_by or f'survives {tried} of {len(tests)} tests'}", flush=True)
+        print(f"{fault.module}:{fault.start[0]} {fault.kind}: {caught_by or f'survives {len(fitting)} of {len(tests)} tests'}", flush=True)
     print(scores(rows))
     return 0
 
@@ -70,8 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out/mutation.csv"))
     parser.add_argument("--work", type=Path, default=Path("out/mutation"), metavar="DIRECTORY")
-    parser.add_argument("--seconds", type=float, default=60.0, help="recorded time of the tests that a fault is tried with at first")
-    parser.add_argument("--rest", action="store_true", help="try the survivors with all of their tests")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="recorded time of the tests that a fault is tried with; inf: all of them"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes that record")
     parser.add_argument("--quick", action="store_true", help="record the tests of make test only")
     parser.add_argument("--record", nargs="*", default=["tests"], metavar="PATH", help="tests to record")

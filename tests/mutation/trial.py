@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numba
@@ -22,7 +23,7 @@ from tests.mutation.faults import Fault
 from tests.mutation.reach import Timed
 from tests.mutation.tree import planted
 
-__all__ = ["load_libraries", "try_fault"]
+__all__ = ["load_libraries", "try_fault", "within"]
 
 _LIBRARIES = (
     "torch", "torch.distributed", "torch.export", "torch._dynamo", "torch._inductor", "numpy", "numba", "pandas", "networkx", "pulp",
@@ -63,11 +64,15 @@ class _FirstFailure:
             self.report.write_text(f"wrong tree: {module.__file__}")
 
 
-def try_fault(tree: Path, fault: Fault, tests: Sequence[Timed], *, seconds: float) -> tuple[str | None, int]:
-    """Who caught the fault, None if nobody did, and how many tests were tried: quickest first, as many as take ``seconds`` in all."""
-    tried = 0
-    for batch in _batches(tests, seconds):
-        tried += len(batch)
+def within(tests: Sequence[Timed], seconds: float) -> list[Timed]:
+    """As many of the first tests as take ``seconds`` in all, but at least one."""
+    ends_s = accumulate(timed.seconds for timed in tests)
+    return [timed for number, (timed, end_s) in enumerate(zip(tests, ends_s, strict=True)) if end_s <= seconds or number == 0]
+
+
+def try_fault(tree: Path, fault: Fault, tests: Sequence[Timed]) -> str | None:
+    """Who caught the fault, None if nobody did."""
+    for batch in _batches(tests):
         while batch:
             with planted(tree, fault):
                 caught_by = _first_failure(tree, batch)
@@ -75,19 +80,15 @@ def try_fault(tree: Path, fault: Fault, tests: Sequence[Timed], *, seconds: floa
                 break
             suspects = [timed for timed in batch if timed.test == caught_by] or batch
             if not _can_fail_of_load(suspects) or _first_failure(tree, suspects) is None:
-                return caught_by, tried
+                return caught_by
             batch = batch[batch.index(suspects[-1]) + 1 :]
-    return None, tried
+    return None
 
 
-def _batches(tests: Sequence[Timed], seconds: float) -> list[list[Timed]]:
+def _batches(tests: Sequence[Timed]) -> list[list[Timed]]:
     batches: list[list[Timed]] = [[] for _ in range(len(BATCHES_S) + 1)]
-    total_s = 0.0
-    for timed in tests:
-        if total_s and total_s + timed.seconds > seconds:
-            break
-        total_s += timed.seconds
-        batches[sum(total_s > limit_s for limit_s in BATCHES_S)].append(timed)
+    for timed, end_s in zip(tests, accumulate(timed.seconds for timed in tests), strict=True):
+        batches[sum(end_s > limit_s for limit_s in BATCHES_S)].append(timed)
     return [batch for batch in batches if batch]
 
 
