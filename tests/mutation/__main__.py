@@ -48,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tests = _tests_of(fault, room, reach, tree)
         fitting = within(tests, options.seconds)
         known = rows.get(fault.key)
-        if known and (known["caught_by"] or len(fitting) <= int(known["tests"])):
-            continue
         tried = int(known["tests"]) if known and known["of_tests"] == str(len(tests)) else 0
+        if known and (known["caught_by"] or len(fitting) <= tried):
+            continue
         start_s = time.perf_counter()
         caught_by = try_fault(tree, fault, fitting[tried:])
         row = {
@@ -95,14 +95,16 @@ def _record(tree: Path, records: Path, options: argparse.Namespace) -> None:
 
 
 def _tests_of(fault: Fault, room: str, reach: Reach, tree: Path) -> list[Timed]:
-    """The tests that run the fault's line, quickest first; for backend/comm, which mostly runs in worker processes, where no lines are
-    recorded, then those that start such processes, beginning with the files that name the room."""
-    tests = reach.of(fault.module, fault.start[0], fault.end[0])
-    if room != "backend/comm":
-        return tests
-    names = {test: room.replace("/", ".") in (tree / test.partition("::")[0]).read_text() for test in reach.tests}
-    starting = sorted(reach.with_processes(), key=lambda timed: not names[timed.test])
-    return list(dict.fromkeys([*tests, *starting]))
+    """The tests that run the fault's line, or any function of its module if none is known to.
+
+    Most of backend/comm runs in worker processes, where no lines are recorded: there those come next that start such processes, beginning
+    with the files that name the room.
+    """
+    tests = reach.of_lines(fault.module, fault.start[0], fault.end[0])
+    if room == "backend/comm":
+        names = {test: room.replace("/", ".") in (tree / test.partition("::")[0]).read_text() for test in reach.tests}
+        tests = [*tests, *sorted(reach.with_processes(), key=lambda timed: not names[timed.test])]
+    return list(dict.fromkeys(tests)) or reach.of_functions(fault.module)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,16 +79,22 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The tests, quickest first, that run a line; where none runs it in its own process, those that run any of the module's functions."""
+    """Tests, quickest first, by what they run in their own process."""
 
     tests: Mapping[str, Timed]
     lines: Mapping[str, Mapping[int, frozenset[str]]]
 
-    def of(self, module: str, first: int, last: int) -> list[Timed]:
+    def of_lines(self, module: str, first: int, last: int) -> list[Timed]:
         lines = self.lines.get(module, {})
-        reached = frozenset().union(*(lines.get(line, frozenset()) for line in range(first, last + 1)))
-        reached = reached or frozenset().union(*lines.values())
-        return sorted((self.tests[test] for test in reached if test in self.tests), key=lambda timed: timed.seconds)
+        return self._timed(lines.get(line, frozenset()) for line in range(first, last + 1))
+
+    def of_functions(self, module: str) -> list[Timed]:
+        """Those that run any function of the module; numba's lines, and what runs at import, are seen by no measurement."""
+        return self._timed(self.lines.get(module, {}).values())
+
+    def _timed(self, names: Iterable[frozenset[str]]) -> list[Timed]:
+        known = (self.tests[test] for test in frozenset().union(*names) if test in self.tests)
+        return sorted(known, key=lambda timed: timed.seconds)
 
     def with_processes(self) -> list[Timed]:
         return sorted((timed for timed in self.tests.values() if timed.processes), key=lambda timed: timed.seconds)
