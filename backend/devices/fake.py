@@ -1,6 +1,6 @@
 """A device without hardware whose lanes really run later: each is a thread with a queue, and its events are real.
 
-It is to the CUDA device what a rehearsal is to a performance: everything that the runtime must get right, order between lanes, reuse of
+It stands in for the CUDA device in tests: everything that the runtime must get right there, order between lanes, reuse of
 blocks, errors that show late, is got right or wrong here too, and every test can see it.  Memory is the host's.
 """
 

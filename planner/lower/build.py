@@ -31,9 +31,9 @@ from planner.lower.fragments import draft_fragments, draft_state_writers
 from planner.lower.instances import Instance
 from planner.lower.moves import draft_fetch, draft_moves, draft_sources
 from planner.lower.names import placement_id
-from planner.lower.pass_order import pass_order
-from planner.lower.prefetch import controls_of, with_controls
-from planner.lower.regsts import DraftRegst, Rates, apply_wishes, group_regsts, size_regst
+from planner.lower.orders.pass_order import pass_order
+from planner.lower.orders.prefetch import controls_of, with_controls
+from planner.lower.regsts import DraftRegst, Rates, apply_asked_quotas, group_regsts, size_regst
 from planner.lower.work import BOXING_OP, fragment_work
 from planner.schedule import PipelineSchedule, Schedule
 from planner.search import Assignment
@@ -129,7 +129,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
     )
     sized = {r: size_regst(drafts, rates, regst, tasks, consumers, recipe.schedule, order) for r, regst in regsts.items()}
     sized |= {control.regst.id: control.regst for control in controls}
-    plan = replace(plan, regsts=tuple(apply_wishes(sized, recipe.quotas).values()))
+    plan = replace(plan, regsts=tuple(apply_asked_quotas(sized, recipe.quotas).values()))
     return _with_orders(plan, order.streams if order is not None else {})
 
 

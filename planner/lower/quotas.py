@@ -5,7 +5,7 @@ what crosses from forward to backward                      in flight         as 
 between two streams of a device                            min(m, 2)         a double buffer
 between tasks of one stream, once-per-step values, state   1
 
-Schedules that put an order on compute streams get the blocks that this order needs instead (planner.lower.pass_order).
+Schedules that put an order on compute streams get the blocks that this order needs instead (planner.lower.orders.pass_order).
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from planner.ir.plan import Access, PlacedTensor, Regst, RegstKind, Task
 from planner.lower.drafts import Draft, Drafts
 from planner.lower.instances import Instance
 from planner.lower.names import name_in_layout, placement_id
-from planner.lower.pass_order import PassOrder
+from planner.lower.orders.pass_order import PassOrder
 from planner.lower.quotas import quota
 from planner.schedule import Schedule
 
-__all__ = ["DraftRegst", "Rates", "apply_wishes", "group_regsts", "size_regst"]
+__all__ = ["DraftRegst", "Rates", "apply_asked_quotas", "group_regsts", "size_regst"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def size_regst(
 ) -> Regst:
     """The Regst with the quota that the rule of planner.lower.quotas gives it, or the order of passes where there is one.
 
-    What is unsharded for one scope has one block (planner.lower.prefetch).
+    What is unsharded for one scope has one block (planner.lower.orders.prefetch).
     """
     regst = draft.regst
     if regst.producer is not None and any(instance.scope for instance in drafts.tasks[regst.producer].makes):
@@ -166,18 +166,18 @@ def size_regst(
     return replace(regst, quota=blocks)
 
 
-def apply_wishes(regsts: Mapping[str, Regst], wishes: Mapping[str, int]) -> dict[str, Regst]:
+def apply_asked_quotas(regsts: Mapping[str, Regst], asked: Mapping[str, int]) -> dict[str, Regst]:
     """Quotas that the user asked for, by id pattern, over the rule's.
 
     Raises:
         Unsupported: a pattern that names no data Regst.
     """
     sized = dict(regsts)
-    for pattern, wished in wishes.items():
+    for pattern, asked_for in asked.items():
         data = [r for r in sized if sized[r].kind is RegstKind.DATA]
         named = [r for r in data if fnmatchcase(r, pattern)]
         if not named:
-            raise Unsupported(f"quota {pattern}={wished}: no regst has such an id; ids are {', '.join(sorted(data)[:10])} ...")
+            raise Unsupported(f"quota {pattern}={asked_for}: no regst has such an id; ids are {', '.join(sorted(data)[:10])} ...")
         for regst_id in named:
-            sized[regst_id] = replace(sized[regst_id], quota=wished)
+            sized[regst_id] = replace(sized[regst_id], quota=asked_for)
     return sized

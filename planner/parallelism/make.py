@@ -180,9 +180,9 @@ def _would_fit(graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster
     for _ in range(_DOUBLINGS):
         nodes *= 2
         larger = replace(cluster, num_nodes=nodes, nic=nic)
-        wished = shapes(batch_size, larger, micro_batches=options.micro_batches, stages=1)
+        wanted = shapes(batch_size, larger, micro_batches=options.micro_batches, stages=1)
         bounds = ShapeBounds(graph_of, batch_size, larger, pins)
-        for shape in wished[:: max(1, len(wished) // 4)]:
+        for shape in wanted[:: max(1, len(wanted) // 4)]:
             try:
                 needed = bounds.of(shape).smallest.held_bytes
             except Unsupported:

@@ -60,10 +60,10 @@ class LimitSearch:
         self._counted_bytes = min(self.limit_bytes, held_bytes)
         excess_bytes = needed_bytes - self.memory_bytes
         self._uncounted_bytes = min(self._uncounted_bytes, needed_bytes - self._counted_bytes)
-        wished_bytes = self._counted_bytes - excess_bytes * _SPARE
-        if wished_bytes < self.least_bytes:
+        wanted_bytes = self._counted_bytes - excess_bytes * _SPARE
+        if wanted_bytes < self.least_bytes:
             if self.least_bytes + _STAYS * self._uncounted_bytes > self.memory_bytes:
                 return False
             self._too_small_bytes = max(self._too_small_bytes, self.least_bytes)
-        self.limit_bytes = min(max(wished_bytes, (self._too_small_bytes + self._counted_bytes) / 2), self.memory_bytes)
+        self.limit_bytes = min(max(wanted_bytes, (self._too_small_bytes + self._counted_bytes) / 2), self.memory_bytes)
         return True

@@ -9,7 +9,7 @@ from math import inf, prod
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.units import MB
-from planner.parallelism.quota_wishes import text_of_quotas
+from planner.parallelism.asked_quotas import text_of_quotas
 from planner.schedule import PipelineSchedule, Schedule, check_schedule, from_torch_csv
 from planner.search import Method
 from planner.search.zero import LEVELS
@@ -69,16 +69,16 @@ class PlanOptions:
 
 
 def check_options(options: PlanOptions, cluster: Cluster) -> None:
-    """Wishes that contradict each other or the cluster.
+    """Options that contradict each other or the cluster.
 
     Raises:
         Unsupported: with the way out.
     """
     if (options.stages is not None and options.stages < 1) or (options.micro_batches is not None and options.micro_batches < 1):
         raise Unsupported(f"stages = {options.stages}, micro-batches = {options.micro_batches}; both are at least 1")
-    for pattern, wished in options.quotas.items():
-        if wished < 1:
-            raise Unsupported(f"quota {pattern}={wished}: an actor needs at least 1 block to write to, ask for 1 or more")
+    for pattern, asked_for in options.quotas.items():
+        if asked_for < 1:
+            raise Unsupported(f"quota {pattern}={asked_for}: an actor needs at least 1 block to write to, ask for 1 or more")
     if options.zero is not None and options.zero not in LEVELS:
         raise Unsupported(f"there is no ZeRO level {options.zero}; levels are {', '.join(map(str, LEVELS))}, or none for a free search")
     _check_schedule(options)

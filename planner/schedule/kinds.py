@@ -8,7 +8,8 @@ __all__ = ["Schedule"]
 
 
 class Schedule(Enum):
-    """How a pipeline orders its passes; the first two follow from quotas, the others from the order of compute streams (planner.lower.pass_order).
+    """How a pipeline orders its passes; the first two follow from quotas, the others from the order of compute streams
+    (planner.lower.orders.pass_order).
 
     GIVEN: the user says the order of every device, in torch's CSV (planner.schedule.torch_csv).
     """

@@ -39,7 +39,7 @@ from planner.stages.linear import ALMOST_EMPTY, cut_in_order, loosest_needed
 __all__ = ["StageCut", "cut_stages", "stage_range"]
 
 _CLOSE = 1e-6  # relative, as the solver's own feasibility tolerance
-Reach = NDArray[np.bool_]
+Reachability = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def stage_range(dag: WorkDag, num_stages: int, limits: tuple[float, float]) -> t
     return _range(dag, *_reach(dag), num_stages, limits)
 
 
-def _reach(dag: WorkDag) -> tuple[Reach, Reach]:
+def _reach(dag: WorkDag) -> tuple[Reachability, Reachability]:
     """before[p, a]: a is p or an ancestor of p; after is its transpose."""
     before = np.eye(len(dag.groups), dtype=bool)
     parents: list[list[int]] = [[] for _ in dag.groups]
@@ -125,7 +125,7 @@ def _reach(dag: WorkDag) -> tuple[Reach, Reach]:
 
 
 def _range(
-    dag: WorkDag, before: Reach, after: Reach, num_stages: int, limits: tuple[float, float]
+    dag: WorkDag, before: Reachability, after: Reachability, num_stages: int, limits: tuple[float, float]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     work, (low, high), total = np.array([group.compute_flop for group in dag.groups]), limits, dag.total_flop
 
@@ -144,7 +144,7 @@ class _Model:
     """(1)-(5) in PuLP; bytes are divided by the largest flow and flop by the mean stage, so that coefficients lie near 1."""
 
     def __init__(
-        self, dag: WorkDag, before: Reach, num_stages: int, limits: tuple[float, float], first: Sequence[int], last: Sequence[int]
+        self, dag: WorkDag, before: Reachability, num_stages: int, limits: tuple[float, float], first: Sequence[int], last: Sequence[int]
     ) -> None:
         self._dag, self._num_stages = dag, num_stages
         self._unit = max((flow.size_bytes for flow in dag.flows), default=1.0)
@@ -183,7 +183,7 @@ class _Model:
                 self._program += pulp.LpAffineExpression(work) >= low - settled
         self._program += pulp.LpAffineExpression(list(self._terms.items()))
 
-    def _flow(self, flow: Flow, before: Reach) -> None:
+    def _flow(self, flow: Flow, before: Reachability) -> None:
         """(4) for one flow at every border."""
         firsts = tuple(p for p in flow.members if before[p, list(flow.members)].sum() == 1)
         lasts = tuple(p for p in flow.members if before[list(flow.members), p].sum() == 1)

@@ -18,8 +18,8 @@ from planner.ir.graph import LogicalGraph, Op
 from planner.ir.plan import Boxing, Fragment, Plan, RegstKind
 from planner.ir.sbp import NdSbp
 from planner.ir.text import content_id
+from planner.parallelism.asked_quotas import quotas_of_text
 from planner.parallelism.make import PlanOptions
-from planner.parallelism.quota_wishes import quotas_of_text
 from planner.schedule import Schedule
 from planner.search import Method, SearchModel, build_model, parse_pins
 from planner.search.strategies import Strategy, relabel

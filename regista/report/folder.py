@@ -18,12 +18,12 @@ from planner.ir.files import load_trace
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Source, Trace
 from regista.report.claims import Claim, load_claims
-from regista.report.comparison_page import save_comparison
-from regista.report.index_page import save_index
 from regista.report.measured import is_measured_sweep
+from regista.report.pages.comparison_page import save_comparison
+from regista.report.pages.index_page import save_index
+from regista.report.pages.rows_page import save_rows_page
+from regista.report.pages.sweep_page import save_sweep_page
 from regista.report.rows import read_rows
-from regista.report.rows_page import save_rows_page
-from regista.report.sweep_page import save_sweep_page
 from regista.sweep import load_manifest
 
 __all__ = ["Written", "save_folder"]

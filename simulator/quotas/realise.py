@@ -15,7 +15,7 @@ from planner.ir.actors.verify import verify
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.plan import Plan, RegstKind
 from planner.ir.protocols import CostModel
-from planner.parallelism.quota_wishes import with_quotas_asked
+from planner.parallelism.asked_quotas import with_quotas_asked
 from simulator.quotas.least_bytes import SizedQuotas, least_bytes
 from simulator.quotas.plans import PlanProblem, ordered, plan_problem, register_bytes
 from simulator.quotas.problem import QuotaProblem

@@ -79,8 +79,8 @@ def solve_guided(
             elif not full[s] and price[s] <= high[s]:
                 fits[stage_of == s], high[s] = found.choice[stage_of == s], price[s]
         if np.isfinite(high).all():
-            wished = np.where(cheap >= 0, cheap, fits)
-            for choice in (fits.copy(), _mixed(problem, blocks, stages, wished, fits)):
+            wanted = np.where(cheap >= 0, cheap, fits)
+            for choice in (fits.copy(), _mixed(problem, blocks, stages, wanted, fits)):
                 if problem.feasible(choice) and (value := problem.objective(choice)) < upper:
                     best, upper = choice, value
         price = _next(price, low, high, full, _FIRST * found.lower_bound / stages / problem.limit)

@@ -33,10 +33,10 @@ from regista.report.charts import histogram, parity, residuals, sets_of
 from regista.report.findings import find
 from regista.report.html import bytes_cell
 from regista.report.measured import by_group, by_kind, is_measured_sweep, measured_points
+from regista.report.pages.rows_page import save_rows_page
+from regista.report.pages.sweep_page import save_sweep_page
 from regista.report.pictures import data_uri, shortened_svg, small_data_uri
 from regista.report.rows import Rows, noise_floor, predicted_quantities, read_rows
-from regista.report.rows_page import save_rows_page
-from regista.report.sweep_page import save_sweep_page
 from regista.report.whatif import TracePrices, what_if_changes
 from regista.sweep import load_manifest
 from simulator import simulate

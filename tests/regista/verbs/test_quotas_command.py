@@ -17,8 +17,8 @@ from planner.ir.errors import Unsupported
 from planner.ir.files import load_plan, save_plan
 from planner.ir.plan import RegstKind
 from planner.ir.units import GIB, MIB
+from planner.parallelism.asked_quotas import with_quotas_asked
 from planner.parallelism.make import make_plan
-from planner.parallelism.quota_wishes import with_quotas_asked
 from regista.analysis.planned import options_of
 from regista.api import program_of
 from regista.cli import main

@@ -18,9 +18,17 @@ from planner.ir.text import save_text
 from regista.report.charts import histogram, parity, residuals, sets_of
 from regista.report.html import Table, bad, error_cell, render
 from regista.report.measured import Group, Measured, by_group, measured_points, workload
+from regista.report.pages.rows_page import all_rows
+from regista.report.pages.sweep_tables import (
+    BAND,
+    exact_registers,
+    kinds_table,
+    points_table,
+    process_errors,
+    processes_table,
+    registers_table,
+)
 from regista.report.rows import Rows
-from regista.report.rows_page import all_rows
-from regista.report.sweep_tables import BAND, exact_registers, kinds_table, points_table, process_errors, processes_table, registers_table
 from regista.statistics import quantile
 from regista.sweep import Checked, Manifest, check
 from regista.sweep.check import Verdict

@@ -20,7 +20,7 @@ from typing import assert_never
 from planner.ir.plan import Plan, Regst, RegstKind, StreamKind, Task, TaskKind
 from planner.lower.drafts import Drafts
 from planner.lower.names import compute_stream
-from planner.lower.passes import StagePass, acts_per_step, passes_of
+from planner.lower.orders.passes import StagePass, acts_per_step, passes_of
 from planner.schedule import PipelineSchedule, Schedule
 from planner.schedule.actions import Pass
 from planner.schedule.automatic import zb_auto

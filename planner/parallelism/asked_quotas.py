@@ -12,7 +12,7 @@ __all__ = ["quotas_of_text", "text_of_quotas", "with_quotas_asked"]
 
 
 def text_of_quotas(quotas: Mapping[str, int]) -> str:
-    """The record of the wishes, in their order: a later one goes over an earlier one."""
+    """The record of the quotas that were asked for, in their order: a later one goes over an earlier one."""
     return ";".join(f"{pattern}={blocks}" for pattern, blocks in quotas.items())
 
 
@@ -25,8 +25,8 @@ def quotas_of_text(text: str) -> dict[str, int]:
 def with_quotas_asked(plan: Plan, before: Plan) -> Plan:
     """``plan`` as if its data Regsts' quotas that differ from those of ``before`` had been asked for.
 
-    So what plans again from the options (what-if, explain) asks for these quotas too.  Wishes by pattern stay; an id stands for itself, with
-    the signs of patterns escaped.  Quotas of control Regsts are no wishes, and left out.
+    So what plans again from the options (what-if, explain) asks for these quotas too.  Quotas asked for by pattern stay; an id stands for itself, with
+    the signs of patterns escaped.  Quotas of control Regsts are never asked for, and left out.
     """
     quotas = quotas_of_text(plan.options.get("quotas", ""))
     for regst, old in zip(plan.regsts, before.regsts, strict=True):
