@@ -75,11 +75,11 @@ def _used_table(model: str, used: tuple[Used, ...]) -> RenderableType:
     missing = [u for u in used if u.family is None]
     ops = sum(u.count for u in used)
     roles = [role for role in Role if any(role in u.counts for u in used)]
-    title = f"{escape(model)}: {ops} ops, {len(used)} targets, {len(missing)} without a rule"
-    table = Table(title=title, title_justify="left")
+    summary = f"{escape(model)}: {ops} ops, {len(used)} targets, {len(missing)} without a rule"
+    table = Table()
     for column in ("target", "family", "ops", *(role.value for role in roles), "first in module"):
         table.add_column(column, overflow="fold")
     for u in used:
         counts = (str(u.counts.get(role, "-")) for role in roles)
         table.add_row(escape(u.target), u.family or "[red]none[/red]", str(u.count), *counts, escape(u.module))
-    return Group(table, *(escape(f"\n{u.way_out}") for u in missing))
+    return Group(summary, table, *(escape(f"\n{u.way_out}") for u in missing))
