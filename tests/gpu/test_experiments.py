@@ -29,6 +29,8 @@ from planner.ir.traces.trace import Source, check_trace
 from planner.parallelism.make import PlanOptions, make_plan
 from simulator import simulate
 
+pytestmark = pytest.mark.experiments
+
 
 @pytest.mark.parametrize("device", ["fake", "cpu"])
 @pytest.mark.parametrize("part", PARTS)

@@ -305,6 +305,7 @@ def test_a_killed_launcher_ends_the_other_within_the_timeout(plan: Plan, victim:
     assert launchers.workers() == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_an_error_on_one_host_ends_both_and_names_itself_there(launchers: Launchers) -> None:
     plan = two_hosts(handmade.pipeline(2))
@@ -332,7 +333,7 @@ def test_hosts_that_start_from_other_values_are_refused(launchers: Launchers) ->
         assert "rank 1 on host 1 starts from other values or data" in out
 
 
-@pytest.mark.representatives("0")
+@pytest.mark.thorough
 @pytest.mark.processes
 @pytest.mark.parametrize("rank", [0, 1, None])
 def test_a_host_that_stays_alone_gives_up_after_its_patience(rank: int | None, launchers: Launchers) -> None:

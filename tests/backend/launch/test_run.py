@@ -226,7 +226,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.representatives("9--9")
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 42), (signal.SIGKILL, -9)])
 def test_no_worker_outlives_its_parent(number: signal.Signals, code: int, workdir: Path) -> None:
     parent = subprocess.Popen(

@@ -270,7 +270,7 @@ def test_a_plan_whose_blocks_do_not_all_fit_is_performed_block_by_block() -> Non
     assert all(peak <= tight.cluster.device.memory_bytes for peak in outcome.trace.register_bytes.values())
 
 
-@pytest.mark.representatives("pipeline, tight")
+@pytest.mark.thorough
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("options", "memory_options"),

@@ -14,6 +14,7 @@ def table() -> pd.DataFrame:
     return deviations(compute({"1.5B", "6.2B"}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("schedule", TOLERANCE)
 def test_bubble_rates_equal_the_published_ones_within_the_tolerance(table: pd.DataFrame, schedule: str) -> None:
     rows = table[table.schedule == schedule]

@@ -110,7 +110,7 @@ def plan_id(model: str) -> str:
     return plan.plan_id
 
 
-@pytest.mark.representatives("mlp")
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
 def test_the_same_input_gives_the_same_plan_here_and_in_another_process(model: str) -> None:
     """Another process hashes strings differently: what depends on the order of a set would show."""

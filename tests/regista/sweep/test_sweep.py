@@ -246,6 +246,7 @@ def test_a_point_that_does_not_fit_is_a_result_and_a_refused_one_is_an_error(tmp
     assert len(check(manifest, path).refused) == 2 and check(manifest, path).failed == 3
 
 
+@pytest.mark.thorough
 def test_several_processes_fill_the_same_rows_as_one(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path))
     sweep(manifest, tmp_path / "one.csv")
