@@ -11,6 +11,7 @@ from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan, State, TaskKind
 from planner.lower.data_actors.saving import homes
+from planner.lower.names import value_of
 from planner.opset.optimizer import UPDATES
 
 __all__ = ["Share", "file_name", "optimizer_groups", "saved_states", "shares"]
@@ -23,10 +24,6 @@ class Share:
     rank: int
     state: State
     box: Box
-
-
-def _value(name: str) -> str:
-    return name.partition("@")[0]
 
 
 def file_name(rank: int) -> str:
@@ -76,14 +73,14 @@ def saved_states(plan: Plan, work: tuple[Share, ...]) -> tuple[SavedState, ...]:
 def optimizer_groups(plan: Plan) -> tuple[Group, ...]:
     """Parameters by the optimizer op that updates them, in the order of plan.states."""
     # A value keeps its id in every layout: ``value@sbp`` is a boxed copy of it.
-    names = {_value(plan.regst[entry.regst].tensors[entry.index].name): entry.name for entry in plan.states}
+    names = {value_of(plan.regst[entry.regst].tensors[entry.index].name): entry.name for entry in plan.states}
     optimizers: dict[str, tuple[str, tuple[float, ...]]] = {}
     for task in plan.tasks:
         if task.kind is not TaskKind.UPDATE or not isinstance(task.body, Fragment):
             continue
         for op in task.body.ops:
             if op.target in UPDATES and isinstance(op.args[0], Ref):
-                parameter = names.get(_value(op.args[0].value))
+                parameter = names.get(value_of(op.args[0].value))
                 if parameter is not None:
                     optimizers[parameter] = op.target, tuple(float(a) for a in op.args if isinstance(a, bool | int | float))
     groups: dict[tuple[str, tuple[float, ...]], list[str]] = defaultdict(list)

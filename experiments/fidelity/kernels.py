@@ -23,13 +23,13 @@ from math import ceil
 from planner.ir.graph import ACCUMULATE, Op
 from planner.ir.tensor import TensorType
 from planner.opset import is_creation, is_view, traffic_bytes
+from planner.opset.optimizer import UPDATES
 
 __all__ = ["Kernels", "Product", "kernels_of"]
 
 _PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.addmm.default"})
 _GATHERS = frozenset({"regista.embedding", "regista.embedding_backward", "regista.pick", "regista.place"})
 _BOXING = "regista.boxing"
-_UPDATES = frozenset({"regista.adamw", "regista.sgd"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,7 +93,7 @@ def kernels_of(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType]],
         elif op.target == ACCUMULATE:
             swept_bytes += 3 * local[op.inputs[0]].size_bytes
             count += 1
-        elif op.target in _UPDATES:
+        elif op.target in UPDATES:
             parameters += local[op.inputs[0]].numel
             count += 1
         elif op.target in _GATHERS or not op.module.startswith("h."):

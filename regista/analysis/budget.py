@@ -17,6 +17,7 @@ from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
 from planner.ir.graph import InputKind
 from planner.ir.plan import Boxing, Fragment, PlacedTensor, Plan, Regst, RegstKind, Task, TaskKind
+from planner.lower.names import value_of
 
 __all__ = ["Holding", "Spending", "Use", "holdings", "memory", "spending"]
 
@@ -43,8 +44,8 @@ _USE_OF_STATE: Mapping[InputKind, Use] = {
 
 def memory(plan: Plan) -> Mapping[str, Mapping[Use, int]]:
     """Placement id -> use -> bytes on each of its ranks."""
-    gradients = {name.partition("@")[0] for name in (_name(plan, access.regst, access.index) for access in plan.gradients.values())}
-    forward = {access.name.partition("@")[0] for task in plan.tasks if task.kind is TaskKind.FORWARD for access in task.writes}
+    gradients = {value_of(name) for name in (_name(plan, access.regst, access.index) for access in plan.gradients.values())}
+    forward = {value_of(access.name) for task in plan.tasks if task.kind is TaskKind.FORWARD for access in task.writes}
     kinds = {(state.regst, state.index): state.kind for state in plan.states}
     held = {placement.id: dict.fromkeys(Use, 0) for placement in plan.placements}
     for regst in plan.regsts:
@@ -69,7 +70,7 @@ def _name(plan: Plan, regst: str, index: int) -> str:
 def _use(plan: Plan, regst: Regst, tensor: PlacedTensor, kind: InputKind | None, gradients: set[str], forward: set[str]) -> Use:
     if regst.kind is RegstKind.STATE:
         return _USE_OF_STATE[kind] if kind is not None else Use.BUFFERS
-    value = tensor.name.partition("@")[0]
+    value = value_of(tensor.name)
     if value in gradients:
         return Use.GRADIENTS
     into_backward = any(task.kind.is_backward for task, _ in plan.consumers[regst.id])

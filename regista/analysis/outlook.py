@@ -21,6 +21,7 @@ from planner.ir.plan import Boxing, Fragment, Plan, Task
 from planner.ir.protocols import CostModel
 from planner.ir.tensor import DType
 from planner.ir.units import show_bytes
+from planner.lower.names import value_of
 from planner.opset import is_creation, is_view
 from planner.stages.copies import is_recomputed
 from simulator.analysis.category import Category
@@ -160,7 +161,7 @@ def tokens_per_sample(plan: Plan) -> int | None:
         tensor.shape[1]
         for regst in plan.regsts
         for tensor in regst.tensors
-        if tensor.name.partition("@")[0] in values and len(tensor.shape) == 2 and tensor.dtype in (DType.INT32, DType.INT64)
+        if value_of(tensor.name) in values and len(tensor.shape) == 2 and tensor.dtype in (DType.INT32, DType.INT64)
     }
     return positions.pop() if len(positions) == 1 else None
 

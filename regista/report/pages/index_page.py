@@ -52,7 +52,7 @@ def save_index(
 
 
 def _card(claim: Claim, pages: Mapping[Path, str], homes: Mapping[Path, str], first: dict[Path, str]) -> dict[str, object]:
-    """What a card shows.   first: picture -> its place on this page; grows."""
+    """The values of one claim for the template of its card.   first: picture -> the card that shows it first; this card's pictures are added."""
     pictures, above = [], []
     for picture in claim.pictures:
         if picture in first:
