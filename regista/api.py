@@ -83,6 +83,7 @@ def plan(
     zero: int | None = None,
     interleave: int = 1,
     hold: int | None = None,
+    strict: bool = False,
     method: str = "exact",
     seconds: float = inf,
     on_progress: Watch | None = None,
@@ -101,6 +102,8 @@ def plan(
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
+        strict: refuse ops without an SBP rule; otherwise every device of their stage performs them with whole inputs, and a warning
+            (planner.parallelism.replicated.Replicated) names them and their share of the work.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
         on_shape: called with every shape (stages, mesh, micro-batches) that was looked at.
         on_progress: called with the best objective and the bound (exact only).
@@ -134,6 +137,7 @@ def plan(
         zero=zero,
         interleave=interleave,
         hold=hold,
+        strict=strict,
         method=Method(method),
         seconds=seconds,
     )

@@ -40,12 +40,17 @@ def compute_dtype(op: Op, types: Mapping[str, TensorType]) -> DType | None:
     An op without floating operands that makes floating numbers (full, a cast) computes in those.
     """
     for values in (op.inputs, op.outputs):
-        found = {types[v].dtype for v in values if v is not None and types[v].dtype.is_floating}
+        found = {_PARTS.get(types[v].dtype, types[v].dtype) for v in values if v is not None}
+        found = {dtype for dtype in found if dtype.is_floating}
         if found == {DType.FLOAT16, DType.BFLOAT16}:
             return DType.FLOAT32
         if found:
             return max(found, key=lambda dtype: dtype.size_bytes)
     return None
+
+
+_PARTS = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
+"""A complex number is computed in the dtype of its two parts."""
 
 
 def op_s(cluster: Cluster, flop: float, traffic_bytes: float, dtype: DType | None = None) -> float:

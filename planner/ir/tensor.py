@@ -26,6 +26,8 @@ class DType(Enum):
     INT8 = "int8"
     UINT8 = "uint8"
     BOOL = "bool"
+    COMPLEX64 = "complex64"
+    COMPLEX128 = "complex128"
 
     @property
     def size_bytes(self) -> int:
@@ -34,6 +36,10 @@ class DType(Enum):
     @property
     def is_floating(self) -> bool:
         return self in (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+    @property
+    def is_complex(self) -> bool:
+        return self in (DType.COMPLEX64, DType.COMPLEX128)
 
     @staticmethod
     def parse(name: str) -> DType:
@@ -56,6 +62,8 @@ _SIZE_BYTES = {
     DType.INT8: 1,
     DType.UINT8: 1,
     DType.BOOL: 1,
+    DType.COMPLEX64: 8,
+    DType.COMPLEX128: 16,
 }
 
 

@@ -1,7 +1,7 @@
 """The ops that Regista knows: for each target a factor rule (-> SBP signatures), its flop and the bytes it moves.
 
-Adding an op is one row in a family's ``TABLE`` and one case in ``tests/planner/opset/test_opset.py``, which runs every signature that
-the rule gives (SEMANTICS 1.6).  Pure: no torch here.
+Adding an op is one row in a family's ``TABLE`` and one case in ``tests/cases/opset_cases.py``: every signature that the rule gives is run
+(SEMANTICS 1.6).  An op of torch that has no row takes and gives whole tensors (without_rule.py).  Pure: no torch here.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.ir.errors import InvalidPlan, UnknownOp
+from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Arg, Op
 from planner.ir.sbp import NdSbp, Sbp
 from planner.ir.tensor import TensorType
 from planner.opset import conv, creation, elementwise, index, linalg, norm, optimizer, reduce, view
 from planner.opset.rule import FactorRule, Signature, derive
 from planner.opset.spec import Kind, OpSpec, integer, join_tables
+from planner.opset.without_rule import how_to_add, spec_without_rule
 
 __all__ = [
     "FactorRule",
     "Signature",
     "factor_rule",
     "flop",
+    "how_to_add",
     "is_creation",
     "is_view",
     "known_targets",
@@ -45,28 +47,14 @@ _TABLE = join_tables(
 
 
 def _spec(op: Op) -> OpSpec:
-    try:
-        return _TABLE[op.target]
-    except KeyError:
-        raise UnknownOp(_how_to_add(op)) from None
-
-
-def _how_to_add(op: Op) -> str:
-    return (
-        f"{op.where()} has no SBP rule. Add one row to the TABLE of its family in planner/opset/ "
-        f"(elementwise, linalg, reduce, view, norm, index, conv, optimizer, creation), for instance\n"
-        f"    def _rule(op: Op, types: Types) -> FactorRule:\n"
-        f'        return FactorRule(operands=(("m", "k"), ("k", "n")), results=(("m", "n"),))\n'
-        f'    TABLE["{op.target}"] = OpSpec(rule=_rule)\n'
-        f"and a case for it in tests/planner/opset/test_opset.py, which checks every signature by execution"
-    )
+    return _TABLE.get(op.target) or spec_without_rule(op)
 
 
 def factor_rule(op: Op, types: Mapping[str, TensorType]) -> FactorRule:
     """The op's index factors on these shapes.
 
     Raises:
-        UnknownOp: the target has no rule; the message says how to add one.
+        UnknownOp: the target is neither in the table nor one of torch's; the message says how to add it.
     """
     return _spec(op).rule(op, types)
 
@@ -81,7 +69,7 @@ def signatures(op: Op, types: Mapping[str, TensorType], parts: int) -> tuple[Sig
         parts: number of devices on the axis.
 
     Raises:
-        UnknownOp: the target has no rule; the message says how to add one.
+        UnknownOp: the target is neither in the table nor one of torch's; the message says how to add it.
     """
     return derive(factor_rule(op, types), op, types, parts)
 
@@ -104,7 +92,7 @@ def localize(op: Op, signature: Signature, types: Mapping[str, TensorType], part
 
     Raises:
         InvalidPlan: the signature cuts a dim unevenly.
-        UnknownOp: the target has no rule.
+        UnknownOp: the target is neither in the table nor one of torch's.
     """
     for size in factor_rule(op, types).sizes:
         if size.operand is not None:
@@ -159,5 +147,5 @@ def is_creation(op: Op) -> bool:
 
 
 def known_targets() -> frozenset[str]:
-    """Targets that have a rule."""
+    """Targets that have a rule; any other op of torch takes and gives whole tensors."""
     return frozenset(_TABLE)

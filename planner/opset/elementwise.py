@@ -65,10 +65,13 @@ def _fill(op: Op, types: Types) -> Linear:
 
 
 def _cast(op: Op, types: Types) -> Linear:
-    """Casting numbers to floating point is linear (up to rounding); casting to integers or to bool is not."""
+    """Casting numbers to floating point is linear (up to rounding); casting to integers or to bool is not.
+
+    A complex number that is cast to a real one loses its imaginary part, and the real part of a sum is the sum of the real parts.
+    """
     dtype = argument(op, 1, "dtype")
     target = dtype.dtype if isinstance(dtype, Dt) else types[op.inputs[0]].dtype
-    return (frozenset({0}),) if target.is_floating else ()
+    return (frozenset({0}),) if target.is_floating or target.is_complex else ()
 
 
 def _rows(names: str, linear: Callable[[Op, Types], Linear]) -> dict[str, OpSpec]:

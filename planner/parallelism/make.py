@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +17,7 @@ from planner.ir.protocols import DryRun
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.one_shape import Job, plan_one_shape
 from planner.parallelism.options import PlanOptions, by, check_options
+from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
 from planner.parallelism.shape import Shape, most_stages, shapes
 from planner.parallelism.shape_search import ShapeSearch, ShapeWatch
 from planner.search import Method, parse_pins
@@ -67,6 +69,8 @@ def search_plans(
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
     check_options(options, cluster)
+    if options.strict:
+        refuse_ops_without_rule(graph_of(options.micro_batches or 1))
     if options.recompute is True:
         check_recompute(graph_of(options.micro_batches or 1))
     if options.stages is not None and options.micro_batches is not None:
@@ -86,11 +90,16 @@ def search_plans(
     try:
         if len(open_shapes) == 1:
             (shape,) = open_shapes
-            return FoundPlans(plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape)), least_other_s=inf)
-        with collector_paused():
-            return _best_plans(job, graph_of, open_shapes, options, on_shape, runner_up)
+            plans = FoundPlans(plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape)), least_other_s=inf)
+        else:
+            with collector_paused():
+                plans = _best_plans(job, graph_of, open_shapes, options, on_shape, runner_up)
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options)}") from None
+    made = plans.plan.micro_batches
+    if (work := replicated_work(graph_of(made), made)) is not None:
+        warnings.warn(str(work), Replicated, stacklevel=3)
+    return plans
 
 
 def _best_plans(
@@ -144,6 +153,8 @@ def make_plan(
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
+    if options.strict:
+        refuse_ops_without_rule(graph)
     job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run)
     return _one_shape(job, graph, options)
 

@@ -30,7 +30,8 @@ class PlanOptions:
     schedule: the order of a pipeline's passes.  interleave: stages per placement (interleaved).  hold: micro-batches' activations that a
         device may hold under the automatic schedule (None: as many as stages, what 1F1B holds).  order: torch's CSV (schedule GIVEN).
     zero: ZeRO level 0 to 3 (planner.search.zero) that states and gradients must have (None: searched).
-    method, seconds: how to search, and when to stop with the best plan so far (neither is part of the record).
+    strict: refuse ops without a rule, which otherwise every device performs with whole inputs.
+    method, seconds: how to search, and when to stop with the best plan so far (these and strict are no part of the record).
     """
 
     stages: int | None = 1
@@ -47,6 +48,7 @@ class PlanOptions:
     interleave: int = 1
     hold: int | None = None
     order: str = ""
+    strict: bool = False
     method: Method = Method.EXACT
     seconds: float = inf
 

@@ -10,18 +10,19 @@ from importlib import import_module
 
 import planner.opset
 from planner.frontend import Program
-from planner.ir.errors import UnknownOp
+from planner.frontend.to_graph.handling import Handled, core_operators, handled
 from planner.ir.graph import Role
-from planner.opset import factor_rule, known_targets
+from planner.opset import how_to_add, known_targets
 
-__all__ = ["Used", "families", "used_ops"]
+__all__ = ["Used", "core_coverage", "families", "used_ops"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
     """A target of a model's training step: how often it stands there, by role, and the module where it stands first.
 
-    family: the family of the op set that has its rule; None: it has none, and ``way_out`` says which lines would add it.
+    family: the family of the op set that has its rule; None: it has none, so every device performs it with whole inputs, and ``way_out``
+        says which lines would add a rule.
     """
 
     target: str
@@ -45,6 +46,11 @@ def families() -> dict[str, tuple[str, ...]]:
     return dict(sorted(targets_of.items()))
 
 
+def core_coverage() -> dict[str, Handled]:
+    """Operator of torch's Core ATen set -> what becomes of it in a traced step, sorted by name."""
+    return {str(op): handled(op) for op in core_operators()}
+
+
 def used_ops(program: Program) -> tuple[Used, ...]:
     """The targets of one training step (forward, backward and update), those without a rule first, then by how often they are used.
 
@@ -57,12 +63,7 @@ def used_ops(program: Program) -> tuple[Used, ...]:
     counts = Counter((op.target, op.role) for op in graph.ops)
     coverage = []
     for target, op in first.items():
-        way_out = ""
-        try:
-            if target not in family_of:
-                factor_rule(op, {})
-        except UnknownOp as error:
-            way_out = str(error)
+        way_out = "" if target in family_of else how_to_add(op)
         roles = {role: counts[target, role] for role in Role if counts[target, role]}
         coverage.append(Used(target=target, family=family_of.get(target), counts=roles, module=op.module or "<root>", way_out=way_out))
     return tuple(sorted(coverage, key=lambda used: (used.family is not None, -used.count, used.target)))

@@ -8,17 +8,18 @@ from torch._ops import OpOverload
 
 from planner.frontend.tracing.stamp import STAMP, Stamp
 from planner.ir.errors import Unsupported
+from planner.opset import known_targets
 
-__all__ = ["is_no_op", "refusal", "same_earlier_view", "target_of", "undone_transpose", "where"]
+__all__ = ["RENAMED", "STRIDED", "VANISHING", "is_no_op", "refusal", "same_earlier_view", "target_of", "undone_transpose", "where"]
 
 aten = torch.ops.aten
 
 # They return their operand's value under another name; SSA needs no copies.
-_ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default})
+VANISHING = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default})
 # No-ops when the type does not change.
 _IDENTITY_IF_SAME_TYPE = frozenset({aten.view.default, aten._unsafe_view.default, aten.expand.default, aten._to_copy.default})
 # Where a value lies in memory is the runtime's business: a view on a rank is a reshape.
-_RENAMED = {
+RENAMED = {
     aten._unsafe_view.default: aten.view.default,
     aten.reshape.default: aten.view.default,
     aten.zero.default: aten.zeros_like.default,
@@ -36,7 +37,7 @@ _RENAMED = {
     aten.mul.Scalar: aten.mul.Tensor,
     aten.div.Scalar: aten.div.Tensor,
 }
-_STRIDED = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.new_empty_strided.default})
+STRIDED = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.new_empty_strided.default})
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 _TRANSPOSES = frozenset({aten.t.default, aten.transpose.int})
 
@@ -63,7 +64,7 @@ def is_no_op(node: fx.Node) -> bool:
     if node.target is aten.clone.default:
         # a clone that changes strides carries a transpose out: it costs time and memory, so it stays
         return _fake(node.args[0]).stride() == _fake(node).stride()
-    return node.target in _ALIASES or (node.target in _IDENTITY_IF_SAME_TYPE and _same_type(node.args[0], node))
+    return node.target in VANISHING or (node.target in _IDENTITY_IF_SAME_TYPE and _same_type(node.args[0], node))
 
 
 def undone_transpose(node: fx.Node) -> fx.Node | None:
@@ -103,7 +104,18 @@ def target_of(node: fx.Node) -> OpOverload:
             f"{where(node)} writes in place ({target}) into a tensor that is neither a buffer nor computed in the step; "
             "register it as a buffer, or compute a new tensor"
         )
-    return _RENAMED.get(target, target)
+    target = RENAMED.get(target, target)
+    return target if str(target) in known_targets() else _as_copy(target)
+
+
+def _as_copy(target: OpOverload) -> OpOverload:
+    """Of a view without a rule the op that copies: the planner knows which memory is shared only of the views in its table."""
+    if not any(result.alias_info is not None for result in target._schema.returns):
+        return target
+    copying = getattr(torch.ops.aten, f"{target.overloadpacket.__name__}_copy", None)
+    found = getattr(copying, target._overloadname, target)
+    assert isinstance(found, OpOverload)
+    return found
 
 
 def refusal(node: fx.Node) -> str | None:
@@ -112,6 +124,6 @@ def refusal(node: fx.Node) -> str | None:
     assert isinstance(target, OpOverload)
     if torch.Tag.nondeterministic_seeded in target.tags:
         return f"{where(node)} draws random numbers ({target}), which would differ between shardings; set dropout to 0, or call eval()"
-    if target in _STRIDED:
+    if target in STRIDED:
         return f"{where(node)} addresses memory by strides ({target}); write it with view, transpose, slice or gather"
     return None

@@ -30,6 +30,7 @@ from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched
+from planner.frontend.tracing.values import usual_rewrite
 from planner.ir.errors import InvalidProgram, RegistaError
 
 __all__ = ["Capture", "Tracer", "capture", "loss_of", "slice_micro_batch"]
@@ -286,10 +287,7 @@ def _explained(error: Exception, module: str) -> InvalidProgram:
     where = f"module {module!r}" if module else "the root module or the loss"
     text = _first_line(error, kind=False)
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode):
-        return InvalidProgram(
-            f"{where} lets a value decide what is computed ({text}): a plan needs one fixed graph; "
-            "replace if/int()/item()/nonzero on tensors by torch.where or a mask"
-        )
+        return InvalidProgram(f"{where} lets a value decide what is computed ({text}): a plan needs one fixed graph; {usual_rewrite(text)}")
     if "mutating a non-functional tensor" in text:
         return InvalidProgram(f"{where} writes in place into a tensor that is no buffer of the module; register it as a buffer")
     return InvalidProgram(f"tracing {where} raised {_first_line(error)}; the module must run on its example inputs at micro-batch size")

@@ -1,4 +1,4 @@
-"""The verb 'ops': the ops that have an SBP rule, or those that a model uses."""
+"""The verb 'ops': the ops that have an SBP rule, those that a model uses, or what becomes of torch's Core ATen set."""
 
 from __future__ import annotations
 
@@ -15,19 +15,28 @@ from regista.verbs.arguments import MODEL_HELP
 from regista.verbs.screen import Json, show, status
 
 if TYPE_CHECKING:
+    from planner.frontend.to_graph.handling import Handled
     from regista.analysis.op_coverage import Used
 
 __all__ = ["add_arguments", "perform"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="MODEL", help="say which targets its training step uses and which lack a rule: " + MODEL_HELP)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--core", action="store_true", help="say of each operator of torch's Core ATen set: rule, opened, whole inputs, or refused, and why"
+    )
+    which.add_argument("--model", metavar="MODEL", help="say which targets its training step uses and which lack a rule: " + MODEL_HELP)
 
 
 def perform(args: argparse.Namespace) -> Json:
     import regista.api as api
-    from regista.analysis.op_coverage import families, used_ops
+    from regista.analysis.op_coverage import core_coverage, families, used_ops
 
+    if args.core:
+        coverage = core_coverage()
+        show(args, _core_table(coverage))
+        return {"operators": {name: {"how": op.how.value, "reason": op.reason} for name, op in coverage.items()}}
     if args.model is None:
         targets_of = families()
         show(args, _families_table(targets_of))
@@ -70,16 +79,29 @@ def _families_table(targets_of: Mapping[str, tuple[str, ...]]) -> RenderableType
     return table
 
 
+def _core_table(coverage: Mapping[str, Handled]) -> RenderableType:
+    """One row per way, and one per operator that is refused."""
+    by_way: dict[tuple[str, str], list[str]] = {}
+    for name, op in coverage.items():
+        by_way.setdefault((op.how.value, op.reason), []).append(name.removeprefix("aten.").removesuffix(".default"))
+    table = Table("way", "operators", "names", title=f"torch's Core ATen set has {len(coverage)} operators", title_justify="left")
+    for (how, reason), names in sorted(by_way.items()):
+        table.add_row(f"{how}: {escape(reason)}" if reason else how, str(len(names)), escape(", ".join(names)))
+        "rule: signatures of its own; opened: into operators that have one; "
+        "whole inputs: no rule, each device of its stage performs it whole (--strict refuses)"
+    return table
+
+
 def _used_table(model: str, used: tuple[Used, ...]) -> RenderableType:
     """One row per target, then what is missing and how to add it."""
     missing = [u for u in used if u.family is None]
     ops = sum(u.count for u in used)
     roles = [role for role in Role if any(role in u.counts for u in used)]
-    summary = f"{escape(model)}: {ops} ops, {len(used)} targets, {len(missing)} without a rule"
+    summary = f"{escape(model)}: {ops} ops, {len(used)} targets, {len(missing)} without a rule (whole inputs on every device)"
     table = Table()
     for column in ("target", "family", "ops", *(role.value for role in roles), "first in module"):
         table.add_column(column, overflow="fold")
     for u in used:
         counts = (str(u.counts.get(role, "-")) for role in roles)
-        table.add_row(escape(u.target), u.family or "[red]none[/red]", str(u.count), *counts, escape(u.module))
+        table.add_row(escape(u.target), u.family or "[red]none: whole[/red]", str(u.count), *counts, escape(u.module))
     return Group(summary, table, *(escape(f"\n{u.way_out}") for u in missing))

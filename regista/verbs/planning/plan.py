@@ -93,6 +93,9 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--bucket-mb", type=positive, default=None, metavar="MB", help="gradients are reduced in buckets of this size (default 25)"
     )
+    group.add_argument(
+        "--strict", action="store_true", help="refuse ops without an SBP rule (default: each device of their stage performs them whole)"
+    )
 
 
 def _add_search(group: argparse._ArgumentGroup) -> None:
@@ -127,6 +130,7 @@ def perform(args: argparse.Namespace) -> Json:
             schedule=args.schedule,
             interleave=args.interleave,
             hold=args.hold,
+            strict=args.strict,
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,

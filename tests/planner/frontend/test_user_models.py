@@ -20,8 +20,9 @@ from backend.reference import perform
 from planner.frontend import SGD, Program
 from planner.ir.errors import UnknownOp
 from planner.ir.sbp import S
-from planner.opset import signatures
-from planner.parallelism.make import PlanOptions, make_plan
+from planner.opset import flop, signatures
+from planner.parallelism.make import PlanOptions, make_plan, search_plans
+from planner.parallelism.replicated import Replicated, replicated_work
 
 BATCH, STEPS = 10, 2
 
@@ -315,13 +316,45 @@ def test_no_op_stops_the_batch(name: str) -> None:
             assert any(s.inputs[0] == split for s in signatures(op, graph.values, 2)), op.where()
 
 
-class Distances(nn.Module):
+class MatrixExponential(nn.Module):
+    """An op that has no rule, in forward and in backward."""
+
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cdist(x, x)
+        return torch.linalg.matrix_exp(x)
 
 
-def test_an_op_without_a_rule_is_refused_with_its_module() -> None:
-    model = nn.Sequential(nn.Linear(4, 6), nn.Sequential(Distances()))
-    source = Program(model, torch.randn(BATCH, 3, 4), lambda y: y.sum())
-    with pytest.raises(UnknownOp, match=r"aten._cdist_forward.default, forward, module 1\.0\) has no SBP rule"):
-        make_plan(source.graph(), model="far", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions())
+def without_rule() -> Program:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(MatrixExponential()), nn.Linear(4, 2))
+    return Program(model, torch.randn(BATCH, 4, 4), lambda y: y.square().mean(), SGD(lr=0.01))
+
+
+def test_an_op_without_a_rule_is_performed_with_whole_inputs_and_named_with_its_cost() -> None:
+    source = without_rule()
+    with pytest.warns(
+        Replicated, match=r"no SBP rule for aten.linalg_matrix_exp.default \(2\): .* whole inputs, \d+\.\d% of .* flop"
+    ) as warned:
+        plan = search_plans(
+            source.graph, model="far", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions(pins=("input.0=S(0)",))
+        ).plan
+    assert len([w for w in warned if w.category is Replicated]) == 1
+    outcome = perform(plan, source.initial_state(), source.batch, STEPS, gradients=True)
+    assert_transparent(outcome, train_eagerly(source, 1, STEPS))
+
+
+def test_the_share_of_an_op_without_a_rule_is_that_of_the_whole_step() -> None:
+    """Of 10 samples of 4 x 4: matrix_exp has 160 of flop, its backward, of matrices twice as large, 640."""
+    graph = without_rule().graph()
+    work = replicated_work(graph, 1)
+    assert work is not None and work.targets == {"aten.linalg_matrix_exp.default": 2}
+    assert work.flop_share == (160 + 640) / sum(flop(op, graph.values) for op in graph.ops)
+
+
+def test_a_plan_whose_ops_all_have_rules_warns_of_none() -> None:
+    assert replicated_work(program("softmax").graph(), 1) is None
+
+
+def test_a_strict_plan_refuses_an_op_without_a_rule_with_its_module() -> None:
+    source = without_rule()
+    refused = pytest.raises(UnknownOp, match=r"aten.linalg_matrix_exp.default, forward, module 1\.0\) has no SBP rule")
+    with refused:
+        make_plan(source.graph(), model="far", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions(strict=True))

@@ -265,11 +265,9 @@ def test_flop_of_the_parts_never_exceeds_the_whole() -> None:
 # --- refusals ----------------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_op_is_named_and_the_way_to_add_it_shown() -> None:
-    op = Op(id="n7", target="aten.frobnicate.default", args=(Ref("x"),), outputs=("y",), role=Role.FORWARD, module="h.0")
-    with pytest.raises(
-        UnknownOp, match=r"(?s)op n7 \(aten.frobnicate.default, forward, module h.0\).*planner/opset/.*FactorRule.*test_opset"
-    ):
+def test_an_op_of_ours_without_a_row_is_named_and_the_way_to_add_it_shown() -> None:
+    op = Op(id="n7", target="regista.frobnicate", args=(Ref("x"),), outputs=("y",), role=Role.FORWARD, module="h.0")
+    with pytest.raises(UnknownOp, match=r"(?s)op n7 \(regista.frobnicate, forward, module h.0\).*planner/opset/.*FactorRule.*test_opset"):
         signatures(op, {}, 2)
     for ask in (is_view, is_creation):
         with pytest.raises(UnknownOp):
@@ -278,6 +276,27 @@ def test_an_unknown_op_is_named_and_the_way_to_add_it_shown() -> None:
         kernel("aten.frobnicate.default")
     with pytest.raises(UnknownOp, match="no kernel"):
         kernel("regista.frobnicate")
+
+
+@pytest.mark.parametrize(
+    "case", [make_case("aten.lgamma.default", R.positive(4, 6)), make_case("aten.linalg_matrix_exp.default", R.real(2, 4, 4))]
+)
+def test_an_op_of_torch_without_a_row_takes_and_gives_whole_tensors(case: Case) -> None:
+    assert case.op.target not in known_targets()
+    (only,) = signatures(case.op, case.types, 2)
+    assert str(only) == "B -> B"
+    assert disagreement(case, only, 2) is None
+    assert localize(case.op, only, case.types, 2) == case.op
+    assert flop(case.op, case.types) == case.env["v0"].numel()
+    assert traffic_bytes(case.op, case.types) == 2 * 8 * case.env["v0"].numel()
+    assert not is_view(case.op) and not is_creation(case.op)
+
+
+def test_an_op_without_a_row_that_reads_nothing_is_a_creation() -> None:
+    case = make_case("aten.eye.default", 4, dtype=torch.float64)
+    assert case.op.target not in known_targets()
+    assert is_creation(case.op) and flop(case.op, case.types) == 0 and traffic_bytes(case.op, case.types) == 4 * 4 * 8
+    assert shown(case) == [" -> B"]
 
 
 def test_a_view_of_a_part_without_matching_strides_is_copied() -> None:

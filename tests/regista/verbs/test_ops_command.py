@@ -28,10 +28,10 @@ class Strange(nn.Module):
         self.inner = nn.Linear(4, 4)
 
     def forward(self, x):
-        return torch.cdist(self.inner(x), x).sum()
+        return torch.linalg.matrix_exp(self.inner(x)).sum()
 
 def strange():
-    return Program(Strange(), (torch.randn(8, 4),), loss=None, optimizer="sgd")
+    return Program(Strange(), (torch.randn(8, 4, 4),), loss=None, optimizer="sgd")
 """
 
 
@@ -93,14 +93,35 @@ def test_the_table_of_a_model_cuts_no_target_short(command: Command) -> None:
 def test_an_op_without_a_rule_stands_first_with_the_lines_that_would_add_it(command: Command, strange: str) -> None:
     ran = command("ops", "--model", strange, "--json")
     assert ran.code == 0
-    assert set(ran.json["without_rule"]) == {"aten._cdist_forward.default", "aten._cdist_backward.default"}
-    assert {row["target"] for row in ran.json["targets"][:2]} == set(ran.json["without_rule"])
-    assert all(row["family"] is None for row in ran.json["targets"][:2])
+    assert set(ran.json["without_rule"]) == {"aten.linalg_matrix_exp.default"}
+    assert ran.json["targets"][0]["target"] == "aten.linalg_matrix_exp.default"
+    assert [row["family"] is None for row in ran.json["targets"]] == [True] + [False] * (len(ran.json["targets"]) - 1)
     for target, way_out in ran.json["without_rule"].items():
         assert f'TABLE["{target}"] = OpSpec(rule=_rule)' in way_out
     shown = command("ops", "--model", strange).out
-    assert "2 without a rule" in shown
-    assert 'TABLE["aten._cdist_forward.default"] = OpSpec(rule=_rule)' in shown
+    assert "1 without a rule (whole inputs on every device)" in shown
+    assert 'TABLE["aten.linalg_matrix_exp.default"] = OpSpec(rule=_rule)' in shown
+
+
+def test_an_op_without_a_rule_is_one_warning_of_plan_and_a_refusal_when_strict(command: Command, strange: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    refused = command("plan", strange, "--cluster", "local:2", "--strict", "-o", plan)
+    assert refused.code == 2 and "has no SBP rule" in refused.err and not plan.exists()
+    ran = command("plan", strange, "--cluster", "local:2", "-o", plan)
+    assert ran.code == 0
+    (warning,) = [line for line in ran.err.splitlines() if line.startswith("warning: ")]
+    assert "aten.linalg_matrix_exp.default (2)" in warning and "of its bytes" in warning
+
+
+def test_every_core_operator_of_torch_has_a_rule_is_opened_performed_whole_or_refused_with_a_reason(command: Command) -> None:
+    ran = command("ops", "--core", "--json")
+    assert ran.code == 0
+    how = {name: op["how"] for name, op in ran.json["operators"].items()}
+    assert how["aten.mm.default"] == "rule"
+    assert how["aten.native_group_norm.default"] == "opened"
+    assert {name for name, op in ran.json["operators"].items() if op["reason"]} == {name for name in how if how[name] == "refused"}
+    assert "torch.where" in ran.json["operators"]["aten.nonzero.default"]["reason"]
+    assert f"has {len(how)} operators" in command("ops", "--core").out
 
 
 def test_a_model_that_is_none_is_refused(command: Command) -> None:
