@@ -7,6 +7,7 @@ import os
 import queue
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import handmade
@@ -90,6 +91,21 @@ def test_what_the_sender_writes_lies_in_the_receivers_blocks() -> None:
                     tensor.fill_(1.5)
         own = memory.view(torch.float32)
         assert int((own == 1.5).sum()) == sum(t.numel() for s in tables.values() for row in s for t in row)  # type: ignore[attr-defined]
+
+
+def test_once_mapped_no_descriptor_stays_open_but_those_of_the_maps() -> None:
+    plan, pair = handmade.pipeline(2), Pair()
+    before = len(os.listdir("/proc/self/fd"))
+    shared = [reserve(plan, rank, one_host=True, static=True) for rank in (0, 1)]
+    meshes = [pair.mesh(rank) for rank in (0, 1)]
+    with ThreadPoolExecutor(2) as threads:
+        tables = list(threads.map(lambda rank: mapped_blocks(plan, rank, meshes[rank], shared[rank], one_host=True), (0, 1)))
+    maps = 2 * len(shared)  # each rank's own memory and the peer's view of it; Python's mmap holds a descriptor of its own
+    assert len(os.listdir("/proc/self/fd")) == before + maps
+    assert all(len(table) == 1 for table in tables)
+    for reserved in shared:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(reserved.fd)
 
 
 def test_a_descriptor_that_never_comes_ends_the_wait() -> None:
