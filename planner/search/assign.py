@@ -7,12 +7,11 @@ from dataclasses import replace
 from math import inf
 from time import perf_counter
 
-from planner.ir.errors import Unsupported
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
 from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel
-from planner.solve import Solution, Watch
+from planner.solve import NotFoundInTime, Solution, Watch
 
 __all__ = ["assign_layouts"]
 
@@ -71,9 +70,7 @@ def assign_layouts(
             if watch is None:
                 raise  # nobody looks on, so the interrupt is the caller's
             other_s, other = 0.0, choice  # the choice stands, with the bound that it has
-        except Unsupported:
-            if left_s == inf:
-                raise
+        except NotFoundInTime:
             other_s, other = 0.0, choice  # the time was up before the solver had any choice of its own
         bound_s = max(bound_s, other_s)
         if model.problem.feasible(other) and model.step_s(other) < objective_s:

@@ -2,7 +2,7 @@
 
 from planner.solve.ilp import solve_ilp
 from planner.solve.limited.memory import least_peak, solve_within
-from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem, Progress, Solution, Watch
+from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, NotFoundInTime, Problem, Progress, Solution, Watch
 from planner.solve.reduce.elimination import Elimination, eliminate
 from planner.solve.without_limit import solve_exactly
 
@@ -13,6 +13,7 @@ __all__ = [
     "Elimination",
     "Floats",
     "Ints",
+    "NotFoundInTime",
     "Problem",
     "Progress",
     "Solution",

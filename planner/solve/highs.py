@@ -15,7 +15,6 @@ Two rows of an edge's matrix that differ by a constant are one class: the consta
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from threading import Thread
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from planner.solve.arrays import MatrixClasses
 from planner.solve.problem import Floats, Ints, Problem
+from planner.solve.time_limit import TimeLimit
 
 __all__ = ["TOLERANCE", "HighsIlp", "IlpOutcome"]
 
@@ -129,10 +129,11 @@ class HighsIlp:
             for t in new:
                 if d.start <= t < d.stop:
                     held[t][self.first[d.node] : self.first[d.node + 1]] += d.amount
-        scale = _MEMORY_TO / self.problem.limit
+        limit = self.problem.limit
         for t in new:
             at = np.flatnonzero(held[t])
-            self.model.addRow(-np.inf, _MEMORY_TO, at.size, at.astype(np.int32), held[t][at] * scale)
+            scale = _MEMORY_TO / (limit or held[t].max(initial=1.0))
+            self.model.addRow(-np.inf, _MEMORY_TO if limit else 0.0, at.size, at.astype(np.int32), held[t][at] * scale)
 
     def held(self, x: Floats) -> Floats:
         """(5) of a relaxed solution at every time."""
@@ -154,13 +155,13 @@ class HighsIlp:
                 found.append(int(t))
         return np.array(found, dtype=np.int64)
 
-    def relaxed(self, deadline: float) -> tuple[Floats | None, float]:
+    def relaxed(self, time_limit: TimeLimit) -> tuple[Floats | None, float]:
         """(x, bound) of (1)-(5) with x >= 0 instead of whole: rows (5) are listed until x keeps the limit, or the bound passes the cutoff."""
         # Interior point for the first one, then the simplex method from the last basis.
         self.model.setOptionValue("solver", "ipm" if self.model.getNumCol() > 20_000 else "choose")
         bound = -np.inf
         x = None
-        while (left := deadline - time.perf_counter()) > 0:
+        while (left := time_limit.remaining_s()) > 0:
             # HiGHS counts all runs of a model against the limit of an LP, but not of a MIP.
             self.model.setOptionValue("time_limit", self.model.getRunTime() + left)
             self._run()
@@ -178,15 +179,15 @@ class HighsIlp:
             self.add_times(fresh)
         return x, bound
 
-    def solve(self, seconds: float, start: Ints | None = None) -> IlpOutcome:
+    def solve(self, time_limit: TimeLimit, start: Ints | None = None) -> IlpOutcome:
         """The cheapest choice within the limit that costs less than the cutoff, or the best found in time, and a bound.
 
         Args:
             start: an allowed choice that costs the cutoff, for the solver to begin from.
         """
-        deadline, cutoff, step = time.perf_counter() + seconds, self.cutoff, self.step
+        cutoff, step = self.cutoff, self.step
         slack = cutoff - self._safe(cutoff) if np.isfinite(cutoff) else 0.0
-        x, bound = self.relaxed(deadline)
+        x, bound = self.relaxed(time_limit)
         if bound >= cutoff or x is None:
             return IlpOutcome(None, min(self._safe(bound), cutoff))
         self.add_times(self._near(self.held(x)))
@@ -198,7 +199,7 @@ class HighsIlp:
         if np.isfinite(cutoff) and start is None:
             self.model.setOptionValue("objective_bound", (cutoff - self.offset - max(step / 2, slack / 2)) * self.scale)
         bound = self._safe(bound)
-        while (left := deadline - time.perf_counter()) > 0:
+        while (left := time_limit.remaining_s()) > 0:
             if start is not None:
                 self._begin_from(start)
             self.model.setOptionValue("time_limit", left)

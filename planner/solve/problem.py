@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from planner.ir.errors import Unsupported
 from planner.solve.per_array import PerArray
 
-__all__ = ["Contradiction", "Demand", "Edge", "Floats", "Ints", "Problem", "Progress", "Solution", "Watch"]
+__all__ = ["Contradiction", "Demand", "Edge", "Floats", "Ints", "NotFoundInTime", "Problem", "Progress", "Solution", "Watch"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,6 +30,14 @@ Ints = NDArray[np.int64]
 
 class Contradiction(Unsupported):
     """The forbidden entries leave a node without any strategy, or no choice fits the limit."""
+
+
+class NotFoundInTime(Unsupported):
+    """The time was up before any choice was found.   lower_bound: no choice costs less, as far as the search came."""
+
+    def __init__(self, message: str, lower_bound: float) -> None:
+        super().__init__(message)
+        self.lower_bound = lower_bound
 
 
 @dataclass(frozen=True, slots=True, eq=False)

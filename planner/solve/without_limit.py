@@ -23,9 +23,10 @@ from planner.ir.errors import Unsupported
 from planner.solve.bounds.local_search import improve_at_prices
 from planner.solve.bounds.message_passing import Dual
 from planner.solve.highs import TOLERANCE, HighsIlp
-from planner.solve.problem import Contradiction, Ints, Problem, Progress, Solution, Watch
+from planner.solve.problem import Contradiction, Ints, NotFoundInTime, Problem, Progress, Solution, Watch
 from planner.solve.reduce.contract import reduce_in_place
 from planner.solve.reduce.elimination import Elimination
+from planner.solve.time_limit import Clock, TimeLimit
 
 __all__ = ["EQUAL", "NO_CHOICE", "Sizes", "solve_exactly"]
 
@@ -53,40 +54,47 @@ _SIZES = Sizes()
 
 
 def solve_exactly(
-    problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0, sizes: Sizes = _SIZES
+    problem: Problem,
+    *,
+    seconds: float = inf,
+    clock: Clock = perf_counter,
+    watch: Watch | None = None,
+    gap: float = 0.0,
+    sizes: Sizes = _SIZES,
 ) -> Solution:
     """Solve a problem without demands.
 
     Args:
-        seconds: stop by then, with the best choice so far and an honest bound.   watch: told of every round; if there is one, an
+        seconds: stop by then, by ``clock``, with the best choice so far and an honest bound.   watch: told of every round; if there is one, an
             interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.
         gap: share of the objective that may stay unproven where the proof would need a large ILP; the bound is honest either way.
         sizes: which way a problem of which size is solved; the optimum is the same.
 
     Raises:
-        Unsupported: no choice is free of forbidden entries, or none was found in time.   KeyboardInterrupt: before any choice was found.
+        Unsupported: no choice is free of forbidden entries.   NotFoundInTime: none was found in ``seconds``.
+        KeyboardInterrupt: before any choice was found.
     """
     assert not problem.demands, "memory is the caller's: see planner.solve.limited.memory"
-    began = perf_counter()
+    time_limit = TimeLimit(seconds, clock)
     work = Elimination(problem)
     reduce_in_place(work)
     stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.remaining))}
     if not work.remaining or _width(work, sizes.wide) <= sizes.narrow:
         work.run(widest=sizes.wide)
         if not work.remaining:
-            return _solution(problem, work.expand(), began, inf, "elimination", stats)
+            return _solution(problem, work.expand(), time_limit, inf, "elimination", stats)
     core, nodes = work.core()
     known = _Known()
     try:
-        best, bound, proof = _close(core, began, seconds, work.constant, watch, known, gap, sizes)
+        best, bound, proof = _close(core, time_limit, work.constant, watch, known, gap, sizes)
     except KeyboardInterrupt:
         if known.choice is None or watch is None:
             raise  # nobody looks on, so the interrupt is the caller's
         best, bound, proof = known.choice, known.bound, "interrupted; the bound is message passing's"
-    return _solution(problem, work.expand(zip(nodes, best, strict=True)), began, bound + work.constant, proof, stats)
+    return _solution(problem, work.expand(zip(nodes, best, strict=True)), time_limit, bound + work.constant, proof, stats)
 
 
-def _solution(problem: Problem, choice: Ints, began: float, bound: float, proof: str, stats: dict[str, float]) -> Solution:
+def _solution(problem: Problem, choice: Ints, time_limit: TimeLimit, bound: float, proof: str, stats: dict[str, float]) -> Solution:
     objective = problem.objective(choice)
     if objective == inf:
         raise Unsupported(NO_CHOICE)
@@ -95,7 +103,7 @@ def _solution(problem: Problem, choice: Ints, began: float, bound: float, proof:
         choice=choice,
         objective=objective,
         lower_bound=objective if proven else bound,
-        seconds=perf_counter() - began,
+        seconds=time_limit.elapsed_s(),
         method="exact",
         proof=proof,
         stats=stats,
@@ -141,7 +149,7 @@ class _Known:
 
 
 def _close(
-    core: Problem, began: float, seconds: float, constant: float, watch: Watch | None, known: _Known, gap: float, sizes: Sizes
+    core: Problem, time_limit: TimeLimit, constant: float, watch: Watch | None, known: _Known, gap: float, sizes: Sizes
 ) -> tuple[Ints, float, str]:
     """(choice, bound, proof) of a pairwise core; ``known`` is kept up to date."""
     dual = Dual(core)
@@ -158,12 +166,12 @@ def _close(
             best, upper = choice, objective
         known.choice, known.bound = best, min(upper, dual.lower_bound)
         if watch is not None:
-            watch(Progress(perf_counter() - began, upper + constant, min(upper, dual.lower_bound) + constant))
+            watch(Progress(time_limit.elapsed_s(), upper + constant, min(upper, dual.lower_bound) + constant))
         if dual.lower_bound == inf and best is None:
             raise Unsupported(NO_CHOICE)
         if best is not None and dual.lower_bound >= upper * (1 - EQUAL):
             return best, upper, "the bound of message passing meets the choice"
-        if perf_counter() - began > seconds:
+        if time_limit.is_up():
             break
         if dual.lower_bound - before > 1e-2 * (min(upper, objective) - dual.lower_bound):
             continue
@@ -185,7 +193,8 @@ def _close(
             return best, upper, "message passing leaves nothing that is cheaper"
         widest = sizes.widest if last else sizes.wide
         if _width(work, widest) <= widest:
-            work.run(widest=widest)
+            if not work.run(widest=widest, time_limit=time_limit):
+                break
             choice = _lifted(work.expand(), kept)
             if best is None or core.objective(choice) < upper:
                 best, upper = choice, core.objective(choice)
@@ -205,13 +214,12 @@ def _close(
                 best, upper = better, core.objective(better)
         if last and not (steps := steps - 1):
             break
-    left = seconds - (perf_counter() - began)
     if best is None:  # so that there is a choice to come back with
         best = _near(core, dual, _MARGINS[0], sizes)
         upper = inf if best is None else core.objective(best)
         best = best if upper < inf else None
     known.choice = best
-    if left > 0:
+    if not time_limit.is_up():
         kept = dual.kept()
         try:
             work = _rest(core, kept)
@@ -220,7 +228,7 @@ def _close(
                 raise
             return best, upper, "message passing leaves nothing that is cheaper"
         small, nodes = work.core()
-        outcome = HighsIlp(small, upper - work.constant).solve(left)
+        outcome = HighsIlp(small, upper - work.constant).solve(time_limit)
         if outcome.choice is not None:
             choice = _lifted(work.expand(zip(nodes, outcome.choice, strict=True)), kept)
             if core.objective(choice) < upper:
@@ -228,7 +236,7 @@ def _close(
         if best is not None:
             return best, max(dual.lower_bound, min(upper, outcome.bound + work.constant)), "message passing, then branch and bound"
     if best is None:
-        raise Unsupported(f"{NO_CHOICE}; or give more seconds: none was found in {seconds:g} s")
+        raise NotFoundInTime(f"{NO_CHOICE}; or give more seconds: none was found in {time_limit.seconds:g} s", dual.lower_bound + constant)
     return best, dual.lower_bound, "stopped; the bound is message passing's"
 
 

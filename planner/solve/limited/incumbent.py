@@ -1,8 +1,7 @@
-"""The incumbent of a search: the best choice so far, the lower bound, and the deadline."""
+"""The incumbent of a search: the best choice so far, the lower bound, and the time that is left."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from planner.solve.highs import TOLERANCE
 from planner.solve.per_array import PerArray
 from planner.solve.problem import Floats, Ints, Problem, Progress, Solution, Watch
+from planner.solve.time_limit import TimeLimit
 
 __all__ = ["Incumbent"]
 
@@ -19,8 +19,7 @@ class Incumbent:
     """step: objectives differ by a multiple of it (1 where all costs are whole; 0: nothing is known).   enough: the gap that ends the search."""
 
     problem: Problem
-    began: float
-    seconds: float
+    time_limit: TimeLimit
     watch: Watch | None
     enough: float = 0.0
     objective: float = np.inf
@@ -35,10 +34,6 @@ class Incumbent:
         whole: PerArray[bool] = PerArray()
         tables = (*self.problem.costs, *(edge.matrix for edge in self.problem.edges))
         self.step = 1.0 if all(whole.of(table, _is_whole) for table in tables) else 0.0
-
-    def remaining_s(self) -> float:
-        """Seconds left."""
-        return self.seconds - (time.perf_counter() - self.began)
 
     def offer(self, choice: Ints, method: str) -> bool:
         """Take a choice of the first problem if it is allowed and better; checks everything anew."""
@@ -69,7 +64,7 @@ class Incumbent:
             choice=choice,
             objective=self.objective,
             lower_bound=self.objective if meets else min(self.bound, self.objective),
-            seconds=time.perf_counter() - self.began,
+            seconds=self.time_limit.elapsed_s(),
             method=self.method,
             proof=self.proof,
             stats=self.stats,
@@ -77,7 +72,7 @@ class Incumbent:
 
     def _tell(self) -> None:
         if self.watch is not None:
-            self.watch(Progress(time.perf_counter() - self.began, self.objective, self.bound))
+            self.watch(Progress(self.time_limit.elapsed_s(), self.objective, self.bound))
 
 
 def _is_whole(table: Floats) -> bool:

@@ -13,20 +13,20 @@ Every choice is checked against the first problem, at every time, before it coun
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from math import inf
+from time import perf_counter
 
 import numpy as np
 
-from planner.ir.errors import Unsupported
 from planner.solve.bounds.local_search import fuse_choices, improve_within_limit
 from planner.solve.bounds.memory_multipliers import MultiplierAscent
 from planner.solve.limited.incumbent import Incumbent
 from planner.solve.limited.partial_ilps import PartialIlps
-from planner.solve.problem import Ints, Problem, Solution, Watch
+from planner.solve.problem import Ints, NotFoundInTime, Problem, Solution, Watch
 from planner.solve.reduce.contract import ReducedProblem, reduce_problem
 from planner.solve.reduce.times import out_of_memory
+from planner.solve.time_limit import Clock, TimeLimit
 from planner.solve.without_limit import solve_exactly
 
 __all__ = ["least_demand", "least_peak", "solve_within"]
@@ -34,27 +34,35 @@ __all__ = ["least_demand", "least_peak", "solve_within"]
 _PATIENCE_S = 60.0
 """Seconds of a search that is given no limit of its own."""
 _FEW = 64  # with more times, the messages of step 3 are quicker than exact solutions at the same
-_TURN = 0.25  # share of the time that the ascent may take
+_FREE = 0.5  # share of the time that the solution without the limit may take, which says nothing yet of what fits
+_TURN = 0.25  # share of what is left of it that the ascent may take
 _POOL = 16  # choices, the latest first, whose pieces are tried
 _STALLED = 9  # steps without a better bound that end the ascent
 
 
 def solve_within(
-    problem: Problem, *, seconds: float = inf, watch: Watch | None = None, gap: float = 0.0, few_times: int = _FEW
+    problem: Problem,
+    *,
+    seconds: float = inf,
+    clock: Clock = perf_counter,
+    watch: Watch | None = None,
+    gap: float = 0.0,
+    few_times: int = _FEW,
 ) -> Solution:
     """The best choice within the limit that was found in ``seconds``, and a lower bound.  Stops early at a proof.
 
     Args:
-        seconds: without, at most a minute is spent.   watch: told of every better choice or bound; if there is one, an interrupt
-            (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.   gap: a Solution.gap that is near enough to stop at.
+        seconds: no part of the search begins after them, by ``clock``; without, at most a minute is spent.
+        watch: told of every better choice or bound; if there is one, an interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops as
+            the time does.   gap: a Solution.gap that is near enough to stop at.
         few_times: up to so many times the search begins with exact solutions, without the limit and of what is held; the optimum is the same.
 
     Raises:
         OutOfMemory: nothing stays within the limit; the message says how much is needed at least where that is known.
-        Unsupported: forbidden entries leave no choice, or none within the limit was found in time.
+        Unsupported: forbidden entries leave no choice.   NotFoundInTime: none within the limit was found in time.
         KeyboardInterrupt: before any choice was found.
     """
-    incumbent = Incumbent(problem, time.perf_counter(), _PATIENCE_S if seconds == inf else seconds, watch, gap)
+    incumbent = Incumbent(problem, TimeLimit(_PATIENCE_S if seconds == inf else seconds, clock), watch, gap)
     search = _Search(incumbent, few_times)
     try:
         search.run()
@@ -64,9 +72,10 @@ def solve_within(
             raise  # nobody looks on, so the interrupt is the caller's
         incumbent.stats["interrupted"] = 1.0
     if incumbent.choice is None:
-        raise Unsupported(
-            f"no choice within the limit {problem.limit:g} was found in {incumbent.seconds:g} s (no choice costs less than {incumbent.bound:g}); "
-            "allow more time or raise the limit"
+        raise NotFoundInTime(
+            f"no choice within the limit {problem.limit:g} was found in {incumbent.time_limit.seconds:g} s "
+            f"(no choice costs less than {incumbent.bound:g}); allow more time or raise the limit",
+            incumbent.bound,
         )
     return incumbent.solution(incumbent.choice)
 
@@ -75,7 +84,7 @@ class _Search:
     """The steps on one problem."""
 
     def __init__(self, incumbent: Incumbent, few_times: int) -> None:
-        self.incumbent, self.few_times = incumbent, few_times
+        self.incumbent, self.few_times, self.time_limit = incumbent, few_times, incumbent.time_limit
         self.reduced: ReducedProblem | None = None
         self.ascent: MultiplierAscent | None = None
         self.pool: list[Ints] = []
@@ -83,6 +92,8 @@ class _Search:
     def run(self) -> None:
         incumbent = self.incumbent
         if len(_times(incumbent.problem)) <= self.few_times and self._without_limit():
+            return
+        if self.time_limit.is_up():
             return
         reduced = self.reduced = reduce_problem(incumbent.problem)
         small = reduced.problem
@@ -96,38 +107,52 @@ class _Search:
             incumbent.offer(reduced.expand(np.zeros(1, dtype=np.int64)), "reduction")
             incumbent.raise_bound(incumbent.objective, "the reductions, which are exact, left a single choice")
             return
-        begin = [self._least(reduced)] if len(_times(small)) <= self.few_times else []
+        if self.time_limit.is_up():
+            return
+        begin = self._least(reduced) if len(_times(small)) <= self.few_times else []
         ascent = self.ascent = MultiplierAscent(small, begin)
-        self.ascend(incumbent.seconds - incumbent.remaining_s() + _TURN * incumbent.remaining_s())
+        self.ascend(_TURN * self.time_limit.remaining_s())
+        if self.time_limit.is_up():
+            return
         parts = PartialIlps(incumbent, reduced, ascent)
         while not incumbent.closed() and parts.turn():
             if parts.wants_bound and ascent.stalled < _STALLED:
-                self.ascend(incumbent.seconds - incumbent.remaining_s() + 0.1 * incumbent.seconds)
+                self.ascend(0.1 * self.time_limit.seconds)
 
     def _without_limit(self) -> bool:
         """Step 1: whether the choice that is best without the limit keeps it."""
-        incumbent = self.incumbent
-        free = solve_exactly(incumbent.problem.without_limit(), seconds=incumbent.remaining_s())
+        incumbent, part = self.incumbent, self.time_limit.part(_FREE * self.time_limit.seconds)
+        try:
+            free = solve_exactly(incumbent.problem.without_limit(), seconds=part.seconds, clock=part.clock)
+        except NotFoundInTime as error:
+            incumbent.raise_bound(error.lower_bound, "exact without the limit: message passing, which the time ended")
+            return False
         incumbent.raise_bound(free.lower_bound, f"exact without the limit: {free.proof}")
         return incumbent.offer(free.choice, "exact without the limit, which it keeps")
 
-    def _least(self, reduced: ReducedProblem) -> Ints:
-        """The choice of the reduced problem that holds least."""
-        least = least_demand(reduced.problem)
+    def _least(self, reduced: ReducedProblem) -> list[Ints]:
+        """The choice of the reduced problem that holds least, or the least that was found in time; none: no choice was."""
+        try:
+            least = least_demand(reduced.problem, seconds=_FREE * self.time_limit.remaining_s(), clock=self.time_limit.clock)
+        except NotFoundInTime:
+            return []
         if not reduced.problem.feasible(least):
-            _refuse(reduced.problem, least)
+            _refuse(reduced.problem, least, self.time_limit)
         self.incumbent.offer(reduced.expand(least), "the choice that holds least")
-        return least
+        return [least]
 
-    def ascend(self, until: float) -> None:
-        """Step 3, until the bound stalls or ``until`` seconds after the beginning."""
+    def ascend(self, seconds: float) -> None:
+        """Step 3, until the bound stalls or for so many seconds."""
         incumbent, ascent, reduced = self.incumbent, self.ascent, self.reduced
         assert ascent is not None
         assert reduced is not None
         text = "memory prices and messages along the edges (a Lagrange and TRW-S bound)"
-        while incumbent.seconds - incumbent.remaining_s() < until and ascent.stalled < _STALLED and not incumbent.closed():
+        part = self.time_limit.part(seconds)
+        while not part.is_up() and ascent.stalled < _STALLED and not incumbent.closed():
             self._take(ascent.step())
             incumbent.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
+        if self.time_limit.is_up():
+            return
         ascent.finish()
         incumbent.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
 
@@ -156,12 +181,16 @@ class _Search:
             incumbent.offer(reduced.expand(best), "the best pieces of several choices, then single moves")
 
 
-def least_demand(problem: Problem) -> Ints:
-    """A choice that holds as little as possible, summed over all times; the cheapest such."""
+def least_demand(problem: Problem, *, seconds: float = inf, clock: Clock = perf_counter) -> Ints:
+    """A choice that holds as little as possible, summed over all times; the cheapest such.  After ``seconds``: the best that was found.
+
+    Raises:
+        NotFoundInTime: none was.
+    """
     scale = sum(float(c[np.isfinite(c)].max()) for c in problem.costs) + 1e-9
     largest = sum(float(d.amount.max()) for d in problem.demands) or 1.0
     weight = 1e6 * scale / largest
-    return solve_exactly(problem.charged(dict.fromkeys(_times(problem), weight))).choice
+    return solve_exactly(problem.charged(dict.fromkeys(_times(problem), weight)), seconds=seconds, clock=clock).choice
 
 
 def least_peak(problem: Problem) -> float:
@@ -173,12 +202,15 @@ def least_peak(problem: Problem) -> float:
     return solve_exactly(problem.cost_free().charged({t: 1.0})).lower_bound
 
 
-def _refuse(problem: Problem, least: Ints) -> None:
-    """Raises OutOfMemory if some time needs more than the limit whatever is chosen; ``least`` holds too much at some."""
+def _refuse(problem: Problem, least: Ints, time_limit: TimeLimit) -> None:
+    """Raises OutOfMemory if some time is seen to need more than the limit whatever is chosen; ``least`` holds too much at some."""
     legal = problem.cost_free()
     for t in _times(problem):
-        if _held_at(problem, least, t) > problem.limit:
-            need = solve_exactly(legal.charged({t: 1.0})).lower_bound
+        if _held_at(problem, least, t) > problem.limit and not time_limit.is_up():
+            try:
+                need = solve_exactly(legal.charged({t: 1.0}), seconds=time_limit.remaining_s(), clock=time_limit.clock).lower_bound
+            except NotFoundInTime as error:
+                need = error.lower_bound
             if need > problem.limit:
                 raise out_of_memory(need, problem.limit)
 

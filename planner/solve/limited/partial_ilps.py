@@ -7,6 +7,8 @@ region    a connected piece over the strategies kept, the rest as in the best ch
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,16 +34,17 @@ class PartialIlps:
 
     def __init__(self, incumbent: Incumbent, reduced: ReducedProblem, ascent: MultiplierAscent) -> None:
         self.incumbent, self.reduced, self.ascent = incumbent, reduced, ascent
+        self.time_limit = incumbent.time_limit
         self.dual = ascent.dual
         self.regions = Regions(reduced.problem)
         self.part, self.region = _PART, float(_REGION)
-        self.prepare = max(0.5, 1.2 * (incumbent.seconds - incumbent.remaining_s()) / 4)  # seconds that it takes to set up one more part
+        self.prepare = max(0.5, 1.2 * self.time_limit.elapsed_s() / 4)  # seconds that it takes to set up one more part
         self.wants_bound = False
 
     def turn(self) -> bool:
         """One part or some regions; False if the part was all that could be better and is solved, or the time is up."""
         incumbent = self.incumbent
-        if incumbent.remaining_s() <= self.prepare:
+        if self.time_limit.remaining_s() <= self.prepare:
             return False
         excess = self.dual.fixing()
         before = incumbent.objective
@@ -64,7 +67,7 @@ class PartialIlps:
         incumbent, reduced = self.incumbent, self.reduced
         share, kept = self._within(excess, entries)
         allowed = reduced.problem.allowing(dict(enumerate(self.dual.per_node(kept))))
-        began = incumbent.remaining_s()
+        began_s = self.time_limit.elapsed_s()
         try:
             # A part without dominance still holds the best choice, to begin from.
             part = reduce_problem(allowed, dominance=share == 1.0)
@@ -76,11 +79,10 @@ class PartialIlps:
             incumbent.raise_bound(incumbent.objective, "every other choice has a strategy whose own bound exceeds the best objective")
             return True
         core = HighsIlp(part.problem, incumbent.objective, incumbent.step)
-        self.prepare = max(0.5, 1.2 * (began - incumbent.remaining_s()))
+        self.prepare = max(0.5, 1.2 * (self.time_limit.elapsed_s() - began_s))
         start = None if incumbent.choice is None or share == 1.0 else part.restricted_choice(_followed(reduced, incumbent.choice))
-        outcome = core.solve(
-            incumbent.remaining_s() if share == 1.0 else min(incumbent.remaining_s(), max(_TURN * incumbent.seconds, 5.0)), start
-        )
+        seconds = inf if share == 1.0 else max(_TURN * self.time_limit.seconds, 5.0)
+        outcome = core.solve(self.time_limit.part(seconds), start)
         if outcome.choice is not None:
             incumbent.offer(reduced.expand(part.expand(outcome.choice)), "ILP over the strategies that the bounds leave")
         incumbent.stats["parts"] = incumbent.stats.get("parts", 0.0) + 1.0
@@ -100,8 +102,8 @@ class PartialIlps:
         first = dual.flat.first
         _, kept = self._within(excess, 1 << 60)
         count = np.add.reduceat(kept.astype(np.int64), first[:-1])
-        until = incumbent.remaining_s() - 0.5 * _TURN * incumbent.seconds
-        while incumbent.remaining_s() > max(until, 0.5):
+        turn = self.time_limit.part(0.5 * _TURN * self.time_limit.seconds)
+        while not turn.is_up() and self.time_limit.remaining_s() > 0.5:
             assert incumbent.choice is not None
             choice = _followed(self.reduced, incumbent.choice)
             region = self.regions.draw(excess[first[:-1] + choice], count, int(entries))
@@ -109,15 +111,15 @@ class PartialIlps:
                 break
             local = self.regions.cut_out(region, choice, dual.held(choice), kept, first)
             part = reduce_problem(local, dominance=False)
-            began = incumbent.remaining_s()
+            began_s = self.time_limit.elapsed_s()
             now = np.append(choice[region], 0)
             core = HighsIlp(part.problem, local.objective(now), incumbent.step)
-            outcome = core.solve(min(began, 0.05 * incumbent.seconds), part.restricted_choice(now))
+            outcome = core.solve(self.time_limit.part(0.05 * self.time_limit.seconds), part.restricted_choice(now))
             if outcome.choice is not None:
                 choice[region] = part.expand(outcome.choice)[:-1]
                 incumbent.offer(self.reduced.expand(choice), "ILPs over regions")
             incumbent.stats["regions"] = incumbent.stats.get("regions", 0.0) + 1.0
-            spent = (began - incumbent.remaining_s()) / incumbent.seconds
+            spent = (self.time_limit.elapsed_s() - began_s) / self.time_limit.seconds
             entries = min(max(entries * (1.1 if spent < 0.01 else 0.8 if spent > 0.03 else 1.0), 1000.0), 1e6)
         self.region = entries
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, Problem
 from planner.solve.reduce.interned_tables import InternedTables, MatrixForm
+from planner.solve.time_limit import TimeLimit
 
 __all__ = ["WIDEST", "Elimination", "ReductionStep", "eliminate"]
 
@@ -115,12 +115,17 @@ class Elimination:
         return size, len(around)
 
     def run(
-        self, *, widest: int = WIDEST, neighbours: int | None = None, deadline: float | None = None, among: Iterable[int] | None = None
+        self,
+        *,
+        widest: int = WIDEST,
+        neighbours: int | None = None,
+        time_limit: TimeLimit | None = None,
+        among: Iterable[int] | None = None,
     ) -> bool:
         """Eliminate while a step's new table has at most ``widest`` entries (and the node at most ``neighbours``).
 
         Args:
-            among: nodes to begin with; their neighbours follow.
+            among: nodes to begin with; their neighbours follow.   time_limit: no step begins after it.
 
         Returns:
             True if nothing is left, so that the optimum is known.
@@ -137,7 +142,7 @@ class Elimination:
                 break
             if neighbours is not None and degree > neighbours:
                 continue  # it comes back when a neighbour goes
-            if deadline is not None and perf_counter() > deadline:
+            if time_limit is not None and time_limit.is_up():
                 break
             for n in self._eliminate(v):
                 if n in self.demands:

@@ -1,4 +1,4 @@
-"""Small random problems, and their optimum by trying every choice."""
+"""Small random problems, their optimum by trying every choice, and a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ import numpy as np
 
 from planner.solve.problem import Demand, Edge, Problem
 
-__all__ = ["best_by_trying", "random_problem"]
+__all__ = ["ManualClock", "best_by_trying", "random_problem"]
+
+
+class ManualClock:
+    """Shows ``now_s``, which goes on by ``per_reading_s`` whenever somebody looks, and else when the test says so."""
+
+    def __init__(self, per_reading_s: float = 0.0) -> None:
+        self.now_s, self._per_reading_s = 0.0, per_reading_s
+
+    def __call__(self) -> float:
+        self.now_s += self._per_reading_s
+        return self.now_s
 
 
 def random_problem(

@@ -19,6 +19,7 @@ from planner.solve.limited import memory
 from planner.solve.limited.memory import least_demand, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Problem, Progress
 from planner.solve.reduce.contract import reduce_in_place, reduce_problem
+from planner.solve.time_limit import TimeLimit
 from tests.planner.solve.small import best_by_trying, random_problem
 
 
@@ -60,7 +61,7 @@ def test_the_ilp_in_arrays_has_the_optimum_of_the_one_in_pulp(seed: int, limit: 
     except (Contradiction, OutOfMemory):
         return
     choice, objective, _ = solve_ilp(problem)
-    outcome = HighsIlp(problem).solve(20)
+    outcome = HighsIlp(problem).solve(TimeLimit(20))
     assert (outcome.choice is None) == (choice is None)
     if outcome.choice is not None:
         assert problem.feasible(outcome.choice)

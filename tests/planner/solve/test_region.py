@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from planner.solve.limited.partial_ilps import PartialIlps
 from planner.solve.limited.region import Regions
 from planner.solve.problem import Demand, Edge, Problem
 from planner.solve.reduce.contract import reduce_problem
+from planner.solve.time_limit import TimeLimit
 from tests.planner.solve.small import best_by_trying, random_problem
 
 
@@ -90,7 +90,7 @@ def test_solving_regions_makes_a_bad_choice_the_best() -> None:
     ascent = MultiplierAscent(reduced.problem)
     ascent.step()
     ascent.finish()
-    incumbent = Incumbent(problem, time.perf_counter(), 8.0, None)
+    incumbent = Incumbent(problem, TimeLimit(8.0), None)
     worst = max((c for c in choices_of(problem) if problem.feasible(c)), key=problem.objective)
     assert incumbent.offer(np.array(worst), "the worst")
     assert incumbent.objective > best_by_trying(problem)
