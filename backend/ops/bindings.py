@@ -20,10 +20,10 @@ __all__ = ["DirectBindings", "OperandBindings", "accumulate_into"]
 
 
 def accumulate_into(slot: Tensor, value: Tensor, acts_per_block: int, phase: int) -> None:
-    """Mean of ``acts_per_block`` values, one at a time: backend.acts.act.accumulate in memory that is there already, bit for bit.
+    """Add one value to a mean of ``acts_per_block`` values in ``slot``; the bits are those of backend.acts.act.accumulate, which allocates.
 
     Args:
-        phase: how many values are in ``slot``.
+        phase: how many values ``slot`` holds already.
     """
     if phase == 0:
         torch.div(value, acts_per_block, out=slot)
@@ -38,12 +38,12 @@ def _lay_out_all(rows: list[Slot], index: int, slot: Tensor, number: int) -> Ten
     """
     strides = slot.stride()
     for row in rows:
-        held = row[index]
-        if held is not None and held.stride() != strides:
-            row[index] = held.as_strided(slot.shape, strides)
-    found = rows[number][index]
-    assert found is not None and found.data_ptr() == slot.data_ptr()
-    return found
+        tensor = row[index]
+        if tensor is not None and tensor.stride() != strides:
+            row[index] = tensor.as_strided(slot.shape, strides)
+    laid_out_slot = rows[number][index]
+    assert laid_out_slot is not None and laid_out_slot.data_ptr() == slot.data_ptr()
+    return laid_out_slot
 
 
 class OperandBindings:
@@ -72,10 +72,10 @@ class OperandBindings:
         Raises:
             InvalidPlan: one was never written.
         """
-        found = [rows[port.consumed % port.quota if port is not None else 0][index] for port, rows, index in self._reads]
-        if not self._static and any(value is None for value in found):
+        operands = [rows[port.consumed % port.quota if port is not None else 0][index] for port, rows, index in self._reads]
+        if not self._static and any(value is None for value in operands):
             raise InvalidPlan(f"{self._name} reads a block before anything was written to it")
-        return found  # type: ignore[return-value]  # no None is left
+        return operands  # type: ignore[return-value]  # no None is left
 
 
 class DirectBindings(OperandBindings):

@@ -205,9 +205,9 @@ def fragment_source(
     if observe is not None:
         writer.scope["observe"] = observe
     last = _assign_slots(task, writer, ops, writable)
-    kept = {access.name for access in task.writes}
+    written = {access.name for access in task.writes}
     last_use = {value: place for place, op in enumerate(ops) for value in (*op.inputs, *(o for o in op.outputs if o is not None))}
-    unused = [writer.names[value] for value in writer.names if value not in last_use and value not in kept]
+    unused = [writer.names[value] for value in writer.names if value not in last_use and value not in written]
     if unused:
         writer.lines.append(f"del {', '.join(unused)}")
     for place, op in enumerate(ops):
@@ -228,7 +228,7 @@ def fragment_source(
                 writer.lines.append(f"{slot} = {writer.names[out]} = put({slot}, {writer.names[out]})")
         if "_" in outputs:
             writer.lines.append("del _")
-        dead = [v for v in dict.fromkeys((*op.inputs, *op.outputs)) if v is not None and last_use[v] == place and v not in kept]
+        dead = [v for v in dict.fromkeys((*op.inputs, *op.outputs)) if v is not None and last_use[v] == place and v not in written]
         if dead:
             writer.lines.append(f"del {', '.join(writer.names[v] for v in dead)}")
     writer.lines += [f"s{place} = put(s{place}, {writer.names[task.writes[place].name]})" for place in last]

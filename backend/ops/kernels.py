@@ -30,8 +30,8 @@ def _identity(value: object) -> object:
 
 
 def _packed(value: Tensor) -> Tensor:
-    """clone, in row-major order: what a trace clones it clones for that, and a copy that kept a transposed layout would be copied again by
-    the next matmul (52 copies, 2.3 of 148 ms, per step of a GPT of 4 layers [measured in processor time, 2 cores, 2026-11-21]).
+    """clone, always in row-major order, which is why modules clone.  A copy in a transposed layout would be copied again by the next matmul
+    (52 copies, 2.3 of 148 ms, per step of a GPT of 4 layers [measured in processor time, 2 cores, 2026-11-21]).
     """
     return value.clone(memory_format=torch.contiguous_format)
 
@@ -41,7 +41,7 @@ def kernel(target: str) -> Callable[..., object]:
     """The callable behind a target.
 
     Raises:
-        UnknownOp: torch has no such overload, and it is none of ours.
+        UnknownOp: torch has no such overload, and the target is no op of ours.
     """
     if target == ACCUMULATE:
         return _identity
@@ -67,10 +67,10 @@ def kernel(target: str) -> Callable[..., object]:
 def _overload(target: str) -> Callable[..., object]:
     namespace, name, overload = target.split(".")
     try:
-        found: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        function: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     except AttributeError:
         raise UnknownOp(f"{target} has no kernel: torch {torch.__version__} has no overload of that name") from None
-    return found
+    return function
 
 
 def call(op: Op, env: Mapping[str, Tensor], device: str = "cpu") -> tuple[Tensor | None, ...]:

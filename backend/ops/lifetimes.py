@@ -5,8 +5,8 @@
     v3 = relu(x)            until here and on,
     v4 = mm(v2, v3)         to here
 
-Whether memory may be shared is asked of the operator's schema; operators that say nothing reliable (functions of ours, operators that torch
-puts together from others) count as sharing the memory of everything they read.
+The operator's schema says whether memory may be shared.  Operators without a reliable schema (functions of ours, operators that torch composes
+of others) count as sharing the memory of everything they read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ESCAPES = 1 << 60
 """The last need of a value that is read after the fragment has ended."""
 
 _KEYS = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-"""Operators with a kernel under one of them keep to their schema; the others are put together from several, and some return their input."""
+"""Operators with a kernel under one of these keys keep to their schema; the others are composed of several, and some return their input."""
 
 
 @cache

@@ -27,8 +27,8 @@ Updated = tuple[Tensor, ...]
 def fuse_adamws(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
     """The fragment's ops with one ``fused.adamws`` for the ``regista.adamw`` that have the same constants.
 
-    It stands where the last of them stood.  So only those belong to it whose operands were there from the start (a gradient that is computed
-    here would live longer than the Plan counts) and whose results nobody reads here; each of the others is one by itself.
+    The one op stands where the last of them stood.  So it covers only updates whose operands the fragment reads (a gradient computed in the
+    fragment would live longer than the Plan counts) and whose results no op of the fragment reads; every other update becomes an op of its own.
 
     Args:
         given: values that the fragment reads.
@@ -40,8 +40,8 @@ def fuse_adamws(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
             free = given.issuperset(op.inputs) and not any(value in read for value in op.outputs)
             groups.setdefault((*op.args[_WIDTH:], "" if free else op.id), []).append(op)
     wholes = {members[-1].id: _merged(members) for members in groups.values()}
-    gone = {op.id for members in groups.values() for op in members[:-1]}
-    return tuple(wholes.get(op.id, op) for op in ops if op.id not in gone)
+    merged_away = {op.id for members in groups.values() for op in members[:-1]}
+    return tuple(wholes.get(op.id, op) for op in ops if op.id not in merged_away)
 
 
 def _merged(members: Sequence[Op]) -> Op:
@@ -75,7 +75,8 @@ def adamw_in_place(own: Sequence[bool], hyper: tuple[float, float, float, float,
     """A kernel for some ``regista.adamw`` on torch's fused CPU/CUDA kernel (the arithmetic of torch.optim.AdamW, to rounding).
 
     Args:
-        own: for each argument, whether it may be taken as it is; gradients may (they are not written to), what else may not is copied.
+        own: for each argument, whether the kernel may use its memory; gradients may always be used (nothing is written to them), other
+            arguments are copied where it is False.
         hyper: lr, beta1, beta2, eps, weight_decay of all of them.
 
     Returns:
@@ -84,14 +85,14 @@ def adamw_in_place(own: Sequence[bool], hyper: tuple[float, float, float, float,
     lr, beta1, beta2, eps, weight_decay = hyper
 
     def adamw(*values: Tensor) -> Updated:
-        held = [_one_piece(value, mine) for value, mine in zip(values, own, strict=True)]
+        updated = [_one_piece(value, mine) for value, mine in zip(values, own, strict=True)]
         # The kernel takes tensors of one dtype at a time.
-        kinds: dict[torch.dtype, list[list[Tensor]]] = {}
-        for at in range(0, len(held), _WIDTH):
-            lists = kinds.setdefault(held[at].dtype, [[] for _ in range(_WIDTH)])
-            for members, value in zip(lists, held[at : at + _WIDTH], strict=True):
+        by_dtype: dict[torch.dtype, list[list[Tensor]]] = {}
+        for at in range(0, len(updated), _WIDTH):
+            lists = by_dtype.setdefault(updated[at].dtype, [[] for _ in range(_WIDTH)])
+            for members, value in zip(lists, updated[at : at + _WIDTH], strict=True):
                 members.append(value)
-        for params, grads, averages, squares, steps in kinds.values():
+        for params, grads, averages, squares, steps in by_dtype.values():
             torch._foreach_add_(steps, 1)
             torch._fused_adamw_(
                 params,
@@ -108,8 +109,8 @@ def adamw_in_place(own: Sequence[bool], hyper: tuple[float, float, float, float,
                 amsgrad=False,
                 maximize=False,
             )
-        del held[1::_WIDTH]
-        return tuple(held)
+        del updated[1::_WIDTH]  # the gradients
+        return tuple(updated)
 
     return adamw
 

@@ -1,10 +1,10 @@
-"""Which kernels can write straight into memory that is there already: the ``.out`` overload of an aten op.
+"""Which kernels can write their result straight into existing memory: the ``.out`` overload of an aten op.
 
-Only overloads with a kernel of their own count.  The others are generated: they compute a new tensor and copy it, which we can do without
-the detour, and without resizing.
+Only overloads with a kernel of their own count.  The others are generated: they compute a new tensor and copy it, and may resize the
+memory given; the runtime copies by itself instead.
 
-A value that has a place in planned workspace may go there by a few more ways (``workspace_kernel``): those that know that the place has the shape,
-dtype and strides which the value had when it was computed on the heap.
+For a value that has a place in planned workspace there are a few kernels more (``workspace_kernel``).  They rely on the place having the shape,
+dtype and strides that the value had when it was computed on the heap.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {MM_BIAS}
 
 @cache
 def workspace_kernel(target: str) -> tuple[Callable[..., object], str] | None:
-    """The same for a place in workspace; for RESHAPES only where the value was copied."""
-    form = _WORKSPACE_KERNELS.get(target)
-    return (form, "out") if form is not None else out_kernel(target)
+    """As ``out_kernel``, for a place in workspace; for RESHAPES only where the value was copied."""
+    own_kernel = _WORKSPACE_KERNELS.get(target)
+    return (own_kernel, "out") if own_kernel is not None else out_kernel(target)
 
 
 _KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
@@ -107,11 +107,11 @@ def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
         return None
     if any(argument.alias_info is not None for argument in (*function._schema.arguments, *function._schema.returns)):
         return None
-    wanted = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
-    for other in packet.overloads():
-        found = getattr(packet, other)
-        places = [argument.name for argument in found._schema.arguments if argument.is_out]
-        rest = [(argument.name, str(argument.type)) for argument in found._schema.arguments if not argument.is_out]
-        if len(places) == 1 and rest == wanted and all(torch._C._dispatch_has_kernel_for_dispatch_key(found.name(), key) for key in _KEYS):
-            return found, places[0]
+    operands = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
+    for name in packet.overloads():
+        into = getattr(packet, name)
+        places = [argument.name for argument in into._schema.arguments if argument.is_out]
+        rest = [(argument.name, str(argument.type)) for argument in into._schema.arguments if not argument.is_out]
+        if len(places) == 1 and rest == operands and all(torch._C._dispatch_has_kernel_for_dispatch_key(into.name(), key) for key in _KEYS):
+            return into, places[0]
     return None

@@ -49,7 +49,8 @@ def uses_workspace(memory: MemoryOptions, mode: RegisterMode) -> bool:
 class WorkspaceBytes:
     """What a rank's workspace takes, in bytes.
 
-    allocated: of all streams.   planned: the Plan's number for them.   heap: the most that one fragment could not place for want of room.
+    allocated: of all streams.   planned: the Plan's number for them.   heap: the most that values of one fragment took on the heap, because
+    the workspace had no room left for them.
     """
 
     allocated_bytes: int = 0

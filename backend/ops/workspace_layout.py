@@ -82,21 +82,21 @@ def lifetimes_of(
         copied, ending, escaping: see lifetimes.last_needs.
     """
     needs = last_needs(ops, copied, ending, escaping)
-    found: dict[str, Lifetime] = {}
+    lifetimes: dict[str, Lifetime] = {}
     for place, op in enumerate(ops):
         value = op.outputs[0] if len(op.outputs) == 1 else None
-        how = heap.get(value) if value is not None else None
-        if value is None or how is None or value in copied or needs[value] == ESCAPES or not how.size_bytes:
+        layout = heap.get(value) if value is not None else None
+        if value is None or layout is None or value in copied or needs[value] == ESCAPES or not layout.size_bytes:
             continue
-        fits = how.copied and how.row_major if op.target in RESHAPES else workspace_kernel(op.target) is not None
-        if fits and how.dense:
-            found[value] = Lifetime(size_bytes=how.size_bytes, first=place, last=needs[value])
-    return found
+        fits = layout.copied and layout.row_major if op.target in RESHAPES else workspace_kernel(op.target) is not None
+        if fits and layout.dense:
+            lifetimes[value] = Lifetime(size_bytes=layout.size_bytes, first=place, last=needs[value])
+    return lifetimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceLayout:
-    """Of one fragment.  offsets: value -> where its place begins.   heap_bytes: of values that could lie there and found no room."""
+    """Of one fragment.  offsets: value -> where its place begins.   heap_bytes: of values that could lie there, had it room."""
 
     offsets: Mapping[str, int]
     heap: Mapping[str, HeapLayout]

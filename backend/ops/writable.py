@@ -11,7 +11,7 @@ __all__ = ["NO_BLOCKS", "WritableBlocks", "slot_places", "state_places", "writab
 
 
 def slot_places(task: Task, mode: RegisterMode) -> tuple[int, ...]:
-    """Places in task.writes whose results an act can leave straight in their slot: all but those that are added up."""
+    """Places in task.writes whose results an act can write straight to their slot: all but those that are accumulated."""
     if mode is RegisterMode.DYNAMIC:
         return ()
     filling = {port.regst for port in task.produces if port.acts_per_block > 1}

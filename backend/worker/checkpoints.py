@@ -33,8 +33,8 @@ def begin(folder: Path, options: Options, store: Store, rank: int) -> tuple[Opti
     if attempt() == "a0" or not options.checkpoint:
         return options, values
     if rank == 0:
-        found = resume_point(options.checkpoint)
-        store.set("resume", json.dumps(None if found is None else [found.steps, str(found.values.folder)]))
+        point = resume_point(options.checkpoint)
+        store.set("resume", json.dumps(None if point is None else [point.steps, str(point.values.folder)]))
     newest = json.loads(store.get("resume"))
     if newest is None:
         return options, values

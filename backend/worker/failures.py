@@ -1,4 +1,4 @@
-"""Why a rank ended: what is written down when an act raises, or when nothing moves."""
+"""Why a rank ended: the Failure that it writes when an act raises, or when no event comes in time."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def failure_of_reader(rank: int, peer: int, error: Exception) -> Failure:
     """What ended the thread that reads from ``peer``: a broken connection, or a fault of this rank."""
     if isinstance(error, OSError):
         return Failure(rank=rank, kind=FailureKind.PEER_LOST, message=f"the connection to rank {peer} broke")
-    story = "".join(traceback.format_exception(error))
+    stack = "".join(traceback.format_exception(error))
     message = f"reading what rank {peer} sent: {type(error).__name__}: {error}"
-    return Failure(rank=rank, kind=FailureKind.RAISED, message=message, traceback=story)
+    return Failure(rank=rank, kind=FailureKind.RAISED, message=message, traceback=stack)
 
 
 def stalled(rank: int, actors: Iterable[Actor], timeout_s: float) -> Failure:

@@ -1,16 +1,16 @@
 """Timing each task alone, on all ranks of a run, with the inputs of its last real act.
 
-In a run computing and communication overlap, so its durations are not those of a task alone, which a prediction needs.  Here every rank computes
-one step's acts in the order of the run, while the others compute theirs: caches hold what the act before left there (a task that is simply
-repeated finds its operands in them: an AdamW step seemed 60 % cheaper [measured, 2 cores, 2026-11-21]), and the memory bus is shared as in
-training.  Each communication task runs by itself.
+A prediction needs the duration of each task alone; in a run computing and communication overlap.  Here every rank computes one step's acts in
+the order of the run, while the other ranks compute theirs.  So caches hold what the act before left there, and the memory bus is shared as in
+training.  (A task that is simply repeated has its operands in the caches: an AdamW step seemed 60 % cheaper [measured, 2 cores, 2026-11-21].)
+Each communication task runs by itself.
 
     | barrier |   forward 0   forward 1   backward 0 ...  update   | barrier |   each communication task alone
 
-The first round gives back what the run left free in the heap, so the peak of the rounds after it is that of acts which are performed one by one:
-registers, workspace, and what a process takes beside them and no Plan counts: pages of the libraries' code (13 MiB for the kernels of a GPT, 25
-with convolutions), values that do not lie in the workspace (what a convolution computes, and its copies in another layout), threads, sockets
-[measured with smaps: 2 ranks, torch 2.13 on CPU, 2026-11-22].
+After the first round, the memory that the run left free in the heap is given back.  The peak of the rounds that follow is that of acts performed
+one by one: registers, workspace, and what no Plan counts: pages of the libraries' code (13 MiB for the kernels of a GPT, 25 with convolutions),
+values that do not lie in the workspace (what a convolution computes, and its copies in another layout), threads, sockets [measured with smaps:
+2 ranks, torch 2.13 on CPU, 2026-11-22].
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def step_order(plan: Plan, rows: Sequence[ActRow]) -> tuple[Task, ...]:
         starts_ns[plan.tasks[place].id].append(start_ns)
     last = [
         (start_ns, task)
-        for task, found in starts_ns.items()
+        for task, of_task_ns in starts_ns.items()
         if not plan.task[task].kind.is_communication
-        for start_ns in sorted(found)[-plan.task[task].acts :]
+        for start_ns in sorted(of_task_ns)[-plan.task[task].acts :]
     ]
     return tuple(plan.task[task] for _, task in sorted(last))
 
 
 def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: Options) -> Isolated:
     """Perform options.isolated_rounds rounds of acts on this rank, after options.warmup uncounted ones; all ranks call it."""
-    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
     scratch: dict[tuple[str, int], Tensor] = {}
     order = step_order(plan, loop.rows)
     alone = [task for task in plan.tasks if task.kind.is_communication]
@@ -76,7 +76,7 @@ def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: 
     def timed(task: Task, number: int, *, counts: bool) -> None:
         for key, span in _once(plan, rank, body, loop, task, number, options.timeout_s, scratch).items():
             if counts:
-                found.setdefault(key, []).append(span)
+                spans.setdefault(key, []).append(span)
 
     rounds = options.warmup + options.isolated_rounds
     counts_peak = False
@@ -95,12 +95,12 @@ def time_tasks(plan: Plan, rank: int, body: RankBody, loop: EventLoop, options: 
                 _meet()
                 timed(task, 2 * number, counts=False)
                 timed(task, 2 * number + 1, counts=counts)
-    own = sum(held.nbytes for held in scratch.values())
-    return Isolated(spans=found, peak_bytes=process_bytes()[1] - own if counts_peak else 0, batches_bytes=resident_bytes(BATCHES))
+    own = sum(total.nbytes for total in scratch.values())
+    return Isolated(spans=spans, peak_bytes=process_bytes()[1] - own if counts_peak else 0, batches_bytes=resident_bytes(BATCHES))
 
 
 def _return_free_memory(options: Options) -> bool:
-    """Give back what lies free in the heap, which goes on to keep what acts free; True if the process's peak counts from now on."""
+    """Give back what lies free in the heap, which still keeps the memory that later acts free; True if the process's peak counts from now on."""
     if not options.memory.return_freed:
         keep_heap()
     return reset_process_peak()
@@ -139,7 +139,7 @@ def _once(
 
 
 def _perform(body: RankBody, task: Task, number: int, scratch: dict[tuple[str, int], Tensor]) -> Callable[[], None] | None:
-    """The act's work without its blocks; sums of micro-batches go to memory that is thrown away."""
+    """The act's work without its blocks; sums of micro-batches go to ``scratch``, which nobody reads."""
     assert body.captured is not None
     if task.kind is TaskKind.SOURCE:
         body.source(task, number % task.acts)
@@ -166,7 +166,7 @@ def _perform(body: RankBody, task: Task, number: int, scratch: dict[tuple[str, i
 
 
 def _zeros_off_the_heap(value: Tensor) -> Tensor:
-    """Zeros laid out as ``value``, outside of the heap: in a run what is added up lies in a block, and takes no room there either."""
+    """Zeros laid out as ``value``, outside of the heap: in a run the sum lies in a block, which takes no room in the heap either."""
     region = mmap.mmap(-1, max(value.nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory = torch.frombuffer(region, dtype=torch.uint8)[: value.nbytes].zero_()
     return memory.view(value.dtype).as_strided(value.shape, torch.empty_like(value, device="meta").stride())

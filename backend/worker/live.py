@@ -1,4 +1,4 @@
-"""A worker's part of a Session: it goes as far as it is allowed, reports losses, and shows or takes state between steps."""
+"""A worker's part of a Session: it performs the steps that are allowed, reports losses, and reads or writes state between steps."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["LiveWorker", "live_batches"]
 
 
 def live_batches(folder: Path) -> Batches:
-    """Step -> its batch, from the file that the session wrote before it allowed the step; the last one is kept at hand."""
-    held: dict[int, tuple[Tensor, ...]] = {}
+    """Step -> its batch, from the file that the session wrote before it allowed the step; the last batch read stays open."""
+    last_read: dict[int, tuple[Tensor, ...]] = {}
 
     def batch(step: int) -> tuple[Tensor, ...]:
-        found = held.get(step)
-        if found is None:
-            found = tuple(torch.load(folder / f"batch{step}.pt", mmap=True, weights_only=True))
-            held.clear()  # the micro-batches of a step come one after the other
-            held[step] = found
-        return found
+        tensors = last_read.get(step)
+        if tensors is None:
+            tensors = tuple(torch.load(folder / f"batch{step}.pt", mmap=True, weights_only=True))
+            last_read.clear()  # the micro-batches of a step come one after the other
+            last_read[step] = tensors
+        return tensors
 
     return batch
 

@@ -5,8 +5,8 @@
     threads of acts ---------done------> |                  | --ack to other ranks--> control sockets
                                          +------------------+
 
-A monitor: the thread that brings an event handles it, under one lock.  A thread of its own for the actors would cost a wake-up of 14 us or
-more for every event (measured 2026-11, 2 cores); backend.worker.threads says which thread performs an act.
+The thread that brings an event handles it, under one lock (a monitor).  A separate thread for the actors would cost a wake-up of 14 us or
+more for every event (measured 2026-11, 2 cores).  backend.worker.threads says which thread performs an act.
 Threads compute and receive outside of the lock.  Acknowledgements are sent under it (Mesh.send_control), so a peer that does not read its
 control socket can block this rank once the socket's buffer is full.
 """
@@ -67,23 +67,23 @@ _Event = _Done | _Arrived | _Acked | _Failed
 
 
 def ack_links(plan: Plan) -> list[Message]:
-    """Every acknowledgement that crosses ranks, in Plan order.  Both ends count the same Plan, so a place in this list says everything."""
-    found: list[Message] = []
+    """Every acknowledgement that crosses ranks, in Plan order.  All ranks have the same Plan, so a place in this list identifies a message."""
+    links: list[Message] = []
     for task in plan.tasks:
         if task.kind is not TaskKind.TRANSFER:
             continue
         for src, targets in routes(plan, task).items():
             for port in task.produces:
                 for consumer, _ in plan.consumers[port.regst]:
-                    found += [Message(MessageKind.ACK, port.regst, (consumer.id, dst), (task.id, src)) for dst in targets]
-    return found
+                    links += [Message(MessageKind.ACK, port.regst, (consumer.id, dst), (task.id, src)) for dst in targets]
+    return links
 
 
 class EventLoop:
     """Steps the actors of one rank through ``steps`` steps.
 
     Args:
-        live: ``steps`` is where the rank stops and waits; ``allow`` moves that on and says which step is the last.
+        live: the rank stops and waits after ``steps``; ``allow`` raises that number and says which step is the last.
     """
 
     def __init__(self, plan: Plan, rank: int, steps: int, body: RankBody, mesh: Mesh, timeout_s: float, *, live: bool = False) -> None:
@@ -160,8 +160,8 @@ class EventLoop:
         Raises:
             RankFailed: a peer was lost, or nothing came for timeout_s.
         """
-        found: list[tuple[int, int]] = []
-        while len(found) < len(senders):
+        arrived: list[tuple[int, int]] = []
+        while len(arrived) < len(senders):
             try:
                 event = self._after_the_run.get(timeout=timeout_s)
             except queue.Empty:
@@ -170,8 +170,8 @@ class EventLoop:
             if isinstance(event, _Failed):
                 raise RankFailed(event.failure)
             if isinstance(event, _Arrived) and self.plan.tasks[event.task].id == task:
-                found.append((event.sender, event.time_ns))
-        return found
+                arrived.append((event.sender, event.time_ns))
+        return arrived
 
     def _post(self, event: _Event) -> list[BegunAct]:
         """Handle an event on the thread that brings it; returns what it is to do next, or to hand over."""
@@ -188,9 +188,9 @@ class EventLoop:
                 self._over.set()
             except Exception as error:
                 lost = isinstance(error, WorkerFailed)
-                story = "".join(traceback.format_exception(error))
+                stack = "".join(traceback.format_exception(error))
                 self._failure = Failure(
-                    rank=self.rank, kind=FailureKind.PEER_LOST if lost else FailureKind.RAISED, message=str(error), traceback=story
+                    rank=self.rank, kind=FailureKind.PEER_LOST if lost else FailureKind.RAISED, message=str(error), traceback=stack
                 )
                 self._over.set()
             self._look_for_the_end()

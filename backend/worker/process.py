@@ -56,8 +56,8 @@ _PR_SET_PDEATHSIG = 1
 def connect(options: Options) -> tuple[Store, int, int]:
     """Join the run: (store prefixed with run and attempt, rank, number of ranks), default process group made.
 
-    A prefix per attempt, because addresses of a failed attempt would otherwise be found by the next one: restarts then came back 2 times
-    in 6 instead of 10 in 10 [measured 2026-11-21, 2 cores].
+    Each attempt has a prefix of its own; without it an attempt would read addresses that a failed attempt had left, and restarts succeeded
+    2 times in 6 instead of 10 in 10 [measured 2026-11-21, 2 cores].
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -75,7 +75,7 @@ def connect(options: Options) -> tuple[Store, int, int]:
 
 
 def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
-    """All ranks come here before any goes on.  Over the store, so that it works even while gloo is in use."""
+    """A barrier of all ranks.  It goes through the store, so that it works even while gloo is in use."""
     store.set(f"{name}/{rank}", "1")
     store.wait([f"{name}/{r}" for r in range(ranks)], timedelta(seconds=STARTUP_TIMEOUT_S))
 
@@ -141,7 +141,7 @@ def work(folder: Path, options: Options) -> None:
     isolated = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else None
     if isolated is not None:
         memory |= {"isolated_peak_bytes": isolated.peak_bytes, "batches_bytes": isolated.batches_bytes}
-    held = {
+    states = {
         (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_locations(plan).values() if rank in plan.ranks_holding(a.regst)
     }
     acts = torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5)
@@ -152,7 +152,7 @@ def work(folder: Path, options: Options) -> None:
         "acts": acts,
         "losses": body.losses,
         "first_step": options.first_step,
-        "states": copied(held),
+        "states": copied(states),
         "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
@@ -167,7 +167,7 @@ def work(folder: Path, options: Options) -> None:
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this process when its parent ends, however that comes about (Linux)."""
+    """Let the kernel end this process when its parent ends, for whatever reason (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,6 +1,6 @@
 """One rank's part of a run: its compiled fragments, collectives and transfer pieces, and how one act of each kind is performed.
 
-backend.worker.loop decides when; this module only does it, on the executor thread of the act's stream.
+backend.worker.loop decides when an act starts; this module performs it, on the thread that calls.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.
 
 
 def _once(table: dict[str, CompiledFragment], name: str, first: CompiledFragment) -> CompiledFragment:
-    """``first``, which puts back at its call what stands in the table now."""
-    then = table[name]
+    """``first``, which when it is called puts back the function that the table has now."""
+    later = table[name]
 
     def act(*values: Tensor) -> tuple[Tensor, ...]:
-        table[name] = then
+        table[name] = later
         return first(*values)
 
     return act
@@ -134,12 +134,12 @@ class RankBody:
         def compiled(task: Task, **options: Unpack[CompileOptions]) -> CompiledFragment:
             return compile_fragment(task, self.plan.placement[task.placement], self.rank, writable[task.id], **options)
 
-        found = {task.id: compiled(task) for task in tasks}
+        functions = {task.id: compiled(task) for task in tasks}
         for task in tasks:
             if writable[task.id].slots:
                 # The first act computes first and copies then, so that the slots take on the layout of the values.
-                found[task.id] = _once(found, task.id, compiled(task, into_slots=False))
-        return found
+                functions[task.id] = _once(functions, task.id, compiled(task, into_slots=False))
+        return functions
 
     @property
     def scratch_bytes(self) -> int:
@@ -165,7 +165,7 @@ class RankBody:
         """Give the connections to ``peers()``.
 
         Args:
-            mapped: of those ranks whose blocks this process can write to, the blocks.
+            mapped: rank -> its blocks, for those ranks whose blocks this process can write to.
         """
         self._mesh = mesh
         self._mapped = mapped or {}
@@ -274,9 +274,9 @@ class RankBody:
                 if target.is_contiguous():
                     receive_into(connection, tensor_bytes(target))  # type: ignore[arg-type]
                     continue
-                landed = torch.empty_like(target, memory_format=torch.contiguous_format)
-                receive_into(connection, tensor_bytes(landed))  # type: ignore[arg-type]
-                target.copy_(landed)
+                received = torch.empty_like(target, memory_format=torch.contiguous_format)
+                receive_into(connection, tensor_bytes(received))  # type: ignore[arg-type]
+                target.copy_(received)
 
     def forget(self, task: Task, number: int) -> None:
         """Throw away what act ``number`` of a transfer brought here."""

@@ -1,6 +1,6 @@
-"""The registers of one worker, from start to end: how they are held, where they lie, what they took.
+"""The registers of one worker, from start to end: their mode, the memory of their blocks, and what the process took.
 
-take --> blocks --> connect (memory shared with senders) --> [acts] --> check (allocated == planned) --> footprint, about
+Registers() --> fill --> connect (memory shared with senders) --> started --> [acts] --> ended (allocated == planned, bytes taken)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RUNTIME_BYTES", "Registers", "process_bytes", "reset_process_peak", 
 
 RUNTIME_BYTES = 48 << 20
 """What a worker takes beside its plan and the scratch of its collectives, between the first block and the end, where no calibration has measured it
-(planner.cost.Beside): pages of libraries' code, threads, gloo, rows of the trace, values that found no room in the workspace [measured: 31 to 60 MiB,
+(planner.cost.Beside): pages of libraries' code, threads, gloo, rows of the trace, values outside of the workspace [measured: 31 to 60 MiB,
 transformers of 40 to 220 MiB, 2 ranks; 65 to 90 with convolutions, of which code is 25, and the mapped batches, which grow with the steps, up to 25;
 torch 2.13 on CPU, 2026-11-22]."""
 
@@ -38,12 +38,12 @@ def process_bytes() -> tuple[int, int]:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return 0, 0
-    found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if name in ("VmRSS", "VmHWM")}
-    return found.get("VmRSS", 0), found.get("VmHWM", 0)
+    sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if name in ("VmRSS", "VmHWM")}
+    return sizes.get("VmRSS", 0), sizes.get("VmHWM", 0)
 
 
 def resident_bytes(name: str) -> int:
-    """Resident now of the mappings of files called ``name``; 0 where the kernel does not say."""
+    """Bytes resident now in the mappings of files called ``name``; 0 where the kernel does not say."""
     try:
         lines = Path("/proc/self/smaps").read_text().splitlines()
     except OSError:
@@ -125,8 +125,8 @@ class Registers:
             planned_bytes, allocated_bytes: of blocks (allocated 0: they came and went).   mapped_bytes: blocks of other ranks that are mapped
             here.   device_bytes: the Plan's number, workspace included.   base_bytes, process_peak_bytes: resident before the first block,
             and at the worst moment of the acts (0: the kernel does not say).   workspace_bytes: of fragments, allocated, of workspace_planned_bytes;
-            workspace_heap_bytes: the most that one fragment found no room for.   scratch_bytes: as given; padding_bytes: between tensors;
-            neither is in the Plan's number.   processor_ns: time of all threads during the acts.
+            workspace_heap_bytes: the most that values of one fragment took on the heap for want of workspace.   scratch_bytes: as given;
+            padding_bytes: between tensors; neither is in the Plan's number.   processor_ns: time of all threads during the acts.
 
         Raises:
             InvalidPlan, OutOfMemory: see Blocks.check.

@@ -1,15 +1,16 @@
 """The threads that perform the acts of one rank.
 
-    act --> what its end lets start:  short acts           performed next, by this thread
-                                      one of the others    performed after them, by this thread; rather one that computes
-                                      the rest             handed to threads that sleep
+    act --> the acts that may start at its end:   short acts       performed next, by this thread
+                                                  one long act     performed after them, by this thread; one that computes goes first
+                                                  the other acts   handed to sleeping threads
 
-A stream is busy or free by its gate, so any thread may serve any stream, and a chain of acts across streams runs without a wake-up: 14 us
-and more each on 2 cores, and a second thread that only runs Python waits for the first one's interpreter anyway.  A short act is one
-that took less than SHORT_NS of late and never waits for anybody else.  What waits (a collective, a socket, a file) is done last, so
-nothing is kept behind it.  The readers of sockets perform short acts too, and hand over all others, so that they soon read on.
+The bookkeeper knows which streams are busy, so any thread may perform acts of any stream, and a chain of acts across streams runs without
+waking a thread.  A wake-up takes 14 us or more on 2 cores, and a second thread that only runs Python would wait for the first one's
+interpreter anyway.  A short act is one that took less than SHORT_NS in its last few executions and never waits for another rank, a socket or a
+file.  Acts that wait are performed last, so that they delay no other.  Threads that read sockets also perform short acts, and hand over all
+others, so that they soon return to reading.
 
-At most one act per stream runs at a time, and there are as many threads as streams: what is handed over finds a thread.
+At most one act per stream runs at a time, and there are as many threads as streams, so there is a thread for every act that is handed over.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from planner.ir.plan import TaskKind
 __all__ = ["SHORT_NS", "ActThreads", "prepare_thread"]
 
 SHORT_NS = 100_000
-"""Below this, to wait costs the next act no more than a wake-up of another thread would: 34 us in the median in one process, 120 to 145 us in
-two processes with a load of 7 [measured: experiments.benchmarks.acts with a thread per stream, 2 cores, 2026-11-21]."""
+"""Waiting for an act shorter than this costs the next act no more than waking another thread: 34 us in the median in one process, 120 to 145 us
+in two processes with a load of 7 [measured: experiments.benchmarks.acts with a thread per stream, 2 cores, 2026-11-21]."""
 
 MOST_SHORT = 4
-"""Short acts in a row before the long act kept for later, or the socket, is seen to."""
+"""So many short acts may follow each other before the postponed long act is handed over, or the socket is read again."""
 
 
 def prepare_thread() -> None:
@@ -45,8 +46,8 @@ class ActThreads:
     """See the module's text.
 
     Args:
-        perform: does an act; returns the acts that may start now, begun already; None: the run is over.
-        waits: whether an act of this actor may have to wait for others than this processor.
+        perform: performs an act; returns the acts that may start now, begun already; None: the run is over.
+        waits: whether an act of this actor may wait for another rank, a socket or a file.
     """
 
     def __init__(self, perform: Callable[[BegunAct], list[BegunAct] | None], waits: Callable[[Actor], bool]) -> None:
@@ -65,52 +66,52 @@ class ActThreads:
             self._queue.put(None)
 
     def hand_over(self, acts: list[BegunAct]) -> None:
-        """To threads that sleep, or to the next one that has nothing to do."""
+        """Give acts to sleeping threads, or to the next that has nothing to do."""
         for act in acts:
             self._queue.put(act)
 
     def took(self, actor: Actor, duration_ns: int) -> None:
-        """Remember how long an act took: the mean of the last few, where one that was held up counts little."""
+        """Remember how long an act took, as a moving mean of the last few; a long outlier counts as 4 SHORT_NS."""
         recent_ns = self._recent_ns.get(actor.task.id, 4.0 * SHORT_NS)
         self._recent_ns[actor.task.id] = recent_ns + (min(duration_ns, 4 * SHORT_NS) - recent_ns) / 4
 
     def is_short(self, actor: Actor) -> bool:
-        """Whether the actor's acts are; not before a few of them were done."""
+        """Whether the actor's acts are short; False until a few of them have been performed."""
         return self._recent_ns.get(actor.task.id, SHORT_NS) < SHORT_NS and not self._waits(actor)
 
     def work(self, acts: list[BegunAct], *, long: bool = True) -> None:
-        """Perform acts on this thread, and those that come of them, as the module's text says.
+        """Perform acts on this thread, and those that may start at their ends, as the module's text says.
 
         Args:
             long: one long act at a time may be performed here; False: short ones only, on a thread that has other duties.
         """
         short: deque[BegunAct] = deque()
-        kept: BegunAct | None = None
-        row = 0
+        postponed: BegunAct | None = None
+        in_row = 0
         while True:
             for act in acts:
-                if self.is_short(act[0]) and (long or row + len(short) < MOST_SHORT):
+                if self.is_short(act[0]) and (long or in_row + len(short) < MOST_SHORT):
                     short.appendleft(act) if act[0].task.kind is TaskKind.TRANSFER else short.append(act)
-                elif long and kept is None:
-                    kept = act
-                elif kept is not None and self._waits(kept[0]) and not self._waits(act[0]):
-                    self._queue.put(kept)
-                    kept = act
+                elif long and postponed is None:
+                    postponed = act
+                elif postponed is not None and self._waits(postponed[0]) and not self._waits(act[0]):
+                    self._queue.put(postponed)
+                    postponed = act
                 else:
                     self._queue.put(act)
             if not short:
-                if kept is None:
+                if postponed is None:
                     return
-                act, kept, row = kept, None, 0
+                act, postponed, in_row = postponed, None, 0
             else:
-                act, row = short.popleft(), row + 1
-                if kept is not None and row == MOST_SHORT:
-                    self._queue.put(kept)
-                    kept = None
-            found = self._perform(act)
-            if found is None:
+                act, in_row = short.popleft(), in_row + 1
+                if postponed is not None and in_row == MOST_SHORT:
+                    self._queue.put(postponed)
+                    postponed = None
+            next_acts = self._perform(act)
+            if next_acts is None:
                 return
-            acts = found
+            acts = next_acts
 
     def _serve(self) -> None:
         prepare_thread()

@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--op", metavar="PATTERN", help="price the layouts of ops (by id or target) and states whose name matches")
     which.add_argument("--module", metavar="PATTERN", help="price those of a module's states and forward ops, what is beneath it included")
-    parser.add_argument("--top", type=count, default=12, metavar="N", help="price so many, the largest first (default 12)")
-    parser.add_argument("--seconds", type=positive, default=30.0, metavar="S", help="price alternatives for at most so long (default 30)")
+    parser.add_argument("--top", type=count, default=12, metavar="N", help="price this many, the largest first (default 12)")
+    parser.add_argument("--seconds", type=positive, default=30.0, metavar="S", help="price alternatives for at most this long (default 30)")
 
 
 def perform(args: argparse.Namespace) -> Json:

@@ -22,7 +22,7 @@ __all__ = ["add_arguments", "perform"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the instance (*.json or *.json.gz)")
-    parser.add_argument("--seconds", type=positive, default=300.0, metavar="S", help="search for at most so long (default 300)")
+    parser.add_argument("--seconds", type=positive, default=300.0, metavar="S", help="search for at most this long (default 300)")
     parser.add_argument("-o", "--out", metavar="FILE", help="the choice: a JSON list with the strategy of every node")
 
 

@@ -54,7 +54,7 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
         "--recompute",
         default="auto",
         choices=list(_RECOMPUTE),
-        help="blocks: keep the inputs of numbered blocks (h.0, h.1, ...) and make the rest again (default auto: where nothing else fits)",
+        help="blocks: keep only the inputs of numbered blocks (h.0, h.1, ...) and compute the rest again (default auto: where nothing else fits)",
     )
     group.add_argument(
         "--zero",
@@ -69,7 +69,7 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
         "--balance",
         type=positive,
         metavar="SHARE",
-        help="cut stages where the fewest bytes cross, none with more work than the mean by this share, for example 0.1 (an ILP on the graph)",
+        help="cut stages where the fewest bytes cross, each with at most (1 + SHARE) times the mean work, for example 0.1 (an ILP on the graph)",
     )
     group.add_argument("--pin", action="append", default=[], metavar="PATTERN=SBP", help="layout of parameters, states or inputs by name")
     group.add_argument(

@@ -32,11 +32,11 @@ _UNITS = {"": 1, "B": 1, "KB": KB, "MB": MB, "GB": GB, "KIB": KIB, "MIB": MIB, "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
     goal = parser.add_mutually_exclusive_group(required=True)
-    goal.add_argument("--full-throughput", action="store_true", help="least register memory at the step time of unlimited quotas")
-    goal.add_argument("--budget", metavar="SIZE", help="most throughput with at most so much memory per device, for example 8GiB")
+    goal.add_argument("--full-throughput", action="store_true", help="least register memory that keeps the step time of unlimited quotas")
+    goal.add_argument("--budget", metavar="SIZE", help="most throughput with at most this much memory per device, for example 8GiB")
     goal.add_argument("--pareto", action="store_true", help="show throughput against register memory")
     add_cost(parser)
-    parser.add_argument("--seconds", type=positive, default=20.0, metavar="S", help="search for about so long (default 20)")
+    parser.add_argument("--seconds", type=positive, default=20.0, metavar="S", help="search for about this long (default 20)")
     parser.add_argument("-o", "--out", metavar="FILE", help="the plan with the new quotas (JSON)")
 
 
@@ -86,18 +86,18 @@ def perform(args: argparse.Namespace) -> Json:
 def _certificate(sized_plan: SizedPlan) -> str:
     """One sentence on what is proved."""
     if sized_plan.is_certified:
-        least = "certified: with these stream orders no quotas need fewer bytes for this step time"
+        text = "certified: with these stream orders no quotas need fewer bytes for this step time"
     else:
         gap = 1 - sized_plan.bound_bytes / sized_plan.after_bytes if sized_plan.after_bytes else 0.0
-        least = f"not proved best: at least {show_bytes(sized_plan.bound_bytes)} are needed (gap {gap:.2%})"
+        text = f"not proved best: at least {show_bytes(sized_plan.bound_bytes)} are needed (gap {gap:.2%})"
     if sized_plan.bound_s:
-        least += f"; with them no quotas in budget are more than {_gap(sized_plan.period_s, sized_plan.bound_s):.2%} faster"
-        least += f", and with other orders none are more than {_gap(sized_plan.period_s, sized_plan.bound_any_order_s):.2%} faster"
+        text += f"; with them no quotas in budget are more than {_gap(sized_plan.period_s, sized_plan.bound_s):.2%} faster"
+        text += f", and with other orders none are more than {_gap(sized_plan.period_s, sized_plan.bound_any_order_s):.2%} faster"
     if sized_plan.bound_any_order_bytes < sized_plan.after_bytes:
-        least += f"; other stream orders might do with less, but not with less than {show_bytes(sized_plan.bound_any_order_bytes)}"
+        text += f"; other stream orders might do with less, but not with less than {show_bytes(sized_plan.bound_any_order_bytes)}"
     if sized_plan.left_out:
-        least += f"; {sized_plan.left_out}"
-    return least
+        text += f"; {sized_plan.left_out}"
+    return text
 
 
 def _gap(period_s: float, bound_s: float) -> float:

@@ -42,7 +42,7 @@ def perform(args: argparse.Namespace) -> Json:
     with status(args, "searching ...") as line:
         for row in measure(wanted, rows, cluster, status_text(line)):
             rows.append(row)
-            save_rows(rows, table)  # after each, so that what is interrupted can be continued
+            save_rows(rows, table)  # after each row, so that an interrupted measurement can be continued
     asked = [row for row in rows if row.point in wanted]
     draw_search_time(asked, args.out)
     show(args, show_rows(asked), f"wrote {args.out} and {table}")
