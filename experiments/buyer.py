@@ -154,7 +154,7 @@ def measure(point: Point, program: Program, seconds: float = inf) -> dict[str, o
     }
     began, began_here = perf_counter(), process_time()
     try:
-        found = search_plans(
+        searched = search_plans(
             program.graph,
             model=point.model,
             batch_size=program.batch_size,
@@ -165,19 +165,19 @@ def measure(point: Point, program: Program, seconds: float = inf) -> dict[str, o
         )
     except OutOfMemory as error:
         return row | {"status": "OutOfMemory", "says": str(error), "run_search_s": process_time() - began_here}
-    proven = perf_counter() - began < seconds or _is_proven(found)
+    proven = perf_counter() - began < seconds or _is_proven(searched)
     row |= {"status": "ok" if proven else EARLY, "run_search_s": process_time() - began_here}
-    plans = [plan for plan in (found.plan, found.second) if plan is not None]
+    plans = [plan for plan in (searched.plan, searched.second) if plan is not None]
     played = sorted(((forecast(plan, AnalyticCost(plan.cluster)), plan) for plan in plans), key=lambda pair: pair[0].step_s)
     seen, best = played[0]
-    row |= _shape(best, "") | {"theory_objective_s": best.search.objective_s, "theory_bound_s": found.plan.search.lower_bound_s}
+    row |= _shape(best, "") | {"theory_objective_s": best.search.objective_s, "theory_bound_s": searched.plan.search.lower_bound_s}
     row |= {
         "plan_id": best.plan_id,
         "sim_step_s": seen.step_s,
         "sim_peak_GB": max(group.peak_bytes for group in seen.rank_groups) / 1e9,
         "sim_exposed_share": seen.mean("exposed"),
         "sim_bubble_share": seen.mean("bubble"),
-        "theory_least_other_s": found.least_other_s,
+        "theory_least_other_s": searched.least_other_s,
     } | _worth(point, best, seen.step_s)
     for other, second in played[1:]:
         row |= _shape(second, "second_") | {"theory_second_s": second.search.objective_s, "sim_second_step_s": other.step_s}
@@ -187,24 +187,24 @@ def measure(point: Point, program: Program, seconds: float = inf) -> dict[str, o
     return row
 
 
-def _is_proven(found: FoundPlans) -> bool:
+def _is_proven(searched: FoundPlans) -> bool:
     """Whether a longer search would leave both plans as they are: each is within the search's gap of what is left."""
-    if found.second is None:
+    if searched.second is None:
         return False
-    told = ((found.plan, found.plan.search.lower_bound_s), (found.second, found.least_other_s))
+    told = ((searched.plan, searched.plan.search.lower_bound_s), (searched.second, searched.least_other_s))
     return all(plan.search.objective_s * (1 - SEARCH_GAP) <= bound_s for plan, bound_s in told)
 
 
 def _shape(plan: Plan, prefix: str) -> dict[str, object]:
     level, share = zero_level(plan)
-    found: dict[str, object] = {
+    shape: dict[str, object] = {
         "stages": len(plan.placements),
         "mesh": "x".join(map(str, plan.placements[0].mesh)),
         "micro_batches": plan.micro_batches,
         "recompute": int(plan.options["recompute"] == "blocks"),
         "zero": level,
     }
-    return {prefix + name: value for name, value in found.items()} | ({} if prefix else {"zero_share": share})
+    return {prefix + name: value for name, value in shape.items()} | ({} if prefix else {"zero_share": share})
 
 
 def zero_level(plan: Plan) -> tuple[int, float]:
@@ -257,7 +257,7 @@ def _worth(point: Point, plan: Plan, step_s: float) -> dict[str, object]:
 
 def broken(table: pd.DataFrame) -> list[str]:
     """The relations that do not hold, in words; see the module's text."""
-    found = []
+    contradictions = []
     rows = list(table.to_dict("records"))
     for a, b in product(rows, rows):
         if a is b or a["status"] not in PLANNED or a["model"] != b["model"]:
@@ -266,12 +266,12 @@ def broken(table: pd.DataFrame) -> list[str]:
         if not more or (a["gpu"], b["gpu"]) == ("h100", "a100"):
             continue
         if b["status"] not in PLANNED:
-            found.append(f"{_name(a)} fits, {_name(b)} does not: {b['says']}")
+            contradictions.append(f"{_name(a)} fits, {_name(b)} does not: {b['says']}")
         elif b["theory_bound_s"] > a["theory_objective_s"] * (1 + _ROUNDING):
-            found.append(f"{_name(b)} takes at least {b['theory_bound_s']:.4g} s, {_name(a)} only {a['theory_objective_s']:.4g} s")
+            contradictions.append(f"{_name(b)} takes at least {b['theory_bound_s']:.4g} s, {_name(a)} only {a['theory_objective_s']:.4g} s")
         elif a["gpu"] != b["gpu"] and b["status"] == "ok" and b["theory_objective_s"] > a["theory_objective_s"]:
-            found.append(f"{_name(b)} takes {b['theory_objective_s']:.4g} s, {_name(a)} only {a['theory_objective_s']:.4g} s")
-    return found
+            contradictions.append(f"{_name(b)} takes {b['theory_objective_s']:.4g} s, {_name(a)} only {a['theory_objective_s']:.4g} s")
+    return contradictions
 
 
 _ROUNDING = 1e-9

@@ -69,14 +69,14 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         said = texts()
-        found = {readme: generated(readme.read_text(encoding="utf-8"), said) for readme in READMES}
+        text_of = {readme: generated(readme.read_text(encoding="utf-8"), said) for readme in READMES}
     except RegistaError as error:
         print(f"claims: {error}", file=sys.stderr)
         return 2
-    other = [readme for readme, text in found.items() if readme.read_text(encoding="utf-8") != text]
+    other = [readme for readme, text in text_of.items() if readme.read_text(encoding="utf-8") != text]
     for readme in other:
         if args.write:
-            save_text(readme, found[readme])
+            save_text(readme, text_of[readme])
         print(f"{'wrote' if args.write else 'says something else than claims.toml and the rows:'} {readme}")
     return int(bool(other) and not args.write)
 

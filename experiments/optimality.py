@@ -105,19 +105,19 @@ def solve(model: SearchModel, method: str, limit_s: float) -> dict[str, object]:
     """One method on one problem, as columns of a row; ``status`` is 'ok' or says why there is no answer."""
     began = perf_counter()
     try:
-        found = _raw(model.problem, limit_s) if method == RAW else search(model, Method(method), seconds=limit_s)
+        solution = _raw(model.problem, limit_s) if method == RAW else search(model, Method(method), seconds=limit_s)
     except Unsupported as error:
         return {"status": str(error), "seconds": perf_counter() - began}
-    if not isfinite(found.objective):
-        return {"status": "dead end: takes a forbidden pair", "seconds": found.seconds}
+    if not isfinite(solution.objective):
+        return {"status": "dead end: takes a forbidden pair", "seconds": solution.seconds}
     certified = method in ("exact", "o3", RAW)
     return {
-        "status": "ok" if not certified or found.gap == 0 else f"stopped after {limit_s:g} s",
-        "objective_s": found.objective,
-        "lower_bound_s": found.lower_bound if certified else None,
-        "gap": found.gap if certified else None,
-        "seconds": found.seconds,
-        "proof": found.proof,
+        "status": "ok" if not certified or solution.gap == 0 else f"stopped after {limit_s:g} s",
+        "objective_s": solution.objective,
+        "lower_bound_s": solution.lower_bound if certified else None,
+        "gap": solution.gap if certified else None,
+        "seconds": solution.seconds,
+        "proof": solution.proof,
     }
 
 

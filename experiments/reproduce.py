@@ -106,11 +106,11 @@ and the other benches print: they are not here.  The two Gantt charts of quota_b
 
 def experiments() -> tuple[Experiment, ...]:
     """The modules, then the manifests by name."""
-    found = []
+    manifests = []
     for path in sorted(MANIFESTS.glob("*.toml")):
         performer = load_manifest(path, smoke=True).performer
-        found.append(Experiment(name=path.stem, is_manifest=True, simulated=performer is Performer.SIM))
-    return (*MODULES, *found)
+        manifests.append(Experiment(name=path.stem, is_manifest=True, simulated=performer is Performer.SIM))
+    return (*MODULES, *manifests)
 
 
 def perform(experiment: Experiment) -> Done:
@@ -137,13 +137,13 @@ def redraw(experiment: Experiment, out: Path = HERE) -> Done:
 
 def smoke(folder: Path, names: Sequence[str] = (), *, run: bool = False) -> list[Done]:
     """Every simulated experiment at its small size into folder/results and folder/figures; with ``run`` also the manifests that run processes."""
-    found = []
+    done = []
     for experiment in experiments():
         wanted = experiment.simulated or (run and experiment.is_manifest)
         if wanted and (not names or experiment.name in names):
             arguments = ("--smoke", "--fresh") if experiment.is_manifest else experiment.small
-            found.append(_in_process(experiment, arguments, folder))
-    return found
+            done.append(_in_process(experiment, arguments, folder))
+    return done
 
 
 def _in_process(experiment: Experiment, arguments: tuple[str, ...], out: Path) -> Done:
@@ -233,16 +233,16 @@ def _all(chosen: Sequence[Experiment], work: Callable[[Experiment], Done], jobs:
     return [known[experiment.name] for experiment in chosen]
 
 
-def show(found: Sequence[Done], seconds: float) -> None:
+def show(outcomes: Sequence[Done], seconds: float) -> None:
     table = Table("experiment", "state", "seconds (run)", "says")
-    for done in found:
+    for done in outcomes:
         table.add_row(done.name, done.state, f"{done.seconds:.1f}", done.says)
     out = Console()
     if not out.is_terminal:
         out.width = 140
     out.print(table)
-    bad = sum(done.state not in ("held", "done") for done in found)
-    out.print(f"{len(found)} experiments, {bad} not as expected, {seconds:.0f} s in all", highlight=False)
+    bad = sum(done.state not in ("held", "done") for done in outcomes)
+    out.print(f"{len(outcomes)} experiments, {bad} not as expected, {seconds:.0f} s in all", highlight=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -265,12 +265,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no experiment {', '.join(sorted(unknown))}; there are {', '.join(e.name for e in everything)}")
     if args.smoke:
-        found = smoke((args.out or Path("out/smoke")).absolute(), args.only, run=args.run)
+        outcomes = smoke((args.out or Path("out/smoke")).absolute(), args.only, run=args.run)
     elif args.figures:
         chosen = [e for e in everything if (not args.only or e.name in args.only) and _has_csv(e)]
         if args.out is not None:
             shutil.copytree(HERE / "results", args.out / "results", dirs_exist_ok=True)
-        found = _all(chosen, partial(redraw, out=(args.out or HERE).absolute()), 1, {}, keep=False)
+        outcomes = _all(chosen, partial(redraw, out=(args.out or HERE).absolute()), 1, {}, keep=False)
     else:
         own = {e.name for e in everything if not e.performed} & set(args.only)
         if own:
@@ -280,11 +280,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = [e for e in everything if e.performed and (e.simulated or args.run) and (not args.only or e.name in args.only)]
         known = {name: Done(**d) for name, d in json.loads(STATE.read_text()).items()} if STATE.exists() and not args.only else {}
         # A run that is not simulated must be alone on the machine.
-        found = _all(chosen, perform, 1 if args.run else max(args.jobs, 1), known, keep=not args.only)
-        if all(done.state in ("held", "done") for done in found) and not args.only:
+        outcomes = _all(chosen, perform, 1 if args.run else max(args.jobs, 1), known, keep=not args.only)
+        if all(done.state in ("held", "done") for done in outcomes) and not args.only:
             STATE.unlink(missing_ok=True)
-    show(found, perf_counter() - began)
-    return int(any(done.state not in ("held", "done") for done in found))
+    show(outcomes, perf_counter() - began)
+    return int(any(done.state not in ("held", "done") for done in outcomes))
 
 
 def _has_csv(experiment: Experiment) -> bool:

@@ -91,12 +91,12 @@ def measured(model: str, dtype: str, plan: Plan) -> dict[str, object]:
 
 def _errors(model: str, dtype: str, plan: Plan, outcome: Outcome) -> dict[str, tuple[float, str]]:
     matrix = _matrix()
-    found: dict[str, tuple[float, str]] = (
+    error_of: dict[str, tuple[float, str]] = (
         matrix.errors_in_bf16(model, outcome, plan.micro_batches)
         if dtype == "bf16"
         else matrix.errors(outcome, matrix.expected(model, plan.micro_batches, dtype))
     )
-    return found
+    return error_of
 
 
 def measure(wished: Sequence[tuple[str, str, str]], minutes: float) -> None:
@@ -155,13 +155,13 @@ def draw(table: pd.DataFrame) -> None:
     panels = figure.subplots(len(DTYPES), 1, sharex=True)
     image = None
     for panel, dtype in zip(panels, DTYPES, strict=True):
-        found = {(row.model, row.way): row for row in table[table.dtype == dtype].itertuples()}
-        heat = [[_worst(found.get((model, way))) for way in ways] for model in models]
+        row_of = {(row.model, row.way): row for row in table[table.dtype == dtype].itertuples()}
+        heat = [[_worst(row_of.get((model, way))) for way in ways] for model in models]
         shown = [[log10(max(value, 1e-4)) if 0 <= value < inf else float("nan") for value in line] for line in heat]
         image = panel.imshow(shown, cmap="RdYlGn_r", vmin=-3, vmax=3, aspect="auto")
         for y, model in enumerate(models):
             for x, way in enumerate(ways):
-                row = found.get((model, way))
+                row = row_of.get((model, way))
                 if row is None:
                     continue
                 said = str(row.status)

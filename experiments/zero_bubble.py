@@ -95,8 +95,8 @@ def _schedule(name: str, p: int, m: int, v: int, times: PassTimes, memory: Memor
         case "ZB-H2":
             return zb_h2(p, m), work_s + (p - 1) * max(0.0, forward_s + input_s - 2 * weight_s)
         case _:
-            found = zb_auto(m, times, memory)
-            return found.schedule, found.bound_s
+            searched = zb_auto(m, times, memory)
+            return searched.schedule, searched.bound_s
 
 
 def deviations(table: pd.DataFrame) -> pd.DataFrame:

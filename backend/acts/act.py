@@ -83,10 +83,10 @@ def loss_position(plan: Plan, task: Task) -> int:
     Raises:
         InvalidPlan: none is, or the task fetches more than one value per step.
     """
-    found = [n for n, a in enumerate(task.reads) if (a.regst, a.index) == (plan.loss.regst, plan.loss.index)]
-    if not found or task.acts != 1:
+    positions = [n for n, a in enumerate(task.reads) if (a.regst, a.index) == (plan.loss.regst, plan.loss.index)]
+    if not positions or task.acts != 1:
         raise InvalidPlan(f"fetch task {task.id} must read tensor {plan.loss.index} of regst {plan.loss.regst} (the loss) once per step")
-    return found[0]
+    return positions[0]
 
 
 def source_parts(plan: Plan, task: Task, rank: int, act: int, batches: Batches) -> list[Tensor]:
@@ -151,9 +151,9 @@ def prepared_parts(plan: Plan, task: Task, rank: int, values: Sequence[Tensor], 
 
 
 def _refuse_raw(task: Task, names: Sequence[str]) -> None:
-    found = [name for name in names if is_raw(name)]
-    if found:
+    raw_names = [name for name in names if is_raw(name)]
+    if raw_names:
         raise InvalidProgram(
-            f"task {task.id} loads {found}, which only a reader gives (backend.data); say where the data lies with --data, or make a plan "
+            f"task {task.id} loads {raw_names}, which only a reader gives (backend.data); say where the data lies with --data, or make a plan "
             f"without --data to feed it from Python"
         )

@@ -37,10 +37,10 @@ def acts_of(plan: Plan, rows: Mapping[int, Sequence[Sequence[int]]]) -> tuple[Ac
             together = peers.setdefault((place, rank), plan.peers(plan.tasks[place], rank))
             if len(together) > 1:
                 last_start_ns[place, number, together] = max(last_start_ns.get((place, number, together), 0), start)
-    found: list[Act] = []
+    acts: list[Act] = []
     for rank, of_rank in rows.items():
         for place, number, ready, start, end in of_rank:
             # The clocks of two hosts are not quite one (backend.hosts.clocks): never after the end.
             start = min(end, max(start, last_start_ns.get((place, number, peers[place, rank]), start)))
-            found.append(act_of(plan, rank, (place, number, ready, start, end), zero_ns))
-    return tuple(sorted(found, key=lambda act: (act.start_s, act.end_s, act.task, act.rank)))
+            acts.append(act_of(plan, rank, (place, number, ready, start, end), zero_ns))
+    return tuple(sorted(acts, key=lambda act: (act.start_s, act.end_s, act.task, act.rank)))

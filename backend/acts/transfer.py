@@ -15,11 +15,11 @@ def pieces_of(plan: Plan, task: Task) -> list[tuple[Piece, ...]]:
     Raises:
         InvalidPlan: the transfer would have to add up what it sends.
     """
-    found: list[tuple[Piece, ...]] = []
+    moves: list[tuple[Piece, ...]] = []
     for read, write in zip(task.reads, task.writes, strict=True):
         target = plan.regst[write.regst]
         if any(port.acts_per_block > 1 for port in task.produces):
             raise InvalidPlan(f"transfer {task.id} fills a block with several acts; accumulate before or after the transfer")
         src = plan.regst[read.regst].tensors[read.index]
-        found.append(pieces(src, plan.placement[task.placement], target.tensors[write.index], plan.placement[target.placement]))
-    return found
+        moves.append(pieces(src, plan.placement[task.placement], target.tensors[write.index], plan.placement[target.placement]))
+    return moves

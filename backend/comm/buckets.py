@@ -133,8 +133,8 @@ def _part(shape: Shape, dim: int, parts: int, index: int) -> Shape:
 
 def largest(needs: Iterable[Needs]) -> Needs:
     """What serves each of these acts, one at a time."""
-    found: dict[Use, int] = {"sent": 0, "received": 0}
+    largest_bytes: dict[Use, int] = {"sent": 0, "received": 0}
     for each in needs:
         for use, size_bytes in each.items():
-            found[use] = max(found[use], size_bytes)
-    return found
+            largest_bytes[use] = max(largest_bytes[use], size_bytes)
+    return largest_bytes

@@ -26,23 +26,23 @@ __all__ = ["Shared", "mapped_blocks", "reserve", "senders_of", "shared_regsts"]
 
 def senders_of(plan: Plan, rank: int) -> tuple[int, ...]:
     """Other ranks that send something to ``rank`` in a TRANSFER."""
-    found: set[int] = set()
+    senders: set[int] = set()
     for task in plan.tasks:
         if task.kind is TaskKind.TRANSFER:
-            found |= {src for src, targets in routes(plan, task).items() if rank in targets}
-    return tuple(sorted(found - {rank}))
+            senders |= {src for src, targets in routes(plan, task).items() if rank in targets}
+    return tuple(sorted(senders - {rank}))
 
 
 def shared_regsts(plan: Plan, rank: int) -> tuple[Regst, ...]:
     """Regsts on ``rank`` that some other rank writes to; both sides work them out alike."""
-    found: list[Regst] = []
+    shared: list[Regst] = []
     for regst in regsts_on(plan, rank):
         producer = plan.task[regst.producer] if regst.producer is not None else None
         if producer is None or producer.kind is not TaskKind.TRANSFER:
             continue
         if any(rank in targets for src, targets in routes(plan, producer).items() if src != rank):
-            found.append(regst)
-    return tuple(found)
+            shared.append(regst)
+    return tuple(shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +106,9 @@ def mapped_blocks(plan: Plan, rank: int, mesh: Mesh, shared: Shared, *, one_host
 
     Nobody waits in a circle: handing out one byte never blocks.
     """
-    found: dict[int, Mapping[str, list[list[Tensor]]]] = {}
+    blocks_of: dict[int, Mapping[str, list[list[Tensor]]]] = {}
     if not one_host:
-        return found
+        return blocks_of
     for sender in senders_of(plan, rank):
         mesh.send_descriptor(sender, shared.fd)
     for receiver in range(plan.num_ranks):
@@ -118,8 +118,8 @@ def mapped_blocks(plan: Plan, rank: int, mesh: Mesh, shared: Shared, *, one_host
         if fd < 0:
             continue
         regsts = shared_regsts(plan, receiver)
-        found[receiver] = carve(plan, receiver, regsts, _map(fd, arena_bytes(plan, regsts)))
+        blocks_of[receiver] = carve(plan, receiver, regsts, _map(fd, arena_bytes(plan, regsts)))
         os.close(fd)
     if shared.fd >= 0:
         os.close(shared.fd)
-    return found
+    return blocks_of

@@ -28,8 +28,8 @@ class _Array:
         try:
             with open(path, "rb") as stream:
                 version = np.lib.format.read_magic(stream)
-                header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, columns_first, self.dtype = header(stream)
+                read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, columns_first, self.dtype = read_header(stream)
                 self.begin_bytes = stream.tell()
         except ValueError as error:
             raise InvalidFile(f"data file {path} is not a .npy file: {error}") from None
@@ -38,8 +38,8 @@ class _Array:
         except RegistaError as error:
             raise InvalidFile(f"data file {path}: {error}") from None
         if not shape or (columns_first and len(shape) > 1) or self.dtype.byteorder == ">":
-            found = f"shape {shape}, order {'F' if columns_first else 'C'}, dtype {self.dtype.str}"
-            raise InvalidFile(f"data file {path} has {found}; samples lie along dim 0, in C order, little-endian")
+            header = f"shape {shape}, order {'F' if columns_first else 'C'}, dtype {self.dtype.str}"
+            raise InvalidFile(f"data file {path} has {header}; samples lie along dim 0, in C order, little-endian")
         self.path, self.samples, self.shape = path, int(shape[0]), tuple(int(size) for size in shape[1:])
         self.sample_bytes = prod(self.shape) * self.dtype.itemsize
         wanted = self.begin_bytes + self.samples * self.sample_bytes
@@ -47,12 +47,12 @@ class _Array:
             raise InvalidFile(f"data file {path} has {self.file.size_bytes} bytes, its header promises {wanted}; it was cut short")
 
     def read(self, samples: Sequence[int]) -> Tensor:
-        found = np.empty((len(samples), *self.shape), self.dtype)
-        flat = found.reshape(-1).view(np.uint8)
+        rows = np.empty((len(samples), *self.shape), self.dtype)
+        flat = rows.reshape(-1).view(np.uint8)
         for place, first, count in runs(samples):
             size = self.sample_bytes
             self.file.read_into(flat[place * size : (place + count) * size], self.begin_bytes + first * size)
-        return torch.from_numpy(found)
+        return torch.from_numpy(rows)
 
 
 class ArrayReader:

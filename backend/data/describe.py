@@ -99,8 +99,8 @@ def source_json(source: Source) -> Json:
 
 def load_source(data: object) -> Source:
     """Raises InvalidFile when ``data`` is not what source_json made."""
-    found: Source = decode(Source, data, "data")
-    return found
+    source: Source = decode(Source, data, "data")
+    return source
 
 
 def parse_source(text: str) -> Source:
@@ -122,9 +122,9 @@ def parse_source(text: str) -> Source:
         raise InvalidFile(f"data {text!r}: options are key=value, joined by &, each once; write {_FORMS[kind]}")
     options = _Options(text, kind, given)
     order = Order(shuffle=bool(options.number("shuffle", 1)), seed=options.number("seed", 0), epochs=options.number("epochs", 0))
-    found = _KINDS[kind](where, options, order)
+    source = _KINDS[kind](where, options, order)
     options.done()
-    return found
+    return source
 
 
 @dataclass(slots=True)
@@ -181,8 +181,8 @@ def _arrays(where: str, options: _Options, order: Order) -> Source:
 def _images(where: str, options: _Options, order: Order) -> Source:
     def channels(key: str) -> tuple[float, ...]:
         words = options.word(key, "0.5").split(",")
-        found = tuple(_real(word, f"data {options.text!r}: {key}") for word in words)
-        return found * 3 if len(found) == 1 else found
+        values = tuple(_real(word, f"data {options.text!r}: {key}") for word in words)
+        return values * 3 if len(values) == 1 else values
 
     return Images(folder=where, size=options.number("size"), mean=channels("mean"), std=channels("std"), order=order)
 

@@ -43,8 +43,8 @@ class ImageReader:
         self.classes = tuple(sorted(entry.name for entry in os.scandir(root) if entry.is_dir()))
         self._files: list[tuple[str, int, int]] = []
         for label, name in enumerate(self.classes):
-            found = sorted((e for e in os.scandir(root / name) if Path(e.name).suffix.lower() in SUFFIXES), key=lambda e: e.name)
-            self._files += [(e.path, label, e.stat().st_size) for e in found]
+            files = sorted((e for e in os.scandir(root / name) if Path(e.name).suffix.lower() in SUFFIXES), key=lambda e: e.name)
+            self._files += [(e.path, label, e.stat().st_size) for e in files]
         if not self._files:
             raise InvalidFile(
                 f"data folder {root} has {len(self.classes)} class folders and no image; images lie in DIR/CLASS/FILE with {sorted(SUFFIXES)}"
@@ -80,16 +80,16 @@ class ImageReader:
 
     def prepare(self, raw: dict[int, Tensor], inputs: Sequence[int]) -> list[Tensor]:
         about = raw[1]
-        found: list[Tensor] = []
+        values: list[Tensor] = []
         for number in inputs:
             if number == 1:
-                found.append(about[:, 1].clone())
+                values.append(about[:, 1].clone())
                 continue
             images = torch.empty((len(about), *self.made[0].shape))
             for row, (length, _, sample) in enumerate(about.tolist()):
                 images[row] = self._decoded(raw[0][row, :length], sample)
-            found.append(images.sub_(self._mean).div_(self._std))
-        return found
+            values.append(images.sub_(self._mean).div_(self._std))
+        return values
 
     def _decoded(self, content: Tensor, sample: int) -> Tensor:
         """float32 [3, size, size] in 0 .. 1."""

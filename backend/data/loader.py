@@ -79,11 +79,11 @@ class Loader:
         """Numbers of the samples in these rows of a micro-batch."""
         order, total = self.reader.source.order, self.reader.num_samples
         first = step * self.batch_size + micro_batch * self.micro_size + rows[0]
-        found: list[int] = []
+        numbers: list[int] = []
         for position in range(first, first + rows[1]):
             epoch, place = divmod(position, total)
-            found.append(Permutation(total, (order.seed << 32) + epoch)(place) if order.shuffle else place)
-        return found
+            numbers.append(Permutation(total, (order.seed << 32) + epoch)(place) if order.shuffle else place)
+        return numbers
 
     def part(self, step: int, micro_batch: int, boxes: Sequence[tuple[int, Box]]) -> list[Tensor]:
         """Boxes of a micro-batch's batch inputs; no other sample is read.
@@ -116,13 +116,13 @@ class Loader:
             common = {n: value.narrow(0, begin - offset, end - begin) for n, ((offset, _), value) in needed.items()}
             (made,) = self.reader.prepare(common, [number])
             whole[number] = begin, made.movedim(0, self._dim(number))
-        found: list[Tensor] = []
+        values: list[Tensor] = []
         for number, box in boxes:
             begin, value = whole[number]
             for dim, (offset, length) in enumerate(box):
                 value = value.narrow(dim, offset - begin if dim == self._dim(number) else offset, length)
-            found.append(value.contiguous())
-        return found
+            values.append(value.contiguous())
+        return values
 
     def source(self, plan: Plan, task: Task, rank: int, act: int) -> list[Tensor]:
         """What a SOURCE writes in one act: raw tensors in a chain of loading actors, this rank's parts of the batch otherwise."""
@@ -130,11 +130,11 @@ class Loader:
         if not all(is_raw(access.name) for access in task.writes):
             return self._summed(plan, task, rank, self.part(step, micro_batch, self._boxes(plan, task, rank)))
         rows = {self._raw_numbers[access.name]: _region(plan, task, rank, access.regst, access.index)[0] for access in task.writes}
-        found: dict[int, Tensor] = {}
+        raw: dict[int, Tensor] = {}
         for span in dict.fromkeys(rows.values()):
             numbers = [number for number, other in rows.items() if other == span]
-            found |= zip(numbers, self.reader.read(self.samples(step, micro_batch, span), numbers), strict=True)
-        return [found[self._raw_numbers[access.name]] for access in task.writes]
+            raw |= zip(numbers, self.reader.read(self.samples(step, micro_batch, span), numbers), strict=True)
+        return [raw[self._raw_numbers[access.name]] for access in task.writes]
 
     def prepare(self, plan: Plan, task: Task, rank: int, values: Sequence[Tensor]) -> list[Tensor]:
         """What a PREPARE writes, from the raw tensors that it read."""
@@ -163,13 +163,13 @@ class Loader:
     def _summed(self, plan: Plan, task: Task, rank: int, parts: Sequence[Tensor]) -> list[Tensor]:
         """Of an input laid out as P(sum) one rank holds the value, the others zeros."""
         placement = plan.placement[task.placement]
-        found: list[Tensor] = []
+        sums: list[Tensor] = []
         for access, part in zip(task.writes, parts, strict=True):
             layout = plan.regst[access.regst].tensors[access.index].sbp
             where = zip(layout.entries, placement.coordinate(rank), strict=True)
             counted = all(index == 0 for entry, index in where if isinstance(entry, Partial) and entry.op is ReduceOp.SUM)
-            found.append(part if counted else torch.zeros_like(part))
-        return found
+            sums.append(part if counted else torch.zeros_like(part))
+        return sums
 
     def _check(self, plan: Plan) -> None:
         made = self.reader.made

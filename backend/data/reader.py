@@ -95,10 +95,10 @@ def runs(samples: Sequence[int]) -> list[tuple[int, int, int]]:
     >>> runs([4, 5, 6, 9])
     [(0, 4, 3), (3, 9, 1)]
     """
-    found: list[tuple[int, int, int]] = []
+    spans: list[tuple[int, int, int]] = []
     for place, sample in enumerate(samples):
-        if found and sample == found[-1][1] + found[-1][2]:
-            found[-1] = (*found[-1][:2], found[-1][2] + 1)
+        if spans and sample == spans[-1][1] + spans[-1][2]:
+            spans[-1] = (*spans[-1][:2], spans[-1][2] + 1)
         else:
-            found.append((place, sample, 1))
-    return found
+            spans.append((place, sample, 1))
+    return spans

@@ -69,8 +69,8 @@ class TokenReader:
             tokens &= self._mask
         vocab = self.source.vocab
         if vocab and tokens.numel() and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab):
-            found = int(tokens.max()) if int(tokens.max()) >= vocab else int(tokens.min())
+            outside = int(tokens.max()) if int(tokens.max()) >= vocab else int(tokens.min())
             raise InvalidFile(
-                f"data file {self.source.path} holds token {found}, the vocabulary has 0 .. {vocab - 1}; is it {self.source.dtype}?"
+                f"data file {self.source.path} holds token {outside}, the vocabulary has 0 .. {vocab - 1}; is it {self.source.dtype}?"
             )
         return [tokens[:, number : number + self.source.seq] for number in inputs]

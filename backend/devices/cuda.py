@@ -109,7 +109,7 @@ class CudaDevice:
     def _tie(self) -> tuple[torch.cuda.Event, int, int]:
         """(event, host time, bound) of the quickest of several tries; equation (1)."""
         stream = _cuda.Stream(device=self.torch_device)
-        found: list[tuple[int, int, torch.cuda.Event]] = []
+        readings: list[tuple[int, int, torch.cuda.Event]] = []
         for _ in range(_ANCHOR_TRIES):
             event = _cuda.Event(enable_timing=True)
             stream.synchronize()
@@ -117,8 +117,8 @@ class CudaDevice:
             event.record(stream)
             event.synchronize()
             after = time.monotonic_ns()
-            found.append((after - before, (before + after) // 2, event))
-        width, middle, event = min(found, key=lambda entry: entry[0])
+            readings.append((after - before, (before + after) // 2, event))
+        width, middle, event = min(readings, key=lambda entry: entry[0])
         return event, middle, width
 
     def time_of(self, event: torch.cuda.Event) -> int:

@@ -161,18 +161,18 @@ def parse_devices(text: str, num_ranks: int) -> dict[int, str]:
     """
     if "=" not in text:
         return dict.fromkeys(range(num_ranks), _device_name(text))
-    found: dict[int, str] = {}
+    device_of: dict[int, str] = {}
     for entry in text.split(","):
         rank, equals, name = entry.strip().partition("=")
-        if not equals or not rank.isascii() or not rank.isdigit() or int(rank) >= num_ranks or int(rank) in found:
+        if not equals or not rank.isascii() or not rank.isdigit() or int(rank) >= num_ranks or int(rank) in device_of:
             raise Unsupported(
                 f"device {entry.strip()!r}: write RANK=DEVICE once for each rank of 0 to {num_ranks - 1}, as in 0=cpu,1=cuda:0"
             )
-        found[int(rank)] = _device_name(name)
-    missing = sorted(set(range(num_ranks)) - set(found))
+        device_of[int(rank)] = _device_name(name)
+    missing = sorted(set(range(num_ranks)) - set(device_of))
     if missing:
         raise Unsupported(f"device {text!r} leaves out ranks {missing[:8]}; every rank of the plan needs one")
-    return dict(sorted(found.items()))
+    return dict(sorted(device_of.items()))
 
 
 def _device_name(text: str) -> str:

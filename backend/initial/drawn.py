@@ -62,10 +62,10 @@ class InitialValues:
 
     def whole(self, name: str) -> Tensor:
         """Raises InvalidPlan as ``part`` does."""
-        found = self.type_of(name)
-        if found is None:
+        tensor_type = self.type_of(name)
+        if tensor_type is None:
             raise InvalidPlan(f"the module has no parameter or buffer {name}; it has {', '.join(self.names[:6])} ...")
-        return self.part(name, whole_box(found.shape))
+        return self.part(name, whole_box(tensor_type.shape))
 
 
 def initial_values(module: Deferred | Callable[[], nn.Module], seed: int) -> InitialValues:

@@ -105,7 +105,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._notes: dict[int, StorageNote] = {}
-        self._kept: list[object] = []  # storages by whose address the notes are found
+        self._kept: list[object] = []  # the notes are keyed by the addresses of these storages
         self._draws = 0
 
     # What the module's code does.

@@ -74,10 +74,10 @@ def check_box(name: str, box: Box, shape: tuple[int, ...]) -> None:
 
 def known_type(values: Values, name: str) -> TensorType:
     """Raises InvalidPlan when there is no such value."""
-    found = values.type_of(name)
-    if found is None:
+    tensor_type = values.type_of(name)
+    if tensor_type is None:
         raise InvalidPlan(f"there are no values for state {name}; give a source of values that has it")
-    return found
+    return tensor_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Layers:
     sources: tuple[Values, ...]
 
     def type_of(self, name: str) -> TensorType | None:
-        return next((found for source in self.sources if (found := source.type_of(name)) is not None), None)
+        return next((tensor_type for source in self.sources if (tensor_type := source.type_of(name)) is not None), None)
 
     def part(self, name: str, box: Box) -> Tensor:
         known_type(self, name)

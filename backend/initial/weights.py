@@ -45,7 +45,7 @@ def _map(path: str) -> Mapping[str, Tensor]:
     if not Path(path).is_file():
         raise InvalidFile(f"weights {path} do not exist; give a file of torch.save(module.state_dict(), FILE)")
     try:
-        found = torch.load(path, mmap=True, weights_only=True)
+        loaded = torch.load(path, mmap=True, weights_only=True)
     except (RuntimeError, ValueError, UnpicklingError, EOFError) as error:
         text = str(error).strip().split("\n")[0]
         raise InvalidFile(
@@ -53,11 +53,11 @@ def _map(path: str) -> Mapping[str, Tensor]:
             f"write them anew with this torch: torch.save(module.state_dict(), FILE)"
         ) from error
     for key in _WRAPPERS:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    tensors = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, Mapping) else {}
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+    tensors = {str(k): v for k, v in loaded.items() if isinstance(v, Tensor)} if isinstance(loaded, Mapping) else {}
     if not tensors:
         raise InvalidFile(
-            f"weights {path} hold a {type(found).__name__} without tensors; give a file of torch.save(module.state_dict(), FILE)"
+            f"weights {path} hold a {type(loaded).__name__} without tensors; give a file of torch.save(module.state_dict(), FILE)"
         )
     return tensors

@@ -138,11 +138,11 @@ class ProcessBody:
                 return self._compute(actor, bindings)
 
     def _bindings_of(self, actor: Actor) -> DeferredBindings:
-        found = self._bindings.get(actor.id)
-        if found is None:
+        bindings = self._bindings.get(actor.id)
+        if bindings is None:
             writes = actor.task.kind is not TaskKind.TRANSFER
-            found = self._bindings[actor.id] = DeferredBindings(actor, self._blocks[actor.rank], writes=writes)
-        return found
+            bindings = self._bindings[actor.id] = DeferredBindings(actor, self._blocks[actor.rank], writes=writes)
+        return bindings
 
     def _compute(self, actor: Actor, bindings: DeferredBindings) -> Work:
         fragment = self._fragments[actor.id]
@@ -168,10 +168,10 @@ class ProcessBody:
         if key not in self._replays:
             self._replays[key] = None  # once as it is: libraries set themselves up at first use, which must not be captured
             return work
-        found = self._replays[key]
-        if found is None:
-            found = self._replays[key] = self._lane_of[actor.id].again(work)
-        return found
+        replay = self._replays[key]
+        if replay is None:
+            replay = self._replays[key] = self._lane_of[actor.id].again(work)
+        return replay
 
     def _fetch(self, task: Task, number: int, values: list[Tensor]) -> None:
         loss = float(values[loss_position(self.plan, task)])

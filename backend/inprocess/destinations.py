@@ -46,11 +46,11 @@ class DeferredBindings(OperandBindings):
 
     def destinations(self) -> list[Destination]:
         """Where the values of task.writes go."""
-        found: list[Destination] = []
+        destinations: list[Destination] = []
         for port, rows, index in self._writes:
             row = rows[port.slot]
-            found.append(Destination(row, index, row[index] if self._static else None, port.acts_per_block, port.phase))
-        return found
+            destinations.append(Destination(row, index, row[index] if self._static else None, port.acts_per_block, port.phase))
+        return destinations
 
     def slots(self, destinations: Sequence[Destination]) -> list[Tensor]:
         """Memory that a fragment may write its results to."""

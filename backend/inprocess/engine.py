@@ -188,18 +188,18 @@ class Engine:
         with self._lock:
             for actor, _, _ in joint:
                 last = self._last_mark.get((actor.task.stream, actor.rank))
-                found = [last] if last is not None else []
+                conflicting = [last] if last is not None else []
                 for incoming in actor.inputs.values():
                     key = incoming.regst, actor.rank, incoming.slot
                     reads.append(key)
-                    found += self._hazards.read(key)
+                    conflicting += self._hazards.read(key)
                 ranks = self._body.targets(actor.id) if actor.task.kind is TaskKind.TRANSFER else (actor.rank,)
                 for out in actor.outputs.values():
                     for rank in ranks:
                         key = out.regst, rank, out.slot
                         writes.append(key)
-                        found += self._hazards.write(key, out.produced)
-                marks |= {id(mark): mark for mark in found}
+                        conflicting += self._hazards.write(key, out.produced)
+                marks |= {id(mark): mark for mark in conflicting}
         return reads, writes, list(marks.values())
 
     def _seen_to_end(self, joint: JointAct, start_ns: int, end_ns: int) -> None:

@@ -52,11 +52,11 @@ def make_blocks(
             f"has {limit} B; use smaller quotas or more micro-batches"
         )
     tapped = tuple(taps)
-    found: dict[int, Blocks] = {}
+    blocks_of: dict[int, Blocks] = {}
     for rank in range(plan.num_ranks):
         arena = _arena(plan, rank, devices[rank], pinning) if mode is RegisterMode.STATIC else None
-        found[rank] = Blocks(plan, rank, taps=tapped, arena=arena, poison=memory.poison)
-    return found
+        blocks_of[rank] = Blocks(plan, rank, taps=tapped, arena=arena, poison=memory.poison)
+    return blocks_of
 
 
 def _refuse(memory: MemoryOptions, *, on_cpus: bool) -> None:

@@ -18,9 +18,9 @@ __all__ = ["cut", "glue", "join_parts", "neutral", "reduce_parts", "slice_part",
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    found = getattr(torch, dtype.value)
-    assert isinstance(found, torch.dtype)
-    return found
+    torch_type = getattr(torch, dtype.value)
+    assert isinstance(torch_type, torch.dtype)
+    return torch_type
 
 
 def reduce_parts(op: ReduceOp, parts: Sequence[Tensor]) -> Tensor:

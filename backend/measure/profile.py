@@ -146,24 +146,24 @@ def _collectives_in_training(plan: Plan, trace: Trace, warmup: int) -> dict[str,
     for act in trace.acts:
         if plan.stream[plan.task[act.task].stream].kind is StreamKind.COLLECTIVE and act.number >= warmup * plan.task[act.task].acts:
             ends.setdefault((act.task, act.number), []).append(act)
-    found: dict[str, list[float]] = {}
+    durations_of: dict[str, list[float]] = {}
     for (task, _), acts in sorted(ends.items()):
-        found.setdefault(task, []).append(max(act.duration_s for act in acts))
-    return {task: _means(durations, plan.task[task].acts) for task, durations in found.items()}
+        durations_of.setdefault(task, []).append(max(act.duration_s for act in acts))
+    return {task: _means(durations, plan.task[task].acts) for task, durations in durations_of.items()}
 
 
 def _from_run(plan: Plan, trace: Trace, warmup: int) -> dict[tuple[str, int], list[float]]:
-    found: dict[tuple[str, int], list[float]] = {}
+    durations_of: dict[tuple[str, int], list[float]] = {}
     for act in sorted(trace.acts, key=lambda a: a.number):
         if act.number >= warmup * plan.task[act.task].acts:
-            found.setdefault((act.task, act.rank), []).append(act.duration_s)
-    return found
+            durations_of.setdefault((act.task, act.rank), []).append(act.duration_s)
+    return durations_of
 
 
 def _isolated(plan: Plan, merged: Merged) -> dict[tuple[str, int], list[float]]:
     """Collectives count from the last rank's start, transfers until the last arrival of what a sender sent."""
     timings: Mapping[int, Spans] = merged.timings
-    found: dict[tuple[str, int], list[float]] = {}
+    durations_of: dict[tuple[str, int], list[float]] = {}
     for task in plan.tasks:
         placement = plan.placement[task.placement]
         for rank in placement.ranks:
@@ -178,13 +178,13 @@ def _isolated(plan: Plan, merged: Merged) -> dict[tuple[str, int], list[float]]:
                     spans_there[task.id, rank] for other, spans_there in timings.items() if other != rank and (task.id, rank) in spans_there
                 ]
                 ends = [max((arrival[n][1] for arrival in arrivals), default=ends[n]) for n in range(len(spans))]
-            found[task.id, rank] = [(end - start) * _S for start, end in zip(starts, ends, strict=True)]
-    return found
+            durations_of[task.id, rank] = [(end - start) * _S for start, end in zip(starts, ends, strict=True)]
+    return durations_of
 
 
 def overheads(plan: Plan, trace: Trace, skip_steps: int = 1) -> dict[str, Spread]:
     """What lies between acts of a measured trace; see Profile."""
-    found: dict[str, list[float]] = {}
+    gaps_of: dict[str, list[float]] = {}
     acts = {(act.task, act.rank, act.number): act for act in trace.acts}
     lanes: dict[tuple[str, int], list[Act]] = {}
     for act in sorted(trace.acts, key=lambda a: a.start_s):
@@ -197,9 +197,9 @@ def overheads(plan: Plan, trace: Trace, skip_steps: int = 1) -> dict[str, Spread
             if after.number < skip_steps * plan.task[after.task].acts:
                 continue
             if after.ready_s <= before.end_s:
-                found.setdefault("act_gap", []).append(after.start_s - before.end_s)
+                gaps_of.setdefault("act_gap", []).append(after.start_s - before.end_s)
             else:
-                found.setdefault("dispatch", []).append(after.start_s - after.ready_s)
+                gaps_of.setdefault("dispatch", []).append(after.start_s - after.ready_s)
     actors, _ = build_actors(plan, trace.steps)
     for act in trace.acts:
         if (
@@ -207,8 +207,8 @@ def overheads(plan: Plan, trace: Trace, skip_steps: int = 1) -> dict[str, Spread
             and (cause := _cause(plan, actors[act.task, act.rank], acts, act)) is not None
         ):
             kind = "message_local" if cause.rank == act.rank else "message_remote"
-            found.setdefault(kind, []).append(act.ready_s - cause.end_s)
-    return {kind: Spread.of(values) for kind, values in sorted(found.items())}
+            gaps_of.setdefault(kind, []).append(act.ready_s - cause.end_s)
+    return {kind: Spread.of(values) for kind, values in sorted(gaps_of.items())}
 
 
 def _cause(plan: Plan, actor: Actor, acts: Mapping[tuple[str, int, int], Act], act: Act) -> Act | None:

@@ -167,9 +167,9 @@ class Arena:
                 f"rank {self.rank} allocated {self.allocated_bytes} B for registers, the plan says {planned} B; please report it"
             )
         for (regst, slot, index), place in self.places.items():
-            found = _place(self.tables[regst][slot][index])
-            if found != place:
+            actual = _place(self.tables[regst][slot][index])
+            if actual != place:
                 raise InvalidPlan(
                     f"rank {self.rank}: tensor {index} of block {slot} of regst {regst} lay at {place[0]:#x} in shape {place[1]} and lies at "
-                    f"{found[0]:#x} in shape {found[1]}; an op computed another shape than it was planned for"
+                    f"{actual[0]:#x} in shape {actual[1]}; an op computed another shape than it was planned for"
                 )

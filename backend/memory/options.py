@@ -26,7 +26,7 @@ class MemoryOptions:
     return_freed: the C library gives freed memory back to the kernel at once, so the process is no larger than its plan, but every act
         faults its pages in again: a data-parallel step of a GPT of 4 x 512 takes 1.3 to 1.4 times the processor time [measured: 2 ranks,
         8 steps, 2 cores, load 11, 2026-11-21].  glibc only.
-    poison: released blocks, and the workspace before every act, are overwritten with NaN: whoever reads them is found out.
+    poison: released blocks, and the workspace before every act, are overwritten with NaN, so that a read of them shows in the results.
     """
 
     registers: RegisterMode | None = None

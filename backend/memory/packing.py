@@ -56,8 +56,8 @@ def pack(lifetimes: Sequence[Lifetime], limit_bytes: int) -> list[int | None]:
             if gap >= size_bytes and (best is None or gap < best[0]):
                 best = gap, free_from
             free_from = max(free_from, end)
-        found = free_from if best is None else best[1]
-        if found + size_bytes <= limit_bytes:
-            offsets[number] = found
-            insort(placed, (found, found + size_bytes, lifetime.first, lifetime.last))
+        begin = free_from if best is None else best[1]
+        if begin + size_bytes <= limit_bytes:
+            offsets[number] = begin
+            insort(placed, (begin, begin + size_bytes, lifetime.first, lifetime.last))
     return offsets

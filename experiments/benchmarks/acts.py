@@ -63,7 +63,7 @@ def gaps(plan: Plan, trace: Trace, skip_steps: int = 2) -> Mapping[str, list[flo
     """
     actors, _ = build_actors(plan, trace.steps)
     acts = {(act.task, act.rank, act.number): act for act in trace.acts}
-    found: dict[str, list[float]] = {BETWEEN: [], SAME: [], OTHER: []}
+    gaps_of: dict[str, list[float]] = {BETWEEN: [], SAME: [], OTHER: []}
     before: dict[tuple[str, int], Act] = {}
     for act in sorted(trace.acts, key=lambda a: a.start_s):
         task = plan.task[act.task]
@@ -76,8 +76,8 @@ def gaps(plan: Plan, trace: Trace, skip_steps: int = 2) -> Mapping[str, list[flo
         if cause is None:
             continue
         same = plan.task[cause.task].stream == task.stream
-        found[BETWEEN if cause.rank != act.rank else SAME if same else OTHER].append(act.start_s - cause.end_s)
-    return found
+        gaps_of[BETWEEN if cause.rank != act.rank else SAME if same else OTHER].append(act.start_s - cause.end_s)
+    return gaps_of
 
 
 def rows(steps: int = 300, rounds: int = 3) -> list[Row]:

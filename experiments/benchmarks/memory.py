@@ -49,7 +49,7 @@ MIB = 1 << 20
 class Row:
     """One rank, one run.  ``process_bytes`` without the stated constant, backend.worker.registers.RUNTIME_BYTES.
 
-    heap_bytes: the most that a fragment found no room for.   processor_s, step_s: mean of the steps after FEW.
+    heap_bytes: the most that values of one fragment took on the heap for want of workspace.   processor_s, step_s: mean of the steps after FEW.
     """
 
     way: str
@@ -67,7 +67,7 @@ class Row:
 
 def rows(rounds: int = 1) -> list[Row]:
     """Run every way with every setting, ``rounds`` times, in turns."""
-    found: list[Row] = []
+    measured: list[Row] = []
     program = program_of(MODEL)
     for way, options in WAYS.items():
         plan = regista.plan(program, resolve_cluster("local:2"), **options)  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def rows(rounds: int = 1) -> list[Row]:
                 many = regista.run(plan, program, steps=MANY, memory=memory_options)
                 step_s = fmean(many.trace.step_times_s(plan)[FEW:])
                 for rank, memory in many.memory.items():
-                    found.append(
+                    measured.append(
                         Row(
                             way=way,
                             setting=setting,
@@ -92,7 +92,7 @@ def rows(rounds: int = 1) -> list[Row]:
                             step_s=step_s,
                         )
                     )
-    return found
+    return measured
 
 
 def _spread(values: list[float]) -> str:

@@ -130,13 +130,13 @@ def _alternating(repeats: int, *works: Callable[[], object]) -> list[_Timed]:
     """Each work once to warm up, then A B C A B C ..."""
     for work in works:
         work()
-    found: list[list[tuple[float, float]]] = [[] for _ in works]
+    pairs_of: list[list[tuple[float, float]]] = [[] for _ in works]
     for _ in range(repeats):
-        for work, pairs in zip(works, found, strict=True):
+        for work, pairs in zip(works, pairs_of, strict=True):
             wall, core = time.perf_counter(), time.process_time()
             work()
             pairs.append((time.perf_counter() - wall, time.process_time() - core))
-    return [_Timed(tuple(w for w, _ in pairs), tuple(c for _, c in pairs)) for pairs in found]
+    return [_Timed(tuple(w for w, _ in pairs), tuple(c for _, c in pairs)) for pairs in pairs_of]
 
 
 def _kernels(repeats: int) -> list[Line]:
@@ -174,7 +174,7 @@ def _kernels(repeats: int) -> list[Line]:
 
 def _megatron(repeats: int) -> list[Line]:
     """One iteration of the 1T configuration: with the orders of 1F1B, with quotas and priorities alone, and on 3,072 GPUs."""
-    found = []
+    measured = []
     for ordered in (True, False):
         plan, cost = megatron_1t(ordered=ordered)
         compiled = compile_plan(plan, cost)
@@ -182,7 +182,7 @@ def _megatron(repeats: int) -> list[Line]:
         what = "recurrence" if ordered else "events: streams choose"
         assert performed.kernel == what.split(":")[0]
         (spent,) = _alternating(repeats, lambda: times(compiled, steps=1))  # noqa: B023
-        found.append(spent.line(f"Megatron 1T, 512 GPUs, one iteration, {performed.num_firings:,} firings, {what}"))
+        measured.append(spent.line(f"Megatron 1T, 512 GPUs, one iteration, {performed.num_firings:,} firings, {what}"))
     plan, cost = megatron_1t(Megatron(copies=6))
     kept: list[CompiledPlan] = []
 
@@ -195,7 +195,7 @@ def _megatron(repeats: int) -> list[Line]:
     folded = f"{len(ranks.of):,} GPUs folded to {ranks.num_classes}"
     acts = times(kept[0], steps=1).num_acts
     return [
-        *found,
+        *measured,
         building.line(f"Megatron 1T, {folded}: prices of all ranks, folding, arrays"),
         both.line(f"Megatron 1T, {folded}: the same and one iteration ({acts:,} acts)"),
     ]
@@ -250,13 +250,13 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few repeats, to see that it works")
-    found = lines(quick=parser.parse_args().quick)
+    table = lines(quick=parser.parse_args().quick)
     load = os.getloadavg()[0]
     print(
         f"{os.cpu_count()} cores with a load of {load:.1f}, Python {sys.version.split()[0]}, numba {numba.__version__}, SimPy {simpy.__version__}"
     )
-    width = max(len(line.what) for line in found)
-    for line in found:
+    width = max(len(line.what) for line in table)
+    for line in table:
         print(f"{line.what:<{width}}  {line.value:<34}  {line.spread}")
 
 

@@ -109,14 +109,14 @@ def main() -> None:
         ("1F1B, 16 stages x 8 layers, 64 micro-batches", one_f_one_b(16, 8, 64)),
     ):
         graph = marked_graph(plan, cost)
-        found = steady_graph(graph)  # the first call compiles
+        state = steady_graph(graph)  # the first call compiles
         print(f"{label}: {graph.num_nodes} acts per step, {graph.num_arcs} waits")
         print(f"  graph, once {_timed(partial(marked_graph, plan, cost), 1)}")
         print(f"  liveness  {_timed(partial(is_live, graph), asked.repeats)}")
-        print(f"  period    {_timed(partial(_period, graph), asked.repeats)}; {found.ratio.rounds} rounds of Howard")
+        print(f"  period    {_timed(partial(_period, graph), asked.repeats)}; {state.ratio.rounds} rounds of Howard")
         steady = _timed(partial(steady_graph, graph), asked.repeats)
-        print(f"  all of it {steady} (liveness, period, proof, words; without the graph)")
-        print(f"  theory: period {found.period_s:.6g} s, proved to {found.ratio.upper_bound_s - found.period_s:.2g} s: {found.text[:100]}")
+        print(f"  all of it {steady} (liveness, period, proof, text; without the graph)")
+        print(f"  theory: period {state.period_s:.6g} s, proved to {state.ratio.upper_bound_s - state.period_s:.2g} s: {state.text[:100]}")
         simpy = _timed(partial(simulate, plan, cost, steps=1, engine=Engine.SIMPY), 1)
         print(f"  SimPy, one step once: {simpy}; {simpy.work_s[0] / steady.work_s[0]:.0f} x the work of the steady state")
 

@@ -176,11 +176,11 @@ def _op_times_s(size: Megatron) -> dict[str, float]:
         "fc2": 8 * s * h * h,
     }
     moved = {"ln1": 2 * activation_bytes, "ln2": 2 * activation_bytes, "gelu": 8 * activation_bytes / t, "softmax": 4 * s * s * 160 / t}
-    found = {op: work / t / FLOP_PER_S for op, work in flop.items()} | {
+    times_s = {op: work / t / FLOP_PER_S for op, work in flop.items()} | {
         op: size_bytes / MEMORY_BYTES_PER_S for op, size_bytes in moved.items()
     }
     ring_s = 2 * (t - 1) / t * activation_bytes / NVLINK_BYTES_PER_S
-    return found | {"reduce1": ring_s, "reduce2": ring_s}
+    return times_s | {"reduce1": ring_s, "reduce2": ring_s}
 
 
 def _one_f_one_b(stages: int, stage: int, micro_batches: int) -> str:

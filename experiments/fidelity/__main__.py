@@ -83,17 +83,17 @@ def run(
     """Plan, fit, score; ``kept``: without points that are not planned yet.
 
     Writes the table, its summary and, unless it is a smoke run, the machines' files."""
-    console, found = Console(), []
+    console, tables = Console(), []
     for name in machines:
         pick = small if smoke else partial(chosen, most=most)
 
         def having(data: str, pick: Callable[[str], tuple[Point, ...]] = pick) -> list[Point]:
-            found = [point for point in pick(data) if not kept or work_path(point, folder).is_file()]
-            if len(found) < len(pick(data)):
+            planned = [point for point in pick(data) if not kept or work_path(point, folder).is_file()]
+            if len(planned) < len(pick(data)):
                 console.print(
-                    f"{data}: {len(found)} of {len(pick(data))} points are planned; the others are left out (without --kept they are planned)"
+                    f"{data}: {len(planned)} of {len(pick(data))} points are planned; the others are left out (without --kept they are planned)"
                 )
-            return found
+            return planned
 
         cases = prepared([p for data in FITTED[name] for p in having(data)], folder, jobs)
         held = prepared([p for data in HELD[name] for p in having(data)], folder, jobs)
@@ -101,9 +101,9 @@ def run(
         machine, rows = cross_validated(
             cases, load_machine(name), rounds=rounds, free=FREE[name], on_fold=lambda number: console.print(f"fold {number} of {FOLDS}")
         )
-        found.append(rows)
+        tables.append(rows)
         if held:
-            found.append(table(held, predicted(held, machine), ["held out"] * len(held)))
+            tables.append(table(held, predicted(held, machine), ["held out"] * len(held)))
         error = rows["error"].abs()
         console.print(f"{name}: fitted in {time.perf_counter() - began:.0f} s, {error.mean():.1%} over folds")
         if not smoke:
@@ -117,7 +117,7 @@ def run(
                 },
                 CLUSTERS,
             )
-    rows = pd.concat(found, ignore_index=True)
+    rows = pd.concat(tables, ignore_index=True)
     results.mkdir(parents=True, exist_ok=True)
     if (results / "fidelity.csv").is_file():
         before = pd.read_csv(results / "fidelity.csv")

@@ -154,10 +154,10 @@ def _linked(members: Sequence[Op], source: Mapping[str, str]) -> list[list[Op]]:
             fed_by = maker.get(source.get(value, value))
             if fed_by is not None:
                 root[find(op.id)] = find(fed_by)
-    found: dict[str, list[Op]] = defaultdict(list)
+    members_of: dict[str, list[Op]] = defaultdict(list)
     for op in members:
-        found[find(op.id)].append(op)
-    return list(found.values())
+        members_of[find(op.id)].append(op)
+    return list(members_of.values())
 
 
 def _outer_bytes(

@@ -199,22 +199,22 @@ def _late_gradients(plan: Plan) -> Plan:
 def _before(plan: Plan, tasks: Iterable[Task]) -> set[str]:
     """Tasks whose results reach one of these within the step."""
     waiting = list(tasks)
-    found: set[str] = set()
+    producers: set[str] = set()
     while waiting:
         for port in waiting.pop().consumes:
             regst = plan.regst[port.regst]
-            if regst.kind is not RegstKind.STATE and regst.producer is not None and regst.producer not in found:
-                found.add(regst.producer)
+            if regst.kind is not RegstKind.STATE and regst.producer is not None and regst.producer not in producers:
+                producers.add(regst.producer)
                 waiting.append(plan.task[regst.producer])
-    return found
+    return producers
 
 
 def _local_types(plan: Plan, assignment: Assignment) -> Mapping[str, Mapping[str, TensorType]]:
-    found: dict[str, Mapping[str, TensorType]] = {}
+    types_of: dict[str, Mapping[str, TensorType]] = {}
     for task in plan.tasks:
         for op in task.body.ops if isinstance(task.body, Fragment) else ():
             local = assignment.ops.get(op.id)
             if local is not None:
                 named = {name: local.types[value] for name, value in zip(op.inputs, local.op.inputs, strict=True)}
-                found[op.id] = named | {value: local.types[value] for value in op.outputs if value}
-    return found
+                types_of[op.id] = named | {value: local.types[value] for value in op.outputs if value}
+    return types_of

@@ -148,10 +148,10 @@ def points(data: str) -> tuple[Point, ...]:
     return tuple({"sc21": _sc21, "seqpar": _seqpar, "dlperf": _dlperf}[data]())
 
 
-def sample(found: Sequence[Point], most: int, seed: int) -> tuple[Point, ...]:
+def sample(candidates: Sequence[Point], most: int, seed: int) -> tuple[Point, ...]:
     """At most so many, drawn without replacement by the seed, in the order in which they stand."""
     import random
 
-    if len(found) <= most:
-        return tuple(found)
-    return tuple(found[i] for i in sorted(random.Random(seed).sample(range(len(found)), most)))
+    if len(candidates) <= most:
+        return tuple(candidates)
+    return tuple(candidates[i] for i in sorted(random.Random(seed).sample(range(len(candidates)), most)))

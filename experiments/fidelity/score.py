@@ -104,12 +104,12 @@ def table(cases: Sequence[Case], sim_s: Sequence[float] | np.typing.NDArray[np.f
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per set: mean, median, 90th percentile and worst absolute error, bias, rank correlation, and what was wanted."""
-    found = []
+    lines = []
     for data, part in rows.groupby("data", sort=False):
         error = part["error"].abs()
         mean, worst = TARGETS[str(data)]
         ranks = part[["paper_s", "sim_s"]].rank()
-        found.append(
+        lines.append(
             {
                 "data": data,
                 "points": len(part),
@@ -126,7 +126,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "constants": len(CONSTANTS),
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(lines)
 
 
 def order_kept(rows: pd.DataFrame) -> pd.DataFrame:

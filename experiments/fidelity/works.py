@@ -81,10 +81,10 @@ class _Unit:
 
     @classmethod
     def of(cls, point: Point) -> _Unit:
-        found = reference_cluster(point)
+        cluster = reference_cluster(point)
         return cls(
             replace(
-                found,
+                cluster,
                 node=LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e14),
                 nic=LinkSpec(latency_s=1.0, bandwidth_bytes_per_s=1.0),
             )
@@ -102,13 +102,13 @@ def work_of(point: Point, planned: Planned) -> Work:
     for task in plan.tasks:
         row_of[task.id] = rows.setdefault(_row(plan, task, planned, unit), len(rows))
     compiled = compile_plan(plan, _NoCost(), sizes=False)
-    found = list(rows)
+    kernel_rows = list(rows)
     products = [
         (i, count, p.batch, p.m, p.n, p.k)
-        for i, row in enumerate(found)
+        for i, row in enumerate(kernel_rows)
         for p, count in row[-1]  # type: ignore[attr-defined]
     ]
-    column = [np.array([row[c] for row in found], dtype=np.float64) for c in range(7)]
+    column = [np.array([row[c] for row in kernel_rows], dtype=np.float64) for c in range(7)]
     return Work(
         kind=column[0].astype(np.int64),
         sweep_bytes=column[1],

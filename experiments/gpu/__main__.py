@@ -73,9 +73,13 @@ def about(device: str) -> dict[str, str]:
         "date": time.strftime("%Y-%m-%d"),
     }
     if device.startswith("cuda"):
-        found = torch.cuda.get_device_properties(torch.device(device))
-        facts |= {"gpu": found.name, "gpu_memory_bytes": str(found.total_memory), "gpu_processors": str(found.multi_processor_count)}
-        facts |= {"gpu_capability": f"{found.major}.{found.minor}", "tf32": str(torch.backends.cuda.matmul.allow_tf32)}
+        properties = torch.cuda.get_device_properties(torch.device(device))
+        facts |= {
+            "gpu": properties.name,
+            "gpu_memory_bytes": str(properties.total_memory),
+            "gpu_processors": str(properties.multi_processor_count),
+        }
+        facts |= {"gpu_capability": f"{properties.major}.{properties.minor}", "tf32": str(torch.backends.cuda.matmul.allow_tf32)}
     return facts
 
 

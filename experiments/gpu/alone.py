@@ -44,11 +44,11 @@ class AlonePrices:
 
 def prices_of(plan: Plan, trace: Trace) -> AlonePrices:
     """Medians over the counted steps of a trace whose acts ran alone."""
-    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    durations_of: dict[tuple[str, int], list[float]] = defaultdict(list)
     for act in trace.acts:
         if act.number >= SKIPPED * plan.task[act.task].acts:
-            found[act.task, act.rank].append(act.duration_s)
-    return AlonePrices(seconds={key: median(values) for key, values in found.items()})
+            durations_of[act.task, act.rank].append(act.duration_s)
+    return AlonePrices(seconds={key: median(values) for key, values in durations_of.items()})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,11 +97,11 @@ class Bench:
             for device in opened.values():
                 device.close()
 
-    def save(self, part: str, setting: str, plan: Plan, found: Predicted) -> None:
+    def save(self, part: str, setting: str, plan: Plan, predicted: Predicted) -> None:
         """Both traces, each with its Plan."""
         stem = f"{part}-{setting}".replace(" ", "_")
-        save_trace(plan, found.sim, str(self.out / f"{stem}.sim.json"))
-        save_trace(plan, found.outcome.trace, str(self.out / f"{stem}.run.json"))
+        save_trace(plan, predicted.sim, str(self.out / f"{stem}.sim.json"))
+        save_trace(plan, predicted.outcome.trace, str(self.out / f"{stem}.run.json"))
 
 
 def _row(part: str, setting: str, quantity: str, unit: str, sim: float | None, values: tuple[float, ...]) -> Row:
@@ -121,9 +121,9 @@ def _row(part: str, setting: str, quantity: str, unit: str, sim: float | None, v
 
 def _predicted(bench: Bench, part: str, setting: str, plan: Plan, program: _Fed, ranks: Mapping[int, str]) -> tuple[list[Row], Predicted]:
     with bench.devices(ranks) as devices:
-        found = predict_then_run(plan, program.state, program.batches, devices, steps=bench.scale.steps)
-    bench.save(part, setting, plan, found)
-    return [_row(part, setting, "step", "s", found.sim_step_s, found.run_steps_s)], found
+        predicted = predict_then_run(plan, program.state, program.batches, devices, steps=bench.scale.steps)
+    bench.save(part, setting, plan, predicted)
+    return [_row(part, setting, "step", "s", predicted.sim_step_s, predicted.run_steps_s)], predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +157,17 @@ def actors(bench: Bench) -> list[Row]:
     x, w = (torch.randn(width, width, generator=generator) / width**0.5 for _ in range(2))
     for quota in (1, 2, 3):
         plan = four_actors(quota, width, bench.scale.products)
-        found, _ = _predicted(bench, "actors", f"RegstNum {quota}", plan, _Fed({"w": w}, lambda step: (x,)), {0: "host", 1: "device"})
-        rows += found
+        step_rows, _ = _predicted(bench, "actors", f"RegstNum {quota}", plan, _Fed({"w": w}, lambda step: (x,)), {0: "host", 1: "device"})
+        rows += step_rows
     return rows
 
 
-def _peaks(part: str, setting: str, found: Predicted) -> list[Row]:
-    planned = max(found.outcome.trace.register_bytes.values())
-    rows = [_row(part, setting, "register peak", "B", float(max(found.sim.register_bytes.values())), (float(planned),))]
-    rows += [_row(part, setting, f"allocated peak of {name}", "B", None, (float(peak),)) for name, peak in found.peak_bytes.items() if peak]
+def _peaks(part: str, setting: str, predicted: Predicted) -> list[Row]:
+    planned = max(predicted.outcome.trace.register_bytes.values())
+    rows = [_row(part, setting, "register peak", "B", float(max(predicted.sim.register_bytes.values())), (float(planned),))]
+    rows += [
+        _row(part, setting, f"allocated peak of {name}", "B", None, (float(peak),)) for name, peak in predicted.peak_bytes.items() if peak
+    ]
     return rows
 
 
@@ -174,8 +176,8 @@ def recompute(bench: Bench) -> list[Row]:
     source, fed = _gpt(bench, 2)
     for setting, again in (("kept", False), ("made again", True)):
         plan = _planned(bench, source, 1, 2, recompute=again)
-        found, predicted = _predicted(bench, "recompute", setting, plan, fed, {0: "device"})
-        rows += found + _peaks("recompute", setting, predicted)
+        step_rows, predicted = _predicted(bench, "recompute", setting, plan, fed, {0: "device"})
+        rows += step_rows + _peaks("recompute", setting, predicted)
     return rows
 
 
@@ -184,8 +186,8 @@ def offload(bench: Bench) -> list[Row]:
     source, fed = _gpt(bench, 2)
     plan = _planned(bench, source, 1, 2)
     for setting, placed, ranks in (("on the device", plan, {0: "device"}), ("on the host", offloaded(plan), {0: "device", 1: "host"})):
-        found, predicted = _predicted(bench, "offload", setting, placed, fed, ranks)
-        rows += found + _peaks("offload", setting, predicted)
+        step_rows, predicted = _predicted(bench, "offload", setting, placed, fed, ranks)
+        rows += step_rows + _peaks("offload", setting, predicted)
     return rows
 
 
@@ -194,8 +196,8 @@ def stages(bench: Bench) -> list[Row]:
     source, fed = _gpt(bench, 4)
     for setting, count in (("1 stage", 1), ("2 virtual stages", 2)):
         plan = _planned(bench, source, count, 4, stages=count)
-        found, _ = _predicted(bench, "stages", setting, plan, fed, dict.fromkeys(range(count), "device"))
-        rows += found
+        step_rows, _ = _predicted(bench, "stages", setting, plan, fed, dict.fromkeys(range(count), "device"))
+        rows += step_rows
     return rows
 
 

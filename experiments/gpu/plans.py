@@ -234,7 +234,7 @@ def offloaded(plan: Plan) -> Plan:
     streams = [*plan.streams, Stream(id="host.update", kind=StreamKind.COMPUTE, placement="host")]
     streams += [Stream(id=f"{a}-{b}", kind=StreamKind.COPY, placement=a) for a, b in ((here, "host"), ("host", here))]
     used = {task.stream for task in tasks}
-    found = replace(
+    offloaded = replace(
         plan,
         cluster=roomy_cluster(2, plan.cluster.device.memory_bytes),
         placements=(*plan.placements, host),
@@ -242,5 +242,5 @@ def offloaded(plan: Plan) -> Plan:
         regsts=tuple(regsts.values()),
         tasks=tuple(tasks),
     )
-    verify(found)
-    return found
+    verify(offloaded)
+    return offloaded

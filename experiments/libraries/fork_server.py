@@ -52,10 +52,10 @@ def start(side: str, folder: str) -> list[int]:
         context.set_forkserver_preload(["torch", "backend.worker.process"])
         for rank in range(RANKS):
             context.Process(target=_their_worker, args=(folder, rank), daemon=False).start()
-    while len(found := sorted(Path(folder).glob("runs*"))) < RANKS or not all(path.read_text() for path in found):
+    while len(files := sorted(Path(folder).glob("runs*"))) < RANKS or not all(path.read_text() for path in files):
         time.sleep(0.001)
     server = fork_server_client().server_pid if side == "ours" else forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    return [server, *(int(path.read_text()) for path in found)]
+    return [server, *(int(path.read_text()) for path in files)]
 
 
 def _hold(side: str, folder: str) -> None:

@@ -68,7 +68,7 @@ def fit_time(sizes_bytes: Sequence[float], times_s: Sequence[float], *, root: bo
     if not (np.all(np.isfinite(time)) and np.all(time > 0) and np.all(np.isfinite(size)) and np.all(size >= 0)):
         raise Unsupported("a fit of relative errors needs sizes >= 0 and times > 0, all finite; leave the others out")
     matrix = np.stack([np.ones_like(size), size, np.sqrt(size)][:terms], axis=1) / time[:, None]
-    best, found = float("inf"), np.zeros(terms)
+    best, coefficients = float("inf"), np.zeros(terms)
     for count in range(1, terms + 1):
         for chosen in combinations(range(terms), count):
             columns = matrix[:, chosen]
@@ -78,9 +78,9 @@ def fit_time(sizes_bytes: Sequence[float], times_s: Sequence[float], *, root: bo
             part = np.linalg.lstsq(columns / scale, np.ones_like(time), rcond=None)[0] / scale
             error = float(np.sum((columns @ part - 1.0) ** 2))
             if np.all(part >= 0) and error < best:
-                best, found = error, np.zeros(terms)
-                found[list(chosen)] = part
-    alpha, per_byte, *rest = (float(value) for value in found)
+                best, coefficients = error, np.zeros(terms)
+                coefficients[list(chosen)] = part
+    alpha, per_byte, *rest = (float(value) for value in coefficients)
     return TimeFit(alpha_s=alpha, s_per_byte=per_byte, root_s_per_sqrt_byte=rest[0] if rest else 0.0, samples=len(times_s))
 
 

@@ -126,8 +126,8 @@ def bisect(row: pd.Series, wanted: float, rate: float, node: float | None) -> fl
     low, high = 1e8, 1e12
     for _ in range(50):
         middle = (low * high) ** 0.5
-        found = sequences_per_s(row, rate, middle if node is None else node, 1e9 if node is None else middle, False)
-        low, high = (middle, high) if found < wanted else (low, middle)
+        reached = sequences_per_s(row, rate, middle if node is None else node, 1e9 if node is None else middle, False)
+        low, high = (middle, high) if reached < wanted else (low, middle)
     return (low * high) ** 0.5
 
 
@@ -147,8 +147,8 @@ def measure_gpt() -> list[dict[str, object]]:
             kind, wanted = "sim" if row.pp == 1 else "theory", float(measured[case])
             numbers: dict[str, object] = {"paper_seq_per_s": wanted, "theory_free_links_seq_per_s": gpus * rate / flop_per_sequence(row)}
             for way in WAYS:
-                found = sequences_per_s(row, rate, node, nic, way == "overlapped")
-                numbers |= {f"{kind}_{way}_seq_per_s": found, f"error_{way}": found / wanted - 1}
+                simulated = sequences_per_s(row, rate, node, nic, way == "overlapped")
+                numbers |= {f"{kind}_{way}_seq_per_s": simulated, f"error_{way}": simulated / wanted - 1}
             constants = {"rate_flop_per_s": rate, "fitted_node_bytes_per_s": node, "fitted_nic_bytes_per_s": nic}
             about = {"system": system, "case": case, "nodes": row.nodes, "dp": row.dp, "tp": row.tp, "pp": row.pp, "role": role}
             rows.append(about | numbers | constants)

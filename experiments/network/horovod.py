@@ -72,13 +72,13 @@ class Constants:
 
 def buckets(model: Model) -> list[tuple[float, float]]:
     """(bytes, share of the backward after which all of it is ready)."""
-    found = list(model.tensors)
-    begin, left = found[-1][1] if found else 0.0, model.even_bytes
+    parts = list(model.tensors)
+    begin, left = parts[-1][1] if parts else 0.0, model.even_bytes
     while left > 0:
         part = min(left, BUCKET_BYTES)
         left -= part
-        found.append((part, begin + (1 - begin) * (1 - left / model.even_bytes)))
-    return found
+        parts.append((part, begin + (1 - begin) * (1 - left / model.even_bytes)))
+    return parts
 
 
 def efficiency(model: Model, gpus: int, constants: Constants) -> float:

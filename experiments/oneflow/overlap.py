@@ -114,8 +114,8 @@ def balanced_images(plan: Plan, program: Program, folder: Path, rounds: int) -> 
     side = 256
     for attempt in range(4):
         data = make_images(folder / str(attempt), side)
-        found = variant(plan, data, "actor", 2)
-        load_s, compute_s = priced_s(found, calibrate_plan(found, program, rounds=rounds, data=data))
+        variant_plan = variant(plan, data, "actor", 2)
+        load_s, compute_s = priced_s(variant_plan, calibrate_plan(variant_plan, program, rounds=rounds, data=data))
         if abs(load_s / compute_s - 1) < WITHIN:
             break
         side = max(SIZE, round(side * (compute_s / load_s) ** 0.5))
@@ -137,21 +137,21 @@ def measure(repeats: int, steps: int, rounds: int) -> None:
                 plans = {v: variant(plan, data, *v) for v in VARIANTS if case == "images" or v[0] == "actor"}
                 costs = {way: calibrate_plan(plans[way, 2], program, rounds=rounds, data=data) for way in {way for way, _ in plans}}
                 for way, quota in plans if repeat % 2 == 0 else reversed(plans):
-                    found, cost = plans[way, quota], costs[way]
-                    about = {"case": case, "way": way, "quota": quota, "repeat": repeat, "plan_id": found.plan_id, "cost_model": cost.id}
+                    varied, cost = plans[way, quota], costs[way]
+                    about = {"case": case, "way": way, "quota": quota, "repeat": repeat, "plan_id": varied.plan_id, "cost_model": cost.id}
                     about |= {"machine": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__}
-                    load_s, busy_s = priced_s(found, cost)
-                    sim = regista.simulate(found, cost, steps=steps)
-                    rows.append(about | {"kind": "sim"} | _times(found, sim) | {"load_s": load_s, "compute_s": busy_s})
+                    load_s, busy_s = priced_s(varied, cost)
+                    sim = regista.simulate(varied, cost, steps=steps)
+                    rows.append(about | {"kind": "sim"} | _times(varied, sim) | {"load_s": load_s, "compute_s": busy_s})
                     other_cores = _other_cores()
-                    run = regista.run(found, program, steps=steps, data=data, timeout_s=120.0).trace
-                    check_trace(found, run)
-                    load_s, busy_s = spent_s(found, run)
+                    run = regista.run(varied, program, steps=steps, data=data, timeout_s=120.0).trace
+                    check_trace(varied, run)
+                    load_s, busy_s = spent_s(varied, run)
                     rows.append(
-                        about | {"kind": "run"} | _times(found, run) | {"load_s": load_s, "compute_s": busy_s, "other_cores": other_cores}
+                        about | {"kind": "run"} | _times(varied, run) | {"load_s": load_s, "compute_s": busy_s, "other_cores": other_cores}
                     )
                     if repeat == repeats - 1 and way == "actor":
-                        acts += _acts(case, quota, found, sim) + _acts(case, quota, found, run)
+                        acts += _acts(case, quota, varied, sim) + _acts(case, quota, varied, run)
                 CSV.parent.mkdir(exist_ok=True)
                 pd.DataFrame(rows).to_csv(CSV, index=False)
                 pd.DataFrame(acts).to_csv(ACTS, index=False)

@@ -50,10 +50,10 @@ def measure(repeats: int, steps: int) -> None:
             sim = regista.simulate(plan, cost)
             run = regista.run(plan, program, steps=steps).trace
             last[q] = (sim, run)
-            found = regista.compare(plan, sim, run).step_time_s
+            step_time = regista.compare(plan, sim, run).step_time_s
             about = {"quota": q, "repeat": repeat, "plan_id": plan.plan_id, "cores": os.cpu_count(), "torch": torch.__version__}
-            rows.append(about | {"kind": "sim", "step_time_s": found.predicted})
-            rows.append(about | {"kind": "run", "step_time_s": found.measured})
+            rows.append(about | {"kind": "sim", "step_time_s": step_time.predicted})
+            rows.append(about | {"kind": "run", "step_time_s": step_time.measured})
     CSV.parent.mkdir(exist_ok=True)
     pd.DataFrame(rows).assign(machine=platform.machine(), model=MODEL, micro_batches=MICRO_BATCHES).to_csv(CSV, index=False)
     PICTURE.parent.mkdir(exist_ok=True)

@@ -121,11 +121,11 @@ def matmul_signatures(shape: tuple[int, int, int], parts: int) -> list[tuple[NdS
     m, k, n = shape
     op = Op(id="mm", target="aten.mm.default", args=(Ref("a"), Ref("b")), outputs=("y",), role=Role.FORWARD)
     types = {name: TensorType(s, DType.FLOAT64) for name, s in (("a", (m, k)), ("b", (k, n)), ("y", (m, n)))}
-    found = []
+    layouts_of_operands = []
     for signature in signatures(op, types, parts):
         layouts = {**dict(zip(("a", "b"), signature.inputs, strict=True)), "y": signature.outputs[0]}
-        found.append((NdSbp((layouts["a"],)), NdSbp((layouts["b"],)), NdSbp((layouts["y"],))))
-    return found
+        layouts_of_operands.append((NdSbp((layouts["a"],)), NdSbp((layouts["b"],)), NdSbp((layouts["y"],))))
+    return layouts_of_operands
 
 
 def measure() -> None:

@@ -138,10 +138,10 @@ def speed(repeats: int = 3) -> None:
         for kind, (make, solve) in kinds.items():
             problem = make()
             wall_s, cpu_s = perf_counter(), process_time()
-            found = solve(problem)
+            solution = solve(problem)
             wall_s, cpu_s = perf_counter() - wall_s, process_time() - cpu_s
-            assert found is not None
-            size = {"regsts": len(problem.buffers), "bytes": found.total_bytes, "bound_bytes": found.bound_bytes, "gap": found.gap}
+            assert solution is not None
+            size = {"regsts": len(problem.buffers), "bytes": solution.total_bytes, "bound_bytes": solution.bound_bytes, "gap": solution.gap}
             here = {"cores": os.cpu_count(), "machine": platform.machine(), "load_1min": os.getloadavg()[0]}
             rows.append({"solver": kind, "repeat": repeat, "kind": "run", "wall_s": wall_s, "cpu_s": cpu_s} | size | here)
             pd.DataFrame(rows).to_csv(SPEED, index=False)
@@ -188,8 +188,8 @@ def _beside(work: Callable[[], T], patience_s: float = 15.0) -> tuple[T, float]:
         if _others_s() - before_s <= OTHERS * 0.5:
             break
     began, before_s = perf_counter(), _others_s()
-    found = work()
-    return found, (_others_s() - before_s) / (perf_counter() - began)
+    result = work()
+    return result, (_others_s() - before_s) / (perf_counter() - began)
 
 
 def _others_s() -> float:
@@ -221,11 +221,11 @@ def draw_run() -> None:
         part, faint = table[table.kind == kind], every[(every.kind == kind) & (every.other_cores > OTHERS)]
         axes.plot(faint.register_bytes / 1e6, 1 / faint.period_s, mark, color=colour, alpha=0.25, label=f"{kind}, disturbed")
         axes.plot(part.register_bytes / 1e6, 1 / part.period_s, mark, color=colour, markerfacecolor="none")
-        found = part.groupby("register_bytes").period_s.agg(["median", "min", "max", "count"]).reindex(sizes)
-        axes.plot(found.index / 1e6, 1 / found["median"], "-", color=colour, label=f"{kind}, medians")
-        ms = found * 1e3
-        columns[kind] = [f"{ms['median'][s]:.0f} ({ms['min'][s]:.0f} .. {ms['max'][s]:.0f}), {found['count'][s]:.0f}" for s in sizes]
-        slower[kind] = [f"{found['median'][s] / found['median'][sizes[0]]:.2f}" for s in sizes]  # nan: not measured undisturbed
+        by_size = part.groupby("register_bytes").period_s.agg(["median", "min", "max", "count"]).reindex(sizes)
+        axes.plot(by_size.index / 1e6, 1 / by_size["median"], "-", color=colour, label=f"{kind}, medians")
+        ms = by_size * 1e3
+        columns[kind] = [f"{ms['median'][s]:.0f} ({ms['min'][s]:.0f} .. {ms['max'][s]:.0f}), {by_size['count'][s]:.0f}" for s in sizes]
+        slower[kind] = [f"{by_size['median'][s] / by_size['median'][sizes[0]]:.2f}" for s in sizes]  # nan: not measured undisturbed
     for row in zip((f"{s / 1e6:.2f}" for s in sizes), columns["sim"], columns["run"], slower["sim"], slower["run"], strict=True):
         report.add_row(*row)
     axes.set_xlabel("registers [MB]")

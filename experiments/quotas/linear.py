@@ -102,8 +102,8 @@ def relaxations(problem: QuotaProblem, period_s: float, rounds: int) -> Iterator
         if status != highspy.HighsModelStatus.kOptimal:
             raise Unsupported(f"HiGHS left the relaxation with status {model.modelStatusToString(status)}")
         solution = model.getSolution()
-        found = np.array(solution.col_value)
-        yield Relaxed(model.getObjectiveValue() / scale, found[:nodes], found[nodes:])
+        primal = np.array(solution.col_value)
+        yield Relaxed(model.getObjectiveValue() / scale, primal[:nodes], primal[nodes:])
         if not left:
             return
         flow = np.maximum(np.array(solution.row_dual)[: fixed + rings], 0.0)

@@ -175,12 +175,12 @@ def smallest_settled(problem: QuotaProblem, period_s: float) -> SizedQuotas | No
 
 def _fewer(problem: QuotaProblem, best: tuple[Ints, Floats] | None, starts_s: Floats, period_s: float) -> tuple[Ints, Floats]:
     """The quotas that these start times need, or the best so far: within the upper bounds, if one is, and then of fewer bytes."""
-    found = needed_quotas(problem, starts_s, period_s), starts_s
+    fewer = needed_quotas(problem, starts_s, period_s), starts_s
 
     def badness(quotas: Ints) -> tuple[bool, int]:
         return bool((quotas > problem.upper).any()), problem.total_bytes(quotas)
 
-    return found if best is None or badness(found[0]) < badness(best[0]) else best
+    return fewer if best is None or badness(fewer[0]) < badness(best[0]) else best
 
 
 def _settled(problem: QuotaProblem, starts_s: Floats, period_s: float, warm: int) -> Floats:

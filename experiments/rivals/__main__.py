@@ -40,12 +40,18 @@ PAIRS = 4
 COLOURS = {"ours": "#0072B2", "theirs": "#E69F00"}
 
 
-def rows_of(found: Measured, load: float) -> list[dict[str, object]]:
+def rows_of(measured: Measured, load: float) -> list[dict[str, object]]:
     """One row per step that counts.  ``cpu_s``: processor time of a step, the mean over its turn, all ranks together."""
-    way = found.job.way
-    about = {"kind": "run", "model": found.job.model, "ranks": found.job.ranks, "micro_batches": found.job.micro_batches, "load": load}
-    about |= {"loss_error": found.loss_error}
-    sides = (("ours", way.ours, found.ours, found.ours_cpu_s), ("theirs", way.rival, found.theirs, found.theirs_cpu_s))
+    way = measured.job.way
+    about = {
+        "kind": "run",
+        "model": measured.job.model,
+        "ranks": measured.job.ranks,
+        "micro_batches": measured.job.micro_batches,
+        "load": load,
+    }
+    about |= {"loss_error": measured.loss_error}
+    sides = (("ours", way.ours, measured.ours, measured.ours_cpu_s), ("theirs", way.rival, measured.theirs, measured.theirs_cpu_s))
     return [
         {"way": way.value, "side": side, "name": name, "turn": turn, "step_time_s": time_s, "cpu_s": cpu_s} | about
         for side, name, turns, used_s in sides
@@ -56,7 +62,7 @@ def rows_of(found: Measured, load: float) -> list[dict[str, object]]:
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """One row per way: quantiles of both sides' step times in seconds, and the speed of ours over theirs, pair of turns by pair of turns."""
-    found = []
+    medians = []
     for way, part in table.groupby("way", sort=False):
         row: dict[str, object] = {"way": way, "pairs": part.turn.nunique(), "load": part.load.iloc[0]}
         for side, times in part.groupby("side"):
@@ -69,8 +75,8 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
         for column, label in (("step_time_s", "ratio"), ("cpu_s", "cpu_ratio")):
             ratio = turns[column].theirs / turns[column].ours
             row |= {label: ratio.median(), f"{label}_min": ratio.min(), f"{label}_max": ratio.max()}
-        found.append(row)
-    return pd.DataFrame(found)
+        medians.append(row)
+    return pd.DataFrame(medians)
 
 
 def measure(jobs: Sequence[Job], pairs: int) -> pd.DataFrame:
@@ -84,22 +90,22 @@ def measure(jobs: Sequence[Job], pairs: int) -> pd.DataFrame:
 
 def lines(pairs: int, jobs: Sequence[Job] = JOBS) -> list[tuple[str, str, str]]:
     """For make bench: (what, median, spread)."""
-    found: list[tuple[str, str, str]] = []
+    table: list[tuple[str, str, str]] = []
     for row in summary(measure(jobs, pairs)).itertuples():
         for side in ("ours", "theirs"):
             low, p10, middle, p90 = (1e3 * getattr(row, f"{side}_{label}") for label in ("min", "p10", "median", "p90"))
             spread = f"min {low:.1f}, p10 {p10:.1f}, p90 {p90:.1f} ms"
-            found.append((f"{row.way}: {getattr(row, side)}, step", f"{middle:.1f} ms", spread))
+            table.append((f"{row.way}: {getattr(row, side)}, step", f"{middle:.1f} ms", spread))
         spread = f"{row.ratio_min:.3f} .. {row.ratio_max:.3f}, {row.pairs} pairs of turns (above 1: the Plan is faster)"
-        found.append((f"{row.way}: speed of the Plan over {row.theirs}", f"{row.ratio:.3f}", spread))
-    return found
+        table.append((f"{row.way}: speed of the Plan over {row.theirs}", f"{row.ratio:.3f}", spread))
+    return table
 
 
 def draw(table: pd.DataFrame) -> None:
-    found = summary(table)
+    medians = summary(table)
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
-    for place, row in enumerate(found.itertuples()):
+    for place, row in enumerate(medians.itertuples()):
         top = 0.0
         for offset, side in ((-0.2, "ours"), (0.2, "theirs")):
             low, middle, high = (1e3 * getattr(row, f"{side}_{label}") for label in ("p10", "median", "p90"))
@@ -108,7 +114,7 @@ def draw(table: pd.DataFrame) -> None:
             top = max(top, high)
         axes.text(place, top * 1.03, f"{row.ratio:.2f} x", ha="center")
     axes.set_xticks(
-        range(len(found)), [f"{row.ours}\n{row.theirs}".replace("(reshard", "\n(reshard") for row in found.itertuples()], fontsize=8
+        range(len(medians)), [f"{row.ours}\n{row.theirs}".replace("(reshard", "\n(reshard") for row in medians.itertuples()], fontsize=8
     )
     axes.set_ylabel("step time [ms], median and p10 .. p90 (run)")
     axes.margins(y=0.12)

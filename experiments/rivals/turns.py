@@ -173,8 +173,8 @@ class _Side:
     def result(self) -> Mapping[str, list[float]]:
         if self.process.wait(PATIENCE_S):
             raise WorkerFailed(f"{self.name} ended with code {self.process.returncode}: {self._last_words()}")
-        found: Mapping[str, list[float]] = json.loads((self.folder / "result.json").read_text())
-        return found
+        durations: Mapping[str, list[float]] = json.loads((self.folder / "result.json").read_text())
+        return durations
 
     def end(self) -> None:
         self.process.kill()  # its workers are told by the kernel
@@ -204,12 +204,12 @@ def workers_below(pid: int) -> list[int]:
             except OSError:
                 continue  # it has just ended
             children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, left = [], list(children.get(pid, ()))
+    descendants, left = [], list(children.get(pid, ()))
     while left:
         for child in children.get(left.pop(), ()):
-            found.append(child)
+            descendants.append(child)
             left.append(child)
-    return found
+    return descendants
 
 
 def cpu_s(pid: int) -> float:

@@ -35,10 +35,10 @@ def regst_bytes(plan: Plan) -> Mapping[str, Mapping[Category, int]]:
     """Regst id -> category -> bytes of one block on the fullest rank; they add up to ``plan.block_bytes``."""
     states = {(state.regst, state.index): state.kind for state in plan.states}
     named = {(access.regst, access.index) for access in plan.gradients.values()}
-    found: dict[str, dict[Category, int]] = {}
+    bytes_of: dict[str, dict[Category, int]] = {}
     for regst in plan.regsts:
         whole = Category.PARAMETERS if regst.kind is RegstKind.STATE else _of_data(plan, regst)
-        sizes = found[regst.id] = {}
+        sizes = bytes_of[regst.id] = {}
         for index, tensor in enumerate(regst.tensors):
             category = whole
             if regst.kind is RegstKind.STATE and states.get((regst.id, index)) is InputKind.OPTIMIZER_STATE:
@@ -46,7 +46,7 @@ def regst_bytes(plan: Plan) -> Mapping[str, Mapping[Category, int]]:
             elif regst.kind is not RegstKind.STATE and (regst.id, index) in named:
                 category = Category.GRADIENTS
             sizes[category] = sizes.get(category, 0) + tensor.local_bytes(plan.placement[regst.placement])
-    return found
+    return bytes_of
 
 
 def _of_data(plan: Plan, regst: Regst) -> Category:
@@ -62,15 +62,15 @@ def _of_data(plan: Plan, regst: Regst) -> Category:
 
 def _readers(plan: Plan, regst: Regst) -> frozenset[TaskKind]:
     """The kinds of the tasks that read it; a communication's readers count as its own."""
-    found: set[TaskKind] = set()
+    kinds: set[TaskKind] = set()
     waiting, seen = [regst.id], {regst.id}
     while waiting:
         for task, _ in plan.consumers[waiting.pop()]:
-            found.add(task.kind)
+            kinds.add(task.kind)
             further = {port.regst for port in task.produces} - seen if task.kind.is_communication else set()
             waiting += sorted(further)
             seen |= further
-    return frozenset(found)
+    return frozenset(kinds)
 
 
 def _origin(plan: Plan, regst: Regst) -> TaskKind | None:

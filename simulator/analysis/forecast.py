@@ -137,7 +137,7 @@ def _forecast_of(compiled: CompiledPlan, played: KernelResult, steps: int, engin
     acts, ranks = compiled.tables.acts, compiled.ranks
     ends = tuple(step_ends_s(compiled, played, steps).tolist())
     window = (ends[-3], ends[-2]) if steps > 2 else ((0.0, *ends)[-2], ends[-1])
-    found = []
+    groups = []
     contents = PeakContents(compiled, played, steps)
     members: list[list[int]] = [[] for _ in range(ranks.num_classes)]
     for rank, c in enumerate(ranks.of):
@@ -147,7 +147,7 @@ def _forecast_of(compiled: CompiledPlan, played: KernelResult, steps: int, engin
         moving = _at_work(compiled, played, c, (StreamKind.COLLECTIVE, StreamKind.LINK), window)
         either = _length(np.concatenate((compute, moving)))
         whole, busy = (window[1] - window[0]) or 1.0, _length(compute)
-        found.append(
+        groups.append(
             RankGroup(
                 ranks=tuple(group),
                 bubble=max(0.0, 1 - busy / whole),
@@ -166,7 +166,7 @@ def _forecast_of(compiled: CompiledPlan, played: KernelResult, steps: int, engin
         num_firings=len(played.end_s),
         engine=engine,
         not_compiled=not_compiled,
-        rank_groups=tuple(found),
+        rank_groups=tuple(groups),
     )
 
 

@@ -62,7 +62,7 @@ class PeakContents:
                 place_in_instant = np.concatenate((np.full(len(late), _TAKEN), np.where(late, _FREED_LATE, _FREED)))
                 columns.append((times_s, change, place_in_instant, np.full(len(change), len(owners))))
                 owners.append({Category.WORKSPACE: int(t.workspace[actor])})
-        found = dict(state)
+        held_bytes = dict(state)
         if columns:
             at_s, change, place_in_instant, owner = (np.concatenate(column) for column in zip(*columns, strict=True))
             order = np.lexsort((place_in_instant, at_s))
@@ -72,9 +72,9 @@ class PeakContents:
             blocks = np.bincount(owner[:upto], weights=change[:upto], minlength=len(owners)).astype(np.int64)
             for parts, count in zip(owners, blocks.tolist(), strict=True):
                 for category, part in parts.items():
-                    found[category] += count * part
+                    held_bytes[category] += count * part
         peak = int(self.compiled.state_bytes[c] + played.peak_bytes[c])
-        return found if sum(found.values()) == peak else None
+        return held_bytes if sum(held_bytes.values()) == peak else None
 
     def _begins(self) -> Floats:
         """When each act took its stream: ready, and the act before it over.  In a collective that is before the start, when all are there."""

@@ -141,18 +141,18 @@ def _channels(
     number: Mapping[tuple[str, int], int],
     block_bytes: Mapping[str, int],
 ) -> _Channels:
-    found = _Channels()
+    lists = _Channels()
     in_port: dict[tuple[int, str], int] = {}
     for actor, (task, _) in enumerate(actors):
         for port in task.consumes:
             regst = plan.regst[port.regst]
             if regst.producer is None:
                 continue  # a constant: always readable
-            in_port[actor, regst.id] = len(found.in_acts)
-            found.in_acts.append(port.acts_per_block)
-            found.in_full.append(1 if regst.kind is RegstKind.STATE else 0)
-        found.in_first.append(len(found.in_acts))
-    arriving: list[list[int]] = [[] for _ in found.in_acts]
+            in_port[actor, regst.id] = len(lists.in_acts)
+            lists.in_acts.append(port.acts_per_block)
+            lists.in_full.append(1 if regst.kind is RegstKind.STATE else 0)
+        lists.in_first.append(len(lists.in_acts))
+    arriving: list[list[int]] = [[] for _ in lists.in_acts]
     lying: list[list[int]] = []
     heavy = {r.id: r.kind is not RegstKind.STATE and block_bytes[r.id] > 0 for r in plan.regsts}
     messages_from: dict[str, dict[int, list[ClassMessage]]] = {}
@@ -163,40 +163,40 @@ def _channels(
         messages_here = messages_from.get(task.id, {}).get(c, []) if task.kind is TaskKind.TRANSFER else [ClassMessage(c, c, 0.0, 0.0)]
         for port in task.produces:
             regst = plan.regst[port.regst]
-            out = len(found.out_acts)
-            found.out_of.setdefault(regst.id, []).append(out)
-            found.out_acts.append(port.acts_per_block)
-            found.out_quota.append(regst.quota)
-            found.out_full.append(1 if regst.kind is RegstKind.STATE else 0)
+            out = len(lists.out_acts)
+            lists.out_of.setdefault(regst.id, []).append(out)
+            lists.out_acts.append(port.acts_per_block)
+            lists.out_quota.append(regst.quota)
+            lists.out_full.append(1 if regst.kind is RegstKind.STATE else 0)
             for hop in messages_here:
-                delivery = len(found.delivery_store)
+                delivery = len(lists.delivery_store)
                 if heavy[regst.id]:
-                    store = found.stores.setdefault((regst.id, hop.dst), len(found.stores))
+                    store = lists.stores.setdefault((regst.id, hop.dst), len(lists.stores))
                     if store == len(lying):
                         lying.append([])
                     lying[store].append(delivery)
                 else:
                     store = -1
-                found.delivery_store.append(store)
+                lists.delivery_store.append(store)
                 for consumer, _ in plan.consumers[regst.id]:
                     sink = number[consumer.id, hop.dst]
                     into = in_port[sink, regst.id]
-                    arriving[into].append(len(found.src))
-                    found.src.append(actor)
-                    found.dst.append(sink)
-                    found.into.append(into)
-                    found.out.append(out)
-                    found.delivery.append(delivery)
-                    found.ready_s.append(hop.ready_s)
-                    found.ack_s.append(hop.ack_s)
-                found.chan_first.append(len(found.src))
-            found.delivery_first.append(len(found.delivery_store))
-        found.out_first.append(len(found.out_acts))
+                    arriving[into].append(len(lists.src))
+                    lists.src.append(actor)
+                    lists.dst.append(sink)
+                    lists.into.append(into)
+                    lists.out.append(out)
+                    lists.delivery.append(delivery)
+                    lists.ready_s.append(hop.ready_s)
+                    lists.ack_s.append(hop.ack_s)
+                lists.chan_first.append(len(lists.src))
+            lists.delivery_first.append(len(lists.delivery_store))
+        lists.out_first.append(len(lists.out_acts))
     for channels in arriving:
-        found.in_chan.close(channels)
+        lists.in_chan.close(channels)
     for deliveries in lying:
-        found.store_deliveries.close(deliveries)
-    return found
+        lists.store_deliveries.close(deliveries)
+    return lists
 
 
 def _lanes(

@@ -24,7 +24,7 @@ def record(ints: str, floats: str = "") -> np.dtype[np.void]:
 
 def filled(fields: np.dtype[np.void], size: int, **columns: Ints | Floats | int) -> Records:
     """``size`` records with these columns, and zero in the others."""
-    found = np.zeros(size, dtype=fields)
+    records = np.zeros(size, dtype=fields)
     for name, column in columns.items():
-        found[name] = column
-    return found
+        records[name] = column
+    return records

@@ -87,10 +87,10 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> RankClasses:
     of = _refined(plan, prices, pairs.patterns, lines.patterns) if fold else tuple(range(plan.num_ranks))
     members: dict[str, dict[int, list[int]]] = {}
     for placement in plan.placements:
-        found = members[placement.id] = {}
+        positions_of = members[placement.id] = {}
         for position, rank in enumerate(placement.ranks):
-            found.setdefault(of[rank], []).append(position)
-    folded = {name: {c: tuple(positions) for c, positions in found.items()} for name, found in members.items()}
+            positions_of.setdefault(of[rank], []).append(position)
+    folded = {name: {c: tuple(positions) for c, positions in positions_of.items()} for name, positions_of in members.items()}
     price_s = {(task.id, c): prices[task.id][positions[0]] for task in plan.tasks for c, positions in folded[task.placement].items()}
     messages = [tuple(sorted({ClassMessage(of[s], of[d], a, b) for s, d, a, b in p}, key=_message_key)) for p in pairs.patterns]
     groups = [_met(g, of) for g in lines.patterns]
@@ -102,19 +102,19 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> RankClasses:
 def _prices(plan: Plan, cost: CostModel, task: Task) -> list[float]:
     """Seconds of an act on each rank of the placement."""
     ranks = plan.ranks_of(task)
-    found = [float(cost.act_s(plan, task, rank)) for rank in ranks]
-    if not (min(found) >= 0 and max(found) < math.inf and not math.isnan(sum(found))):
-        for rank, price_s in zip(ranks, found, strict=True):
+    prices_s = [float(cost.act_s(plan, task, rank)) for rank in ranks]
+    if not (min(prices_s) >= 0 and max(prices_s) < math.inf and not math.isnan(sum(prices_s))):
+        for rank, price_s in zip(ranks, prices_s, strict=True):
             checked_s(price_s, f"an act of {task.id} on rank {rank}")
-    return found
+    return prices_s
 
 
 def _met(lines: Sequence[Sequence[int]], of: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    found = {}
+    members_of = {}
     for line in lines:
         together = tuple(sorted({of[rank] for rank in line}))
-        found.update(dict.fromkeys(together, together))
-    return found
+        members_of.update(dict.fromkeys(together, together))
+    return members_of
 
 
 def _message_key(hop: ClassMessage) -> tuple[int, int, float, float]:

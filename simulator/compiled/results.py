@@ -115,8 +115,8 @@ def peaks(compiled: CompiledPlan, *, steps: int = 2) -> tuple[int, ...]:
     _check_size(compiled, steps)
     played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)
     check_complete(compiled, played)
-    found = (compiled.state_bytes + played.peak_bytes).tolist()
-    return tuple(found[c] for c in compiled.ranks.of)
+    peak_of_class = (compiled.state_bytes + played.peak_bytes).tolist()
+    return tuple(peak_of_class[c] for c in compiled.ranks.of)
 
 
 @collector_paused()

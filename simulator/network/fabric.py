@@ -90,9 +90,9 @@ class Machine:
         cluster = self.cluster
         racks = range(cluster.rack_of(cluster.num_devices - 1) + 1)
         levels = ((cluster.node, "device", range(cluster.num_devices)), (cluster.nic, "nic", range(cluster.num_nodes)))
-        found = [(spec, f"{name}:{way}:{i}") for spec, name, places in levels for i in places for way in ("out", "in")]
-        found += [(cluster.rack, f"rack:{way}:{i}") for i in racks for way in ("out", "in")]
-        return tuple(Link(name=name, bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s) for spec, name in found if spec is not None)
+        named_specs = [(spec, f"{name}:{way}:{i}") for spec, name, places in levels for i in places for way in ("out", "in")]
+        named_specs += [(cluster.rack, f"rack:{way}:{i}") for i in racks for way in ("out", "in")]
+        return tuple(Link(name=name, bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s) for spec, name in named_specs if spec is not None)
 
     def route(self, src: int, dst: int) -> Route:
         _check(self, src, dst)

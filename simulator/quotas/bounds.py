@@ -27,10 +27,10 @@ def _longest(pointer, head, weight, rank, node_at, source, sink, close):  # type
     """d(source[k], sink[k]) for pairs sorted by source; -inf without a path.
 
     rank: nodes in the order of a schedule, in which only arcs with tokens go back.  Nodes later than the source's last sink are left out, so
-    what is found is at most the longest path.
+    the result is at most the longest path.
     """
     n = len(pointer) - 1
-    found = np.full(len(source), -np.inf)
+    longest = np.full(len(source), -np.inf)
     far = np.full(n, -np.inf)
     queued = np.zeros(n, np.bool_)
     touched = np.empty(n, np.int64)
@@ -66,11 +66,11 @@ def _longest(pointer, head, weight, rank, node_at, source, sink, close):  # type
                             back = min(back, rank[v])
             low = back
         for k in range(first, end):
-            found[k] = far[sink[k]]
+            longest[k] = far[sink[k]]
         for k in range(count):
             far[touched[k]] = -np.inf
         first = end
-    return found
+    return longest
 
 
 def least_quotas(problem: QuotaProblem, period_s: float) -> Ints | None:

@@ -35,26 +35,26 @@ def under_budget(plan: Plan, cost: CostModel, budget_bytes: int, *, seconds: flo
     needed: dict[str, int] = {}
     problems = tuple(problems_of(plan, cost))
     share = seconds / (len(problems) + 1)
-    for found in problems:
-        budgets = dict.fromkeys(found.problem.places, budget_bytes)
-        fastest = _fastest(found.problem, budgets, share)
+    for ordered_problem in problems:
+        budgets = dict.fromkeys(ordered_problem.problem.places, budget_bytes)
+        fastest = _fastest(ordered_problem.problem, budgets, share)
         if fastest is None:
-            least = least_bytes(found.problem, longest_period_s(found.problem), seconds=share)
-            held = found.problem.place_bytes(least.quotas) if least is not None else {}
+            least = least_bytes(ordered_problem.problem, longest_period_s(ordered_problem.problem), seconds=share)
+            held = ordered_problem.problem.place_bytes(least.quotas) if least is not None else {}
             needed = min((n for n in (needed, held) if n), key=lambda n: max(n.values()), default={})
         elif best is None or fastest.high_s < best[0].high_s:
-            best = fastest, found
+            best = fastest, ordered_problem
     if best is None:
         worst = max(needed, key=lambda place: needed[place]) if needed else "a device"
         raise OutOfMemory(
             f"no quotas were found that keep the plan live within {show_bytes(budget_bytes)} per device: with the fewest blocks {worst} "
             f"holds {show_bytes(needed.get(worst, 0))}; allow that much, or plan with more devices, stages or micro-batches"
         )
-    fastest, found = best
+    fastest, ordered_problem = best
     free = plan_problem(marked_graph(plan, cost, order_policy=OrderPolicy.NONE)).problem
     anyhow = _fastest(free, dict.fromkeys(free.places, budget_bytes), share)
     any_order = any_order_bytes(plan, cost, fastest.high_s)
-    realised = realised_plan(plan, cost, found, fastest.sized, fastest.high_s * (1 + TOLERANCE), any_order)
+    realised = realised_plan(plan, cost, ordered_problem, fastest.sized, fastest.high_s * (1 + TOLERANCE), any_order)
     if realised is None:
         raise Unsupported(
             f"quotas for a step of {fastest.high_s:.6g} s fit, but the streams, choosing by themselves, take longer; order them"

@@ -45,7 +45,7 @@ FIRST_GAP, LAST_GAP = 0.02, 1e-3
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedQuotas:
     """quotas: per Buffer.   total_bytes: of all their blocks.   bound_bytes: no quotas with this period need less; equal: certified optimal.
-    period_s: the one asked for.   starts_s: start times that prove it.   method: what found and what bounded it.
+    period_s: the one asked for.   starts_s: start times that prove it.   method: the algorithms that gave the quotas and their bound.
     """
 
     quotas: Ints
@@ -108,7 +108,7 @@ def least_bytes(
 
 def _sized(problem: QuotaProblem, quotas: Ints, bound: float, period_s: float, method: str) -> SizedQuotas:
     starts, cycle = feasible_starts(problem.num_nodes, problem.arcs(quotas), period_s * (1 + TOLERANCE))
-    assert starts is not None, f"start times found before do not exist now: cycle {cycle}"
+    assert starts is not None, f"these quotas had start times before and have none now: cycle {cycle}"
     return SizedQuotas(quotas, problem.total_bytes(quotas), bound, period_s, starts, method)
 
 

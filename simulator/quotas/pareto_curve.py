@@ -25,20 +25,20 @@ def pareto(plan: Plan, cost: CostModel, *, points: int = 8, seconds: float = 30.
     """
     problems = tuple(problems_of(plan, cost))
     share = seconds / (points + 1)
-    found = [least_bytes_plan(plan, cost, problems, None, share)]
+    sized_plans = [least_bytes_plan(plan, cost, problems, None, share)]
     slowest_s = 0.0
     for each in problems:
         least = least_bytes(each.problem, longest_period_s(each.problem), seconds=share)
         if least is not None:
             slowest_s = max(slowest_s, shortest_period_s(each.problem.num_nodes, each.problem.arcs(least.quotas)))
-    for rate in np.linspace(1 / found[0].period_s, 1 / max(slowest_s, found[0].period_s), points)[1:]:
+    for rate in np.linspace(1 / sized_plans[0].period_s, 1 / max(slowest_s, sized_plans[0].period_s), points)[1:]:
         try:
-            found.append(least_bytes_plan(plan, cost, problems, max(1 / float(rate), found[0].goal_s), share))
+            sized_plans.append(least_bytes_plan(plan, cost, problems, max(1 / float(rate), sized_plans[0].goal_s), share))
         except Unsupported:
             continue
     kept: list[SizedPlan] = []
     best_bytes = inf
-    for point in sorted(found, key=lambda p: (p.period_s, p.after_bytes)):
+    for point in sorted(sized_plans, key=lambda p: (p.period_s, p.after_bytes)):
         if point.after_bytes < best_bytes:
             kept.append(point)
             best_bytes = point.after_bytes

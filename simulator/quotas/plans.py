@@ -33,8 +33,8 @@ class PlanProblem:
     problem: QuotaProblem
     names: tuple[str, ...]
 
-    def quotas(self, found: Ints) -> dict[str, int]:
-        return {name: int(q) for name, q in zip(self.names, found, strict=True)}
+    def quotas(self, sizes: Ints) -> dict[str, int]:
+        return {name: int(q) for name, q in zip(self.names, sizes, strict=True)}
 
     def of_plan(self, plan: Plan) -> Ints:
         """The quotas that a Plan with the same Regsts has."""

@@ -136,8 +136,8 @@ class QuotaProblem:
         begins: list[int] = []
         flat: list[int] = []
         release: list[float] = []
-        for number, found in enumerate(self.buffers):
-            for ring in found.rings:
+        for number, buffered_regst in enumerate(self.buffers):
+            for ring in buffered_regst.rings:
                 size, begin = len(ring.producers), len(flat)
                 flat += ring.producers
                 buffer += [number] * size
@@ -171,11 +171,11 @@ class QuotaProblem:
 
     def place_bytes(self, quotas: Sequence[int] | Ints) -> dict[str, int]:
         """(4) Bytes per device, fixed bytes included."""
-        found = {place: int(self.fixed_bytes.get(place, 0)) for place in self.places}
+        bytes_at = {place: int(self.fixed_bytes.get(place, 0)) for place in self.places}
         for buffer, quota in zip(self.buffers, quotas, strict=True):
             for place in buffer.places:
-                found[place] += buffer.block_bytes * int(quota)
-        return found
+                bytes_at[place] += buffer.block_bytes * int(quota)
+        return bytes_at
 
     def bounded(self, lower: Ints) -> QuotaProblem:
         """The same problem with larger lower bounds."""

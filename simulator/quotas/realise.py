@@ -73,20 +73,22 @@ def problems_of(plan: Plan, cost: CostModel) -> Iterator[PlanProblem]:
         except (Unsupported, DeadLock) as error:
             refused.append(error)
             continue
-        found = plan_problem(graph)
-        order = found.problem.head.tobytes() + found.problem.tokens.tobytes()
+        candidate = plan_problem(graph)
+        order = candidate.problem.head.tobytes() + candidate.problem.tokens.tobytes()
         if order not in seen:
             seen.add(order)
-            yield found
+            yield candidate
     if not seen:
         raise refused[0]
 
 
-def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: SizedQuotas, goal_s: float, any_order: float) -> SizedPlan | None:
+def realised_plan(
+    plan: Plan, cost: CostModel, ordered_problem: PlanProblem, sized: SizedQuotas, goal_s: float, any_order: float
+) -> SizedPlan | None:
     """The Plan with the quotas, its streams without an order if that reaches the goal, else with the problem's orders; None: neither reaches it."""
-    quotas = found.quotas(sized.quotas)
+    quotas = ordered_problem.quotas(sized.quotas)
     alone = plan.with_quotas(quotas)
-    for candidate in (alone, ordered(found.graph.with_quotas(quotas))):
+    for candidate in (alone, ordered(ordered_problem.graph.with_quotas(quotas))):
         try:
             steady = steady_state(candidate, cost)
         except (Unsupported, DeadLock):
@@ -110,10 +112,10 @@ def realised_plan(plan: Plan, cost: CostModel, found: PlanProblem, sized: SizedQ
 
 
 def any_order_bytes(plan: Plan, cost: CostModel, goal_s: float) -> float:
-    """Lower bound of the bytes at this period, over all orders of the streams; 0: none was found."""
+    """Lower bound of the bytes at this period, over all orders of the streams; 0: no such bound is known."""
     free = plan_problem(marked_graph(plan, cost, order_policy=OrderPolicy.NONE))
-    found = least_bytes(free.problem, goal_s, seconds=2.0)
-    return 0.0 if found is None else found.bound_bytes
+    smallest = least_bytes(free.problem, goal_s, seconds=2.0)
+    return 0.0 if smallest is None else smallest.bound_bytes
 
 
 def longest_period_s(problem: QuotaProblem) -> float:

@@ -41,17 +41,17 @@ def reduced(problem: QuotaProblem, period_s: float, quotas: Ints, starts_s: Floa
     Args:
         quotas: some that reach the period (with period TOLERANCE).   starts_s: start times that prove it, as a first guess.
     """
-    found, lower = quotas.copy(), problem.lower
+    rounded, lower = quotas.copy(), problem.lower
     goal_s = period_s * (1 + TOLERANCE)
-    for number in sorted(range(len(found)), key=lambda r: (-int(problem.price_bytes[r]), r)):
-        low, high = int(lower[number]), int(found[number])
+    for number in sorted(range(len(rounded)), key=lambda r: (-int(problem.price_bytes[r]), r)):
+        low, high = int(lower[number]), int(rounded[number])
         while low < high:
             middle = (low + high) // 2
-            found[number] = middle
-            proof, _ = feasible_starts(problem.num_nodes, problem.arcs(found), goal_s, starts_s)
+            rounded[number] = middle
+            proof, _ = feasible_starts(problem.num_nodes, problem.arcs(rounded), goal_s, starts_s)
             if proof is None:
                 low = middle + 1
             else:
                 high, starts_s = middle, proof
-        found[number] = high
-    return found
+        rounded[number] = high
+    return rounded

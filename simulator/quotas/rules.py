@@ -59,7 +59,7 @@ def rule_quotas(plan: Plan, rule: QuotaRule, cost: CostModel) -> Mapping[str, in
     """
     stages = [p.id for p in plan.placements]
     forward_s, backward_s, link_s = _times(plan, cost)
-    found: dict[str, int] = {}
+    quota_of: dict[str, int] = {}
     for regst in plan.regsts:
         if regst.kind is RegstKind.STATE or regst.producer is None:
             continue
@@ -84,8 +84,8 @@ def rule_quotas(plan: Plan, rule: QuotaRule, cost: CostModel) -> Mapping[str, in
                 wanted = blocks
             case QuotaRule.LINK_AWARE:
                 wanted = link_aware_quota(len(stages), stage, forward_s, backward_s, link_s) + delivered
-        found[regst.id] = max(1, min(blocks, wanted))
-    return found
+        quota_of[regst.id] = max(1, min(blocks, wanted))
+    return quota_of
 
 
 def _times(plan: Plan, cost: CostModel) -> tuple[float, float, float]:

@@ -37,14 +37,14 @@ def full_throughput(plan: Plan, cost: CostModel, *, period_s: float | None = Non
 def least_bytes_plan(plan: Plan, cost: CostModel, problems: Sequence[PlanProblem], period_s: float | None, seconds: float) -> SizedPlan:
     """full_throughput for stream orders that are already known; period_s None: that of unlimited quotas."""
     ends = perf_counter() + seconds
-    found = [(p, shortest_period_s(p.problem.num_nodes, p.problem.fixed_arcs())) for p in problems]
-    least_s = min(unlimited_s for _, unlimited_s in found)
+    with_periods = [(p, shortest_period_s(p.problem.num_nodes, p.problem.fixed_arcs())) for p in problems]
+    least_s = min(unlimited_s for _, unlimited_s in with_periods)
     goal_s = least_s if period_s is None else period_s
     if goal_s < least_s * (1 - TOLERANCE):
         raise Unsupported(f"a step of {goal_s:.6g} s is asked for, unlimited quotas give {least_s:.6g} s; ask for that or more")
     any_order = any_order_bytes(plan, cost, goal_s)
     best: SizedPlan | None = None
-    for candidate, unlimited_s in found:
+    for candidate, unlimited_s in with_periods:
         if unlimited_s <= goal_s * (1 + TOLERANCE):
             best = _better(plan, cost, candidate, goal_s, any_order, ends, best)
     if best is None:
@@ -53,13 +53,13 @@ def least_bytes_plan(plan: Plan, cost: CostModel, problems: Sequence[PlanProblem
 
 
 def _better(
-    plan: Plan, cost: CostModel, found: PlanProblem, goal_s: float, any_order: float, ends: float, best: SizedPlan | None
+    plan: Plan, cost: CostModel, ordered_problem: PlanProblem, goal_s: float, any_order: float, ends: float, best: SizedPlan | None
 ) -> SizedPlan | None:
     """The best Plan so far, or one that this stream order allows."""
-    sized = least_bytes(found.problem, goal_s, seconds=max(0.5, (ends - perf_counter()) / 2))
+    sized = least_bytes(ordered_problem.problem, goal_s, seconds=max(0.5, (ends - perf_counter()) / 2))
     if sized is None or (best is not None and sized.total_bytes >= best.after_bytes):
         return best
-    realised = realised_plan(plan, cost, found, sized, goal_s, any_order)
+    realised = realised_plan(plan, cost, ordered_problem, sized, goal_s, any_order)
     return best if realised is None else realised
 
 
@@ -82,9 +82,9 @@ def _descend(plan: Plan, cost: CostModel, goal_s: float, any_order: float, ends:
                 refused.add((regst.id, regst.quota))
                 continue
             if shortest_period_s(graph.num_nodes, plan_problem(graph).problem.fixed_arcs()) <= goal_s * (1 + TOLERANCE):
-                found = _better(plan, cost, plan_problem(graph), goal_s, any_order, ends, best)
-                assert found is not None
-                best = found
+                improved = _better(plan, cost, plan_problem(graph), goal_s, any_order, ends, best)
+                assert improved is not None
+                best = improved
                 if best is not before:
                     break
             refused.add((regst.id, regst.quota))

@@ -83,13 +83,13 @@ def _short(plan: Plan, task: Task) -> str:
 
 
 def _place(placement: str) -> str:
-    found = _STAGE.match(placement)
-    return f"stage {found.group(1)}" if found else placement
+    match = _STAGE.match(placement)
+    return f"stage {match.group(1)}" if match else placement
 
 
 def _number(placement: str) -> str:
-    found = _STAGE.match(placement)
-    return found.group(1) if found else placement
+    match = _STAGE.match(placement)
+    return match.group(1) if match else placement
 
 
 def _unit_text(graph: MarkedGraph, arc: int, acts: bool, names: dict[str, str]) -> str:

@@ -104,8 +104,8 @@ class MarkedGraph:
             InvalidPlan: a quota < 1, a Regst that the plan does not have, or state, which has one block by law.
         """
         for name, quota in quotas.items():
-            found = self.plan.regst.get(name)
-            if found is None or quota < 1 or (found.kind is RegstKind.STATE and quota != 1):
+            resized = self.plan.regst.get(name)
+            if resized is None or quota < 1 or (resized.kind is RegstKind.STATE and quota != 1):
                 raise InvalidPlan(f"quota {quota} for regst {name}; it must be a Regst of the plan, quotas are >= 1, that of state is 1")
         plan = self.plan.with_quotas(quotas)
         arcs = self.kind == ArcKind.QUOTA

@@ -149,8 +149,8 @@ def _short_cycle(graph: MarkedGraph, arcs: Ints) -> tuple[int, ...]:
         seen[node] = None
         node = int(graph.src[into[node][0]])
     on_cycle = list(seen)[list(seen).index(node) :]
-    found = [_around(start, out, graph.dst) for start in on_cycle[:64]]
-    return min((cycle for cycle in found if cycle), key=len)
+    cycles = [_around(start, out, graph.dst) for start in on_cycle[:64]]
+    return min((cycle for cycle in cycles if cycle), key=len)
 
 
 def _around(start: int, out: Mapping[int, list[int]], dst: Ints) -> tuple[int, ...]:

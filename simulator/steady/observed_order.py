@@ -74,17 +74,17 @@ def observed_orders(
             lanes = _played(compiled, streams, steps)
         if lanes is None:
             lanes = _simulated(game, prices, streams, steps)
-        found = {}
+        orders = {}
         for (stream, rank), acts in lanes.items():
             window = _window(game, acts, steps)
             if window is None:
                 break
             real = rank_of.get(rank, rank)
-            found[stream, real] = tuple(
+            orders[stream, real] = tuple(
                 ((task, real), number % game.task[task].acts, number // game.task[task].acts) for task, number in window
             )
         else:
-            return found
+            return orders
     raise Unsupported(
         f"streams {sorted(streams)[:4]} have no order of their own, and {tried} simulated steps ({acts_per_step} acts each) do not settle "
         f"into one that repeats every step; give the streams an order, or simulate more steps and read the period from the trace"

@@ -32,8 +32,8 @@ def assert_bit_equal(one: Outcome, other: Outcome) -> None:
 
 def broken(plan: Plan, task: str) -> Plan:
     """Its first op reads its operands in the wrong order, so that their shapes do not fit."""
-    found = plan.task[task]
-    assert isinstance(found.body, Fragment)
-    first = found.body.ops[0]
-    wrong = replace(found.body, ops=(replace(first, args=tuple(reversed(first.args))), *found.body.ops[1:]))
+    original = plan.task[task]
+    assert isinstance(original.body, Fragment)
+    first = original.body.ops[0]
+    wrong = replace(original.body, ops=(replace(first, args=tuple(reversed(first.args))), *original.body.ops[1:]))
     return replace(plan, tasks=tuple(replace(t, body=wrong) if t.id == task else t for t in plan.tasks))

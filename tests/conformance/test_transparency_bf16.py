@@ -49,9 +49,9 @@ def test_plain_bf16_training_differs_from_float32(model: str) -> None:
     """Else the comparison would allow nothing, or everything."""
     plan, source = plan_for(model, "data2", "bf16"), program(model, "bf16")
     outcome = perform(plan, source.initial_state(1), source.batch, STEPS, gradients=True)
-    for found in bf16_errors(model, outcome, plan.micro_batches):
-        assert 2**-12 < found.gradient < 2**-4
-        assert 2**-12 < found.parameter < 2**-4
+    for errors in bf16_errors(model, outcome, plan.micro_batches):
+        assert 2**-12 < errors.gradient < 2**-4
+        assert 2**-12 < errors.parameter < 2**-4
 
 
 WRONG: list[tuple[type[Wrong], str]] = [

@@ -101,16 +101,16 @@ GOOD = (row("a100", 100, 40, 10.0, 9.0), row("a100", 200, 40, 10.4, 9.9), row("h
     ],
 )
 def test_the_check_finds_a_configuration_that_is_worse_for_being_better(planted: tuple[dict[str, object], ...], says: str) -> None:
-    found = buyer.broken(pd.DataFrame([*GOOD, *planted]))
-    assert bool(found) == bool(planted)
-    assert not planted or says in found[0]
+    contradictions = buyer.broken(pd.DataFrame([*GOOD, *planted]))
+    assert bool(contradictions) == bool(planted)
+    assert not planted or says in contradictions[0]
 
 
 def test_a_model_that_does_not_fit_is_a_row_that_says_what_it_would_need() -> None:
     point = buyer.Point(gpu="a100", nic_Gbit_per_s=100, memory_GB=1, num_nodes=1, model="zoo:gpt3?size=6.7B&layers=8&batch=8&dtype=bf16")
-    found = buyer.measure(point, program_of(point.model))
-    assert found["status"] == "OutOfMemory" and "needs at least" in str(found["says"]) and "would fit on" in str(found["says"])
-    assert "sim_step_s" not in found
+    row = buyer.measure(point, program_of(point.model))
+    assert row["status"] == "OutOfMemory" and "needs at least" in str(row["says"]) and "would fit on" in str(row["says"])
+    assert "sim_step_s" not in row
 
 
 def test_the_committed_rows_are_those_of_points_and_the_check_holds() -> None:

@@ -55,12 +55,12 @@ def work(point: Point) -> Work:
 
 def product_flop(point: Point) -> int:
     """Of all devices and a step."""
-    found = planned(point)
+    planned_point = planned(point)
     total = 0
-    for task in found.plan.tasks:
+    for task in planned_point.plan.tasks:
         if isinstance(task.body, Fragment):
-            made = kernels_of(task.body.ops, found.types, frozenset(a.name for a in task.writes))
-            total += task.acts * sum(product.flop for product in made.products) * len(found.plan.ranks_of(task))
+            made = kernels_of(task.body.ops, planned_point.types, frozenset(a.name for a in task.writes))
+            total += task.acts * sum(product.flop for product in made.products) * len(planned_point.plan.ranks_of(task))
     return total
 
 

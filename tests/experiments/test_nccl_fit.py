@@ -15,8 +15,8 @@ SIZES = [float(2**k) for k in range(10, 34, 2)]
 @given(alpha=st.floats(1e-6, 1e-4), rate=st.floats(1e9, 1e12), root=st.floats(0, 1e-8))
 def test_a_fit_of_exact_data_gives_back_what_made_it(alpha, rate, root):
     made = TimeFit(alpha_s=alpha, s_per_byte=1 / rate, root_s_per_sqrt_byte=root)
-    found = fit_time(SIZES, [made.time_s(n) for n in SIZES])
-    assert [found.time_s(n) for n in SIZES] == pytest.approx([made.time_s(n) for n in SIZES], rel=1e-6)
+    fitted = fit_time(SIZES, [made.time_s(n) for n in SIZES])
+    assert [fitted.time_s(n) for n in SIZES] == pytest.approx([made.time_s(n) for n in SIZES], rel=1e-6)
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12), st.booleans())
@@ -24,8 +24,8 @@ def test_no_coefficient_is_negative_and_no_nearby_allowed_one_is_better(times, r
     def loss(fit: TimeFit) -> float:
         return sum((fit.time_s(n) / t - 1) ** 2 for n, t in zip(SIZES, times, strict=True))
 
-    found = fit_time(SIZES, times, root=root)
-    parts = (found.alpha_s, found.s_per_byte, found.root_s_per_sqrt_byte)
+    fitted = fit_time(SIZES, times, root=root)
+    parts = (fitted.alpha_s, fitted.s_per_byte, fitted.root_s_per_sqrt_byte)
     assert min(parts) >= 0
     scales = (1e-6, 1e-12, 1e-9)
     for i in range(3 if root else 2):
@@ -33,7 +33,7 @@ def test_no_coefficient_is_negative_and_no_nearby_allowed_one_is_better(times, r
             moved = list(parts)
             moved[i] = max(moved[i] + step * max(moved[i], scales[i]), 0.0)
             other = TimeFit(alpha_s=moved[0], s_per_byte=moved[1], root_s_per_sqrt_byte=moved[2])
-            assert loss(other) >= loss(found) * (1 - 1e-9)
+            assert loss(other) >= loss(fitted) * (1 - 1e-9)
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12))
@@ -48,9 +48,9 @@ def test_the_square_root_never_fits_worse_than_alpha_beta_alone(times):
 def test_a_switched_fit_finds_the_size_at_which_the_protocol_changed(place):
     small, large = TimeFit(alpha_s=1e-5, s_per_byte=1e-9), TimeFit(alpha_s=1e-3, s_per_byte=1e-11)
     made = SwitchedFit(switch_bytes=SIZES[place], small=small, large=large)
-    found = fit_switched(SIZES, [made.time_s(n) for n in SIZES])
-    assert SIZES[place - 1] < found.switch_bytes < SIZES[place]
-    assert [found.time_s(n) for n in SIZES] == pytest.approx([made.time_s(n) for n in SIZES], rel=1e-6)
+    fitted = fit_switched(SIZES, [made.time_s(n) for n in SIZES])
+    assert SIZES[place - 1] < fitted.switch_bytes < SIZES[place]
+    assert [fitted.time_s(n) for n in SIZES] == pytest.approx([made.time_s(n) for n in SIZES], rel=1e-6)
 
 
 def test_a_switched_fit_of_few_sizes_is_refused():

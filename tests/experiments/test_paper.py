@@ -26,17 +26,17 @@ def experiments(folder: Path, csv: str = "kind,x_s\nsim,1.5\nrun,1.0\n") -> Path
 
 
 def test_names_are_found_over_lines_and_in_every_call():
-    found = named(
+    names = named(
         '#let a = rows(\n  "a.csv", "x",\n  "y",\n)\n#picture("f.png", "make f")[..] #made("make b", "b.csv") #let c = rows("a.csv", "z")'
     )
-    assert found.columns == {"a.csv": ("x", "y", "z"), "b.csv": ()}
-    assert found.pictures == ("f.png",)
+    assert names.columns == {"a.csv": ("x", "y", "z"), "b.csv": ()}
+    assert names.pictures == ("f.png",)
 
 
 def test_every_figure_and_column_that_the_paper_names_exists():
-    found = named(TEXT)
-    assert len(found.pictures) >= 5
-    assert sum(map(len, found.columns.values())) >= 40
+    names = named(TEXT)
+    assert len(names.pictures) >= 5
+    assert sum(map(len, names.columns.values())) >= 40
     assert missing_names(TEXT, ROOT / "experiments") == []
 
 
@@ -105,9 +105,9 @@ def test_what_a_manifest_expects_is_held_broken_or_told_why_it_was_not_checked(t
     assert verdicts(folder, "own") == []
     manifest = load_manifest(folder / "manifests/own.toml")
     (folder / "results/own.csv").write_text(measured_csv(manifest, ((1.1, 1.0), (3.0, 2.9))))
-    found = verdicts(folder, "own")
-    assert [(entry["held"], bool(entry["says"])) for entry in found] == [(True, False), (False, False), (False, True)]
-    assert (found[1]["left"], found[1]["right"]) == ("1", "2")
+    entries = verdicts(folder, "own")
+    assert [(entry["held"], bool(entry["says"])) for entry in entries] == [(True, False), (False, False), (False, True)]
+    assert (entries[1]["left"], entries[1]["right"]) == ("1", "2")
 
 
 OWN_COLUMNS = (

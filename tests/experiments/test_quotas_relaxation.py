@@ -69,10 +69,10 @@ def test_the_cut_of_a_cycle_rounds_up_what_its_rows_add_up_to() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_settled_quotas_lie_between_the_optimum_and_their_own_bound_and_reach_the_period(seed: int) -> None:
     problem = layered(60, 90, seed)
-    found, best = smallest_settled(problem, 2.0), least_bytes(problem, 2.0)
-    assert found is not None and best is not None and best.total_bytes == best.bound_bytes
-    assert found.bound_bytes <= best.total_bytes <= found.total_bytes
-    assert howard_s(problem, found.quotas) <= 2.0 * (1 + 1e-8)
+    settled, best = smallest_settled(problem, 2.0), least_bytes(problem, 2.0)
+    assert settled is not None and best is not None and best.total_bytes == best.bound_bytes
+    assert settled.bound_bytes <= best.total_bytes <= settled.total_bytes
+    assert howard_s(problem, settled.quotas) <= 2.0 * (1 + 1e-8)
 
 
 def test_settled_quotas_are_the_same_every_time() -> None:
@@ -85,6 +85,6 @@ def test_two_thousand_regsts_of_a_training_graph_are_settled_within_2_percent_of
     """10,000 are measured in python -m experiments.quotas --speed."""
     problem = training(800, seed=1)
     assert len(problem.buffers) >= 1900
-    found = smallest_settled(problem, 2.0)
-    assert found is not None and found.gap <= 0.02
-    assert howard_s(problem, found.quotas) <= 2.0 * (1 + 1e-8)
+    settled = smallest_settled(problem, 2.0)
+    assert settled is not None and settled.gap <= 0.02
+    assert howard_s(problem, settled.quotas) <= 2.0 * (1 + 1e-8)

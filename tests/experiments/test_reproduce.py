@@ -45,9 +45,9 @@ def read(path: Path) -> list[dict[str, str]]:
 def smoked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything simulated, at its small size."""
     folder, before = tmp_path_factory.mktemp("smoke"), committed()
-    found = reproduce.smoke(folder)
-    assert {done.name for done in found} == {e.name for e in reproduce.experiments() if e.simulated}
-    assert [done for done in found if done.state not in ("held", "done")] == []
+    outcomes = reproduce.smoke(folder)
+    assert {done.name for done in outcomes} == {e.name for e in reproduce.experiments() if e.simulated}
+    assert [done for done in outcomes if done.state not in ("held", "done")] == []
     assert committed() == before
     return folder
 

@@ -114,9 +114,9 @@ def test_a_prediction_of_acts_that_never_vary_is_the_measurement_of_a_serial_pla
     plan = four_actors(1, 8, 1)
     unit = AlonePrices(seconds={(task.id, rank): 0.5 for task in plan.tasks for rank in plan.ranks_of(task)})
     sim = simulate(plan, unit, steps=4)
-    found = prices_of(plan, sim)
-    assert set(found.seconds.values()) == {0.5}
-    assert found.id == unit.id
+    prices = prices_of(plan, sim)
+    assert set(prices.seconds.values()) == {0.5}
+    assert prices.id == unit.id
 
 
 def _one_rank(optimizer: SGD | None = None) -> tuple[Plan, Program]:
@@ -150,8 +150,8 @@ def test_state_that_is_updated_lies_on_the_host_and_nothing_else_does() -> None:
 def test_a_prediction_is_made_before_the_run_and_both_have_as_many_steps() -> None:
     plan, source = _one_rank()
     devices = {0: FakeStreamDevice()}
-    found = predict_then_run(plan, source.initial_state(2), source.batch, devices, steps=3, alone_steps=2)
+    predicted = predict_then_run(plan, source.initial_state(2), source.batch, devices, steps=3, alone_steps=2)
     devices[0].close()
-    assert found.sim.steps == found.outcome.trace.steps == 5
-    assert len(found.run_steps_s) == 3
-    assert found.sim_step_s > 0
+    assert predicted.sim.steps == predicted.outcome.trace.steps == 5
+    assert len(predicted.run_steps_s) == 3
+    assert predicted.sim_step_s > 0

@@ -20,8 +20,8 @@ def show(root: Path, title: str) -> None:
             continue
         about = shape(root, tops)
         print(f"{'+'.join(tops):44} {about.files:4} files {about.lines:6} lines, median file {about.median_lines:g}")
-        for what, found in (("files in", about.crowded), ("lines of", about.long)):
-            for name, count in found.items() if len(tops) == 1 else ():
+        for what, listed in (("files in", about.crowded), ("lines of", about.long)):
+            for name, count in listed.items() if len(tops) == 1 else ():
                 print(f"    {count} {what} {name}")
     for tops in (PRODUCT, TOPS):
         equal, alike = pairs(root, tops), pairs(root, tops, alike=True)

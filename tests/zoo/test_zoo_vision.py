@@ -282,8 +282,8 @@ def layout(name: str, parameter: str, **options: int | str) -> str:
     """How the planner lays a parameter on the node, without pins."""
     source = ZOO[name](**options)
     plan = make_plan(source.graph(), model=name, batch_size=source.batch_size, cluster=v100_node(), options=PlanOptions())
-    (found,) = {str(t.sbp) for regst in plan.regsts for t in regst.tensors if t.name == f"parameter:{parameter}"}
-    return found
+    (layout,) = {str(t.sbp) for regst in plan.regsts for t in regst.tensors if t.name == f"parameter:{parameter}"}
+    return layout
 
 
 def test_the_classes_of_a_widened_vgg_are_split_and_its_convolutions_are_not() -> None:
@@ -298,8 +298,8 @@ def test_a_table_of_819_million_rows_is_split_without_a_list_of_their_numbers() 
     traced = ZOO["wide_deep"](vocab=rows, batch=64).graph()
     assert not [value for value, of in traced.values.items() if rows in of.shape and not of.dtype.is_floating]
     for parts in (2, 8, 32, 64):
-        found = [str(s) for op in traced.ops if op.target == "regista.embedding" for s in signatures(op, traced.values, parts)]
-        assert found.count("S(0), B, S(0) -> P") == 2
+        layouts = [str(s) for op in traced.ops if op.target == "regista.embedding" for s in signatures(op, traced.values, parts)]
+        assert layouts.count("S(0), B, S(0) -> P") == 2
 
 
 def test_the_tables_of_wide_and_deep_lie_as_oneflows_authors_laid_them_by_hand() -> None:

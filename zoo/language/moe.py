@@ -117,10 +117,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         x = x + self.attn(self.ln_1(x))
-        found = self.mlp(self.ln_2(x))
-        if isinstance(found, Tensor):
-            return x + found, None
-        return x + found[0], found[1]
+        output = self.mlp(self.ln_2(x))
+        if isinstance(output, Tensor):
+            return x + output, None
+        return x + output[0], output[1]
 
 
 class MoE(nn.Module):

@@ -56,13 +56,13 @@ def perform(args: argparse.Namespace) -> Json:
         path.unlink(missing_ok=True)
     if not args.redraw:
         _perform(manifest, path, only, args)
-    found = check(manifest, path)
+    checked = check(manifest, path)
     # A part of the points says nothing about relations between all of them.
-    whole = found.pending == 0
-    figures = draw_all(manifest, found.rows, folder / "figures") if any("status" in row for row in found.rows) and whole else []
+    whole = checked.pending == 0
+    figures = draw_all(manifest, checked.rows, folder / "figures") if any("status" in row for row in checked.rows) and whole else []
     if not args.json:
-        _show(manifest, found, path, figures, whole)
-    return _figures(manifest, found, path, figures, whole)
+        _show(manifest, checked, path, figures, whole)
+    return _figures(manifest, checked, path, figures, whole)
 
 
 def folder_of(manifest: Path) -> Path:
@@ -113,15 +113,15 @@ def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, args:
         sweep(manifest, path, jobs=args.jobs, only=only, on_row=on_row)
 
 
-def _show(manifest: Manifest, found: Checked, path: Path, figures: Sequence[Path], whole: bool) -> None:
+def _show(manifest: Manifest, checked: Checked, path: Path, figures: Sequence[Path], whole: bool) -> None:
     out = output_console()
     out.print(f"{manifest.name}: {manifest.claim}", markup=False, highlight=False)
     if not whole:
-        done = len(manifest.points) - found.pending
+        done = len(manifest.points) - checked.pending
         out.print(f"{done} of {len(manifest.points)} points are performed; relations are checked when all are", highlight=False)
-    elif found.expect or found.broken:
-        out.print(relations_table(found.expect, found.broken))
-    for row in found.refused:
+    elif checked.expect or checked.broken:
+        out.print(relations_table(checked.expect, checked.broken))
+    for row in checked.refused:
         out.print(f"refused: {row.get('label')}: {row.get('status')}: {row.get('says')}", markup=False, highlight=False)
     for file in (path, *figures):
         out.print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
@@ -144,7 +144,7 @@ def _row(table: Table, verdict: Verdict, state: str, says: str) -> None:
     table.add_row(text, state, *map(escape, (verdict.left, verdict.right, verdict.where)), str(verdict.points))
 
 
-def _figures(manifest: Manifest, found: Checked, path: Path, figures: Sequence[Path], whole: bool) -> Json:
+def _figures(manifest: Manifest, checked: Checked, path: Path, figures: Sequence[Path], whole: bool) -> Json:
     def verdict(v: Verdict) -> Json:
         return {"relation": v.relation, "held": v.held, "left": v.left, "right": v.right, "at": v.where, "points": v.points, "says": v.says}
 
@@ -157,9 +157,9 @@ def _figures(manifest: Manifest, found: Checked, path: Path, figures: Sequence[P
         "csv": str(path),
         "figures": [str(file) for file in figures],
         "points": len(manifest.points),
-        "pending": found.pending,
-        "relations": [verdict(v) for v in found.expect] if whole else [],
-        "known_broken": [verdict(v) | {"why": why} for v, why in found.broken] if whole else [],
-        "refused": [refused(row) for row in found.refused],
-        "failed": found.failed if whole else len(found.refused),
+        "pending": checked.pending,
+        "relations": [verdict(v) for v in checked.expect] if whole else [],
+        "known_broken": [verdict(v) | {"why": why} for v, why in checked.broken] if whole else [],
+        "refused": [refused(row) for row in checked.refused],
+        "failed": checked.failed if whole else len(checked.refused),
     }

@@ -165,10 +165,10 @@ def test_the_manifest_knows_the_optimizer_of_each_parameter() -> None:
 def test_what_was_saved_from_any_layout_is_what_was_there(way: str, tmp_path: Path) -> None:
     state = drawn_state(3)
     plan = save(tmp_path, way, state, 7)
-    found = resume_point(tmp_path)
-    assert found is not None and found.steps == 7
+    point = resume_point(tmp_path)
+    assert point is not None and point.steps == 7
     for name in {entry.name for entry in plan.states}:
-        assert torch.equal(found.values.part(name, whole_box(tuple(state[name].shape))), state[name]), name
+        assert torch.equal(point.values.part(name, whole_box(tuple(state[name].shape))), state[name]), name
 
 
 @pytest.mark.parametrize("way", list(WAYS))
@@ -192,8 +192,8 @@ def test_uneven_parts_are_saved_and_loaded(folder: Path, tmp_path: Path) -> None
     save(tmp_path, plan, state, 2)
     for rank in range(4):
         wanted = initial_states(plan_for("data2_tensor2"), rank, state)
-        found = initial_states(plan_for("data2_tensor2"), rank, Saved(str(tmp_path / "step-00000002")))
-        assert all(torch.equal(wanted[key], found[key]) for key in wanted)
+        parts = initial_states(plan_for("data2_tensor2"), rank, Saved(str(tmp_path / "step-00000002")))
+        assert all(torch.equal(wanted[key], parts[key]) for key in wanted)
 
 
 def _home(plan: Plan, name: str) -> tuple[str, int]:

@@ -28,9 +28,9 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
 def told(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict[str, Any]:
     capsys.readouterr()
     assert main([*argv, "--json"]) == code
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    document = json.loads(capsys.readouterr().out)
+    assert isinstance(document, dict)
+    return document
 
 
 def test_a_run_saves_and_goes_on_where_it_ended(plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,14 +38,14 @@ def test_a_checkpoint_moves_across_layouts_bit_by_bit_and_the_loss_goes_on(tmp_p
     losses: list[float] = []
     request = SaveRequest(folder=str(tmp_path))
     for way in ways:
-        plan, found = plan_for(way), resume_point(tmp_path)
-        values = program().initial_state(plan.micro_batches) if found is None else found.values
-        if found is not None:
+        plan, point = plan_for(way), resume_point(tmp_path)
+        values = program().initial_state(plan.micro_batches) if point is None else point.values
+        if point is not None:
             with Session(plan, values, timeout_s=120) as session, session.between_steps() as paused:
                 loaded = paused.read()
             assert any(name.endswith(":step") for name in loaded) and any(name.endswith(":exp_avg_sq") for name in loaded)
             for name, value in loaded.items():
-                assert torch.equal(value, found.values.part(name, whole_box(tuple(value.shape)))), f"{name} on {way}"
+                assert torch.equal(value, point.values.part(name, whole_box(tuple(value.shape)))), f"{name} on {way}"
         outcome = run(plan, values, program().batch, 2, first_step=len(losses), checkpoint=request, timeout_s=120)
         assert outcome.first_step == len(losses)
         losses += outcome.losses
@@ -131,9 +131,9 @@ def test_a_worker_killed_while_saving_leaves_the_last_good_one_and_resume_gives_
     request = SaveRequest(folder=str(folder), every=1)  # a save is always under way
     with pytest.raises(WorkerFailed, match="SIGKILL"):
         run(plan, state, program().batch, 400, checkpoint=request, workdir=work, on_progress=kill, timeout_s=120)
-    found = latest(folder)
-    assert found is not None
-    steps = verify(found).step
+    newest = latest(folder)
+    assert newest is not None
+    steps = verify(newest).step
     assert 1 <= steps < 400
     whole = uninterrupted(way, steps + 2)
     rest = regista.run(plan, program(), steps=steps + 2, checkpoint=str(folder), resume=True, timeout_s=120)
@@ -162,8 +162,8 @@ def test_a_disk_that_fills_up_ends_the_run_and_the_last_good_one_stays(tmp_path:
             on_progress=on_first_step(work, fill),
             timeout_s=120,
         )
-    found = latest(folder)
-    assert found is not None and 1 <= verify(found).step < 400
+    newest = latest(folder)
+    assert newest is not None and 1 <= verify(newest).step < 400
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def test_shared_regsts_are_those_that_another_rank_sends_to() -> None:
 def test_what_the_sender_writes_lies_in_the_receivers_blocks() -> None:
     plan, pair = handmade.pipeline(2), Pair()
     shared = [reserve(plan, rank, one_host=True, static=True) for rank in (0, 1)]
-    found: dict[int, dict[int, object]] = {}
+    mapped: dict[int, dict[int, object]] = {}
     threads = [
-        threading.Thread(target=lambda r=rank: found.update({r: mapped_blocks(plan, r, pair.mesh(r), shared[r], one_host=True)}))  # type: ignore[misc]
+        threading.Thread(target=lambda r=rank: mapped.update({r: mapped_blocks(plan, r, pair.mesh(r), shared[r], one_host=True)}))  # type: ignore[misc]
         for rank in (0, 1)
     ]
     for thread in threads:
@@ -82,7 +82,7 @@ def test_what_the_sender_writes_lies_in_the_receivers_blocks() -> None:
         thread.join(10)
     for sender in (0, 1):
         receiver = 1 - sender
-        tables = found[sender][receiver]
+        tables = mapped[sender][receiver]
         memory = shared[receiver].memory
         assert memory is not None and not memory.any()
         for slots in tables.values():  # type: ignore[attr-defined]
@@ -121,8 +121,8 @@ def test_without_room_blocks_are_not_shared_and_it_is_said(monkeypatch: pytest.M
 
     before = set(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "posix_fallocate", full)
-    found = reserve(handmade.pipeline(2), 1, one_host=True, static=True)
-    assert found.memory is None and found.about.startswith("sockets (no room for ") and "No space left" in found.about
+    reserved = reserve(handmade.pipeline(2), 1, one_host=True, static=True)
+    assert reserved.memory is None and reserved.about.startswith("sockets (no room for ") and "No space left" in reserved.about
     assert set(os.listdir("/proc/self/fd")) == before
 
 

@@ -78,10 +78,10 @@ def test_batches_of_an_iterator_are_those_of_a_function_of_the_step() -> None:
             yield source.batch(step)
             step += 1
 
-    found, wanted, plain = (
+    outcome, wanted, plain = (
         regista.run(plan, source, steps=3, performer=regista.Performer.REFERENCE, data=data) for data in (batches(), source.batch, None)
     )
-    assert found.losses == wanted.losses == plain.losses
+    assert outcome.losses == wanted.losses == plain.losses
 
 
 def test_an_iterator_that_ends_too_early_is_told_by_its_length() -> None:

@@ -78,12 +78,12 @@ def perform(plan: Plan, source: Program, batches: Callable[[int], tuple[Tensor, 
     return backend.perform(plan, source.initial_state(plan.micro_batches), batches, STEPS, gradients=True)
 
 
-def assert_equal(found: Outcome, wanted: Outcome) -> None:
+def assert_equal(outcome: Outcome, wanted: Outcome) -> None:
     """To the last bit: the same numbers enter, and the same fragments compute."""
-    assert found.losses == wanted.losses
+    assert outcome.losses == wanted.losses
     for kind in ("states", "gradients"):
         for name, value in getattr(wanted, kind).items():
-            assert torch.equal(getattr(found, kind)[name], value), f"{kind} {name}"
+            assert torch.equal(getattr(outcome, kind)[name], value), f"{kind} {name}"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -95,9 +95,9 @@ def test_a_chain_of_loading_actors_changes_no_number(way: str, data: Path) -> No
     assert_equal(perform(plan, source, whole), fed)  # SOURCE reads and prepares at once
     for load_quota, copy in ((1, False), (2, True)):
         chained = with_loading(plan, reader.raw, load_quota=load_quota, copy=copy)
-        found = perform(chained, source, Loader(reader, chained))
-        assert_equal(found, fed)
-        check_trace(chained, found.trace)
+        outcome = perform(chained, source, Loader(reader, chained))
+        assert_equal(outcome, fed)
+        check_trace(chained, outcome.trace)
 
 
 @pytest.mark.parametrize("plan", [handmade.data_parallel(4, 2), handmade.pipeline(2, width=2)], ids=["6 samples on 4 ranks", "2 x 2"])
@@ -146,12 +146,14 @@ def test_ranks_of_one_tensor_parallel_group_read_the_same_samples(data: Path, mo
 def read_by(served: Loader, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Samples that each rank's first SOURCE act reads."""
     (source,) = [task for task in plan.tasks if task.kind is TaskKind.SOURCE]
-    found: list[list[int]] = []
+    samples_read: list[list[int]] = []
     plain = type(served.reader).read
-    monkeypatch.setattr(type(served.reader), "read", lambda self, samples, raw: (found.append(list(samples)), plain(self, samples, raw))[1])
+    monkeypatch.setattr(
+        type(served.reader), "read", lambda self, samples, raw: (samples_read.append(list(samples)), plain(self, samples, raw))[1]
+    )
     for rank in plan.ranks_of(source):
         served.source(plan, source, rank, 0)
-    return found
+    return samples_read
 
 
 def test_batches_from_python_do_not_fit_a_chain_that_reads(data: Path) -> None:
@@ -184,11 +186,11 @@ def test_on_real_processes_a_chain_changes_no_number(way: str, data: Path) -> No
     chained = with_loading(plan, reader.raw, copy=True)
     state = source.initial_state(plan.micro_batches)
     wanted = backend.run(plan, state, Loader(reader, plan), STEPS, gradients=True, timeout_s=60)
-    found = backend.run(chained, state, Loader(reader, chained), STEPS, gradients=True, timeout_s=60)
-    assert_equal(found, wanted)
-    check_trace(chained, found.trace)
+    outcome = backend.run(chained, state, Loader(reader, chained), STEPS, gradients=True, timeout_s=60)
+    assert_equal(outcome, wanted)
+    check_trace(chained, outcome.trace)
     # The first step's loss comes before any update, whose rounding differs between performers.
-    assert found.losses[0] == pytest.approx(perform(plan, source, Loader(reader, plan)).losses[0], rel=1e-6)
+    assert outcome.losses[0] == pytest.approx(perform(plan, source, Loader(reader, plan)).losses[0], rel=1e-6)
 
 
 def ahead(plan: Plan, trace: Trace) -> int:

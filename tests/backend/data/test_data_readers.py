@@ -141,8 +141,8 @@ def test_a_batch_holds_the_samples_of_its_order(kind: str, shuffle: bool) -> Non
     everything = whole_set(kind, served.reader)
     for step in range(3):
         samples = [s for m in range(MICRO_BATCHES) for s in served.samples(step, m, (0, BATCH // MICRO_BATCHES))]
-        for found, whole in zip(served(step), everything, strict=True):
-            torch.testing.assert_close(found, whole[samples], rtol=0, atol=1e-6 if kind == "images" else 0)
+        for served_part, whole in zip(served(step), everything, strict=True):
+            torch.testing.assert_close(served_part, whole[samples], rtol=0, atol=1e-6 if kind == "images" else 0)
 
 
 @st.composite

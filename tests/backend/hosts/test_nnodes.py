@@ -47,10 +47,10 @@ def test_the_offset_is_within_its_bound_of_the_truth_however_unequal_the_ways(
     for there, back in ways:
         pings.append((now, now + there + truth_ns, now + there + back))
         now += there + back + 1000
-    found = estimate(pings)
+    estimated = estimate(pings)
     # One nanosecond for the middle of an odd round trip.
-    assert abs(found.offset_ns - truth_ns) <= found.bound_ns + 1
-    assert found.bound_ns == min((there + back + 1) // 2 for there, back in ways)
+    assert abs(estimated.offset_ns - truth_ns) <= estimated.bound_ns + 1
+    assert estimated.bound_ns == min((there + back + 1) // 2 for there, back in ways)
 
 
 @given(st.integers(-200_000, 200_000), st.integers(-(10**12), 10**12), st.lists(st.integers(0, 3600 * 10**9), min_size=1, max_size=30))
@@ -109,7 +109,7 @@ from backend.launch.nodes import Nodes, run_on_nodes
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan, save_trace
 plan, folder, steps, port, rank, micro_batches, drift, timeout_s, patience_s = sys.argv[1:]
-found = load_plan(plan)
+plan = load_plan(plan)
 nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{port}", rank=int(rank) if rank else None, join_timeout_s=float(patience_s))
 start = {name: value + float(drift) for name, value in handmade.start().items()}
 same = handmade.batches(int(micro_batches))(0)
@@ -118,13 +118,13 @@ def report(step, loss):
         print("going", flush=True)
 try:
     outcome = run_on_nodes(
-        found, start, lambda step: same, int(steps), nodes, timeout_s=float(timeout_s), gradients=True, on_progress=report, workdir=folder
+        plan, start, lambda step: same, int(steps), nodes, timeout_s=float(timeout_s), gradients=True, on_progress=report, workdir=folder
     )
 except RegistaError as error:
     print(f"{type(error).__name__}: {error}", flush=True)
     sys.exit(2)
 if outcome is not None:
-    save_trace(found, outcome.trace, f"{folder}/trace.json")
+    save_trace(plan, outcome.trace, f"{folder}/trace.json")
     torch.save({"losses": outcome.losses, "states": outcome.states, "gradients": outcome.gradients}, f"{folder}/outcome.pt")
 print("host 0" if outcome is not None else "another host", flush=True)
 """
@@ -182,15 +182,15 @@ class Launchers:
 
     def workers(self) -> set[str]:
         """Command lines of live workers of these launchers."""
-        found = set()
+        commands = set()
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 command = entry.read_text()
             except OSError:
                 continue
             if "backend.worker.process" in command and str(self.folder) in command:
-                found.add(command)
-        return found
+                commands.add(command)
+        return commands
 
     def end(self) -> None:
         for process in self.started:
@@ -200,11 +200,11 @@ class Launchers:
 
 @pytest.fixture
 def launchers(tmp_path: Path) -> Iterator[Launchers]:
-    found = Launchers(tmp_path)
+    started = Launchers(tmp_path)
     try:
-        yield found
+        yield started
     finally:
-        found.end()
+        started.end()
 
 
 def two_hosts(plan: Plan) -> Plan:
@@ -233,14 +233,14 @@ def test_a_run_on_two_hosts_equals_the_reference(plan: Plan, micro_batches: int,
     assert sorted(said) == ["another host", "host 0"]
     assert not named or said == ["host 0", "another host"]
     home = launchers.home(said.index("host 0"))
-    found = torch.load(home / "outcome.pt", weights_only=True)
+    outcome = torch.load(home / "outcome.pt", weights_only=True)
     same = handmade.batches(micro_batches)(0)
     reference = perform(placed, handmade.start(), lambda step: same, STEPS, gradients=True)
-    torch.testing.assert_close(torch.tensor(found["losses"]), torch.tensor(reference.losses))
+    torch.testing.assert_close(torch.tensor(outcome["losses"]), torch.tensor(reference.losses))
     for name, value in reference.states.items():
-        torch.testing.assert_close(found["states"][name], value)
+        torch.testing.assert_close(outcome["states"][name], value)
     for name, value in reference.gradients.items():
-        torch.testing.assert_close(found["gradients"][name], value)
+        torch.testing.assert_close(outcome["gradients"][name], value)
     _, trace = load_trace(str(home / "trace.json"))
     slack_s = float(trace.about["clock_slack_s"])
     assert 0 < slack_s < 0.1

@@ -297,9 +297,9 @@ def test_each_rank_draws_bit_equal_to_its_part_of_the_whole(way: str, tmp_path: 
 
 
 def _whole(values: Layers, name: str) -> torch.Tensor:
-    found = values.type_of(name)
-    assert found is not None
-    return values.part(name, whole_box(found.shape))
+    tensor_type = values.type_of(name)
+    assert tensor_type is not None
+    return values.part(name, whole_box(tensor_type.shape))
 
 
 @settings(max_examples=20)

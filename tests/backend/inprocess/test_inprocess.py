@@ -121,8 +121,8 @@ def test_a_loss_that_is_no_number_names_rank_task_micro_batch_and_the_first_bad_
     good = handmade.batches(2)
 
     def batch(step: int) -> tuple[Tensor, ...]:
-        (found,) = good(step)
-        return (torch.full_like(found, float("nan")),) if step == 2 else (found,)
+        (part,) = good(step)
+        return (torch.full_like(part, float("nan")),) if step == 2 else (part,)
 
     plan = handmade.pipeline(2)
     where = r"rank 1 failed in task forward\.1 \(act 4, micro-batch 0\): the loss is nan: h \(tensor 0 of regst .*came in with nan"

@@ -65,13 +65,13 @@ def living(root: int, *, deep: bool = True) -> set[int]:
             continue
         if state != "Z":
             children.setdefault(int(parent), []).append(int(entry.name))
-    found, waiting = set(), [root]
+    below, waiting = set(), [root]
     while waiting:
         pid = waiting.pop()
-        found.add(pid)
-        found.update(children.get(pid, []))
+        below.add(pid)
+        below.update(children.get(pid, []))
         waiting += children.get(pid, []) if deep else []
-    return {pid for pid in found if Path(f"/proc/{pid}").exists()}
+    return {pid for pid in below if Path(f"/proc/{pid}").exists()}
 
 
 @pytest.fixture
@@ -141,8 +141,8 @@ def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed
     losses: dict[int, float] = {}
 
     def attempt(doomed: bool) -> Outcome:
-        found = resume_point(request.folder)
-        first = found.steps if found is not None else 0
+        point = resume_point(request.folder)
+        first = point.steps if point is not None else 0
         stop = threading.Event()
 
         def kill_somebody() -> None:
@@ -156,7 +156,7 @@ def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed
         try:
             return run(
                 plan,
-                handmade.start() if found is None else found.values,
+                handmade.start() if point is None else point.values,
                 batches,
                 steps - first,
                 first_step=first,

@@ -64,7 +64,7 @@ def test_a_gap_is_counted_from_the_end_of_the_act_that_was_waited_for_last() -> 
         Act(back, 1, 0, 160 * us, 163 * us, 170 * us),
     )
     trace = Trace(source=Source.RUN, performer="test", plan_id=plan.plan_id, steps=1, acts=acts)
-    found = gaps(plan, trace, skip_steps=0)
-    assert found[SAME] == pytest.approx([3 * us])
-    assert found[OTHER] == pytest.approx([10 * us])
-    assert found[BETWEEN] == pytest.approx([30 * us])
+    gaps_of = gaps(plan, trace, skip_steps=0)
+    assert gaps_of[SAME] == pytest.approx([3 * us])
+    assert gaps_of[OTHER] == pytest.approx([10 * us])
+    assert gaps_of[BETWEEN] == pytest.approx([30 * us])

@@ -37,7 +37,7 @@ STEPS = 3
 
 def children_of(parent: int) -> set[int]:
     """Live processes whose parent it is."""
-    found = set()
+    children = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -45,8 +45,8 @@ def children_of(parent: int) -> set[int]:
             except OSError:
                 continue
             if int(ppid) == parent and state != "Z":
-                found.add(int(entry.name))
-    return found
+                children.add(int(entry.name))
+    return children
 
 
 @pytest.fixture
@@ -250,14 +250,14 @@ def test_no_worker_outlives_its_parent(number: signal.Signals, code: int, workdi
 @pytest.mark.parametrize("mode", ["isolated", "run"])
 def test_a_profile_has_every_task_on_every_rank(mode: str, workdir: Path) -> None:
     plan = handmade.pipeline(3)
-    found = profile(plan, handmade.start(), handmade.batches(3), rounds=5, warmup=1, mode=mode, workdir=workdir)  # type: ignore[arg-type]
+    measured = profile(plan, handmade.start(), handmade.batches(3), rounds=5, warmup=1, mode=mode, workdir=workdir)  # type: ignore[arg-type]
     wanted = {(task.id, rank) for task in plan.tasks for rank in plan.ranks_of(task)}
-    assert {(task, rank) for task, by_rank in found.tasks.items() for rank in by_rank} == wanted
-    for by_rank in found.tasks.values():
+    assert {(task, rank) for task, by_rank in measured.tasks.items() for rank in by_rank} == wanted
+    for by_rank in measured.tasks.values():
         for spread in by_rank.values():
             assert 0 < spread.min_s <= spread.p10_s <= spread.median_s < 1
             assert spread.n in (5, 15)
-    assert found.overheads["message_remote"].n > 0
+    assert measured.overheads["message_remote"].n > 0
     assert_nothing_is_left(workdir)
 
 

@@ -28,12 +28,12 @@ def test_noise_never_makes_a_negative_latency_or_bandwidth() -> None:
 @pytest.mark.thorough
 @pytest.mark.processes
 def test_two_processes_measure_every_constant(tmp_path: Path) -> None:
-    found = microbench(2, rounds=3, sizes_bytes=(1024, 65536, 1048576), workdir=tmp_path)
-    assert 1e8 < found["flop_per_s"] < 1e13
-    assert 1e8 < found["memory_bytes_per_s"] < 1e13
-    assert set(found["collectives"]) == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
-    for line in (*found["collectives"].values(), found["transfer"]):
+    constants = microbench(2, rounds=3, sizes_bytes=(1024, 65536, 1048576), workdir=tmp_path)
+    assert 1e8 < constants["flop_per_s"] < 1e13
+    assert 1e8 < constants["memory_bytes_per_s"] < 1e13
+    assert set(constants["collectives"]) == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+    for line in (*constants["collectives"].values(), constants["transfer"]):
         assert line["alpha_s"] >= 0
         assert line["beta_bytes_per_s"] > 1e6
-    assert 0 < found["message_s"] < 0.1
+    assert 0 < constants["message_s"] < 0.1
     assert list(tmp_path.iterdir()) == []

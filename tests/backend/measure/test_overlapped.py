@@ -1,4 +1,4 @@
-"""How much slower computing is beside communication: found again in traces that were made with it, and nothing else found."""
+"""The slow-down of computing beside communication: measured back from traces that were made with it, and 1 from traces without."""
 
 from __future__ import annotations
 

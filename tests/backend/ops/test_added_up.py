@@ -22,15 +22,15 @@ def added_of(plan: Plan, rank: int, acts: int) -> tuple[list[dict[str, list[Tens
     workspace, rng = Workspace(plan, rank, tasks, writable), torch.Generator().manual_seed(3)
     values = {task.id: [random_of(plan, access, rank, rng) for access in task.reads] for task in tasks}
     slots = {task.id: [random_of(plan, task.writes[n], rank, rng) for n in writable[task.id].slots] for task in tasks}
-    found: list[dict[str, list[Tensor]]] = []
+    added: list[dict[str, list[Tensor]]] = []
     for _ in range(acts):
-        found.append({})
+        added.append({})
         for task in tasks:
             got = workspace.functions[task.id](*values[task.id], *slots[task.id])
             slots[task.id] = [got[n] for n in writable[task.id].slots]
-            found[-1][task.id] = [value for n, value in enumerate(got) if n not in writable[task.id].slots]
+            added[-1][task.id] = [value for n, value in enumerate(got) if n not in writable[task.id].slots]
     assert workspace.sizes is not None
-    return found, workspace.sizes.allocated_bytes
+    return added, workspace.sizes.allocated_bytes
 
 
 def test_the_gradients_of_two_micro_batches_are_computed_in_the_same_memory() -> None:

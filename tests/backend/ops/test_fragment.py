@@ -44,8 +44,8 @@ def test_what_is_accumulated_is_written_to_its_slot_where_it_arises() -> None:
     text, _ = fragment_source(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, WritableBlocks(slots=(0,)))
     assert text.splitlines()[1:3] == ["    v2 = o2(v0, v1, out=s0)", "    del v1"]
     slot, x, w = torch.zeros(2, 2), torch.ones(2, 2), torch.eye(2)
-    (found,) = compile_fragment(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, WritableBlocks(slots=(0,)))(x, w, slot)
-    assert found is slot and torch.equal(slot, x)
+    (result,) = compile_fragment(task_of(ops, ["x", "w"], ["sum"]), HERE, 0, WritableBlocks(slots=(0,)))(x, w, slot)
+    assert result is slot and torch.equal(slot, x)
 
 
 def test_a_value_with_a_place_in_workspace_is_computed_there() -> None:
@@ -53,8 +53,8 @@ def test_a_value_with_a_place_in_workspace_is_computed_there() -> None:
     place = torch.zeros(2, 2)
     text, _ = fragment_source(task, HERE, 0, workspace={"y": place})
     assert text.splitlines()[1] == "    v2 = o2(v0, v1, out=w1)"
-    (found,) = compile_fragment(task, HERE, 0, workspace={"y": place})(torch.ones(2, 2), torch.eye(2))
-    assert torch.equal(place, torch.ones(2, 2)) and torch.equal(found, -place)
+    (result,) = compile_fragment(task, HERE, 0, workspace={"y": place})(torch.ones(2, 2), torch.eye(2))
+    assert torch.equal(place, torch.ones(2, 2)) and torch.equal(result, -place)
 
 
 def test_operators_with_several_outputs_keep_only_the_named_ones() -> None:

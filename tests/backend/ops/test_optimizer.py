@@ -52,11 +52,11 @@ def test_an_update_whose_result_is_read_here_stays_where_it_is() -> None:
 
 
 def values_of(shapes: list[tuple[int, ...]], dtypes: list[torch.dtype], rng: torch.Generator) -> list[Tensor]:
-    found: list[Tensor] = []
+    values: list[Tensor] = []
     for shape, dtype in zip(shapes, dtypes, strict=True):
-        found += [torch.rand(shape, generator=rng).to(dtype) for _ in range(4)]
-        found.append(torch.randint(0, 5, (), generator=rng).float())
-    return found
+        values += [torch.rand(shape, generator=rng).to(dtype) for _ in range(4)]
+        values.append(torch.randint(0, 5, (), generator=rng).float())
+    return values
 
 
 @given(
@@ -111,11 +111,11 @@ def test_sgd_in_place_gives_the_bits_of_the_op_and_writes_only_to_what_it_owns(
 
 def test_an_update_takes_in_place_exactly_the_values_that_may_be_overwritten() -> None:
     (op,) = fuse_adamws((adamw("a"),), given_to("a"))
-    found = update_call(op, frozenset({"wa", "ma", "ta"}))
-    assert found is not None
+    call = update_call(op, frozenset({"wa", "ma", "ta"}))
+    assert call is not None
     values = values_of([(2,)], [torch.float32], torch.Generator().manual_seed(1))
     before = [value.clone() for value in values]
-    found[0](*values)
+    call[0](*values)
     assert [slot for slot, value, old in zip(SLOTS, values, before, strict=True) if not torch.equal(value, old)] == ["w", "m", "t"]
-    assert found[1] == op.args[:5]
+    assert call[1] == op.args[:5]
     assert update_call(relu("x", "y"), frozenset({"x"})) is None

@@ -122,9 +122,9 @@ def test_a_copy_into_a_block_leaves_the_layout_of_the_block() -> None:
     """Symptom: wrong gradients of whatever reads a clone from its block, from the second micro-batch on.  Cause: the first act laid the block out
     row by row, later acts as the transposed value was, and the reader kept the first layout.  So the copy must never change the block's.
     """
-    found = out_kernel("aten.clone.default")
-    assert found is not None
+    kernel = out_kernel("aten.clone.default")
+    assert kernel is not None
     value, slot = torch.randn(3, 4).t(), torch.empty(4, 3)
-    result = found[0](value, **{found[1]: slot})
+    result = kernel[0](value, **{kernel[1]: slot})
     assert isinstance(result, Tensor) and result.data_ptr() == slot.data_ptr() and result.is_contiguous()
     assert torch.equal(slot, value)

@@ -28,15 +28,15 @@ def errors(outcome: Outcome, eager: Eager, *, factor: float = 1.0) -> dict[str, 
     times ``factor``.
     """
     assert set(outcome.gradients) == set(eager.gradients_of_last_step)
-    found = {"loss": max((_beyond(a, b, 1e-6, 1e-5, factor), f"step {n}") for n, (a, b) in enumerate(_losses(outcome, eager)))}
+    error_of = {"loss": max((_beyond(a, b, 1e-6, 1e-5, factor), f"step {n}") for n, (a, b) in enumerate(_losses(outcome, eager)))}
     assert len(outcome.losses) == len(eager.losses)
     slopes = eager.gradients_of_last_step
-    found["gradient"] = max(
+    error_of["gradient"] = max(
         (_beyond(outcome.gradients[n], g, 1e-7 + 1e-5 * float(g.abs().max()), 1e-4, factor), n) for n, g in slopes.items()
     )
     states = {**eager.parameters, **eager.buffers}
-    found["state"] = max((_beyond(outcome.states[n], value, 2e-5, 1e-4, factor), n) for n, value in states.items())
-    return found
+    error_of["state"] = max((_beyond(outcome.states[n], value, 2e-5, 1e-4, factor), n) for n, value in states.items())
+    return error_of
 
 
 def _losses(outcome: Outcome, eager: Eager) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -84,15 +84,15 @@ def test_the_error_of_a_process_is_what_was_predicted_of_it_over_its_peak() -> N
     model = {"name": "zoo:mlp", "batch": 8, "width": 16, "hidden": 16, "depth": 2}
     data = {"claim": "c", "source": "s", "performer": "run", "cluster": {"name": "local:2"}, "run": {"steps": 3, "rounds": 2, "runs": 1}}
     (point,) = parse_manifest(data | {"model": model, "plan": {"stages": 2, "mesh": "1", "micro_batches": 2}}, "m", Path()).points
-    found = predict(point)
-    assert not isinstance(found, dict), found
-    known = perform(point, found)
+    prediction = predict(point)
+    assert not isinstance(prediction, dict), prediction
+    known = perform(point, prediction)
     if "run_process_peak_bytes" not in known:
         pytest.skip("this kernel does not tell a process's peak")
     names = ("run_process_base_bytes", "theory_process_bytes", "run_isolated_kept_bytes", "run_process_peak_bytes")
     base, planned, kept, peak = (float(str(known[name])) for name in names)
     assert known["error_process_peak_share"] == pytest.approx((base + planned + kept) / peak - 1, abs=1e-12)
-    assert kept in kept_bytes(found.plan, found.cost, 3).values() and kept != RUNTIME_BYTES
+    assert kept in kept_bytes(prediction.plan, prediction.cost, 3).values() and kept != RUNTIME_BYTES
 
 
 @pytest.mark.thorough

@@ -251,10 +251,10 @@ def test_an_interrupt_between_shapes_takes_the_best_so_far_and_before_any_goes_o
         worked.append(shape)
         return 1e9, 1.0  # so much that every other shape is worth a look
 
-    found, bound_s = ShapeSearch(ShapeBounds(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(
+    best, bound_s = ShapeSearch(ShapeBounds(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(
         shapes(4, DGX, stages=1, micro_batches=1)
     )
-    assert [found] == worked
+    assert [best] == worked
     assert 0 < bound_s < 1e9
     with pytest.raises(KeyboardInterrupt):
         ShapeSearch(ShapeBounds(lambda _: graph, 4, DGX, ()), second_is_interrupted).best(shapes(4, DGX, stages=1, micro_batches=1))

@@ -24,9 +24,9 @@ def test_a_quantile_lies_between_its_two_order_statistics_in_proportion(values: 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), max_size=12))
 def test_the_rank_correlation_is_that_of_the_ranks_where_equal_values_share_their_mean(pairs: list[tuple[int, int]]) -> None:
     sides = [[float(value) for value in side] for side in zip(*pairs, strict=True)] or [[], []]
-    found = rank_correlation(*sides)
+    rank = rank_correlation(*sides)
     if len(pairs) < 3 or any(len(set(side)) < 2 for side in sides):
-        assert found is None
+        assert rank is None
         return
     ranks = [[sum(other < v for other in side) + (side.count(v) + 1) / 2 for v in side] for side in sides]
-    assert found == pytest.approx(correlation(*ranks), abs=1e-9)
+    assert rank == pytest.approx(correlation(*ranks), abs=1e-9)

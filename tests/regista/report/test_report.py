@@ -62,10 +62,10 @@ class Page(HTMLParser):
         self.feed(re.sub(r"(<script[^>]*>).*?(</script>)", r"\1\2", text, flags=re.DOTALL))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.fetched += [str(found[key]) for key in ("src", "srcset", "poster") if key in found]
-        if "href" in found:
-            (self.links if tag == "a" else self.fetched).append(str(found["href"]))
+        value_of = dict(attrs)
+        self.fetched += [str(value_of[key]) for key in ("src", "srcset", "poster") if key in value_of]
+        if "href" in value_of:
+            (self.links if tag == "a" else self.fetched).append(str(value_of["href"]))
         if tag not in VOID:
             self.open.append(tag)
 
@@ -136,18 +136,18 @@ def test_a_change_that_does_not_fit_says_so_instead_of_a_step_time():
 
 
 def test_errors_of_acts_are_predicted_over_measured_after_the_warm_up():
-    found = find(PLAN, SIM, RUN, warmup=2)
-    assert {act.number // PLAN.task[act.task].acts for act in found.acts} == {2, 3, 4, 5}
-    by_task = {act.task: act.error for act in found.acts}
+    comparison = find(PLAN, SIM, RUN, warmup=2)
+    assert {act.number // PLAN.task[act.task].acts for act in comparison.acts} == {2, 3, 4, 5}
+    by_task = {act.task: act.error for act in comparison.acts}
     assert by_task["F0"] == pytest.approx(-0.5)
     assert by_task["F1"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_memory_of_a_rank_is_the_traces_own_count():
-    found = find(PLAN, SIM, RUN)
-    assert {str(m.rank): m.held.predicted for m in found.memory} == SIM.register_bytes
-    assert {str(m.rank): m.held.measured for m in found.memory} == RUN.register_bytes
-    assert all(m.held.predicted <= m.peak_sim <= m.planned for m in found.memory)
+    comparison = find(PLAN, SIM, RUN)
+    assert {str(m.rank): m.held.predicted for m in comparison.memory} == SIM.register_bytes
+    assert {str(m.rank): m.held.measured for m in comparison.memory} == RUN.register_bytes
+    assert all(m.held.predicted <= m.peak_sim <= m.planned for m in comparison.memory)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ def test_allocated_registers_are_held_against_those_of_the_plan():
 
 
 def test_sets_of_points_are_held_together_and_each_by_itself():
-    found = predicted_quantities(rows_of("data,point,sim_s,paper_s", "u,a,2.0,1.0", "v,b,3.0,1.0", "v,c,1.0,1.0"))
-    assert {held.name: held.errors for held in found} == {"time_s": (1.0, 2.0, 0.0), "time_s of u": (1.0,), "time_s of v": (2.0, 0.0)}
+    quantities = predicted_quantities(rows_of("data,point,sim_s,paper_s", "u,a,2.0,1.0", "v,b,3.0,1.0", "v,c,1.0,1.0"))
+    assert {held.name: held.errors for held in quantities} == {"time_s": (1.0, 2.0, 0.0), "time_s of u": (1.0,), "time_s of v": (2.0, 0.0)}
 
 
 def test_the_noise_floor_is_run_against_run():
@@ -231,8 +231,8 @@ def told(figure: Figure) -> list:
 def shade(figure: Figure) -> Path2D:
     """The band of a chart, as a closed line in its own units."""
     (axes,) = figure.axes
-    (found,) = [shape for shape in axes.get_children() if shape.get_alpha() == 0.18]
-    return found.get_paths()[0] if isinstance(found, PolyCollection) else found.get_path().transformed(found.get_patch_transform())
+    (patch,) = [shape for shape in axes.get_children() if shape.get_alpha() == 0.18]
+    return patch.get_paths()[0] if isinstance(patch, PolyCollection) else patch.get_path().transformed(patch.get_patch_transform())
 
 
 @settings(max_examples=50, deadline=None)
@@ -387,8 +387,8 @@ def test_relations_of_a_measured_sweep_are_held_broken_or_not_checked(tmp_path: 
 def test_a_shortened_drawing_moves_nothing_by_a_hundredth(places):
     text = f'<svg><!-- x --><g transform="scale(0.015625)"><path d="M {" L ".join(f"{p:.6f} {p:.6f}" for p in places)}"/></g></svg>'
     short = shortened_svg(text)
-    found = [float(number) for number in re.findall(r"-?\d+\.\d+", short[short.index(' d="') :])]
-    assert found == pytest.approx([p for p in places for _ in (0, 1)], abs=0.0101)
+    numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", short[short.index(' d="') :])]
+    assert numbers == pytest.approx([p for p in places for _ in (0, 1)], abs=0.0101)
     assert 'scale(0.015625)"' in short
     assert "<!--" not in short
 
@@ -526,11 +526,11 @@ def test_an_empty_folder_is_refused(tmp_path: Path):
 
 def test_the_page_shows_the_numbers_of_the_comparison_and_needs_no_other_file(tmp_path: Path):
     path = tmp_path / "p.html"
-    found = save_comparison(PLAN, SIM, RUN, path)
+    saved = save_comparison(PLAN, SIM, RUN, path)
     checked(path)
     text = path.read_text()
-    assert f"{found.comparison.step_time_s.relative_error:+.1%}" in text
-    for row in found.changes:
+    assert f"{saved.comparison.step_time_s.relative_error:+.1%}" in text
+    for row in saved.changes:
         assert f"<td>{row.what}</td>" in text
     for heading in ("Times", "Memory", "Predicted above measured, and memory", "Errors of acts", "What if"):
         assert f"<h2>{heading}</h2>" in text

@@ -74,9 +74,13 @@ def lines(folder: Path, name: str = "small") -> list[dict[str, str]]:
 
 def test_lists_give_the_full_product_with_the_last_one_fastest() -> None:
     data: dict[str, Any] = {"claim": "c", "source": "s", "cluster": {"name": "local:2"}, "model": {"name": "zoo:mlp", "batch": [8, 16]}}
-    found = parse_manifest(data | {"plan": {"stages": 2, "micro_batches": [1, 2, 4]}}, "m", Path())
-    assert [point.label for point in found.points][:3] == ["batch=8 micro_batches=1", "batch=8 micro_batches=2", "batch=8 micro_batches=4"]
-    assert len(found.points) == 6 and found.axes == ("batch", "micro_batches")
+    manifest = parse_manifest(data | {"plan": {"stages": 2, "micro_batches": [1, 2, 4]}}, "m", Path())
+    assert [point.label for point in manifest.points][:3] == [
+        "batch=8 micro_batches=1",
+        "batch=8 micro_batches=2",
+        "batch=8 micro_batches=4",
+    ]
+    assert len(manifest.points) == 6 and manifest.axes == ("batch", "micro_batches")
 
 
 def test_a_points_id_is_of_what_is_asked_not_of_its_label_or_the_papers_numbers(tmp_path: Path) -> None:
@@ -239,8 +243,8 @@ def test_a_point_that_does_not_fit_is_a_result_and_a_refused_one_is_an_error(tmp
         tmp_path / "t.csv",
     )
     sweep(manifest, path)
-    found = check(manifest, path)
-    assert found.failed == 0 and [row["status"] for row in found.rows] == ["OutOfMemory", "OutOfMemory"]
+    checked = check(manifest, path)
+    assert checked.failed == 0 and [row["status"] for row in checked.rows] == ["OutOfMemory", "OutOfMemory"]
     manifest, path = load_manifest(written(tmp_path, SMALL.replace("stages = 1", "stages = 3"))), tmp_path / "u.csv"
     sweep(manifest, path)
     assert len(check(manifest, path).refused) == 2 and check(manifest, path).failed == 3
@@ -280,9 +284,9 @@ def test_a_point_that_is_run_is_predicted_and_written_before_it_runs(tmp_path: P
 
     performed = work.perform
 
-    def watched(point: Any, found: Any) -> Any:
+    def watched(point: Any, prediction: Any) -> Any:
         seen.append([str(row["phase"]) for row in load_rows(path)])
-        return performed(point, found)
+        return performed(point, prediction)
 
     monkeypatch.setattr(work, "perform", watched)
     sweep(manifest, path)
@@ -305,15 +309,15 @@ def test_boxing_and_kept_blocks_are_read_off_the_plan() -> None:
     model = {"name": "zoo:mlp", "batch": 8, "width": 16, "hidden": 16, "depth": 2}
     pipeline = {"stages": 2, "mesh": "1", "micro_batches": 4}
     (point,) = parse_manifest(data | {"model": model, "plan": pipeline}, "m", Path()).points
-    found = predict(point)
-    assert not isinstance(found, dict)
-    assert found.columns["theory_kept_blocks"] == "2 1"
-    assert float(str(found.columns["theory_crossing_bytes"])) == 2 * 8 * 16 * 4, "a batch of activations there, as many gradients back"
+    prediction = predict(point)
+    assert not isinstance(prediction, dict)
+    assert prediction.columns["theory_kept_blocks"] == "2 1"
+    assert float(str(prediction.columns["theory_crossing_bytes"])) == 2 * 8 * 16 * 4, "a batch of activations there, as many gradients back"
     data_parallel = {"stages": 1, "mesh": "2", "pins": "input.*=S(0); *.weight=B; *.bias=B", "zero": 0}
     (point,) = parse_manifest(data | {"model": model, "plan": data_parallel}, "m", Path()).points
-    found = predict(point)
-    assert not isinstance(found, dict)
-    assert "update: P->B all_reduce" in str(found.columns["theory_boxing"]) and found.columns["theory_layouts"] == "none is split"
+    prediction = predict(point)
+    assert not isinstance(prediction, dict)
+    assert "update: P->B all_reduce" in str(prediction.columns["theory_boxing"]) and prediction.columns["theory_layouts"] == "none is split"
 
 
 def test_the_json_of_a_sweep_has_no_number_that_json_lacks(tmp_path: Path, command: Command) -> None:

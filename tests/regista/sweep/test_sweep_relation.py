@@ -22,8 +22,8 @@ ROWS: list[Row] = [
 
 
 def verdict(text: str, rows: list[Row] = ROWS, axes: tuple[str, ...] = ("stages", "schedule")) -> tuple[bool, str]:
-    found = check_relation(parse_relation(text), rows, axes, COLUMNS)
-    return found.held, found.says
+    checked = check_relation(parse_relation(text), rows, axes, COLUMNS)
+    return checked.held, checked.says
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_two_selections_meet_point_by_point_on_the_axes_that_no_condition_fixed(
     assert verdict("throughput[stages == 2] > 0.5 * throughput[stages == 1]") == (True, "")
     held, _ = verdict("throughput[stages == 2] > throughput[stages == 1]")
     assert not held, "gpipe is slower with 2 stages"
-    found = check_relation(parse_relation("throughput[stages == 2] > throughput[stages == 1]"), ROWS, ("stages", "schedule"), COLUMNS)
-    assert (found.left, found.right, found.where, found.points) == ("8", "9", "schedule=gpipe", 2)
+    checked = check_relation(parse_relation("throughput[stages == 2] > throughput[stages == 1]"), ROWS, ("stages", "schedule"), COLUMNS)
+    assert (checked.left, checked.right, checked.where, checked.points) == ("8", "9", "schedule=gpipe", 2)
 
 
 def test_orders_are_equal_only_if_every_place_is() -> None:

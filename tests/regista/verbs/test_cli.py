@@ -117,14 +117,14 @@ def test_all_options_of_plan_reach_the_plan(command: Command, tmp_path: Path):
         "--json",
     )  # fmt: skip
     assert ran.code == 0, ran.err
-    found = load_plan(str(plan))
-    assert [p.mesh for p in found.placements] == [(2, 2), (2, 2)]
+    planned = load_plan(str(plan))
+    assert [p.mesh for p in planned.placements] == [(2, 2), (2, 2)]
     assert ran.json["layouts"]["blocks.0.up.weight"] == "S(0),B"
     assert (ran.json["micro_batches"], ran.json["cluster"], ran.json["num_ranks"]) == (2, "small", 8)
     crossing = {name: quota for name, quota in ran.json["regsts"].items() if name.startswith("s0-s1.")}
     assert crossing
     assert set(crossing.values()) == {3}
-    assert (found.options["schedule"], found.options["cuts"], found.options["bucket_bytes"]) == ("gpipe", "blocks.1", "500000")
+    assert (planned.options["schedule"], planned.options["cuts"], planned.options["bucket_bytes"]) == ("gpipe", "blocks.1", "500000")
 
 
 MINE = """

@@ -49,9 +49,9 @@ def file(command: Command, tmp_path: Path) -> Path:
 
 
 def test_a_plan_does_not_differ_from_itself(plan: Plan, command: Command, file: Path) -> None:
-    found = diff(plan, plan)
-    assert found.is_empty
-    assert found.note == ""
+    difference = diff(plan, plan)
+    assert difference.is_empty
+    assert difference.note == ""
     assert command("diff", file, file).out == f"nothing differs: both are plan {load_plan(str(file)).plan_id}\n"
     told = command("diff", file, file, "--json").json
     assert told["same"] is True
@@ -60,12 +60,12 @@ def test_a_plan_does_not_differ_from_itself(plan: Plan, command: Command, file: 
 
 def test_two_plans_of_one_step_differ_in_what_was_pinned(plan: Plan) -> None:
     other = api.plan(BIG, plan.cluster, pins=["blocks.*.up.weight=S(1)"])
-    found = diff(plan, other)
-    told = {change.what: (change.a, change.b) for change in found.facts}
+    difference = diff(plan, other)
+    told = {change.what: (change.a, change.b) for change in difference.facts}
     assert told["option pins"] == ("", "blocks.*.up.weight=S(1)")
     assert told["objective_s"] == (plan.search.objective_s, other.search.objective_s)
     layouts = {s.name: str(plan.regst[s.regst].tensors[s.index].sbp) for s in plan.states}
-    weights = [change for change in found.layouts if change.what.endswith("up.weight")]
+    weights = [change for change in difference.layouts if change.what.endswith("up.weight")]
     assert sum(change.count for change in weights) == 2
     assert all((change.a, change.b) == (layouts["blocks.0.up.weight"], "S(1)") for change in weights)
     mine, theirs = retrace(plan), retrace(other)
@@ -74,8 +74,8 @@ def test_two_plans_of_one_step_differ_in_what_was_pinned(plan: Plan) -> None:
         != (theirs.model.ops[op][1][theirs.choice[node]].inputs, theirs.model.ops[op][1][theirs.choice[node]].outputs)
         for op, (node, _) in mine.model.ops.items()
     )
-    assert 0 < sum(change.count for change in found.ops) == changed
-    assert found.note == ""
+    assert 0 < sum(change.count for change in difference.ops) == changed
+    assert difference.note == ""
 
 
 def test_differences_turn_about_with_the_plans(plan: Plan) -> None:
@@ -89,18 +89,18 @@ def test_differences_turn_about_with_the_plans(plan: Plan) -> None:
 def test_quotas_and_memory_that_differ_are_listed(plan: Plan) -> None:
     crossing = api.plan(TINY, "local:2", stages=2, mesh=(1,), micro_batches=4)
     wider = api.plan(TINY, "local:2", stages=2, mesh=(1,), micro_batches=4, quotas={"s0-s1.*": 4})
-    found = diff(crossing, wider)
-    assert found.quotas
-    assert all(change.what.startswith("s0-s1.") and change.b == 4 for change in found.quotas)
-    sizes = {change.what: (change.a, change.b) for change in found.memory}
+    difference = diff(crossing, wider)
+    assert difference.quotas
+    assert all(change.what.startswith("s0-s1.") and change.b == 4 for change in difference.quotas)
+    sizes = {change.what: (change.a, change.b) for change in difference.memory}
     assert sizes["total"] == (holdings(crossing)[0].total_bytes, holdings(wider)[0].total_bytes)
-    assert found.layouts == found.ops == ()
+    assert difference.layouts == difference.ops == ()
 
 
 def test_plans_of_different_steps_say_that_their_ops_are_not_compared(plan: Plan) -> None:
-    found = diff(plan, api.plan(TINY, "local:2"))
-    assert found.ops == ()
-    assert found.note == "the plans are of different steps, so their ops are not compared"
+    difference = diff(plan, api.plan(TINY, "local:2"))
+    assert difference.ops == ()
+    assert difference.note == "the plans are of different steps, so their ops are not compared"
 
 
 @pytest.mark.parametrize(
@@ -115,39 +115,39 @@ def test_whole_numbers_between_dots_stand_for_layers(name: str, folded: str) -> 
 
 
 def test_a_value_set_to_what_it_is_gives_the_same_plan(plan: Plan) -> None:
-    found = whatif(plan, [f"cluster.links.node.bandwidth_GBps={plan.cluster.node.bandwidth_bytes_per_s / GB!r}"])
-    assert found.plan.plan_id == plan.plan_id
-    assert found.difference.is_empty
-    assert found.old_s == pytest.approx(plan.search.objective_s, rel=1e-9)
+    outcome = whatif(plan, [f"cluster.links.node.bandwidth_GBps={plan.cluster.node.bandwidth_bytes_per_s / GB!r}"])
+    assert outcome.plan.plan_id == plan.plan_id
+    assert outcome.difference.is_empty
+    assert outcome.old_s == pytest.approx(plan.search.objective_s, rel=1e-9)
 
 
 def test_on_a_slower_link_the_old_decisions_cost_more_than_the_new_ones(plan: Plan) -> None:
-    found = whatif(plan, ["cluster.links.node.bandwidth_GBps=0.01", "cluster.links.node.latency_us=500"])
-    assert found.old_s is not None
-    assert found.plan.search.objective_s < found.old_s
-    assert found.old_s > plan.search.objective_s
-    assert found.plan.cluster.node == LinkSpec(latency_s=500 * 1e-6, bandwidth_bytes_per_s=0.01 * GB)
-    told = {change.what: (change.a, change.b) for change in found.difference.facts}
+    outcome = whatif(plan, ["cluster.links.node.bandwidth_GBps=0.01", "cluster.links.node.latency_us=500"])
+    assert outcome.old_s is not None
+    assert outcome.plan.search.objective_s < outcome.old_s
+    assert outcome.old_s > plan.search.objective_s
+    assert outcome.plan.cluster.node == LinkSpec(latency_s=500 * 1e-6, bandwidth_bytes_per_s=0.01 * GB)
+    told = {change.what: (change.a, change.b) for change in outcome.difference.facts}
     assert told["cluster.node.bandwidth_bytes_per_s"] == (1e12, 0.01 * GB)
-    assert set(found.seconds) == {"trace", "price", "search"}
+    assert set(outcome.seconds) == {"trace", "price", "search"}
 
 
 def test_old_decisions_cost_on_the_new_cluster_what_a_plan_that_is_pinned_to_them_costs(plan: Plan) -> None:
     """Another way to the same number: plan anew with every state and input pinned; what is left open can only be cheaper."""
     sets = ["cluster.links.node.bandwidth_GBps=1"]
-    found = whatif(plan, sets)
+    outcome = whatif(plan, sets)
     stored = [f"{s.name}={plan.regst[s.regst].tensors[s.index].sbp}" for s in plan.states]
     pinned = api.plan(BIG, changed_cluster(plan.cluster, sets), mesh=(2,), pins=stored)
-    assert found.old_s is not None
-    assert found.plan.search.objective_s <= pinned.search.objective_s * (1 + 1e-9)
-    assert pinned.search.objective_s <= found.old_s * (1 + 1e-9)
+    assert outcome.old_s is not None
+    assert outcome.plan.search.objective_s <= pinned.search.objective_s * (1 + 1e-9)
+    assert pinned.search.objective_s <= outcome.old_s * (1 + 1e-9)
 
 
 def test_prices_of_the_same_cluster_are_the_same_problem(plan: Plan) -> None:
-    found = retrace(plan)
-    again = found.model_on(plan.cluster)
-    assert again.problem.names == found.model.problem.names
-    assert again.step_s(found.choice) == found.model.step_s(found.choice)
+    retraced = retrace(plan)
+    again = retraced.model_on(plan.cluster)
+    assert again.problem.names == retraced.model.problem.names
+    assert again.step_s(retraced.choice) == retraced.model.step_s(retraced.choice)
 
 
 def test_what_is_not_named_stays_the_very_same_number() -> None:
@@ -170,9 +170,9 @@ def test_a_whole_link_can_be_added_but_not_half_of_one() -> None:
 
 
 def test_with_other_devices_no_decision_carries_over(plan: Plan) -> None:
-    found = whatif(plan, ["cluster.topology.devices_per_node=4"])
-    assert found.old_s is None
-    assert found.plan.num_ranks == 4
+    outcome = whatif(plan, ["cluster.topology.devices_per_node=4"])
+    assert outcome.old_s is None
+    assert outcome.plan.num_ranks == 4
     two_axes = api.plan(TINY, resolve_cluster("dgx-a100:1"), mesh=(2, 4))
     with pytest.raises(Unsupported, match="has mesh 2x4 for 8 devices, the changed cluster has 16; use 'regista plan "):
         whatif(two_axes, ["cluster.topology.nodes=2"])

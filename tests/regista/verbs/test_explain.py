@@ -58,11 +58,11 @@ SHAPES = ("one axis", "two axes", "pipeline", "greedy")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_plan_tells_the_choice_it_was_made_from(plans: dict[str, Plan], shape: str) -> None:
     """Everything but the choice is thrown away by lowering; the Plan shows enough to find one of the same cost."""
-    found = retrace(plans[shape])
-    assert found.is_whole
-    assert found.model.step_s(found.choice) == pytest.approx(plans[shape].search.objective_s, rel=1e-9)
-    names = {entry.value: entry.name for entry in found.model.staged.graph.inputs}
-    chosen = {names[value]: str(layouts[found.choice[node]]) for value, (node, layouts) in found.model.states.items()}
+    retraced = retrace(plans[shape])
+    assert retraced.is_whole
+    assert retraced.model.step_s(retraced.choice) == pytest.approx(plans[shape].search.objective_s, rel=1e-9)
+    names = {entry.value: entry.name for entry in retraced.model.staged.graph.inputs}
+    chosen = {names[value]: str(layouts[retraced.choice[node]]) for value, (node, layouts) in retraced.model.states.items()}
     told = {s.name: str(plans[shape].regst[s.regst].tensors[s.index].sbp) for s in plans[shape].states}
     assert chosen == {name: told[name] for name in chosen}
 
@@ -102,15 +102,15 @@ def test_of_an_optimal_plan_the_chosen_layout_costs_nothing_more_and_no_other_co
 
 def test_the_price_of_an_alternative_is_the_optimum_with_it_fixed(plans: dict[str, Plan]) -> None:
     plan = plans["one axis"]
-    found = retrace(plan)
+    retraced = retrace(plan)
     told = explain(plan, Wanted(op="blocks.0.up.weight"))
     (decision,) = told.decisions
-    node, layouts = next(found.model.states[i.value] for i in found.model.staged.graph.inputs if i.name == decision.name)
+    node, layouts = next(retraced.model.states[i.value] for i in retraced.model.staged.graph.inputs if i.name == decision.name)
     assert len(decision.alternatives) == len(layouts) == 3
     assert any(a.difference_s for a in decision.alternatives)
     for alternative in decision.alternatives:
         place = [str(layout) for layout in layouts].index(alternative.layout)
-        fixed = solve_exactly(pinned(found.model.problem, node, place))
+        fixed = solve_exactly(pinned(retraced.model.problem, node, place))
         assert alternative.objective_s == pytest.approx(fixed.objective, rel=1e-9)
         assert alternative.difference_s == pytest.approx(fixed.objective - plan.search.objective_s, abs=1e-15)
 
@@ -252,8 +252,8 @@ def test_a_plan_that_recomputes_tells_its_choice_too() -> None:
 @pytest.mark.thorough
 def test_a_plan_whose_mesh_was_searched_tells_its_choice_too() -> None:
     plan = api.plan(GPT, slow(DGX), mesh=None)
-    found = retrace(plan)
-    assert found.is_whole
-    assert found.options.mesh == plan.placements[0].mesh
+    retraced = retrace(plan)
+    assert retraced.is_whole
+    assert retraced.options.mesh == plan.placements[0].mesh
     told = explain(plan, Wanted(most=1))
     assert told.decisions[0].alternatives[0].difference_s == 0.0

@@ -55,11 +55,11 @@ def test_every_target_with_a_rule_stands_in_exactly_one_family(command: Command)
 
 
 def test_the_families_are_the_modules_that_their_targets_rules_stand_in() -> None:
-    found = families()
-    assert "aten.mm.default" in found["linalg"]
-    assert "aten.view.default" in found["view"]
-    assert "rule" not in found
-    assert list(found) == sorted(found)
+    targets_of = families()
+    assert "aten.mm.default" in targets_of["linalg"]
+    assert "aten.view.default" in targets_of["view"]
+    assert "rule" not in targets_of
+    assert list(targets_of) == sorted(targets_of)
 
 
 def test_the_table_of_families_names_each_with_its_number_of_targets(command: Command) -> None:

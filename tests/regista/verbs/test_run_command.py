@@ -59,11 +59,11 @@ def row(plan: Plan, task: str, number: int, start: int, end: int) -> tuple[int, 
 
 def test_a_beat_counts_whole_acts_and_dates_the_steps() -> None:
     rows = [row(DATA, "forward", 0, 50, 150), row(DATA, "forward", 1, 200, 260), row(DATA, "fetch", 4, 300, 310)]
-    found = heartbeat_of(DATA, 1, rows, 100, 400)
-    assert found.busy_s == pytest.approx({"forward": 160e-9, "fetch": 10e-9})
-    assert found.compute_s == pytest.approx(160e-9)
-    assert found.ends_s == ((4, pytest.approx(310e-9)),)
-    assert (found.rank, found.begin_s, found.end_s) == (1, pytest.approx(100e-9), pytest.approx(400e-9))
+    heartbeat = heartbeat_of(DATA, 1, rows, 100, 400)
+    assert heartbeat.busy_s == pytest.approx({"forward": 160e-9, "fetch": 10e-9})
+    assert heartbeat.compute_s == pytest.approx(160e-9)
+    assert heartbeat.ends_s == ((4, pytest.approx(310e-9)),)
+    assert (heartbeat.rank, heartbeat.begin_s, heartbeat.end_s) == (1, pytest.approx(100e-9), pytest.approx(400e-9))
 
 
 def test_heartbeats_are_read_as_they_were_written_and_hold_each_act_once(tmp_path: Path) -> None:

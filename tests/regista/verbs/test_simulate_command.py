@@ -144,13 +144,13 @@ def test_on_random_live_plans_shares_and_categories_are_those_of_the_trace(data:
 
 
 def agrees_with_trace(plan: Plan, cost: CostModel, steps: int, engine: Engine) -> None:
-    found = forecast(plan, cost, steps=steps, engine=engine)
+    forecasted = forecast(plan, cost, steps=steps, engine=engine)
     trace = simulate(plan, cost, steps=steps, engine=Engine.SIMPY)
-    assert found.step_ends_s == trace.step_ends_s(plan)
-    assert found.step_s == pytest.approx(trace.settled_step_s(plan), rel=1e-12)
-    assert found.num_acts == len(trace.acts)
+    assert forecasted.step_ends_s == trace.step_ends_s(plan)
+    assert forecasted.step_s == pytest.approx(trace.settled_step_s(plan), rel=1e-12)
+    assert forecasted.num_acts == len(trace.acts)
     curves = memory_curves(plan, trace)
-    for group in found.rank_groups:
+    for group in forecasted.rank_groups:
         for rank in group.ranks:
             assert group.peak_bytes == trace.peak_bytes[str(rank)]
             assert group.register_bytes == trace.register_bytes[str(rank)]
@@ -159,7 +159,7 @@ def agrees_with_trace(plan: Plan, cost: CostModel, steps: int, engine: Engine) -
             if group.categories_bytes is not None or all(act.duration_s > 0 for act in trace.acts):
                 highest = [i for i, total in enumerate(curve.total_bytes) if total == curve.peak_bytes]
                 assert group.categories_bytes in [{c: levels[i] for c, levels in curve.levels_bytes.items()} for i in highest]
-            shares = by_hand(plan, trace, rank, found.window_s)
+            shares = by_hand(plan, trace, rank, forecasted.window_s)
             assert (group.bubble, group.communication, group.exposed) == pytest.approx(shares, abs=1e-9)
 
 
@@ -196,9 +196,9 @@ def test_memory_that_does_not_add_up_is_not_told(monkeypatch: pytest.MonkeyPatch
 
 def test_equal_devices_are_played_once_and_stand_in_one_row(command: Command, tmp_path: Path):
     plan = stories.data_parallel(64)
-    found = forecast(plan, AnalyticCost(plan.cluster))
-    assert found.num_firings * 64 == found.num_acts
-    assert forecast(plan, AnalyticCost(plan.cluster), engine=Engine.SIMPY).num_firings == found.num_acts
+    forecasted = forecast(plan, AnalyticCost(plan.cluster))
+    assert forecasted.num_firings * 64 == forecasted.num_acts
+    assert forecast(plan, AnalyticCost(plan.cluster), engine=Engine.SIMPY).num_firings == forecasted.num_acts
     ran = command("simulate", saved(plan, tmp_path), "--json").json
     assert [row["ranks"] for row in ran["devices"]] == [list(range(64))]
     assert len(ran["peak_bytes"]) == 64

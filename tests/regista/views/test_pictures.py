@@ -372,9 +372,9 @@ def test_one_file_per_rank_says_its_rank_as_readers_look_for_it(tmp_path):
 def test_a_simulated_trace_file_gives_the_peak_of_its_simulation_again(tmp_path):
     plan = api.plan(TINY, "local:2", stages=2, micro_batches=4, cuts=["blocks.1"])
     save_trace(plan, api.simulate(plan, steps=2), str(tmp_path / "sim.json"))
-    found, trace = load_trace(str(tmp_path / "sim.json"))
+    plan, trace = load_trace(str(tmp_path / "sim.json"))
     assert trace.message_s
-    for rank, curve in memory_curves(found, trace).items():
+    for rank, curve in memory_curves(plan, trace).items():
         assert max(curve.total_bytes) == trace.peak_bytes[str(rank)]
         assert max(curve.register_bytes) == trace.register_bytes[str(rank)]
         sizes = {owner.category for owner in curve.owners}

@@ -135,7 +135,7 @@ class Browser:
     def __init__(self, home: Path) -> None:
         self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
         assert self.driver.stdout is not None
-        port = next(found[1] for line in self.driver.stdout if (found := re.search(r"started successfully on port (\d+)", line)))
+        port = next(match[1] for line in self.driver.stdout if (match := re.search(r"started successfully on port (\d+)", line)))
         self.url = f"http://127.0.0.1:{port}"
         flags = ["--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
         flags += ["--disable-sync", f"--user-data-dir={home}", "--window-size=1400,1000", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
@@ -159,10 +159,10 @@ class Browser:
 
     def wait(self, code: str) -> object:
         until = time.monotonic() + 30
-        while not (found := self.script(code)):
+        while not (value := self.script(code)):
             assert time.monotonic() < until, f"never true: {code}"
             time.sleep(0.05)
-        return found
+        return value
 
     def complaints(self) -> list[str]:
         log = self._post(f"/session/{self.session}/se/log", {"type": "browser"})

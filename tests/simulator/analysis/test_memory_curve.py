@@ -113,8 +113,8 @@ def labelled(plan: Plan) -> Plan:
 
 def test_every_regst_of_a_pipeline_stands_under_its_category():
     sizes = regst_bytes(labelled(pipeline(2, 4)))
-    found = {regst: [category.value for category in parts] for regst, parts in sizes.items()}
-    assert found == {
+    categories = {regst: [category.value for category in parts] for regst, parts in sizes.items()}
+    assert categories == {
         "batch": ["registers"],  # read by the forward part only
         "w0": ["parameters"],
         "keep0": ["activations"],
@@ -138,8 +138,8 @@ def test_what_a_split_backward_pass_keeps_for_its_weight_part_counts_as_activati
     story.task("B", ["kept"], ["slope"], kind=TaskKind.BACKWARD)
     story.task("W", ["kept", "slope"], ["grad"], kind=TaskKind.WEIGHT)
     story.task("upd", ["grad"], ["w"], kind=TaskKind.UPDATE)
-    found = {regst: [category.value for category in parts] for regst, parts in regst_bytes(story.freeze()).items()}
-    assert found == {"kept": ["activations"], "slope": ["activations"], "grad": ["gradients"], "w": ["parameters"]}
+    categories = {regst: [category.value for category in parts] for regst, parts in regst_bytes(story.freeze()).items()}
+    assert categories == {"kept": ["activations"], "slope": ["activations"], "grad": ["gradients"], "w": ["parameters"]}
 
 
 def test_a_gradient_is_one_before_and_after_its_all_reduce():

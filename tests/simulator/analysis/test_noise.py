@@ -56,11 +56,11 @@ def test_the_recurrence_starts_every_act_when_the_simulator_does(data: st.DataOb
 def test_many_runs_are_the_runs_of_the_simulator_one_by_one(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=data.draw(st.booleans())))
     cost, noise = data.draw(prices(plan)), Noise(jitter=0.3, link_jitter=0.1, seed=data.draw(st.integers(0, 9)))
-    found = simulate_noisy(plan, cost, noise, runs=3, steps=3)
+    noisy = simulate_noisy(plan, cost, noise, runs=3, steps=3)
     for run in range(3):
         one = simulate(plan, cost, steps=3, factor=noise.factor(plan, run)).step_times_s(plan)
-        assert found.step_s[run] == pytest.approx(one, rel=1e-12, abs=1e-12)
-    assert found.quiet_s == pytest.approx(simulate(plan, cost, steps=3).step_times_s(plan), rel=1e-12, abs=1e-12)
+        assert noisy.step_s[run] == pytest.approx(one, rel=1e-12, abs=1e-12)
+    assert noisy.quiet_s == pytest.approx(simulate(plan, cost, steps=3).step_times_s(plan), rel=1e-12, abs=1e-12)
 
 
 def test_who_plays_is_said():
@@ -152,19 +152,19 @@ def test_jitter_alone_slows_ranks_that_wait_for_each_other_and_more_ranks_more()
 
 
 def test_the_interval_holds_its_share_of_the_runs():
-    found = simulate_noisy(ordered(data_parallel(4)), TableCost(), Noise(jitter=0.3, seed=5), runs=400, steps=3)
-    low, middle, high = found.interval_s(0.8)
-    inside = ((found.means_s >= low) & (found.means_s <= high)).mean()
+    noisy = simulate_noisy(ordered(data_parallel(4)), TableCost(), Noise(jitter=0.3, seed=5), runs=400, steps=3)
+    low, middle, high = noisy.interval_s(0.8)
+    inside = ((noisy.means_s >= low) & (noisy.means_s <= high)).mean()
     assert low < middle < high
     assert inside == pytest.approx(0.8, abs=0.005)
 
 
 def test_without_noise_all_runs_are_equal():
-    found = simulate_noisy(pipeline(2, 4), TableCost(), Noise(seed=3), runs=40)
-    assert (found.step_s == found.quiet_s).all()
-    low, middle, high = found.interval_s()
+    noisy = simulate_noisy(pipeline(2, 4), TableCost(), Noise(seed=3), runs=40)
+    assert (noisy.step_s == noisy.quiet_s).all()
+    low, middle, high = noisy.interval_s()
     assert low == middle == high
-    assert found.slowdown == 1.0
+    assert noisy.slowdown == 1.0
 
 
 def test_progress_counts_the_runs():

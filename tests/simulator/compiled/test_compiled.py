@@ -96,10 +96,10 @@ def meshed(draw: st.DrawFn) -> Plan:
 def costs(draw: st.DrawFn, plan: Plan) -> TableCost:
     """Durations of each task in quarters, some ranks slower, and a latency; or in thirds, whose sums are rounded."""
     unit = draw(st.sampled_from([0.25, 1 / 3]))
-    found: dict[str | tuple[str, int], float] = {task.id: draw(st.integers(0, 8)) * unit for task in plan.tasks}
+    times_s: dict[str | tuple[str, int], float] = {task.id: draw(st.integers(0, 8)) * unit for task in plan.tasks}
     for task in draw(st.lists(st.sampled_from(plan.tasks), max_size=2)):
-        found[task.id, draw(st.sampled_from(plan.ranks_of(task)))] = draw(st.integers(0, 12)) * unit
-    return TableCost(found, latency_s=draw(st.sampled_from([0.0, 0.0, 0.1, 2.5])))
+        times_s[task.id, draw(st.sampled_from(plan.ranks_of(task)))] = draw(st.integers(0, 12)) * unit
+    return TableCost(times_s, latency_s=draw(st.sampled_from([0.0, 0.0, 0.1, 2.5])))
 
 
 def outcome(run: Callable[[], Trace]) -> str:
@@ -214,10 +214,10 @@ def test_times_are_the_ends_of_the_steps_of_the_trace(data: st.DataObject):
         with pytest.raises(DeadLock, match="is not live"):
             times(compiled, steps=steps)
         return
-    found = times(compiled, steps=steps)
-    assert found.step_ends_s == expected.step_ends_s(plan)
-    assert found.makespan_s == max(act.end_s for act in expected.acts)
-    assert found.num_acts == len(expected.acts)
+    compiled_times = times(compiled, steps=steps)
+    assert compiled_times.step_ends_s == expected.step_ends_s(plan)
+    assert compiled_times.makespan_s == max(act.end_s for act in expected.acts)
+    assert compiled_times.num_acts == len(expected.acts)
 
 
 @st.composite
@@ -280,9 +280,9 @@ def test_an_order_that_contradicts_the_edges_dead_locks_in_both_kernels():
 
 def test_step_s_is_the_mean_after_the_first_step():
     plan = chain("ab", 1, 1)  # a period of 2, the first step takes 2 as well, the pipeline is 1 ahead
-    found = times(compile_plan(plan, TableCost({"a": 1.0, "b": 3.0})), steps=4)
-    assert found.step_ends_s == (4.0, 8.0, 12.0, 16.0)
-    assert (found.makespan_s, found.step_s) == (16.0, 4.0)
+    compiled_times = times(compile_plan(plan, TableCost({"a": 1.0, "b": 3.0})), steps=4)
+    assert compiled_times.step_ends_s == (4.0, 8.0, 12.0, 16.0)
+    assert (compiled_times.makespan_s, compiled_times.step_s) == (16.0, 4.0)
     assert times(compile_plan(plan, TableCost({"a": 1.0, "b": 3.0})), steps=1).step_s == 4.0
 
 
@@ -316,10 +316,10 @@ def test_equal_ranks_are_one_class_and_a_slow_one_splits_only_whom_it_meets():
 
 
 def test_a_folded_trace_has_every_rank():
-    found = simulate(data_parallel(4), TableCost(), steps=1, engine=Engine.COMPILED)
-    assert found.about["simulated_ranks"] == "1 of 4"
-    assert sorted({act.rank for act in found.acts}) == [0, 1, 2, 3]
-    assert sorted(found.peak_bytes) == ["0", "1", "2", "3"]
+    trace = simulate(data_parallel(4), TableCost(), steps=1, engine=Engine.COMPILED)
+    assert trace.about["simulated_ranks"] == "1 of 4"
+    assert sorted({act.rank for act in trace.acts}) == [0, 1, 2, 3]
+    assert sorted(trace.peak_bytes) == ["0", "1", "2", "3"]
 
 
 # --- which engine, and refusals ---------------------------------------------------------------------------------------
@@ -335,8 +335,8 @@ def test_the_trace_says_which_engine_played_and_auto_takes_simpy_for_small_games
 def test_where_auto_cannot_take_the_compiled_engine_it_says_why_once(caplog: pytest.LogCaptureFixture):
     plan = chain("ab", 1, 50)
     huge = replace(plan, regsts=tuple(replace(r, tensors=(replace(r.tensors[0], shape=(2**60,)),)) for r in plan.regsts))
-    found = simulate(huge, TableCost(), steps=201)
-    assert found.about["engine"].startswith("simpy") and "2^60" in found.about["not_compiled"]
+    trace = simulate(huge, TableCost(), steps=201)
+    assert trace.about["engine"].startswith("simpy") and "2^60" in trace.about["not_compiled"]
     felt = simulate(plan, Felt(), steps=201)
     assert felt.about["engine"] == "shared links" and felt.about["not_compiled"] == "computing feels the communication beside it"
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]

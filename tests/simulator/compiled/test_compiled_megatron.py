@@ -40,6 +40,6 @@ def test_the_bubble_is_that_of_1f1b_without_the_recomputation_which_needs_no_gra
     plan, cost = megatron_1t(replace(SMALL, stages=4, micro_batches=8, copies=1))
     free = ("load", "send", "back", "update")
     level = {name: 0.0 if name.startswith(free) or "reduce" in name else 2.0 if name.startswith("B") else 1.0 for name in cost.act_times_s}
-    found = times(compile_plan(plan, replace(cost, act_times_s=level)), steps=1)
+    compiled_times = times(compile_plan(plan, replace(cost, act_times_s=level)), steps=1)
     forward_s, again_s, backward_s = 10.0, 10.0, 20.0  # 10 of the 12 tasks compute
-    assert found.makespan_s == 8 * (forward_s + again_s + backward_s) + 3 * (forward_s + backward_s)
+    assert compiled_times.makespan_s == 8 * (forward_s + again_s + backward_s) + 3 * (forward_s + backward_s)

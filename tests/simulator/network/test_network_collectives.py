@@ -34,8 +34,8 @@ SIZES = st.integers(0, 10**9)
 
 def machine(num_nodes: int, devices_per_node: int, **links: LinkSpec | int) -> Machine:
     device = DeviceSpec(kind="gpu", memory_bytes=10**9, rate_flop_per_s=1e12, memory_bandwidth_bytes_per_s=1e12)
-    found = {"node": LinkSpec(latency_s=2e-6, bandwidth_bytes_per_s=1e11), "nic": LinkSpec(latency_s=5e-6, bandwidth_bytes_per_s=1e10)}
-    return Machine(Cluster(name="m", source="", num_nodes=num_nodes, devices_per_node=devices_per_node, device=device, **(found | links)))
+    specs = {"node": LinkSpec(latency_s=2e-6, bandwidth_bytes_per_s=1e11), "nic": LinkSpec(latency_s=5e-6, bandwidth_bytes_per_s=1e10)}
+    return Machine(Cluster(name="m", source="", num_nodes=num_nodes, devices_per_node=devices_per_node, device=device, **(specs | links)))
 
 
 # --- movement of data ---------------------------------------------------------------------------------------------------

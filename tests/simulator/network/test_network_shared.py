@@ -147,8 +147,8 @@ def test_a_forecast_tells_the_slow_down_that_the_trace_tells(data, slowdown):
     plan = data.draw(st.sampled_from([data_parallel(2), pipeline(2, 3), collectives(2)]))
     drawn = data.draw(prices(plan))
     cost = Slowed(drawn.act_times_s, drawn.latency_s, drawn.default_s, slowdown)
-    trace, found = simulate(plan, cost, steps=3), forecast(plan, cost, steps=3)
-    assert found.step_ends_s == pytest.approx(trace.step_ends_s(plan))
+    trace, forecasted = simulate(plan, cost, steps=3), forecast(plan, cost, steps=3)
+    assert forecasted.step_ends_s == pytest.approx(trace.step_ends_s(plan))
 
 
 def test_the_compiled_engine_refuses_prices_that_feel_communication():
@@ -159,9 +159,9 @@ def test_the_compiled_engine_refuses_prices_that_feel_communication():
 
 def test_noise_is_felt_beside_communication_too():
     cost = Slowed({"reduce0": 1.0, "backward": 3.0}, default_s=0.0)
-    found = simulate_noisy(collectives(1), cost, Noise(jitter=0.0), runs=2, steps=1)
-    assert found.quiet_s == pytest.approx([3.5])
-    assert (found.step_s == found.quiet_s).all()
+    noisy = simulate_noisy(collectives(1), cost, Noise(jitter=0.0), runs=2, steps=1)
+    assert noisy.quiet_s == pytest.approx([3.5])
+    assert (noisy.step_s == noisy.quiet_s).all()
     twice = simulate(collectives(1), cost, steps=1, factor=lambda task, rank, act: 2.0 if task == "reduce0" else 1.0)
     assert spans(twice, "backward") == [(0.0, 4.0)]
 

@@ -101,10 +101,10 @@ def _wanted_s(rng: random.Random, problem: QuotaProblem) -> float:
 def test_no_quotas_of_fewer_bytes_reach_the_period(seed: int) -> None:
     rng, problem = _case(seed)
     wanted_s = _wanted_s(rng, problem)
-    found = least_bytes(problem, wanted_s)
-    assert found is not None
-    assert found.total_bytes == exhaustive(problem, wanted_s) == found.bound_bytes
-    assert howard_s(problem, found.quotas) <= wanted_s * (1 + 1e-8)
+    sized = least_bytes(problem, wanted_s)
+    assert sized is not None
+    assert sized.total_bytes == exhaustive(problem, wanted_s) == sized.bound_bytes
+    assert howard_s(problem, sized.quotas) <= wanted_s * (1 + 1e-8)
 
 
 @given(seeds)
@@ -114,13 +114,13 @@ def test_no_quotas_of_fewer_bytes_reach_the_period_within_budgets(seed: int) -> 
     wanted_s = _wanted_s(rng, problem)
     held = problem.place_bytes(_some_quotas(rng, problem))
     budgets = {place: held[place] for place in held if rng.random() < 0.8}
-    found = least_bytes(problem, wanted_s, budgets)
+    sized = least_bytes(problem, wanted_s, budgets)
     best = exhaustive(problem, wanted_s, budgets)
-    if found is None:
+    if sized is None:
         assert best == inf
         return
-    assert found.total_bytes == best
-    assert all(problem.place_bytes(found.quotas)[place] <= budget for place, budget in budgets.items())
+    assert sized.total_bytes == best
+    assert all(problem.place_bytes(sized.quotas)[place] <= budget for place, budget in budgets.items())
 
 
 @given(seeds)
@@ -147,11 +147,11 @@ def test_start_times_prove_the_quotas_read_off_them(seed: int) -> None:
 def test_no_reduced_quota_can_be_lowered_alone(seed: int) -> None:
     rng, problem = _case(seed)
     wanted_s = _wanted_s(rng, problem)
-    found = reduced(problem, wanted_s, problem.upper)
-    assert howard_s(problem, found) <= wanted_s * (1 + 1e-8)
-    for r in range(len(found)):
-        if found[r] > problem.lower[r]:
-            less = found.copy()
+    lowest = reduced(problem, wanted_s, problem.upper)
+    assert howard_s(problem, lowest) <= wanted_s * (1 + 1e-8)
+    for r in range(len(lowest)):
+        if lowest[r] > problem.lower[r]:
+            less = lowest.copy()
             less[r] -= 1
             assert howard_s(problem, less) > wanted_s
 
@@ -167,9 +167,9 @@ def test_training_graph_of_200_regsts_is_solved_to_certified_optimality() -> Non
     """500 are measured in python -m experiments.quotas --speed."""
     problem = training(88, seed=1)
     assert len(problem.buffers) >= 200
-    found = least_bytes(problem, 2.0, seconds=60.0)
-    assert found is not None and found.total_bytes == found.bound_bytes
-    assert howard_s(problem, found.quotas) <= 2.0 * (1 + 1e-8)
+    sized = least_bytes(problem, 2.0, seconds=60.0)
+    assert sized is not None and sized.total_bytes == sized.bound_bytes
+    assert howard_s(problem, sized.quotas) <= 2.0 * (1 + 1e-8)
 
 
 def test_arcs_to_nodes_that_do_not_exist_are_refused() -> None:

@@ -21,9 +21,9 @@ def _stashes(stages: int, backward_s: float, link_s: float, *, streams: bool) ->
     problem, pairs = pipeline(stages, 1.0, backward_s, link_s)
     pairs = pairs if streams else ()
     period_s = 1.0 + backward_s
-    found = smallest_single_rate(problem, period_s, pairs)
-    assert found is not None
-    sized, order = found
+    solution = smallest_single_rate(problem, period_s, pairs)
+    assert solution is not None
+    sized, order = solution
     assert sized.total_bytes == sized.bound_bytes
     assert howard_s(decided(problem, pairs, order), sized.quotas) <= period_s * (1 + 1e-8)
     return [int(q) for q in sized.quotas[:stages]]
@@ -40,8 +40,8 @@ def test_equal_stages_with_free_links_get_the_quotas_of_1f1b(stages: int, backwa
 def test_data_and_quotas_alone_need_the_link_aware_rule(stages: int, link_s: float) -> None:
     wanted = [link_aware_quota(stages, i, 1.0, 2.0, link_s) for i in range(stages)]
     assert _stashes(stages, 2.0, link_s, streams=False) == wanted
-    found = least_bytes(pipeline(stages, 1.0, 2.0, link_s)[0], 3.0)
-    assert found is not None and [int(q) for q in found.quotas[:stages]] == wanted
+    sized = least_bytes(pipeline(stages, 1.0, 2.0, link_s)[0], 3.0)
+    assert sized is not None and [int(q) for q in sized.quotas[:stages]] == wanted
 
 
 @pytest.mark.parametrize("stages", [2, 4, 6])

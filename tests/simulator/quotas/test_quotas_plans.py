@@ -54,44 +54,44 @@ def _plan(quota: int = 3) -> Plan:
 def test_problem_of_a_plan_has_the_period_of_the_plan(width: int, quota: int) -> None:
     plan = pipeline(micro_batches=4, quota=quota, width=width)
     graph = marked_graph(plan, COST)
-    found = plan_problem(graph)
-    period_s = exact_period(graph.num_nodes, found.problem.arcs(found.of_plan(plan))).period_s
+    ordered_problem = plan_problem(graph)
+    period_s = exact_period(graph.num_nodes, ordered_problem.problem.arcs(ordered_problem.of_plan(plan))).period_s
     assert period_s == pytest.approx(steady_graph(graph).period_s, rel=1e-9)
 
 
 def test_problem_of_a_plan_counts_the_bytes_that_verify_counts() -> None:
     plan = pipeline(micro_batches=4, quota=3, width=2)
-    found = plan_problem(marked_graph(plan, COST))
-    held = found.problem.place_bytes(found.of_plan(plan))
+    ordered_problem = plan_problem(marked_graph(plan, COST))
+    held = ordered_problem.problem.place_bytes(ordered_problem.of_plan(plan))
     assert {name: held[name] for name in held} == {f"rank {r}": device_bytes(plan)[r] for r in (0, 2)}
-    assert found.problem.total_bytes(found.of_plan(plan)) == register_bytes(plan)
+    assert ordered_problem.problem.total_bytes(ordered_problem.of_plan(plan)) == register_bytes(plan)
 
 
 @pytest.mark.parametrize("quota", [1, 2, 5])
 def test_full_throughput_keeps_the_period_of_unlimited_quotas_with_no_more_bytes_than_the_bound(quota: int) -> None:
     plan = _plan(quota)
-    found = full_throughput(plan, COST, seconds=5.0)
-    verify(found.plan)
+    sized_plan = full_throughput(plan, COST, seconds=5.0)
+    verify(sized_plan.plan)
     generous = plan.with_quotas({r.id: 12 for r in plan.regsts if r.kind is not RegstKind.STATE})
-    assert found.period_s <= steady_state(generous, COST).period_s * (1 + 1e-6)
-    assert found.is_certified and found.after_bytes == register_bytes(found.plan) >= found.bound_any_order_bytes
-    assert steady_state(found.plan, COST).period_s == pytest.approx(found.period_s, rel=1e-9)
+    assert sized_plan.period_s <= steady_state(generous, COST).period_s * (1 + 1e-6)
+    assert sized_plan.is_certified and sized_plan.after_bytes == register_bytes(sized_plan.plan) >= sized_plan.bound_any_order_bytes
+    assert steady_state(sized_plan.plan, COST).period_s == pytest.approx(sized_plan.period_s, rel=1e-9)
 
 
 def test_simulated_step_takes_the_period_that_is_certified() -> None:
-    found = full_throughput(_plan(), COST, seconds=5.0)
-    trace = simulator.simulate(found.plan, COST, steps=6)
-    assert trace.step_times_s(found.plan)[-1] == pytest.approx(found.period_s, rel=1e-6)
+    sized_plan = full_throughput(_plan(), COST, seconds=5.0)
+    trace = simulator.simulate(sized_plan.plan, COST, steps=6)
+    assert trace.step_times_s(sized_plan.plan)[-1] == pytest.approx(sized_plan.period_s, rel=1e-6)
 
 
 def test_no_single_quota_of_the_answer_can_be_lowered() -> None:
-    found = full_throughput(_plan(), COST, seconds=5.0)
-    for regst in found.plan.regsts:
-        if regst.quota > 1 and found.plan.block_bytes(regst) > 0:
-            less = found.plan.with_quotas({regst.id: regst.quota - 1})
-            graph = marked_graph(found.plan, COST).with_quotas({regst.id: regst.quota - 1})
-            assert register_bytes(less) < found.after_bytes
-            assert _period_s(graph) > found.period_s * (1 + 1e-6)
+    sized_plan = full_throughput(_plan(), COST, seconds=5.0)
+    for regst in sized_plan.plan.regsts:
+        if regst.quota > 1 and sized_plan.plan.block_bytes(regst) > 0:
+            less = sized_plan.plan.with_quotas({regst.id: regst.quota - 1})
+            graph = marked_graph(sized_plan.plan, COST).with_quotas({regst.id: regst.quota - 1})
+            assert register_bytes(less) < sized_plan.after_bytes
+            assert _period_s(graph) > sized_plan.period_s * (1 + 1e-6)
 
 
 def test_budget_is_kept_on_every_device_and_more_budget_is_never_slower() -> None:
@@ -100,11 +100,11 @@ def test_budget_is_kept_on_every_device_and_more_budget_is_never_slower() -> Non
     least = max(device_bytes(plan.with_quotas({r.id: 1 for r in plan.regsts})).values())
     periods = []
     for budget in (least, (least + most) // 2, most):
-        found = under_budget(plan, COST, budget, seconds=5.0)
-        verify(found.plan)
-        assert max(device_bytes(found.plan).values()) <= budget
-        assert found.bound_any_order_s <= found.bound_s * (1 + 1e-6) <= found.period_s * (1 + 2e-6)
-        periods.append(found.period_s)
+        sized_plan = under_budget(plan, COST, budget, seconds=5.0)
+        verify(sized_plan.plan)
+        assert max(device_bytes(sized_plan.plan).values()) <= budget
+        assert sized_plan.bound_any_order_s <= sized_plan.bound_s * (1 + 1e-6) <= sized_plan.period_s * (1 + 2e-6)
+        periods.append(sized_plan.period_s)
     assert periods[0] * (1 + 1e-4) >= periods[1] and periods[1] * (1 + 1e-4) >= periods[2]
 
 
@@ -131,9 +131,9 @@ def test_no_rule_needs_fewer_bytes_for_its_period(rule: QuotaRule) -> None:
     ruled = plan.with_quotas(rule_quotas(plan, rule, COST))
     period_s = steady_state(ruled, COST).period_s
     unlimited_s = full_throughput(plan, COST, seconds=2.0).goal_s
-    found = full_throughput(plan, COST, period_s=max(period_s, unlimited_s), seconds=3.0)
-    assert found.after_bytes <= register_bytes(ruled)
-    assert found.period_s <= period_s * (1 + 1e-6)
+    sized_plan = full_throughput(plan, COST, period_s=max(period_s, unlimited_s), seconds=3.0)
+    assert sized_plan.after_bytes <= register_bytes(ruled)
+    assert sized_plan.period_s <= period_s * (1 + 1e-6)
 
 
 def test_order_written_into_the_streams_has_the_period_of_the_order_observed() -> None:

@@ -55,27 +55,27 @@ def test_the_ratio_is_the_greatest_of_all_simple_cycles(graph: tuple[int, Arcs])
 @given(live_graphs())
 def test_the_cycle_closes_and_has_the_ratio(graph: tuple[int, Arcs]):
     nodes, arcs = graph
-    found = solve(nodes, arcs)
-    if not found.cycle:
-        assert found.ratio_s == 0.0
+    cycle_ratio = solve(nodes, arcs)
+    if not cycle_ratio.cycle:
+        assert cycle_ratio.ratio_s == 0.0
         return
-    chosen = [arcs[a] for a in found.cycle]
+    chosen = [arcs[a] for a in cycle_ratio.cycle]
     assert all(before[1] == after[0] for before, after in zip(chosen, chosen[1:] + chosen[:1], strict=True))
-    assert found.ratio_s == sum(a[2] for a in chosen) / sum(a[3] for a in chosen)
+    assert cycle_ratio.ratio_s == sum(a[2] for a in chosen) / sum(a[3] for a in chosen)
 
 
 @settings(max_examples=200, deadline=None)
 @given(live_graphs())
 def test_the_potentials_prove_that_no_cycle_is_slower(graph: tuple[int, Arcs]):
     nodes, arcs = graph
-    found = solve(nodes, arcs)
-    x, rate = found.potential_s, found.rate_s
+    cycle_ratio = solve(nodes, arcs)
+    x, rate = cycle_ratio.potential_s, cycle_ratio.rate_s
     for src, dst, weight, tokens in arcs:
         assert rate[dst] >= rate[src] - 1e-9  # a node waits for all that leads to it, so around a cycle the rate is one
         if rate[dst] == pytest.approx(rate[src], rel=1e-9):
             assert x[dst] >= x[src] + weight - rate[dst] * tokens - 1e-9
-    assert found.excess_s <= 1e-9
-    assert found.ratio_s <= found.upper_bound_s <= found.ratio_s + 1e-7
+    assert cycle_ratio.excess_s <= 1e-9
+    assert cycle_ratio.ratio_s <= cycle_ratio.upper_bound_s <= cycle_ratio.ratio_s + 1e-7
 
 
 @settings(max_examples=100, deadline=None)
@@ -91,8 +91,8 @@ def test_renaming_the_steps_of_nodes_changes_no_ratio(graph: tuple[int, Arcs], d
 def test_the_unit_of_time_does_not_matter(scale: float):
     arcs = [(0, 1, 3, 0), (1, 0, 4, 2), (1, 2, 5, 1), (2, 1, 1, 1), (2, 2, 3, 1)]
     columns = np.array(arcs, dtype=np.int64).T
-    found = max_cycle_ratio(3, columns[0], columns[1], columns[2] * scale, columns[3])
-    assert found.ratio_s == pytest.approx(3.5 * scale, rel=1e-12)
+    cycle_ratio = max_cycle_ratio(3, columns[0], columns[1], columns[2] * scale, columns[3])
+    assert cycle_ratio.ratio_s == pytest.approx(3.5 * scale, rel=1e-12)
 
 
 def test_equal_cycles_do_not_send_the_iteration_round_in_circles():
@@ -100,9 +100,9 @@ def test_equal_cycles_do_not_send_the_iteration_round_in_circles():
     n = 2000
     arcs = [(i, (i + 1) % n, 1, 1) for i in range(n)] + [(i, (i * 7 + 3) % n, 1, 1) for i in range(n)] + [(i, i, 1, 1) for i in range(n)]
     columns = np.array(arcs, dtype=np.int64).T
-    found = max_cycle_ratio(n, columns[0], columns[1], columns[2] * 0.1, columns[3])
-    assert found.ratio_s == 0.1
-    assert found.rounds < 50
+    cycle_ratio = max_cycle_ratio(n, columns[0], columns[1], columns[2] * 0.1, columns[3])
+    assert cycle_ratio.ratio_s == 0.1
+    assert cycle_ratio.rounds < 50
 
 
 def test_a_cycle_without_tokens_is_refused():
