@@ -1,7 +1,7 @@
 """Boxing: the cheapest way from one NdSbp to another on the same mesh (SEMANTICS 2.1).
 
-States are NdSbp, edges are steps along one mesh axis, the weight is the time of the step's collective; hierarchical routes (inside the node
-first, then across) fall out of the link costs.
+It is a shortest path: nodes are NdSbp, edges are steps along one mesh axis, and weights are the times of the steps' collectives.
+Hierarchical routes (inside the node first, then across) follow from the links' costs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def steps_between(table: BoxingTable, src: NdSbp, dst: NdSbp) -> tuple[Boxing, .
     """The steps of a cheapest path.
 
     Raises:
-        Unsupported: there is none.
+        Unsupported: no path exists.
     """
     states = table.path(src, dst)
     if states is None:

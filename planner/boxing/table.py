@@ -1,4 +1,4 @@
-"""All boxing prices of one tensor type at once: the closure of single steps, so that a search can look every pair up."""
+"""The cost of boxing one tensor type between any two layouts: the closure of single steps, computed at once for all pairs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ StepPrice = Callable[[Collective, float, int], float]
 """(collective, bytes that the axis' devices hold together, axis) -> seconds."""
 
 STEP_S = 1e-9
-"""Makes a path with fewer steps win among equals."""
+"""Added per step, so that of two paths of equal cost the one with fewer steps is chosen."""
 
 
 class BoxingTable:
     """price_s[i, j]: seconds of the cheapest path from layout i to layout j of one tensor type on one mesh.
 
-    A step may change axis a only while a is the innermost axis on the dims it touches: with (S(0), S(0)) the pieces of axis 1 lie inside those
+    A step may change axis a only while a is the innermost axis on the dims it splits: with (S(0), S(0)) the parts of axis 1 lie inside those
     of axis 0, so axis 1 must be gathered before axis 0.
 
     Args:
@@ -85,7 +85,7 @@ class BoxingTable:
             return None
         states = [src]
         while i != j:
-            # The first step whose price and rest make up the whole (to rounding).
+            # The first step of a cheapest path: its cost and the cost from there on add up to the whole, but for rounding.
             through = self._step[i] + self.price_s[:, j]
             through[i] = np.inf
             i = int(np.argmin(through))
@@ -94,9 +94,9 @@ class BoxingTable:
 
 
 def kinds_in(layouts: Iterable[NdSbp]) -> tuple[ReduceOp, ...]:
-    """The reductions that occur in some layouts; sums always."""
-    found = {entry.op for sbp in layouts for entry in sbp.entries if isinstance(entry, Partial)}
-    return tuple(op for op in ReduceOp if op is ReduceOp.SUM or op in found)
+    """The reductions that occur in some layouts, and always the sum."""
+    occurring = {entry.op for sbp in layouts for entry in sbp.entries if isinstance(entry, Partial)}
+    return tuple(op for op in ReduceOp if op is ReduceOp.SUM or op in occurring)
 
 
 def innermost(state: NdSbp, axis: int, entry: Sbp) -> bool:

@@ -1,4 +1,4 @@
-"""The price list: one for the search and for the simulator."""
+"""Seconds of acts, collectives and transfers, for the search and for the simulator alike: from a cluster's description, or measured."""
 
 from planner.cost.analytic import AnalyticCost, axis_boxing_s, boxing_s, compute_dtype, op_s, transfer_s
 from planner.cost.measured import ActPrice, Beside, MeasuredCost, act_key, load_cost, save_cost

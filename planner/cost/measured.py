@@ -1,7 +1,7 @@
-"""A measured price list: seconds per act of the tasks of a Plan, as profiled on a machine.
+"""A measured cost table: seconds per act of the tasks of a Plan, as profiled on a machine.
 
-The key of an entry is what the act does (its kind, its ops, the local tensors it reads and writes, its mesh), not the name of its task.  So a
-table also prices another Plan that is made of the same acts: other quotas, another schedule, another number of micro-batches.
+The key of an entry is what the act does (its kind, its ops, the local tensors it reads and writes, its mesh), not the name of its task.
+So a table also serves another Plan that consists of the same acts, with other quotas, another schedule or another number of micro-batches.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class ActPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What the process of a rank takes beside the Plan's number (verify.device_bytes), other ranks' blocks and its collectives' scratch.
+    """Memory of a rank's process without the Plan's device bytes, the blocks of other ranks and the buffers of collectives.
 
-    kept_bytes: measured while its acts were performed one by one, not in training; below 0 where kernels found less to keep than was planned.
+    The names of the class and of its fields stand in saved tables.
+
+    kept_bytes: measured while acts were performed one by one, not in training; below 0 where kernels kept less than the Plan counts.
     batch_bytes: of the batches' file, per step of a run.
     """
 
@@ -47,12 +49,12 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCost:
-    """The CostModel of a machine that was measured (same formulas for every Plan made of the acts in the table).
+    """The CostModel of a measured machine, for every Plan whose acts are in the table.
 
     acts: act key -> price.  message_latency_s: from the end of an act to the reaction of another rank.
     act_overhead_s: what the runtime adds between two acts of a stream.
-    compute_slowdown: how many times as long an act computes while its rank communicates (prices are of acts with nothing beside them).
-    beside: rank -> memory of its process; empty where it was not measured.
+    compute_slowdown: how many times as long an act computes while its rank communicates; prices are of acts that ran alone.
+    beside: rank -> memory of its process that the Plan does not count; empty where it was not measured.
     """
 
     plan_id: str
@@ -82,12 +84,12 @@ class MeasuredCost:
 
 
 def _keys(plan: Plan) -> Mapping[str, str]:
-    """Task id -> act key, worked out once per Plan (kept on the Plan, which never changes)."""
-    found = plan.__dict__.get("_act_keys")
-    if found is None:
-        found = {task.id: act_key(plan, task) for task in plan.tasks}
-        plan.__dict__["_act_keys"] = found
-    return found
+    """Task id -> act key, computed once per Plan (stored on the Plan, which never changes)."""
+    key_of = plan.__dict__.get("_act_keys")
+    if key_of is None:
+        key_of = {task.id: act_key(plan, task) for task in plan.tasks}
+        plan.__dict__["_act_keys"] = key_of
+    return key_of
 
 
 def act_key(plan: Plan, task: Task) -> str:
@@ -95,18 +97,16 @@ def act_key(plan: Plan, task: Task) -> str:
     placement = plan.placement[task.placement]
 
     def tensors(accesses: Sequence[Access]) -> list[object]:
-        found: list[object] = []
+        described: list[object] = []
         for access in accesses:
             regst = plan.regst[access.regst]
             tensor = regst.tensors[access.index]
             local = tensor.local_type(plan.placement[regst.placement], plan.placement[regst.placement].ranks[0])
-            found.append([access.name, list(local.shape), local.dtype.value])
-        return found
+            described.append([access.name, list(local.shape), local.dtype.value])
+        return described
 
-    filled = [port.acts_per_block for port in task.produces]
-    return content_id(
-        [task.kind.value, encode(task.body), list(placement.mesh), tensors(task.reads), tensors(task.writes), [n > 1 for n in filled]]
-    )
+    accumulates = [port.acts_per_block > 1 for port in task.produces]
+    return content_id([task.kind.value, encode(task.body), list(placement.mesh), tensors(task.reads), tensors(task.writes), accumulates])
 
 
 def save_cost(cost: MeasuredCost, path: str) -> None:
@@ -117,7 +117,7 @@ def load_cost(path: str) -> MeasuredCost:
     """Raises InvalidFile when the file is missing, truncated or of another schema."""
     data = load_json(path, "cost", VERSION).get("cost")
     if isinstance(data, dict):
-        data = {"beside": {}, "compute_slowdown": 1.0} | data  # tables of before 2026-11-22 say nothing of memory and of contention
+        data = {"beside": {}, "compute_slowdown": 1.0} | data  # tables from before 2026-11-22 have neither field
     cost = decode(MeasuredCost, data, "cost")
     assert isinstance(cost, MeasuredCost)
     return cost

@@ -1,4 +1,4 @@
-"""The link that a collective along one mesh axis sees: ranks lie row-major on the cluster, and all lines of the axis take the step at once.
+"""The link that a collective along one mesh axis has: ranks lie row-major on the cluster, and all lines of the axis communicate at once.
 
     2 nodes of 4, mesh 2,4       axis 0 = columns: 4 rings cross, each has a quarter of the nic      axis 1 = rows: none crosses
       node 0   0 1 2 3
@@ -6,13 +6,15 @@
 
 With b the bandwidth of a device's port (links.node), of a node's ports together (links.nic) and of a rack's uplink (links.rack):
 
-(1) ring      beta = min(b_node, b_nic / h_node, b_rack / h_rack)       h: most hops of rings that leave one node / one rack at once
-(2) exchange  beta = min(b_node, (p-1) b_nic / e_node, (p-1) b_rack / e_rack)   e: most (sender, receiver) pairs that leave one at once
+(1) ring      beta = min(b_node, b_nic / h_node, b_rack / h_rack)
+              h: of all nodes (racks), the largest number of hops of rings that leave one at once
+(2) exchange  beta = min(b_node, (p-1) b_nic / e_node, (p-1) b_rack / e_rack)
+              e: of all nodes (racks), the largest number of (sender, receiver) pairs that leave one at once
 (3) alpha     = latency of the outermost link that any hop crosses                                           (1)-(3) -> axis_link
 
-b_node limits only what stays inside a node.  (1) is an all-reduce, all-gather or reduce-scatter, (2) an all-to-all, where each of the p
-devices of a line sends 1 / (p-1) of what it sends to each other one.  A ring through several nodes does not reduce inside the nodes first;
-on a mesh with an axis per level the boxing paths find that way by themselves (SEMANTICS 2.1).
+b_node limits only the bytes that stay inside a node.  (1) is an all-reduce, all-gather or reduce-scatter.  (2) is an all-to-all: each of
+the p devices of a line sends 1 / (p-1) of its bytes to each of the others.  A ring through several nodes does not reduce inside the nodes
+first; on a mesh with one axis per level, boxing finds the hierarchical path by itself (SEMANTICS 2.1).
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ RoomOf = Callable[[int], int]
 
 
 def axis_link(cluster: Cluster, mesh: tuple[int, ...], axis: int, collective: Collective = Collective.ALL_REDUCE) -> LinkSpec:
-    """The link of one line of a mesh axis while every line of that axis, on every stage, performs the same collective.
+    """The link of one line of a mesh axis while all lines of that axis, on all stages, perform the same collective.
 
     Args:
-        mesh: devices per axis of one stage; stage s has ranks s * prod(mesh) and on, row-major.
+        mesh: devices per axis of one stage; stage s has the prod(mesh) ranks from s * prod(mesh) on, row-major.
 
     >>> from planner.ir.cluster import DeviceSpec
     >>> device = DeviceSpec(kind="gpu", memory_bytes=10**9, rate_flop_per_s=1e12, memory_bandwidth_bytes_per_s=1e12)
@@ -48,9 +50,9 @@ def axis_link(cluster: Cluster, mesh: tuple[int, ...], axis: int, collective: Co
 
 
 def line_link(cluster: Cluster, ranks: tuple[int, ...], collective: Collective = Collective.ALL_REDUCE) -> LinkSpec:
-    """The same, for the ranks of one line.
+    """The link of the ranks of one line.
 
-    Equally spaced ranks are a line of a row-major mesh, so their link is that of axis_link; any others are taken to be alone.
+    Equally spaced ranks are a line of a row-major mesh, so axis_link gives their link.  Other ranks are assumed to communicate alone.
     """
     exchange = collective is Collective.ALL_TO_ALL
     stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
@@ -82,7 +84,7 @@ def _between(cluster: Cluster, src_ranks: tuple[int, ...], dst_ranks: tuple[int,
 
 @lru_cache(maxsize=4096)
 def _tiled(cluster: Cluster, extent: int, stride: int, exchange: bool) -> LinkSpec:
-    """All lines of ``extent`` ranks, ``stride`` apart, that fit on the cluster; what repeats rack after rack is counted once."""
+    """The link of lines of ``extent`` ranks, ``stride`` apart, that fill the cluster; a pattern that repeats per rack is counted once."""
     block = extent * stride
     repeats = lcm(block, cluster.devices_per_node * (cluster.nodes_per_rack or 1))
     end = min(repeats, max(cluster.num_devices // block, 1) * block)
@@ -91,7 +93,7 @@ def _tiled(cluster: Cluster, extent: int, stride: int, exchange: bool) -> LinkSp
 
 
 def _of_lines(cluster: Cluster, lines: Sequence[Sequence[int]], exchange: bool) -> LinkSpec:
-    """(1) or (2), and (3), for lines of equal length."""
+    """Equations (1) or (2), and (3), for lines of equal length that communicate at once."""
 
     def busiest(room_of: RoomOf) -> tuple[float, bool]:
         leaving: Counter[int] = Counter()
@@ -110,10 +112,10 @@ def _of_lines(cluster: Cluster, lines: Sequence[Sequence[int]], exchange: bool) 
 
 
 def _link(cluster: Cluster, nodes: tuple[float, bool], racks: tuple[float, bool]) -> LinkSpec:
-    """The slowest share and the outermost latency.
+    """The smallest share of a bandwidth, and the latency of the outermost link.
 
     Args:
-        nodes, racks: how many devices' worth of bytes leaves the busiest one at once, and whether some stays inside.
+        nodes, racks: the bytes that leave the busiest node (rack), in units of what one device sends, and whether any bytes stay inside.
     """
     links = [cluster.node] if nodes[1] or cluster.nic is None else []
     shares = [link.bandwidth_bytes_per_s for link in links]

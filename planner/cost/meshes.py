@@ -1,4 +1,4 @@
-"""Meshes as text, and the ones worth searching over."""
+"""Meshes as text, and the meshes over which layouts are searched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parse_mesh(text: str) -> tuple[int, ...]:
     """``4,8`` or ``4x8`` as devices per axis.
 
     Raises:
-        Unsupported: not whole numbers joined by commas, or more than MAX_AXES of them.
+        Unsupported: the text is not whole numbers joined by commas, or there are more than MAX_AXES.
 
     >>> parse_mesh("2x4x8")
     (2, 4, 8)
@@ -26,16 +26,16 @@ def parse_mesh(text: str) -> tuple[int, ...]:
     if not all(re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
         raise Unsupported(f"mesh {text!r}: write numbers joined by commas, for example 2,2 or 2x2")
     if len(parts) > MAX_AXES:
-        raise Unsupported(f"mesh {text!r} has {len(parts)} axes; at most {MAX_AXES} are planned for, join some of them")
+        raise Unsupported(f"mesh {text!r} has {len(parts)} axes; at most {MAX_AXES} are supported, join some of them")
     return tuple(map(int, parts))
 
 
 def meshes(num_devices: int, devices_per_node: int, max_axes: int = MAX_AXES) -> tuple[tuple[int, ...], ...]:
     """The meshes of ``num_devices`` that fit the nodes, fewest axes first, then by extents: the search space of layouts.
 
-    With several axes the innermost lies within a node, and every block of inner axes lies within a node or fills whole ones, so that all lines
-    of an axis are alike.  No axis has one device.  Axes within a node are in descending order, since turning them about changes no price.
-    Where nodes have one device, or none of its divisors fits, the innermost axis may cross nodes.
+    If there are several axes, the innermost lies within a node, and every block of inner axes lies within a node or fills whole nodes, so
+    that all lines of an axis have equal links.  No axis has one device.  Axes within a node are in descending order, because their order
+    changes no cost.  If nodes have one device, or no divisor of their devices fits, the innermost axis may cross nodes.
 
     >>> meshes(16, 8)
     ((16,), (2, 8), (4, 4), (8, 2), (2, 4, 2), (4, 2, 2))
@@ -46,9 +46,9 @@ def meshes(num_devices: int, devices_per_node: int, max_axes: int = MAX_AXES) ->
         raise Unsupported(f"meshes of {num_devices} devices, {devices_per_node} per node, up to {max_axes} axes: all three are at least 1")
     if num_devices == 1:
         return ((1,),)
-    found = [mesh for ndim in range(1, max_axes + 1) for mesh in _factorisations(num_devices, ndim)]
+    factorisations = [mesh for ndim in range(1, max_axes + 1) for mesh in _factorisations(num_devices, ndim)]
     local = any(num_devices % extent == 0 and devices_per_node % extent == 0 for extent in range(2, devices_per_node + 1))
-    return tuple(mesh for mesh in found if len(mesh) == 1 or _fits(mesh, devices_per_node, local))
+    return tuple(mesh for mesh in factorisations if len(mesh) == 1 or _fits(mesh, devices_per_node, local))
 
 
 def _factorisations(number: int, parts: int) -> Iterator[tuple[int, ...]]:

@@ -1,7 +1,8 @@
-"""The ops that Regista knows: for each target a factor rule (-> SBP signatures), its flop and the bytes it moves.
+"""The table of ops: a factor rule for each target, from which its SBP signatures follow, its flop and the bytes it moves.
 
-Adding an op is one row in a family's ``TABLE`` and one case in ``tests/cases/opset_cases.py``: every signature that the rule gives is run
-(SEMANTICS 1.6).  An op of torch that has no row takes and gives whole tensors (without_rule.py).  Pure: no torch here.
+To add an op, add one row to the ``TABLE`` of its family and one case to ``tests/cases/opset_cases.py``.  The tests run every signature
+that the rule gives (SEMANTICS 1.6).  An op of torch that has no row takes and gives whole tensors (without_rule.py).  This room does not
+import torch.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _spec(op: Op) -> OpSpec:
 
 
 def factor_rule(op: Op, types: Mapping[str, TensorType]) -> FactorRule:
-    """The op's index factors on these shapes.
+    """The factor rule of the op on these shapes.
 
     Raises:
         UnknownOp: the target is neither in the table nor one of torch's; the message says how to add it.
@@ -60,9 +61,9 @@ def factor_rule(op: Op, types: Mapping[str, TensorType]) -> FactorRule:
 
 
 def signatures(op: Op, types: Mapping[str, TensorType], parts: int) -> tuple[Signature, ...]:
-    """Legal ways to lay the op on one mesh axis (SEMANTICS 1.4): all-B first, a fixed order, no repetition, even splits only.
+    """The legal signatures of the op on one mesh axis (SEMANTICS 1.4): all-B first, in a fixed order, none twice, only even splits.
 
-    For a mesh of several axes call it axis after axis, each time with the types that are local so far (SEMANTICS 1.5).
+    For a mesh of several axes, call it once per axis, each time with the types that are local to the axes before (SEMANTICS 1.5).
 
     Args:
         types: type of every value the op reads or writes, local w.r.t. the axes cut before.
@@ -88,7 +89,7 @@ def local_types(op: Op, signature: Signature, types: Mapping[str, TensorType], p
 
 
 def localize(op: Op, signature: Signature, types: Mapping[str, TensorType], parts: int) -> Op:
-    """The same op with its literal sizes rewritten for one part; nothing else changes.
+    """The same op with the sizes in its arguments rewritten for one part; nothing else changes.
 
     Raises:
         InvalidPlan: the signature cuts a dim unevenly.

@@ -1,11 +1,11 @@
-"""Convolution, pooling, padding and resizing: batch and channels are factors, spatial dims are whole (their cut would need halos).
+"""Convolution, pooling, padding and resizing: batch and channels are factors, spatial dims are whole (a split would need halo exchange).
 
 Factors (x, k: spatial):
 
-    convolution  (n i x)(o i k)(o) -> n o x     n, o split;  i contracted -> P, and so must be a bias, which every part adds
+    convolution  (n i x)(o i k)(o) -> n o x     n, o split;  i contracted -> P, and the bias must be P too, because every part adds it
     backward     (n o x)(n i x)(o i k) -> dx n i x,  dw o i k,  db o        batch split: dx S(0), dw P, db P
-    in groups    (n g x)(g . k)(g) -> n g x     g split: whole groups per part; the literal number of groups shrinks with the weight
-    pool, pad    n c x -> n c y                 max pool's indices are places in their own plane, so they split as the values do
+    in groups    (n g x)(g . k)(g) -> n g x     g split: whole groups per part; the argument ``groups`` shrinks with the weight
+    pool, pad    n c x -> n c y                 an index of max pool counts within its own plane, so indices split as the values do
     unfold       n c x -> n c l                 the channels stand first in the folded dim (c k)
 """
 
@@ -27,7 +27,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Convolution:
-    """Factors of input, weight and output, of which the spatial ones are whole; the groups, and the literal that says how many."""
+    """Factors of input, weight and output.
+
+    whole: the spatial factors.  counts: the number of groups.  sizes: the argument that states it.
+    """
 
     x: Factors
     weight: Factors
@@ -38,9 +41,9 @@ class _Convolution:
 
 
 def _factors(x: Shape, weight: Shape, y: Shape, *, transposed: bool, groups_at: int, weight_at: int) -> _Convolution:
-    """From the shapes; the literal number of groups is that of the whole, and is not read.
+    """The factors, from the shapes.  The argument ``groups`` is not read: on a part it still holds the number of the whole op.
 
-    Grouped channels stand group by group in all three tensors, so a cut between groups is a cut of each tensor's channels.
+    All three tensors hold their channels group after group, so a split between groups splits the channels of each of them.
     """
     inner, kernel, outer = labels(len(x) - 2, "x"), labels(len(x) - 2, "k"), labels(len(x) - 2, "y")
     whole = frozenset((*inner, *kernel, *outer))
@@ -91,24 +94,24 @@ def _convolution_backward(op: Op, types: Types) -> FactorRule:
 
 
 def _convolution_flop(op: Op, types: Types) -> int:
-    """2 n o y (i / groups) prod(k): every output element meets one filter; a transposed one is counted from its input."""
+    """2 n o y (i / groups) prod(k): one filter is applied per output element; per input element if the convolution is transposed."""
     weight = shape_of(op, types, 1)
-    meets = types[op.inputs[0]].numel if integer(op, 6, "transposed", 0) else prod(result_shape(op, types))
-    return 2 * meets * prod(weight[1:])
+    filtered = types[op.inputs[0]].numel if integer(op, 6, "transposed", 0) else prod(result_shape(op, types))
+    return 2 * filtered * prod(weight[1:])
 
 
 def _convolution_backward_flop(op: Op, types: Types) -> int:
-    """As much as the forward for the input's gradient and again for the weight's, each only if it is asked for."""
+    """The flop of the forward op for each of the two gradients, of input and weight, that the mask asks for; the bias' are a sum."""
     weight = shape_of(op, types, 2)
-    meets = types[op.inputs[1 if integer(op, 7, "transposed", 0) else 0]].numel
+    filtered = types[op.inputs[1 if integer(op, 7, "transposed", 0) else 0]].numel
     mask = argument(op, 10, "output_mask")
     wanted = mask if isinstance(mask, tuple) else (True, True, True)
     bias = types[op.inputs[0]].numel if wanted[2] else 0
-    return (bool(wanted[0]) + bool(wanted[1])) * 2 * meets * prod(weight[1:]) + bias
+    return (bool(wanted[0]) + bool(wanted[1])) * 2 * filtered * prod(weight[1:]) + bias
 
 
 def _pool(spatial: int, *, linear: bool, unread: frozenset[int] = frozenset()) -> Callable[[Op, Types], FactorRule]:
-    """Pooling looks at one plane at a time: every dim before the spatial ones is a factor."""
+    """Pooling works on each plane alone: every dim before the spatial ones is a factor."""
 
     def rule(op: Op, types: Types) -> FactorRule:
         lead = labels(len(shape_of(op, types, 0)) - spatial)
@@ -125,7 +128,7 @@ def _pool(spatial: int, *, linear: bool, unread: frozenset[int] = frozenset()) -
 
 
 def _resize(spatial: int, *, back: bool) -> Callable[[Op, Types], FactorRule]:
-    """Resizing looks at one plane at a time and is linear; backward takes (grad, output_size, input_size, ...), the latter with N and C."""
+    """Resizing works on each plane alone and is linear.  Backward takes (grad, output_size, input_size, ...), input_size with N and C."""
 
     def rule(op: Op, types: Types) -> FactorRule:
         names = ("n", "c", *labels(spatial, "x"))
@@ -136,7 +139,7 @@ def _resize(spatial: int, *, back: bool) -> Callable[[Op, Types], FactorRule]:
 
 
 def _plane(spatial: int, *, back: bool) -> Callable[[Op, Types], FactorRule]:
-    """Padding by what is there looks at one plane at a time and is linear; backward takes (grad, x, pad) and reads only x's shape."""
+    """Padding with the input's values works on each plane alone and is linear.  Backward takes (grad, x, pad) and reads only x's shape."""
 
     def rule(op: Op, types: Types) -> FactorRule:
         lead = labels(len(shape_of(op, types, 0)) - spatial)
@@ -163,7 +166,7 @@ def _unfold(op: Op, types: Types) -> FactorRule:
 
 
 def _window_flop(op: Op, types: Types) -> int:
-    """Window size times the number of windows."""
+    """Elements of a window times the number of windows."""
     kernel = next((a for a in op.args if isinstance(a, tuple) and not any(isinstance(i, Ref) for i in a)), ())
     window = prod(int(k) for k in kernel if isinstance(k, int)) if isinstance(kernel, tuple) else 1
     return window * min(types[v].numel for v in (*op.inputs[:1], *op.outputs[:1]) if v is not None)

@@ -1,7 +1,7 @@
-"""Ops that make a tensor from literals: each dim of a constant is a factor of the result alone (B or S(d), made where it is needed).
+"""Ops that make a tensor from literals: each dim of a constant is a factor of the result alone, so the result may be B or S(d).
 
 A tensor of zeros may also be P.  arange depends on the position, so it is B.  The ``new_`` and ``_like`` forms take dtype (and
-shape) from an operand whose elements they never read: it may lie as it pleases.
+shape) from an operand whose elements they never read, so that operand may have any layout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["TABLE"]
 
 
 def _filled(op: Op, types: Types, *, size_at: int, value_at: int | None, zero: bool = False) -> FactorRule:
-    """``size_at``: position of the size literal;  ``value_at``: position of the fill value, None where the op's name says it."""
+    """``size_at``: position of the size literal;  ``value_at``: position of the fill value, None where the op's name states the value."""
     names = labels(len(result_shape(op, types)))
     is_zero = zero or (value_at is not None and argument(op, value_at, "fill_value", 1) == 0)
     return FactorRule(

@@ -1,8 +1,9 @@
-"""Elementwise ops with broadcasting: every result dim is a factor; a broadcast dim of size 1 bears none.
+"""Elementwise ops with broadcasting: every result dim is a factor; a broadcast dim of size 1 has none.
 
     add[d0,d1 ; d1 -> d0,d1]      S(0),B -> S(0)    S(1),S(0) -> S(1)    P,P -> P (add is linear in both jointly)
 
-Which ops pass P(sum) is said by the third column of the table: a function of the op, because ``add(x, 1)`` is affine, not linear.
+Each row names a function of the op that says in which operands the op is linear, because those pass P(sum).  It looks at the op's
+arguments: ``add(x, y)`` is linear, ``add(x, 1)`` is affine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Linear = tuple[frozenset[int], ...]
 
 
 def broadcast_factors(shape: tuple[int, ...], result: tuple[int, ...], names: Factors) -> Factors:
-    """Factors of an operand that broadcasts to ``result``: aligned from the right, none where its 1 meets something larger."""
+    """Factors of an operand that broadcasts to ``result``: aligned from the right, none where a 1 is broadcast to a larger extent."""
     offset = len(result) - len(shape)
     return tuple("" if extent == 1 != result[d + offset] else names[d + offset] for d, extent in enumerate(shape))
 
@@ -37,7 +38,7 @@ def _none(op: Op, types: Types) -> Linear:
 
 
 def _first(op: Op, types: Types) -> Linear:
-    """Linear in the first argument: the numerator, the incoming gradient."""
+    """The op is linear in its first argument: the numerator, or the incoming gradient."""
     return (frozenset({0}),) if isinstance(op.args[0], Ref) else ()
 
 
@@ -47,7 +48,7 @@ def _jointly(op: Op, types: Types) -> Linear:
 
 
 def _each(op: Op, types: Types) -> Linear:
-    """A product is linear in each factor, the others held."""
+    """A product is linear in each operand while the others stay as they are."""
     return tuple(frozenset({k}) for k in range(len(op.inputs)))
 
 

@@ -1,6 +1,6 @@
-"""Look-ups by index.  The indexed dim is whole (its parts would need shifted indices); index dims and the rest are factors.
+"""Look-ups by index.  The indexed dim is whole, because a part would need shifted indices; the index' dims and the others are factors.
 
-The look-ups of ours (planner/frontend/tracing/lookup.py) carry the numbers of the table's slots beside the table, and cut both together:
+Our own look-ups (planner/frontend/tracing/lookup.py) take the numbers of the table's rows (slots) as an operand that is split with it:
 
     regista.embedding (V D)(i)(V) -> i D:            S(0) of table and slots: V is contracted -> P
     regista.embedding_backward (i D)(i)(V) -> V D:   S(0) of the slots -> S(0)
@@ -40,7 +40,7 @@ def _embedding_backward(op: Op, types: Types) -> FactorRule:
 
 
 def _gather(op: Op, types: Types) -> FactorRule:
-    """x, dim, index: the index runs over its own factor on dim; other dims are factors where index and x agree."""
+    """x, dim, index: on dim the index has a factor of its own; another dim is a factor if index and x have the same extent there."""
     source, index = shape_of(op, types, 0), shape_of(op, types, 1)
     dim = dim_of(op, 1, "dim", 0, len(index))
     names = tuple("i" if d == dim else f"d{d}" if source[d] == extent else "" for d, extent in enumerate(index))
@@ -49,7 +49,7 @@ def _gather(op: Op, types: Types) -> FactorRule:
 
 
 def _scatter(op: Op, types: Types, *, joint: bool) -> FactorRule:
-    """x, dim, index, src (a tensor or a number): dim is whole, others are factors where all shapes agree."""
+    """x, dim, index, src (a tensor or a number): dim is whole; another dim is a factor if all operands have the same extent there."""
     shapes = [types[v].shape for v in op.inputs]
     dim = dim_of(op, 1, "dim", 0, len(shapes[0]))
     names = tuple(f"d{d}" if d != dim and len({s[d] for s in shapes}) == 1 else "" for d in range(len(shapes[0])))
@@ -70,7 +70,7 @@ def _sliced_embedding_backward(op: Op, types: Types) -> FactorRule:
 
 
 def _pick(op: Op, types: Types) -> FactorRule:
-    """x, dim, index, slots, extent: as gather, the dim being a factor of x and of the slots."""
+    """x, dim, index, slots, extent: the rule of gather, but the dim is a factor of x and of the slots."""
     gathered = _gather(op, types)
     source, picked = gathered.operands
     dim = dim_of(op, 1, "dim", 0, len(picked))
@@ -95,9 +95,9 @@ def _index_select(op: Op, types: Types) -> FactorRule:
 
 
 def _advanced(op: Op, types: Types, *, put: bool) -> FactorRule:
-    """x[indices], and its writing twin index_put(x, indices, values): indexed dims are whole, the others factors.
+    """x[indices], and index_put(x, indices, values), which writes there: indexed dims are whole, the others factors.
 
-    The dims of the broadcast index stand where the first indexed dim stood, or in front if the indexed dims are not adjacent.
+    The dims of the broadcast index take the place of the first indexed dim, or stand in front if the indexed dims are not adjacent.
     """
     positions = argument(op, 1, "indices")
     assert isinstance(positions, tuple)
@@ -116,37 +116,37 @@ def _advanced(op: Op, types: Types, *, put: bool) -> FactorRule:
     extent = tuple(max(s[k - len(index)] for s in shapes if len(s) >= len(index) - k) for k in range(len(index)))
     adjacent = indexed == list(range(indexed[0], indexed[-1] + 1))
     at = indexed[0] if adjacent else 0
-    kept = [f for d, f in enumerate(names) if d not in indexed]
-    looked_up = (*kept[:at], *index, *kept[at:])
+    unindexed = [f for d, f in enumerate(names) if d not in indexed]
+    looked_up = (*unindexed[:at], *index, *unindexed[at:])
     operands = (names, *(broadcast_factors(s, extent, index) for s in shapes))
     whole = frozenset(names[d] for d in indexed)
     if not put:
         return FactorRule(operands=operands, results=(looked_up,), whole=whole, linear=(frozenset({0}),))
-    kept_extent = [e for d, e in enumerate(shape_of(op, types, 0)) if d not in indexed]
-    full = (*kept_extent[:at], *extent, *kept_extent[at:])
-    values = broadcast_factors(types[op.inputs[-1]].shape, full, looked_up)
+    unindexed_extents = [e for d, e in enumerate(shape_of(op, types, 0)) if d not in indexed]
+    looked_up_shape = (*unindexed_extents[:at], *extent, *unindexed_extents[at:])
+    values = broadcast_factors(types[op.inputs[-1]].shape, looked_up_shape, looked_up)
     joint = frozenset({0, len(operands)})
     return FactorRule(operands=(*operands, values), results=(names,), whole=whole | set(index), linear=(joint,))
 
 
 def _triangle(op: Op, types: Types) -> FactorRule:
-    """The diagonal runs through the last two dims: both whole."""
+    """The diagonal runs through the last two dims, so both are whole."""
     names = labels(len(result_shape(op, types)))
     return FactorRule(operands=(names,), results=(names,), whole=frozenset(names[-2:]), linear=(frozenset({0}),))
 
 
 def _looked_up_bytes(op: Op, types: Types) -> int:
-    """Of the table only the rows that the index names are read: as many bytes as are written."""
+    """The index, and the rows that it names, which are read and written; the rest of the table is not read."""
     return sum(types[v].size_bytes for v in op.inputs[1:]) + 2 * written_bytes(op, types)
 
 
 def _picked_bytes(op: Op, types: Types) -> int:
-    """The index, and twice what is written; of the slots only the first is read."""
+    """The index, and the rows that it names, which are read and written; of the slots only the first is read."""
     return types[op.inputs[1]].size_bytes + 2 * written_bytes(op, types)
 
 
 def _placed_bytes(op: Op, types: Types) -> int:
-    """The source and its index are read, the result is cleared and partly written again."""
+    """The source and its index are read, the result is cleared, and the source is written into it."""
     source, index = (types[v].size_bytes for v in op.inputs[:2])
     return 2 * source + index + written_bytes(op, types)
 

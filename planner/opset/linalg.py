@@ -25,7 +25,7 @@ def _bmm(op: Op, types: Types) -> FactorRule:
 
 
 def _matmul(op: Op, types: Types) -> FactorRule:
-    """Of two operands with the same leading dims, which the front end makes of bmm (nothing broadcasts)."""
+    """The two operands have the same leading dims and nothing broadcasts: the front end makes such products of bmm."""
     left, right = shape_of(op, types, 0), shape_of(op, types, 1)
     if len(left) < 3 or left[:-2] != right[:-2] or left[-1] != right[-2]:
         raise InvalidProgram(
@@ -44,7 +44,7 @@ def _dot(op: Op, types: Types) -> FactorRule:
 
 
 def _addmm(op: Op, types: Types) -> FactorRule:
-    """The bias is added on every part: with k split it must be P, and P passes only jointly with the bias."""
+    """Every part adds the bias: if k is split, the bias must be P; the op passes P only if the bias and one factor are both P."""
     shape = (shape_of(op, types, 1)[0], shape_of(op, types, 2)[1])
     bias = broadcast_factors(shape_of(op, types, 0), shape, ("m", "n"))
     joint = (frozenset({0, 1}), frozenset({0, 2}))
@@ -52,7 +52,7 @@ def _addmm(op: Op, types: Types) -> FactorRule:
 
 
 def _mm_flop(op: Op, types: Types) -> int:
-    """2 m n k, from the last two operands (batched: times b)."""
+    """2 m n k, from the last two operands; times b if they are batched."""
     left, right = (types[v] for v in op.inputs[-2:])
     return 2 * left.numel * (right.shape[-1] if right.ndim > 1 else 1)
 

@@ -1,4 +1,4 @@
-"""Softmax and layer norm: the dim they run over is whole, every other dim is a factor."""
+"""Softmax and layer norm: the normalized dims are whole, every other dim is a factor."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _layer_norm_backward(op: Op, types: Types) -> FactorRule:
 
 
 def _several(op: Op, types: Types) -> int:
-    """About five operations per element: maximum or mean, difference, exp or square, sum, scale."""
+    """About five operations per element: maximum or mean, difference, exponential or square, sum, scale."""
     return 5 * elementwise_flop(op, types)
 
 

@@ -1,7 +1,7 @@
 """Parameter updates, one op per parameter: elementwise over the parameter, never P.
 
 The first operand is the parameter; gradient and state of its shape are split with it, 0-d operands (a step count) are B.
-That the gradient may not be P is what forces the all-reduce, or the reduce-scatter of ZeRO.
+Because the gradient may not be P, data parallelism needs its all-reduce, and ZeRO its reduce-scatter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _update(op: Op, types: Types) -> FactorRule:
             return ()
         return names if types[value].shape == shape else ("",) * types[value].ndim
 
-    # the next step count is made from the step count, not from the tensors beside it: B, whatever their split
+    # The next step count depends only on the step count, so it is B however the parameter is split.
     counts = frozenset(k for k, v in enumerate(op.inputs) if types[v].shape != shape)
     everything = frozenset(range(len(op.inputs)))
     depends = tuple(counts if v is not None and types[v].shape != shape else everything for v in op.outputs)

@@ -1,10 +1,10 @@
-"""Reductions: a kept dim is a factor of operand and result, a reduced dim a contracted factor.
+"""Reductions: a reduced dim is a contracted factor; any other dim is a factor of operand and result.
 
 How the parts of a split reduced dim combine:
 
     sum  over a split dim -> P(sum)      amax -> P(max)      amin -> P(min)
-    all, any: refused over a split dim, booleans have no sum
-    mean over a split dim: refused, each part divides by its own count (traces with sum and a division keep it splittable)
+    all, any: no signature splits a reduced dim, because booleans have no sum
+    mean: no signature splits a reduced dim, because each part would divide by its own count (a sum and a division may be split)
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def _reduction(op: Op, types: Types, *, by: ReduceOp | None, linear: bool = Fals
     names = labels(len(shape_of(op, types, 0)))
     dims = tuple(range(len(names))) if whole else dims_of(op, 1, "dim", len(names))
     keepdim = not whole and bool(integer(op, 2, "keepdim", 0))
-    kept = tuple("" if d in dims else f for d, f in enumerate(names) if keepdim or d not in dims)
+    result = tuple("" if d in dims else f for d, f in enumerate(names) if keepdim or d not in dims)
     reduce = {names[d]: by for d in dims}
-    return FactorRule(operands=(names,), results=(kept,) * len(op.outputs), reduce=reduce, linear=_FIRST if linear else ())
+    return FactorRule(operands=(names,), results=(result,) * len(op.outputs), reduce=reduce, linear=_FIRST if linear else ())
 
 
 def _along(op: Op, types: Types, *, linear: bool, at: int = 1, default: int = 0) -> FactorRule:
-    """Scans and sorts: the result keeps the dim they run over (argument ``at``), which must be whole."""
+    """Scans and sorts: the result has the dim they run over (argument ``at``), which must be whole."""
     names = labels(len(shape_of(op, types, 0)))
     whole = frozenset({names[dim_of(op, at, "dim", default, len(names))]}) if names else frozenset()
     return FactorRule(operands=(names,), results=(names,) * len(op.outputs), whole=whole, linear=_FIRST if linear else ())

@@ -2,14 +2,14 @@
 
 A rule names the index factors of an op's dims, as an einsum does; ``mm`` is ``mk,kn->mn``.  For one mesh axis:
 
-    factor f borne by a result        operands bearing f: S(dim of f), the others B   ->  that result S(dim of f)
-    factor f contracted               operands bearing f: S(dim of f), the others B   ->  the result P(reduce op of f)
-                                      (an addend, which bears no f: P, since every part adds it)
-    result that never sees f          (no operand it depends on bears f)              ->  B
-    linear group g of operands        operands in g: P(sum), the others B             ->  results that depend on g: P(sum)
-    always                            all operands B                                  ->  all results B
+    factor f of a result              operands that have f: S(dim of f), the others B   ->  that result S(dim of f)
+    factor f contracted               operands that have f: S(dim of f), the others B   ->  the result P(reduce op of f)
+                                      (an addend, which has no f: P, because every part adds it)
+    result independent of f           (no operand that it depends on has f)             ->  B
+    linear group g of operands        operands in g: P(sum), the others B               ->  results that depend on g: P(sum)
+    always                            all operands B                                    ->  all results B
 
-A dim that bears no factor is written ``""``: a broadcast dim of size 1, or an inner dim of a folded group of a view.
+A dim that has no factor is written ``""``: a broadcast dim of size 1, or an inner dim of a folded group of a view.
 A factor in ``whole`` has a name but is never split (the dim a softmax runs over).
 """
 
@@ -30,7 +30,7 @@ Factors = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How one op may lie on one mesh axis.
+    """One legal layout of an op's operands and results on one mesh axis.
 
     inputs: one Sbp per entry of ``op.inputs`` (repeats included).
     outputs: one per entry of ``op.outputs``; None where nobody reads that output.
@@ -47,8 +47,8 @@ class Signature:
 class Size:
     """A literal in the op's arguments that must follow the local shape of a result or of an operand.
 
-    arg, name: where the literal stands (position, or keyword when it is not given by position).
-    result, operand: whose shape it repeats;  dims: which dims of it (None: all).
+    arg, name: the literal's position among the arguments, and its keyword where it is not given by position.
+    result, operand: the tensor whose shape it repeats;  dims: which dims of it (None: all).
     shrinks: the literal is one number, which shrinks as the first of ``dims`` does (the groups of a convolution).
     """
 
@@ -67,14 +67,14 @@ class FactorRule:
     operands: per tensor operand (order and repeats of ``op.inputs``) the factor of every dim.
     results: per output the factor of every dim.
     whole: factors that may not be split.
-    thick: factors whose parts must keep an extent above 1 (a squeezed dim of 1 would vanish).
-    addends: operands that are added to a contraction; they are P(sum) while a contracted factor that they do not bear is split.
+    thick: factors whose parts must have an extent above 1 (a squeezed dim of 1 would vanish).
+    addends: operands that are added to a contraction; they are P(sum) while a contracted factor that they do not have is split.
     reduce: contracted factor -> how the parts combine (default SUM); None forbids the split.
-    linear: groups of operand indices in which the op is jointly linear; an empty group says that the results are zero.
+    linear: groups of operand indices in which the op is jointly linear; an empty group means that the results are zero.
     depends: per result the operand indices it is computed from (None: all of them).
-    unread: operands whose elements are never read: they may be P, and S on dims that bear no factor.
+    unread: operands whose elements are never read: they may be P, and S on dims that have no factor.
     sizes: literals that repeat a shape.
-    counts: factor -> a number that the parts must divide too, beside the dims that bear the factor.
+    counts: factor -> a number that must also be divisible by the number of parts, as the extents of the dims with that factor are.
     """
 
     operands: tuple[Factors, ...]
@@ -93,7 +93,7 @@ class FactorRule:
         return frozenset(range(len(self.operands))) if self.depends is None else self.depends[result]
 
     def factors(self) -> tuple[str, ...]:
-        """Factors that may be split, results first, in the order they stand there."""
+        """Factors that may be split: those of the results in their order, then those of the operands."""
         names = dict.fromkeys(f for dims in (*self.results, *self.operands) for f in dims)
         return tuple(f for f in names if f and f not in self.whole)
 
@@ -110,11 +110,11 @@ def derive(rule: FactorRule, op: Op, types: Types, parts: int) -> tuple[Signatur
     everywhere = Signature((B,) * len(rule.operands), tuple(None if o is None else B for o in op.outputs))
     if parts == 1:
         return (everywhere,)
-    found: list[Signature] = []
+    legal: list[Signature] = []
     for signature in _candidates(rule, op, types, parts, everywhere):
-        if signature not in found and _one_sbp_per_value(op, signature) and not _partial_bool(op, signature, types):
-            found.append(signature)
-    return tuple(found)
+        if signature not in legal and _one_sbp_per_value(op, signature) and not _partial_bool(op, signature, types):
+            legal.append(signature)
+    return tuple(legal)
 
 
 def _candidates(rule: FactorRule, op: Op, types: Types, parts: int, everywhere: Signature) -> Iterator[Signature]:
@@ -161,7 +161,7 @@ def _split_factor(rule: FactorRule, op: Op, types: Types, parts: int, factor: st
 
 
 def _with_unread(rule: FactorRule, op: Op, types: Types, parts: int, signature: Signature) -> Iterator[Signature]:
-    """The signature itself, then its variants in which an operand that nobody reads lies as it pleases."""
+    """The signature itself, then its variants in which one operand that the op does not read has another layout."""
     yield signature
     for k in sorted(rule.unread):
         if not isinstance(signature.inputs[k], Broadcast):
@@ -177,12 +177,12 @@ def _even(extent: int, parts: int) -> bool:
 
 
 def _one_sbp_per_value(op: Op, signature: Signature) -> bool:
-    """x * x reads one tensor: it cannot be P for the left operand and B for the right one."""
+    """A value has one layout: x * x reads one tensor, which cannot be P as the left operand and B as the right one."""
     seen: dict[str, Sbp] = {}
     return all(seen.setdefault(value, sbp) == sbp for value, sbp in zip(op.inputs, signature.inputs, strict=True))
 
 
 def _partial_bool(op: Op, signature: Signature, types: Types) -> bool:
     """Booleans have no sum: True + True is not a truth value."""
-    lies = (*zip(op.inputs, signature.inputs, strict=True), *zip(op.outputs, signature.outputs, strict=True))
-    return any(v is not None and isinstance(sbp, Partial) and types[v].dtype is DType.BOOL for v, sbp in lies)
+    layouts = (*zip(op.inputs, signature.inputs, strict=True), *zip(op.outputs, signature.outputs, strict=True))
+    return any(v is not None and isinstance(sbp, Partial) and types[v].dtype is DType.BOOL for v, sbp in layouts)

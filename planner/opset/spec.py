@@ -1,4 +1,4 @@
-"""What the house knows of one op: its factor rule, its kind and its work; and the small helpers that the families share."""
+"""The description of one op (factor rule, kind, flop, bytes moved), and helpers that the families share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read_write_bytes(op: Op, types: Types) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec:
-    """One row of the table: the rule, what kind of op it is, its flop and the bytes it moves."""
+    """One row of the table.  rule: its factors.  flop, traffic: operations, and bytes moved, on given types."""
 
     rule: Callable[[Op, Types], FactorRule]
     kind: Kind = Kind.COMPUTE
@@ -106,7 +106,7 @@ def result_shape(op: Op, types: Types, result: int = 0) -> tuple[int, ...]:
     """Shape of an output.
 
     Raises:
-        InvalidProgram: nobody names that output, so its shape is unknown.
+        InvalidProgram: that output has no name, so its shape is unknown.
     """
     name = op.outputs[result]
     if name is None:
@@ -124,7 +124,7 @@ def is_ref(op: Op, position: int, name: str) -> bool:
 
 
 def join_tables(*tables: dict[str, OpSpec]) -> dict[str, OpSpec]:
-    """One table of all rows; a target that stands in two families is our own mistake."""
+    """One table of all rows; no target may stand in two families."""
     joined: dict[str, OpSpec] = {}
     for table in tables:
         assert not joined.keys() & table.keys(), f"two rules for {sorted(joined.keys() & table.keys())}"

@@ -1,12 +1,12 @@
-"""Views, joins and slices: data keeps its values and changes its place; all are linear.
+"""Views, joins and slices: they move elements and do not compute; all are linear.
 
-Views that fold or unfold dims.  Both shapes (without their 1s) fall into groups of equal product; inside a group only the first
-dims on either side share a factor, because a contiguous cut of the group is a cut of its first dim:
+A view that folds or unfolds dims: both shapes (without their 1s) are partitioned into groups of equal product.  In each group only the
+first dims of the two sides share a factor, because a contiguous split of the group is a split of its first dim:
 
     [B, T, C] -> [B*T, C]      groups (B T | B*T) (C | C)     S(0) -> S(0),  S(2) -> S(1);  T cannot be split
     [N, C]    -> [N, H, D]     groups (N | N) (C | H D)       S(1) -> S(1) if the parts divide H
 
-Sizes stand as literals in the arguments; ``Size`` tells ``localize`` to repeat the local shape of the result.
+The sizes are literals among the arguments; a ``Size`` makes ``localize`` replace them by the local shape of the result.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def _view(op: Op, types: Types) -> FactorRule:
 
 
 def _expand(op: Op, types: Types) -> FactorRule:
-    """A dim that is made, not read, is a factor of the result alone: B -> S(d)."""
+    """A dim that the op makes, rather than reads, is a factor of the result alone: B -> S(d)."""
     shape = result_shape(op, types)
     names = labels(len(shape))
     source = broadcast_factors(shape_of(op, types, 0), shape, names)
     return FactorRule(operands=(source,), results=(names,), linear=_FIRST, sizes=(Size(arg=1, name="size"),))
 
 
-def _moved(order: Callable[[Op, int], tuple[int, ...]]) -> Callable[[Op, Types], FactorRule]:
+def _reordered(order: Callable[[Op, int], tuple[int, ...]]) -> Callable[[Op, Types], FactorRule]:
     """A rule for views that permute, drop or insert dims: ``order`` lists the source dim of every result dim, -1 for a new one."""
 
     def rule(op: Op, types: Types) -> FactorRule:
@@ -107,7 +107,7 @@ def _same(op: Op, types: Types) -> FactorRule:
 
 
 def _squeeze(op: Op, types: Types) -> FactorRule:
-    """A listed dim that is not 1 stays; its parts must not be 1 either, or it would vanish on them."""
+    """A listed dim whose extent is not 1 stays.  Its parts must be longer than 1 too, or the op would drop the dim there."""
     shape = shape_of(op, types, 0)
     names = labels(len(shape))
     listed = dims_of(op, 1, "dim", len(shape))
@@ -143,8 +143,8 @@ def _select_backward(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(source,), results=(names,), whole=whole, linear=_FIRST, sizes=(Size(arg=1, name="input_sizes"),))
 
 
-def _turned(at: int) -> Callable[[Op, Types], FactorRule]:
-    """flip and roll (dims in argument ``at``, none listed: all): what stands in a dim moves along it, so that dim is whole."""
+def _moved_within(at: int) -> Callable[[Op, Types], FactorRule]:
+    """flip and roll (dims in argument ``at``; all if none is listed): elements move along a listed dim, so it is whole."""
 
     def rule(op: Op, types: Types) -> FactorRule:
         names = labels(len(shape_of(op, types, 0)))
@@ -155,10 +155,10 @@ def _turned(at: int) -> Callable[[Op, Types], FactorRule]:
 
 
 def _diagonal(op: Op, types: Types) -> FactorRule:
-    """x, offset=0, dim1=0, dim2=1: the two dims are whole; the diagonal stands last."""
+    """x, offset=0, dim1=0, dim2=1: the two dims are whole; the diagonal is the last dim of the result."""
     names = labels(len(shape_of(op, types, 0)))
-    met = frozenset(names[dim_of(op, at, name, at - 2, len(names))] for at, name in ((2, "dim1"), (3, "dim2")))
-    return FactorRule(operands=(names,), results=((*(f for f in names if f not in met), ""),), whole=met, linear=_FIRST)
+    crossed = frozenset(names[dim_of(op, at, name, at - 2, len(names))] for at, name in ((2, "dim1"), (3, "dim2")))
+    return FactorRule(operands=(names,), results=((*(f for f in names if f not in crossed), ""),), whole=crossed, linear=_FIRST)
 
 
 def _along_dim(at: int) -> Callable[[Op, Types], FactorRule]:
@@ -208,7 +208,7 @@ def _insert(op: Op, types: Types) -> FactorRule:
 
 
 def _insert_one(op: Op, types: Types) -> FactorRule:
-    """select_scatter(x, src, dim, index): dim is whole, src has it not."""
+    """select_scatter(x, src, dim, index): dim is whole; src does not have it."""
     names = labels(len(shape_of(op, types, 0)))
     dim = dim_of(op, 2, "dim", 0, len(names))
     source = (*names[:dim], *names[dim + 1 :])
@@ -216,11 +216,11 @@ def _insert_one(op: Op, types: Types) -> FactorRule:
 
 
 def _insert_diagonal(op: Op, types: Types) -> FactorRule:
-    """diagonal_scatter(x, src, offset=0, dim1=0, dim2=1): the two dims are whole; src has the diagonal last."""
+    """diagonal_scatter(x, src, offset=0, dim1=0, dim2=1): the two dims are whole; the diagonal is the last dim of src."""
     names = labels(len(shape_of(op, types, 0)))
-    met = frozenset(names[dim_of(op, at, name, at - 3, len(names))] for at, name in ((3, "dim1"), (4, "dim2")))
-    source = (*(f for f in names if f not in met), "")
-    return FactorRule(operands=(names, source), results=(names,), whole=met, linear=(frozenset({0, 1}),))
+    crossed = frozenset(names[dim_of(op, at, name, at - 3, len(names))] for at, name in ((3, "dim1"), (4, "dim2")))
+    source = (*(f for f in names if f not in crossed), "")
+    return FactorRule(operands=(names, source), results=(names,), whole=crossed, linear=(frozenset({0, 1}),))
 
 
 def _alias(rule: Callable[[Op, Types], FactorRule]) -> OpSpec:
@@ -232,12 +232,12 @@ TABLE: dict[str, OpSpec] = {
     "aten._unsafe_view.default": _alias(_view),
     "aten.reshape.default": _alias(_view),
     "aten.expand.default": _alias(_expand),
-    "aten.t.default": _alias(_moved(_t)),
-    "aten.transpose.int": _alias(_moved(_transpose)),
-    "aten.permute.default": _alias(_moved(_permute)),
-    "aten.unsqueeze.default": _alias(_moved(_unsqueeze)),
-    "aten.select.int": _alias(_moved(_select)),
-    "aten.unbind.int": _alias(_moved(_select)),
+    "aten.t.default": _alias(_reordered(_t)),
+    "aten.transpose.int": _alias(_reordered(_transpose)),
+    "aten.permute.default": _alias(_reordered(_permute)),
+    "aten.unsqueeze.default": _alias(_reordered(_unsqueeze)),
+    "aten.select.int": _alias(_reordered(_select)),
+    "aten.unbind.int": _alias(_reordered(_select)),
     "aten.squeeze.default": _alias(_squeeze),
     "aten.squeeze.dim": _alias(_squeeze),
     "aten.squeeze.dims": _alias(_squeeze),
@@ -249,8 +249,8 @@ TABLE: dict[str, OpSpec] = {
     "aten.cat.default": OpSpec(rule=_along_dim(1), flop=no_flop),
     "aten.stack.default": OpSpec(rule=_stack, flop=no_flop),
     "aten.diagonal.default": _alias(_diagonal),
-    "aten.flip.default": OpSpec(rule=_turned(1), flop=no_flop),
-    "aten.roll.default": OpSpec(rule=_turned(2), flop=no_flop),
+    "aten.flip.default": OpSpec(rule=_moved_within(1), flop=no_flop),
+    "aten.roll.default": OpSpec(rule=_moved_within(2), flop=no_flop),
     "aten.constant_pad_nd.default": OpSpec(rule=_pad, flop=no_flop),
     "aten.copy.default": OpSpec(rule=_copy, flop=no_flop),
     "aten.slice_scatter.default": OpSpec(rule=_insert, flop=no_flop),

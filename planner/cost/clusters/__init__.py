@@ -24,13 +24,13 @@ def preset(text: str) -> Cluster:
     """NAME or NAME:NODES.
 
     Raises:
-        InvalidCluster: no preset has that name (the message lists them), or a number of nodes that is none.
+        InvalidCluster: no preset has that name (the message lists them), or NODES is not a number.
     """
     name, colon, nodes = text.partition(":")
-    known = preset_names()
-    if name not in known:
+    names = preset_names()
+    if name not in names:
         raise InvalidCluster(
-            f"cluster {text!r}: no preset has that name; presets are {', '.join(known)} (NAME:NODES for more nodes); "
+            f"cluster {text!r}: no preset has that name; presets are {', '.join(names)} (NAME:NODES for more nodes); "
             f"or give local:N, or the path of a TOML file"
         )
     with resources.as_file(resources.files(__name__).joinpath(f"{name}.toml")) as path:

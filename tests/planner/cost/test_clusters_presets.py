@@ -252,9 +252,9 @@ def test_the_flop_of_a_plan_are_those_of_its_dtypes() -> None:
     plan = made_plan(preset("dgx-a100"))
     fragments = [task.body for task in plan.tasks if isinstance(task.body, Fragment)]
     assert all({part.dtype for part in body.flop_by_dtype} <= {FLOAT32} for body in fragments)
-    told = sum(part.flop for body in fragments for part in body.flop_by_dtype)
+    counted = sum(part.flop for body in fragments for part in body.flop_by_dtype)
     total = sum(body.flop for body in fragments)
-    assert 0.95 * total < told <= total
+    assert 0.95 * total < counted <= total
 
 
 class Half(nn.Module):
@@ -275,12 +275,12 @@ def test_the_matrix_products_of_a_model_in_bfloat16_are_counted_and_priced_in_bf
     slow = replace(fast, device=replace(fast.device, rates=()))
     plan = make_plan(program.graph(1), model="half", batch_size=64, cluster=fast, options=PlanOptions())
     products = 5 * 2 * 64**3  # two forward, two for the weights' gradients, one for the input of the second
-    told: Counter[DType] = Counter()
+    counted: Counter[DType] = Counter()
     for task in plan.tasks:
         if isinstance(task.body, Fragment):
-            told += Counter({part.dtype: part.flop for part in task.body.flop_by_dtype})
-    assert products <= told[BFLOAT16] < 1.1 * products
-    assert 0 < told[FLOAT32] < 0.1 * products
+            counted += Counter({part.dtype: part.flop for part in task.body.flop_by_dtype})
+    assert products <= counted[BFLOAT16] < 1.1 * products
+    assert 0 < counted[FLOAT32] < 0.1 * products
     work = with_fragment(plan, traffic_bytes=0)
     assert first_fragment_s(work, fast) < 0.1 * first_fragment_s(work, slow)
 

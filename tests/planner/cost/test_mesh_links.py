@@ -201,7 +201,7 @@ def plan_on(cluster: Cluster, mesh: tuple[int, ...], stages: int = 1) -> Plan:
 def test_the_simulator_pays_for_a_boxing_what_the_search_and_the_paths_pay(mesh: tuple[int, ...], stages: int) -> None:
     cluster = cluster_of(2, 4)
     plan = plan_on(cluster, mesh, stages)
-    prices, cost = LayoutCosts(cluster, mesh), AnalyticCost(cluster)
+    layout_costs, cost = LayoutCosts(cluster, mesh), AnalyticCost(cluster)
     overhead_s = cluster.device.act_overhead_s
     seen = 0
     for task in plan.tasks:
@@ -217,9 +217,9 @@ def test_the_simulator_pays_for_a_boxing_what_the_search_and_the_paths_pay(mesh:
             assert paid_s == pytest.approx(boxing_s(cluster, collective, total, line))
         placed = [plan.regst[access.regst].tensors[access.index] for access in task.reads]
         logical = TensorType(placed[0].shape, placed[0].dtype)
-        if len(placed) == 1 and prices.boxing_steps(logical, task.body.src, task.body.dst) == (task.body,):
+        if len(placed) == 1 and layout_costs.boxing_steps(logical, task.body.src, task.body.dst) == (task.body,):
             # In the search a boxing also ends one act and begins another; ties cost it a nanosecond per step.
-            assert prices.boxing_s(logical, task.body.src, task.body.dst) == pytest.approx(paid_s + 2 * overhead_s, abs=1e-8)
+            assert layout_costs.boxing_s(logical, task.body.src, task.body.dst) == pytest.approx(paid_s + 2 * overhead_s, abs=1e-8)
     assert seen
 
 
@@ -279,11 +279,11 @@ def test_on_nodes_of_one_device_every_axis_may_cross() -> None:
 
 @given(num_devices=st.integers(1, 128), devices_per_node=st.sampled_from([1, 2, 4, 6, 8]), max_axes=st.integers(1, 3))
 def test_a_mesh_to_search_has_every_device_once_and_its_lines_are_alike(num_devices: int, devices_per_node: int, max_axes: int) -> None:
-    found = meshes(num_devices, devices_per_node, max_axes)
-    assert found[0] == (num_devices,)
-    assert len(set(found)) == len(found)
-    assert list(found) == sorted(found, key=lambda mesh: (len(mesh), mesh))
-    for mesh in found[1:]:
+    searched = meshes(num_devices, devices_per_node, max_axes)
+    assert searched[0] == (num_devices,)
+    assert len(set(searched)) == len(searched)
+    assert list(searched) == sorted(searched, key=lambda mesh: (len(mesh), mesh))
+    for mesh in searched[1:]:
         assert prod(mesh) == num_devices
         assert 1 not in mesh
         assert len(mesh) <= max_axes
@@ -294,11 +294,11 @@ def test_a_mesh_to_search_has_every_device_once_and_its_lines_are_alike(num_devi
 @given(num_nodes=st.sampled_from([1, 2, 3, 4, 6]), devices_per_node=st.sampled_from([2, 4, 8]))
 def test_every_two_axis_mesh_with_an_inner_axis_in_the_node_is_searched(num_nodes: int, devices_per_node: int) -> None:
     total = num_nodes * devices_per_node
-    found = {mesh for mesh in meshes(total, devices_per_node) if len(mesh) == 2}
+    searched = {mesh for mesh in meshes(total, devices_per_node) if len(mesh) == 2}
     inner = [extent for extent in range(2, devices_per_node + 1) if devices_per_node % extent == 0 and total // extent > 1]
     for outer, extent in ((total // extent, extent) for extent in inner):
-        assert (outer, extent) in found or (total <= devices_per_node and (extent, outer) in found)
-    assert len(found) <= len(inner)
+        assert (outer, extent) in searched or (total <= devices_per_node and (extent, outer) in searched)
+    assert len(searched) <= len(inner)
 
 
 def test_a_thousand_devices_have_few_meshes() -> None:
@@ -318,7 +318,7 @@ def test_a_mesh_is_written_with_commas_or_crosses(text: str, mesh: tuple[int, ..
         ("2,", "write numbers joined by commas"),
         ("2;2", "write numbers joined by commas"),
         ("²", "write numbers joined by commas"),
-        ("2,2,2,2", "has 4 axes; at most 3 are planned for, join some of them"),
+        ("2,2,2,2", "has 4 axes; at most 3 are supported, join some of them"),
     ],
 )
 def test_what_is_no_mesh_is_refused(text: str, says: str) -> None:

@@ -39,9 +39,9 @@ PROPAGATOR = DTensor._op_dispatcher.sharding_propagator
 
 
 def _overload(target: str) -> torch._ops.OpOverload:
-    namespace, name, overload = target.split(".")
-    found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    return found
+    namespace, name, variant = target.split(".")
+    overload: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), variant)
+    return overload
 
 
 def _has_strategy(target: str) -> bool:
@@ -112,9 +112,9 @@ def _answers(case: Case, mesh: DeviceMesh) -> Iterator[Signature]:
         taken = answer.redistribute_schema if answer.needs_redistribute else schema
         leaves = tree_leaves((taken.args_schema, taken.kwargs_schema), is_leaf=lambda leaf: isinstance(leaf, DTensorSpec))
         inputs = [_twin(spec.placements[0]) for spec in leaves if isinstance(spec, DTensorSpec)]
-        found = answer.output_spec if isinstance(answer.output_spec, tuple | list) else (answer.output_spec,)
-        outputs = [None if spec is None else _twin(spec.placements[0]) for spec in found]
-        if None in inputs or any(o is None and spec is not None for o, spec in zip(outputs, found, strict=True)):
+        result_specs = answer.output_spec if isinstance(answer.output_spec, tuple | list) else (answer.output_spec,)
+        outputs = [None if spec is None else _twin(spec.placements[0]) for spec in result_specs]
+        if None in inputs or any(o is None and spec is not None for o, spec in zip(outputs, result_specs, strict=True)):
             continue
         signature = Signature(tuple(i for i in inputs if i is not None), tuple(outputs))
         if _is_ours_to_judge(case, signature):

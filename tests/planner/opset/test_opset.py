@@ -38,7 +38,7 @@ def test_every_rule_has_a_case() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_signature_puts_the_whole_together(target: str) -> None:
-    found = [
+    disagreements = [
         wrong
         for seed in SEEDS
         for case in cases(target, seed)
@@ -46,18 +46,18 @@ def test_every_signature_puts_the_whole_together(target: str) -> None:
         for signature in signatures(case.op, case.types, parts)
         if (wrong := disagreement(case, signature, parts, seed))
     ]
-    assert not found
+    assert not disagreements
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_signatures_start_with_all_b_and_never_repeat(target: str) -> None:
     for case in cases(target, 0):
         for parts in (1, 2, 3):
-            found = signatures(case.op, case.types, parts)
-            assert set(found[0].inputs) <= {B} and set(found[0].outputs) <= {B, None}
-            assert len(set(found)) == len(found)
-            assert found == signatures(case.op, case.types, parts)
-            assert parts > 1 or len(found) == 1
+            derived = signatures(case.op, case.types, parts)
+            assert set(derived[0].inputs) <= {B} and set(derived[0].outputs) <= {B, None}
+            assert len(set(derived)) == len(derived)
+            assert derived == signatures(case.op, case.types, parts)
+            assert parts > 1 or len(derived) == 1
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -178,10 +178,10 @@ def test_convolution_backward_splits_batch_and_channels() -> None:
         "aten.convolution_backward.default", R.real(2, 4, 3, 3), R.real(2, 6, 3, 3), R.real(4, 6, 1, 1), [4],
         [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True],
     )  # fmt: skip
-    found = shown(case)
-    assert "S(0), S(0), B -> S(0), P, P" in found
-    assert "S(1), B, S(0) -> P, S(0), S(0)" in found
-    assert "B, S(1), S(1) -> S(1), S(1), B" in found
+    signatures_shown = shown(case)
+    assert "S(0), S(0), B -> S(0), P, P" in signatures_shown
+    assert "S(1), B, S(0) -> P, S(0), S(0)" in signatures_shown
+    assert "B, S(1), S(1) -> S(1), S(1), B" in signatures_shown
     (by_channel,) = [s for s in signatures(case.op, case.types, 2) if str(s) == "S(1), B, S(0) -> P, S(0), S(0)"]
     assert localize(case.op, by_channel, case.types, 2).args[3] == (2,)
 
@@ -314,14 +314,14 @@ def test_the_op_set_needs_no_torch() -> None:
 def test_nd_signatures_of_mm_are_those_of_the_papers_table_3() -> None:
     """(S0,B) x (B,S1) -> (S0,S1) and (S0,S1) x (B,S0) -> (S0,P) on a 2 x 2 mesh."""
     case = make_case("aten.mm.default", R.real(4, 8), R.real(8, 8))
-    found = set()
+    nd_signatures = set()
     for first in signatures(case.op, case.types, 2):
         local = part_case(case, first, 2, random.Random(0))
         for second in signatures(local.op, local.types, 2):
             lies = [
                 NdSbp((a, b)) for a, b in zip((*first.inputs, first.outputs[0] or B), (*second.inputs, second.outputs[0] or B), strict=True)
             ]
-            found.add(" ".join(map(str, lies)))
-    assert "S(0),B B,S(1) S(0),S(1)" in found
-    assert "S(0),S(1) B,S(0) S(0),P" in found
-    assert len(found) == 36, "the product of the six 1-D signatures"
+            nd_signatures.add(" ".join(map(str, lies)))
+    assert "S(0),B B,S(1) S(0),S(1)" in nd_signatures
+    assert "S(0),S(1) B,S(0) S(0),P" in nd_signatures
+    assert len(nd_signatures) == 36, "the product of the six 1-D signatures"

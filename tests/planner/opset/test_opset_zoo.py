@@ -49,8 +49,8 @@ def _value(value_type: TensorType, generator: torch.Generator) -> Tensor:
 
 
 def _drawn(value: str, value_type: TensorType, made: Mapping[str | None, Tensor | None], generator: torch.Generator) -> Tensor:
-    known = made.get(value)
-    return _value(value_type, generator) if known is None else known
+    constant = made.get(value)
+    return _value(value_type, generator) if constant is None else constant
 
 
 def _distinct_ops(model: str) -> Iterator[tuple[Op, Case]]:
