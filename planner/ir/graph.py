@@ -106,15 +106,15 @@ class Op:
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Tensor operands in the order they stand in args, then kwargs (with repeats)."""
-        found: list[str] = []
+        values: list[str] = []
         for arg in self.args:
             if isinstance(arg, Ref):
-                found.append(arg.value)
+                values.append(arg.value)
             elif isinstance(arg, tuple):
-                found.extend(refs_in(arg))
+                values.extend(refs_in(arg))
         for _, arg in self.kwargs:
-            found.extend(refs_in(arg))
-        return tuple(found)
+            values.extend(refs_in(arg))
+        return tuple(values)
 
     def renamed(self, names: Mapping[str, str]) -> Op:
         """The op reading other values; its outputs keep their names."""

@@ -115,10 +115,10 @@ class Placement:
 
     def lines(self, axis: int) -> tuple[tuple[int, ...], ...]:
         """The ranks in groups that differ on ``axis`` only, each in axis order."""
-        found: dict[tuple[int, ...], list[int]] = {}
+        lines: dict[tuple[int, ...], list[int]] = {}
         for coordinate, rank in zip(coordinates(self.mesh), self.ranks, strict=True):
-            found.setdefault((*coordinate[:axis], *coordinate[axis + 1 :]), []).append(rank)
-        return tuple(map(tuple, found.values()))
+            lines.setdefault((*coordinate[:axis], *coordinate[axis + 1 :]), []).append(rank)
+        return tuple(map(tuple, lines.values()))
 
     def axis_ranks(self, axis: int, rank: int) -> tuple[int, ...]:
         """The ranks that differ from ``rank`` on ``axis`` only, in axis order (itself included)."""
@@ -315,11 +315,11 @@ class Plan:
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Task, Port], ...]]:
         """Regst id -> (consumer, its port), in task order."""
-        found: dict[str, list[tuple[Task, Port]]] = {regst.id: [] for regst in self.regsts}
+        consumers: dict[str, list[tuple[Task, Port]]] = {regst.id: [] for regst in self.regsts}
         for task in self.tasks:
             for port in task.consumes:
-                found[port.regst].append((task, port))
-        return {regst: tuple(pairs) for regst, pairs in found.items()}
+                consumers[port.regst].append((task, port))
+        return {regst: tuple(pairs) for regst, pairs in consumers.items()}
 
     @property
     def num_ranks(self) -> int:

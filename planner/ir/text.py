@@ -48,11 +48,9 @@ def encode(value: object) -> Json:
     if (fields := _record_fields(kind)) is not None:  # type: ignore[arg-type]
         data: dict[str, Json] = {"is": kind.__name__}
         for name, is_float in fields:
-            found = getattr(value, name)
+            item = getattr(value, name)
             # An int in a float field is the same value, so it must have the same text.
-            data[name] = (
-                found if type(found) in _PLAIN and not is_float else encode(float(found) if is_float and type(found) is int else found)
-            )
+            data[name] = item if type(item) in _PLAIN and not is_float else encode(float(item) if is_float and type(item) is int else item)
         return data
     match value:
         case None | bool() | int() | str():
@@ -300,8 +298,8 @@ def load_json(path: str | Path, kind: str, version: int, *, older: Container[obj
     except InvalidFile as error:
         raise InvalidFile(f"{source}: {error}; the file is damaged, write it anew") from None
     if not isinstance(data, dict) or data.get("kind") != kind:
-        found = _kind_of(data)
-        raise InvalidFile(f"{source}: expected a regista {kind} file, found {found}; check the order of the arguments")
+        actual_kind = _kind_of(data)
+        raise InvalidFile(f"{source}: expected a regista {kind} file, found {actual_kind}; check the order of the arguments")
     if data.get("version") != version and data.get("version") not in older:
         raise InvalidFile(
             f"{source}: schema version {data.get('version')!r}, but this regista reads {kind} version {version}; write the file anew with this regista"

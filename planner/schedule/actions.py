@@ -70,11 +70,11 @@ class PipelineSchedule:
     @cached_property
     def device_of(self) -> tuple[int, ...]:
         """Stage -> device (the first that performs one of its passes; planner.schedule.legality refuses a second)."""
-        found: dict[int, int] = {}
+        first_device: dict[int, int] = {}
         for device, order in enumerate(self.orders):
             for action in order:
-                found.setdefault(action.stage, device)
-        return tuple(found.get(stage, -1) for stage in range(self.num_stages))
+                first_device.setdefault(action.stage, device)
+        return tuple(first_device.get(stage, -1) for stage in range(self.num_stages))
 
     @cached_property
     def splits_backward(self) -> bool:

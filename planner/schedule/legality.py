@@ -36,12 +36,12 @@ def check_schedule(
     counts = Counter(schedule.actions())
     for stage in range(schedule.num_stages):
         for k in range(schedule.micro_batches):
-            found = {kind: counts[Action(stage, kind, k)] for kind in Pass}
-            whole, parts = found[Pass.BACKWARD], (found[Pass.BACKWARD_INPUT], found[Pass.BACKWARD_WEIGHT])
-            if found[Pass.FORWARD] != 1 or (whole, parts) not in {(1, (0, 0)), (0, (1, 1))}:
-                told = ", ".join(f"{number} {kind.value}" for kind, number in found.items())
+            passes = {kind: counts[Action(stage, kind, k)] for kind in Pass}
+            whole, parts = passes[Pass.BACKWARD], (passes[Pass.BACKWARD_INPUT], passes[Pass.BACKWARD_WEIGHT])
+            if passes[Pass.FORWARD] != 1 or (whole, parts) not in {(1, (0, 0)), (0, (1, 1))}:
+                counted = ", ".join(f"{number} {kind.value}" for kind, number in passes.items())
                 raise InvalidPlan(
-                    f"schedule {schedule.name}: stage {stage} performs {told} of micro-batch {k}; it needs 1 F and either 1 B or 1 I and 1 W"
+                    f"schedule {schedule.name}: stage {stage} performs {counted} of micro-batch {k}; it needs 1 F and either 1 B or 1 I and 1 W"
                 )
     act_times(schedule, PassTimes.even(schedule.num_stages, 1.0, 1.0, 1.0))
     if limit is None:

@@ -119,8 +119,8 @@ def act_times(schedule: PipelineSchedule, times: PassTimes) -> Mapping[Action, t
 
 def spans_s(schedule: PipelineSchedule, times: PassTimes) -> tuple[float, ...]:
     """(2): per device, seconds from the start of its first act to the end of its last."""
-    found = act_times(schedule, times)
-    return tuple(found[order[-1]][1] - found[order[0]][0] for order in schedule.orders)
+    intervals = act_times(schedule, times)
+    return tuple(intervals[order[-1]][1] - intervals[order[0]][0] for order in schedule.orders)
 
 
 def makespan_s(schedule: PipelineSchedule, times: PassTimes) -> float:

@@ -84,7 +84,7 @@ def _resolve(
     by_name: Mapping[str, str],
     what: str,
 ) -> Mapping[str, NdSbp]:
-    found: dict[str, tuple[Pin, NdSbp]] = {}
+    pinned: dict[str, tuple[Pin, NdSbp]] = {}
     for pin in pins:
         named = {name: value for name, value in by_name.items() if fnmatchcase(name, pin.pattern)}
         if not named:
@@ -104,12 +104,12 @@ def _resolve(
                     f"pin {pin}: {name} has shape {logical.shape}, which does not split evenly on mesh {'x'.join(map(str, mesh))}; "
                     f"choose another dim or narrow the pattern"
                 )
-            earlier = found.get(value)
+            earlier = pinned.get(value)
             if earlier is not None and earlier[1] != pin.sbp:
                 raise Unsupported(f"pins {earlier[0]} and {pin} contradict each other on {name}; keep one of them")
-            found[value] = (pin, pin.sbp)
+            pinned[value] = (pin, pin.sbp)
     # On an axis of one device a part is the whole, which strategies call B.
     whole: dict[int, Sbp] = {axis: Broadcast() for axis, parts in enumerate(mesh) if parts == 1}
     if whole:
-        return {value: NdSbp(tuple(whole.get(axis, sbp[axis]) for axis in range(len(sbp)))) for value, (_, sbp) in found.items()}
-    return {value: sbp for value, (_, sbp) in found.items()}
+        return {value: NdSbp(tuple(whole.get(axis, sbp[axis]) for axis in range(len(sbp)))) for value, (_, sbp) in pinned.items()}
+    return {value: sbp for value, (_, sbp) in pinned.items()}

@@ -65,10 +65,10 @@ class StrategySets:
         return self._by_shape[shape]
 
     def _strategies(self, op: Op, types: Mapping[str, TensorType]) -> list[Strategy]:
-        found = [LocalOp(op, {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}, (), ())]
+        local_ops = [LocalOp(op, {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}, (), ())]
         for parts in self.mesh:
-            found = [extended for local in found for extended in _extensions(local, parts)]
-        distinct = {(local.inputs, local.outputs): local for local in reversed(found)}
+            local_ops = [extended for local in local_ops for extended in _extensions(local, parts)]
+        distinct = {(local.inputs, local.outputs): local for local in reversed(local_ops)}
         return [
             Strategy(
                 local.inputs,

@@ -147,13 +147,13 @@ class HighsIlp:
     def worst(self, held: Floats, most: int = 12) -> Ints:
         """Times that break the limit: the worst of each stretch, at most ``most``."""
         over = held - self.problem.limit * (1 + 1e-9)
-        found: list[int] = []
+        times: list[int] = []
         for t in np.argsort(-over, kind="stable"):
-            if over[t] <= 0 or len(found) >= most:
+            if over[t] <= 0 or len(times) >= most:
                 break
-            if int(t) not in self.listed and all(abs(int(t) - other) > self.times // 200 for other in found):
-                found.append(int(t))
-        return np.array(found, dtype=np.int64)
+            if int(t) not in self.listed and all(abs(int(t) - other) > self.times // 200 for other in times):
+                times.append(int(t))
+        return np.array(times, dtype=np.int64)
 
     def relaxed(self, time_limit: TimeLimit) -> tuple[Floats | None, float]:
         """(x, bound) of (1)-(5) with x >= 0 instead of whole: rows (5) are listed until x keeps the limit, or the bound passes the cutoff."""
@@ -205,11 +205,11 @@ class HighsIlp:
             self.model.setOptionValue("time_limit", left)
             self._run()
             status, info = self.model.getModelStatus(), self.model.getInfo()
-            found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-            if status == highspy.HighsModelStatus.kInfeasible or (status == highspy.HighsModelStatus.kOptimal and not found):
+            has_choice = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+            if status == highspy.HighsModelStatus.kInfeasible or (status == highspy.HighsModelStatus.kOptimal and not has_choice):
                 return IlpOutcome(None, cutoff if slack < step else self._safe(cutoff))
             bound = max(bound, min(self._safe(self.offset + info.mip_dual_bound / self.scale), cutoff))
-            if not found:
+            if not has_choice:
                 break
             choice = self._rounded()
             held = _usage_at(self.problem, choice, self.times)

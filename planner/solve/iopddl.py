@@ -85,7 +85,7 @@ def _problem(data: object, path: str) -> Problem:
         start, stop = _pair(interval, path, f"interval of node {v}")
         if stop > start and amount.any():
             demands.append(Demand(v, start, stop, amount))
-    found = []
+    edge_list = []
     for number, (pair, row) in enumerate(zip(pairs, edge_costs, strict=True)):
         u, v = _pair(pair, path, f"nodes of edge {number}")
         if not (0 <= u < len(costs) and 0 <= v < len(costs)):
@@ -97,12 +97,12 @@ def _problem(data: object, path: str) -> Problem:
         if u == v:
             costs[u] = costs[u] + matrix.diagonal()
         else:
-            found.append(Edge(u, v, matrix))
+            edge_list.append(Edge(u, v, matrix))
     limit = top.get("usage_limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0):
         _fail(path, f"usage_limit is {limit!r}; a number of at least 0 is needed")
     names = tuple(f"node {v}" for v in range(len(costs)))
-    return Problem(names, tuple(costs), tuple(found), tuple(demands), float("inf") if limit is None else float(limit))
+    return Problem(names, tuple(costs), tuple(edge_list), tuple(demands), float("inf") if limit is None else float(limit))
 
 
 def _fail(path: str, what: str) -> NoReturn:
@@ -118,12 +118,12 @@ def _field(data: object, name: str, kind: type[_T], path: str, where: str) -> _T
 
 def _numbers(row: object, path: str, where: str) -> Floats:
     try:
-        found = np.array(row)
+        array = np.array(row)
     except (ValueError, OverflowError):
         _fail(path, f"the {where} are not a list of numbers")
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iuf"):
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
         _fail(path, f"the {where} are not a list of numbers")
-    values = found.astype(np.float64)
+    values = array.astype(np.float64)
     if values.size and not values.min() >= 0:  # nan is not
         _fail(path, f"the {where} contain a negative number or nan; the least legal value is 0")
     forbidden = values >= FORBIDDEN

@@ -232,12 +232,12 @@ def _gradient_groups(
 ) -> dict[str, set[int]]:
     """Parameter -> groups in which its gradient, or a term of it, is accumulated."""
     values = {i.name: i.value for i in graph.inputs if i.kind is InputKind.PARAMETER}
-    found: dict[str, set[int]] = {}
+    groups_of: dict[str, set[int]] = {}
     for name, gradient in graph.gradients.items():
         accumulation = makers[gradient]
         terms = sums[accumulation.id].terms if accumulation.id in sums else accumulation.inputs[:1]
-        found[values[name]] = {group_of[makers[v].id] for v in terms if v in makers and makers[v].id in group_of}
-    return found
+        groups_of[values[name]] = {group_of[makers[v].id] for v in terms if v in makers and makers[v].id in group_of}
+    return groups_of
 
 
 def _condense(groups: Sequence[OpGroup], edges: Iterable[tuple[int, int]], flows: _Sums) -> WorkDag:

@@ -93,14 +93,14 @@ def cut_stages(
         raise Unsupported(_no_cut(dag, num_stages, tolerance, least))
     if start is not None and crossing_bytes(dag, start) <= bound_bytes * (1 + _CLOSE):
         return _measured(dag, start, num_stages, bound_bytes, "order of the trace, proven by the LP")
-    found, better_bytes, proven = model.solve(start, time_limit_s)
-    if found is None and start is None and proven:
+    improved, better_bytes, proven = model.solve(start, time_limit_s)
+    if improved is None and start is None and proven:
         raise Unsupported(_no_cut(dag, num_stages, tolerance, least))
-    if found is None and start is None:
+    if improved is None and start is None:
         raise Unsupported(
-            f"no cut into {num_stages} stages was found in {time_limit_s:g} s; give more time, a larger tolerance or fewer stages"
+            f"no cut into {num_stages} stages was improved in {time_limit_s:g} s; give more time, a larger tolerance or fewer stages"
         )
-    best = min((s for s in (found, start) if s is not None), key=lambda s: crossing_bytes(dag, s))
+    best = min((s for s in (improved, start) if s is not None), key=lambda s: crossing_bytes(dag, s))
     return _measured(dag, best, num_stages, max(bound_bytes, better_bytes), "ILP")
 
 

@@ -56,13 +56,13 @@ class Staged:
 def first_readers(graph: LogicalGraph) -> Mapping[str, Op]:
     """State input -> the forward op that reads it first, in trace order: the state lives where that op does."""
     states = {i.value for i in graph.inputs if i.kind.is_state}
-    found: dict[str, Op] = {}
+    first_reader: dict[str, Op] = {}
     for op in graph.ops:
         if op.role is Role.FORWARD:
             for value in op.inputs:
                 if value in states:
-                    found.setdefault(value, op)
-    return found
+                    first_reader.setdefault(value, op)
+    return first_reader
 
 
 def region_of(op: Op, stage: Mapping[str, int], producers: Mapping[str, Op]) -> Region:

@@ -48,14 +48,14 @@ def pieces(src: PlacedTensor, src_placement: Placement, dst: PlacedTensor, dst_p
     for rank in src_placement.ranks:
         region = src.sbp.region(src.shape, src_placement.mesh, src_placement.coordinate(rank))
         holders.setdefault(region, []).append(rank)
-    found: list[Piece] = []
+    overlapping: list[Piece] = []
     for number, dst_rank in enumerate(dst_placement.ranks):
         wanted = dst.sbp.region(dst.shape, dst_placement.mesh, dst_placement.coordinate(dst_rank))
         for held, ranks in holders.items():
             spans = [_overlap(a, b) for a, b in zip(held, wanted, strict=True)]
             if any(length <= 0 for _, length in spans):
                 continue
-            found.append(
+            overlapping.append(
                 Piece(
                     src_rank=ranks[number % len(ranks)],
                     dst_rank=dst_rank,
@@ -63,7 +63,7 @@ def pieces(src: PlacedTensor, src_placement: Placement, dst: PlacedTensor, dst_p
                     dst_spans=tuple((offset - base, length) for (offset, length), (base, _) in zip(spans, wanted, strict=True)),
                 )
             )
-    return tuple(found)
+    return tuple(overlapping)
 
 
 def _overlap(a: Span, b: Span) -> Span:

@@ -11,10 +11,10 @@ Span = tuple[float, float]
 
 def disjoint(spans: Iterable[Span]) -> list[Span]:
     """The union of the spans, sorted, in as few spans as it can be written with."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for begin_s, end_s in sorted(spans):
-        if found and begin_s <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end_s)
+        if merged and begin_s <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end_s)
         else:
-            found.append((begin_s, end_s))
-    return found
+            merged.append((begin_s, end_s))
+    return merged

@@ -67,13 +67,13 @@ def with_loading(plan: Plan, raw: Sequence[RawTensor] = (), *, load_quota: int =
     if any(task.kind in (TaskKind.PREPARE, TaskKind.COPY) for task in plan.tasks):
         raise InvalidPlan("the plan has a chain of loading actors already; give the plan that it was made from")
     copies = plan.cluster.device.kind != "cpu" if copy is None else copy
-    found = plan
+    loading_plan = plan
     for task in sources:
-        found = _chained(found, task, tuple(raw), load_quota, copies)
-    used = {task.stream for task in found.tasks}
-    found = replace(found, streams=tuple(stream for stream in found.streams if stream.id in used))
-    verify(found)
-    return found
+        loading_plan = _chained(loading_plan, task, tuple(raw), load_quota, copies)
+    used = {task.stream for task in loading_plan.tasks}
+    loading_plan = replace(loading_plan, streams=tuple(stream for stream in loading_plan.streams if stream.id in used))
+    verify(loading_plan)
+    return loading_plan
 
 
 def _chained(plan: Plan, source: Task, raw: tuple[RawTensor, ...], load_quota: int, copies: bool) -> Plan:
@@ -151,7 +151,7 @@ def _raw_tensors(plan: Plan, source: Task, placement: Placement, raw: Sequence[R
         if value not in values:
             raise InvalidPlan(f"source task {source.id} writes {access.name}, but the batch inputs are {sorted(values)}")
         wanted.setdefault(values[value], []).append(plan.regst[access.regst].tensors[access.index])
-    found: list[PlacedTensor] = []
+    tensors: list[PlacedTensor] = []
     for tensor in raw:
         made = [(number, placed) for number in tensor.inputs for placed in wanted.get(number, ())]
         if not made:
@@ -169,12 +169,12 @@ def _raw_tensors(plan: Plan, source: Task, placement: Placement, raw: Sequence[R
                 f"source task {source.id}: a micro-batch has {sorted(sizes)} samples, depending on the input; one number is needed"
             )
         shape = (sizes.pop(), *tensor.shape)
-        found.append(PlacedTensor(name=RAW + tensor.name, shape=shape, dtype=tensor.dtype, sbp=_rows_sbp(placement, layouts)))
+        tensors.append(PlacedTensor(name=RAW + tensor.name, shape=shape, dtype=tensor.dtype, sbp=_rows_sbp(placement, layouts)))
     missing = sorted(set(wanted) - {number for tensor in raw for number in tensor.inputs})
     if missing:
         names = [plan.batch_inputs[number].name for number in missing]
         raise InvalidPlan(f"the reader has nothing for batch inputs {names}; it makes inputs {sorted({n for t in raw for n in t.inputs})}")
-    return tuple(found)
+    return tuple(tensors)
 
 
 def _rows_sbp(placement: Placement, layouts: Sequence[tuple[NdSbp, int]]) -> NdSbp:

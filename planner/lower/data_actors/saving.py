@@ -22,10 +22,10 @@ _LAST = 100
 
 def homes(plan: Plan) -> Mapping[str, State]:
     """State name -> where its value is saved; a tied weight lies in several places with one value, the first is its home."""
-    found: dict[str, State] = {}
+    first_of_name: dict[str, State] = {}
     for entry in plan.states:
-        found.setdefault(entry.name, entry)
-    return found
+        first_of_name.setdefault(entry.name, entry)
+    return first_of_name
 
 
 def with_saving(plan: Plan) -> Plan:

@@ -51,5 +51,5 @@ def bottleneck_bound(
         [weight(s, n) for s, n in zip(counts.edge_stage, counts.edge_count, strict=True)],
     )
     prices = {2 * s: float(y * micro[s] / turns) for s, y in enumerate(s_per_byte) if y > 0}
-    found = solve_exactly(weighted.charged(prices), seconds=seconds)
-    return found.lower_bound - sum(prices.values()) * memory_bytes if prices else found.lower_bound, found.choice
+    lagrangian = solve_exactly(weighted.charged(prices), seconds=seconds)
+    return lagrangian.lower_bound - sum(prices.values()) * memory_bytes if prices else lagrangian.lower_bound, lagrangian.choice

@@ -64,26 +64,26 @@ def solve_guided(
             break
         prices = {2 * s: float(y) for s, y in enumerate(price) if y > 0}
         try:
-            found = solve_exactly(problem.charged(prices), seconds=max(left_s, 1.0), gap=_CLOSE)
+            lagrangian = solve_exactly(problem.charged(prices), seconds=max(left_s, 1.0), gap=_CLOSE)
         except KeyboardInterrupt:
             if best is None or watch is None:
                 raise
             break
-        value = found.lower_bound - sum(prices.values()) * memory_bytes
+        value = lagrangian.lower_bound - sum(prices.values()) * memory_bytes
         if value > bound:
             bound, proof = value, price
-        full: NDArray[np.bool_] = np.asarray((_each(problem, stages, found.choice) > problem.limit).any(axis=1))
+        full: NDArray[np.bool_] = np.asarray((_each(problem, stages, lagrangian.choice) > problem.limit).any(axis=1))
         for s in range(stages):
             if full[s] and price[s] >= low[s]:
-                cheap[stage_of == s], low[s] = found.choice[stage_of == s], price[s]
+                cheap[stage_of == s], low[s] = lagrangian.choice[stage_of == s], price[s]
             elif not full[s] and price[s] <= high[s]:
-                fits[stage_of == s], high[s] = found.choice[stage_of == s], price[s]
+                fits[stage_of == s], high[s] = lagrangian.choice[stage_of == s], price[s]
         if np.isfinite(high).all():
             wanted = np.where(cheap >= 0, cheap, fits)
             for choice in (fits.copy(), _mixed(problem, blocks, stages, wanted, fits)):
                 if problem.feasible(choice) and (value := problem.objective(choice)) < upper:
                     best, upper = choice, value
-        price = _next(price, low, high, full, _FIRST * found.lower_bound / stages / problem.limit)
+        price = _next(price, low, high, full, _FIRST * lagrangian.lower_bound / stages / problem.limit)
         if watch is not None:
             watch(Progress(perf_counter() - began, float(upper), float(min(bound, upper))))
     if best is None:

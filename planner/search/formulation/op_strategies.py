@@ -62,16 +62,16 @@ class OpStrategies:
         return self._cost_of[key]
 
     def _allowed(self, op: Op) -> StrategySet:
-        found = self._strategy_sets.of(op, self._graph.values)
+        legal = self._strategy_sets.of(op, self._graph.values)
         if op.role is Role.ACCUMULATE and self._options.zero in (2, 3) and self._options.micro_batches > 1:
-            is_split = most_split([s.outputs[0] for s in found.strategies])
-            found = StrategySet(tuple(s for s, most in zip(found.strategies, is_split, strict=True) if most))
+            is_split = most_split([s.outputs[0] for s in legal.strategies])
+            legal = StrategySet(tuple(s for s, most in zip(legal.strategies, is_split, strict=True) if most))
         pins = [(place, self._pinned[v]) for place, v in enumerate(op.outputs) if v is not None and v in self._pinned]
         if not pins:
-            return found
-        agreeing = tuple(s for s in found.strategies if all(s.outputs[place] == sbp for place, sbp in pins))
+            return legal
+        agreeing = tuple(s for s in legal.strategies if all(s.outputs[place] == sbp for place, sbp in pins))
         if not agreeing:
-            allowed = "; ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in found.strategies))
+            allowed = "; ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in legal.strategies))
             mesh = "x".join(map(str, self._costs.mesh))
             raise Unsupported(f"{op.where()} cannot return {pins[0][1]} on mesh {mesh}; its rule allows {allowed}")
         return StrategySet(agreeing)

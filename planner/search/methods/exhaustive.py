@@ -41,9 +41,9 @@ def search_exhaustively(problem: Problem) -> Solution:
         for place in np.argsort(cost, kind="stable"):
             if cost[place] >= least:
                 break
-            found = np.array([int(taken[place]) for taken in choices], dtype=np.int64)
-            if problem.feasible(found):
-                best, least = found, float(cost[place])
+            choice = np.array([int(taken[place]) for taken in choices], dtype=np.int64)
+            if problem.feasible(choice):
+                best, least = choice, float(cost[place])
     if best is None:
         raise Unsupported("no combination is allowed: every one takes a forbidden pair or exceeds the memory")
     value = problem.objective(best)

@@ -36,7 +36,7 @@ def search_o2(model: SearchModel, *, segments: int = SEGMENTS, seconds: float = 
     for number in range(len(borders) + 1):
         members = np.flatnonzero(segment_of == number)
         tail = borders[number] if number < len(borders) else None
-        found: dict[int, tuple[float, Ints]] = {}
+        longer_paths: dict[int, tuple[float, Ints]] = {}
         for cost, path in paths.values():
             segment = problem.conditioned(members, path)
             for t in range(len(problem.costs[tail])) if tail is not None else (0,):
@@ -50,13 +50,13 @@ def search_o2(model: SearchModel, *, segments: int = SEGMENTS, seconds: float = 
                 except Unsupported:
                     continue
                 reached = cost + piece.objective
-                if t not in found or reached < found[t][0]:
+                if t not in longer_paths or reached < longer_paths[t][0]:
                     extended = path.copy()
                     extended[members] = piece.choice
-                    found[t] = (reached, extended)
-        if not found:
+                    longer_paths[t] = (reached, extended)
+        if not longer_paths:
             raise Unsupported("method o2: the choices of earlier segments leave a later one none that is allowed; use 'exact'")
-        paths = found
+        paths = longer_paths
     choice = min(paths.values(), key=lambda p: p[0])[1]
     return Solution(
         choice=choice,

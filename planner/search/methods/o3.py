@@ -27,10 +27,10 @@ def search_o3(model: SearchModel, *, seconds: float = inf) -> Solution:
     proof = "min-plus products"
     bound = 0.0
     if nodes:
-        found, _, bound = solve_ilp(core, seconds=seconds)
-        if found is None:
+        core_choice, _, bound = solve_ilp(core, seconds=seconds)
+        if core_choice is None:
             raise Unsupported(f"{NO_CHOICE}; or give the ILP more than {seconds:g} s")
-        choice = work.expand(zip(nodes, found, strict=True))
+        choice = work.expand(zip(nodes, core_choice, strict=True))
         proof = "branch and bound over cones"
     else:
         choice = work.expand()

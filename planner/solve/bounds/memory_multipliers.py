@@ -52,13 +52,13 @@ class CuttingPlanes:
             self.active += fresh
 
     def _broken(self, held: Floats) -> list[int]:
-        found: list[int] = []
+        broken: list[int] = []
         for t in np.argsort(-held, kind="stable")[:2000]:
-            if held[t] <= 1e-6 or len(found) == 8:
+            if held[t] <= 1e-6 or len(broken) == 8:
                 break
-            if int(t) not in self.active and all(abs(int(t) - other) > self.times // 200 for other in found):
-                found.append(int(t))
-        return found
+            if int(t) not in self.active and all(abs(int(t) - other) > self.times // 200 for other in broken):
+                broken.append(int(t))
+        return broken
 
     def _solve(self, over: Floats) -> tuple[float, Floats, Floats]:
         """(z, price of each active time, weight of each choice)."""
@@ -120,8 +120,8 @@ class MultiplierAscent:
         cost = 1.0 + float(np.abs(r.flat.cost).sum())
         r.charge(np.full(r.times, cost / r.problem.limit if r.problem.limit else cost))
         r.sweep(3)
-        found = [r.decode(forward) for forward in (True, False)]
-        return [improve_at_prices(r, choice) for choice in found] + found
+        decoded = [r.decode(forward) for forward in (True, False)]
+        return [improve_at_prices(r, choice) for choice in decoded] + decoded
 
     def finish(self) -> None:
         """Put the best prices and their messages back into the relaxation, and sweep until the bound hardly rises."""
@@ -144,26 +144,26 @@ class MultiplierAscent:
                 break
             last = bound
         self._note(bound)
-        found = [improve_at_prices(r, r.decode(forward)) for forward in (True, False)]
-        found += [improve_at_prices(r, choice) for choice in self._known] + self._known
-        cost = min(abs(r.objective(c)) for c in found)
+        choices = [improve_at_prices(r, r.decode(forward)) for forward in (True, False)]
+        choices += [improve_at_prices(r, choice) for choice in self._known] + self._known
+        cost = min(abs(r.objective(c)) for c in choices)
         if not np.isfinite(cost):
             cost = abs(bound) + 1.0
         planes = self._planes = CuttingPlanes(r.times, r.problem.limit, 100 * cost)
         prices = np.zeros(r.times)
         for _ in range(6):
-            held = r.held(found[-1])
+            held = r.held(choices[-1])
             if held.max(initial=0.0) <= r.problem.limit:
                 break
             prices[int(held.argmax())] += 10 * cost / r.problem.limit
             r.charge(prices)
             r.sweep(20)
-            found.append(improve_at_prices(r, r.decode(False)))
-        for choice in found:
+            choices.append(improve_at_prices(r, r.decode(False)))
+        for choice in choices:
             self._learn(choice, planes)
         r.charge(self.prices)
         r.messages[:] = self.messages
-        return found
+        return choices
 
     def _try(self, prices: Floats, planes: CuttingPlanes) -> list[Ints]:
         r = self.dual
@@ -181,10 +181,10 @@ class MultiplierAscent:
         before = self.bound
         self._note(bound)
         self.stalled = 0 if self.bound > before + 1e-6 * abs(before) else self.stalled + 1
-        found = [improve_at_prices(r, r.decode(forward)) for forward in (True, False)]
-        for choice in found:
+        choices = [improve_at_prices(r, r.decode(forward)) for forward in (True, False)]
+        for choice in choices:
             self._learn(choice, planes)
-        return found
+        return choices
 
     def _note(self, bound: float) -> None:
         if bound > self.bound:

@@ -145,6 +145,6 @@ class PartialIlps:
 
 def _followed(reduced: ReducedProblem, choice: Ints) -> Ints:
     """In the reduced problem; every choice that was taken came from there."""
-    found = reduced.restricted_choice(choice)
-    assert found is not None
-    return found
+    restricted = reduced.restricted_choice(choice)
+    assert restricted is not None
+    return restricted

@@ -68,10 +68,10 @@ class InternedTables:
             return number
         key = (number, order)
         if key not in self._transposed:
-            found = self.number(np.asarray(self.tables[number].transpose(order), order="C"))
-            self._transposed[key] = found
+            transposed = self.number(np.asarray(self.tables[number].transpose(order), order="C"))
+            self._transposed[key] = transposed
             if len(order) == 2:
-                self._transposed[found, order] = number
+                self._transposed[transposed, order] = number
         return self._transposed[key]
 
     def add(self, a: int, b: int) -> int:
@@ -103,20 +103,20 @@ class InternedTables:
 
     def above_least(self, number: int) -> tuple[float, int | None]:
         """(least entry, the table less that; None if nothing is left)."""
-        found = self._raised.get(number)
-        if found is None:
+        least_and_rest = self._raised.get(number)
+        if least_and_rest is None:
             amount = self.tables[number]
             least = float(amount.min())
             rest = amount - least
-            found = self._raised[number] = (least, self.number(rest) if rest.any() else None)
-        return found
+            least_and_rest = self._raised[number] = (least, self.number(rest) if rest.any() else None)
+        return least_and_rest
 
     def form(self, number: int) -> MatrixForm:
         """What the matrix says about its ends."""
-        found = self._forms.get(number)
-        if found is None:
-            found = self._forms[number] = self._formed(self.tables[number])
-        return found
+        form = self._forms.get(number)
+        if form is None:
+            form = self._forms[number] = self._formed(self.tables[number])
+        return form
 
     def _formed(self, matrix: Floats) -> MatrixForm:
         finite = np.isfinite(matrix)
@@ -137,21 +137,21 @@ class InternedTables:
     def undominated(self, numbers: tuple[int, ...], held: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
         """Strategies (dim 0 of every table) that no other one beats; among equals the first stays.   held: (start, stop, table of amounts)."""
         key = (numbers, held)
-        found = self._undominated.get(key)
-        if found is None:
+        surviving = self._undominated.get(key)
+        if surviving is None:
             tables = [self.tables[number] for number in numbers]
             cost = np.sum([t for t in tables if t.ndim == 1], axis=0, dtype=np.float64)
             parts = [t for t in tables if t.ndim == 2]
             size = len(tables[0])
             if size == 1:
-                found = (0,)
+                surviving = (0,)
             else:
                 rows = np.ascontiguousarray(np.concatenate(parts, axis=1)) if parts else np.empty((size, 0))
                 ends = np.cumsum([t.shape[1] for t in parts], dtype=np.int64)
                 lives = survivors(np.broadcast_to(cost, size).copy(), rows, ends, self._profile(held, size))
-                found = tuple(np.flatnonzero(lives).tolist())
-            self._undominated[key] = found
-        return found
+                surviving = tuple(np.flatnonzero(lives).tolist())
+            self._undominated[key] = surviving
+        return surviving
 
     def _profile(self, held: tuple[tuple[int, int, int], ...], size: int) -> Floats:
         """[strategy, piece of time]: what is held."""
@@ -165,10 +165,10 @@ class InternedTables:
     def minimise(self, parts: Sequence[tuple[int, tuple[int, ...]]], extents: tuple[int, ...]) -> tuple[int, Ints]:
         """Sum tables whose dims are ``places`` in the joint index (node first), then minimise over the node."""
         key = (tuple(parts), extents)
-        found = self._steps.get(key)
-        if found is None:
-            found = self._steps[key] = self._minimised(parts, extents)
-        return found
+        step = self._steps.get(key)
+        if step is None:
+            step = self._steps[key] = self._minimised(parts, extents)
+        return step
 
     def _minimised(self, parts: Sequence[tuple[int, tuple[int, ...]]], extents: tuple[int, ...]) -> tuple[int, Ints]:
         aligned = []

@@ -55,12 +55,12 @@ def around(function: Callable[..., object], body: nn.Module | None = None, loss:
     return Program(Around(body or nn.Linear(8, 8), function), (X, Y), loss)
 
 
-def assert_close(found: Outcome, expected: Outcome, *, parameters: float = 1e-6) -> None:
-    assert found.losses == pytest.approx(expected.losses, rel=1e-5)
+def assert_close(outcome: Outcome, expected: Outcome, *, parameters: float = 1e-6) -> None:
+    assert outcome.losses == pytest.approx(expected.losses, rel=1e-5)
     rows = (
-        (found.gradients_of_last_step, expected.gradients_of_last_step, 1e-6),
-        (found.parameters, expected.parameters, parameters),
-        (found.buffers, expected.buffers, 1e-6),
+        (outcome.gradients_of_last_step, expected.gradients_of_last_step, 1e-6),
+        (outcome.parameters, expected.parameters, parameters),
+        (outcome.buffers, expected.buffers, 1e-6),
     )
     for values, wanted, atol in rows:
         assert values.keys() == wanted.keys()

@@ -73,8 +73,8 @@ def batch(step: int, *, padded: bool) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def hf() -> ModuleType:
-    found: ModuleType = pytest.importorskip("transformers")
-    return found
+    module: ModuleType = pytest.importorskip("transformers")
+    return module
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,9 @@ def period_s(plan: Plan, times_s: dict[str, float]) -> float:
     cost = TableCost(dict(times_s), default_s=0.0)
     trace = simulate(plan, cost, steps=12)
     check_trace(plan, trace)
-    found = trace.step_times_s(plan)[-1]
-    assert found == pytest.approx(steady_state(plan, cost).period_s)
-    return found
+    step_s = trace.step_times_s(plan)[-1]
+    assert step_s == pytest.approx(steady_state(plan, cost).period_s)
+    return step_s
 
 
 @pytest.mark.thorough

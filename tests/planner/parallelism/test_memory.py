@@ -80,8 +80,8 @@ def test_what_the_plan_holds_is_what_the_simulator_finds_to_the_byte(options: Pl
     )
     cost = AnalyticCost(plan.cluster)
     planned = live_bytes(plan, cost.folded_s(plan), steps=4)
-    found = simulator.simulate(plan, cost, steps=4).peak_bytes
-    assert {str(rank): size for rank, size in planned.items()} == dict(found)
+    simulated = simulator.simulate(plan, cost, steps=4).peak_bytes
+    assert {str(rank): size for rank, size in planned.items()} == dict(simulated)
     assert all(planned[rank] <= reserved for rank, reserved in device_bytes(plan).items())
 
 
@@ -127,14 +127,12 @@ def test_the_best_shape_is_the_best_of_all_shapes() -> None:
 
     source = ZOO["gpt"](**GPT)
     cluster = roomy_cluster(4)
-    found = search_plans(
-        source.graph, model="gpt", batch_size=8, cluster=cluster, options=PlanOptions(stages=None, micro_batches=None)
-    ).plan
+    plan = search_plans(source.graph, model="gpt", batch_size=8, cluster=cluster, options=PlanOptions(stages=None, micro_batches=None)).plan
     every = []
     for shape in shapes(8, cluster, most_stages=2):
         options = PlanOptions(stages=shape.stages, mesh=shape.mesh, micro_batches=shape.micro_batches)
         every.append(
             make_plan(source.graph(shape.micro_batches), model="gpt", batch_size=8, cluster=cluster, options=options).search.objective_s
         )
-    assert found.search.objective_s == pytest.approx(min(every), rel=1e-9)
-    assert found.search.lower_bound_s <= found.search.objective_s
+    assert plan.search.objective_s == pytest.approx(min(every), rel=1e-9)
+    assert plan.search.lower_bound_s <= plan.search.objective_s

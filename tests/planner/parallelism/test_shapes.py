@@ -67,10 +67,10 @@ def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Sh
     graph = program.graph(shape.micro_batches)
     staged = prepare(graph, assign_stages(graph, shape.stages), shape.stages, recompute=shape.recompute)
     model = build_model(staged, shape.mesh, cluster, (), shape.micro_batches)
-    found = search(model, Method.EXACT)
-    bound_s, other = bottleneck_bound(model, found.choice)
-    assert bound_s <= min(model.step_s(found.choice), model.step_s(other)) * (1 + 1e-9)
-    assert bound_s >= found.lower_bound / shape.stages * (1 - 1e-9)
+    solution = search(model, Method.EXACT)
+    bound_s, other = bottleneck_bound(model, solution.choice)
+    assert bound_s <= min(model.step_s(solution.choice), model.step_s(other)) * (1 + 1e-9)
+    assert bound_s >= solution.lower_bound / shape.stages * (1 - 1e-9)
 
 
 @pytest.mark.representatives("0.7")
@@ -114,9 +114,9 @@ def test_a_long_model_is_searched_by_prices_without_being_told_any(monkeypatch: 
     best = assign_layouts(model, limit_bytes=limit, memory_bytes=limit)
     monkeypatch.setattr(sys.modules["planner.search.assign"], "_LONG", 0)
     monkeypatch.setattr(sys.modules["planner.search.assign"], "search", None)  # the general solver
-    found = assign_layouts(model, limit_bytes=limit, memory_bytes=limit)
-    assert found.held_bytes <= limit
-    assert found.lower_bound_s <= best.objective_s * (1 + 1e-9) and found.objective_s >= best.lower_bound_s * (1 - 1e-9)
+    assignment = assign_layouts(model, limit_bytes=limit, memory_bytes=limit)
+    assert assignment.held_bytes <= limit
+    assert assignment.lower_bound_s <= best.objective_s * (1 + 1e-9) and assignment.objective_s >= best.lower_bound_s * (1 - 1e-9)
 
 
 def test_pieces_of_a_third_size_follow_from_two() -> None:
@@ -170,7 +170,7 @@ def test_a_dry_run_by_the_compiled_engine_counts_the_planners_live_bytes(monkeyp
 @pytest.mark.thorough
 def test_a_searched_shape_is_within_the_gap_of_every_shape_worked_out() -> None:
     program, cluster = program_of(MODEL), four()
-    found = search_plans(
+    plan = search_plans(
         program.graph,
         model="gpt",
         batch_size=16,
@@ -178,12 +178,12 @@ def test_a_searched_shape_is_within_the_gap_of_every_shape_worked_out() -> None:
         options=PlanOptions(stages=None, micro_batches=None),
         dry_run=simulator.dry_run,
     ).plan
-    assert found.search.lower_bound_s <= found.search.objective_s
+    assert plan.search.lower_bound_s <= plan.search.objective_s
     for stages, mesh, m in ((1, (4,), 1), (1, (2, 2), 1), (2, (2,), 2), (2, (2,), 4), (4, (1,), 8)):
         options = PlanOptions(stages=stages, mesh=mesh, micro_batches=m)
         other = make_plan(program.graph(m), model="gpt", batch_size=16, cluster=cluster, options=options)
-        assert found.search.objective_s <= other.search.objective_s * 1.01
-        assert found.search.lower_bound_s <= other.search.objective_s * (1 + 1e-9)
+        assert plan.search.objective_s <= other.search.objective_s * 1.01
+        assert plan.search.lower_bound_s <= other.search.objective_s * (1 + 1e-9)
 
 
 def test_a_balanced_cut_of_the_graph_crosses_no_more_than_the_even_one_and_makes_a_plan() -> None:

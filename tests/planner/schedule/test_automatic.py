@@ -39,18 +39,18 @@ def problems(draw: st.DrawFn) -> tuple[int, PassTimes, MemoryLimit]:
 @given(problems())
 def test_the_automatic_schedule_is_legal_and_keeps_its_limit(problem: tuple[int, PassTimes, MemoryLimit]) -> None:
     m, times, memory = problem
-    found = zb_auto(m, times, memory)
-    check_schedule(found.schedule, memory.limit, weight_activation=memory.weight_activation)
-    assert max(spans_s(found.schedule, times)) == found.cost_s
+    outcome = zb_auto(m, times, memory)
+    check_schedule(outcome.schedule, memory.limit, weight_activation=memory.weight_activation)
+    assert max(spans_s(outcome.schedule, times)) == outcome.cost_s
 
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
 def test_the_automatic_schedule_costs_no_more_than_h1_and_no_less_than_its_bound(problem: tuple[int, PassTimes, MemoryLimit]) -> None:
     m, times, memory = problem
-    found = zb_auto(m, times, memory)
-    assert found.bound_s <= found.cost_s * (1 + 1e-9)
-    assert found.cost_s <= max(spans_s(zb_h1(len(times.forward_s), m), times))
+    outcome = zb_auto(m, times, memory)
+    assert outcome.bound_s <= outcome.cost_s * (1 + 1e-9)
+    assert outcome.cost_s <= max(spans_s(zb_h1(len(times.forward_s), m), times))
 
 
 @settings(max_examples=40, deadline=None)
@@ -119,9 +119,9 @@ def exhaustive_cost_s(p: int, m: int, times: PassTimes, limit: float) -> float:
 @pytest.mark.parametrize("limit", [1, 2])
 def test_the_exact_schedule_is_the_best_of_all_weavings(limit: int) -> None:
     times = PassTimes.even(2, 1.0, 0.9, 0.6, 0.1)
-    found = zb_exact(2, times, MemoryLimit(limit=limit))
-    assert found.cost_s == pytest.approx(exhaustive_cost_s(2, 2, times, limit))
-    assert found.bound_s == pytest.approx(found.cost_s, rel=1e-4)
+    outcome = zb_exact(2, times, MemoryLimit(limit=limit))
+    assert outcome.cost_s == pytest.approx(exhaustive_cost_s(2, 2, times, limit))
+    assert outcome.bound_s == pytest.approx(outcome.cost_s, rel=1e-4)
 
 
 @pytest.mark.parametrize(("p", "m", "limit"), [(2, 3, 2), (3, 4, 3), (3, 4, 6), (3, 5, 3)])

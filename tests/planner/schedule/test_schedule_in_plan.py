@@ -72,12 +72,12 @@ def simulated(plan: Plan, times: PassTimes) -> dict[Action, tuple[float, float]]
     """Act -> (start, end) of one simulated step."""
     trace: Trace = simulate(plan, PricedPasses(times), steps=1)
     check_trace(plan, trace)
-    found = {}
+    intervals = {}
     for act in trace.acts:
         action = pass_of(plan, plan.task[act.task])
         if action is not None:
-            found[Action(action.stage, action.kind, act.number)] = (act.start_s, act.end_s)
-    return found
+            intervals[Action(action.stage, action.kind, act.number)] = (act.start_s, act.end_s)
+    return intervals
 
 
 CASES: dict[str, tuple[Schedule, int, int, int, PipelineSchedule]] = {
@@ -98,37 +98,37 @@ def test_a_plan_simulates_to_the_times_of_the_pure_schedule_act_by_act(case: str
     times = PassTimes.even(stages * interleave, 1.0, 0.9, 0.6, hop_s)
     plan = plan_of(schedule, stages, micro_batches, interleave)
     verify(plan)
-    found, wanted = simulated(plan, times), act_times(pure, times)
-    assert set(found) == set(wanted)
+    intervals, wanted = simulated(plan, times), act_times(pure, times)
+    assert set(intervals) == set(wanted)
     for action, (start_s, end_s) in wanted.items():
-        assert found[action] == pytest.approx((start_s, end_s)), str(action)
+        assert intervals[action] == pytest.approx((start_s, end_s)), str(action)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_simulated_bubble_is_that_of_the_pure_schedule(case: str) -> None:
     schedule, stages, micro_batches, interleave, pure = CASES[case]
     times = PassTimes.even(stages * interleave, 1.0, 0.9, 0.6)
-    found = simulated(plan_of(schedule, stages, micro_batches, interleave), times)
+    intervals = simulated(plan_of(schedule, stages, micro_batches, interleave), times)
     spans = []
     for order in pure.orders:
-        mine = [found[action] for action in order]
+        mine = [intervals[action] for action in order]
         spans.append(max(end for _, end in mine) - min(start for start, _ in mine))
-    work_s = sum(end - start for action, (start, end) in found.items() if pure.device_of[action.stage] == 0)
+    work_s = sum(end - start for action, (start, end) in intervals.items() if pure.device_of[action.stage] == 0)
     assert 1 - work_s / max(spans) == pytest.approx(bubble_rate(pure, times))
-    assert max(end for _, end in found.values()) == pytest.approx(makespan_s(pure, times))
+    assert max(end for _, end in intervals.values()) == pytest.approx(makespan_s(pure, times))
 
 
 def test_quotas_alone_are_quicker_than_1f1bs_order_where_links_take_time() -> None:
     """1F1B in a Plan has no order, only quotas; with slow links an act that is ready need not wait for its turn."""
     times = PassTimes.even(4, 1.0, 0.9, 0.6, 0.2)
-    found = simulated(plan_of(Schedule.ONE_F_ONE_B, 4, 8), times)
-    assert max(end for _, end in found.values()) <= makespan_s(one_f_one_b(4, 8), times)
+    intervals = simulated(plan_of(Schedule.ONE_F_ONE_B, 4, 8), times)
+    assert max(end for _, end in intervals.values()) <= makespan_s(one_f_one_b(4, 8), times)
 
 
 def test_stages_of_unequal_length_simulate_to_the_pure_schedule_too() -> None:
     times = PassTimes(forward_s=(1.0, 1.3, 0.7), backward_input_s=(0.9, 1.1, 0.8), backward_weight_s=(0.6, 0.5, 0.9), comm_s=0.15)
-    found, wanted = simulated(plan_of(Schedule.ZB_H2, 3, 12), times), act_times(zb_h2(3, 12), times)
-    assert all(found[action] == pytest.approx(when) for action, when in wanted.items())
+    intervals, wanted = simulated(plan_of(Schedule.ZB_H2, 3, 12), times), act_times(zb_h2(3, 12), times)
+    assert all(intervals[action] == pytest.approx(when) for action, when in wanted.items())
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c not in ("1f1b", "gpipe")])
@@ -137,13 +137,13 @@ def test_compute_streams_carry_the_order_of_the_schedule(case: str) -> None:
     plan = plan_of(schedule, stages, micro_batches, interleave)
     for device, order in enumerate(pure.orders):
         acts: Counter[str] = Counter()
-        found = []
+        performed = []
         for task in plan.stream[f"s{device}.compute"].order:
             action = pass_of(plan, plan.task[task])
             if action is not None:
-                found.append(Action(action.stage, action.kind, acts[task]))
+                performed.append(Action(action.stage, action.kind, acts[task]))
                 acts[task] += 1
-        assert tuple(found) == order
+        assert tuple(performed) == order
 
 
 @pytest.mark.parametrize("case", ["zb-h1", "zb-h2", "interleaved2"])
@@ -244,16 +244,16 @@ def test_a_given_order_is_followed(pure: PipelineSchedule, stages: int, interlea
     plan = make_plan(program.graph(pure.micro_batches), model="mlp", batch_size=24, cluster=roomy_cluster(stages), options=options)
     verify(plan)
     times = PassTimes.even(stages * interleave, 1.0, 0.9, 0.6)
-    found, wanted = simulated(plan, times), act_times(pure, times)
+    intervals, wanted = simulated(plan, times), act_times(pure, times)
     for action, when in wanted.items():
         if action.kind is Pass.BACKWARD:
-            parts = [found[Action(action.stage, kind, action.micro_batch)] for kind in (Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)]
+            parts = [intervals[Action(action.stage, kind, action.micro_batch)] for kind in (Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)]
             assert parts[0][1] == pytest.approx(parts[1][0])
         else:
-            assert action in found
+            assert action in intervals
             if not pure.splits_backward:
                 continue
-            assert found[action] == pytest.approx(when)
+            assert intervals[action] == pytest.approx(when)
 
 
 @pytest.mark.parametrize(

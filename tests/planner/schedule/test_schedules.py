@@ -132,14 +132,14 @@ def test_no_act_begins_before_what_it_needs_has_ended(counts: tuple[int, int], d
     second = st.floats(0.1, 2.0)
     draw = lambda: tuple(data.draw(second) for _ in range(p))  # noqa: E731
     times = PassTimes(forward_s=draw(), backward_input_s=draw(), backward_weight_s=draw(), comm_s=data.draw(second))
-    found = act_times(zb_h2(p, m), times)
+    intervals = act_times(zb_h2(p, m), times)
     for stage in range(p):
         for k in range(m):
-            f, i, w = (found[Action(stage, kind, k)] for kind in (Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT))
+            f, i, w = (intervals[Action(stage, kind, k)] for kind in (Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT))
             assert f[1] <= i[0] + 1e-9 and i[1] <= w[0] + 1e-9
             if stage:
-                assert found[Action(stage - 1, Pass.FORWARD, k)][1] + times.comm_s <= f[0] + 1e-9
-                assert i[1] + times.comm_s <= found[Action(stage - 1, Pass.BACKWARD_INPUT, k)][0] + 1e-9
+                assert intervals[Action(stage - 1, Pass.FORWARD, k)][1] + times.comm_s <= f[0] + 1e-9
+                assert i[1] + times.comm_s <= intervals[Action(stage - 1, Pass.BACKWARD_INPUT, k)][0] + 1e-9
 
 
 def test_a_circle_of_orders_is_refused_and_named() -> None:

@@ -42,10 +42,10 @@ CASES = [(model, (2,)) for model in CUT] + [(model, (2, 2)) for model in TWO_AXE
 @pytest.mark.representatives("mlp-mesh2", "gpt-mesh8")
 @pytest.mark.parametrize(("model", "mesh"), CASES)
 def test_exact_is_proven_and_equals_the_ilp_over_cones(model: str, mesh: tuple[int, ...]) -> None:
-    found, other = exact(model, mesh), search(problem_of(model, mesh), Method.O3)
-    assert found.gap == 0.0
-    assert other.objective == pytest.approx(found.objective, rel=1e-9)
-    assert problem_of(model, mesh).problem.objective(found.choice) == found.objective
+    optimum, other = exact(model, mesh), search(problem_of(model, mesh), Method.O3)
+    assert optimum.gap == 0.0
+    assert other.objective == pytest.approx(optimum.objective, rel=1e-9)
+    assert problem_of(model, mesh).problem.objective(optimum.choice) == optimum.objective
 
 
 @pytest.mark.representatives("mlp")

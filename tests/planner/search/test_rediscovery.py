@@ -63,10 +63,10 @@ def test_mlp_is_cut_column_then_row_with_one_all_reduce_each_way() -> None:
     """
     n, batch, width, depth = 4, 64, 512, 3
     plan = plan_of(residual(batch, width, 2048, depth), (n,), cluster(n))
-    found = [m for m in moves(plan) if m.part != "loss"]
-    assert [m.collective for m in found] == [Collective.ALL_REDUCE] * (2 * depth - 1)
-    assert [m.part for m in found].count("fwd") == depth
-    assert sum(m.sent for m in found) == (2 * depth - 1) * 2 * (n - 1) / n * 4 * batch * width
+    all_reduces = [m for m in moves(plan) if m.part != "loss"]
+    assert [m.collective for m in all_reduces] == [Collective.ALL_REDUCE] * (2 * depth - 1)
+    assert [m.part for m in all_reduces].count("fwd") == depth
+    assert sum(m.sent for m in all_reduces) == (2 * depth - 1) * 2 * (n - 1) / n * 4 * batch * width
     lies = layouts(plan)
     for block in range(depth):
         assert (lies[f"{block}.up.weight"], lies[f"{block}.up.bias"], lies[f"{block}.down.weight"]) == ("S(0)", "S(0)", "S(1)")

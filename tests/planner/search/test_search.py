@@ -77,8 +77,8 @@ def test_message_passing_gives_a_bound_that_never_falls_and_drops_nothing_better
         last = bound
     if best < 1e3:
         dual.sweep(3, best + 1e-6)  # every optimal choice is better than this
-        found = search_exhaustively(problem).choice
-        assert all(s in kept for s, kept in zip(found, dual.kept(), strict=True))
+        cheapest = search_exhaustively(problem).choice
+        assert all(s in kept for s, kept in zip(cheapest, dual.kept(), strict=True))
 
 
 def test_a_plain_sum_of_the_best_parts_is_not_taken_for_a_choice() -> None:

@@ -68,12 +68,12 @@ def sent_by(plan: Plan) -> dict[Collective, float]:
 
 def gathered_again(plan: Plan) -> dict[str, int]:
     """Parameter -> how often a step gathers it for a part of its block."""
-    found: Counter[str] = Counter()
+    gathers: Counter[str] = Counter()
     for task in plan.tasks:
         if ".again." in task.id:
             for access in task.writes:
-                found[access.name.partition("@")[0].removeprefix("parameter:")] += task.acts
-    return dict(found)
+                gathers[access.name.partition("@")[0].removeprefix("parameter:")] += task.acts
+    return dict(gathers)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
@@ -247,14 +247,14 @@ def test_what_the_search_gathers_again_changes_not_one_bit() -> None:
     roomy = make_plan(source.graph(1), model="mlp", batch_size=ROWS, cluster=cluster(N), options=PlanOptions(mesh=(N,), recompute=False))
     assert gathered_again(plan)
     assert not gathered_again(roomy)
-    found, wanted = (perform(p, source.initial_state(1), source.batch, 2) for p in (plan, roomy))
-    assert found.losses == wanted.losses
-    assert all(torch.equal(found.states[name], value) for name, value in wanted.states.items())
+    outcome, wanted = (perform(p, source.initial_state(1), source.batch, 2) for p in (plan, roomy))
+    assert outcome.losses == wanted.losses
+    assert all(torch.equal(outcome.states[name], value) for name, value in wanted.states.items())
 
 
 def test_a_plan_that_gathers_again_is_traced_back_to_the_choice_it_came_from() -> None:
     source, plan = tight()
-    found = retrace(plan, source.graph(1))
-    assert found.is_whole
-    again = {value for value, _ in found.model.decode(found.choice, "", 0.0, 0.0).regathered}
+    retraced = retrace(plan, source.graph(1))
+    assert retraced.is_whole
+    again = {value for value, _ in retraced.model.decode(retraced.choice, "", 0.0, 0.0).regathered}
     assert {value.removeprefix("parameter:") for value in again} == set(gathered_again(plan))

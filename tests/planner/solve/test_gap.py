@@ -34,10 +34,10 @@ LARGE = Sizes(narrow=64, wide=64, widest=64, large=10)
 @settings(max_examples=25, deadline=None)
 def test_what_stays_unproven_is_at_most_the_gap_and_the_bound_is_below_the_optimum(seed: int, gap: float) -> None:
     problem = tangled(seed)
-    found, optimum = solve_exactly(problem, gap=gap, sizes=LARGE), solve_exactly(problem).objective
-    assert found.lower_bound <= optimum * (1 + 1e-9)
-    assert optimum * (1 - 1e-9) <= found.objective <= optimum / (1 - gap) * (1 + 1e-9)
-    assert found.objective - found.lower_bound <= gap * found.objective * (1 + 1e-9)
+    solution, optimum = solve_exactly(problem, gap=gap, sizes=LARGE), solve_exactly(problem).objective
+    assert solution.lower_bound <= optimum * (1 + 1e-9)
+    assert optimum * (1 - 1e-9) <= solution.objective <= optimum / (1 - gap) * (1 + 1e-9)
+    assert solution.objective - solution.lower_bound <= gap * solution.objective * (1 + 1e-9)
 
 
 def test_without_a_gap_the_rest_is_solved_and_within_it_it_is_not() -> None:
@@ -47,6 +47,6 @@ def test_without_a_gap_the_rest_is_solved_and_within_it_it_is_not() -> None:
 
 
 def test_a_small_rest_is_solved_whatever_the_gap() -> None:
-    found = solve_exactly(tangled(1), gap=0.1, sizes=replace(LARGE, large=10**6))
-    assert found.proof == "message passing, then branch and bound"
-    assert found.lower_bound == found.objective
+    solution = solve_exactly(tangled(1), gap=0.1, sizes=replace(LARGE, large=10**6))
+    assert solution.proof == "message passing, then branch and bound"
+    assert solution.lower_bound == solution.objective

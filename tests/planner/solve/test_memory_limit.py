@@ -159,10 +159,10 @@ def test_core_leaves_nothing_cheaper_than_the_cutoff_unseen() -> None:
         none = HighsIlp(problem, best, 1.0).solve(TimeLimit(10))
         assert none.choice is None
         assert none.bound == pytest.approx(best)
-        found = HighsIlp(problem, best + 1.0, 1.0).solve(TimeLimit(10))
-        assert found.choice is not None
-        assert problem.feasible(found.choice)
-        assert problem.objective(found.choice) == pytest.approx(best)
+        outcome = HighsIlp(problem, best + 1.0, 1.0).solve(TimeLimit(10))
+        assert outcome.choice is not None
+        assert problem.feasible(outcome.choice)
+        assert problem.objective(outcome.choice) == pytest.approx(best)
 
 
 def test_a_limit_of_nothing_leaves_what_holds_nothing() -> None:

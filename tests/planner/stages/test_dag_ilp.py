@@ -43,12 +43,12 @@ def dags(draw: st.DrawFn) -> WorkDag:
 def balanced_assignments(dag: WorkDag, num_stages: int, tolerance: float) -> list[tuple[int, ...]]:
     """Every assignment that obeys precedence and balance, by trying all."""
     mean = dag.total_flop / num_stages
-    found = []
+    cuts = []
     for stage in product(range(num_stages), repeat=len(dag.groups)):
         work = [sum(group.compute_flop for s, group in zip(stage, dag.groups, strict=True) if s == k) for k in range(num_stages)]
         if all(stage[a] <= stage[b] for a, b in dag.edges) and all((1 - tolerance) * mean <= w <= (1 + tolerance) * mean for w in work):
-            found.append(stage)
-    return found
+            cuts.append(stage)
+    return cuts
 
 
 @given(dags(), st.integers(2, 3))
@@ -83,13 +83,13 @@ def test_the_cut_along_the_order_is_the_best_of_all_balanced_runs(dag: WorkDag, 
         return
     mean = dag.total_flop / num_stages
     runs = [s for s in balanced_assignments(dag, num_stages, TOLERANCE) if list(s) == sorted(s)]
-    found = cut_in_order(dag, num_stages, ((1 - TOLERANCE) * mean, (1 + TOLERANCE) * mean))
-    assert (found is None) == (not runs)
-    if found is not None:
-        assert tuple(found) in runs
-        assert crossing_bytes(dag, found) == min(crossing_bytes(dag, stage) for stage in runs)
-        starts = [p for p in range(1, len(found)) if found[p] != found[p - 1]]
-        assert border_bytes(dag)[starts].sum() == crossing_bytes(dag, found)
+    stages = cut_in_order(dag, num_stages, ((1 - TOLERANCE) * mean, (1 + TOLERANCE) * mean))
+    assert (stages is None) == (not runs)
+    if stages is not None:
+        assert tuple(stages) in runs
+        assert crossing_bytes(dag, stages) == min(crossing_bytes(dag, stage) for stage in runs)
+        starts = [p for p in range(1, len(stages)) if stages[p] != stages[p - 1]]
+        assert border_bytes(dag)[starts].sum() == crossing_bytes(dag, stages)
 
 
 def test_two_towers_whose_ops_alternate_in_the_trace_are_cut_between_the_towers() -> None:
