@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from planner.frontend.deferred import Deferred
 from planner.frontend.optim import Optimizer, as_optimizer
 from planner.frontend.to_graph.translate import Translated, translate
-from planner.frontend.tracing.trace import Tracer, capture, loss_of, slice_micro_batch
+from planner.frontend.tracing.hooks import refuse_hooks
+from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of, slice_micro_batch
 from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import InputKind, LogicalGraph
@@ -68,12 +69,13 @@ class Program:
         self.batch_size = int(batched.shape[0])
         self.loss = loss
         self.num_targets = 0 if loss is None else _num_targets(loss, len(self.example_inputs))
+        refuse_hooks(module, optimizer)
         self.optimizer = as_optimizer(optimizer, {n: p for n, p in module.named_parameters() if p.requires_grad})
         self.name = name or type(module).__name__.lower()
         self.data = data
         self.seed = seed
         self._translated: dict[int, Translated] = {}
-        self._told_slow_tracing = False
+        self._told: set[str] = set()
 
     @property
     def module(self) -> nn.Module:
@@ -107,11 +109,16 @@ class Program:
         """What traced ``graph(micro_batches)``: the recorder, or make_fx where the recorder cannot serve.  Raises as graph() does."""
         return self._translate(micro_batches).tracer
 
-    def _tell_slow_tracing(self, refusal: str) -> None:
-        """Log, once per program, why the recorder did not trace it."""
-        if refusal and not self._told_slow_tracing:
-            self._told_slow_tracing = True
-            _LOGGER.warning("%s is traced by make_fx, about ten times slower, since the recorder cannot: %s", self.name, refusal)
+    def _tell(self, captured: Capture) -> None:
+        """Log, once per program, why the recorder did not trace it, and what a run leaves as it is."""
+        told = {
+            "slow": f"{self.name} is traced by make_fx, about ten times slower, since the recorder cannot: {captured.refusal}",
+            "left alone": f"{self.name}: forward changes {captured.left_alone}; nothing is computed with it, and a run leaves it as it is",
+        }
+        for kind, given in (("slow", captured.refusal), ("left alone", captured.left_alone)):
+            if given and kind not in self._told:
+                self._told.add(kind)
+                _LOGGER.warning("%s", told[kind])
 
     def _translate(self, micro_batches: int) -> Translated:
         if micro_batches < 1 or self.batch_size % micro_batches:
@@ -129,7 +136,7 @@ class Program:
                     keywords=self._keywords,
                 )
                 self._translated[micro_batches] = translate(captured, self.optimizer)
-            self._tell_slow_tracing(captured.refusal)
+            self._tell(captured)
         return self._translated[micro_batches]
 
     def initial_state(self, micro_batches: int = 1) -> dict[str, Tensor]:

@@ -33,6 +33,7 @@ __all__ = ["Recorder"]
 aten = torch.ops.aten
 
 _CPU = torch.device("cpu")
+_CONSTANT = "regista_constant"  # key in fx.Node.meta: the tensor that a get_attr node names
 
 
 class _Handling(Enum):
@@ -66,6 +67,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names: dict[object, str] = {}
         self._constant_names: dict[int, str] = {}
         self._inputs: dict[tuple[torch.Size, torch.dtype], TensorMeta] = {}
+        self._again: dict[fx.Node, fx.Node] = {}  # node of an earlier graph -> of this one
         self._decomposing = False
 
     def placeholder(self, shape: torch.Size, dtype: torch.dtype, requires_grad: bool) -> Traced:
@@ -202,6 +204,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The argument as a node takes it; what the results' types depend on goes into ``key``."""
         arg_type = type(arg)
         if arg_type is Traced:
+            if arg.node.graph is not self.graph:  # type: ignore[attr-defined]
+                self._take_over(arg)  # type: ignore[arg-type]
             key.append(arg.meta)  # type: ignore[attr-defined]
             return arg.node  # type: ignore[attr-defined]
         if arg_type is list or arg_type is tuple:
@@ -215,6 +219,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key.append(arg)
         return arg
 
+    def _take_over(self, left: Traced) -> None:
+        """A tensor that an earlier trace left in an attribute: made here again, if it is a constant that was kept to be made but once.
+
+        Raises:
+            NotRecordable: it depends on the inputs of the step that left it, which are gone.
+        """
+        meta = left.meta
+        left.node, left.meta = self._made_again(left.node), self._meta_of(torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype))
+
+    def _made_again(self, node: fx.Node) -> fx.Node:
+        if node not in self._again:
+            self._again[node] = self._constant(node.meta[_CONSTANT])[0] if node.op == "get_attr" else self._computed_again(node)
+        return self._again[node]
+
+    def _computed_again(self, node: fx.Node) -> fx.Node:
+        if node.op == "placeholder" or (isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags):
+            raise NotRecordable("a tensor of the step before, kept in an attribute")
+        args = fx.map_arg(node.args, self._made_again)
+        assert isinstance(args, tuple) and callable(node.target)
+        return self._node(node.target, args, dict(fx.map_arg(node.kwargs, self._made_again)), node.name)
+
     def _constant(self, tensor: Tensor) -> tuple[fx.Node, TensorMeta]:
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor.device != _CPU:
             raise NotRecordable(f"a tensor of meta {type(tensor).__name__} on {tensor.device}")
@@ -223,7 +248,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shape, strides, _, dtype = geometry(tensor)
         meta = self._meta_of(torch.empty_strided(shape, strides, dtype=dtype))
         node = self.graph.create_node("get_attr", name)
-        node.meta["val"] = meta.example
+        node.meta["val"], node.meta[_CONSTANT] = meta.example, tensor
         self._stamp(node)
         return node, meta
 

@@ -21,11 +21,13 @@ from torch.autograd.graph import Node as GradNode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from planner.frontend.tracing.source import calling_line
 from planner.ir.graph import Role
 
-__all__ = ["STAMP", "Stamp", "Stamper"]
+__all__ = ["LINE", "STAMP", "Stamp", "Stamper"]
 
 STAMP = "regista"  # key in fx.Node.meta
+LINE = "regista_line"  # the same: the user's line that made the node, where a Stamper was asked for it
 
 
 class _Removable(Protocol):
@@ -45,9 +47,11 @@ class Stamper:
     Args:
         module: the root whose submodules give the paths.
         trainable: for each of the first placeholders (the parameters) whether a gradient flows to it.
+        lines: write the user's line into each node, too; slow.
     """
 
-    def __init__(self, module: nn.Module, trainable: Sequence[bool]) -> None:
+    def __init__(self, module: nn.Module, trainable: Sequence[bool], *, lines: bool = False) -> None:
+        self._lines = lines
         self._paths = {id(child): name for name, child in module.named_modules()}
         self._trainable = tuple(trainable)
         self._on_the_way: set[fx.Node] = set()  # nodes that a trainable parameter reaches
@@ -101,6 +105,8 @@ class Stamper:
     def stamp(self, node: fx.Node) -> None:
         """Write who made the node into its meta."""
         node.meta[STAMP] = self._stamp(node)
+        if self._lines:
+            node.meta[LINE] = calling_line()
 
     def _stamp(self, node: fx.Node) -> Stamp:
         if self._role is Role.FORWARD:

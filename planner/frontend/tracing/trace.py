@@ -27,7 +27,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.tracing.decomp import decomposition_table
+from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.record import Recorder
+from planner.frontend.tracing.repeat import Results, refuse_other_next_step
+from planner.frontend.tracing.source import raising_line, shown_line
 from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched
 from planner.frontend.tracing.values import usual_rewrite
@@ -51,6 +54,7 @@ class Capture:
     trained: names of the parameters that have a gradient, in the order of the gradients.
     batch_dims: per batch input 0 or None.
     tracer: what made the graph.   refusal: of make_fx, why the recorder did not; else empty.
+    left_alone: what forward changes in Python without an op depending on it, in words: a run leaves it as it is.
     """
 
     graph: fx.Graph
@@ -61,6 +65,7 @@ class Capture:
     trained: tuple[str, ...]
     tracer: Tracer
     refusal: str = ""
+    left_alone: str = ""
 
 
 def slice_micro_batch(tensor: Tensor, batch_size: int, micro_batches: int, index: int) -> Tensor:
@@ -120,9 +125,12 @@ class _Step(nn.Module):
         stamper: Stamper,
         trained: list[str],
         keywords: Sequence[str],
+        hooks: BackwardHooks,
+        micro_batches: int,
     ) -> None:
         super().__init__()
         self.module = module
+        self._hooks, self._micro_batches = hooks, micro_batches
         self._keywords = tuple(keywords)
         self._loss, self._num_targets = (loss,), num_targets  # in a tuple: a loss that is a module must not become a submodule
         self._trainable = [name for name, p in parameters.items() if p.requires_grad]
@@ -132,13 +140,16 @@ class _Step(nn.Module):
         if not self._trainable:
             raise InvalidProgram("the module has no trainable parameter; set requires_grad on at least one")
         (loss,) = self._loss
+        self._hooks.attach(dict(zip(self._names, parameter_values, strict=True)))
         value = loss_of(self.module, loss, self._keywords, inputs, self._num_targets)
         wanted = {name: p for name, p in zip(self._names, parameter_values, strict=True) if name in self._trainable}
         if not value.requires_grad:
             raise InvalidProgram(_UNREACHED)
         self._stamper.watch(value)
-        gradients = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
-        of_trained = {name: grad for name, grad in zip(wanted, gradients, strict=True) if grad is not None}
+        scale = self._micro_batches if self._hooks.present else 1
+        seed = None if scale == 1 else torch.full_like(value, 1 / scale)
+        gradients = torch.autograd.grad(value, list(wanted.values()), seed, allow_unused=True)
+        of_trained = {name: grad if scale == 1 else grad * scale for name, grad in zip(wanted, gradients, strict=True) if grad is not None}
         if not of_trained:
             raise InvalidProgram(_UNREACHED)
         self._trained.extend(of_trained)
@@ -170,13 +181,20 @@ def capture(
     """
     examples = [slice_micro_batch(t, batch_size, micro_batches, 0) for t in batch]
     batch_dims = tuple(0 if t.ndim and t.shape[0] == batch_size else None for t in batch)
-    try:
-        return _traced(Tracer.RECORDER, module, examples, loss, num_targets, batch_dims, keywords)
-    except RegistaError as error:
-        refusal = _first_line(error.__cause__ or error)
-    # make_fx serves, or says better why the module cannot be traced
-    captured = _traced(Tracer.MAKE_FX, module, examples, loss, num_targets, batch_dims, keywords)
-    return replace(captured, refusal=refusal)
+    work = _Work(module, examples, loss, num_targets, batch_dims, keywords, micro_batches)
+    with untouched({"": module, "loss": loss}) as snapshot:
+        try:
+            captured = work.traced(Tracer.RECORDER)
+        except RegistaError as error:
+            # make_fx serves, or says better why the module cannot be traced
+            snapshot.restore()
+            captured = replace(work.traced(Tracer.MAKE_FX), refusal=_first_line(error.__cause__ or error))
+        left_alone = refuse_other_next_step(_results(captured), snapshot, lambda: _results(work.traced(captured.tracer, lines=True)))
+    return replace(captured, left_alone=left_alone)
+
+
+def _results(captured: Capture) -> Results:
+    return Results(graph=captured.graph, constants=captured.constants, trained=captured.trained)
 
 
 _Values = list[Tensor]
@@ -190,58 +208,79 @@ class _Input(NamedTuple):
     requires_grad: bool
 
 
-def _traced(
-    tracer: Tracer,
-    module: nn.Module,
-    batch: Sequence[Tensor],
-    loss: Callable[..., object] | None,
-    num_targets: int,
-    batch_dims: tuple[int | None, ...],
-    keywords: Sequence[str],
-) -> Capture:
-    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    trained: list[str] = []
-    stamper = Stamper(module, [p.requires_grad for p in parameters.values()])
-    whole = _Step(module, loss, num_targets, parameters, stamper, trained, keywords)
+class _Work:
+    """What is traced: a module, a micro-batch and a loss, with the names of the module's state as they are before the first trace."""
 
-    def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values) -> tuple[_Values, ...]:
-        state = dict(zip(parameters, parameter_values, strict=True)) | dict(zip(buffers, buffer_values, strict=True))
-        swapped = {f"module.{name}": value for name, value in state.items()}
-        results = functional_call(whole, swapped, (parameter_values, inputs), tie_weights=True)
-        # functional_call writes reassigned buffers back; parameters and inputs come along to see that nobody changed them
-        return results, [swapped[f"module.{name}"] for name in buffers], [swapped[f"module.{name}"] for name in parameters], inputs
+    def __init__(
+        self,
+        module: nn.Module,
+        batch: Sequence[Tensor],
+        loss: Callable[..., object] | None,
+        num_targets: int,
+        batch_dims: tuple[int | None, ...],
+        keywords: Sequence[str],
+        micro_batches: int,
+    ) -> None:
+        self._module, self._batch, self._loss, self._num_targets = module, batch, loss, num_targets
+        self._batch_dims, self._keywords, self._micro_batches = batch_dims, keywords, micro_batches
+        self._parameters, self._buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        self._hooks = BackwardHooks(module)
 
-    # shape and dtype alone: any source device, or none (meta), gives the same graph
-    arguments = (
-        [_Input(p.shape, p.dtype, p.requires_grad) for p in parameters.values()],
-        [_Input(b.shape, b.dtype, False) for b in buffers.values()],
-        [_Input(t.shape, t.dtype, False) for t in batch],
-    )
-    try:
-        with (
-            _quiet(),
-            untouched(module),
-            FakeTensorMode(allow_non_fake_inputs=True),
-            torch.enable_grad(),
+    def traced(self, tracer: Tracer, *, lines: bool = False) -> Capture:
+        """One trace, in the state in which the module is now.   lines: nodes know the user's line that made them."""
+        parameters, buffers = self._parameters, self._buffers
+        trained: list[str] = []
+        stamper = Stamper(self._module, [p.requires_grad for p in parameters.values()], lines=lines)
+        whole = _Step(
+            self._module,
+            self._loss,
+            self._num_targets,
+            parameters,
             stamper,
-            sdpa_kernel(SDPBackend.MATH),
-            device_neutral(),
-            exporting(),
-        ):
-            graph, constants = (_recorded if tracer is Tracer.RECORDER else _made_fx)(step, stamper, arguments)
-    except RegistaError:
-        raise
-    except Exception as error:
-        raise _explained(error, stamper.module) from error
-    return Capture(
-        graph=graph,
-        constants=constants,
-        parameters=tuple(parameters),
-        buffers=tuple(buffers),
-        batch_dims=batch_dims,
-        trained=tuple(trained),
-        tracer=tracer,
-    )
+            trained,
+            self._keywords,
+            self._hooks,
+            self._micro_batches,
+        )
+
+        def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values) -> tuple[_Values, ...]:
+            state = dict(zip(parameters, parameter_values, strict=True)) | dict(zip(buffers, buffer_values, strict=True))
+            swapped = {f"module.{name}": value for name, value in state.items()}
+            results = functional_call(whole, swapped, (parameter_values, inputs), tie_weights=True)
+            # functional_call writes reassigned buffers back; parameters and inputs come along to see that nobody changed them
+            return results, [swapped[f"module.{name}"] for name in buffers], [swapped[f"module.{name}"] for name in parameters], inputs
+
+        # shape and dtype alone: any source device, or none (meta), gives the same graph
+        arguments = (
+            [_Input(p.shape, p.dtype, p.requires_grad) for p in parameters.values()],
+            [_Input(b.shape, b.dtype, False) for b in buffers.values()],
+            [_Input(t.shape, t.dtype, False) for t in self._batch],
+        )
+        try:
+            with (
+                _quiet(),
+                FakeTensorMode(allow_non_fake_inputs=True),
+                torch.enable_grad(),
+                self._hooks.noticed(),
+                stamper,
+                sdpa_kernel(SDPBackend.MATH),
+                device_neutral(),
+                exporting(),
+            ):
+                graph, constants = (_recorded if tracer is Tracer.RECORDER else _made_fx)(step, stamper, arguments)
+        except RegistaError:
+            raise
+        except Exception as error:
+            raise _explained(error, stamper.module) from error
+        return Capture(
+            graph=graph,
+            constants=constants,
+            parameters=tuple(parameters),
+            buffers=tuple(buffers),
+            batch_dims=self._batch_dims,
+            trained=tuple(trained),
+            tracer=tracer,
+        )
 
 
 def _recorded(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
@@ -286,8 +325,12 @@ def _explained(error: Exception, module: str) -> InvalidProgram:
     """The refusal for what torch raised while tracing."""
     where = f"module {module!r}" if module else "the root module or the loss"
     text = _first_line(error, kind=False)
+    line = raising_line(error)
+    at = f" at {shown_line(line)}" if line is not None else ""
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode):
-        return InvalidProgram(f"{where} lets a value decide what is computed ({text}): a plan needs one fixed graph; {usual_rewrite(text)}")
+        return InvalidProgram(
+            f"{where} lets a value decide what is computed{at} ({text}): a plan needs one fixed graph; {usual_rewrite(text)}"
+        )
     if "mutating a non-functional tensor" in text:
-        return InvalidProgram(f"{where} writes in place into a tensor that is no buffer of the module; register it as a buffer")
-    return InvalidProgram(f"tracing {where} raised {_first_line(error)}; the module must run on its example inputs at micro-batch size")
+        return InvalidProgram(f"{where} writes in place{at} into a tensor that is no buffer of the module; register it as a buffer")
+    return InvalidProgram(f"tracing {where} raised {_first_line(error)}{at}; the module must run on its example inputs at micro-batch size")

@@ -1,53 +1,55 @@
-"""What tracing must leave as it was: the module's attributes and the process-wide switches."""
+"""What tracing must leave as it was: all that the module reaches, generators of random numbers, and the process-wide switches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 
+import numpy as np
 import torch
-from torch import Tensor, nn
 
+from planner.frontend.tracing.reachable import Snapshot
 from planner.ir.errors import InvalidProgram
 
 __all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched"]
 
 
 @contextmanager
-def untouched(module: nn.Module) -> Iterator[None]:
-    """Attributes that forward assigns (a cache, the last activation) are put back: they would hold traced values.
+def untouched(roots: Mapping[str, object]) -> Iterator[Snapshot]:
+    """What the roots reach, and the generators of random numbers, are afterwards the very same objects with the same contents.
 
     Raises:
-        InvalidProgram: a tensor attribute was replaced.  It is state that no input of the graph holds.
+        InvalidProgram: Python's or numpy's random numbers were drawn.  A plan would repeat what was drawn while tracing.
     """
-    before = {name: (child, dict(child.__dict__)) for name, child in module.named_modules()}
-    plain = [value for _, attributes in before.values() for value in attributes.values() if _has_values(value)]
-    kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in plain if isinstance(tensor, Tensor)]
-    replaced: str | None = None
+    snapshot, generators = Snapshot(roots), _generators()
     try:
-        yield
-        replaced = next(
-            (
-                f"{name}.{key}".lstrip(".")
-                for name, (child, attributes) in before.items()
-                for key, value in attributes.items()
-                if isinstance(value, Tensor) and child.__dict__.get(key) is not value
-            ),
-            None,
-        )
+        yield snapshot
+        drawn = next((name for name, state in _generators().items() if name != "torch" and state != generators[name]), None)
     finally:
-        for child, attributes in before.values():
-            child.__dict__.clear()
-            child.__dict__.update(attributes)
-        for tensor, version, value in kept:
-            if tensor._version != version:  # the tracer computes with constants for real, writes included
-                tensor.detach().copy_(value)
-    if replaced is not None:
-        raise InvalidProgram(f"forward replaces the tensor attribute {replaced}; register it as a buffer, so that it is part of the state")
+        snapshot.restore()
+        _set_generators(generators)
+    if drawn is not None:
+        raise InvalidProgram(
+            f"forward draws from {drawn}, Python's own generator: a plan would repeat for ever what it drew while it was traced; "
+            "draw with torch, or take it out of forward"
+        )
 
 
-def _has_values(value: object) -> bool:
-    return isinstance(value, Tensor) and not value.is_meta and not isinstance(value, torch._subclasses.FakeTensor)
+def _generators() -> dict[str, object]:
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    numbers = np.asarray(keys, dtype=np.uint32).tobytes()
+    return {"random": random.getstate(), "numpy.random": (kind, numbers, *rest), "torch": bytes(torch.random.get_rng_state().numpy())}
+
+
+def _set_generators(states: Mapping[str, object]) -> None:
+    if _generators() == states:
+        return
+    kind, numbers, *rest = cast(tuple[str, bytes, int, int, float], states["numpy.random"])
+    random.setstate(cast(tuple[object, ...], states["random"]))
+    np.random.set_state(cast(Any, (kind, np.frombuffer(numbers, dtype=np.uint32), *rest)))
+    torch.random.set_rng_state(torch.frombuffer(bytearray(cast(bytes, states["torch"])), dtype=torch.uint8))
 
 
 @contextmanager

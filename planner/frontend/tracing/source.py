@@ -1,0 +1,85 @@
+"""Where in the user's own code something happened: the innermost frame that is neither torch's, Python's nor ours."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+
+import torch
+
+import planner
+
+__all__ = ["Line", "calling_line", "line_of_function", "raising_line", "shown_line"]
+
+Line = tuple[str, int]
+"""A file and a line number."""
+
+
+def _folder(path: str | None) -> str:
+    return os.path.join(str(Path(path or "").resolve()), "")
+
+
+_OTHERS = (
+    _folder(os.path.dirname(torch.__file__)),
+    _folder(next(iter(planner.__path__))),
+    *(_folder(path) for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]}),
+)
+
+_WHERE_TRACING_BEGINS = os.path.join(os.path.dirname(__file__), "trace.py")
+
+
+def _is_users(code: CodeType) -> bool:
+    name = code.co_filename
+    if name.startswith("<"):
+        return False
+    in_packages = f"{os.sep}site-packages{os.sep}" in name  # beneath Python's own folder, but not Python's
+    return not name.startswith(_OTHERS[:2] if in_packages else _OTHERS)
+
+
+def calling_line() -> Line | None:
+    """The line of the user's code that runs now, beneath the traced step; None when torch alone is there (backward, an nn.Sequential)."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _WHERE_TRACING_BEGINS:
+        if _is_users(frame.f_code):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def raising_line(error: BaseException) -> Line | None:
+    """The innermost line of the user's code through which ``error`` came."""
+    line: Line | None = None
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        if _is_users(trace.tb_frame.f_code):
+            line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def line_of_function(function: Callable[..., object]) -> str:
+    """A function as messages name it: its name, its file and its first line."""
+    inner = getattr(function, "func", function)  # functools.partial
+    inner = getattr(inner, "__func__", inner)
+    code = getattr(inner, "__code__", None) or getattr(vars(type(inner)).get("__call__"), "__code__", None)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return f"{name} ({_shown_path(code.co_filename)}:{code.co_firstlineno})" if isinstance(code, CodeType) else name
+
+
+def shown_line(line: Line | None) -> str:
+    """``model.py:14 'y = x * self.count'``; empty without a line."""
+    if line is None:
+        return ""
+    text = linecache.getline(*line).strip()
+    return f"{_shown_path(line[0])}:{line[1]}" + (f" '{text}'" if text else "")
+
+
+def _shown_path(path: str) -> str:
+    """Relative to where the user is, if it lies beneath."""
+    here = os.path.join(os.getcwd(), "")
+    return path.removeprefix(here)

@@ -1,0 +1,404 @@
+"""A plan repeats one step for ever: a module whose Python makes the next step another one is refused; one that only keeps a record is not.
+
+And whatever tracing ran, all that the module reaches is afterwards the very same objects with the same contents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.frontend import Program
+from planner.frontend.tracing.reachable import Snapshot
+from planner.ir.errors import InvalidProgram
+from zoo import ZOO
+
+_RNG = torch.Generator().manual_seed(0)
+X, Y = torch.randn(8, 6, generator=_RNG), torch.randn(8, 4, generator=_RNG)
+
+
+class Keeping(nn.Module):
+    """A linear layer, and what else forward does with the module and the layer's result."""
+
+    calls_of_class = 0
+
+    def __init__(self, function: Callable[[Keeping, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+        self.function = function
+        self.calls, self.rate = 0, 1.0
+        self.flag: bool | None = None
+        self.last: Tensor | None = None
+        self.seen: list[object] = []
+        self.names: dict[str, object] = {"a": 1}
+        self.window: deque[object] = deque(maxlen=2)
+        self.array = np.zeros(2)
+        self.box = SimpleNamespace(count=0)
+        self.ids = {1}
+        self.numbers: Iterator[int] = itertools.count()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, self.linear(x))
+
+
+def _program(module: nn.Module) -> Program:
+    return Program(module, (X, Y), F.mse_loss)
+
+
+def _counter(m: Keeping, y: Tensor) -> Tensor:
+    m.calls += 1
+    return y * m.calls
+
+
+def _list_that_grows(m: Keeping, y: Tensor) -> Tensor:
+    m.seen.append(1)
+    return y * len(m.seen)
+
+
+def _rate_that_decays(m: Keeping, y: Tensor) -> Tensor:
+    m.rate *= 0.9
+    return y * m.rate
+
+
+def _branch_on_a_counter(m: Keeping, y: Tensor) -> Tensor:
+    m.calls += 1
+    return y * 2 if m.calls > 1 else y
+
+
+def _warm_up_of_a_thousand_steps(m: Keeping, y: Tensor) -> Tensor:
+    m.calls += 1
+    return y * 2 if m.calls > 1000 else y
+
+
+def _every_hundredth_step(m: Keeping, y: Tensor) -> Tensor:
+    if m.calls % 100 == 99:
+        y = y * 2
+    m.calls += 1
+    return y
+
+
+def _memory_of_the_step_before(m: Keeping, y: Tensor) -> Tensor:
+    before, m.last = m.last, y.detach()
+    return y if before is None else y + before
+
+
+def _list_of_tensors(m: Keeping, y: Tensor) -> Tensor:
+    m.seen.append(y.detach())
+    return y + torch.stack([t for t in m.seen if isinstance(t, Tensor)]).mean(0)
+
+
+def _dict_entry(m: Keeping, y: Tensor) -> Tensor:
+    m.names["a"] = int(str(m.names["a"])) + 1
+    return y * int(str(m.names["a"]))
+
+
+def _namespace(m: Keeping, y: Tensor) -> Tensor:
+    m.box.count += 1
+    return y + m.box.count
+
+
+def _array(m: Keeping, y: Tensor) -> Tensor:
+    m.array[0] += 1
+    return y + float(m.array[0])
+
+
+def _class_attribute(m: Keeping, y: Tensor) -> Tensor:
+    Keeping.calls_of_class += 1
+    return y * Keeping.calls_of_class
+
+
+STEP = 0
+
+
+def _global(m: Keeping, y: Tensor) -> Tensor:
+    global STEP
+    STEP += 1
+    return y * STEP
+
+
+def _closure() -> Callable[[Keeping, Tensor], Tensor]:
+    count = 0
+
+    def function(m: Keeping, y: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return y * count
+
+    return function
+
+
+def _first_time_only(m: Keeping, y: Tensor) -> Tensor:
+    if m.flag is None:
+        m.flag = True
+        return y * 3
+    return y
+
+
+def _toggled_mode(m: Keeping, y: Tensor) -> Tensor:
+    out: Tensor = y * 2 if m.training else y
+    m.train(not m.training)
+    return out
+
+
+def _window(m: Keeping, y: Tensor) -> Tensor:
+    m.window.append(m.calls)
+    return y * (1 + len(m.window))
+
+
+def _set_that_grows(m: Keeping, y: Tensor) -> Tensor:
+    m.ids.add(len(m.ids) + 1)
+    return y * len(m.ids)
+
+
+def _iterator(m: Keeping, y: Tensor) -> Tensor:
+    return y * (next(m.numbers) + 1)
+
+
+def _parameter_added(m: Keeping, y: Tensor) -> Tensor:
+    if not hasattr(m, "scale"):
+        m.scale = nn.Parameter(torch.ones(4))
+        return y
+    return y * m.scale
+
+
+OTHER_NEXT_STEP: dict[str, tuple[Callable[[Keeping, Tensor], Tensor], str]] = {
+    "a counter": (_counter, r"calls \(0, then 1\), and .*test_next_step\.py:\d+ 'return y \* m\.calls' computes with it"),
+    "a list that grows": (_list_that_grows, r"seen\[0\] \(nothing, then 1\), and .*test_next_step.py:\d+ 'return y \* len"),
+    "a rate that decays": (_rate_that_decays, r"rate \(1\.0, then 0\.9\)"),
+    "a branch on a counter": (_branch_on_a_counter, r"calls \(0, then 1\), and .*return y \* 2 if m\.calls > 1"),
+    "a warm-up of 1000 steps": (_warm_up_of_a_thousand_steps, r"calls \(0, then 1\)"),
+    "every hundredth step": (_every_hundredth_step, r"calls \(0, then 1\)"),
+    "the step before": (_memory_of_the_step_before, r"last \(None, then a tensor\)"),
+    "a list of tensors": (_list_of_tensors, r"seen\[0\] \(nothing, then a tensor\)"),
+    "an entry of a dict": (_dict_entry, r"names\['a'\] \(1, then 2\)"),
+    "a namespace": (_namespace, r"box\.count \(0, then 1\)"),
+    "an array": (_array, r"array \(its values, then other values\)"),
+    "a class attribute": (_class_attribute, r"Keeping\.calls_of_class \(0, then 1\)"),
+    "a global": (_global, r"STEP \(0, then 1\)"),
+    "a closure": (_closure(), r"count \(0, then 1\)"),
+    "the first time only": (_first_time_only, r"flag \(None, then True\)"),
+    "the mode": (_toggled_mode, r"training \(True, then False\)"),
+    "a window": (_window, r"window\[0\] \(nothing, then 0\)"),
+    "a set that grows": (_set_that_grows, r"ids \(1 elements, then 2 elements\)"),
+    "an iterator": (_iterator, r"numbers \(count\(0\), then count\(1\)\).*cannot be put back"),
+    "a parameter that forward adds": (_parameter_added, r"scale \(nothing, then a tensor\)"),
+}
+
+
+@pytest.mark.parametrize(("function", "words"), OTHER_NEXT_STEP.values(), ids=list(OTHER_NEXT_STEP))
+def test_a_next_step_that_is_another_one_is_refused_by_name(function: Callable[[Keeping, Tensor], Tensor], words: str) -> None:
+    module = Keeping(function)
+    with pytest.raises(InvalidProgram, match=words) as refusal:
+        _program(module).graph()
+    assert "register_buffer" in str(refusal.value)
+    assert module.calls == 0 and not module.seen and module.names == {"a": 1} and module.training and module.box.count == 0
+    assert Keeping.calls_of_class == 0 and STEP == 0 and not module.array.any() and module.ids == {1} and not hasattr(module, "scale")
+
+
+def _count_only(m: Keeping, y: Tensor) -> Tensor:
+    m.calls += 1
+    return y
+
+
+def _keep_last(m: Keeping, y: Tensor) -> Tensor:
+    m.last = y.detach()
+    return y
+
+
+def _cached_constant(m: Keeping, y: Tensor) -> Tensor:
+    if m.last is None:
+        m.last = torch.arange(4.0) + 1
+    return y * m.last
+
+
+def _cached_buffer(m: Keeping, y: Tensor) -> Tensor:
+    if "table" not in m._buffers:
+        m.register_buffer("table", torch.arange(4.0).sin(), persistent=False)
+    table = m._buffers["table"]
+    assert table is not None
+    return y * table
+
+
+def _hooks_its_layer_once(m: Keeping, y: Tensor) -> Tensor:
+    if "hooked" not in m.names:
+        m.names["hooked"] = True
+        m.linear.register_forward_hook(lambda *_: None)
+    return y
+
+
+SAME_NEXT_STEP: dict[str, Callable[[Keeping, Tensor], Tensor]] = {
+    "a count that nothing reads": _count_only,
+    "the last activation, for a look": _keep_last,
+    "a constant made once": _cached_constant,
+    "a buffer made once": _cached_buffer,
+    "hooks put on once": _hooks_its_layer_once,
+}
+
+
+@pytest.mark.parametrize("function", SAME_NEXT_STEP.values(), ids=list(SAME_NEXT_STEP))
+def test_what_nothing_is_computed_with_is_planned_told_and_put_back(
+    function: Callable[[Keeping, Tensor], Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    module = Keeping(function)
+    before = _identities(module)
+    with caplog.at_level(logging.WARNING):
+        program = _program(module)
+        program.graph()
+        program.graph(2)
+    assert sum("a run leaves it as it is" in message for message in caplog.messages) == 1
+    assert _identities(module) == before
+
+
+def test_python_random_numbers_are_refused_and_the_generators_put_back() -> None:
+    before = random.getstate(), np.random.get_state()[1].tobytes()
+    with pytest.raises(InvalidProgram, match=r"draws from random, Python's own generator"):
+        _program(Keeping(lambda m, y: y * random.random())).graph()
+    with pytest.raises(InvalidProgram, match=r"draws from numpy\.random"):
+        _program(Keeping(lambda m, y: y * float(np.random.rand()))).graph()
+    assert (random.getstate(), np.random.get_state()[1].tobytes()) == before
+
+
+def _branch(m: Keeping, y: Tensor) -> Tensor:
+    if y.sum() > 0:
+        return y
+    return y * 2
+
+
+def _number(m: Keeping, y: Tensor) -> Tensor:
+    return y * float(y[0, 0])
+
+
+def _listed(m: Keeping, y: Tensor) -> Tensor:
+    return y * y.flatten().tolist()[0]
+
+
+def _boolean_index(m: Keeping, y: Tensor) -> Tensor:
+    return y[y > 0].sum() + y
+
+
+def _nonzero(m: Keeping, y: Tensor) -> Tensor:
+    return y + torch.nonzero(y).sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (_branch, r"if y\.sum\(\) > 0:"),
+        (_number, r"return y \* float\(y\[0, 0\]\)"),
+        (_listed, r"return y \* y\.flatten\(\)"),
+        (_boolean_index, r"return y\[y > 0\]\.sum\(\) \+ y"),
+        (_nonzero, r"return y \+ torch\.nonzero"),
+    ],
+)
+def test_a_value_that_decides_is_refused_with_the_users_line(function: Callable[[Keeping, Tensor], Tensor], line: str) -> None:
+    with pytest.raises(InvalidProgram, match=rf"at .*test_next_step\.py:\d+ '{line}.*torch\.where"):
+        _program(Keeping(function)).graph()
+
+
+# -- all that a module reaches is the same afterwards ----------------------------------------------------------------------------
+
+
+def _identities(module: nn.Module) -> list[tuple[int, list[tuple[object, int]]]]:
+    """Every object beneath the module's attributes, dicts and lists, in order, by identity."""
+    found: list[tuple[int, list[tuple[object, int]]]] = []
+    waiting: list[object] = [child.__dict__ for child in module.modules()]
+    seen: set[int] = set()
+    while waiting:
+        held = waiting.pop()
+        if id(held) in seen or not isinstance(held, dict | list | deque):
+            continue
+        seen.add(id(held))
+        items = list(held.items()) if isinstance(held, dict) else list(enumerate(held))
+        found.append((id(held), [(key, id(value)) for key, value in items]))
+        waiting += [value for _, value in items]
+    return found
+
+
+SMALL: dict[str, dict[str, int]] = {
+    "mlp": {"batch": 8, "width": 16, "hidden": 32},
+    "gpt": {"batch": 4, "seq": 8, "width": 32, "heads": 4, "vocab": 64, "layers": 2},
+    "convnet": {"batch": 8, "channels": 4, "size": 8},
+}
+
+
+@pytest.mark.parametrize("name", list(SMALL))
+def test_a_zoo_model_is_the_same_objects_after_planning(name: str) -> None:
+    program = ZOO[name](**SMALL[name])
+    before, values = _identities(program.module), {n: t.clone() for n, t in program.module.state_dict().items()}
+    versions = [p._version for p in program.module.parameters()]
+    program.graph(2)
+    assert _identities(program.module) == before
+    assert all(torch.equal(tensor, values[n]) for n, tensor in program.module.state_dict().items())
+    assert [p._version for p in program.module.parameters()] == versions
+    assert all(p.grad is None for p in program.module.parameters())
+
+
+class Nasty(nn.Module):
+    """Changes whatever it has, in place, each time it runs; none of it is computed with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.spare = nn.Linear(6, 4), nn.Linear(2, 2)
+        self.ordered: OrderedDict[str, object] = OrderedDict(a=[1, 2], b={"c": [3]})
+        self.window: deque[object] = deque([1, 2], maxlen=2)
+        self.nested = SimpleNamespace(inner=SimpleNamespace(values=[0]), tags={"x"})
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)
+        self.ordered.move_to_end("a")
+        assert isinstance(self.ordered["b"], dict)
+        self.ordered["b"]["c"].append(out)
+        self.ordered["new"] = out
+        self.window.append(out)
+        self.nested.inner.values[0] = out
+        self.nested.inner = SimpleNamespace(values=[])
+        self.nested.tags.clear()
+        self.spare.register_forward_pre_hook(lambda *_: None)
+        self.linear.register_full_backward_hook(lambda _m, inputs, _o: inputs)
+        self.spare.weight.requires_grad_(True)
+        self._buffers["late"] = out.detach()
+        self.add_module("late_module", nn.Linear(1, 1))
+        del self.ordered["a"]
+        return out
+
+
+def test_a_module_that_changes_all_it_has_is_the_same_objects_after_a_refused_trace() -> None:
+    """The second trace fails (there is no 'a' any more): whatever was done until then is undone."""
+    module = Nasty()
+    inner = module.nested.inner
+    before = _identities(module)
+    with pytest.raises(InvalidProgram, match="ordered"):
+        _program(module).graph()
+    assert _identities(module) == before and module.nested.inner is inner and inner.values == [0]
+    assert module.nested.tags == {"x"} and list(module.ordered) == ["a", "b"] and module.ordered["b"] == {"c": [3]}
+
+
+def test_a_snapshot_names_each_change_and_undoes_it() -> None:
+    module = Keeping(_count_only)
+    tensor = torch.zeros(2)
+    module.names["t"] = tensor
+    snapshot = Snapshot({"": module})
+    assert snapshot.changes() == []
+    module.names["t"].add_(1)  # type: ignore[attr-defined]
+    module.names["b"] = module.names.pop("a")
+    module.calls = 3
+    del module.flag
+    assert {change.path for change in snapshot.changes()} >= {
+        "names['t']",
+        "names['b']",
+        "names['a']",
+        "calls",
+        "flag",
+    }
+    snapshot.restore()
+    assert list(module.names) == ["a", "t"] and module.names["t"] is tensor and not tensor.any() and module.flag is None
