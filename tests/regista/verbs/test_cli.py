@@ -279,11 +279,9 @@ def test_a_run_on_gloo_is_compared_with_its_simulation(command: Command, tmp_pat
 @pytest.mark.processes
 def test_a_killed_worker_ends_the_run_with_its_rank_and_no_process_left(long_run: tuple[subprocess.Popen[str], list[int], Path]):
     process, workers, folder = long_run
-    began = time.monotonic()
     os.kill(workers[1], signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert time.monotonic() - began < 60
     assert err.rstrip().splitlines()[-1] == "regista run: rank 1 was killed by SIGKILL; the other ranks were ended"
     assert json.loads(out)["error"]["type"] == "WorkerFailed"
     assert not any(map(alive, workers))
