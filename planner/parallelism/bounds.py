@@ -21,6 +21,7 @@ from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
 from planner.search import LayoutCosts, ModelPiece, PieceSearch, Pin, StrategySets, model_pieces, scaled_pieces
+from planner.solve import NO_LIMIT, NotFoundInTime, TimeLimit
 from planner.stages import assign_stages
 from planner.stages.blocks import blocks_of
 
@@ -35,6 +36,7 @@ class ShapeBounds:
 
     graph_of: micro-batches -> the graph at that size.   batch_size: samples per step.
     even: stages are the plan's own even cut, between blocks; else nothing is known of where they begin.
+    time_limit: once it is up, no piece is solved any more; bounds that it ended hold and are lower.
 
     Two sizes are traced; the pieces of the others follow from them where all numbers are proportional to the size (planner.search.bounds.scaled).
     """
@@ -44,6 +46,7 @@ class ShapeBounds:
     cluster: Cluster
     pins: Sequence[Pin]
     even: bool = True
+    time_limit: TimeLimit = NO_LIMIT
     _pieces: dict[tuple[int, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
     _costs_and_strategies: dict[tuple[int, ...], tuple[LayoutCosts, StrategySets]] = field(default_factory=dict)
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class ShapeBounds:
         return self._shares[shape]
 
     def s_per_byte(self, shape: Shape, memory_bytes: float) -> tuple[float, ...]:
-        """Per stage, about what a byte is worth to the search, in seconds times stages; 0 where memory does not bind.
+        """Per stage, about what a byte is worth to the search, in seconds times stages; 0 where memory does not bind or the time is up.
 
         Worked out for 1, 2, 4, ... micro-batches in flight; a stage takes the next larger number.
         """
@@ -70,12 +73,7 @@ class ShapeBounds:
             flight = min(1 << (flight - 1).bit_length(), shape.micro_batches, shape.stages)
             if flight not in by_flight:
                 share = EqualShare(self._models(shape, shape.micro_batches + shape.stages - 1, flight), shape.stages)
-                if share.cheapest.held_bytes > memory_bytes:
-                    fits = share.smallest.held_bytes <= memory_bytes
-                    y = share.bound_within(memory_bytes)[1] if fits else 0.0
-                    by_flight[flight] = max(y, _TIE * share.cheapest.cost_s / memory_bytes)
-                else:
-                    by_flight[flight] = 0.0
+                by_flight[flight] = _s_per_byte(share, memory_bytes)
             per_stage.append(by_flight[flight])
         return tuple(per_stage)
 
@@ -84,7 +82,10 @@ class ShapeBounds:
             shape.mesh, (LayoutCosts(self.cluster, shape.mesh), StrategySets(shape.mesh))
         )
         pieces = self._pieces_of(shape.micro_batches, shape.recompute)
-        return [PieceSearch(piece, shape.mesh, self.cluster, self.pins, acts_per_step, flight, costs_and_strategies) for piece in pieces]
+        return [
+            PieceSearch(piece, shape.mesh, self.cluster, self.pins, acts_per_step, flight, costs_and_strategies, self.time_limit)
+            for piece in pieces
+        ]
 
     def roofline_s(self, shape: Shape) -> float:
         """(1), with the largest piece's number of whole blocks on the fullest stage: seconds that no plan of the shape goes below."""
@@ -150,6 +151,17 @@ class ShapeBounds:
 def _in_flight(shape: Shape, stage: int) -> int:
     """Micro-batches whose activations a stage holds; shapes are compared as if all were 1F1B."""
     return in_flight(Schedule.ONE_F_ONE_B, stage, shape.stages, shape.micro_batches)
+
+
+def _s_per_byte(share: EqualShare, memory_bytes: float) -> float:
+    try:
+        if share.cheapest.held_bytes <= memory_bytes:
+            return 0.0
+        fits = share.smallest.held_bytes <= memory_bytes
+        y = share.bound_within(memory_bytes)[1] if fits else 0.0
+    except NotFoundInTime:
+        return 0.0
+    return max(y, _TIE * share.cheapest.cost_s / memory_bytes)
 
 
 def _work_s(graph: LogicalGraph, cluster: Cluster) -> float:

@@ -21,7 +21,7 @@ from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, 
 from planner.parallelism.shape import Shape, most_stages, shapes
 from planner.parallelism.shape_search import ShapeSearch, ShapeWatch
 from planner.search import Method, parse_pins
-from planner.solve import Watch
+from planner.solve import NotFoundInTime, TimeLimit, Watch
 from planner.stages import check_recompute
 
 __all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
@@ -66,6 +66,7 @@ def search_plans(
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
     job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run)
+    time_limit = TimeLimit(options.seconds)
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
     check_options(options, cluster)
@@ -93,9 +94,9 @@ def search_plans(
             plans = FoundPlans(plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape)), least_other_s=inf)
         else:
             with collector_paused():
-                plans = _best_plans(job, graph_of, open_shapes, options, on_shape, runner_up)
+                plans = _best_plans(job, graph_of, open_shapes, options, time_limit, on_shape, runner_up)
     except OutOfMemory as error:
-        raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options)}") from None
+        raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options, time_limit)}") from None
     made = plans.plan.micro_batches
     if (work := replicated_work(graph_of(made), made)) is not None:
         warnings.warn(str(work), Replicated, stacklevel=3)
@@ -107,11 +108,12 @@ def _best_plans(
     graph_of: Callable[[int], LogicalGraph],
     candidates: Sequence[Shape],
     options: PlanOptions,
+    time_limit: TimeLimit,
     on_shape: ShapeWatch | None,
     runner_up: bool,
 ) -> FoundPlans:
     even = not options.cuts and options.balance is None and options.interleave == 1
-    bounds = ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even)
+    bounds = ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even, time_limit)
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
@@ -124,9 +126,9 @@ def _best_plans(
     search = ShapeSearch(bounds, work_out, recompute=options.recompute is None, gap=_SHAPE_GAP, on_progress=on_shape)
     other = None
     if runner_up:
-        shape, bound_s, other = search.two_best(candidates, options.seconds)
+        shape, bound_s, other = search.two_best(candidates)
     else:
-        shape, bound_s = search.best(candidates, options.seconds)
+        shape, bound_s = search.best(candidates)
     plan = plans[shape]
     plan = replace(plan, search=replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s))
     if other is None:
@@ -183,7 +185,9 @@ def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
 _SHAPE_GAP = 0.01
 
 
-def _would_fit(graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, options: PlanOptions) -> str:
+def _would_fit(
+    graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, options: PlanOptions, time_limit: TimeLimit
+) -> str:
     """The smallest multiple of the cluster, by doubling, on which some shape holds no more than the devices have."""
     nodes = cluster.num_nodes
     nic = cluster.nic if cluster.nic is not None else cluster.node
@@ -192,10 +196,12 @@ def _would_fit(graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster
         nodes *= 2
         larger = replace(cluster, num_nodes=nodes, nic=nic)
         wanted = shapes(batch_size, larger, micro_batches=options.micro_batches, stages=1)
-        bounds = ShapeBounds(graph_of, batch_size, larger, pins)
+        bounds = ShapeBounds(graph_of, batch_size, larger, pins, time_limit=time_limit)
         for shape in wanted[:: max(1, len(wanted) // 4)]:
             try:
                 needed = bounds.of(shape).smallest.held_bytes
+            except NotFoundInTime:
+                return f"how many such nodes would do was not found in {time_limit.seconds:g} s: give more seconds to learn it"
             except Unsupported:
                 continue
             if needed <= cluster.device.memory_bytes:

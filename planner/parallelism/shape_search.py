@@ -3,6 +3,8 @@
 Every shape stands in a queue with a lower bound on its plans, and the one with the least bound is looked at more closely (planner.parallelism.bounds,
 from quick to close), until the least of the queue is no better than the best plan worked out in full.
 
+Once the time of the bounds is up, no shape is bounded any more: if none was worked out yet, the one with the least bound is, and the search ends.
+
 A shape whose bound is within ``gap`` of the best step is not worked out; the bound over all shapes says what that may cost.
 The same queue, taken further until it is no better than the second best step, gives the runner-up.
 """
@@ -14,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import inf
-from time import perf_counter
 
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.shape import Shape
+from planner.solve import NotFoundInTime
 
 __all__ = ["RunnerUp", "ShapeSearch", "ShapeWatch"]
 
@@ -67,38 +69,40 @@ class ShapeSearch:
     _refused: list[Exception] = field(default_factory=list)
     _worked: dict[Shape, tuple[float, float]] = field(default_factory=dict)
     """Shape -> (its step, its bound), in the order in which they were worked out."""
+    _undecided_s: list[float] = field(default_factory=list)
+    """Bounds of shapes of which no plan was found in time."""
 
-    def best(self, candidates: Sequence[Shape], seconds: float = inf) -> tuple[Shape, float]:
-        """(the best shape, lower bound over all shapes in seconds); after ``seconds``, or when interrupted, the best so far.
+    def best(self, candidates: Sequence[Shape]) -> tuple[Shape, float]:
+        """(the best shape, lower bound over all shapes in seconds); when the time is up, or when interrupted, the best so far.
 
         Raises:
             OutOfMemory: no shape fits.   Unsupported, InvalidProgram: no shape can be planned.
             KeyboardInterrupt: before any shape was worked out.
         """
-        self._begin(candidates, seconds)
+        self._begin(candidates)
         best = self._ranked()[0]
         return best, self._bound_s(best)
 
-    def two_best(self, candidates: Sequence[Shape], seconds: float = inf) -> tuple[Shape, float, RunnerUp]:
+    def two_best(self, candidates: Sequence[Shape]) -> tuple[Shape, float, RunnerUp]:
         """As ``best``, and the best shape but one: shapes are worked out until it, too, is within ``gap`` of all that are left.
 
-        ``seconds`` is for both.   Raises: as ``best``.
+        Raises:
+            OutOfMemory, Unsupported, InvalidProgram, KeyboardInterrupt: as ``best``.
         """
-        began = perf_counter()
-        if self._begin(candidates, seconds):
-            self._work_until(2, seconds - (perf_counter() - began))
+        if self._begin(candidates):
+            self._work_until(2)
         best, *others = self._ranked()
-        bounds = [self._worked[shape][1] for shape in others] + [least_s for least_s, *_ in self._queue[:1]]
+        bounds = [self._worked[shape][1] for shape in others] + self._open_s()
         if not others:
             return best, self._bound_s(best), RunnerUp(shape=None, step_s=None, least_s=min(bounds, default=inf))
         step_s = self._worked[others[0]][0]
         return best, self._bound_s(best), RunnerUp(shape=others[0], step_s=step_s, least_s=min(step_s, *bounds))
 
-    def _begin(self, candidates: Sequence[Shape], seconds: float) -> bool:
+    def _begin(self, candidates: Sequence[Shape]) -> bool:
         """Find the best of the candidates, or raise; False: interrupted."""
         for shape in candidates:
             self._enter(self.bounds.roofline_s(shape), shape)
-        is_whole = self._work_until(1, seconds)
+        is_whole = self._work_until(1)
         if not self._worked:
             raise next((e for e in reversed(self._refused) if isinstance(e, OutOfMemory)), self._refused[-1])
         return is_whole
@@ -113,25 +117,28 @@ class ShapeSearch:
         return steps[place - 1] if len(steps) >= place else inf
 
     def _bound_s(self, best: Shape) -> float:
-        """A lower bound over all shapes that were looked at."""
-        bounds = [bound_s for _, bound_s in self._worked.values()] + [least_s for least_s, *_ in self._queue[:1]]
+        """A lower bound over all shapes but those that cannot be planned."""
+        bounds = [bound_s for _, bound_s in self._worked.values()] + self._open_s()
         return min(self._worked[best][0], *bounds)
 
-    def _work_until(self, place: int, seconds: float) -> bool:
+    def _open_s(self) -> list[float]:
+        """Lower bounds that together hold for the shapes of which no plan is known, and one may be."""
+        return [least_s for least_s, *_ in self._queue[:1]] + self._undecided_s
+
+    def _work_until(self, place: int) -> bool:
         """Look at shapes until none in the queue can be better than the one in that place, by more than ``gap``; False: interrupted."""
-        began = perf_counter()
         while self._queue and self._queue[0][0] < self._limit_s(place) * (1 - self.gap):
-            if self._worked and perf_counter() - began > seconds:
+            is_up = self.bounds.time_limit.is_up()
+            if is_up and self._worked:
                 break
             least_s, shape, looked_at, memory_binds = heapq.heappop(self._queue)
             try:
-                if looked_at is _LookedAt.ROOFLINE:
+                if is_up or looked_at is _LookedAt.WITHIN_MEMORY:
+                    self._work_out(least_s, shape, memory_binds)
+                elif looked_at is _LookedAt.ROOFLINE:
                     self._bound_unlimited(least_s, shape)
-                elif looked_at is _LookedAt.UNLIMITED:
-                    self._bound_within_memory(least_s, shape)
                 else:
-                    value, proven = self.work_out(shape, memory_binds)
-                    self._worked[shape] = value, max(proven, least_s)
+                    self._bound_within_memory(least_s, shape)
             except KeyboardInterrupt:
                 if not self._worked:
                     raise
@@ -145,6 +152,14 @@ class ShapeSearch:
                 step_s = self._limit_s(1)
                 self.on_progress(str(shape), step_s, min(step_s, self._queue[0][0]) if self._queue else step_s)
         return True
+
+    def _work_out(self, least_s: float, shape: Shape, memory_binds: bool) -> None:
+        try:
+            value, proven = self.work_out(shape, memory_binds)
+        except NotFoundInTime:
+            self._undecided_s.append(least_s)
+            raise
+        self._worked[shape] = value, max(proven, least_s)
 
     def _enter(self, least_s: float, shape: Shape) -> None:
         """Queue a shape, once, unless what it holds at the very least is too much."""
@@ -180,10 +195,14 @@ class ShapeSearch:
 
     def _bound_within_memory(self, least_s: float, shape: Shape) -> None:
         share, memory = self.bounds.of(shape), self.bounds.cluster.device.memory_bytes
-        if share.cheapest.held_bytes <= memory:
-            heapq.heappush(self._queue, (least_s, shape, _LookedAt.WITHIN_MEMORY, False))
-            return
-        if share.smallest.held_bytes > memory:
-            raise self._too_large(shape, share.smallest.held_bytes)
-        heapq.heappush(self._queue, (max(least_s, share.bound_within(memory)[0]), shape, _LookedAt.WITHIN_MEMORY, True))
-        self._with_recompute(least_s, shape)
+        memory_binds, bound_s = False, least_s
+        try:
+            if share.cheapest.held_bytes > memory:
+                if share.smallest.held_bytes > memory:
+                    raise self._too_large(shape, share.smallest.held_bytes)
+                memory_binds, bound_s = True, max(least_s, share.bound_within(memory)[0])
+        except NotFoundInTime:
+            pass  # whether memory binds is not known then, and the bound is the one that was
+        heapq.heappush(self._queue, (bound_s, shape, _LookedAt.WITHIN_MEMORY, memory_binds))
+        if memory_binds:
+            self._with_recompute(least_s, shape)

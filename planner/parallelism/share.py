@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from planner.search import PieceSearch
+from planner.solve import NotFoundInTime
 
 __all__ = ["EqualShare", "ShareChoice"]
 
@@ -42,6 +43,8 @@ class EqualShare:
     """The pieces of a model on the mesh of one stage of ``stages``.
 
     cut: per stage, how many of each model's blocks lie there, and seconds that the rest there takes at least.
+
+    Where the time of the pieces' search ends, its bounds hold and are lower; a choice that was not found raises NotFoundInTime.
     """
 
     models: Sequence[PieceSearch]
@@ -103,7 +106,10 @@ class EqualShare:
             y = (small.cost_s - large.cost_s) / (large.held_bytes - small.held_bytes)
             if y <= 0:
                 break
-            choice = self.cheapest_at(y)
+            try:
+                choice = self.cheapest_at(y)
+            except NotFoundInTime:
+                break  # the bound at the prices so far holds
             value = choice.bound_s - y * memory_bytes
             if value > best:
                 best, price = value, y

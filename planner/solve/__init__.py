@@ -4,9 +4,11 @@ from planner.solve.ilp import solve_ilp
 from planner.solve.limited.memory import least_peak, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, NotFoundInTime, Problem, Progress, Solution, Watch
 from planner.solve.reduce.elimination import Elimination, eliminate
+from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.solve.without_limit import solve_exactly
 
 __all__ = [
+    "NO_LIMIT",
     "Contradiction",
     "Demand",
     "Edge",
@@ -17,6 +19,7 @@ __all__ = [
     "Problem",
     "Progress",
     "Solution",
+    "TimeLimit",
     "Watch",
     "eliminate",
     "least_peak",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
 
-__all__ = ["Clock", "TimeLimit"]
+__all__ = ["NO_LIMIT", "Clock", "TimeLimit"]
 
 Clock = Callable[[], float]
 """Seconds since a moment of its own, which never go back."""
@@ -43,3 +43,6 @@ class TimeLimit:
     def part(self, seconds: float) -> TimeLimit:
         """The limit of a part that begins now: ``seconds``, or what remains of the whole where that is less."""
         return TimeLimit(min(seconds, self.remaining_s()), self.clock)
+
+
+NO_LIMIT = TimeLimit()

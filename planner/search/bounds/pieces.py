@@ -17,7 +17,7 @@ from planner.search.layout_costs import LayoutCosts
 from planner.search.model import SearchModel
 from planner.search.pins import Pin, applicable
 from planner.search.strategies import StrategySets, op_shape
-from planner.solve import Ints, solve_exactly
+from planner.solve import NO_LIMIT, Ints, NotFoundInTime, Problem, Solution, TimeLimit, solve_exactly
 from planner.solve.limited.memory import least_demand
 from planner.stages import Staged, prepare
 from planner.stages.blocks import blocks_of
@@ -76,6 +76,7 @@ class PieceSearch:
     Args:
         micro_batches: m, how often the micro-batch part counts.   in_flight: micro-batches that wait for their backward pass.
         tools: costs and strategies of the mesh, shared by all pieces.
+        time_limit: bounds that it ends hold for every choice all the same; they are lower than the optimum then.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class PieceSearch:
         micro_batches: int,
         in_flight: int,
         tools: tuple[LayoutCosts, StrategySets],
+        time_limit: TimeLimit = NO_LIMIT,
     ) -> None:
         staged = Staged(piece.graph, {op.id: 0 for op in piece.graph.ops}, 1)
         here = applicable(pins, piece.graph)
@@ -94,6 +96,7 @@ class PieceSearch:
         self._count = partial(self._build, limit_bytes=1e30, in_flight=(in_flight,), saved_elsewhere=piece.kept)
         self.times = piece.times
         self.micro_batches = micro_batches
+        self._time_limit = time_limit
 
     @cached_property
     def _model(self) -> SearchModel:
@@ -106,18 +109,28 @@ class PieceSearch:
     @cached_property
     def unlimited_s(self) -> float:
         """No choice has a smaller m t + u; quicker than ``best`` at price 0, since nobody counts bytes."""
-        return solve_exactly(self._unlimited.problem).lower_bound
+        return self._bound_s(self._unlimited.problem)
 
     def best(self, s_per_byte: float = 0.0) -> PieceCost:
-        """The cheapest choice at a price per byte that is held at the end of the forward part."""
+        """The cheapest choice at a price per byte that is held at the end of the forward part; the cheapest that was found in time.
+
+        Raises:
+            NotFoundInTime: none was.
+        """
         problem = self._model.problem
-        solution = solve_exactly(problem.charged({0: s_per_byte}))
+        solution = self._solve(problem.charged({0: s_per_byte}))
         return self._price(solution.choice, solution.lower_bound)
 
     @cached_property
     def smallest(self) -> PieceCost:
-        """A choice that holds as little as possible."""
-        choice = least_demand(self._model.problem)
+        """A choice that holds as little as possible.
+
+        Raises:
+            NotFoundInTime: the time was up before it was certain that none holds less.
+        """
+        self._check_time()
+        choice = least_demand(self._model.problem, seconds=self._time_limit.remaining_s(), clock=self._time_limit.clock)
+        self._check_time()
         return self._price(choice, self._model.problem.objective(choice))
 
     @cached_property
@@ -127,7 +140,22 @@ class PieceSearch:
         per_micro_batch = self._unlimited.problem.reweighted(
             [float(count > 1) for count in counts.node_count], [float(count > 1) for count in counts.edge_count]
         )
-        return solve_exactly(per_micro_batch).lower_bound / self.micro_batches
+        return self._bound_s(per_micro_batch) / self.micro_batches
+
+    def _solve(self, problem: Problem) -> Solution:
+        self._check_time()
+        return solve_exactly(problem, seconds=self._time_limit.remaining_s(), clock=self._time_limit.clock)
+
+    def _bound_s(self, problem: Problem) -> float:
+        """What no choice goes below: the optimum, or as much as is proven when the time is up."""
+        try:
+            return self._solve(problem).lower_bound
+        except NotFoundInTime as error:
+            return max(error.lower_bound, 0.0)
+
+    def _check_time(self) -> None:
+        if self._time_limit.is_up():
+            raise NotFoundInTime("the time was up before the layouts of a block of the model were found; give more seconds", 0.0)
 
     def _price(self, choice: Ints, bound_s: float) -> PieceCost:
         problem = self._model.problem

@@ -18,6 +18,7 @@ from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
+from planner.solve import TimeLimit
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -60,8 +61,8 @@ def test_without_a_gap_the_two_best_are_those_of_all_shapes_worked_out(seed: int
 @settings(deadline=None, max_examples=40)
 def test_no_other_shape_goes_below_the_least_of_the_others(seed: int, gap: float, seconds: float) -> None:
     told = steps(seed)
-    search = ShapeSearch(shares(), lambda shape, _: (told[shape], 0.0), gap=gap)
-    best, _, other = search.two_best(candidates(), seconds)
+    search = ShapeSearch(replace(shares(), time_limit=TimeLimit(seconds)), lambda shape, _: (told[shape], 0.0), gap=gap)
+    best, _, other = search.two_best(candidates())
     others = [step_s for shape, step_s in told.items() if shape != best]
     assert other.least_s <= min(others)
     if seconds == inf:

@@ -1,0 +1,105 @@
+"""The search over shapes under a clock of the test's: what is bounded in time holds for every plan, what is not is not begun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from planner.ir.cluster import Cluster
+from planner.ir.graph import LogicalGraph
+from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.shape import Shape, shapes
+from planner.parallelism.shape_search import ShapeSearch
+from planner.solve import NO_LIMIT, NotFoundInTime, TimeLimit
+from regista.api import program_of
+from regista.clusters import resolve_cluster
+from tests.planner.solve.small import ManualClock
+
+MODEL = "zoo:mlp?depth=2&width=32&hidden=64&batch=8"
+SHAPE = Shape(2, 4, (2,))
+
+
+def four() -> Cluster:
+    return replace(resolve_cluster("p3.16xlarge:1"), devices_per_node=4)
+
+
+@cache
+def graph(micro_batches: int) -> LogicalGraph:
+    return program_of(MODEL).graph(micro_batches)
+
+
+@cache
+def candidates() -> tuple[Shape, ...]:
+    return shapes(8, four(), most_stages=2)
+
+
+def bounds(time_limit: TimeLimit = NO_LIMIT) -> ShapeBounds:
+    return ShapeBounds(graph, 8, four(), (), time_limit=time_limit)
+
+
+@cache
+def steps() -> dict[Shape, float]:
+    """As short as each shape's bound allows: nothing may say more than the bounds without a limit of time."""
+    exact = bounds()
+    return {shape: exact.of(shape).unlimited_s for shape in candidates()}
+
+
+def test_once_the_time_is_up_no_piece_is_solved_and_what_needs_no_solution_still_bounds() -> None:
+    share = bounds(TimeLimit(0.0, ManualClock())).of(SHAPE)
+    assert share.fill_s == 0.0
+    assert share.unlimited_s == share.uneven_cut_s == (SHAPE.micro_batches - 1) * max(rest_s for _, rest_s in share.cut)
+    with pytest.raises(NotFoundInTime, match="give more seconds"):
+        share.cheapest_at(1.0)
+    with pytest.raises(NotFoundInTime):
+        _ = share.smallest
+
+
+@pytest.mark.parametrize("looks", [1, 4, 16, 64])
+def test_a_bound_whose_time_ended_is_at_most_the_one_without_a_limit_of_time(looks: int) -> None:
+    """The clock goes on by a second whenever somebody looks."""
+    exact, ended = bounds().of(SHAPE), bounds(TimeLimit(looks, ManualClock(1.0))).of(SHAPE)
+    assert 0.0 <= ended.unlimited_s <= exact.unlimited_s * (1 + 1e-9)
+    memory = (exact.smallest.held_bytes + exact.cheapest.held_bytes) / 2
+    ended = bounds(TimeLimit(looks, ManualClock(1.0))).of(SHAPE)
+    try:
+        bound_s = ended.bound_within(memory)[0]
+    except NotFoundInTime:
+        bound_s = 0.0
+    assert bound_s <= exact.bound_within(memory)[0] * (1 + 1e-9)
+
+
+def test_with_no_time_at_all_the_shape_of_the_least_bound_is_worked_out_and_no_other() -> None:
+    worked: list[Shape] = []
+
+    def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
+        worked.append(shape)
+        return 1e3, 0.0
+
+    late = bounds(TimeLimit(0.0, ManualClock()))
+    best, bound_s = ShapeSearch(late, work_out).best(candidates())
+    assert worked == [best] == [min(candidates(), key=late.roofline_s)]
+    assert bound_s == late.roofline_s(best) <= min(steps().values())
+
+
+@pytest.mark.parametrize("looks", [0, 1, 5, 20, 80])
+def test_wherever_the_time_ends_no_shape_is_better_than_the_bound(looks: int) -> None:
+    search = ShapeSearch(bounds(TimeLimit(looks, ManualClock(1.0))), lambda shape, _: (steps()[shape], 0.0))
+    best, bound_s, other = search.two_best(candidates())
+    assert bound_s <= min(steps().values())
+    assert other.least_s <= min(step_s for shape, step_s in steps().items() if shape != best)
+
+
+def test_a_shape_of_which_no_plan_was_found_in_time_counts_with_its_bound() -> None:
+    """It was left out, as one that cannot be planned is, so that the bound was one on the other shapes only."""
+    first = min(candidates(), key=lambda shape: steps()[shape])
+
+    def not_found(shape: Shape, memory_binds: bool) -> tuple[float, float]:
+        if shape == first:
+            raise NotFoundInTime("nothing yet", 0.0)
+        return 1e3, 1e3
+
+    best, bound_s, other = ShapeSearch(bounds(), not_found).two_best(candidates())
+    assert best != first
+    assert max(bound_s, other.least_s) <= steps()[first]
