@@ -14,8 +14,9 @@ from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Arg, Op
 from planner.ir.sbp import NdSbp, Sbp
 from planner.ir.tensor import TensorType
-from planner.opset import conv, creation, elementwise, index, linalg, norm, optimizer, reduce, view
+from planner.opset import creation, elementwise, index, linalg, norm, optimizer, reduce, view
 from planner.opset.rule import FactorRule, Signature, derive
+from planner.opset.signal import conv, plane, spectral
 from planner.opset.spec import Kind, OpSpec, integer, join_tables
 from planner.opset.without_rule import how_to_add, spec_without_rule
 
@@ -42,6 +43,8 @@ _TABLE = join_tables(
     norm.TABLE,
     index.TABLE,
     conv.TABLE,
+    plane.TABLE,
+    spectral.TABLE,
     optimizer.TABLE,
     creation.TABLE,
 )

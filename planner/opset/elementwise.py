@@ -92,14 +92,23 @@ TABLE: dict[str, OpSpec] = (
         eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar
         logical_and.default logical_or.default logical_xor.default logical_not.default
         bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_not.default bitwise_and.Scalar bitwise_or.Scalar
-        div.Tensor_mode div.Scalar_mode floor_divide.default remainder.Scalar remainder.Tensor""",
+        div.Tensor_mode div.Scalar_mode floor_divide.default remainder.Scalar remainder.Tensor
+        acosh.default asinh.default atanh.default lgamma.default digamma.default polygamma.default erfinv.default sinc.default i0.default
+        special_i1.default special_i0e.default special_i1e.default special_log_ndtr.default special_ndtri.default special_entr.default
+        special_erfcx.default special_xlog1py.default special_zeta.default igamma.default igammac.default nan_to_num.default frac.default
+        logit.default hardshrink.default softshrink.default hypot.default fmax.default fmin.default copysign.Tensor copysign.Scalar
+        heaviside.default signbit.default isposinf.default isneginf.default bitwise_xor.Scalar
+        bitwise_left_shift.Tensor bitwise_right_shift.Tensor gcd.default nextafter.default angle.default""",
         _none,
     )
-    | _rows("neg.default clone.default mul.Scalar div.Scalar lift_fresh_copy.default", _first)
+    | _rows(
+        "neg.default clone.default mul.Scalar div.Scalar lift_fresh_copy.default deg2rad.default rad2deg.default _conj_copy.default", _first
+    )
     | _rows(
         """div.Tensor threshold_backward.default tanh_backward.default sigmoid_backward.default gelu_backward.default
         silu_backward.default leaky_relu_backward.default elu_backward.default hardtanh_backward.default softplus_backward.default
-        hardswish_backward.default hardsigmoid_backward.default mish_backward.default""",
+        hardswish_backward.default hardsigmoid_backward.default mish_backward.default
+        hardshrink_backward.default softshrink_backward.default logit_backward.default polar.default""",
         _first,
     )
     | _rows("add.Tensor sub.Tensor", _jointly)

@@ -20,7 +20,7 @@ from planner.ir.graph import Op, Ref
 from planner.ir.tensor import DType
 from planner.opset.elementwise import broadcast_factors
 from planner.opset.rule import FactorRule, Types
-from planner.opset.spec import OpSpec, argument, dim_of, integer, labels, no_flop, result_shape, shape_of, written_bytes
+from planner.opset.spec import OpSpec, argument, dim_of, integer, is_ref, labels, no_flop, result_shape, shape_of, written_bytes
 
 __all__ = ["TABLE"]
 
@@ -46,6 +46,11 @@ def _gather(op: Op, types: Types) -> FactorRule:
     names = tuple("i" if d == dim else f"d{d}" if source[d] == extent else "" for d, extent in enumerate(index))
     operand = tuple("" if d == dim else f for d, f in enumerate(names))
     return FactorRule(operands=(operand, names), results=(names,), linear=(frozenset({0}),))
+
+
+def _scatter_reduce(op: Op, types: Types) -> FactorRule:
+    """x, dim, index, src, reduce: as scatter; a sum and a mean are jointly linear in (x, src), an extreme and a product are not."""
+    return _scatter(op, types, joint=argument(op, 4, "reduce") in ("sum", "mean"))
 
 
 def _scatter(op: Op, types: Types, *, joint: bool) -> FactorRule:
@@ -92,6 +97,113 @@ def _index_select(op: Op, types: Types) -> FactorRule:
     dim = dim_of(op, 1, "dim", 0, len(names))
     result = tuple("i" if d == dim else f for d, f in enumerate(names))
     return FactorRule(operands=(names, ("i",)), results=(result,), whole=frozenset({names[dim]}), linear=(frozenset({0}),))
+
+
+def _along_index(op: Op, types: Types, *, adds: bool) -> FactorRule:
+    """x, dim, index (1-D), source: x with the slices of source added (or put) at the index; where they are added, parts of the index add up."""
+    names = labels(len(shape_of(op, types, 0)))
+    dim = dim_of(op, 1, "dim", 0, len(names))
+    if len(names) == 0 or len(shape_of(op, types, 2)) != len(names):
+        return FactorRule(operands=tuple(("",) * types[v].ndim for v in op.inputs), results=(("",) * len(names),))
+    source = (*names[:dim], "i", *names[dim + 1 :])
+    return FactorRule(
+        operands=(names, ("i",) * len(shape_of(op, types, 1)), source),
+        results=(names,),
+        whole=frozenset({names[dim]}) if adds else frozenset({names[dim], "i"}),
+        addends=frozenset({0}) if adds else frozenset(),
+        linear=(frozenset({0, 2}),),
+    )
+
+
+def _index_fill(op: Op, types: Types) -> FactorRule:
+    """x, dim, index, value (a number or a tensor of no dims)."""
+    names = labels(len(shape_of(op, types, 0)))
+    dim = dim_of(op, 1, "dim", 0, len(names))
+    whole = frozenset(names[dim : dim + 1])
+    index = ("",) * len(shape_of(op, types, 1))
+    if is_ref(op, 3, "value"):
+        return FactorRule(operands=(names, index, ()), results=(names,), whole=whole, linear=(frozenset({0, 2}),))
+    linear = (frozenset({0}),) if argument(op, 3, "value") == 0 else ()
+    return FactorRule(operands=(names, index), results=(names,), whole=whole, linear=linear)
+
+
+def _masked_scatter(op: Op, types: Types) -> FactorRule:
+    """x, mask, source: the elements of source go to the places of the mask in order, so all is whole."""
+    return FactorRule(
+        operands=tuple(("",) * types[v].ndim for v in op.inputs),
+        results=(("",) * len(result_shape(op, types)),),
+        linear=(frozenset({0, 2}),),
+    )
+
+
+def _masked_scatter_backward(op: Op, types: Types) -> FactorRule:
+    return FactorRule(
+        operands=tuple(("",) * types[v].ndim for v in op.inputs), results=(("",) * len(result_shape(op, types)),), linear=(frozenset({0}),)
+    )
+
+
+def _take(op: Op, types: Types) -> FactorRule:
+    """x as one row, index: each index is looked up by itself."""
+    index = labels(len(shape_of(op, types, 1)), "i")
+    return FactorRule(operands=(("",) * len(shape_of(op, types, 0)), index), results=(index,), linear=(frozenset({0}),))
+
+
+def _put(op: Op, types: Types) -> FactorRule:
+    """x as one row, index, source, accumulate: places are those of the whole x; where sources are added, parts of the index add up."""
+    names, source = ("",) * len(shape_of(op, types, 0)), shape_of(op, types, 2)
+    adds = bool(integer(op, 3, "accumulate", 0)) and shape_of(op, types, 1) == source
+    index = labels(len(source), "i") if adds else ("",) * len(shape_of(op, types, 1))
+    return FactorRule(
+        operands=(names, index, index if adds else ("",) * len(source)),
+        results=(names,),
+        addends=frozenset({0}) if adds else frozenset(),
+        linear=(frozenset({0, 2}),),
+    )
+
+
+def _bins(op: Op, types: Types, *, values_at: int) -> FactorRule:
+    """Values and the borders of bins in one row: each value finds its bin by itself.  Borders in several rows share the leading dims."""
+    values, borders = shape_of(op, types, values_at), shape_of(op, types, 1 - values_at)
+    names = labels(len(values))
+    rows = () if len(borders) < 2 else names[:-1]
+    sorters = len(op.inputs) - 2
+    pair = (names, (*rows, "")) if values_at == 0 else ((*rows, ""), names)
+    return FactorRule(operands=(*pair, *((*rows, ""),) * sorters), results=(names,))
+
+
+def _members(op: Op, types: Types) -> FactorRule:
+    """isin(elements, set): each element is looked for by itself."""
+    names = labels(len(shape_of(op, types, 0)))
+    return FactorRule(operands=(names, ("",) * len(shape_of(op, types, 1))), results=(names,))
+
+
+def _embedding_bag(op: Op, types: Types) -> FactorRule:
+    """weight, indices (1-D), offsets, scale, mode, sparse, weights of the samples -> bags, bag of each index, sizes, places of the maxima.
+
+    Offsets count from the first index, so indices and bags are whole; a column of the table stands in one column of the bags.
+    """
+    summed = integer(op, 4, "mode", 0) != _MAX
+    rest = tuple(("",) * types[v].ndim for v in op.inputs[1:])
+    maxima = ("",) * len(result_shape(op, types, 3)) if op.outputs[3] is not None else ()
+    lie = ("", "") if not summed else ("", "d")
+    return FactorRule(
+        operands=(("", lie[1]), *rest),
+        results=(("", lie[1]), ("",), ("",), maxima),
+        linear=(frozenset({0}),) if summed else (),
+        depends=(frozenset(range(len(op.inputs))), *(frozenset(range(1, len(op.inputs))),) * 3),
+    )
+
+
+def _embedding_bag_backward(op: Op, types: Types) -> FactorRule:
+    """grad, indices, offsets, offset2bag, sizes, places of the maxima, rows, ... -> the table's gradient."""
+    summed = integer(op, 8, "mode", 0) != _MAX
+    rest = tuple(("",) * types[v].ndim for v in op.inputs[1:])
+    column = "d" if summed else ""
+    return FactorRule(operands=(("", column), *rest), results=(("", column),), linear=(frozenset({0}),))
+
+
+_MAX = 2
+"""Mode of an embedding bag whose entries are the largest; 0 and 1 are sums and means."""
 
 
 def _advanced(op: Op, types: Types, *, put: bool) -> FactorRule:
@@ -165,6 +277,20 @@ TABLE: dict[str, OpSpec] = {
     "aten.scatter.value": OpSpec(rule=partial(_scatter, joint=False)),
     "aten.scatter.src": OpSpec(rule=partial(_scatter, joint=False)),
     "aten.scatter_add.default": OpSpec(rule=partial(_scatter, joint=True)),
+    "aten.scatter_reduce.two": OpSpec(rule=_scatter_reduce),
+    "aten.index_add.default": OpSpec(rule=partial(_along_index, adds=True)),
+    "aten.index_copy.default": OpSpec(rule=partial(_along_index, adds=False)),
+    "aten.index_fill.int_Scalar": OpSpec(rule=_index_fill, flop=no_flop),
+    "aten.index_fill.int_Tensor": OpSpec(rule=_index_fill, flop=no_flop),
+    "aten.masked_scatter.default": OpSpec(rule=_masked_scatter, flop=no_flop),
+    "aten.masked_scatter_backward.default": OpSpec(rule=_masked_scatter_backward, flop=no_flop),
+    "aten.take.default": OpSpec(rule=_take, flop=no_flop, traffic=_looked_up_bytes),
+    "aten.put.default": OpSpec(rule=_put),
+    "aten.bucketize.Tensor": OpSpec(rule=partial(_bins, values_at=0)),
+    "aten.searchsorted.Tensor": OpSpec(rule=partial(_bins, values_at=1)),
+    "aten.isin.Tensor_Tensor": OpSpec(rule=_members),
+    "aten._embedding_bag.default": OpSpec(rule=_embedding_bag, traffic=_looked_up_bytes),
+    "aten._embedding_bag_backward.default": OpSpec(rule=_embedding_bag_backward),
     "aten.tril.default": OpSpec(rule=_triangle, flop=no_flop),
     "aten.triu.default": OpSpec(rule=_triangle, flop=no_flop),
 }

@@ -6,7 +6,7 @@ from functools import partial
 
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Op, Ref
-from planner.opset.rule import FactorRule, Types
+from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, argument, dim_of, elementwise_flop, labels, shape_of
 
 __all__ = ["TABLE"]
@@ -54,12 +54,53 @@ def _layer_norm_backward(op: Op, types: Types) -> FactorRule:
     )
 
 
+def _weight_norm(op: Op, types: Types) -> FactorRule:
+    """v, g (1s but on dim), dim=0 -> w = g v / |v|, and |v| of the slices of dim."""
+    direction, length = _slices(op, types, 0, 2)
+    both = frozenset({0, 1})
+    return FactorRule(
+        operands=(direction, length),
+        results=(direction, length),
+        linear=(frozenset({1}),),
+        depends=(both, frozenset({0})),
+    )
+
+
+def _weight_norm_backward(op: Op, types: Types) -> FactorRule:
+    """grad of w, v, g, |v|, dim -> grads of v and g."""
+    direction, length = _slices(op, types, 1, 4)
+    return FactorRule(operands=(direction, direction, length, length), results=(direction, length), linear=(frozenset({0}),))
+
+
+def _slices(op: Op, types: Types, operand: int, at: int) -> tuple[Factors, Factors]:
+    """Factors of a tensor whose slices of one dim have a norm each, and of these norms: that dim is a factor, the others are whole."""
+    shape = shape_of(op, types, operand)
+    kept = dim_of(op, at, "dim", 0, len(shape))
+    names = tuple("d" if d == kept else "" for d in range(len(shape)))
+    return names, names
+
+
+def _batch_norm_inference(op: Op, types: Types) -> FactorRule:
+    """x [n, c, *x], weight?, bias?, running mean, running var -> y, two empty tensors: elementwise, all vectors along c."""
+    names = labels(len(shape_of(op, types, 0)))
+    channels = (names[1:2],) * (len(op.inputs) - 1)
+    empty = tuple(("",) * types[name].ndim if name is not None else () for name in op.outputs[1:])
+    return FactorRule(
+        operands=(names, *channels),
+        results=(names, *empty),
+        depends=(frozenset(range(len(op.inputs))), *(frozenset[int](),) * len(empty)),
+    )
+
+
 def _several(op: Op, types: Types) -> int:
     """About five operations per element: maximum or mean, difference, exponential or square, sum, scale."""
     return 5 * elementwise_flop(op, types)
 
 
 TABLE: dict[str, OpSpec] = {
+    "aten._weight_norm_interface.default": OpSpec(rule=_weight_norm, flop=_several),
+    "aten._weight_norm_interface_backward.default": OpSpec(rule=_weight_norm_backward, flop=_several),
+    "aten._native_batch_norm_legit_no_training.default": OpSpec(rule=_batch_norm_inference, flop=_several),
     "aten._softmax.default": OpSpec(rule=partial(_softmax, dim_arg=1, linear=False), flop=_several),
     "aten._log_softmax.default": OpSpec(rule=partial(_softmax, dim_arg=1, linear=False), flop=_several),
     "aten._softmax_backward_data.default": OpSpec(rule=partial(_softmax, dim_arg=2, linear=True), flop=_several),

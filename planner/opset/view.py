@@ -161,6 +161,31 @@ def _diagonal(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(names,), results=((*(f for f in names if f not in crossed), ""),), whole=crossed, linear=_FIRST)
 
 
+def _diag_embed(op: Op, types: Types) -> FactorRule:
+    """x, offset=0, dim1=-2, dim2=-1: the last dim becomes a diagonal of two dims of the result; the others keep their order."""
+    names = labels(len(shape_of(op, types, 0)))
+    pair = {dim_of(op, at, name, at - 4, len(names) + 1) for at, name in ((2, "dim1"), (3, "dim2"))}
+    others = iter(names[:-1])
+    result = tuple("" if d in pair else next(others) for d in range(len(names) + 1))
+    return FactorRule(operands=((*names[:-1], ""),), results=(result,), linear=_FIRST)
+
+
+def _windows(op: Op, types: Types) -> FactorRule:
+    """x, dim, size, step: the windows of a dim stand in its place, their elements last."""
+    names = labels(len(shape_of(op, types, 0)))
+    dim = dim_of(op, 1, "dimension", 0, len(names))
+    kept = tuple("" if d == dim else f for d, f in enumerate(names))
+    return FactorRule(operands=(kept,), results=((*kept, ""),), linear=_FIRST)
+
+
+def _windows_backward(op: Op, types: Types) -> FactorRule:
+    """grad, input_sizes, dim, size, step."""
+    names = labels(len(result_shape(op, types)))
+    dim = dim_of(op, 2, "dim", 0, len(names))
+    kept = tuple("" if d == dim else f for d, f in enumerate(names))
+    return FactorRule(operands=((*kept, ""),), results=(kept,), linear=_FIRST, sizes=(Size(arg=1, name="input_sizes"),))
+
+
 def _along_dim(at: int) -> Callable[[Op, Types], FactorRule]:
     """Joins and cuts along one dim (argument ``at``), which must be whole; the others are factors."""
 
@@ -256,6 +281,9 @@ TABLE: dict[str, OpSpec] = {
     "aten.slice_scatter.default": OpSpec(rule=_insert, flop=no_flop),
     "aten.select_scatter.default": OpSpec(rule=_insert_one, flop=no_flop),
     "aten.diagonal_scatter.default": OpSpec(rule=_insert_diagonal, flop=no_flop),
+    "aten.diag_embed.default": OpSpec(rule=_diag_embed, flop=no_flop),
+    "aten.unfold_copy.default": OpSpec(rule=_windows, flop=no_flop),
+    "aten.unfold_backward.default": OpSpec(rule=_windows_backward),
     "aten.slice_backward.default": OpSpec(rule=_slice_backward, flop=no_flop),
     "aten.select_backward.default": OpSpec(rule=_select_backward, flop=no_flop),
 }

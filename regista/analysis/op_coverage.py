@@ -39,10 +39,10 @@ class Used:
 def families() -> dict[str, tuple[str, ...]]:
     """Family -> the targets that have a rule there: the modules of planner.opset that hold a TABLE.  Both sorted."""
     targets_of: dict[str, tuple[str, ...]] = {}
-    for module in pkgutil.iter_modules(planner.opset.__path__):
-        table = getattr(import_module(f"planner.opset.{module.name}"), "TABLE", None)
+    for module in pkgutil.walk_packages(planner.opset.__path__, "planner.opset."):
+        table = getattr(import_module(module.name), "TABLE", None)
         if table:
-            targets_of[module.name] = tuple(sorted(set(table) & known_targets()))
+            targets_of[module.name.rpartition(".")[2]] = tuple(sorted(set(table) & known_targets()))
     return dict(sorted(targets_of.items()))
 
 

@@ -88,17 +88,22 @@ _each(
     elu.default softplus.default hardtanh.default floor.default ceil.default round.default isnan.default isinf.default
     neg.default clone.default tan.default sinh.default cosh.default asin.default acos.default atan.default erfc.default exp2.default
     log2.default log10.default hardswish.default hardsigmoid.default mish.default trunc.default
-    alias.default detach.default lift_fresh_copy.default regista.accumulate""",
+    alias.default detach.default lift_fresh_copy.default regista.accumulate asinh.default lgamma.default digamma.default
+    sinc.default i0.default special_i1.default special_i0e.default special_i1e.default special_log_ndtr.default special_ndtri.default
+    special_entr.default special_erfcx.default erfinv.default atanh.default acosh.default nan_to_num.default frac.default logit.default
+    hardshrink.default softshrink.default deg2rad.default rad2deg.default signbit.default isposinf.default isneginf.default angle.default""",
     _unary,
 )
 _each(
     """pow.Tensor_Scalar add.Scalar sub.Scalar rsub.Scalar eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar mul.Scalar
-    div.Scalar remainder.Scalar fmod.Scalar clamp.default clamp_min.default clamp_max.default""",
+    div.Scalar remainder.Scalar fmod.Scalar clamp.default clamp_min.default clamp_max.default copysign.Scalar""",
     _unary_scalar,
 )
 _each(
     """maximum.default minimum.default eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor add.Tensor sub.Tensor mul.Tensor
-    div.Tensor pow.Tensor_Tensor remainder.Tensor floor_divide.default fmod.Tensor atan2.default clamp.Tensor clamp_min.Tensor clamp_max.Tensor""",
+    div.Tensor pow.Tensor_Tensor remainder.Tensor floor_divide.default fmod.Tensor atan2.default clamp.Tensor clamp_min.Tensor clamp_max.Tensor
+    special_xlog1py.default special_zeta.default igamma.default igammac.default hypot.default fmax.default fmin.default copysign.Tensor
+    heaviside.default nextafter.default""",
     _binary,
 )
 
@@ -116,7 +121,12 @@ _each(
     bitwise_xor.Tensor bitwise_not.default""",
     _logical,
 )
-_each("bitwise_and.Scalar bitwise_or.Scalar", lambda t, d: iter((make_case(t, d.index(16, 6, d.size()), 5),)))
+_each("polygamma.default", lambda t, d: iter((make_case(t, 1, d.positive(6, d.size())),)))
+_each(
+    "bitwise_left_shift.Tensor bitwise_right_shift.Tensor gcd.default",
+    lambda t, d: iter((make_case(t, d.index(64, 6, d.size()), d.index(4, 6, 1)),)),
+)
+_each("bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar", lambda t, d: iter((make_case(t, d.index(16, 6, d.size()), 5),)))
 _each("pow.Scalar", lambda t, d: iter((make_case(t, 2.0, d.real(6, d.size())),)))
 _each("div.Scalar_mode", lambda t, d: iter((make_case(t, d.real(6, d.size()), 0.7, rounding_mode="floor"),)))
 _each("div.Tensor_mode", lambda t, d: iter((make_case(t, d.real(6, d.size()), d.positive(6, 1), rounding_mode="trunc"),)))
@@ -136,6 +146,9 @@ _each(
     _gradient(),
 )
 _each("threshold_backward.default", _gradient(0))
+_each("hardshrink_backward.default softshrink_backward.default", _gradient(0.5))
+_each("logit_backward.default", lambda t, d: iter((make_case(t, d.real(6, 4), torch.sigmoid(d.real(6, 4)), 0.1),)))
+_each("polar.default", lambda t, d: iter((make_case(t, d.real(6, d.size()), d.real(6, 1)),)))
 _each("leaky_relu_backward.default", _gradient(0.1, False))
 _each("elu_backward.default", lambda t, d: iter((make_case(t, d.real(6, 12), 1.0, 1.0, 1.0, False, d.real(6, 12)),)))
 _each("hardtanh_backward.default", _gradient(-1.0, 1.0))
@@ -168,6 +181,37 @@ def _cast(t: str, d: Draw) -> Iterator[Case]:
     yield make_case(t, d.real(12))
 
 
+def complex_of(d: Draw, *shape: int) -> Tensor:
+    return torch.complex(d.real(*shape), d.real(*shape))
+
+
+def _complex(t: str, d: Draw) -> Iterator[Case]:
+    a = d.size()
+    match t.split(".")[1]:
+        case "complex":
+            yield make_case(t, d.real(6, a), d.real(6, a))
+            yield make_case(t, d.real(6, a), d.real(a))
+        case "view_as_complex_copy":
+            yield make_case(t, d.real(6, a, 2))
+        case _:
+            yield make_case(t, complex_of(d, 6, a))
+
+
+def _fft(t: str, d: Draw) -> Iterator[Case]:
+    a = d.size()
+    for dims in ([2], [0], [0, 2], [1, 2]):
+        match t.split(".")[1]:
+            case "_fft_r2c":
+                yield make_case(t, d.real(6, a, 6), dims, 1, True)
+                yield make_case(t, d.real(6, a, 6), dims, 0, False)
+            case "_fft_c2r":
+                yield make_case(t, complex_of(d, 6, a, 6), dims, 2, 10)
+            case _:
+                yield make_case(t, complex_of(d, 6, a, 6), dims, 1, a % 2 == 0)
+
+
+_each("complex.default view_as_complex_copy.default view_as_real_copy.default _conj_copy.default", _complex)
+_each("_fft_r2c.default _fft_c2r.default _fft_c2c.default", _fft)
 _each("where.self where.ScalarOther where.ScalarSelf", _where)
 _each("masked_fill.Scalar masked_fill.Tensor", _masked_fill)
 _each("_to_copy.default", _cast)
@@ -197,6 +241,68 @@ def _matmul(t: str, d: Draw) -> Iterator[Case]:
 
 
 _each("mm.default bmm.default matmul.default mv.default dot.default addmm.default", _matmul)
+
+
+def _matrix(t: str, d: Draw) -> Iterator[Case]:
+    """What is done to each matrix of a batch; signs and phases are those of the kernel, the same on every part."""
+    for batch in ((), (6,), (6, d.size())):
+        a = d.real(*batch, 4, 4) + 4 * torch.eye(4, dtype=F64)
+        b, lower = d.real(*batch, 4, 3), a.tril()
+        match t.split(".")[1]:
+            case "linalg_lu_solve":
+                factors, pivots, _ = torch.ops.aten.linalg_lu_factor_ex(a)
+                yield make_case(t, factors, pivots, b)
+            case "_linalg_solve_ex":
+                yield make_case(t, a, b)
+            case "linalg_solve_triangular":
+                yield make_case(t, lower, b, upper=False)
+            case "linalg_cholesky_ex" | "_linalg_eigh":
+                yield make_case(t, a @ a.mT)
+            case "cholesky_solve":
+                yield make_case(t, b, lower)
+            case "linalg_householder_product":
+                yield make_case(t, d.real(*batch, 4, 3), d.real(*batch, 3))
+            case "_linalg_svd":
+                yield make_case(t, a)
+                yield make_case(t, d.real(*batch, 3, 4), True)
+            case _:
+                yield make_case(t, a)
+
+
+def _distances(t: str, d: Draw) -> Iterator[Case]:
+    for batch in ((), (6,), (6, d.size())):
+        for order in (2.0,) if "euclid" in t else (1.0, 2.0, 3.0, float("inf")):
+            x, y = d.real(*batch, 6, 12), d.real(*batch, 12, 12)
+            if "euclid" in t:
+                yield make_case(t, x, y)
+            elif "forward" in t:
+                yield make_case(t, x, y, order, 2)
+                yield make_case(t, x, d.real(12, 12), order, None)
+            else:
+                far = torch.ops.aten._cdist_forward(x, y, order, 2)
+                yield make_case(t, d.real(*far.shape), x, y, order, far)
+
+
+def _cross(t: str, d: Draw) -> Iterator[Case]:
+    yield make_case(t, d.real(6, 3, 4), d.real(6, 3, 4), dim=1)
+    yield make_case(t, d.real(6, 4, 3), d.real(6, 1, 3))
+
+
+def _trilinear(t: str, d: Draw) -> Iterator[Case]:
+    """As a bilinear layer calls it: x [n, i], weight [o, i, j], y [n, j]."""
+    n = d.size()
+    yield make_case(t, d.real(n, 6), d.real(12, 6, 4), d.real(n, 4), [1, 3], [0], [1, 2], [2, 3])
+
+
+_each(
+    """linalg_inv_ex.default _linalg_det.default _linalg_slogdet.default linalg_lu_factor_ex.default linalg_lu_solve.default
+    _linalg_solve_ex.default linalg_solve_triangular.default linalg_cholesky_ex.default cholesky_solve.default linalg_qr.default
+    linalg_householder_product.default _linalg_svd.default _linalg_eigh.default""",
+    _matrix,
+)
+_each("_cdist_forward.default _cdist_backward.default _euclidean_dist.default", _distances)
+_each("linalg_cross.default", _cross)
+_each("_trilinear.default", _trilinear)
 
 
 def _reduce(t: str, d: Draw) -> Iterator[Case]:
@@ -236,9 +342,61 @@ def _truth(t: str, d: Draw) -> Iterator[Case]:
 
 
 _each("all.default all.dim any.default any.dim prod.default prod.dim_int", _truth)
+
+
+def _statistic(t: str, d: Draw) -> Iterator[Case]:
+    """One value of a dim and its place; whole numbers repeat, so that there are ties."""
+    rank: tuple[object, ...] = (2,) if "kth" in t else ()
+    yield make_case(t, d.real(6, d.size(), 6), *rank, 1 if rank == () else 2)
+    yield make_case(t, d.real(6, 12).round(), *rank, 0, True)
+
+
+def _truths(t: str, d: Draw) -> Iterator[Case]:
+    yield make_case(t, d.mask(6, d.size(), 12), [0, 2])
+    yield make_case(t, d.mask(6, d.size(), 12), [-1], True)
+    yield make_case(t, d.mask(6, 12))
+
+
+def _counted(t: str, d: Draw) -> Iterator[Case]:
+    x = d.real(6, d.size(), 12).round()
+    if t.endswith("IntList"):
+        yield make_case(t, x, [0, 2])
+        return
+    yield make_case(t, x)
+    yield make_case(t, x, 2)
+
+
+def _nansum(t: str, d: Draw) -> Iterator[Case]:
+    x = d.real(6, d.size(), 12)
+    x[0, 0, 0] = float("nan")
+    yield make_case(t, x)
+    yield make_case(t, x, [0, -1], True)
+
+
+def _histogram(t: str, d: Draw) -> Iterator[Case]:
+    yield make_case(t, d.real(6, 12), 4, -1, 1)
+    yield make_case(t, d.real(12), 4)
+
+
+_each("kthvalue.default median.dim nanmedian.dim mode.default", _statistic)
+_each("any.dims all.dims", _truths)
+_each("count_nonzero.default count_nonzero.dim_IntList", _counted)
+_each("nansum.default", _nansum)
+_each("histc.default", _histogram)
+_each("aminmax.default", lambda t, d: iter((make_case(t, d.real(6, d.size(), 6), dim=1), make_case(t, d.real(6, 4)))))
+_each("renorm.default", lambda t, d: iter((make_case(t, d.real(6, d.size(), 6), 2, 1, 1.0), make_case(t, d.real(6, 4), 1, -2, 0.5))))
+_each(
+    "sort.stable",
+    lambda t, d: iter(
+        (make_case(t, d.real(6, d.size(), 6).round(), stable=True, dim=1, descending=True), make_case(t, d.real(6, 6), stable=True))
+    ),
+)
 _each("sort.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6)), make_case(t, d.real(6, d.size()), 0))))
 _each("topk.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6), 2), make_case(t, d.real(6, d.size()), 3, 0))))
-_each("cumsum.default cumprod.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6), 1), make_case(t, d.real(6, d.size()), -2))))
+_each(
+    "cumsum.default cumprod.default logcumsumexp.default cummax.default cummin.default",
+    lambda t, d: iter((make_case(t, d.real(d.size(), 6), 1), make_case(t, d.real(6, d.size()), -2))),
+)
 
 FOLDS = (
     ((2, 3, 4), (6, 4)),
@@ -345,6 +503,12 @@ _each(
     lambda t, d: iter((make_case(t, d.real(4, 6, 6), d.real(6, 4), 0, 0, -1), make_case(t, d.real(6, 6, 2), d.real(2, 6)))),
 )
 _each("slice_backward.default", _slice_backward)
+_each("diag_embed.default", _move((), (1,), (-1, 0, 1), (0, 2, 0)))
+_each("unfold_copy.default", _move((1, 1, 1), (-1, 3, 2), (0, 1, 1)))
+_each(
+    "unfold_backward.default",
+    lambda t, d: iter((make_case(t, d.real(6, 4, 2, 3), [6, 6, 2], 1, 3, 1), make_case(t, d.real(3, 6, 12, 2), [6, 6, 12], 0, 2, 2))),
+)
 _each(
     "select_backward.default",
     lambda t, d: iter((make_case(t, d.real(6, 2), [6, 4, 2], 1, 3), make_case(t, d.real(4, 6), [4, 6, 3], -1, 0))),
@@ -376,6 +540,27 @@ def _layer_norm(t: str, d: Draw) -> Iterator[Case]:
 
 _each("_softmax.default _log_softmax.default _softmax_backward_data.default _log_softmax_backward_data.default", _softmax)
 _each("native_layer_norm.default native_layer_norm_backward.default", _layer_norm)
+
+
+def _weight_norm(t: str, d: Draw) -> Iterator[Case]:
+    for shape, dim in (((6, 4, 3), 0), ((4, 12), 1)):
+        v = d.real(*shape)
+        g = d.real(*[extent if k == dim else 1 for k, extent in enumerate(shape)])
+        if "backward" not in t:
+            yield make_case(t, v, g, dim)
+            continue
+        _, norms = torch.ops.aten._weight_norm_interface(v, g, dim)
+        yield make_case(t, d.real(*shape), v, g, norms, dim)
+
+
+def _batch_norm_inference(t: str, d: Draw) -> Iterator[Case]:
+    for x in (d.real(6, 6, d.size(), 2), d.real(12, 6)):
+        yield make_case(t, x, d.real(6), d.real(6), d.real(6), d.positive(6), 0.1, 1e-5)
+        yield make_case(t, x, None, None, d.real(6), d.positive(6), 0.1, 1e-5)
+
+
+_each("_weight_norm_interface.default _weight_norm_interface_backward.default", _weight_norm)
+_each("_native_batch_norm_legit_no_training.default", _batch_norm_inference)
 
 
 def _embedding(t: str, d: Draw) -> Iterator[Case]:
@@ -452,6 +637,75 @@ def _scatter(t: str, d: Draw) -> Iterator[Case]:
         yield make_case(t, d.real(6, 4), 1, d.index(4, 2, 4), d.real(6, 4))
 
 
+def _embedding_bag(t: str, d: Draw) -> Iterator[Case]:
+    for mode in (0, 1, 2):
+        table, index, offsets = d.real(6, 12), d.index(6, 12), torch.tensor([0, 2, 3, 7, 7, 10])
+        if "backward" not in t:
+            yield make_case(t, table, index, offsets, False, mode)
+            yield make_case(t, table, index, offsets, False, mode, False, d.real(12) if mode == 0 else None)
+            continue
+        bags, bag_of, sizes, maxima = torch.ops.aten._embedding_bag(table, index, offsets, False, mode)
+        yield make_case(t, d.real(*bags.shape), index, offsets, bag_of, sizes, maxima, 6, False, mode, False, None)
+
+
+def _scatter_reduce(t: str, d: Draw) -> Iterator[Case]:
+    for how in ("sum", "prod", "mean", "amax", "amin"):
+        for own in (True, False):
+            yield make_case(t, d.real(6, 4, 12), 1, d.index(4, 6, 2, 12), d.real(6, 2, 12), how, include_self=own)
+        yield make_case(t, d.real(6, 6), 0, d.index(6, 4, 6), d.real(4, 6), how)
+
+
+def _along_index(t: str, d: Draw) -> Iterator[Case]:
+    """Copied slices have places of their own: which of two would win is not defined."""
+    for shape, dim in (((6, 12, 4), 1), ((12, 6), -2)):
+        place = torch.randperm(12, generator=d.generator)[:6] if "copy" in t else d.index(12, 6)
+        source = [6 if extent == 12 else extent for extent in shape]
+        yield make_case(t, d.real(*shape), dim, place, d.real(*source))
+    if "add" in t:
+        yield make_case(t, d.real(6, 4), 1, d.index(4, 12), d.real(6, 12), alpha=2)
+
+
+def _index_fill(t: str, d: Draw) -> Iterator[Case]:
+    for value in (d.real(),) if t.endswith("Tensor") else (0, 2.5):
+        yield make_case(t, d.real(6, 4, 12), 1, d.index(4, 2), value)
+
+
+def _masked_scatter(t: str, d: Draw) -> Iterator[Case]:
+    mask = d.mask(6, 4)
+    if "backward" in t:
+        yield make_case(t, d.real(6, 4), mask, [24])
+    else:
+        yield make_case(t, d.real(6, 4), mask, d.real(24))
+
+
+def _bins(t: str, d: Draw) -> Iterator[Case]:
+    x, borders = d.real(6, d.size(), 12), d.real(4).sort()[0]
+    if "bucketize" in t:
+        yield make_case(t, x, borders)
+        yield make_case(t, x, borders, out_int32=True, right=True)
+    else:
+        yield make_case(t, borders, x)
+        yield make_case(t, d.real(6, 2, 3).sort()[0], d.real(6, 2, 12), right=True)
+        rows = d.real(6, 4)
+        yield make_case(t, rows, d.real(6, 12), sorter=rows.argsort())
+
+
+def _taken(t: str, d: Draw) -> Iterator[Case]:
+    if "take" in t:
+        yield make_case(t, d.real(6, 4), d.index(24, 6, d.size()))
+        return
+    yield make_case(t, d.real(6, 4), torch.randperm(24, generator=d.generator)[:6], d.real(6))
+    yield make_case(t, d.real(6, 4), d.index(24, 12), d.real(12), True)
+
+
+_each("_embedding_bag.default _embedding_bag_backward.default", _embedding_bag)
+_each("scatter_reduce.two", _scatter_reduce)
+_each("index_add.default index_copy.default", _along_index)
+_each("index_fill.int_Scalar index_fill.int_Tensor", _index_fill)
+_each("masked_scatter.default masked_scatter_backward.default", _masked_scatter)
+_each("bucketize.Tensor searchsorted.Tensor", _bins)
+_each("take.default put.default", _taken)
+_each("isin.Tensor_Tensor", lambda t, d: iter((make_case(t, d.index(9, 6, d.size()), d.index(9, 4)),)))
 _each("embedding.default", _embedding)
 _each("embedding_dense_backward.default", _embedding_backward)
 _each("gather.default", _gather)
@@ -570,6 +824,55 @@ _each(
 _each("im2col.default col2im.default", _unfold)
 
 
+def _grid(t: str, d: Draw) -> Iterator[Case]:
+    spatial = 3 if "3d" in t else 2
+    for mode, padding, corners in ((0, 0, False), (1, 1, False), (0, 2, True), *(((2, 0, False),) if spatial == 2 else ())):
+        n, image, places = d.size(), (4, 5, 3)[:spatial], (6, 2, 4)[:spatial]
+        x, grid = d.real(n, 6, *image), d.real(n, *places, spatial) / 2
+        if "backward" not in t:
+            yield make_case(t, x, grid, mode, padding, corners)
+            continue
+        for mask in ([True, True], [False, True]):
+            yield make_case(t, d.real(n, 6, *places), x, grid, mode, padding, corners, mask)
+
+
+def _unpool(t: str, d: Draw) -> Iterator[Case]:
+    if "2d" in t:
+        pooled, places = torch.ops.aten.max_pool2d_with_indices(d.real(6, d.size(), 4, 6), [2, 2], [2, 2])
+        yield make_case(t, pooled, places, [4, 6])
+    else:
+        pooled, places = torch.ops.aten.max_pool3d_with_indices(d.real(6, d.size(), 4, 6, 2), [2, 2, 2], [2, 2, 2])
+        yield make_case(t, pooled, places, [4, 6, 2], [2, 2, 2], [0, 0, 0])
+
+
+def _adaptive_max_pool3d(t: str, d: Draw) -> Iterator[Case]:
+    x = d.real(6, d.size(), 4, 2, 6)
+    if "backward" not in t:
+        yield make_case(t, x, [2, 1, 3])
+        return
+    pooled, places = torch.ops.aten.adaptive_max_pool3d(x, [2, 1, 3])
+    yield make_case(t, d.real(*pooled.shape), x, places)
+
+
+def _drawn_pool(t: str, d: Draw) -> Iterator[Case]:
+    spatial = 3 if "3d" in t else 2
+    kernel, size, plane = [2] * spatial, [3, 2, 2][:spatial], (6, 4, 5)[:spatial]
+    n = d.size()
+    for x, draws in ((d.real(n, 6, *plane), (n, 6)), (d.real(6, *plane), (1, 6))):
+        cuts = torch.rand(*draws, spatial, generator=d.generator, dtype=F64)
+        if "backward" not in t:
+            yield make_case(t, x, kernel, size, cuts)
+            continue
+        pooled, places = getattr(torch.ops.aten, f"fractional_max_pool{spatial}d")(x, kernel, size, cuts)
+        yield make_case(t, d.real(*pooled.shape), x, kernel, size, places)
+
+
+_each(" ".join(f"grid_sampler_{n}d{way}.default" for n in (2, 3) for way in ("", "_backward")), _grid)
+_each("max_unpool2d.default max_unpool3d.default", _unpool)
+_each("adaptive_max_pool3d.default adaptive_max_pool3d_backward.default", _adaptive_max_pool3d)
+_each(" ".join(f"fractional_max_pool{n}d{way}.default" for n in (2, 3) for way in ("", "_backward")), _drawn_pool)
+
+
 def _resize(t: str, d: Draw) -> Iterator[Case]:
     small, large = ([3], [6]) if "1d" in t else ([3, 2], [6, 5]) if "2d" in t else ([3, 2, 1], [6, 5, 2])
     extra = (False,) if "linear" in t or "cubic" in t else ()
@@ -588,6 +891,7 @@ _each(
         for name in (
             *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d"),
             *("upsample_bicubic2d", "upsample_trilinear3d", *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3))),
+            *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
         )
         for way in ("", "_backward")
     ),
@@ -626,6 +930,10 @@ _each(
     new_empty.default full_like.default zeros_like.default ones_like.default empty_like.default""",
     _make,
 )
+_each("linspace.default logspace.default", lambda t, d: iter((make_case(t, 0.0, 2.0, 6, dtype=F64),)))
+_each("eye.default", lambda t, d: iter((make_case(t, 6, dtype=F64),)))
+_each("eye.m", lambda t, d: iter((make_case(t, 6, 4, dtype=F64),)))
+_each("tril_indices.default triu_indices.default", lambda t, d: iter((make_case(t, 6, 4),)))
 _each("arange.default", lambda t, d: iter((make_case(t, 6),)))
 _each("arange.start", lambda t, d: iter((make_case(t, 2, 8),)))
 _each("arange.start_step", lambda t, d: iter((make_case(t, 0, 12, 2),)))

@@ -87,8 +87,10 @@ def _core_table(coverage: Mapping[str, Handled]) -> RenderableType:
     table = Table("way", "operators", "names", title=f"torch's Core ATen set has {len(coverage)} operators", title_justify="left")
     for (how, reason), names in sorted(by_way.items()):
         table.add_row(f"{how}: {escape(reason)}" if reason else how, str(len(names)), escape(", ".join(names)))
+    table.caption = (
         "rule: signatures of its own; opened: into operators that have one; "
         "whole inputs: no rule, each device of its stage performs it whole (--strict refuses)"
+    )
     return table
 
 

@@ -279,7 +279,7 @@ def test_an_op_of_ours_without_a_row_is_named_and_the_way_to_add_it_shown() -> N
 
 
 @pytest.mark.parametrize(
-    "case", [make_case("aten.lgamma.default", R.positive(4, 6)), make_case("aten.linalg_matrix_exp.default", R.real(2, 4, 4))]
+    "case", [make_case("aten.special_bessel_j0.default", R.positive(4, 6)), make_case("aten.linalg_matrix_exp.default", R.real(2, 4, 4))]
 )
 def test_an_op_of_torch_without_a_row_takes_and_gives_whole_tensors(case: Case) -> None:
     assert case.op.target not in known_targets()
@@ -293,9 +293,9 @@ def test_an_op_of_torch_without_a_row_takes_and_gives_whole_tensors(case: Case) 
 
 
 def test_an_op_without_a_row_that_reads_nothing_is_a_creation() -> None:
-    case = make_case("aten.eye.default", 4, dtype=torch.float64)
+    case = make_case("aten.hann_window.default", 16, dtype=torch.float64)
     assert case.op.target not in known_targets()
-    assert is_creation(case.op) and flop(case.op, case.types) == 0 and traffic_bytes(case.op, case.types) == 4 * 4 * 8
+    assert is_creation(case.op) and flop(case.op, case.types) == 0 and traffic_bytes(case.op, case.types) == 16 * 8
     assert shown(case) == [" -> B"]
 
 

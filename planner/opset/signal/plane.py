@@ -1,113 +1,23 @@
-"""Convolution, pooling, padding and resizing: batch and channels are factors, spatial dims are whole (a split would need halo exchange).
+"""What looks at one plane at a time: pooling, padding, resizing, sampling.  Batch and channels are factors, spatial dims are whole.
 
-Factors (x, k: spatial):
+Factors (x: spatial):
 
-    convolution  (n i x)(o i k)(o) -> n o x     n, o split;  i contracted -> P, and the bias must be P too, because every part adds it
-    backward     (n o x)(n i x)(o i k) -> dx n i x,  dw o i k,  db o        batch split: dx S(0), dw P, db P
-    in groups    (n g x)(g . k)(g) -> n g x     g split: whole groups per part; the argument ``groups`` shrinks with the weight
-    pool, pad    n c x -> n c y                 an index of max pool counts within its own plane, so indices split as the values do
-    unfold       n c x -> n c l                 the channels stand first in the folded dim (c k)
+    pool, pad    n c x -> n c y                     an index of max pool counts within its own plane, so indices split as the values do
+    unfold       n c x -> n c l                     the channels stand first in the folded dim (c k)
+    grid sample  (n c x)(n y 2) -> n c y            each place y of the result is sampled by itself, so y splits as well
+    backward     (n c y)(n c x)(n y 2) -> dx n c x, dgrid n y 2       y split: dx P, dgrid S;  c split: dx S, dgrid P
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from planner.ir.graph import Op, Ref
-from planner.opset.rule import FactorRule, Factors, Size, Types
-from planner.opset.spec import OpSpec, argument, integer, is_ref, labels, no_flop, result_shape, shape_of
+from planner.opset.rule import FactorRule, Size, Types
+from planner.opset.spec import OpSpec, labels, no_flop, shape_of
 
 __all__ = ["TABLE"]
-
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Convolution:
-    """Factors of input, weight and output.
-
-    whole: the spatial factors.  counts: the number of groups.  sizes: the argument that states it.
-    """
-
-    x: Factors
-    weight: Factors
-    y: Factors
-    whole: frozenset[str]
-    counts: dict[str, int]
-    sizes: tuple[Size, ...]
-
-
-def _factors(x: Shape, weight: Shape, y: Shape, *, transposed: bool, groups_at: int, weight_at: int) -> _Convolution:
-    """The factors, from the shapes.  The argument ``groups`` is not read: on a part it still holds the number of the whole op.
-
-    All three tensors hold their channels group after group, so a split between groups splits the channels of each of them.
-    """
-    inner, kernel, outer = labels(len(x) - 2, "x"), labels(len(x) - 2, "k"), labels(len(x) - 2, "y")
-    whole = frozenset((*inner, *kernel, *outer))
-    groups = (y if transposed else x)[1] // max(weight[1], 1)
-    if groups == 1:
-        channels = ("i", "o") if transposed else ("o", "i")
-        return _Convolution(x=("n", "i", *inner), weight=(*channels, *kernel), y=("n", "o", *outer), whole=whole, counts={}, sizes=())
-    return _Convolution(
-        x=("n", "g", *inner),
-        weight=("g", "", *kernel),
-        y=("n", "g", *outer),
-        whole=whole,
-        counts={"g": groups},
-        sizes=(Size(arg=groups_at, name="groups", operand=weight_at, dims=(0,), shrinks=True),),
-    )
-
-
-def _convolution(op: Op, types: Types) -> FactorRule:
-    """x, weight, bias?, stride, padding, dilation, transposed, output_padding, groups."""
-    x, weight, y = shape_of(op, types, 0), shape_of(op, types, 1), result_shape(op, types)
-    c = _factors(x, weight, y, transposed=bool(integer(op, 6, "transposed", 0)), groups_at=8, weight_at=1)
-    with_bias = is_ref(op, 2, "bias")
-    return FactorRule(
-        operands=(c.x, c.weight, (c.y[1],)) if with_bias else (c.x, c.weight),
-        results=(c.y,),
-        whole=c.whole,
-        addends=frozenset({2}) if with_bias else frozenset(),
-        linear=(frozenset({0, 2}), frozenset({1, 2})) if with_bias else (frozenset({0}), frozenset({1})),
-        sizes=c.sizes,
-        counts=c.counts,
-    )
-
-
-def _convolution_backward(op: Op, types: Types) -> FactorRule:
-    """grad, x, weight, bias_sizes?, stride, padding, dilation, transposed, output_padding, groups, output_mask."""
-    y, x, weight = (shape_of(op, types, k) for k in range(3))
-    c = _factors(x, weight, y, transposed=bool(integer(op, 7, "transposed", 0)), groups_at=9, weight_at=2)
-    bias = (Size(arg=3, name="bias_sizes", operand=0, dims=(1,)),) if argument(op, 3, "bias_sizes") is not None else ()
-    return FactorRule(
-        operands=(c.y, c.x, c.weight),
-        results=(c.x, c.weight, (c.y[1],)),
-        whole=c.whole,
-        linear=(frozenset({0}), frozenset({1}), frozenset({2})),
-        depends=(frozenset({0, 2}), frozenset({0, 1}), frozenset({0})),
-        sizes=(*c.sizes, *bias),
-        counts=c.counts,
-    )
-
-
-def _convolution_flop(op: Op, types: Types) -> int:
-    """2 n o y (i / groups) prod(k): one filter is applied per output element; per input element if the convolution is transposed."""
-    weight = shape_of(op, types, 1)
-    filtered = types[op.inputs[0]].numel if integer(op, 6, "transposed", 0) else prod(result_shape(op, types))
-    return 2 * filtered * prod(weight[1:])
-
-
-def _convolution_backward_flop(op: Op, types: Types) -> int:
-    """The flop of the forward op for each of the two gradients, of input and weight, that the mask asks for; the bias' are a sum."""
-    weight = shape_of(op, types, 2)
-    filtered = types[op.inputs[1 if integer(op, 7, "transposed", 0) else 0]].numel
-    mask = argument(op, 10, "output_mask")
-    wanted = mask if isinstance(mask, tuple) else (True, True, True)
-    bias = types[op.inputs[0]].numel if wanted[2] else 0
-    return (bool(wanted[0]) + bool(wanted[1])) * 2 * filtered * prod(weight[1:]) + bias
 
 
 def _pool(spatial: int, *, linear: bool, unread: frozenset[int] = frozenset()) -> Callable[[Op, Types], FactorRule]:
@@ -185,9 +95,48 @@ def _padding(spatial: int, *names: str) -> dict[str, OpSpec]:
     return rows | {f"aten.{name}_backward.default": OpSpec(rule=_plane(spatial, back=True)) for name in names}
 
 
+def _drawn_pool(spatial: int) -> Callable[[Op, Types], FactorRule]:
+    """Fractional pooling: x [n, c, *x], and where each plane is cut [n, c, spatial]; without n in x the draws keep theirs."""
+
+    def rule(op: Op, types: Types) -> FactorRule:
+        lead = labels(len(shape_of(op, types, 0)) - spatial)
+        draws = (*lead, "") if len(lead) == 2 else ("", *lead, "")
+        names = (*lead, *labels(spatial, "x"))
+        return FactorRule(operands=(names, draws), results=(names,) * len(op.outputs), whole=frozenset(names[len(lead) :]))
+
+    return rule
+
+
+def _sampled_flop(op: Op, types: Types) -> int:
+    """Two per corner of the cell that a place lies in, and each element of the sampled planes."""
+    places = types[op.inputs[-1]]
+    corners = 2 << places.shape[-1]
+    return corners * prod(places.shape[:-1]) * shape_of(op, types, len(op.inputs) - 2)[1]
+
+
+def _sampled(spatial: int) -> Callable[[Op, Types], FactorRule]:
+    """x [n, c, *x], grid [n, *y, spatial]."""
+
+    def rule(op: Op, types: Types) -> FactorRule:
+        places = labels(spatial, "y")
+        plane = ("",) * spatial
+        return FactorRule(operands=(("n", "c", *plane), ("n", *places, "")), results=(("n", "c", *places),), linear=(frozenset({0}),))
+
+    return rule
+
+
+def _sampled_backward(spatial: int) -> Callable[[Op, Types], FactorRule]:
+    """grad [n, c, *y], x, grid, modes, output_mask -> dx, dgrid."""
+
+    def rule(op: Op, types: Types) -> FactorRule:
+        places = labels(spatial, "y")
+        image, grid = ("n", "c", *("",) * spatial), ("n", *places, "")
+        return FactorRule(operands=(("n", "c", *places), image, grid), results=(image, grid), linear=(frozenset({0}),))
+
+    return rule
+
+
 TABLE: dict[str, OpSpec] = {
-    "aten.convolution.default": OpSpec(rule=_convolution, flop=_convolution_flop),
-    "aten.convolution_backward.default": OpSpec(rule=_convolution_backward, flop=_convolution_backward_flop),
     "aten.max_pool2d_with_indices.default": OpSpec(rule=_pool(2, linear=False), flop=_window_flop),
     "aten.max_pool2d_with_indices_backward.default": OpSpec(rule=_pool(2, linear=True)),
     "aten.avg_pool2d.default": OpSpec(rule=_pool(2, linear=True), flop=_window_flop),
@@ -202,8 +151,21 @@ TABLE: dict[str, OpSpec] = {
     "aten.avg_pool3d_backward.default": OpSpec(rule=_pool(3, linear=True, unread=_SELF)),
     "aten._adaptive_avg_pool3d.default": OpSpec(rule=_pool(3, linear=True)),
     "aten._adaptive_avg_pool3d_backward.default": OpSpec(rule=_pool(3, linear=True, unread=_SELF)),
+    "aten.adaptive_max_pool3d.default": OpSpec(rule=_pool(3, linear=False)),
+    "aten.adaptive_max_pool3d_backward.default": OpSpec(rule=_pool(3, linear=True)),
+    "aten.max_unpool2d.default": OpSpec(rule=_pool(2, linear=True), flop=no_flop),
+    "aten.max_unpool3d.default": OpSpec(rule=_pool(3, linear=True), flop=no_flop),
+    "aten.fractional_max_pool2d.default": OpSpec(rule=_drawn_pool(2), flop=_window_flop),
+    "aten.fractional_max_pool2d_backward.default": OpSpec(rule=_pool(2, linear=True)),
+    "aten.fractional_max_pool3d.default": OpSpec(rule=_drawn_pool(3), flop=_window_flop),
+    "aten.fractional_max_pool3d_backward.default": OpSpec(rule=_pool(3, linear=True)),
+    "aten.grid_sampler_2d.default": OpSpec(rule=_sampled(2), flop=_sampled_flop),
+    "aten.grid_sampler_2d_backward.default": OpSpec(rule=_sampled_backward(2), flop=_sampled_flop),
+    "aten.grid_sampler_3d.default": OpSpec(rule=_sampled(3), flop=_sampled_flop),
+    "aten.grid_sampler_3d_backward.default": OpSpec(rule=_sampled_backward(3), flop=_sampled_flop),
     **_resizing(1, "upsample_nearest1d", "upsample_linear1d", "_upsample_nearest_exact1d"),
     **_resizing(2, "upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_nearest_exact2d"),
+    **_resizing(2, "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
     **_resizing(3, "upsample_nearest3d", "upsample_trilinear3d", "_upsample_nearest_exact3d"),
     **_padding(1, "reflection_pad1d", "replication_pad1d"),
     **_padding(2, "reflection_pad2d", "replication_pad2d"),
