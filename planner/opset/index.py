@@ -162,13 +162,17 @@ def _put(op: Op, types: Types) -> FactorRule:
 
 
 def _bins(op: Op, types: Types, *, values_at: int) -> FactorRule:
-    """Values and the borders of bins in one row: each value finds its bin by itself.  Borders in several rows share the leading dims."""
+    """Values and the borders of bins in one row: each value finds its bin by itself.  Borders in several rows share the leading dims.
+
+    A bin's number counts the borders below, so parts of the borders, which stand in order, add up.
+    """
     values, borders = shape_of(op, types, values_at), shape_of(op, types, 1 - values_at)
     names = labels(len(values))
     rows = () if len(borders) < 2 else names[:-1]
-    sorters = len(op.inputs) - 2
-    pair = (names, (*rows, "")) if values_at == 0 else ((*rows, ""), names)
-    return FactorRule(operands=(*pair, *((*rows, ""),) * sorters), results=(names,))
+    sorters = len(op.inputs) - 2  # they hold places in the whole row
+    row = (*rows, "" if sorters else "borders")
+    pair = (names, row) if values_at == 0 else (row, names)
+    return FactorRule(operands=(*pair, *(row,) * sorters), results=(names,))
 
 
 def _members(op: Op, types: Types) -> FactorRule:

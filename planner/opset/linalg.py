@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Op
-from planner.opset.elementwise import Linear, broadcast_factors
+from planner.opset.elementwise import broadcast_factors
 from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, argument, dim_of, labels, result_shape, shape_of
 
@@ -55,13 +55,17 @@ def _addmm(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(bias, ("m", "k"), ("k", "n")), results=(("m", "n"),), addends=frozenset({0}), linear=joint)
 
 
-def _matrices(*core: int, results: tuple[int, ...], linear: Linear = ()) -> Callable[[Op, Types], FactorRule]:
+def _matrices(*core: int, results: tuple[int, ...], of: int | None = None) -> Callable[[Op, Types], FactorRule]:
     """Decompositions, inverses, solves: each matrix by itself, so the dims before those of a matrix are factors.
 
     core, results: how many of the last dims of each operand and result belong to one matrix.
+    of: the right-hand side of a solve: the first result is linear in it, and the other results do not depend on it.
     """
 
     def rule(op: Op, types: Types) -> FactorRule:
+        everything = frozenset(range(len(op.inputs)))
+        linear = () if of is None else (frozenset({of}),)
+        depends = None if of is None else (everything, *(everything - {of},) * (len(op.outputs) - 1))
         batches = {shape_of(op, types, k)[: types[v].ndim - core[k]] for k, v in enumerate(op.inputs)}
         batch = labels(len(min(batches, key=len)))
         if len(batches) > 1:
@@ -69,12 +73,14 @@ def _matrices(*core: int, results: tuple[int, ...], linear: Linear = ()) -> Call
                 operands=tuple(("",) * types[v].ndim for v in op.inputs),
                 results=tuple(() if name is None else ("",) * types[name].ndim for name in op.outputs),
                 linear=linear,
+                depends=depends,
             )
         made = tuple(
             () if name is None else (*batch, *("",) * dims) if types[name].ndim == len(batch) + dims else ("",) * types[name].ndim
             for name, dims in zip(op.outputs, results, strict=True)
         )
-        return FactorRule(operands=tuple((*batch, *("",) * dims) for dims in core[: len(op.inputs)]), results=made, linear=linear)
+        operands = tuple((*batch, *("",) * dims) for dims in core)
+        return FactorRule(operands=operands, results=made, linear=linear, depends=depends)
 
     return rule
 
@@ -163,11 +169,11 @@ TABLE: dict[str, OpSpec] = {
     "aten._linalg_det.default": OpSpec(rule=_matrices(2, results=(0, 2, 1)), flop=_cubic),
     "aten._linalg_slogdet.default": OpSpec(rule=_matrices(2, results=(0, 0, 2, 1)), flop=_cubic),
     "aten.linalg_lu_factor_ex.default": OpSpec(rule=_matrices(2, results=(2, 1, 0)), flop=_cubic),
-    "aten.linalg_lu_solve.default": OpSpec(rule=_matrices(2, 1, 2, results=(2,), linear=(frozenset({2}),)), flop=_cubic),
-    "aten._linalg_solve_ex.default": OpSpec(rule=_matrices(2, 2, results=(2, 2, 1, 0)), flop=_cubic),
-    "aten.linalg_solve_triangular.default": OpSpec(rule=_matrices(2, 2, results=(2,), linear=(frozenset({1}),)), flop=_cubic),
+    "aten.linalg_lu_solve.default": OpSpec(rule=_matrices(2, 1, 2, results=(2,), of=2), flop=_cubic),
+    "aten._linalg_solve_ex.default": OpSpec(rule=_matrices(2, 2, results=(2, 2, 1, 0), of=1), flop=_cubic),
+    "aten.linalg_solve_triangular.default": OpSpec(rule=_matrices(2, 2, results=(2,), of=1), flop=_cubic),
     "aten.linalg_cholesky_ex.default": OpSpec(rule=_matrices(2, results=(2, 0)), flop=_cubic),
-    "aten.cholesky_solve.default": OpSpec(rule=_matrices(2, 2, results=(2,), linear=(frozenset({0}),)), flop=_cubic),
+    "aten.cholesky_solve.default": OpSpec(rule=_matrices(2, 2, results=(2,), of=0), flop=_cubic),
     "aten.linalg_qr.default": OpSpec(rule=_matrices(2, results=(2, 2)), flop=_cubic),
     "aten.linalg_householder_product.default": OpSpec(rule=_matrices(2, 1, results=(2,)), flop=_cubic),
     "aten._linalg_svd.default": OpSpec(rule=_matrices(2, results=(2, 1, 2)), flop=_cubic),

@@ -192,6 +192,18 @@ EXCUSES: dict[str, tuple[Excuse, ...]] = {
     "aten.sum.dim_IntList": (_ALL_DIMS, _NO_SUM),
     "aten.cumsum.default": (Excuse(_FROM_THE_END, _negative(1)),),
     "aten.cumprod.default": (Excuse(_FROM_THE_END, _negative(1)),),
+    "aten.logcumsumexp.default": (Excuse(_FROM_THE_END, _negative(1)),),
+    "aten.cummax.default": (Excuse(_FROM_THE_END, _negative(1)),),
+    "aten.cummin.default": (Excuse(_FROM_THE_END, _negative(1)),),
+    "aten.nansum.default": (
+        Excuse("parts of a sum may be nan where the sum is none, and the other way round", lambda c, s: P in s.inputs),
+    ),
+    "aten.special_xlog1py.default": (
+        Excuse("0 times the logarithm of 0 is 0 for the whole and undefined for parts of the 0", lambda c, s: P in s.inputs, wrong=False),
+    ),
+    "aten.linalg_solve_triangular.default": (
+        Excuse("the batch of one side alone is split, so matrices and sides do not meet", lambda c, s: s.inputs[0] != s.inputs[1]),
+    ),
     "aten.select_backward.default": (Excuse(_FROM_THE_END, _negative(2)),),
     "aten.gather.default": (
         Excuse(
@@ -210,6 +222,8 @@ EXCUSES: dict[str, tuple[Excuse, ...]] = {
     "aten.squeeze.dims": (_VANISHES,),
     "aten.any.default": (_NO_SUM,),
     "aten.any.dim": (_NO_SUM,),
+    "aten.any.dims": (_NO_SUM,),
+    "aten.all.dims": (_NO_SUM,),
     "aten._to_copy.default": (_NO_SUM,),
     "aten.empty_like.default": (Excuse("what empty holds adds up to nothing in particular", lambda c, s: s.outputs == (P,), wrong=False),),
 }
