@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from backend.checkpoint.folder import write_part, write_whole
 from backend.checkpoint.manifest import Group, SavedState
 from backend.checkpoint.saved import Saved, find, verify
 from backend.initial.values import whole_box
+from planner.frontend.optim.rules import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, RMSprop
 from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind
 
 __all__ = ["export", "optimizer_state_dict", "state_dict"]
 
-_SLOTS = {"regista.adamw": ("exp_avg", "exp_avg_sq", "step"), "regista.sgd": ("momentum_buffer",)}
+_SLOTS = {rule.target: rule.all_slots for rule in (SGD, AdamW, Adam, Adagrad, RMSprop, Adafactor, Muon)}
 
 
 def _whole(saved: Saved, state: SavedState) -> Tensor:
@@ -35,10 +37,12 @@ def state_dict(folder: str | Path) -> dict[str, Tensor]:
 
 
 def optimizer_state_dict(folder: str | Path) -> dict[str, Any]:
-    """What ``optimizer.load_state_dict`` takes, for torch.optim.SGD or AdamW over the trainable parameters in the module's order.
+    """What ``optimizer.load_state_dict`` takes, for the torch.optim optimizer over the trained parameters in the module's order.
+
+    Parameters with equal numbers are one group, groups stand in the order of their first parameters.
 
     Raises:
-        Unsupported: an optimizer that torch.optim does not have, or no parameter is trained.
+        Unsupported: numbers that a checkpoint does not hold (Muon's), or no parameter is trained.
     """
     saved = Saved(str(find(folder)))
     manifest = saved.manifest
@@ -51,18 +55,32 @@ def optimizer_state_dict(folder: str | Path) -> dict[str, Any]:
         (group,) = [g for g in manifest.groups if name in g.parameters]
         slots = {slot: manifest.state.get(f"{name}:{slot}") for slot in _SLOTS.get(group.target, ())}
         state[number] = {slot: _whole(saved, entry) for slot, entry in slots.items() if entry is not None}
-    return {"state": state, "param_groups": [_group(group, [numbers[name] for name in group.parameters]) for group in manifest.groups]}
+    groups = [_group(group, [numbers[name] for name in group.parameters], state) for group in manifest.groups]
+    return {"state": state, "param_groups": groups}
 
 
-def _group(group: Group, members: list[int]) -> dict[str, Any]:
+def _group(group: Group, members: list[int], state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Any]:
     """The group as torch.optim writes it: made by torch.optim itself, so that no key is missing in any version."""
     dummy = [torch.zeros(()) for _ in members]
+    kept = state[members[0]]
     optimizer: torch.optim.Optimizer
     match group.target, group.numbers:
         case "regista.adamw", (lr, beta1, beta2, eps, decay):
             optimizer = torch.optim.AdamW(dummy, lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
         case "regista.sgd", (lr, momentum, decay, nesterov):
             optimizer = torch.optim.SGD(dummy, lr=lr, momentum=momentum, weight_decay=decay, nesterov=bool(nesterov))
+        case "regista.adam", (lr, beta1, beta2, eps, decay, decoupled):
+            amsgrad = "max_exp_avg_sq" in kept
+            kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+            optimizer = kind(dummy, lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay, amsgrad=amsgrad)
+        case "regista.adagrad", (lr, lr_decay, decay, eps):
+            optimizer = torch.optim.Adagrad(dummy, lr=lr, lr_decay=lr_decay, weight_decay=decay, eps=eps)
+        case "regista.rmsprop", (lr, alpha, eps, decay, momentum):
+            centered = "grad_avg" in kept
+            optimizer = torch.optim.RMSprop(dummy, lr, alpha, eps, decay, momentum, centered)
+        case "regista.adafactor", (lr, beta2_decay, eps2, d, decay, *eps1):
+            eps_pair = (eps1[0] if eps1 else None, eps2)
+            optimizer = torch.optim.Adafactor(dummy, lr=lr, beta2_decay=beta2_decay, eps=eps_pair, d=d, weight_decay=decay)
         case _:
             raise Unsupported(f"optimizer {group.target} with {len(group.numbers)} numbers has no form in torch.optim; export without it")
     (made,) = optimizer.state_dict()["param_groups"]

@@ -1,4 +1,4 @@
-"""All state of a Program's step, without ever holding the model: parameters from a source of the user's choice, zero optimizer state."""
+"""All state of a Program's step, without ever holding the model: parameters from a source of the user's choice, optimizer state as it was given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def program_values(program: Program, micro_batches: int, *, seed: int | None = N
         weights: or they are cut from here; optimizer state that it has, too.
 
     Returns:
-        layers: the weights or draws, zeros for optimizer state, constants of the trace.
+        layers: the weights or draws, what a torch optimizer holds, zeros for other optimizer state, constants of the trace.
 
     Raises:
         Unsupported: neither or both are given; the module was built before, so that how it was made is not known; see initial_values.
@@ -34,9 +34,9 @@ def program_values(program: Program, micro_batches: int, *, seed: int | None = N
         if given.kind is InputKind.OPTIMIZER_STATE
     }
     constants = Given(program.constants(micro_batches))
-    optimizer = Drawn(seed=seed or 0, recipes=zeros)
+    optimizer = Given(program.optimizer_state()), Drawn(seed=seed or 0, recipes=zeros)
     if weights is not None:
-        return Layers((weights, optimizer, constants))
+        return Layers((weights, *optimizer, constants))
     assert seed is not None
     if program.factory is None:
         raise Unsupported(
@@ -44,4 +44,4 @@ def program_values(program: Program, micro_batches: int, *, seed: int | None = N
             f"with a function that builds it, or leave out the seed to take the module's own values"
         )
     drawn = initial_values(program.factory, seed)
-    return Layers((drawn.drawn, drawn.fixed, optimizer, constants))
+    return Layers((drawn.drawn, drawn.fixed, *optimizer, constants))

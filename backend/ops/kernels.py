@@ -1,7 +1,7 @@
 """Kernels: what an op of the graph runs on one part.
 
 ``aten.mm.default`` is ``torch.ops.aten.mm.default``; ``regista.accumulate`` is the identity (adding up m micro-batches is the
-runtime's work); ``regista.sgd`` and ``regista.adamw`` are the custom ops of ``planner.frontend.optim``; ``regista.embedding`` and its like are
+runtime's work); ``regista.sgd`` and its like are the functions of ``planner.frontend.optim.updates``; ``regista.embedding`` and its like are
 the functions of ``planner.frontend.tracing.lookup``, called without torch's dispatcher.
 """
 
@@ -52,9 +52,9 @@ def kernel(target: str) -> Callable[..., object]:
     if target in WHOLE:
         return WHOLE[target]
     if target in UPDATES:
-        import planner.frontend.optim  # noqa: F401  registers the custom ops; late, so that kernels of aten need no frontend
+        from planner.frontend.optim import updates  # late, so that kernels of aten need no frontend
 
-        return _overload(f"{target}.default")
+        return updates.KERNELS[target]
     if target.startswith("aten."):
         return _overload(target)
     from planner.frontend.tracing.lookup import KERNELS  # late, for the same reason

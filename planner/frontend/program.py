@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from planner.frontend.deferred import Deferred
-from planner.frontend.optim import Optimizer, as_optimizer
+from planner.frontend.optim import Group, Optimizer, as_groups
+from planner.frontend.optim.groups import held_state
 from planner.frontend.to_graph.translate import Translated, translate
 from planner.frontend.tracing.hooks import refuse_hooks
 from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of, slice_micro_batch
 from planner.ir.collector import collector_paused
-from planner.ir.errors import InvalidProgram
+from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import InputKind, LogicalGraph
 
 __all__ = ["Program"]
@@ -35,7 +36,8 @@ class Program:
         loss: None when module(*example_inputs) is the scalar loss, or an object that holds it as ``.loss`` (an output of Hugging Face);
             else loss(output, *targets), the targets being the last example inputs, as many as ``loss`` has required positional
             parameters less one.
-        optimizer: SGD(...), AdamW(...), "sgd", "adamw", or a fresh torch.optim.SGD / AdamW over the trainable parameters; SGD(lr=0.01).
+        optimizer: SGD(...), AdamW(...), "sgd", "adamw", or an instance of torch.optim (SGD, Adam, AdamW, Adagrad, RMSprop, Adafactor, Muon)
+            with its parameter groups and its state; SGD(lr=0.01) by default.  Parameters in none of its groups are frozen.
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
         seed: kept for whoever makes data or weights.
@@ -70,7 +72,8 @@ class Program:
         self.loss = loss
         self.num_targets = 0 if loss is None else _num_targets(loss, len(self.example_inputs))
         refuse_hooks(module, optimizer)
-        self.optimizer = as_optimizer(optimizer, {n: p for n, p in module.named_parameters() if p.requires_grad})
+        self.groups: tuple[Group, ...] = as_groups(optimizer, dict(module.named_parameters()))
+        self._given_optimizer = optimizer
         self.name = name or type(module).__name__.lower()
         self.data = data
         self.seed = seed
@@ -83,6 +86,17 @@ class Program:
         if self._deferred is not None:
             self._module, self._deferred = self._deferred.build(), None
         return self._module
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The rule of all trained parameters.
+
+        Raises:
+            Unsupported: there are several groups (``groups``).
+        """
+        if len(self.groups) != 1:
+            raise Unsupported(f"{self.name} trains its parameters in {len(self.groups)} groups; ask for groups instead of the optimizer")
+        return self.groups[0].rule
 
     @property
     def _keywords(self) -> tuple[str, ...]:
@@ -135,7 +149,7 @@ class Program:
                     micro_batches=micro_batches,
                     keywords=self._keywords,
                 )
-                self._translated[micro_batches] = translate(captured, self.optimizer)
+                self._translated[micro_batches] = translate(captured, self.groups)
             self._tell(captured)
         return self._translated[micro_batches]
 
@@ -144,23 +158,29 @@ class Program:
 
         Returns:
             Detached tensors of the graph's types: parameters and buffers are copies of the module's (bit-identical), optimizer
-            state is zero, constants are what the trace lifted.
+            state is what the torch optimizer holds, else zero, constants are what the trace lifted.
 
         Raises:
             InvalidProgram: as graph(); or the module has no values (meta or fake tensors).
         """
         translated = self._translate(micro_batches)
         held = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        held_by_optimizer = self.optimizer_state()
         state: dict[str, Tensor] = {}
         for given in translated.graph.inputs:
             if given.kind is InputKind.PARAMETER or given.kind is InputKind.BUFFER:
                 state[given.name] = _copied(held[given.name], given.name)
             elif given.kind is InputKind.OPTIMIZER_STATE:
                 type_ = translated.graph.values[given.value]
-                state[given.name] = torch.zeros(type_.shape, dtype=getattr(torch, type_.dtype.value))
+                stepped = held_by_optimizer.get(given.name)
+                state[given.name] = torch.zeros(type_.shape, dtype=getattr(torch, type_.dtype.value)) if stepped is None else stepped
             elif given.kind is InputKind.CONSTANT:
                 state[given.name] = translated.constants[given.name].clone()
         return state
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """What the given torch optimizer holds now, by GraphInput.name; what it does not hold is zero (InvalidProgram: of a wrong shape)."""
+        return held_state(self._given_optimizer, self.groups, dict(self._module.named_parameters()))
 
     def constants(self, micro_batches: int = 1) -> dict[str, Tensor]:
         """Values that the trace lifted out of the module's code, by GraphInput.name.  Raises as graph() does."""

@@ -1,7 +1,7 @@
 """Op -> stage.  Forward ops are cut along the trace order, so data never flows backwards; everything else follows its forward op.
 
 A backward op lies with the forward op that it differentiates, an accumulation with the op that makes what it adds up, and an update at the home
-of the state that it updates (planner.stages.staged).
+of the state that it updates (planner.stages.staged); what is made of a gradient before that lies at the home of its parameter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir.errors import Unsupported
-from planner.ir.graph import LogicalGraph, Op, Role
+from planner.ir.graph import InputKind, LogicalGraph, Op, Role
 from planner.opset import flop
 from planner.stages.blocks import block_of
 from planner.stages.dag import spread, work_dag
@@ -49,6 +49,8 @@ def assign_stages(
         stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
     producers = graph.producers()
     home = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
+    parameters = {i.name: i.value for i in graph.inputs if i.kind is InputKind.PARAMETER}
+    home |= {gradient: home.get(parameters[name], 0) for name, gradient in graph.gradients.items() if name in parameters}
     for op in graph.ops:
         if op.role is Role.BACKWARD:
             if op.forward_of not in stage:
@@ -59,6 +61,7 @@ def assign_stages(
             stage[op.id] = stage[made_by.id] if made_by is not None else num_stages - 1
         elif op.role is Role.UPDATE:
             stage[op.id] = next((home[value] for value in op.inputs if value in home), 0)
+            home.update((value, stage[op.id]) for value in op.outputs if value is not None)
     return stage
 
 

@@ -952,4 +952,28 @@ def _update(t: str, d: Draw) -> Iterator[Case]:
         yield make_case(t, d.real(*s), d.real(*s), d.real(*s), d.positive(*s), step, 0.1, 0.9, 0.99, 1e-8, 0.01)
 
 
+def _other_update(t: str, d: Draw) -> Iterator[Case]:
+    step = torch.tensor(3.0)
+    for s in ((6, d.size()), (12,)):
+        param, grad, first, second, third = d.real(*s), d.real(*s), d.real(*s), d.positive(*s), d.positive(*s)
+        match t:
+            case "regista.adam":
+                yield make_case(t, param, grad, first, second, step, None, 0.1, 0.9, 0.99, 1e-8, 0.01, False)
+                yield make_case(t, param, grad, first, second, step, third, 0.1, 0.9, 0.99, 1e-8, 0.01, True)
+            case "regista.adagrad":
+                yield make_case(t, param, grad, second, step, 0.1, 0.5, 0.01, 1e-8)
+            case "regista.rmsprop":
+                yield make_case(t, param, grad, second, step, None, None, 0.1, 0.9, 1e-8, 0.01, 0.0)
+                yield make_case(t, param, grad, second + first.square(), step, first, first / 2, 0.1, 0.9, 1e-8, 0.0, 0.9)
+            case "regista.adafactor" if len(s) == 1:
+                yield make_case(t, param, grad, step, None, None, second, 0.1, -0.8, 1e-3, 1.0, 0.01, None)
+            case "regista.adafactor":
+                rows, columns = second.mean(1, keepdim=True), second.mean(0, keepdim=True)
+                yield make_case(t, param, grad, step, rows, columns, None, 0.1, -0.8, 1e-3, 1.0, 0.0, 1e-6)
+            case "regista.muon" if len(s) == 2:
+                yield make_case(t, param, grad, first, 0.1, 0.01, 0.9, True, 3.4445, -4.775, 2.0315, 1e-7, 5, None)
+                yield make_case(t, param, grad, first, 0.1, 0.0, 0.9, False, 3.4445, -4.775, 2.0315, 1e-7, 5, "match_rms_adamw")
+
+
 _each("regista.sgd regista.adamw", _update)
+_each("regista.adam regista.adagrad regista.rmsprop regista.adafactor regista.muon", _other_update)

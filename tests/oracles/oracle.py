@@ -29,6 +29,8 @@ def torch_optimizer(program: Program, parameters: list[Tensor]) -> torch.optim.O
             return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, foreach=False)
         case AdamW(lr, betas, eps, weight_decay):
             return torch.optim.AdamW(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, foreach=False)
+        case other:
+            raise AssertionError(f"{other}: train_plainly (tests/oracles/trainer.py) trains with torch's own")
 
 
 def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:

@@ -1,7 +1,7 @@
 """The last third of lowering: drop what nobody reads, number the ops, then accumulate and update.
 
 gradient --accumulate--> gradient:FQN --.
-parameter:FQN ---------------------------+--> regista.sgd / regista.adamw --> updated:FQN, updated:FQN:slot
+parameter:FQN ---------------------------+--> regista.sgd / regista.adamw / ... --> updated:FQN, updated:FQN:slot
 optimizer_state:FQN:slot ---------------'
 """
 
@@ -11,10 +11,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.frontend.optim import Optimizer
+from planner.frontend.optim import Group, Optimizer
+from planner.frontend.optim.rules import slot_type
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, LogicalGraph, Op, Ref, Role
-from planner.ir.tensor import DType, TensorType
+from planner.ir.tensor import TensorType
 
 __all__ = ["Body", "finished"]
 
@@ -42,13 +43,23 @@ class Body:
     refused: Mapping[str, str]
 
 
-def finished(body: Body, optimizer: Optimizer) -> LogicalGraph:
+def finished(body: Body, groups: Sequence[Group]) -> LogicalGraph:
     """The verified graph of a whole step.
 
+    Args:
+        groups: how parameters are trained; the gradients of all others are not computed.
+
     Raises:
-        InvalidProgram: the loss is computed by no op.
+        InvalidProgram: the loss is computed by no op, or depends on no parameter of a group.
         Unsupported: the step needs an op that no plan can carry out.
     """
+    rules = {name: group.rule for group in groups for name in group.parameters}
+    body = replace(body, gradients={name: value for name, value in body.gradients.items() if name in rules})
+    if not body.gradients:
+        raise InvalidProgram(
+            f"the loss depends on none of the {len(rules)} parameters in the optimizer's groups ({', '.join(list(rules)[:4])}); "
+            "there is nothing to train: put parameters that the loss depends on into a group"
+        )
     ops = _live(body.ops, {body.loss, *body.gradients.values(), *body.updates.values()})
     for op in ops:
         if op.id in body.refused:
@@ -60,7 +71,7 @@ def finished(body: Body, optimizer: Optimizer) -> LogicalGraph:
     inputs = [i for i in body.inputs if i.kind is not InputKind.CONSTANT or i.value in read]
     known = {i.value for i in inputs} | {out for op in ops for out in op.outputs if out is not None}
     types = {value: type_ for value, type_ in body.types.items() if value in known}
-    graph = _with_update(numbered, inputs, types, body, optimizer)
+    graph = _with_update(numbered, inputs, types, body, rules)
     graph.verify()
     return graph
 
@@ -95,7 +106,9 @@ def _numbered(ops: Sequence[Op], body: Body) -> list[Op]:
     ]
 
 
-def _with_update(ops: list[Op], inputs: list[GraphInput], types: dict[str, TensorType], body: Body, optimizer: Optimizer) -> LogicalGraph:
+def _with_update(
+    ops: list[Op], inputs: list[GraphInput], types: dict[str, TensorType], body: Body, rules: Mapping[str, Optimizer]
+) -> LogicalGraph:
     producer = {out: op for op in ops for out in op.outputs if out is not None}
     updates = dict(body.updates)
 
@@ -107,16 +120,20 @@ def _with_update(ops: list[Op], inputs: list[GraphInput], types: dict[str, Tenso
     for name, gradient in body.gradients.items():
         append(ACCUMULATE, (Ref(gradient),), (f"gradient:{name}",), (gradient,), Role.ACCUMULATE, name.rpartition(".")[0])
     for name in body.gradients:
+        rule, module, gradient = rules[name], name.rpartition(".")[0], f"gradient:{name}"
         parameter = f"{InputKind.PARAMETER.value}:{name}"
-        states = [f"{InputKind.OPTIMIZER_STATE.value}:{name}:{slot}" for slot in optimizer.slots]
-        for slot, state in zip(optimizer.slots, states, strict=True):
+        slots = rule.slots(len(types[parameter].shape))
+        states = {slot: f"{InputKind.OPTIMIZER_STATE.value}:{name}:{slot}" for slot in rule.all_slots if slot in slots}
+        for slot, state in states.items():
             inputs.append(GraphInput(value=state, kind=InputKind.OPTIMIZER_STATE, name=f"{name}:{slot}"))
-            types[state] = TensorType((), DType.FLOAT32) if slot == "step" else types[parameter]
-        padding = (None,) * (optimizer.num_state_arguments - len(states))
-        args = (Ref(parameter), Ref(f"gradient:{name}"), *map(Ref, states), *padding, *optimizer.hyper_parameters)
-        old = (parameter, *states)
+            types[state] = slot_type(slot, types[parameter])
+        if rule.maximize:
+            append("aten.neg.default", (Ref(gradient),), (f"ascent:{name}",), (gradient,), Role.UPDATE, module)
+            gradient = f"ascent:{name}"
+        held = (Ref(states[slot]) if slot in states else None for slot in rule.all_slots)
+        old = (parameter, *states.values())
         new = tuple(f"updated:{value.partition(':')[2]}" for value in old)
-        append(optimizer.target, args, new, old, Role.UPDATE, name.rpartition(".")[0])
+        append(rule.target, (Ref(parameter), Ref(gradient), *held, *rule.hyper_parameters), new, old, Role.UPDATE, module)
         updates.update(zip(old, new, strict=True))
     return LogicalGraph(
         values=types,

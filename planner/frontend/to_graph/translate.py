@@ -5,7 +5,7 @@ placeholder                   GraphInput (parameter:FQN, buffer:FQN, batch:input
 get_attr                      GraphInput constant:DIGEST
 detach, alias, no-op view     nothing: the operand's name stands for it
 getitem                       an entry of the producer's outputs
-loss, gradients               regista.accumulate, then regista.sgd / regista.adamw per parameter (finish.py)
+loss, gradients               regista.accumulate, then an update (regista.sgd, regista.adamw, ...) per parameter (finish.py)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from planner.frontend.optim import Optimizer
+from planner.frontend.optim import Group
 from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.simplify import is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
 from planner.frontend.to_graph.unfold import unfolded
@@ -47,14 +47,14 @@ class Translated:
     refusal: str
 
 
-def translate(captured: Capture, optimizer: Optimizer) -> Translated:
+def translate(captured: Capture, groups: Sequence[Group]) -> Translated:
     """Turn the traced micro-batch and the optimizer into a LogicalGraph.
 
     Raises:
         InvalidProgram: forward changes a parameter or an input, or a value has a dtype outside the IR.
         Unsupported: a random op, strides, or a write into a tensor outside the module.
     """
-    return _Translation(captured).run(optimizer)
+    return _Translation(captured).run(groups)
 
 
 def _type_of(tensor: Tensor) -> TensorType:
@@ -80,7 +80,7 @@ class _Translation:
         self._refused: dict[str, str] = {}  # op id -> why it cannot be carried out; raised only if the op is needed
         self._order = {node: index for index, node in enumerate(captured.graph.nodes)}
 
-    def run(self, optimizer: Optimizer) -> Translated:
+    def run(self, groups: Sequence[Group]) -> Translated:
         nodes, captured = list(self._order), self._captured
         self._declare([node for node in nodes if node.op == "placeholder"])
         names: dict[str, str] = {}
@@ -112,7 +112,7 @@ class _Translation:
                 refused=self._refused,
             )
         )
-        graph = finished(body, optimizer)
+        graph = finished(body, groups)
         read = {i.name for i in graph.inputs if i.kind is InputKind.CONSTANT}
         return Translated(
             graph=graph,

@@ -467,22 +467,6 @@ REFUSED: dict[str, tuple[Callable[[], Program], type[RegistaError], str]] = {
     "wrong shapes": (lambda: Program(nn.Sequential(nn.Linear(8, 8), nn.Linear(5, 5)), (X, Y), mse), InvalidProgram, "module '1' raised"),
     "complex": (lambda: around(lambda b, x: torch.fft.fft(b(x)).real), InvalidProgram, "complex64"),
     "unknown optimizer": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, "lamb"), InvalidProgram, "'sgd' or 'adamw'"),
-    "unknown torch optimizer": (
-        lambda: Program(m := nn.Linear(8, 8), (X, Y), mse, torch.optim.Adagrad(m.parameters())),
-        InvalidProgram,
-        "Adagrad",
-    ),
-    "several groups": (
-        lambda: Program(m := nn.Linear(8, 8), (X, Y), mse, torch.optim.SGD([{"params": [p]} for p in m.parameters()])),
-        Unsupported,
-        "2 parameter groups",
-    ),
-    "amsgrad": (
-        lambda: Program(m := nn.Linear(8, 8), (X, Y), mse, torch.optim.AdamW(m.parameters(), amsgrad=True)),
-        Unsupported,
-        "amsgrad",
-    ),
-    "optimizer of other parameters": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, torch.optim.SGD([_OUTSIDE])), Unsupported, "weight"),
     "negative rate": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, SGD(lr=-1)), InvalidProgram, "lr=-1"),
     "no module": (lambda: Program(mse, (X, Y), mse), InvalidProgram, "nn.Module"),  # type: ignore[arg-type]
     "no tensors": (lambda: Program(nn.Linear(8, 8), (X, 3), mse), InvalidProgram, "tuple of tensors"),  # type: ignore[arg-type]

@@ -1,0 +1,223 @@
+"""What the update ops compute: functions of values, so that a step is a value and not an effect.
+
+All follow torch.optim's single-tensor code (foreach=False) operation by operation, so they agree to the last bits.  The learning rate is a
+number, or a 0-d tensor where it is an input of the step; planner.frontend.optim.rules says which states there are.
+
+Source: torch.optim.{sgd,adam,adagrad,rmsprop,_adafactor,_muon}._single_tensor_*, torch 2.13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+__all__ = ["KERNELS", "Rate", "adamw_update", "number", "sgd_update"]
+
+Rate = float | Tensor
+
+
+def number(value: Rate) -> float:
+    """A learning rate as a number (on an accelerator this waits for the device)."""
+    return float(value.item()) if isinstance(value, Tensor) else value
+
+
+def sgd_update(
+    param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, lr: Rate, momentum: float, weight_decay: float, nesterov: bool
+) -> list[Tensor]:
+    """One SGD step of one parameter.  Torch starts the buffer at the first gradient; zeros give the same value.
+
+    Returns:
+        [new parameter] without momentum, [new parameter, new momentum_buffer] with it.
+    """
+    rate = number(lr)
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    if momentum_buffer is None:
+        return [param.add(grad, alpha=-rate)]
+    buffer = momentum_buffer.mul(momentum).add_(grad)
+    direction = grad.add(buffer, alpha=momentum) if nesterov else buffer
+    return [param.add(direction, alpha=-rate), buffer]
+
+
+def adamw_update(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    step: Tensor,
+    lr: Rate,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+) -> list[Tensor]:
+    """One AdamW step of one parameter.
+
+    Returns:
+        [new parameter, new exp_avg, new exp_avg_sq, new step].
+    """
+    rate = number(lr)
+    step = step + 1
+    decayed = param.mul(1 - rate * weight_decay)
+    average = exp_avg.lerp(grad, 1 - beta1)
+    square = exp_avg_sq.mul(beta2).addcmul_(grad, grad, value=1 - beta2)
+    if step.is_cpu:
+        count = step.item()
+        denominator = (square.sqrt() / (1 - beta2**count) ** 0.5).add_(eps)
+        return [decayed.addcdiv_(average, denominator, value=-rate / (1 - beta1**count)), average, square, step]
+    # On an accelerator item() would wait for the device; 1 - beta2 cancels, so the correction is formed in float64.
+    exact = step.double()
+    scale = (1 - torch.pow(beta2, exact)).sqrt().to(param.dtype)
+    size = (rate / (1 - torch.pow(beta1, exact))).to(param.dtype)
+    return [decayed.sub_(average / (square.sqrt() / scale).add_(eps) * size), average, square, step]
+
+
+def adam_update(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    step: Tensor,
+    max_exp_avg_sq: Tensor | None,
+    lr: Rate,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+) -> list[Tensor]:
+    """One Adam step of one parameter.
+
+    Returns:
+        [new parameter, new exp_avg, new exp_avg_sq, new step], with amsgrad also the new max_exp_avg_sq.
+    """
+    rate, step = number(lr), step + 1
+    if weight_decay != 0 and decoupled:
+        param = param.mul(1 - rate * weight_decay)
+    elif weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    average = exp_avg.lerp(grad, 1 - beta1)
+    square = exp_avg_sq.mul(beta2).addcmul_(grad, grad, value=1 - beta2)
+    largest = square if max_exp_avg_sq is None else torch.maximum(max_exp_avg_sq, square)
+    count = step.item()
+    denominator = (largest.sqrt() / (1 - beta2**count) ** 0.5).add_(eps)
+    new = param.addcdiv(average, denominator, value=-rate / (1 - beta1**count))
+    return [new, average, square, step] if max_exp_avg_sq is None else [new, average, square, step, largest]
+
+
+def adagrad_update(
+    param: Tensor, grad: Tensor, total: Tensor, step: Tensor, lr: Rate, lr_decay: float, weight_decay: float, eps: float
+) -> list[Tensor]:
+    """One Adagrad step of one parameter: [new parameter, new sum, new step]."""
+    step = step + 1
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    rate = number(lr) / (1 + (step.item() - 1) * lr_decay)
+    total = total.addcmul(grad, grad, value=1)
+    return [param.addcdiv(grad, total.sqrt().add_(eps), value=-rate), total, step]
+
+
+def rmsprop_update(
+    param: Tensor,
+    grad: Tensor,
+    square_avg: Tensor,
+    step: Tensor,
+    momentum_buffer: Tensor | None,
+    grad_avg: Tensor | None,
+    lr: Rate,
+    alpha: float,
+    eps: float,
+    weight_decay: float,
+    momentum: float,
+) -> list[Tensor]:
+    """One RMSprop step of one parameter: [new parameter, new square_avg, new step], then the states that are not None, in their order."""
+    rate = number(lr)
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    square = square_avg.mul(alpha).addcmul_(grad, grad, value=1 - alpha)
+    average = None if grad_avg is None else grad_avg.lerp(grad, 1 - alpha)
+    root = (square.sqrt() if average is None else square.addcmul(average, average, value=-1).sqrt_()).add_(eps)
+    buffer = None if momentum_buffer is None else momentum_buffer.mul(momentum).addcdiv_(grad, root)
+    new = param.addcdiv(grad, root, value=-rate) if buffer is None else param.add(buffer, alpha=-rate)
+    return [new, square, step + 1, *(state for state in (buffer, average) if state is not None)]
+
+
+def adafactor_update(
+    param: Tensor,
+    grad: Tensor,
+    step: Tensor,
+    row_var: Tensor | None,
+    col_var: Tensor | None,
+    variance: Tensor | None,
+    lr: Rate,
+    beta2_decay: float,
+    eps2: float,
+    d: float,
+    weight_decay: float,
+    eps1: float | None,
+) -> list[Tensor]:
+    """One Adafactor step of one whole parameter: [new parameter, new step, the states that are not None]."""
+    rate, step = number(lr), step + 1
+    smallest = torch.finfo(param.dtype).eps if eps1 is None else eps1
+    count = step.item()
+    mixed = count**beta2_decay
+    alpha = max(eps2, param.norm(2).item() / param.numel() ** 0.5) * min(rate, 1 / count**0.5)
+    if weight_decay != 0:
+        param = param.mul(1 - rate * weight_decay)
+    if row_var is not None and col_var is not None:
+        rows = row_var.lerp(torch.norm(grad, dim=-1, keepdim=True).square_().div_(grad.size(-1)), mixed)
+        columns = col_var.lerp(torch.norm(grad, dim=-2, keepdim=True).square_().div_(grad.size(-2)), mixed)
+        states = [rows, columns]
+        estimate = (rows @ columns).div_(rows.mean(dim=-2, keepdim=True).clamp_(min=smallest))
+    else:
+        assert variance is not None
+        states = [variance.lerp(grad * grad, mixed)]
+        estimate = states[0].clone()
+    update = estimate.clamp_(min=smallest * smallest).rsqrt_().mul_(grad)
+    scale = max(1.0, update.norm(2).item() / (update.numel() ** 0.5 * d))
+    return [param.add(update, alpha=-alpha / scale), step, *states]
+
+
+def muon_update(
+    param: Tensor,
+    grad: Tensor,
+    momentum_buffer: Tensor,
+    lr: Rate,
+    weight_decay: float,
+    momentum: float,
+    nesterov: bool,
+    a: float,
+    b: float,
+    c: float,
+    eps: float,
+    num_iterations: int,
+    adjust_lr: str | None,
+) -> list[Tensor]:
+    """One Muon step of one whole matrix: [new parameter, new momentum_buffer].  The iteration computes in bfloat16, as torch's does."""
+    rate = number(lr)
+    buffer = momentum_buffer.lerp(grad, 1 - momentum)
+    update = grad.lerp(buffer, momentum) if nesterov else buffer
+    rows, columns = param.shape
+    x = update.bfloat16()
+    x = x.T if rows > columns else x
+    x = x.div(x.norm().clamp(min=eps))
+    for _ in range(num_iterations):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    ratio = 0.2 * math.sqrt(max(rows, columns)) if adjust_lr == "match_rms_adamw" else math.sqrt(max(1, rows / columns))
+    return [param.mul(1 - rate * weight_decay).add_(x.T if rows > columns else x, alpha=-rate * ratio), buffer]
+
+
+KERNELS: Mapping[str, Callable[..., list[Tensor]]] = {
+    "regista.sgd": sgd_update,
+    "regista.adamw": adamw_update,
+    "regista.adam": adam_update,
+    "regista.adagrad": adagrad_update,
+    "regista.rmsprop": rmsprop_update,
+    "regista.adafactor": adafactor_update,
+    "regista.muon": muon_update,
+}
+"""Target -> what it computes."""
