@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from planner.frontend.deferred import Deferred
+from planner.frontend.inputs import InputForm
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.groups import held_state
 from planner.frontend.to_graph.translate import Translated, translate
@@ -32,10 +34,12 @@ class Program:
             name; parameters with requires_grad=False are inputs without gradient and update.  A Deferred is planned without memory:
             its values are made when ``module`` or ``initial_state`` is first asked for.
         example_inputs: one GLOBAL batch; dim 0 of the first tensor is the batch, and so is dim 0 of every tensor with that extent.
-            A mapping is given by keyword, module(**example_inputs); its order numbers the inputs (``input.0`` is the first).
-        loss: None when module(*example_inputs) is the scalar loss, or an object that holds it as ``.loss`` (an output of Hugging Face);
-            else loss(output, *targets), the targets being the last example inputs, as many as ``loss`` has required positional
-            parameters less one.
+            A sequence holds positional arguments; a mapping is given by keyword, module(**example_inputs).  An argument may be a tensor,
+            a number, a string or None, or hold such in mappings, sequences and dataclasses; what is no tensor is the same at every step.
+            Tensors are numbered in the order in which they stand (``input.0`` is the first).
+        loss: None when module(*example_inputs) is the scalar loss, or holds it as ``.loss`` or ``["loss"]`` (an output of Hugging Face), or is a
+            mapping or a sequence of scalars, which are added up; else loss(output, *targets), the targets being the last example inputs, as
+            many as ``loss`` has required positional parameters less one.  What it returns is read in the same way.
         optimizer: SGD(...), AdamW(...), "sgd", "adamw", or an instance of torch.optim (SGD, Adam, AdamW, Adagrad, RMSprop, Adafactor, Muon)
             with its parameter groups and its state; SGD(lr=0.01) by default.  Parameters in none of its groups are frozen.
         name: for reports; the module's class name by default.
@@ -49,12 +53,12 @@ class Program:
     def __init__(
         self,
         module: nn.Module | Deferred,
-        example_inputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
+        example_inputs: Tensor | Sequence[object] | Mapping[str, object],
         loss: Callable[..., object] | None = None,
         optimizer: Optimizer | torch.optim.Optimizer | str | None = None,
         *,
         name: str | None = None,
-        data: Callable[[int], Sequence[Tensor] | Mapping[str, Tensor]] | None = None,
+        data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
         seed: int = 0,
     ) -> None:
         self._deferred = self.factory = module if isinstance(module, Deferred) else None
@@ -63,14 +67,15 @@ class Program:
         if not isinstance(module, nn.Module):
             raise InvalidProgram(f"a Program needs an nn.Module but was given a {type(module).__name__}")
         self._module = module
-        self._names = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
-        self.example_inputs = _tensors(example_inputs, "example_inputs")
+        form = InputForm.of(example_inputs, 0)
+        self.num_targets = 0 if loss is None else _num_targets(loss, form.num_entries)
+        self._form = replace(form, num_targets=self.num_targets)
+        self.example_inputs = form.tensors(example_inputs, "example_inputs")
         batched = next((t for t in self.example_inputs if t.ndim), None)
         if batched is None or batched.shape[0] == 0:
             raise InvalidProgram("example_inputs must hold a tensor whose dim 0 is the batch, of at least one sample")
         self.batch_size = int(batched.shape[0])
         self.loss = loss
-        self.num_targets = 0 if loss is None else _num_targets(loss, len(self.example_inputs))
         refuse_hooks(module, optimizer)
         self.groups: tuple[Group, ...] = as_groups(optimizer, dict(module.named_parameters()))
         self._given_optimizer = optimizer
@@ -98,17 +103,13 @@ class Program:
             raise Unsupported(f"{self.name} trains its parameters in {len(self.groups)} groups; ask for groups instead of the optimizer")
         return self.groups[0].rule
 
-    @property
-    def _keywords(self) -> tuple[str, ...]:
-        return self._names[: len(self._names) - self.num_targets]
-
     def loss_of(self, module: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
         """The scalar loss of ``module`` on one (micro-)batch in the order of example_inputs, as an ordinary training loop computes it.
 
         Raises:
             InvalidProgram: it is no scalar of floating type.
         """
-        return loss_of(module, self.loss, self._keywords, inputs, self.num_targets)
+        return loss_of(module, self.loss, self._form, inputs)
 
     def graph(self, micro_batches: int = 1) -> LogicalGraph:
         """The step as a graph, traced at batch_size / micro_batches samples.
@@ -144,10 +145,9 @@ class Program:
                     self._module,
                     self.example_inputs,
                     self.loss,
-                    num_targets=self.num_targets,
+                    form=self._form,
                     batch_size=self.batch_size,
                     micro_batches=micro_batches,
-                    keywords=self._keywords,
                 )
                 self._translated[micro_batches] = translate(captured, self.groups)
             self._tell(captured)
@@ -197,30 +197,25 @@ class Program:
             raise InvalidProgram("the example inputs have no values (they are on the meta device); give Program(data=...) to run it")
         if self.data is None:
             return self.example_inputs
-        drawn = self.data(step)
-        if self._names and not (isinstance(drawn, Mapping) and tuple(drawn) == self._names):
-            raise InvalidProgram(
-                f"data({step}) must be a mapping with the keys of example_inputs, in their order: {', '.join(self._names)}"
-            )
-        batch = _tensors(drawn, f"data({step})")
-        given, wanted = ([f"{str(t.dtype)[6:]}{list(t.shape)}" for t in tensors] for tensors in (batch, self.example_inputs))
+        return self.tensors(self.data(step), f"data({step})")
+
+    def tensors(self, batch: object, what: str = "the batch") -> tuple[Tensor, ...]:
+        """The tensors of a global batch that is given as example_inputs are: what a session's step takes.
+
+        Raises:
+            InvalidProgram: the batch, which messages call ``what``, has another form, or other shapes or dtypes than example_inputs.
+        """
+        tensors = self._form.tensors(batch, what)
+        given, wanted = ([f"{str(t.dtype)[6:]}{list(t.shape)}" for t in tensors] for tensors in (tensors, self.example_inputs))
         if given != wanted:
             raise InvalidProgram(
-                f"data({step}) gives {', '.join(given)} but example_inputs are {', '.join(wanted)}; every step has the same types"
+                f"{what} gives {', '.join(given)} but example_inputs are {', '.join(wanted)}; every step has the same types"
             )
-        return batch
+        return tensors
 
     def micro_batch(self, batch: Sequence[Tensor], micro_batches: int, index: int) -> tuple[Tensor, ...]:
         """Slice ``index`` of a global batch, as the graph's batch inputs take it."""
         return tuple(slice_micro_batch(t, self.batch_size, micro_batches, index) for t in batch)
-
-
-def _tensors(given: object, what: str) -> tuple[Tensor, ...]:
-    items = (given,) if isinstance(given, Tensor) else tuple(given.values()) if isinstance(given, Mapping) else given
-    if not isinstance(items, Sequence) or not items or not all(isinstance(item, Tensor) for item in items):
-        shown = [type(item).__name__ for item in items] if isinstance(items, Sequence) else type(items).__name__
-        raise InvalidProgram(f"{what} must be a tuple of tensors, or a mapping to tensors, but is {shown}")
-    return tuple(item.detach() for item in items)
 
 
 def _num_targets(loss: Callable[..., object], num_inputs: int) -> int:
@@ -237,7 +232,7 @@ def _num_targets(loss: Callable[..., object], num_inputs: int) -> int:
         raise InvalidProgram("the loss must take the module's output as its first parameter: def loss(output, target): ...")
     if required - 1 > num_inputs:
         raise InvalidProgram(
-            f"the loss needs {required - 1} targets but example_inputs holds {num_inputs} tensors; targets stand at its end"
+            f"the loss needs {required - 1} targets but example_inputs holds {num_inputs} entries; targets stand at its end"
         )
     return required - 1
 

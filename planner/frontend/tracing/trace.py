@@ -26,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from planner.frontend.inputs import InputForm, loss_in
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.record import Recorder
@@ -76,38 +77,19 @@ def slice_micro_batch(tensor: Tensor, batch_size: int, micro_batches: int, index
     return tensor[index * size : (index + 1) * size]
 
 
-def loss_of(
-    module: nn.Module, loss: Callable[..., object] | None, keywords: Sequence[str], inputs: Sequence[Tensor], num_targets: int
-) -> Tensor:
+def loss_of(module: nn.Module, loss: Callable[..., object] | None, form: InputForm, inputs: Sequence[Tensor]) -> Tensor:
     """The scalar loss of one (micro-)batch: what the user's ordinary loop would differentiate.
 
     Args:
-        keywords: names of the module's inputs; none: they are positional.
-        inputs: the module's inputs, then the targets of ``loss``.
+        form: how the tensors ``inputs`` are given to the module, and to the loss as its targets.
 
     Raises:
-        InvalidProgram: what comes out is no scalar floating tensor, nor (without ``loss``) an output object that holds one as ``.loss``.
+        InvalidProgram: what comes out is no scalar floating tensor, nor anything that holds one or several (``loss_in``).
     """
-    split = len(inputs) - num_targets
-    output: object = module(**dict(zip(keywords, inputs, strict=False))) if keywords else module(*inputs[:split])
+    output, targets = form.output(module, inputs)
     if loss is not None:
-        return _scalar_loss(loss(output, *inputs[split:]), has_loss=True)
-    held = getattr(output, "loss", None)
-    return _scalar_loss(held if isinstance(held, Tensor) and not isinstance(output, Tensor) else output, has_loss=False)
-
-
-def _scalar_loss(output: object, has_loss: bool) -> Tensor:
-    source = "the loss callable" if has_loss else "the module"
-    hint = "" if has_loss else "; return the loss from the module, or give Program(loss=...)"
-    if not isinstance(output, Tensor):
-        raise InvalidProgram(f"{source} must return a scalar loss but returned a {type(output).__name__}, not a tensor{hint}")
-    if output.ndim:
-        raise InvalidProgram(
-            f"the loss must be a scalar but {source} returned shape {tuple(output.shape)}{hint or '; reduce it with mean() or sum()'}"
-        )
-    if not output.dtype.is_floating_point:
-        raise InvalidProgram(f"the loss must be floating but {source} returned {output.dtype}{hint}")
-    return output
+        return loss_in(loss(output, *targets), "the loss callable")
+    return loss_in(output, "the module", "; return the loss from the module, or give Program(loss=...)")
 
 
 class _Step(nn.Module):
@@ -120,19 +102,17 @@ class _Step(nn.Module):
         self,
         module: nn.Module,
         loss: Callable[..., object] | None,
-        num_targets: int,
+        form: InputForm,
         parameters: Mapping[str, Tensor],
         stamper: Stamper,
         trained: list[str],
-        keywords: Sequence[str],
         hooks: BackwardHooks,
         micro_batches: int,
     ) -> None:
         super().__init__()
         self.module = module
         self._hooks, self._micro_batches = hooks, micro_batches
-        self._keywords = tuple(keywords)
-        self._loss, self._num_targets = (loss,), num_targets  # in a tuple: a loss that is a module must not become a submodule
+        self._loss, self._form = (loss,), form  # in a tuple: a loss that is a module must not become a submodule
         self._trainable = [name for name, p in parameters.items() if p.requires_grad]
         self._names, self._stamper, self._trained = tuple(parameters), stamper, trained
 
@@ -141,7 +121,7 @@ class _Step(nn.Module):
             raise InvalidProgram("the module has no trainable parameter; set requires_grad on at least one")
         (loss,) = self._loss
         self._hooks.attach(dict(zip(self._names, parameter_values, strict=True)))
-        value = loss_of(self.module, loss, self._keywords, inputs, self._num_targets)
+        value = loss_of(self.module, loss, self._form, inputs)
         wanted = {name: p for name, p in zip(self._names, parameter_values, strict=True) if name in self._trainable}
         if not value.requires_grad:
             raise InvalidProgram(_UNREACHED)
@@ -164,24 +144,23 @@ def capture(
     batch: Sequence[Tensor],
     loss: Callable[..., object] | None,
     *,
-    num_targets: int,
+    form: InputForm,
     batch_size: int,
     micro_batches: int,
-    keywords: Sequence[str] = (),
 ) -> Capture:
     """Trace forward, loss and backward of one micro-batch.
 
     Args:
         batch: one global batch; only shapes and dtypes are used.
-        loss: applied to the module's output and the last ``num_targets`` batch tensors; None when the module returns the loss.
-        keywords: names of the module's inputs, in the order of ``batch``; none: they are positional.
+        loss: applied to the module's output and the targets; None when the module returns the loss.
+        form: how the tensors of ``batch`` are given to both.
 
     Raises:
         InvalidProgram: the step cannot be traced; the message names the module that raised.
     """
     examples = [slice_micro_batch(t, batch_size, micro_batches, 0) for t in batch]
     batch_dims = tuple(0 if t.ndim and t.shape[0] == batch_size else None for t in batch)
-    work = _Work(module, examples, loss, num_targets, batch_dims, keywords, micro_batches)
+    work = _Work(module, examples, loss, form, batch_dims, micro_batches)
     with untouched({"": module, "loss": loss}) as snapshot:
         try:
             captured = work.traced(Tracer.RECORDER)
@@ -216,13 +195,12 @@ class _Work:
         module: nn.Module,
         batch: Sequence[Tensor],
         loss: Callable[..., object] | None,
-        num_targets: int,
+        form: InputForm,
         batch_dims: tuple[int | None, ...],
-        keywords: Sequence[str],
         micro_batches: int,
     ) -> None:
-        self._module, self._batch, self._loss, self._num_targets = module, batch, loss, num_targets
-        self._batch_dims, self._keywords, self._micro_batches = batch_dims, keywords, micro_batches
+        self._module, self._batch, self._loss, self._form = module, batch, loss, form
+        self._batch_dims, self._micro_batches = batch_dims, micro_batches
         self._parameters, self._buffers = dict(module.named_parameters()), dict(module.named_buffers())
         self._hooks = BackwardHooks(module)
 
@@ -234,11 +212,10 @@ class _Work:
         whole = _Step(
             self._module,
             self._loss,
-            self._num_targets,
+            self._form,
             parameters,
             stamper,
             trained,
-            self._keywords,
             self._hooks,
             self._micro_batches,
         )
