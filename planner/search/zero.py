@@ -1,13 +1,14 @@
-"""ZeRO as choices of the search: where states are stored, and how a parameter that is stored split reaches those who read it.
+"""ZeRO as choices of the search: the layouts in which states are stored, and how a stored parameter is delivered to its readers.
 
-level  parameters           gradients of several micro-batches   optimizer state      sent per step and device (T bytes, n devices, 1 micro-batch)
-0      where they are read  free                                 beside its parameter  2 T (n-1)/n   all-reduce
-1      where they are read  free                                 split                 2 T (n-1)/n   reduce-scatter, all-gather of the update
-2      where they are read  split                                split                 2 T (n-1)/n   the same; (m + 1) T (n-1)/n with m micro-batches
-3      split                split                                split                 3 T (n-1)/n   all-gather forward and backward, reduce-scatter
+level  parameters        gradients (m > 1)  optimizer state   bytes sent per step and device (T bytes, n devices, m = 1 micro-batch)
+0      as they are read  any layout         as its parameter  2 T (n-1)/n   all-reduce
+1      as they are read  any layout         split             2 T (n-1)/n   reduce-scatter, all-gather of the update
+2      as they are read  split              split             2 T (n-1)/n   the same; (m + 1) T (n-1)/n with m > 1 micro-batches
+3      split             split              split             3 T (n-1)/n   all-gather forward and backward, reduce-scatter
 
-"split" is along every mesh axis that some dim allows.  Without a level the search is free; it may then gather a parameter again for the
-backward part where memory is limited, which is the one thing of level 3 that costs time.   [Rajbhandari et al. 2020, ZeRO, section 7]
+"split" means along every mesh axis that some dim allows.  If no level is given, the search chooses all layouts; where memory is limited, it
+may also gather a parameter again for the backward part, which is the only part of level 3 that costs time.
+[Rajbhandari et al. 2020, ZeRO, section 7]
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ LEVELS = (0, 1, 2, 3)
 
 
 class DeliveryMode(Enum):
-    """How a stage has what is delivered to it.
+    """How a value is delivered to the readers on a stage.
 
-    ANY: not told apart, since nobody counts bytes.   IN_PLACE: what is there already.   COPIED: boxed once, there for all who read it.
-    REGATHERED: boxed for the forward part of a block, freed, and boxed again for its backward part, in every micro-batch.
+    ANY: the model counts no bytes, so it does not distinguish the modes.   IN_PLACE: the stage has the value already.
+    COPIED: the value is boxed once, and all readers share the copy.
+    REGATHERED: in every micro-batch the value is boxed for the forward part of a block, freed, and boxed again for the backward part.
     """
 
     ANY = "any"
@@ -36,11 +38,11 @@ class DeliveryMode(Enum):
 
 
 def num_splits(sbp: NdSbp) -> int:
-    """Number of axes along which a layout num_splits."""
+    """Number of mesh axes along which a layout splits."""
     return sum(isinstance(entry, Split) for entry in sbp.entries)
 
 
 def most_split(layouts: Sequence[NdSbp]) -> tuple[bool, ...]:
-    """Which of the layouts split along as many axes as any of them does."""
+    """For each layout, whether no other of them splits along more axes."""
     most = max(num_splits(sbp) for sbp in layouts)
     return tuple(num_splits(sbp) == most for sbp in layouts)

@@ -16,9 +16,9 @@ RowColumnClasses = tuple[Ints, Ints, Floats, Floats, Floats]
 
 
 def matrix_classes(matrix: Floats) -> RowColumnClasses:
-    """(class of each row, class of each column, price[P, Q], extra cost of each row, of each column).
+    """(class of each row, class of each column, edge_cost[P, Q], extra cost of each row, of each column).
 
-    matrix[s, t] = extra_row[s] + price[P(s), Q(t)] + extra_column[t], exactly, and equal entries stay forbidden.
+    matrix[s, t] = extra_row[s] + edge_cost[P(s), Q(t)] + extra_column[t], exactly, and equal entries stay forbidden.
     """
     of_row, rows, extra_row = _fold_rows(matrix)
     of_column, columns, extra_column = _fold_rows(np.ascontiguousarray(rows.T))
@@ -55,7 +55,7 @@ class ProblemArrays(NamedTuple):
 
     first: of node v's strategies, in ``cost``.   near[begin[v] : begin[v+1]]: its edge ends h; end h belongs to edge h // 2.
     other[h]: the node at the far end.   into[h]: where the message to this end lies, an entry per class of this node.
-    of[h] : where its class numbers lie, one per strategy, in ``classes``.   price[at[h] + P * num[h^1] + Q]: this end's class P, far class Q.
+    of[h] : where its class numbers lie, one per strategy, in ``classes``.   edge_cost[at[h] + P * num[h^1] + Q]: this end's class P, far class Q.
     """
 
     first: Ints
@@ -68,7 +68,7 @@ class ProblemArrays(NamedTuple):
     of: Ints
     classes: Ints
     at: Ints
-    price: Floats
+    edge_cost: Floats
 
 
 class DemandArrays(NamedTuple):
@@ -88,7 +88,7 @@ def arrays_of(problem: Problem) -> ProblemArrays:
     ends: list[list[int]] = [[] for _ in costs]
     other, into, num, of, at = [], [], [], [], []
     classes: list[Ints] = []
-    prices: list[Floats] = []
+    edge_costs: list[Floats] = []
     entry_of: dict[tuple[int, bytes], int] = {}  # layers repeat, and so do their matrices: each is stored once
     entries_of: PerArray[tuple[int, int]] = PerArray()
     num_entries = 0
@@ -98,29 +98,29 @@ def arrays_of(problem: Problem) -> ProblemArrays:
         key = (matrix.shape[0], matrix.tobytes())
         if key not in entry_of:
             entry_of[key] = num_entries
-            prices.append(matrix.reshape(-1))
+            edge_costs.append(matrix.reshape(-1))
             num_entries += matrix.size
         return entry_of[key]
 
-    def stored_both_ways(price: Floats) -> tuple[int, int]:
-        return stored(price), stored(np.ascontiguousarray(price.T))
+    def stored_both_ways(edge_cost: Floats) -> tuple[int, int]:
+        return stored(edge_cost), stored(np.ascontiguousarray(edge_cost.T))
 
     classes_of = MatrixClasses()
     message = place = 0
     for number, edge in enumerate(problem.edges):
-        of_row, of_column, price, extra_row, extra_column = classes_of.of(edge)
+        of_row, of_column, edge_cost, extra_row, extra_column = classes_of.of(edge)
         costs[edge.u] = costs[edge.u] + extra_row
         costs[edge.v] = costs[edge.v] + extra_column
         for side, (here, there, mine) in enumerate(((edge.u, edge.v, of_row), (edge.v, edge.u, of_column))):
             ends[here].append(2 * number + side)
             other.append(there)
             into.append(message)
-            num.append(price.shape[side])
+            num.append(edge_cost.shape[side])
             of.append(place)
             classes.append(mine)
-            message += price.shape[side]
+            message += edge_cost.shape[side]
             place += mine.size
-            at.append(entries_of.of(price, stored_both_ways)[side])
+            at.append(entries_of.of(edge_cost, stored_both_ways)[side])
     return ProblemArrays(
         first=_starts([c.size for c in costs]),
         cost=np.concatenate(costs),
@@ -132,7 +132,7 @@ def arrays_of(problem: Problem) -> ProblemArrays:
         of=_ints(of),
         classes=np.concatenate(classes) if classes else _ints([]),
         at=_ints(at),
-        price=np.concatenate(prices) if prices else np.empty(0),
+        edge_cost=np.concatenate(edge_costs) if edge_costs else np.empty(0),
     )
 
 

@@ -3,7 +3,7 @@
 Variables  x[v,s] in {0,1}    node v takes strategy s
            y[e,P,Q] >= 0      edge e = (u,v) joins class P of u's strategies with class Q of v's
 
-    min  sum cost[v,s] x[v,s] + sum price[e,P,Q] y[e,P,Q]                                (1)
+    min  sum cost[v,s] x[v,s] + sum edge_cost[e,P,Q] y[e,P,Q]                                (1)
     s.t. sum_s x[v,s] = 1                                          for each v            (2)
          sum_Q y[e,P,Q] = sum over s in P of x[u,s]                for each e, P         (3)
          sum_P y[e,P,Q] = sum over t in Q of x[v,t]                for each e, Q         (4)
@@ -69,34 +69,34 @@ class HighsIlp:
         self._pairs: list[tuple[int, int, Ints, Ints, Ints]] = []
         costs = [c.copy() for c in problem.costs]
         num_x = int(self.first[-1])
-        prices: list[Floats] = []
+        edge_costs: list[Floats] = []
         folds = MatrixClasses()
         rows: list[Ints] = [np.repeat(np.arange(len(costs)), [c.size for c in costs])]
         columns: list[Ints] = [np.arange(num_x)]
         values: list[Floats] = [np.ones(num_x)]
         num_rows, num_columns = len(costs), num_x
         for edge in problem.edges:
-            of_row, of_column, price, extra_row, extra_column = folds.of(edge)
+            of_row, of_column, edge_cost, extra_row, extra_column = folds.of(edge)
             costs[edge.u] = costs[edge.u] + extra_row
             costs[edge.v] = costs[edge.v] + extra_column
-            p, q = np.nonzero(np.isfinite(price))
-            prices.append(price[p, q] - price[p, q].min(initial=np.inf))
-            self.offset += float(price[p, q].min(initial=np.inf))
+            p, q = np.nonzero(np.isfinite(edge_cost))
+            edge_costs.append(edge_cost[p, q] - edge_cost[p, q].min(initial=np.inf))
+            self.offset += float(edge_cost[p, q].min(initial=np.inf))
             y = num_columns + np.arange(p.size)
-            place = np.full(price.shape, -1)
+            place = np.full(edge_cost.shape, -1)
             place[p, q] = y
             self._pairs.append((edge.u, edge.v, place, of_row, of_column))
-            ends = ((edge.u, of_row, p, num_rows), (edge.v, of_column, q, num_rows + price.shape[0]))
+            ends = ((edge.u, of_row, p, num_rows), (edge.v, of_column, q, num_rows + edge_cost.shape[0]))
             for node, of, mine, row in ends:
                 rows += [row + mine, row + of]
                 columns += [y, self.first[node] + np.arange(of.size)]
                 values += [np.ones(p.size), -np.ones(of.size)]
-            num_rows += price.shape[0] + price.shape[1]
+            num_rows += edge_cost.shape[0] + edge_cost.shape[1]
             num_columns += p.size
         # Whatever is always paid would only cost digits.
         least = [float(c.min()) for c in costs]
         self.offset += float(np.sum(least))
-        cost = np.concatenate([*(c - low for c, low in zip(costs, least, strict=True)), *prices])
+        cost = np.concatenate([*(c - low for c, low in zip(costs, least, strict=True)), *edge_costs])
         # What costs more than the cutoff even if all else costs its least is as good as forbidden, and large numbers cost digits too.
         dear = ~np.isfinite(cost) | (cost > cutoff - self.offset + TOLERANCE * abs(self.offset))
         cost[dear] = 0.0

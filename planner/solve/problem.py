@@ -114,29 +114,29 @@ class Problem:
         )
 
     def cost_free(self) -> Problem:
-        """Everything that is allowed costs nothing."""
+        """The problem in which every allowed entry costs 0."""
         return self.reweighted([0.0] * len(self.costs), [0.0] * len(self.edges))
 
-    def charged(self, prices: Mapping[int, float]) -> Problem:
-        """The problem without its limit, at a price per unit held at each time."""
+    def charged(self, multipliers: Mapping[int, float]) -> Problem:
+        """The problem without its limit, in which each unit held at a time costs that time's multiplier (Lagrangian relaxation)."""
         costs: list[Floats] = list(self.costs)
         for d in self.demands:
-            price = sum(value for t, value in prices.items() if d.start <= t < d.stop)
-            if price:
-                costs[d.node] = costs[d.node] + price * d.amount
+            multiplier = sum(value for t, value in multipliers.items() if d.start <= t < d.stop)
+            if multiplier:
+                costs[d.node] = costs[d.node] + multiplier * d.amount
         return replace(self, costs=tuple(costs)).without_limit()
 
-    def restricted(self, kept: Sequence[Ints]) -> Problem:
-        """Every node has only the strategies kept, which are numbered anew in the order given."""
+    def restricted(self, strategies: Sequence[Ints]) -> Problem:
+        """The problem in which each node has only the strategies given, renumbered in the order given."""
         return replace(
             self,
-            costs=tuple(costs[k] for costs, k in zip(self.costs, kept, strict=True)),
-            edges=tuple(Edge(e.u, e.v, e.matrix[np.ix_(kept[e.u], kept[e.v])]) for e in self.edges),
-            demands=tuple(replace(d, amount=d.amount[kept[d.node]]) for d in self.demands),
+            costs=tuple(costs[k] for costs, k in zip(self.costs, strategies, strict=True)),
+            edges=tuple(Edge(e.u, e.v, e.matrix[np.ix_(strategies[e.u], strategies[e.v])]) for e in self.edges),
+            demands=tuple(replace(d, amount=d.amount[strategies[d.node]]) for d in self.demands),
         )
 
     def allowing(self, allowed: Mapping[int, Ints]) -> Problem:
-        """Some nodes may take only the strategies given; all strategies keep their numbers."""
+        """The problem in which some nodes may take only the strategies given; all strategies keep their numbers."""
         costs: list[Floats] = list(self.costs)
         for node, strategies in allowed.items():
             costs[node] = np.full(len(costs[node]), np.inf)

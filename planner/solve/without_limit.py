@@ -1,13 +1,13 @@
 """The optimum of a problem without demands, with a proof, for problems of ten thousands of nodes.
 
-1. Reduce: nodes with at most two neighbours, functional edges and dominated strategies go; equal work is done once (contract, eliminate).
-2. If the rest is narrow, it is eliminated as well: done.
-3. Otherwise message passing raises a lower bound and proposes choices; what cannot be part of a better choice is dropped (dual).
-   The bound meets the best choice: done.  Enough is dropped: the rest is narrow, 2.
-4. Otherwise the rest is an ILP (core), which looks for something better than the best choice; not where the rest is large and the choice is
-   within the caller's ``gap`` of the bound: an ILP of millions of columns takes minutes for its first relaxation alone.
+1. Reduce: remove nodes with at most two neighbours, functional edges and dominated strategies (reduce/contract, reduce/elimination).
+2. If the tables of a full elimination would be small, eliminate the rest too.  This ends the search.
+3. Otherwise message passing (bounds/message_passing) raises a lower bound, proposes choices, and drops strategies that no better choice has.
+   If the bound meets the best choice, the search ends.  If enough strategies are dropped, continue with 2.
+4. Otherwise solve an ILP over the remaining strategies (highs) for a choice better than the best one.  If the ILP would be large and the best
+   choice is within the caller's ``gap`` of the bound, skip it: the first relaxation of an ILP of millions of columns takes minutes.
 
-Bounds and prices are compared to a relative ``EQUAL``: the proof says that no choice is cheaper than (1 - EQUAL) times the objective.
+Bounds and objectives are compared to a relative ``EQUAL``: the proof says that no choice costs less than (1 - EQUAL) times the objective.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from time import perf_counter
 import numpy as np
 
 from planner.ir.errors import Unsupported
-from planner.solve.bounds.local_search import improve_at_prices
+from planner.solve.bounds.local_search import improve_at_multipliers
 from planner.solve.bounds.message_passing import Dual
 from planner.solve.highs import TOLERANCE, HighsIlp
 from planner.solve.problem import Contradiction, Ints, NotFoundInTime, Problem, Progress, Solution, Watch
@@ -38,10 +38,10 @@ _MARGINS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Up to which size a problem is solved in one way, and in the next from there on.
+    """The sizes up to which each method is used.
 
-    narrow, wide, widest: entries of the largest table of an elimination: at once, after message passing, and where message passing has ended.
-    large: columns of an ILP whose relaxation takes seconds, so that a gap within the caller's is left as it is.
+    narrow, wide, widest: entries of the largest table of an elimination at the start, after some message passing, and at its end.
+    large: columns of an ILP above which a gap within the caller's ``gap`` is accepted, because its relaxation takes seconds.
     """
 
     narrow: int = 1 << 16
@@ -65,16 +65,17 @@ def solve_exactly(
     """Solve a problem without demands.
 
     Args:
-        seconds: stop by then, by ``clock``, with the best choice so far and an honest bound.   watch: told of every round; if there is one, an
-            interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops as the time does.
-        gap: share of the objective that may stay unproven where the proof would need a large ILP; the bound is honest either way.
-        sizes: which way a problem of which size is solved; the optimum is the same.
+        seconds: after so many, by ``clock``, the search stops and returns the best choice so far with a valid bound.
+        watch: called in every round.  If it is given, an interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops the search as the
+            end of the time does.
+        gap: share of the objective that may stay unproven where the proof would need a large ILP; the bound is valid in any case.
+        sizes: which method serves a problem of which size; the optimum does not depend on it.
 
     Raises:
         Unsupported: no choice is free of forbidden entries.   NotFoundInTime: none was found in ``seconds``.
         KeyboardInterrupt: before any choice was found.
     """
-    assert not problem.demands, "memory is the caller's: see planner.solve.limited.memory"
+    assert not problem.demands, "problems with demands are solved by planner.solve.limited.memory"
     time_limit = TimeLimit(seconds, clock)
     work = Elimination(problem)
     reduce_in_place(work)
@@ -84,13 +85,13 @@ def solve_exactly(
         if not work.remaining:
             return _solution(problem, work.expand(), time_limit, inf, "elimination", stats)
     core, nodes = work.core()
-    known = _Known()
+    state = _State()
     try:
-        best, bound, proof = _close(core, time_limit, work.constant, watch, known, gap, sizes)
+        best, bound, proof = _close(core, time_limit, work.constant, watch, state, gap, sizes)
     except KeyboardInterrupt:
-        if known.choice is None or watch is None:
-            raise  # nobody looks on, so the interrupt is the caller's
-        best, bound, proof = known.choice, known.bound, "interrupted; the bound is message passing's"
+        if state.choice is None or watch is None:
+            raise  # without a watch, the caller handles the interrupt
+        best, bound, proof = state.choice, state.bound, "interrupted; the bound is message passing's"
     return _solution(problem, work.expand(zip(nodes, best, strict=True)), time_limit, bound + work.constant, proof, stats)
 
 
@@ -117,7 +118,7 @@ NO_CHOICE = (
 
 
 def _width(work: Elimination, limit: int) -> int:
-    """The largest table of the elimination still to come (or more than ``limit``, also where there would be too many), on the graph alone."""
+    """Entries of the largest table that eliminating all nodes would make, from extents alone; above ``limit`` if that or the work is too much."""
     around = {v: {n for scope in work.factors[v] for n in scope if n != v} for v in work.remaining}
     size = {v: prod(work.extent[n] for n in neighbours) for v, neighbours in around.items()}
     queue = [(entries, v) for v, entries in size.items()]
@@ -141,30 +142,30 @@ def _width(work: Elimination, limit: int) -> int:
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is left of a search that is interrupted."""
+class _State:
+    """The best choice and the bound so far, for a search that is interrupted."""
 
     choice: Ints | None = None
     bound: float = -inf
 
 
 def _close(
-    core: Problem, time_limit: TimeLimit, constant: float, watch: Watch | None, known: _Known, gap: float, sizes: Sizes
+    core: Problem, time_limit: TimeLimit, constant: float, watch: Watch | None, state: _State, gap: float, sizes: Sizes
 ) -> tuple[Ints, float, str]:
-    """(choice, bound, proof) of a pairwise core; ``known`` is kept up to date."""
+    """(choice, bound, proof) of a pairwise core; ``state`` is updated in every round."""
     dual = Dual(core)
     best: Ints | None = None
     upper = inf
     margins = list(_MARGINS)
-    looked_at, stalls, steps = -1, 0, _PATIENCE
+    tested, stalls, steps = -1, 0, _PATIENCE
     while True:
         before = dual.lower_bound
         dual.sweep(5, upper * (1 - EQUAL) if upper < inf else inf)
-        choice = improve_at_prices(dual, dual.decode())
+        choice = improve_at_multipliers(dual, dual.decode())
         objective = core.objective(choice)
         if objective < upper * (1 - EQUAL):
             best, upper = choice, objective
-        known.choice, known.bound = best, min(upper, dual.lower_bound)
+        state.choice, state.bound = best, min(upper, dual.lower_bound)
         if watch is not None:
             watch(Progress(time_limit.elapsed_s(), upper + constant, min(upper, dual.lower_bound) + constant))
         if dual.lower_bound == inf and best is None:
@@ -175,18 +176,18 @@ def _close(
             break
         if dual.lower_bound - before > 1e-2 * (min(upper, objective) - dual.lower_bound):
             continue
-        # The bound creeps.  What is left may be narrow by now; if not, a better choice lets more be dropped.
+        # The bound rises slowly.  The remaining strategies may admit an elimination by now; if not, a better choice lets more be dropped.
         alive = int(dual.alive.sum())
         last = not margins
-        if alive == looked_at and not last:
+        if alive == tested and not last:
             better = _near(core, dual, margins.pop(0), sizes)
             if better is not None and core.objective(better) < upper * (1 - EQUAL):
                 best, upper = better, core.objective(better)
             continue
-        looked_at = alive
-        kept = dual.kept()
+        tested = alive
+        strategies = dual.alive_strategies()
         try:
-            work = _rest(core, kept)
+            work = _rest(core, strategies)
         except Contradiction:
             if best is None:
                 raise
@@ -195,7 +196,7 @@ def _close(
         if _width(work, widest) <= widest:
             if not work.run(widest=widest, time_limit=time_limit):
                 break
-            choice = _lifted(work.expand(), kept)
+            choice = _lifted(work.expand(), strategies)
             if best is None or core.objective(choice) < upper:
                 best, upper = choice, core.objective(choice)
             return best, upper, "message passing, then elimination"
@@ -214,15 +215,15 @@ def _close(
                 best, upper = better, core.objective(better)
         if last and not (steps := steps - 1):
             break
-    if best is None:  # so that there is a choice to come back with
+    if best is None:  # the caller needs some choice
         best = _near(core, dual, _MARGINS[0], sizes)
         upper = inf if best is None else core.objective(best)
         best = best if upper < inf else None
-    known.choice = best
+    state.choice = best
     if not time_limit.is_up():
-        kept = dual.kept()
+        strategies = dual.alive_strategies()
         try:
-            work = _rest(core, kept)
+            work = _rest(core, strategies)
         except Contradiction:
             if best is None:
                 raise
@@ -230,7 +231,7 @@ def _close(
         small, nodes = work.core()
         outcome = HighsIlp(small, upper - work.constant).solve(time_limit)
         if outcome.choice is not None:
-            choice = _lifted(work.expand(zip(nodes, outcome.choice, strict=True)), kept)
+            choice = _lifted(work.expand(zip(nodes, outcome.choice, strict=True)), strategies)
             if core.objective(choice) < upper:
                 best, upper = choice, core.objective(choice)
         if best is not None:
@@ -241,37 +242,40 @@ def _close(
 
 
 def _columns(work: Elimination) -> int:
-    """Columns of an ILP of what is left."""
+    """Columns of an ILP over the remaining strategies."""
     rest, _ = work.core()
     return sum(costs.size for costs in rest.costs) + sum(edge.matrix.size for edge in rest.edges)
 
 
-def _rest(core: Problem, kept: list[Ints]) -> Elimination:
-    """The problem over the strategies kept, reduced.  Raises Contradiction: they allow no choice."""
-    if not all(k.size for k in kept):
+def _rest(core: Problem, strategies: list[Ints]) -> Elimination:
+    """The problem over these strategies, reduced.  Raises Contradiction: they allow no choice."""
+    if not all(k.size for k in strategies):
         raise Contradiction("a node has no strategy left")
-    work = Elimination(core.restricted(kept))
+    work = Elimination(core.restricted(strategies))
     reduce_in_place(work)
     return work
 
 
 def _near(core: Problem, dual: Dual, margin: float, sizes: Sizes) -> Ints | None:
-    """The best choice among strategies that the dual finds within ``margin`` (of its value) of the best; None if that is still too wide."""
+    """The best choice among strategies whose bound exceeds their node's least by at most ``margin`` (relative); None if these are too many.
+
+    Smaller margins are tried until an elimination is small enough.
+    """
     scale = abs(dual.lower_bound)
     least = np.minimum.reduceat(dual.excess, dual.flat.first[:-1])
     above = dual.excess - np.repeat(least, np.diff(dual.flat.first))
     for near in (m for m in _MARGINS if m <= margin):
-        kept = dual.per_node(dual.alive & (above <= near * scale))
+        strategies = dual.per_node(dual.alive & (above <= near * scale))
         try:
-            work = _rest(core, kept)
+            work = _rest(core, strategies)
         except Contradiction:
             continue
         if _width(work, sizes.wide) <= sizes.narrow:
             work.run(widest=sizes.narrow)
-            return _lifted(work.expand(), kept)
+            return _lifted(work.expand(), strategies)
     return None
 
 
-def _lifted(choice: Ints, kept: list[Ints]) -> Ints:
-    """A choice among the strategies kept, as a choice among all."""
-    return np.array([int(k[s]) for k, s in zip(kept, choice, strict=True)], dtype=np.int64)
+def _lifted(choice: Ints, strategies: list[Ints]) -> Ints:
+    """A choice that numbers each node's ``strategies``, as a choice that numbers all strategies."""
+    return np.array([int(k[s]) for k, s in zip(strategies, choice, strict=True)], dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Bounds on a plan's step from pieces of its model, and the search that they guide within a memory limit."""
+"""Bounds on the time of a step from pieces of the model, and the search within a memory limit that begins with their multipliers."""

@@ -1,12 +1,14 @@
-"""The layouts of a long model within memory, from what its pieces say a byte is worth.
+"""The layouts of a long model within a memory limit, by bisection on one Lagrange multiplier per stage.
 
-The Lagrangian bound of planner.solve.limited.memory has a multiplier per stage.  The pieces, priced by themselves, give nearly the right ones, so a few
-solutions of the whole do, where a search from nothing takes dozens:
+The multiplier of a stage is the price of a byte there, in seconds.  The pieces of the model (planner.search.bounds.pieces) give nearly the
+right multipliers, so that a few solutions of the whole model suffice, where a search from zero needs dozens.  Three choices are kept:
 
-    cheap    a little less than that price per byte: too large          small    a little more: fits
-    mixed    stage by stage, the first blocks as in cheap and the others as in small, as many as fit
+    cheap    of the largest multiplier that was too small: it costs less and does not fit
+    small    of the smallest multiplier that was large enough: it fits
+    mixed    on each stage the first blocks from cheap and the others from small, as many from cheap as fit
 
-The bound is the best Lagrangian bound seen; it differs from the mixed choice by about one block's gain of each stage that memory binds.
+The bound is the best Lagrangian bound of all rounds.  The mixed choice exceeds it by about the gain of one block on each stage where memory
+binds.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from planner.stages.blocks import blocks_of
 __all__ = ["solve_guided"]
 
 _ROUNDS, _MOST_ROUNDS = 7, 14
-"""Solutions of the whole once something fits, and until something does."""
+"""Rounds after which the search ends if some choice fits, and if none does.  A round solves the whole model once."""
 _CLOSE = 3e-3
+"""The search ends when the bound is within this share of the best choice."""
 _FIRST = 0.1
-"""Share of a stage's cost that all of its memory is worth at the first price."""
+"""The first multiplier of a stage charges this share of the stage's cost for all of its memory."""
 
 
 def solve_guided(
@@ -38,52 +41,53 @@ def solve_guided(
     seconds: float = float("inf"),
     watch: Watch | None = None,
 ) -> tuple[Solution, Floats] | None:
-    """Search within the model's limit.
+    """Search within the memory limit of the model's problem.
 
     Args:
-        s_per_byte: per stage, about what a byte is worth to the objective; 0 where memory does not bind.
-        memory_bytes: what a device has, at least the model's limit; the bound is about that.
+        s_per_byte: per stage, an estimate of its multiplier; 0 where memory does not bind.
+        memory_bytes: of a device, at least the problem's limit; the bound holds for all choices within it.
 
     Returns:
-        (a choice that fits, and a bound; the prices behind the bound); None where none was found this way.
+        (a choice that fits, with a bound; the multipliers that gave the bound); None if no choice fitted in any round.
     """
     began = perf_counter()
     problem, stages = model.problem, len(s_per_byte)
     blocks = _blocks(model)
     stage_of = np.array([stage for stage, _ in blocks])
-    price = np.array(s_per_byte)
-    low, high = np.full(stages, -1.0), np.full(stages, np.inf)  # dearest price that is too cheap, cheapest that is dear enough
-    fits: Ints = np.full(len(blocks), -1)
+    multiplier = np.array(s_per_byte)
+    too_small, large_enough = np.full(stages, -1.0), np.full(stages, np.inf)  # the largest that is too small, the smallest that is not
+    small: Ints = np.full(len(blocks), -1)
     cheap: Ints = np.full(len(blocks), -1)
     best: Ints | None = None
     upper, bound = np.inf, -np.inf
-    proof = price
-    for turn in range(_MOST_ROUNDS):
+    bound_multiplier = multiplier
+    for number in range(_MOST_ROUNDS):
         left_s = seconds - (perf_counter() - began)
-        if best is not None and (turn >= _ROUNDS or left_s <= 0 or bound >= upper * (1 - _CLOSE)):
+        if best is not None and (number >= _ROUNDS or left_s <= 0 or bound >= upper * (1 - _CLOSE)):
             break
-        prices = {2 * s: float(y) for s, y in enumerate(price) if y > 0}
+        charges = {2 * s: float(y) for s, y in enumerate(multiplier) if y > 0}
         try:
-            lagrangian = solve_exactly(problem.charged(prices), seconds=max(left_s, 1.0), gap=_CLOSE)
+            lagrangian = solve_exactly(problem.charged(charges), seconds=max(left_s, 1.0), gap=_CLOSE)
         except KeyboardInterrupt:
             if best is None or watch is None:
                 raise
             break
-        value = lagrangian.lower_bound - sum(prices.values()) * memory_bytes
+        value = lagrangian.lower_bound - sum(charges.values()) * memory_bytes
         if value > bound:
-            bound, proof = value, price
-        full: NDArray[np.bool_] = np.asarray((_each(problem, stages, lagrangian.choice) > problem.limit).any(axis=1))
+            bound, bound_multiplier = value, multiplier
+        full: NDArray[np.bool_] = np.asarray((_stage_bytes(problem, stages, lagrangian.choice) > problem.limit).any(axis=1))
         for s in range(stages):
-            if full[s] and price[s] >= low[s]:
-                cheap[stage_of == s], low[s] = lagrangian.choice[stage_of == s], price[s]
-            elif not full[s] and price[s] <= high[s]:
-                fits[stage_of == s], high[s] = lagrangian.choice[stage_of == s], price[s]
-        if np.isfinite(high).all():
-            wanted = np.where(cheap >= 0, cheap, fits)
-            for choice in (fits.copy(), _mixed(problem, blocks, stages, wanted, fits)):
+            if full[s] and multiplier[s] >= too_small[s]:
+                cheap[stage_of == s], too_small[s] = lagrangian.choice[stage_of == s], multiplier[s]
+            elif not full[s] and multiplier[s] <= large_enough[s]:
+                small[stage_of == s], large_enough[s] = lagrangian.choice[stage_of == s], multiplier[s]
+        if np.isfinite(large_enough).all():
+            cheap_or_small = np.where(cheap >= 0, cheap, small)
+            for choice in (small.copy(), _mixed(problem, blocks, stages, cheap_or_small, small)):
                 if problem.feasible(choice) and (value := problem.objective(choice)) < upper:
                     best, upper = choice, value
-        price = _next(price, low, high, full, _FIRST * lagrangian.lower_bound / stages / problem.limit)
+        first = _FIRST * lagrangian.lower_bound / stages / problem.limit
+        multiplier = _next(multiplier, too_small, large_enough, full, first)
         if watch is not None:
             watch(Progress(perf_counter() - began, float(upper), float(min(bound, upper))))
     if best is None:
@@ -97,19 +101,20 @@ def solve_guided(
         proof="Lagrangian bound at the pieces' prices",
         stats={"nodes": float(len(problem.names))},
     )
-    return solution, proof
+    return solution, bound_multiplier
 
 
-def _next(price: Floats, low: Floats, high: Floats, full: NDArray[np.bool_], first: float) -> Floats:
-    """Prices of the next turn: between what is too cheap and what is dear enough; a step out while only one of them is known.
+def _next(multiplier: Floats, too_small: Floats, large_enough: Floats, full: NDArray[np.bool_], first: float) -> Floats:
+    """The multipliers of the next round: the middle of the two limits; while a stage has only one limit, a larger or smaller multiplier.
 
     Args:
-        first: where to begin if the pieces said that memory binds nowhere.
+        full: stages that the last choice does not fit.
+        first: the first multiplier above 0, if the pieces estimated 0 for every stage.
     """
-    both = (low >= 0) & np.isfinite(high)
-    middle = np.where(both, (low + np.where(both, high, 0.0)) / 2, 0.0)
-    dearer = np.where(price > 0, price * 2.0, price.max() / 4 or first)  # a stage whose pieces said that memory does not bind
-    return np.where(both, middle, np.where(full, dearer, price * 0.6))
+    bracketed = (too_small >= 0) & np.isfinite(large_enough)
+    middle = np.where(bracketed, (too_small + np.where(bracketed, large_enough, 0.0)) / 2, 0.0)
+    larger = np.where(multiplier > 0, multiplier * 2.0, multiplier.max() / 4 or first)
+    return np.where(bracketed, middle, np.where(full, larger, multiplier * 0.6))
 
 
 def _blocks(model: SearchModel) -> Sequence[tuple[int, int]]:
@@ -134,33 +139,33 @@ def _blocks(model: SearchModel) -> Sequence[tuple[int, int]]:
 
 
 def _mixed(problem: Problem, blocks: Sequence[tuple[int, int]], stages: int, cheap: Ints, small: Ints) -> Ints:
-    """On every stage as many of the first blocks as in ``cheap`` as fit, the others as in ``small``."""
+    """On every stage the first blocks from ``cheap``, as many as fit, and the others from ``small``."""
     stage_of, place_of = np.array([s for s, _ in blocks]), np.array([b for _, b in blocks])
-    more = _more(problem, stages, cheap, small)
-    spare = problem.limit - _each(problem, stages, small)
+    more = _more_bytes(problem, stages, cheap, small)
+    spare = problem.limit - _stage_bytes(problem, stages, small)
     choice = small.copy()
     for s in range(stages):
-        mine = stage_of == s
-        gains = np.zeros(2)
-        for place in np.unique(place_of[mine]):
-            here = mine & (place_of == place)
-            change = sum((more[node] for node in map(int, np.flatnonzero(here)) if node in more), np.zeros((stages, 2)))
-            if (gains + change[s] <= spare[s]).all():
-                gains = gains + change[s]
-                choice[here] = cheap[here]
+        on_stage = stage_of == s
+        added = np.zeros(2)
+        for place in np.unique(place_of[on_stage]):
+            in_block = on_stage & (place_of == place)
+            change = sum((more[node] for node in map(int, np.flatnonzero(in_block)) if node in more), np.zeros((stages, 2)))
+            if (added + change[s] <= spare[s]).all():
+                added = added + change[s]
+                choice[in_block] = cheap[in_block]
     return choice
 
 
-def _each(problem: Problem, stages: int, choice: Ints) -> Floats:
-    """Bytes on each stage's devices at its two times (shape: stages x 2)."""
+def _stage_bytes(problem: Problem, stages: int, choice: Ints) -> Floats:
+    """Bytes on each stage's devices at the stage's two times (shape: stages x 2)."""
     held = np.zeros(2 * stages)
     for d in problem.demands:
         held[d.start : d.stop] += d.amount[choice[d.node]]
     return held.reshape(stages, 2)
 
 
-def _more(problem: Problem, stages: int, cheap: Ints, small: Ints) -> Mapping[int, Floats]:
-    """Per node, what it holds more in ``cheap`` than in ``small``, at each stage's two times."""
+def _more_bytes(problem: Problem, stages: int, cheap: Ints, small: Ints) -> Mapping[int, Floats]:
+    """Per node, the bytes that it holds in ``cheap`` beyond those in ``small``, at each stage's two times."""
     more: dict[int, Floats] = {}
     for d in problem.demands:
         change = float(d.amount[cheap[d.node]] - d.amount[small[d.node]])

@@ -1,7 +1,8 @@
-"""A bound on the whole from its pieces: a model's blocks are alike, so their price is the price of one, times their number.
+"""A lower bound on the cost of a whole model from its pieces: equal blocks are solved once, and the optimum is multiplied by their number.
 
-A piece is the forward ops of one block (the modules up to their first number: h.3), with the backward ops, accumulations and updates that
-belong to them.  What enters a piece is free in any layout; so the sum over the pieces of their optima is at most the optimum of the whole.
+A piece consists of the forward ops of one block (the modules up to their first number: h.3) and the backward ops, accumulations and updates
+that belong to them.  A value that enters a piece costs nothing in any layout.  So the sum of the pieces' optima is at most the optimum of
+the whole.
 """
 
 from __future__ import annotations
@@ -29,40 +30,40 @@ __all__ = ["ModelPiece", "PieceSearch", "PieceCost", "model_pieces"]
 class ModelPiece:
     """A part of the graph that occurs ``times`` times.
 
-    members: the blocks that are it (h.0, h.1, ...; empty for what is outside of blocks).
-    kept: of the values that it makes, those that the backward part of another piece reads.   crossing: those that its forward part reads.
+    members: its occurrences, as blocks of the model (h.0, h.1, ...).
+    backward_reads, forward_reads: those of its values that the backward (forward) part of another piece reads.
     """
 
     graph: LogicalGraph
     times: int
-    kept: frozenset[str]
-    crossing: frozenset[str]
+    backward_reads: frozenset[str]
+    forward_reads: frozenset[str]
     members: tuple[str, ...] = ()
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of parameters, optimizer state and buffers, whole."""
+        """Bytes of the piece's parameters, optimizer state and buffers, before they are split."""
         return sum(self.graph.values[value].size_bytes for value in self.graph.updates)
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of what a micro-batch keeps for the backward part, whole."""
+        """Bytes that a micro-batch saves for the backward part, before they are split."""
         made = {v for op in self.graph.ops if op.role is Role.FORWARD for v in op.outputs if v is not None}
         read = {v for op in self.graph.ops if op.role is Role.BACKWARD for v in op.inputs}
-        return sum(self.graph.values[value].size_bytes for value in (made & read) | self.kept)
+        return sum(self.graph.values[value].size_bytes for value in (made & read) | self.backward_reads)
 
     def recomputed(self) -> ModelPiece:
-        """The piece with its forward ops made again in the backward part."""
-        whole = {op.id: 0 for op in self.graph.ops}
-        return replace(self, graph=prepare(self.graph, whole, 1, recompute=True).graph, kept=self.crossing)
+        """The piece with its forward ops repeated in the backward part."""
+        one_stage = {op.id: 0 for op in self.graph.ops}
+        return replace(self, graph=prepare(self.graph, one_stage, 1, recompute=True).graph, backward_reads=self.forward_reads)
 
 
 @dataclass(frozen=True, slots=True)
 class PieceCost:
-    """A choice of a piece by itself.
+    """The cost of one choice of layouts for a piece.
 
-    cost_s: m t + u, with t and u the seconds of a micro-batch and of what is done once per step.   held_bytes: per device, at its fullest.
-    bound_s: no choice has a smaller cost_s + price of its bytes.
+    cost_s: m t + u, where t are the seconds per micro-batch and u those once per step.   held_bytes: the peak per device.
+    bound_s: no choice has a smaller cost_s + s_per_byte held_bytes.
     """
 
     cost_s: float
@@ -74,9 +75,9 @@ class PieceSearch:
     """A piece on the mesh of one stage.
 
     Args:
-        micro_batches: m, how often the micro-batch part counts.   in_flight: micro-batches that wait for their backward pass.
-        tools: costs and strategies of the mesh, shared by all pieces.
-        time_limit: bounds that it ends hold for every choice all the same; they are lower than the optimum then.
+        micro_batches: m, how often the part per micro-batch counts.   in_flight: micro-batches that wait for their backward pass.
+        tools: costs and strategies of the mesh, which all pieces share.
+        time_limit: of all searches of this piece; a bound that it ends is lower than the optimum, and holds.
     """
 
     def __init__(
@@ -91,51 +92,53 @@ class PieceSearch:
         time_limit: TimeLimit = NO_LIMIT,
     ) -> None:
         staged = Staged(piece.graph, {op.id: 0 for op in piece.graph.ops}, 1)
-        here = applicable(pins, piece.graph)
-        self._build = partial(build_model, staged, mesh, cluster, here, micro_batches, tools=tools)
-        self._count = partial(self._build, limit_bytes=1e30, in_flight=(in_flight,), saved_elsewhere=piece.kept)
+        piece_pins = applicable(pins, piece.graph)
+        self._build = partial(build_model, staged, mesh, cluster, piece_pins, micro_batches, tools=tools)
+        self._build_with_memory = partial(self._build, limit_bytes=1e30, in_flight=(in_flight,), saved_elsewhere=piece.backward_reads)
         self.times = piece.times
         self.micro_batches = micro_batches
         self._time_limit = time_limit
 
     @cached_property
     def _model(self) -> SearchModel:
-        return self._count()
+        """The model that counts bytes."""
+        return self._build_with_memory()
 
     @cached_property
     def _unlimited(self) -> SearchModel:
+        """The model without bytes, which is smaller."""
         return self._build()
 
     @cached_property
     def unlimited_s(self) -> float:
-        """No choice has a smaller m t + u; quicker than ``best`` at price 0, since nobody counts bytes."""
+        """A lower bound on m t + u.  It takes less time than best(0.0), because bytes are not counted."""
         return self._bound_s(self._unlimited.problem)
 
     def best(self, s_per_byte: float = 0.0) -> PieceCost:
-        """The cheapest choice at a price per byte that is held at the end of the forward part; the cheapest that was found in time.
+        """The cheapest choice, or the best in time, if every byte that is held at the end of the forward part costs ``s_per_byte``.
 
         Raises:
-            NotFoundInTime: none was.
+            NotFoundInTime: there was no choice in time.
         """
         problem = self._model.problem
         solution = self._solve(problem.charged({0: s_per_byte}))
-        return self._price(solution.choice, solution.lower_bound)
+        return self._cost(solution.choice, solution.lower_bound)
 
     @cached_property
     def smallest(self) -> PieceCost:
-        """A choice that holds as little as possible.
+        """A choice that holds as few bytes as possible.
 
         Raises:
-            NotFoundInTime: the time was up before it was certain that none holds less.
+            NotFoundInTime: the time was up before this was proven.
         """
         self._check_time()
         choice = least_demand(self._model.problem, seconds=self._time_limit.remaining_s(), clock=self._time_limit.clock)
         self._check_time()
-        return self._price(choice, self._model.problem.objective(choice))
+        return self._cost(choice, self._model.problem.objective(choice))
 
     @cached_property
     def least_micro_s(self) -> float:
-        """Seconds of a micro-batch that no choice goes below."""
+        """A lower bound on the seconds of a micro-batch."""
         counts = self._unlimited.stage_counts
         per_micro_batch = self._unlimited.problem.reweighted(
             [float(count > 1) for count in counts.node_count], [float(count > 1) for count in counts.edge_count]
@@ -147,7 +150,7 @@ class PieceSearch:
         return solve_exactly(problem, seconds=self._time_limit.remaining_s(), clock=self._time_limit.clock)
 
     def _bound_s(self, problem: Problem) -> float:
-        """What no choice goes below: the optimum, or as much as is proven when the time is up."""
+        """A lower bound on the objective: the optimum, or what is proven when the time is up."""
         try:
             return self._solve(problem).lower_bound
         except NotFoundInTime as error:
@@ -157,13 +160,13 @@ class PieceSearch:
         if self._time_limit.is_up():
             raise NotFoundInTime("the time was up before the layouts of a block of the model were found; give more seconds", 0.0)
 
-    def _price(self, choice: Ints, bound_s: float) -> PieceCost:
+    def _cost(self, choice: Ints, bound_s: float) -> PieceCost:
         problem = self._model.problem
         return PieceCost(problem.objective(choice), problem.peak(choice), bound_s)
 
 
 def model_pieces(graph: LogicalGraph) -> tuple[ModelPiece, ...]:
-    """Pieces in order of their first op; equal ones once."""
+    """The distinct pieces, in order of their first op."""
     block = blocks_of(graph)
     members: dict[str, list[Op]] = {}
     for op in graph.ops:
@@ -171,22 +174,28 @@ def model_pieces(graph: LogicalGraph) -> tuple[ModelPiece, ...]:
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, ops in members.items():
         groups.setdefault(_content(graph, ops), []).append(name)
-    kept, crossing = (_read_elsewhere(graph, block, role) for role in (Role.BACKWARD, Role.FORWARD))
+    backward_reads, forward_reads = (_read_elsewhere(graph, block, role) for role in (Role.BACKWARD, Role.FORWARD))
     return tuple(
-        ModelPiece(_subgraph(graph, members[alike[0]], crossing & made), len(alike), kept & made, crossing & made, tuple(alike))
+        ModelPiece(
+            graph=_subgraph(graph, members[alike[0]], forward_reads & made),
+            times=len(alike),
+            backward_reads=backward_reads & made,
+            forward_reads=forward_reads & made,
+            members=tuple(alike),
+        )
         for alike in groups.values()
         for made in [frozenset(v for op in members[alike[0]] if op.role is Role.FORWARD for v in op.outputs if v is not None)]
     )
 
 
 def _read_elsewhere(graph: LogicalGraph, block: Mapping[str, str], role: Role) -> frozenset[str]:
-    """Values that some op of that role reads in another block than they are made in."""
+    """Values that an op of that role reads in another block than the one that makes them."""
     made_in = {value: block[op.id] for op in graph.ops for value in op.outputs if value is not None}
     return frozenset(v for op in graph.ops if op.role is role for v in op.inputs if made_in.get(v, block[op.id]) != block[op.id])
 
 
 def _content(graph: LogicalGraph, ops: Sequence[Op]) -> tuple[object, ...]:
-    """What makes two pieces alike: everything but the names."""
+    """A key that two pieces share exactly if they are equal up to names."""
     number: dict[str, int] = {}
     lines: list[object] = []
     for op in ops:
@@ -198,8 +207,8 @@ def _content(graph: LogicalGraph, ops: Sequence[Op]) -> tuple[object, ...]:
     return (tuple(lines), updated)
 
 
-def _subgraph(graph: LogicalGraph, ops: Sequence[Op], crossing: Iterable[str]) -> LogicalGraph:
-    """The ops with what they read; ``crossing`` is named as a result, so that no pass finds it useless."""
+def _subgraph(graph: LogicalGraph, ops: Sequence[Op], results: Iterable[str]) -> LogicalGraph:
+    """The graph of these ops; ``results`` are named among its gradients, so that no pass removes them as unused."""
     made = {v for op in ops for v in op.outputs if v}
     read = dict.fromkeys(v for op in ops for v in op.inputs)
     updates = {old: new for old, new in graph.updates.items() if new in made and old in read}
@@ -217,9 +226,9 @@ def _subgraph(graph: LogicalGraph, ops: Sequence[Op], crossing: Iterable[str]) -
         ops=tuple(ops),
         inputs=tuple(inputs),
         values={v: graph.values[v] for v in graph.values if v in used},
-        gradients={name: v for name, v in graph.gradients.items() if v in made} | {f"leaves.{v}": v for v in crossing},
+        gradients={name: v for name, v in graph.gradients.items() if v in made} | {f"leaves.{v}": v for v in results},
         updates=updates,
-        # A piece without the loss has to name something.
+        # A graph must name a loss; a piece without one names its first input.
         loss=graph.loss if graph.loss in made else inputs[0].value,
         mean_loss=graph.mean_loss if graph.mean_loss in made else inputs[0].value,
     )

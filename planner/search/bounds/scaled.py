@@ -1,7 +1,7 @@
-"""Pieces at another micro-batch size, from two sizes: what a search over sizes prices without tracing each of them.
+"""Pieces at any micro-batch size, from the pieces at two sizes, so that a search over sizes need not trace the model at each of them.
 
-Every number in a graph that differs between two sizes must be proportional to the size (the batch dim and what is folded with it).  Factors in
-floating point, such as the 1/tokens of a mean, have no price and stay as they are, so these graphs are for prices only.
+Every integer in the graph that differs between the two sizes must be proportional to the size (the batch dim, and dims folded with it).
+Floating-point factors, such as the 1/tokens of a mean, stay as they are; they do not change costs, so these graphs serve for costs only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["scaled_pieces"]
 
 
 class _NotProportional(Exception):
-    """Some number follows another law."""
+    """Some integer is not proportional to the micro-batch size."""
 
 
 def scaled_pieces(
     one: Sequence[ModelPiece], two: Sequence[ModelPiece], samples: tuple[int, int], wanted: int
 ) -> tuple[ModelPiece, ...] | None:
-    """The pieces at ``wanted`` samples per micro-batch, from those at the two sizes ``samples``; None where they do not tell."""
+    """The pieces at ``wanted`` samples per micro-batch, from those at two sizes, ``samples``; None if some integer is not proportional."""
     if len(one) != len(two):
         return None
     try:
@@ -43,7 +43,7 @@ class _Scale:
         return replace(one, graph=self.graph(one.graph, two.graph))
 
     def graph(self, one: LogicalGraph, two: LogicalGraph) -> LogicalGraph:
-        other: dict[str, str] = {}  # the names need not be the same
+        other: dict[str, str] = {}  # name in one -> name in two; they may differ
         for a, b in zip(one.ops, two.ops, strict=True):
             if a.target != b.target or len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
                 raise _NotProportional

@@ -1,1 +1,1 @@
-"""Lower bounds by messages (TRW-S) and prices on memory, and choices made better by local moves."""
+"""Lower bounds by message passing (TRW-S) and Lagrange multipliers of memory, and local search from a choice."""

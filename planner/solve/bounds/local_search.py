@@ -1,7 +1,10 @@
-"""Choices made better: one node at a time for prices on memory (any choice) or within the limit (a choice that fits stays one that fits),
-and two choices fused: a model has many layers, and those that differ take the cheap side one after another until the memory is full.
+"""Local search: single moves, which change one node's strategy at a time, and the fusion of two choices.
 
-The cost of strategy s at node v, all others as chosen:   theta_v(s) + sum over edge ends h of v of price_h(class of s, class of the neighbour's)
+Single moves lower either the Lagrangian, for any choice, or the objective within the limit, for a choice that fits.  Fusion takes each connected
+component of nodes in which two choices differ from one of them: first where cost per byte falls most, until the memory is full.
+
+The cost of strategy s at node v, if all other nodes keep theirs, is   theta_v(s) + sum over edge ends h of v of
+edge_cost_h(class of s, class of the neighbour's strategy).
 """
 
 from __future__ import annotations
@@ -12,30 +15,34 @@ import numpy as np
 from planner.solve.bounds.message_passing import Dual
 from planner.solve.problem import Ints
 
-__all__ = ["fuse_choices", "improve_at_prices", "improve_within_limit"]
+__all__ = ["fuse_choices", "improve_at_multipliers", "improve_within_limit"]
 
 
-def improve_at_prices(dual: Dual, choice: Ints, rounds: int = 20) -> Ints:
-    """No single node can do better at the present memory prices.  The limit is not looked at."""
+def improve_at_multipliers(dual: Dual, choice: Ints, rounds: int = 20) -> Ints:
+    """Move single nodes until none lowers the Lagrangian at the dual's present multipliers.  The result may exceed the limit."""
     settled: Ints = _settle(choice.copy(), rounds, dual.theta, dual.flat)
     return settled
 
 
 def improve_within_limit(dual: Dual, choice: Ints, rounds: int = 20) -> Ints:
-    """No single node can do better within the limit, which ``choice`` keeps."""
+    """Move single nodes until none lowers the objective within the limit.  ``choice`` must be within it, and so is the result."""
     held = dual.held(choice)
     moved: Ints = _descend(choice.copy(), held, dual.problem.limit, rounds, dual.flat, dual.holds)
     return moved
 
 
 def fuse_choices(dual: Dual, cheap: Ints, small: Ints) -> Ints:
-    """The best of two choices, piece by piece, within the limit; then single moves.
+    """A fusion of two choices within the limit, improved by single moves.
 
-    A piece is a connected set of nodes at which the two differ: its cost is its own affair, so pieces change sides one after another,
-    those first that gain most for the memory they take (at the dual's present prices).   [fusion moves, Lempitsky et al. 2010]
+    The nodes at which the two differ form connected components.  Taking one component from the other choice changes the objective by an amount
+    that does not depend on the other components.  So they are taken one after another, in order of the objective they save for the memory
+    they need (at the dual's present multipliers).   [fusion moves, Lempitsky et al. 2010]
 
     Args:
-        cheap: any choice.   small: one that keeps the limit;  so does the result, which is no dearer.
+        cheap: any choice.   small: a choice within the limit.
+
+    Returns:
+        A choice within the limit that costs at most as much as ``small``.
     """
     paid = np.where(dual.alive, dual.theta - dual.flat.cost, 0.0)
     best, least = small, dual.objective(small)
@@ -50,12 +57,12 @@ def fuse_choices(dual: Dual, cheap: Ints, small: Ints) -> Ints:
 
 
 @numba.njit(cache=True)
-def _pieces(base, other, f):  # type: ignore[no-untyped-def]
-    """(nodes at which the choices differ, piece after piece;  where each piece begins)."""
+def _components(base, other, f):  # type: ignore[no-untyped-def]
+    """(nodes at which the choices differ, component after component;  the position at which each component begins)."""
     nodes = f.first.size - 1
     seen = base == other
     members, starts = np.empty(nodes, dtype=np.int64), np.zeros(nodes + 1, dtype=np.int64)
-    count = pieces = 0
+    count = components = 0
     for v in range(nodes):
         if seen[v]:
             continue
@@ -70,14 +77,14 @@ def _pieces(base, other, f):  # type: ignore[no-untyped-def]
                     members[count] = w
                     count += 1
             done += 1
-        pieces += 1
-        starts[pieces] = count
-    return members[:count], starts[: pieces + 1]
+        components += 1
+        starts[components] = count
+    return members[:count], starts[: components + 1]
 
 
 @numba.njit(cache=True)
 def _change(members, base, other, f):  # type: ignore[no-untyped-def]
-    """What it costs more if these nodes, a whole piece, take ``other``."""
+    """The change of the objective if these nodes, a whole component, take ``other`` instead of ``base``."""
     total = 0.0
     for v in members:
         total += f.cost[f.first[v] + other[v]] - f.cost[f.first[v] + base[v]]
@@ -85,29 +92,29 @@ def _change(members, base, other, f):  # type: ignore[no-untyped-def]
             h = f.near[j]
             w = f.other[h]
             if base[w] != other[w] and w < v:
-                continue  # in the piece too, and counted there
+                continue  # in the component too, and counted at w
             far = f.num[h ^ 1]
-            new = f.price[f.at[h] + f.classes[f.of[h] + other[v]] * far + f.classes[f.of[h ^ 1] + other[w]]]
+            new = f.edge_cost[f.at[h] + f.classes[f.of[h] + other[v]] * far + f.classes[f.of[h ^ 1] + other[w]]]
             if new == np.inf:
                 return np.inf
-            total += new - f.price[f.at[h] + f.classes[f.of[h] + base[v]] * far + f.classes[f.of[h ^ 1] + base[w]]]
+            total += new - f.edge_cost[f.at[h] + f.classes[f.of[h] + base[v]] * far + f.classes[f.of[h ^ 1] + base[w]]]
     return total
 
 
 @numba.njit(cache=True)
 def _fuse(base, other, paid, held, limit, f, demands):  # type: ignore[no-untyped-def]
-    members, starts = _pieces(base, other, f)
-    pieces = starts.size - 1
-    gain, weight, ratio = np.zeros(pieces), np.zeros(pieces), np.zeros(pieces)
-    for p in range(pieces):
+    members, starts = _components(base, other, f)
+    count = starts.size - 1
+    gain, weight, ratio = np.zeros(count), np.zeros(count), np.zeros(count)
+    for p in range(count):
         nodes = members[starts[p] : starts[p + 1]]
         gain[p] = -_change(nodes, base, other, f)
         for v in nodes:
             weight[p] += paid[f.first[v] + other[v]] - paid[f.first[v] + base[v]]
     now = base.copy()
     over = held.size > 0 and held.max() > limit
-    if over:  # cheapest relief first
-        for p in range(pieces):
+    if over:  # free memory first, where a unit of it costs least
+        for p in range(count):
             ratio[p] = -gain[p] / max(-weight[p], 1e-300) if weight[p] < 0.0 else np.inf
         for p in np.argsort(ratio):
             if ratio[p] == np.inf or held.max() <= limit:
@@ -117,7 +124,7 @@ def _fuse(base, other, paid, held, limit, f, demands):  # type: ignore[no-untype
             gain[p] = 0.0
         if held.max() > limit:
             return now
-    for p in range(pieces):
+    for p in range(count):
         ratio[p] = -gain[p] / max(weight[p], 1e-300) if gain[p] > 0.0 else np.inf
     for p in np.argsort(ratio):
         if ratio[p] == np.inf:
@@ -141,7 +148,7 @@ def _costs_of(v, choice, theta, f, out):  # type: ignore[no-untyped-def]
         far, c = f.num[h ^ 1], f.of[h]
         b = f.at[h] + f.classes[f.of[h ^ 1] + choice[f.other[h]]]
         for s in range(k):
-            out[s] += f.price[b + f.classes[c + s] * far]
+            out[s] += f.edge_cost[b + f.classes[c + s] * far]
 
 
 @numba.njit(cache=True)
@@ -173,7 +180,7 @@ def _settle(choice, rounds, theta, f):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _fits(v, s, choice, held, limit, demands, delta):  # type: ignore[no-untyped-def]
-    """Would the limit still be kept if v moved to s?  ``delta`` is all zero before and after."""
+    """Whether the choice stays within the limit if v moves to s.  ``delta`` is all zero before and after the call."""
     low, high, more = held.size, 0, False
     for i in range(demands.by_node[v], demands.by_node[v + 1]):
         change = demands.amounts[demands.amount_at[i] + s] - demands.amounts[demands.amount_at[i] + choice[v]]

@@ -1,18 +1,18 @@
-"""Lower bounds and what they exclude: messages along the edges (TRW-S) and prices on memory (Lagrange).
+"""Lower bounds, and the strategies that they exclude: messages along the edges (TRW-S) and Lagrange multipliers of the memory limit.
 
-With prices lam_t >= 0 on the times, and messages m that move cost between an edge and its ends,
+With multipliers lam_t >= 0 of the times, and messages m that move cost between an edge and its ends,
 
-    bound(lam, m) = sum_v min_s hat_v(s)  +  sum_e min_PQ [ price_e(P, Q) - m_eu(P) - m_ev(Q) ]  -  limit sum_t lam_t         (1)
+    bound(lam, m) = sum_v min_s hat_v(s)  +  sum_e min_PQ [ cost_e(P, Q) - m_eu(P) - m_ev(Q) ]  -  limit sum_t lam_t         (1)
     hat_v(s)      = cost_v(s) + sum_t lam_t held_t(v, s) + sum over edges e of v of m_ev(class of s)                         (2)
 
-is at most the objective of every choice within the limit.  A sweep visits the nodes in order and sets, towards those still to come,
+is at most the objective of every choice within the limit.  A sweep visits the nodes in order and sets the messages to later nodes:
 
-    m_ew(Q) = min_P [ gamma_v (hat_v(P) - min hat_v) - m_ev(P) + price_e(P, Q) ],   gamma_v = 1 / max(edges back, edges ahead) (3)  -> _sweep
+    m_ew(Q) = min_P [ gamma_v (hat_v(P) - min hat_v) - m_ev(P) + cost_e(P, Q) ],   gamma_v = 1 / max(edges back, edges ahead) (3)  -> _sweep
 
 after which the second sum of (1) is 0 if each v gives gamma_v (hat_v - min hat_v) to each edge ahead; so the sum of min hat_v at the visits
 is a bound, and it never falls.  At the visit of v every choice with x_v = s costs at least bound + hat_v(s) - min hat_v.
     -> Dual.sweep
-so a strategy for which this exceeds the cost of a known choice cannot be part of a better one.  A forbidden or dropped one costs infinity.
+So if this exceeds the cost of some choice, no better choice has strategy s at v.  A forbidden or dropped strategy costs infinity.
 [Kolmogorov 2006, IEEE PAMI 28(10)]
 """
 
@@ -31,10 +31,10 @@ _FAST = {"nnan", "nsz", "reassoc", "contract"}
 
 
 class Dual:
-    """Messages and memory prices of one problem, whose times are 0 .. n - 1 (see crop_times).
+    """Messages and multipliers of one problem, whose times are 0 .. n - 1 (see crop_times).  Strategies of all nodes are numbered in a row.
 
-    lower_bound: the best so far, at any prices.   excess[i]: what a choice with strategy i (all nodes' in a row) costs above
-    ``base``, at least; both of the last sweep.   alive[i]: not dropped.
+    lower_bound: the best so far, of all multipliers.   alive[i]: strategy i is not dropped.
+    base, excess[i]: after the last sweep, every choice with strategy i costs at least base + excess[i].
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -42,26 +42,26 @@ class Dual:
         self.flat = arrays_of(problem)
         self.holds = demand_arrays(problem)
         self.times = max((d.stop for d in problem.demands), default=0)
-        self.prices = np.zeros(self.times)
+        self.multipliers = np.zeros(self.times)
         self.theta = self.flat.cost
         self.messages = np.zeros(int(self.flat.into[-1]))
         self.alive: NDArray[np.bool_] = np.ones(self.flat.cost.size, dtype=np.bool_)
         self.excess = np.zeros(self.flat.cost.size)
         self.base = self.lower_bound = -np.inf
 
-    def charge(self, prices: Floats) -> None:
-        """Set the price of memory at every time."""
-        self.prices = prices
-        self.theta = np.where(self.alive, _charged(prices, self.flat, self.holds), np.inf)
+    def charge(self, multipliers: Floats) -> None:
+        """Set the multiplier of every time."""
+        self.multipliers = multipliers
+        self.theta = np.where(self.alive, _charged(multipliers, self.flat, self.holds), np.inf)
 
     def sweep(self, rounds: int, upper: float = np.inf) -> float:
-        """Forward and backward, ``rounds`` times; drops strategies that no choice cheaper than ``upper`` takes.
+        """Sweep forward and backward, ``rounds`` times; drop strategies that no choice cheaper than ``upper`` has.
 
         Returns:
-            The bound (1) at the present prices; infinite if nothing cheaper than ``upper`` is left.
+            The bound (1) at the present multipliers; infinite if no choice is cheaper than ``upper``.
         """
         f, none = self.flat, np.empty(0)
-        offset = float(self.prices.sum()) * (self.problem.limit if self.prices.any() else 0.0)
+        offset = float(self.multipliers.sum()) * (self.problem.limit if self.multipliers.any() else 0.0)
         bound = before = -np.inf
         for i in range(2 * rounds):
             if i == 2 * rounds - 2:
@@ -77,12 +77,12 @@ class Dual:
         return bound - offset
 
     def drop(self, gone: NDArray[np.bool_]) -> None:
-        """These strategies are no longer looked at."""
+        """Exclude strategies, by a mask."""
         self.alive &= ~gone
         self.theta = np.where(self.alive, self.theta, np.inf)
 
     def fixing(self) -> Floats:
-        """One more round; returns for every strategy what a choice with it costs above the bound before, at least.  Raises no bound itself."""
+        """One more round.  Returns per strategy a lower bound on what a choice with it costs above the bound before; changes no bound."""
         excess = np.zeros(self.flat.cost.size)
         for forward in (True, False):
             _sweep(forward, self.theta, self.messages, self.flat, excess)
@@ -98,30 +98,30 @@ class Dual:
         return float(_objective(choice, self.flat))
 
     def decode(self, forward: bool = True) -> Ints:
-        """A choice that follows the messages: node after node, given those already chosen.  It may be forbidden or too large."""
+        """A choice by the messages: each node in order takes the best strategy given the nodes before.  It may be forbidden or too large."""
         choice: Ints = _decode(forward, self.theta, self.messages, self.flat)
         return choice
 
-    def kept(self) -> list[Ints]:
+    def alive_strategies(self) -> list[Ints]:
         """Strategies of every node that are not dropped."""
         return self.per_node(self.alive)
 
-    def per_node(self, chosen: NDArray[np.bool_]) -> list[Ints]:
-        """Strategies of every node, from a mask over all strategies in a row."""
+    def per_node(self, mask: NDArray[np.bool_]) -> list[Ints]:
+        """Strategies of every node, from a mask over all strategies."""
         first = self.flat.first
-        return [np.flatnonzero(chosen[a:b]) for a, b in zip(first, first[1:], strict=False)]
+        return [np.flatnonzero(mask[a:b]) for a, b in zip(first, first[1:], strict=False)]
 
-    def entries(self, kept: NDArray[np.bool_]) -> int:
-        """Entries of all edges between classes of the ``kept`` strategies; an edge with one class at an end has none."""
-        return int(_entries(kept, self.flat))
+    def entries(self, mask: NDArray[np.bool_]) -> int:
+        """Entries of all edges between classes of the strategies in a mask; an edge with one class at an end has none."""
+        return int(_entries(mask, self.flat))
 
 
 @numba.njit(cache=True)
-def _charged(prices, f, demands):  # type: ignore[no-untyped-def]
+def _charged(multipliers, f, demands):  # type: ignore[no-untyped-def]
     theta = f.cost.copy()
-    total = np.zeros(prices.size + 1)
-    for t in range(prices.size):
-        total[t + 1] = total[t] + prices[t]
+    total = np.zeros(multipliers.size + 1)
+    for t in range(multipliers.size):
+        total[t + 1] = total[t] + multipliers[t]
     for d in range(demands.node.size):
         weight = total[demands.stop[d]] - total[demands.start[d]]
         if weight > 0.0:
@@ -149,7 +149,7 @@ def _objective(choice, f):  # type: ignore[no-untyped-def]
     for e in range(f.num.size // 2):
         p = f.classes[f.of[2 * e] + choice[f.other[2 * e + 1]]]
         q = f.classes[f.of[2 * e + 1] + choice[f.other[2 * e]]]
-        total += f.price[f.at[2 * e] + p * f.num[2 * e + 1] + q]
+        total += f.edge_cost[f.at[2 * e] + p * f.num[2 * e + 1] + q]
     return total
 
 
@@ -189,11 +189,11 @@ def _send(v, h, gamma, least, hat, messages, f, row, out):  # type: ignore[no-un
         out[q] = np.inf
     for p in range(mine):
         if row[p] == np.inf:
-            continue  # all of the class is dropped, and so may be what it would take off
+            continue  # every strategy of the class is dropped, so the message from it may be infinite: inf - inf is no number
         value = row[p] - messages[m + p]
         b = f.at[h] + p * far
         for q in range(far):
-            out[q] = min(out[q], value + f.price[b + q])
+            out[q] = min(out[q], value + f.edge_cost[b + q])
     for q in range(far):
         messages[to + q] = out[q]
 
@@ -227,14 +227,14 @@ def _sweep(forward, theta, messages, f, excess):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _entries(kept, f):  # type: ignore[no-untyped-def]
+def _entries(mask, f):  # type: ignore[no-untyped-def]
     count = np.zeros(f.num.size, dtype=np.int64)
     seen = np.full(f.num.max() + 1 if f.num.size else 1, -1)
     for v in range(f.first.size - 1):
         for j in range(f.begin[v], f.begin[v + 1]):
             h = f.near[j]
             for s in range(f.first[v + 1] - f.first[v]):
-                if kept[f.first[v] + s]:
+                if mask[f.first[v] + s]:
                     p = f.classes[f.of[h] + s]
                     if seen[p] != h:
                         seen[p] = h
@@ -262,7 +262,7 @@ def _decode(forward, theta, messages, f):  # type: ignore[no-untyped-def]
                     value += messages[f.into[h] + p]
                 else:
                     q = f.classes[f.of[h ^ 1] + choice[f.other[h]]]
-                    value += f.price[f.at[h] + p * f.num[h ^ 1] + q]
+                    value += f.edge_cost[f.at[h] + p * f.num[h ^ 1] + q]
             if value < least:
                 best, least = s, value
         choice[v] = best

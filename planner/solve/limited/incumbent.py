@@ -16,7 +16,7 @@ __all__ = ["Incumbent"]
 
 @dataclass(slots=True, eq=False)
 class Incumbent:
-    """step: objectives differ by a multiple of it (1 where all costs are whole; 0: nothing is known).   enough: the gap that ends the search."""
+    """step: objectives differ by a multiple of it (1 if all costs are whole, else 0).   enough: the gap that ends the search."""
 
     problem: Problem
     time_limit: TimeLimit
@@ -36,29 +36,29 @@ class Incumbent:
         self.step = 1.0 if all(whole.of(table, _is_whole) for table in tables) else 0.0
 
     def offer(self, choice: Ints, method: str) -> bool:
-        """Take a choice of the first problem if it is allowed and better; checks everything anew."""
+        """Accept a choice of the original problem if it is feasible and better; both are checked here."""
         objective = self.problem.objective(choice)
         if not objective < self.objective or not self.problem.feasible(choice):
             return False
         self.objective, self.choice, self.method = objective, choice, method
-        self._tell()
+        self._report()
         return True
 
     def raise_bound(self, bound: float, proof: str) -> None:
-        """No choice within the limit costs less.  Whole-numbered costs have a whole-numbered optimum; no bound passes a known objective."""
+        """Record that no choice within the limit costs less.  If all costs are whole, the bound is rounded up; it never exceeds the objective."""
         if self.step and np.isfinite(bound):
             bound = float(np.ceil(bound - 1e-6))
         bound = min(bound, self.objective)
         if bound > self.bound:
             self.bound, self.proof = bound, proof
-            self._tell()
+            self._report()
 
     def closed(self) -> bool:
-        """Whether the bound is near enough to the objective: to HiGHS's tolerance, if no wider gap was asked for."""
+        """Whether the bound is within the larger of ``enough`` and HiGHS's tolerance of the objective."""
         return self.choice is not None and self.objective - self.bound <= max(TOLERANCE, self.enough) * abs(self.objective)
 
     def solution(self, choice: Ints) -> Solution:
-        """What is known, as the answer.  Where costs are floats, a bound that meets the objective to rounding is the objective."""
+        """The best choice with its bound.  If costs are not whole, a bound that equals the objective up to rounding is set to the objective."""
         meets = self.step == 0.0 and self.objective - self.bound <= 1.01 * TOLERANCE * abs(self.objective)
         return Solution(
             choice=choice,
@@ -70,7 +70,7 @@ class Incumbent:
             stats=self.stats,
         )
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self.watch is not None:
             self.watch(Progress(self.time_limit.elapsed_s(), self.objective, self.bound))
 

@@ -1,14 +1,14 @@
-"""The best choice within a limit: bounds and choices in turns until they meet or the time is up.
+"""The best choice within a memory limit: a bound and a choice are improved alternately until they meet or the time is up.
 
-    1  without the limit       solved exactly (where times are few): a bound, and the answer where it fits                 exact
-    2  reduce                  exact; what is left has the same optimum                                                   contract
-       the least that is held  (where times are few) the first answer, or the refusal                                      exact
-    3  ascend                  prices on memory and messages along edges raise a bound and propose choices                prices, dual
-    4  fix, solve a part       an ILP over the strategies whose bound exceeds the best bound by less than a threshold     parts, core
-       threshold = whole gap:  the part is all that can still be better, and its solution is a proof
-       otherwise:              a better choice, which shrinks the gap and so the next part
+    1  without the limit      if times are few: the exact optimum, which is a bound, and the answer if it fits             without_limit
+    2  reduce                 exactly: the reduced problem has the same optimum                                            reduce/contract
+       least memory           if times are few: the choice that holds least is the first choice, or proves that none fits  without_limit
+    3  raise the bound        multipliers of memory and messages along edges raise a bound and propose choices             bounds
+    4  solve a part           an ILP over the strategies whose bound exceeds the best bound by less than a threshold       partial_ilps
+                              threshold = the gap: no better choice has another strategy, so the solution is a proof
+                              threshold < the gap: the solution may be a better choice, which reduces the gap
 
-Every choice is checked against the first problem, at every time, before it counts.
+Every choice is checked against the original problem, at every time, before it is accepted.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = ["least_demand", "least_peak", "solve_within"]
 
 _PATIENCE_S = 60.0
 """Seconds of a search that is given no limit of its own."""
-_FEW = 64  # with more times, the messages of step 3 are quicker than exact solutions at the same
-_FREE = 0.5  # share of the time that the solution without the limit may take, which says nothing yet of what fits
-_TURN = 0.25  # share of what is left of it that the ascent may take
-_POOL = 16  # choices, the latest first, whose pieces are tried
+_FEW = 64  # with more times, the messages of step 3 give as good bounds sooner than exact solutions do
+_FREE = 0.5  # share of the time that the solution without the limit may take, because it yields no choice that fits
+_ASCENT = 0.25  # share of the remaining time that the first ascent may take
+_POOL = 16  # choices, the latest first, that are fused with the best one
 _STALLED = 9  # steps without a better bound that end the ascent
 
 
@@ -52,14 +52,15 @@ def solve_within(
     """The best choice within the limit that was found in ``seconds``, and a lower bound.  Stops early at a proof.
 
     Args:
-        seconds: no part of the search begins after them, by ``clock``; without, at most a minute is spent.
-        watch: told of every better choice or bound; if there is one, an interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops as
-            the time does.   gap: a Solution.gap that is near enough to stop at.
-        few_times: up to so many times the search begins with exact solutions, without the limit and of what is held; the optimum is the same.
+        seconds: no part of the search begins after so many, by ``clock``; if infinite, the search takes at most a minute.
+        watch: called with every better choice or bound.  If it is given, an interrupt (Ctrl-C, or a KeyboardInterrupt that it raises) stops
+            the search as the end of the time does.
+        gap: the search stops at a Solution.gap that is at most this.
+        few_times: with at most so many times the search begins with two exact solutions, of steps 1 and 2; the optimum does not depend on it.
 
     Raises:
-        OutOfMemory: nothing stays within the limit; the message says how much is needed at least where that is known.
-        Unsupported: forbidden entries leave no choice.   NotFoundInTime: none within the limit was found in time.
+        OutOfMemory: no choice stays within the limit; the message says how much memory is needed at least, if the search has computed it.
+        Unsupported: forbidden entries leave no choice.   NotFoundInTime: no choice within the limit was found in time.
         KeyboardInterrupt: before any choice was found.
     """
     incumbent = Incumbent(problem, TimeLimit(_PATIENCE_S if seconds == inf else seconds, clock), watch, gap)
@@ -68,8 +69,8 @@ def solve_within(
         search.run()
     except KeyboardInterrupt:
         incumbent.watch = None
-        if watch is None or not search.seeded():
-            raise  # nobody looks on, so the interrupt is the caller's
+        if watch is None or not search.has_choice():
+            raise  # without a watch, the caller handles the interrupt
         incumbent.stats["interrupted"] = 1.0
     if incumbent.choice is None:
         raise NotFoundInTime(
@@ -111,16 +112,16 @@ class _Search:
             return
         begin = self._least(reduced) if len(_times(small)) <= self.few_times else []
         ascent = self.ascent = MultiplierAscent(small, begin)
-        self.ascend(_TURN * self.time_limit.remaining_s())
+        self.ascend(_ASCENT * self.time_limit.remaining_s())
         if self.time_limit.is_up():
             return
         parts = PartialIlps(incumbent, reduced, ascent)
-        while not incumbent.closed() and parts.turn():
+        while not incumbent.closed() and parts.solve_next():
             if parts.wants_bound and ascent.stalled < _STALLED:
                 self.ascend(0.1 * self.time_limit.seconds)
 
     def _without_limit(self) -> bool:
-        """Step 1: whether the choice that is best without the limit keeps it."""
+        """Step 1.  Returns whether the optimum without the limit is within it."""
         incumbent, part = self.incumbent, self.time_limit.part(_FREE * self.time_limit.seconds)
         try:
             free = solve_exactly(incumbent.problem.without_limit(), seconds=part.seconds, clock=part.clock)
@@ -131,7 +132,7 @@ class _Search:
         return incumbent.offer(free.choice, "exact without the limit, which it keeps")
 
     def _least(self, reduced: ReducedProblem) -> list[Ints]:
-        """The choice of the reduced problem that holds least, or the least that was found in time; none: no choice was."""
+        """The choice of the reduced problem that holds least, or the best of the time; an empty list if there was none in time."""
         try:
             least = least_demand(reduced.problem, seconds=_FREE * self.time_limit.remaining_s(), clock=self.time_limit.clock)
         except NotFoundInTime:
@@ -142,7 +143,7 @@ class _Search:
         return [least]
 
     def ascend(self, seconds: float) -> None:
-        """Step 3, until the bound stalls or for so many seconds."""
+        """Step 3, until the bound stalls, or for so many seconds."""
         incumbent, ascent, reduced = self.incumbent, self.ascent, self.reduced
         assert ascent is not None
         assert reduced is not None
@@ -156,14 +157,14 @@ class _Search:
         ascent.finish()
         incumbent.raise_bound(ascent.bound - 1e-11 * abs(ascent.bound), text)
 
-    def seeded(self) -> bool:
-        """Whether a choice is known; tries for one at the highest prices if none is."""
+    def has_choice(self) -> bool:
+        """Whether the search has a choice; if not, it first tries those at the largest multipliers."""
         if self.incumbent.choice is None and self.ascent is not None:
             self._take(self.ascent.smallest())
         return self.incumbent.choice is not None
 
     def _take(self, choices: Sequence[Ints]) -> None:
-        """Offer choices of the reduced problem: made better by single moves if they fit; and fused, each with the best so far."""
+        """Offer choices of the reduced problem: improved by single moves if they fit, and fused with the best choice so far."""
         incumbent, reduced, ascent = self.incumbent, self.reduced, self.ascent
         assert ascent is not None
         assert reduced is not None
@@ -182,10 +183,10 @@ class _Search:
 
 
 def least_demand(problem: Problem, *, seconds: float = inf, clock: Clock = perf_counter) -> Ints:
-    """A choice that holds as little as possible, summed over all times; the cheapest such.  After ``seconds``: the best that was found.
+    """The cheapest of the choices whose sum over all times of what they hold is least; after ``seconds``, the best choice so far.
 
     Raises:
-        NotFoundInTime: none was.
+        NotFoundInTime: there was no choice in time.
     """
     scale = sum(float(c[np.isfinite(c)].max()) for c in problem.costs) + 1e-9
     largest = sum(float(d.amount.max()) for d in problem.demands) or 1.0
@@ -194,7 +195,7 @@ def least_demand(problem: Problem, *, seconds: float = inf, clock: Clock = perf_
 
 
 def least_peak(problem: Problem) -> float:
-    """What every choice holds at some time, at least: exact for the time at which ``least_demand`` holds most."""
+    """A lower bound on the peak of every choice: the least that any choice holds at the time at which ``least_demand`` holds most."""
     if not problem.demands:
         return 0.0
     least = least_demand(problem)
@@ -203,7 +204,7 @@ def least_peak(problem: Problem) -> float:
 
 
 def _refuse(problem: Problem, least: Ints, time_limit: TimeLimit) -> None:
-    """Raises OutOfMemory if some time is seen to need more than the limit whatever is chosen; ``least`` holds too much at some."""
+    """Raises OutOfMemory if every choice exceeds the limit at one of the times at which ``least`` exceeds it."""
     legal = problem.cost_free()
     for t in _times(problem):
         if _held_at(problem, least, t) > problem.limit and not time_limit.is_up():
@@ -220,5 +221,5 @@ def _held_at(problem: Problem, choice: Ints, t: int) -> float:
 
 
 def _times(problem: Problem) -> list[int]:
-    """The peak of every choice is at one of them."""
+    """Times that include the peak of every choice."""
     return sorted({d.start for d in problem.demands})

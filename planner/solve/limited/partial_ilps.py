@@ -1,8 +1,8 @@
-"""Exact solution of parts of a problem: all that can still be better, what looks best, or one region after another.
+"""Exact solution of parts of a problem, by ILPs over some of its strategies.
 
-kept      the strategies whose bound exceeds the best bound by less than a share of the gap             -> PartialIlps._within
-part      the ILP over the strategies kept; with the whole gap it is a proof                            -> PartialIlps._solve_part
-region    a connected piece over the strategies kept, the rest as in the best choice                    -> PartialIlps._solve_regions
+candidates   the strategies whose bound exceeds the best bound by at most a share of the gap                   -> PartialIlps._within
+part         the ILP over the candidates; if the share is 1, its solution is a proof                           -> PartialIlps._solve_part
+region       the ILP over the candidates of some connected nodes, while all others keep their strategies       -> PartialIlps._solve_regions
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from planner.solve.reduce.contract import ReducedProblem, reduce_problem
 
 __all__ = ["PartialIlps"]
 
-_SMALL = 150_000  # edge entries of a problem that the ILP may take whole
+_SMALL = 150_000  # edge entries of the largest problem that is solved as one part
 _PART = 40_000  # edge entries of the first part
-_LARGEST = 130_000  # edge entries of the last part that is not all
+_LARGEST = 130_000  # edge entries above which regions are solved instead of parts
 _REGION = 15_000  # edge entries of the first regions
-_TURN = 0.25  # share of the time that one part may take
+_SHARE = 0.25  # share of the time that one part may take
 
 
 class PartialIlps:
-    """Turns of solving parts.   wants_bound: the last turn gained little, so that a better bound might help more."""
+    """Solves parts and regions, one call after another.   wants_bound: the last call gained little, so that a better bound may help more."""
 
     def __init__(self, incumbent: Incumbent, reduced: ReducedProblem, ascent: MultiplierAscent) -> None:
         self.incumbent, self.reduced, self.ascent = incumbent, reduced, ascent
@@ -41,8 +41,8 @@ class PartialIlps:
         self.prepare = max(0.5, 1.2 * self.time_limit.elapsed_s() / 4)  # seconds that it takes to set up one more part
         self.wants_bound = False
 
-    def turn(self) -> bool:
-        """One part or some regions; False if the part was all that could be better and is solved, or the time is up."""
+    def solve_next(self) -> bool:
+        """Solve a part or some regions; returns False if the search is done, because the optimum is proven or the time is up."""
         incumbent = self.incumbent
         if self.time_limit.remaining_s() <= self.prepare:
             return False
@@ -63,13 +63,13 @@ class PartialIlps:
         return True
 
     def _solve_part(self, excess: Floats, entries: int) -> bool:
-        """A part of about ``entries`` edge entries; says whether it was all that could be better, and it was solved."""
+        """Solve a part of about ``entries`` edge entries; returns whether that proved the best choice optimal."""
         incumbent, reduced = self.incumbent, self.reduced
-        share, kept = self._within(excess, entries)
-        allowed = reduced.problem.allowing(dict(enumerate(self.dual.per_node(kept))))
+        share, candidates = self._within(excess, entries)
+        allowed = reduced.problem.allowing(dict(enumerate(self.dual.per_node(candidates))))
         began_s = self.time_limit.elapsed_s()
         try:
-            # A part without dominance still holds the best choice, to begin from.
+            # Reduction by dominance may remove the best choice, with which the ILP is to begin.
             part = reduce_problem(allowed, dominance=share == 1.0)
         except (Contradiction, OutOfMemory):
             if share < 1.0:
@@ -81,7 +81,7 @@ class PartialIlps:
         core = HighsIlp(part.problem, incumbent.objective, incumbent.step)
         self.prepare = max(0.5, 1.2 * (self.time_limit.elapsed_s() - began_s))
         start = None if incumbent.choice is None or share == 1.0 else part.restricted_choice(_followed(reduced, incumbent.choice))
-        seconds = inf if share == 1.0 else max(_TURN * self.time_limit.seconds, 5.0)
+        seconds = inf if share == 1.0 else max(_SHARE * self.time_limit.seconds, 5.0)
         outcome = core.solve(self.time_limit.part(seconds), start)
         if outcome.choice is not None:
             incumbent.offer(reduced.expand(part.expand(outcome.choice)), "ILP over the strategies that the bounds leave")
@@ -97,19 +97,19 @@ class PartialIlps:
         return incumbent.closed()
 
     def _solve_regions(self, excess: Floats) -> None:
-        """Regions for a while, at the size that suits the time."""
+        """Solve regions for a share of the time; their size adapts to the time that each takes."""
         incumbent, dual, entries = self.incumbent, self.dual, self.region
         first = dual.flat.first
-        _, kept = self._within(excess, 1 << 60)
-        count = np.add.reduceat(kept.astype(np.int64), first[:-1])
-        turn = self.time_limit.part(0.5 * _TURN * self.time_limit.seconds)
-        while not turn.is_up() and self.time_limit.remaining_s() > 0.5:
+        _, candidates = self._within(excess, 1 << 60)
+        count = np.add.reduceat(candidates.astype(np.int64), first[:-1])
+        regions_limit = self.time_limit.part(0.5 * _SHARE * self.time_limit.seconds)
+        while not regions_limit.is_up() and self.time_limit.remaining_s() > 0.5:
             assert incumbent.choice is not None
             choice = _followed(self.reduced, incumbent.choice)
             region = self.regions.draw(excess[first[:-1] + choice], count, int(entries))
             if not region.size:
                 break
-            local = self.regions.cut_out(region, choice, dual.held(choice), kept, first)
+            local = self.regions.cut_out(region, choice, dual.held(choice), candidates, first)
             part = reduce_problem(local, dominance=False)
             began_s = self.time_limit.elapsed_s()
             now = np.append(choice[region], 0)
@@ -124,27 +124,27 @@ class PartialIlps:
         self.region = entries
 
     def _within(self, excess: Floats, entries: int) -> tuple[float, NDArray[np.bool_]]:
-        """The largest share of the gap, and the strategies within it, that leave few enough edge entries; all of it if that is small anyway."""
+        """(share, candidates): the largest share of the gap whose candidates have at most ``entries`` edge entries; 1 if all are few."""
         incumbent, dual = self.incumbent, self.dual
         first = dual.flat.first
         gap = incumbent.objective - self.ascent.bound
         if not np.isfinite(gap):
-            gap = float(excess.max()) + 1.0  # nothing within the limit is known: then all strategies, or those nearest to the bound
+            gap = float(excess.max()) + 1.0  # no choice fits so far: share 1 stands for all strategies
         held = None if incumbent.choice is None else _followed(self.reduced, incumbent.choice)
         slack = TOLERANCE * abs(incumbent.objective) if np.isfinite(incumbent.objective) else 0.0
         share = 1.0
         while True:
-            kept = excess <= share * gap + slack
+            candidates = excess <= share * gap + slack
             if held is not None:
-                kept[first[:-1] + held] = True
-            size = dual.entries(kept)
+                candidates[first[:-1] + held] = True
+            size = dual.entries(candidates)
             if size <= (max(entries, _SMALL) if share == 1.0 else entries) or share < 1e-9:
-                return share, kept
+                return share, candidates
             share *= 0.7
 
 
 def _followed(reduced: ReducedProblem, choice: Ints) -> Ints:
-    """In the reduced problem; every choice that was taken came from there."""
+    """A choice of the original problem, in the reduced problem; the reduced problem has every choice that the search accepts."""
     restricted = reduced.restricted_choice(choice)
     assert restricted is not None
     return restricted

@@ -1,6 +1,7 @@
-"""A connected piece of a problem with the rest held at a known choice: small enough for an ILP, and its solution can only improve that choice.
+"""Regions: problems over some connected nodes, while all other nodes keep their strategies of a given choice.
 
-edges inside the region stay;  edges across its border are costs of its nodes;  what the rest holds is always held
+A region is small enough for an ILP, and its solution costs at most as much as the given choice.  Edges inside the region stay edges; edges
+across its border become costs of its nodes; the memory that the other nodes hold becomes a constant demand.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["Regions"]
 
 
 class Regions:
-    """Draws regions of a problem; the same ``seed`` draws the same ones."""
+    """Draws regions of a problem at random; equal seeds draw equal regions."""
 
     def __init__(self, problem: Problem, seed: int = 0) -> None:
         self.problem = problem
@@ -28,9 +29,11 @@ class Regions:
             self.holds[d.node].append(d)
 
     def draw(self, weight: Floats, count: Ints, entries: int) -> Ints:
-        """Nodes of a region around a node drawn by ``weight``, whose edges have about ``entries`` entries.
+        """Nodes of a region around a node that is drawn with probability proportional to ``weight``, nearly.
 
-        count: strategies of each node that may be taken; a node with one adds nothing and is not passed through.
+        Args:
+            weight: per node.   count: per node, its allowed strategies; a node with only one is left out, and no path leads through it.
+            entries: the region grows until its edges have so many entries.
         """
         free = count > 1
         chance = np.where(free, weight + 1e-3 * (weight.max(initial=0.0) + 1.0), 0.0)
@@ -55,17 +58,17 @@ class Regions:
                     )
         return np.array(sorted(inside), dtype=np.int64)
 
-    def cut_out(self, region: Ints, choice: Ints, held: Floats, kept: NDArray[np.bool_], first: Ints) -> Problem:
+    def cut_out(self, region: Ints, choice: Ints, held: Floats, allowed: NDArray[np.bool_], first: Ints) -> Problem:
         """The problem of the region alone.
 
         Args:
-            held: what ``choice`` holds at every time.
-            kept: strategies that may be taken, of all nodes in a row; node v's begin at ``first[v]``.
+            held: the memory that ``choice`` holds at every time.
+            allowed: mask over the strategies of all nodes in a row; those of node v begin at ``first[v]``.
         """
         place = {int(v): i for i, v in enumerate(region)}
         edges = [self.problem.edges[number] for number in {n for v in place for n in self.near[v]}]
         alone = self.problem.conditioned(region, choice, edges).allowing(
-            {i: np.flatnonzero(kept[first[v] : first[v + 1]]) for v, i in place.items()}
+            {i: np.flatnonzero(allowed[first[v] : first[v + 1]]) for v, i in place.items()}
         )
         rest = np.append(held, 0.0)
         demands = []
@@ -74,7 +77,7 @@ class Regions:
                 rest[d.start : d.stop] -= d.amount[choice[v]]
                 demands.append(Demand(place[v], d.start, d.stop, d.amount))
         last = len(place)
-        turns = np.flatnonzero(np.diff(rest, prepend=0.0))
-        stops = np.append(turns, held.size)[1:]  # none if the rest holds nothing
-        demands += [Demand(last, int(a), int(b), np.array([rest[a]])) for a, b in zip(turns, stops, strict=True) if a < b and rest[a]]
+        starts = np.flatnonzero(np.diff(rest, prepend=0.0))
+        stops = np.append(starts, held.size)[1:]  # empty if the other nodes hold nothing
+        demands += [Demand(last, int(a), int(b), np.array([rest[a]])) for a, b in zip(starts, stops, strict=True) if a < b and rest[a]]
         return Problem((*alone.names, "the rest"), (*alone.costs, np.zeros(1)), alone.edges, tuple(demands), self.problem.limit)

@@ -78,7 +78,7 @@ def test_message_passing_gives_a_bound_that_never_falls_and_drops_nothing_better
     if best < 1e3:
         dual.sweep(3, best + 1e-6)  # every optimal choice is better than this
         cheapest = search_exhaustively(problem).choice
-        assert all(s in kept for s, kept in zip(cheapest, dual.kept(), strict=True))
+        assert all(s in alive for s, alive in zip(cheapest, dual.alive_strategies(), strict=True))
 
 
 def test_a_plain_sum_of_the_best_parts_is_not_taken_for_a_choice() -> None:

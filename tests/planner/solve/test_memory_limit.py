@@ -12,7 +12,7 @@ import pytest
 
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.solve.arrays import matrix_classes
-from planner.solve.bounds.local_search import improve_at_prices, improve_within_limit
+from planner.solve.bounds.local_search import improve_at_multipliers, improve_within_limit
 from planner.solve.bounds.memory_multipliers import MultiplierAscent
 from planner.solve.bounds.message_passing import Dual
 from planner.solve.highs import HighsIlp
@@ -177,7 +177,7 @@ def test_single_moves_lower_the_objective_and_keep_the_limit() -> None:
         if problem is None:
             continue
         dual = Dual(problem)
-        assert problem.objective(improve_at_prices(dual, start(problem))) <= problem.objective(start(problem))
+        assert problem.objective(improve_at_multipliers(dual, start(problem))) <= problem.objective(start(problem))
         for choice in itertools.islice(itertools.product(*(range(c.size) for c in problem.costs)), 0, None, 7):
             if problem.feasible(choice) and np.isfinite(problem.objective(choice)):
                 moved = improve_within_limit(dual, np.array(choice))

@@ -96,6 +96,6 @@ def test_solving_regions_makes_a_bad_choice_the_best() -> None:
     assert incumbent.objective > best_by_trying(problem)
     parts = PartialIlps(incumbent, reduced, ascent)
     parts.part = 10**9  # regions only
-    assert parts.turn()
+    assert parts.solve_next()
     assert incumbent.method == "ILPs over regions"
     assert incumbent.objective == pytest.approx(best_by_trying(problem))
