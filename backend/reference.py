@@ -15,6 +15,7 @@ from torch import Tensor
 from backend.acts.act import Batches, accumulate, loss_position, prepared_parts, read_inputs, source_parts, write_outputs
 from backend.acts.bookkeeper import BegunAct, Bookkeeper
 from backend.acts.rows import act_of
+from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers, step_input_parts
 from backend.acts.transfer import pieces_of
 from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.initial.values import Values
@@ -42,6 +43,7 @@ def perform(
     *,
     gradients: bool = False,
     on_event: Callable[[Act], None] | None = None,
+    numbers: StepNumbers = no_numbers,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan in this process.
 
@@ -50,6 +52,7 @@ def perform(
         batches: step -> the global batch's tensors, in the order of plan.batch_inputs.
         gradients: also return the last step's mean gradients.
         on_event: called after every act.
+        numbers: step -> what its STEP_INPUT tasks write, of Plans that have such.
 
     Returns:
         trace (source ``run``, performer ``reference``), losses per step, final states and gradients as logical tensors.
@@ -59,7 +62,7 @@ def perform(
         InvalidProgram: a batch does not fit the Plan.
         WorkerFailed: an op of a fragment raised.
     """
-    return ReferencePerformer(plan, state, batches, steps, gradients=gradients, on_event=on_event).run()
+    return ReferencePerformer(plan, state, batches, steps, gradients=gradients, on_event=on_event, numbers=numbers).run()
 
 
 class ReferencePerformer:
@@ -77,13 +80,16 @@ class ReferencePerformer:
         *,
         gradients: bool = False,
         on_event: Callable[[Act], None] | None = None,
+        numbers: StepNumbers = no_numbers,
     ) -> None:
         verify(plan)
+        check_numbers(plan, numbers, range(steps))
         for task in plan.tasks:
             if isinstance(task.body, Boxing):
                 check_boxing(task, task.body)
         self.plan = plan
         self._batches = batches
+        self._numbers = numbers
         self._steps = steps
         self._gradients = gradients
         self._on_event = on_event
@@ -186,6 +192,8 @@ class ReferencePerformer:
                 self._transfer(actor, number)
             case TaskKind.SOURCE:
                 write_outputs(actor, blocks, source_parts(self.plan, task, rank, number, self._batches), self.accumulate)
+            case TaskKind.STEP_INPUT:
+                write_outputs(actor, blocks, step_input_parts(task, number, self._numbers), self.accumulate)
             case TaskKind.SAVE:
                 pass  # files are the processes' business; the act is what orders it before the next update
             case TaskKind.PREPARE:

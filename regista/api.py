@@ -20,6 +20,7 @@ import backend
 import simulator
 from backend import inprocess
 from backend.acts.act import Batches
+from backend.acts.step_inputs import check_numbers
 from backend.checkpoint import SaveRequest
 from backend.devices.device import parse_devices
 from backend.devices.opening import open_devices
@@ -223,6 +224,7 @@ def run(
     if performer is Performer.REFERENCE and memory != DEFAULT_MEMORY:
         raise Unsupported("the reference performer makes new memory for every block; leave the memory options out")
     names = parse_devices(device, plan.num_ranks)
+    check_numbers(plan, source.step_numbers, range(steps))  # before a folder is made
     if checkpoint is None and (save_every or keep):
         raise Unsupported("save_every and keep belong to checkpoints; give their folder, too")
     start = beginning(plan, source, init=init, checkpoint=checkpoint, resume=resume)
@@ -233,7 +235,7 @@ def run(
     if data is not None:
         batches = batches_for(plan, data, steps)
     if performer is Performer.REFERENCE:
-        return backend.perform(plan, start.values, batches, steps, gradients=gradients)
+        return backend.perform(plan, start.values, batches, steps, gradients=gradients, numbers=source.step_numbers)
     if performer is Performer.THREADS:
         devices = open_devices(names)
         return inprocess.run(
@@ -247,6 +249,7 @@ def run(
             devices=devices,
             allow_nan=allow_nan,
             memory=memory,
+            numbers=source.step_numbers,
         )
     return backend.run(
         plan,
@@ -261,6 +264,7 @@ def run(
         allow_nan=allow_nan,
         memory=memory,
         max_restarts=max_restarts,
+        numbers=source.step_numbers,
     )
 
 
@@ -277,7 +281,7 @@ def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init:
     source = program if program is not None else planned_program(plan)
     start = beginning(plan, source, init=init, checkpoint=None, resume=False)
     check_program(plan, source, typed_state(plan, start.values))
-    return Session(plan, start.values, ahead=ahead, timeout_s=timeout_s)
+    return Session(plan, start.values, ahead=ahead, timeout_s=timeout_s, numbers=source.step_numbers)
 
 
 def planned_program(plan: Plan) -> Program:

@@ -65,7 +65,9 @@ def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 
     source = program if program is not None else planned_program(plan)
     state = source.initial_state(plan.micro_batches)
     check_program(plan, source, state)
-    return cost_of(plan, profile(plan, state, source.batch if data is None else loader(plan, data), rounds=rounds))
+    return cost_of(
+        plan, profile(plan, state, source.batch if data is None else loader(plan, data), rounds=rounds, numbers=source.step_numbers)
+    )
 
 
 def cost_of(plan: Plan, profile: Profile) -> MeasuredCost:

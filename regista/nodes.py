@@ -55,4 +55,4 @@ def run_share(
     if data is not None:
         batches = served = loader(plan, data)
         served.check_steps(steps)
-    return run_on_nodes(plan, state, batches, steps, nodes, timeout_s=timeout_s, on_progress=on_progress)
+    return run_on_nodes(plan, state, batches, steps, nodes, timeout_s=timeout_s, on_progress=on_progress, numbers=source.step_numbers)

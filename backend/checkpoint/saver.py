@@ -67,6 +67,7 @@ class Saver:
     Args:
         first_step: steps that were done before this run; act n of a SAVE task sees the state after first_step + n steps.
         run_id: names the folder of a save under way; the same on all ranks.
+        numbers: step -> the numbers that it was done with, by the value that stands for them in update ops.
         timeout_s: a rank that reports nothing for so long is given up, and with it the save.
 
     Raises:
@@ -74,10 +75,20 @@ class Saver:
     """
 
     def __init__(
-        self, plan: Plan, rank: int, request: SaveRequest, store: Store, *, run_id: str, first_step: int = 0, timeout_s: float = 30.0
+        self,
+        plan: Plan,
+        rank: int,
+        request: SaveRequest,
+        store: Store,
+        *,
+        run_id: str,
+        first_step: int = 0,
+        timeout_s: float = 30.0,
+        numbers: Callable[[int], Mapping[str, float]] = lambda step: {},
     ) -> None:
         self._plan, self._rank, self._request, self._store = plan, rank, request, store
         self._run_id, self._first_step, self._timeout_s = run_id, first_step, timeout_s
+        self._numbers = numbers
         self._work = shares(plan)
         self._tasks = {task.id for task in plan.tasks if task.kind is TaskKind.SAVE and rank in plan.ranks_of(task)}
         self._shares: Mapping[str, Share] = {share.state.name: share for share in self._work if share.rank == rank}
@@ -241,7 +252,7 @@ class Saver:
             next_batch=step,
             num_ranks=self._plan.num_ranks,
             states=saved_states(self._plan, self._work),
-            groups=optimizer_groups(self._plan),
+            groups=optimizer_groups(self._plan, self._numbers(step - 1)),
             files=tuple(files),
         )
         commit(self._folder, written, manifest, self._request.keep)

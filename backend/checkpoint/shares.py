@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backend.checkpoint.manifest import Group, SavedPiece, SavedState
@@ -70,8 +71,12 @@ def saved_states(plan: Plan, work: tuple[Share, ...]) -> tuple[SavedState, ...]:
     return tuple(states)
 
 
-def optimizer_groups(plan: Plan) -> tuple[Group, ...]:
-    """Parameters by the optimizer op that updates them, in the order of plan.states."""
+def optimizer_groups(plan: Plan, given: Mapping[str, float]) -> tuple[Group, ...]:
+    """Parameters by the optimizer op that updates them, in the order of plan.states.
+
+    Args:
+        given: numbers of ops that are inputs of the step, by value: those of the last step.
+    """
     # A value keeps its id in every layout: ``value@sbp`` is a boxed copy of it.
     names = {value_of(plan.regst[entry.regst].tensors[entry.index].name): entry.name for entry in plan.states}
     optimizers: dict[str, tuple[str, tuple[float, ...]]] = {}
@@ -82,7 +87,8 @@ def optimizer_groups(plan: Plan) -> tuple[Group, ...]:
             if op.target in UPDATES and isinstance(op.args[0], Ref):
                 parameter = names.get(value_of(op.args[0].value))
                 if parameter is not None:
-                    optimizers[parameter] = op.target, tuple(float(a) for a in op.args if isinstance(a, bool | int | float))
+                    numbers = (given.get(value_of(a.value)) if isinstance(a, Ref) else a for a in op.args)
+                    optimizers[parameter] = op.target, tuple(float(n) for n in numbers if isinstance(n, bool | int | float))
     groups: dict[tuple[str, tuple[float, ...]], list[str]] = defaultdict(list)
     for name in homes(plan):
         if name in optimizers:

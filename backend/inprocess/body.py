@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from backend.acts.act import Batches, loss_position, prepared_parts, source_parts
+from backend.acts.step_inputs import StepNumbers, step_input_parts
 from backend.acts.transfer import pieces_of
 from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.devices.device import Device, ImmediateLane, Lane, Work
@@ -44,6 +45,7 @@ class ProcessBody:
         blocks: Mapping[int, Blocks],
         devices: Mapping[int, Device],
         batches: Batches,
+        numbers: StepNumbers,
         *,
         graphs: bool = False,
         on_loss: Callable[[int, float], None] | None = None,
@@ -51,6 +53,7 @@ class ProcessBody:
     ) -> None:
         self.plan, self.losses = plan, dict[int, float]()
         self._blocks, self._devices, self._batches, self._graphs, self.on_loss = blocks, devices, batches, graphs, on_loss
+        self._numbers = numbers
         self._watch = None if allow_nan else LossWatch(plan)
         self._bindings: dict[ActorId, DeferredBindings] = {}
         self._lanes: dict[tuple[str, int, str], Lane] = {}
@@ -118,6 +121,9 @@ class ProcessBody:
             case TaskKind.SOURCE:
                 destinations = bindings.destinations()
                 return lambda: store_results(source_parts(self.plan, task, actor.rank, number, self._batches), destinations)
+            case TaskKind.STEP_INPUT:
+                destinations = bindings.destinations()
+                return lambda: store_results(step_input_parts(task, number, self._numbers), destinations)
             case TaskKind.SAVE:
                 return lambda: None
             case TaskKind.PREPARE:

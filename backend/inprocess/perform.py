@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from backend.acts.act import Batches, check_batch
+from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.devices.device import CpuDevice, Device
 from backend.initial.values import Values
 from backend.inprocess.body import ProcessBody
@@ -43,6 +44,7 @@ def run(
     allow_nan: bool = False,
     alone: bool = False,
     memory: MemoryOptions = DEFAULT_MEMORY,
+    numbers: StepNumbers = no_numbers,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan in this process, every rank on its device.
 
@@ -58,6 +60,7 @@ def run(
         allow_nan: go on when the loss is nan or infinite.
         alone: one act at a time in the whole process, so that nothing else adds to its time; predictions are made of such times.
         memory: how registers are held (backend.inprocess.registers.make_blocks).
+        numbers: step -> what its STEP_INPUT tasks write, of Plans that have such.
 
     Returns:
         trace (source ``run``, performer ``threads``), losses per step, final states and gradients as logical tensors on the CPU.
@@ -73,12 +76,13 @@ def run(
         raise InvalidProgram(f"ahead = {ahead}; at least 1 act of a lane is in flight")
     check_state(plan, state)
     check_batch(plan, batches)
+    check_numbers(plan, numbers, range(steps))
     cpu = CpuDevice()
     placed = {rank: (devices or {}).get(rank, cpu) for rank in range(plan.num_ranks)}
     blocks = make_blocks(plan, placed, plan.gradients.values() if gradients else (), memory)
     for rank, of_rank in blocks.items():
         of_rank.fill_state(state_parts(plan, rank, state))
-    body = ProcessBody(plan, blocks, placed, batches, graphs=graphs, allow_nan=allow_nan)
+    body = ProcessBody(plan, blocks, placed, batches, numbers, graphs=graphs, allow_nan=allow_nan)
     engine = Engine(plan, steps, body, blocks, placed, timeout_s=timeout_s, ahead=ahead, alone=alone)
     if on_progress is not None:
         body.on_loss = lambda step, loss: engine.progress.put((step, loss))

@@ -18,6 +18,7 @@ from pathlib import Path
 from torch import Tensor, uint8
 
 from backend.acts.act import Batches
+from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.hosts.address import interface_of, own_address, parse_endpoint
 from backend.hosts.hosts import clock_slack_s
 from backend.launch.elastic import AgentOptions, launch_elastic
@@ -62,6 +63,7 @@ def run_on_nodes(
     timeout_s: float = 30.0,
     on_progress: Callable[[int, float], None] | None = None,
     workdir: str | Path | None = None,
+    numbers: StepNumbers = no_numbers,
 ) -> Outcome | None:
     """Perform this host's share of ``steps`` steps; arguments as of ``backend.run``.
 
@@ -81,6 +83,7 @@ def run_on_nodes(
     if nodes.rank is not None and not 0 <= nodes.rank < nodes.count:
         raise Mismatch(f"host rank {nodes.rank} is not among {nodes.count} hosts; ranks of hosts are 0 to {nodes.count - 1}")
     check_state(plan, state)
+    check_numbers(plan, numbers, range(steps))
     host, _ = parse_endpoint(nodes.rendezvous)
     address = own_address(host)
     run_id = nodes.run_id or f"plan-{plan.plan_id[:12]}"
@@ -91,7 +94,7 @@ def run_on_nodes(
         timeout_s=timeout_s,
         one_host=False,
         address=address,
-        inputs=_digest(plan, state, batches, steps, gradients),
+        inputs=_digest(plan, state, batches, steps, gradients, numbers),
     )
     agent = AgentOptions(
         nodes=nodes.count,
@@ -103,7 +106,7 @@ def run_on_nodes(
         join_timeout_s=nodes.join_timeout_s,
     )
     with run_folder(workdir, _as_folder_name(run_id)) as folder:
-        prepare(folder, plan, state, batches, options)
+        prepare(folder, plan, state, batches, options, numbers)
         launch_elastic(folder, WORKER, plan.num_ranks, options, agent, on_progress)
         if not (folder / "rank0.pt").exists():
             return None
@@ -117,11 +120,12 @@ def _as_folder_name(run_id: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in run_id)[:40]
 
 
-def _digest(plan: Plan, state: Mapping[str, Tensor], batches: Batches, steps: int, gradients: bool) -> str:
-    """A digest of what must be equal on all hosts: the number of steps, the initial values, the first and the last batch."""
+def _digest(plan: Plan, state: Mapping[str, Tensor], batches: Batches, steps: int, gradients: bool, numbers: StepNumbers) -> str:
+    """A digest of what must be equal on all hosts: the number of steps, their numbers, the initial values, the first and the last batch."""
     crc32 = zlib.crc32(f"{plan.plan_id} {steps} {gradients}".encode())
     for name in sorted({entry.name for entry in plan.states}):
         crc32 = zlib.crc32(_bytes(state[name]), zlib.crc32(name.encode(), crc32))
+    crc32 = zlib.crc32(repr([sorted(numbers(step).items()) for step in range(steps)]).encode(), crc32)
     for step in sorted({0, steps - 1}):
         for tensor in batches(step):
             crc32 = zlib.crc32(_bytes(tensor), crc32)

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from backend.acts.act import Batches, check_batch
+from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.checkpoint.saver import SaveRequest
 from backend.initial.values import Values
 from backend.launch.diagnose import diagnose
@@ -64,6 +65,7 @@ def run(
     checkpoint: SaveRequest | None = None,
     max_restarts: int = 0,
     memory: MemoryOptions = DEFAULT_MEMORY,
+    numbers: StepNumbers = no_numbers,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
@@ -81,6 +83,7 @@ def run(
         max_restarts: after a fault start all workers anew, so often at most, from the newest checkpoint (without one: from ``state``). The
             outcome is then that of the last attempt; its losses begin where that one began.
         memory: how workers hold their memory; the defaults are right for training.
+        numbers: step -> what its STEP_INPUT tasks write (learning rates), of Plans that have such; asked for all steps before the start.
 
     Returns:
         trace (source ``run``, performer ``gloo``), losses per step, final states and gradients as logical tensors.
@@ -105,7 +108,7 @@ def run(
     )
     with run_folder(workdir, options.run_id) as folder:
         agent = AgentOptions(max_restarts=max_restarts) if max_restarts else None
-        run_in_folder(folder, performed, state, batches, options, on_progress, agent)
+        run_in_folder(folder, performed, state, batches, options, on_progress, agent, numbers)
         outcome = merge(performed, folder, options).outcome
     return replace(outcome, trace=without_saving(plan, outcome.trace))
 
@@ -118,14 +121,16 @@ def run_in_folder(
     options: Options,
     on_progress: Callable[[int, float], None] | None = None,
     agent: AgentOptions | None = None,
+    numbers: StepNumbers = no_numbers,
 ) -> None:
     """Check the inputs, write the run's files, launch its workers and wait for their end.  Raises as ``run`` does."""
     if options.steps < 1:
         raise InvalidProgram(f"steps = {options.steps}; at least 1 step is needed")
     check_state(plan, state)
     check_batch(plan, batches)
+    check_numbers(plan, numbers, range(options.first_step, options.first_step + options.steps))
     warn_of_cores(plan)
-    prepare(folder, plan, state, batches, options)
+    prepare(folder, plan, state, batches, options, numbers)
     if agent is not None:
         launch_elastic(folder, WORKER, plan.num_ranks, options, agent, on_progress)
     else:

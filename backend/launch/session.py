@@ -12,11 +12,13 @@ The steps' boundary is no barrier: the next step's loading and forward pass begi
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +26,7 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import check_batch
+from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.checkpoint.handover import compact
 from backend.data.loader import Loader
 from backend.initial.values import Values
@@ -36,6 +39,7 @@ from backend.run_folder.outcome import Outcome, gather, parts_of_ranks, state_lo
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidPlan, InvalidProgram
 from planner.ir.plan import Plan
+from planner.ir.text import save_text
 
 __all__ = ["PausedRun", "Session", "Step"]
 
@@ -93,6 +97,7 @@ class Session:
         gradients: keep the last step's mean gradients for ``outcome``.
         timeout_s: when steps are waiting and nothing moves for so long, the run is given up.
         workdir: where the run's temporary folder is made.
+        numbers: step -> what its STEP_INPUT tasks write (learning rates), of Plans that have such.
 
     Raises:
         As backend.run.
@@ -108,6 +113,7 @@ class Session:
         gradients: bool = False,
         timeout_s: float = 30.0,
         workdir: str | Path | None = None,
+        numbers: StepNumbers = no_numbers,
     ) -> None:
         if ahead < 1:
             raise InvalidProgram(f"ahead = {ahead}; a session needs room for at least 1 step")
@@ -121,17 +127,22 @@ class Session:
         self._section = threading.RLock()
         self._num_asked = 0
         self._data = data
+        self._numbers = numbers
         self._run = LiveRun(plan, state, data, self._options, workdir)
 
     # What the user calls.
 
-    def step(self, batch: Sequence[Tensor] | None = None) -> Step:
+    def step(self, batch: Sequence[Tensor] | None = None, *, lr: float | Sequence[float] | None = None) -> Step:
         """Ask for one more step on this global batch (in the order of plan.batch_inputs; None: the session's own data); returns at once.
 
         The batch is copied, so its tensors may be written to afterwards.
 
+        Args:
+            lr: the learning rate of this step instead of the schedule's, of all parameter groups or one each.
+
         Raises:
-            InvalidProgram: the batch is not what the Plan was made for, or the session is closed.   WorkerFailed: the run broke.
+            InvalidProgram: ``lr`` is no rate, or the plan has no schedule; the batch is not what the Plan was made for; the session is closed.
+            WorkerFailed: the run broke.
         """
         if (batch is None) != (self._data is not None):
             raise InvalidProgram("give a batch to every step, or data to the session; one of the two")
@@ -141,15 +152,30 @@ class Session:
             if self._run.over:
                 raise InvalidProgram("this session is closed; open another one")
             number = self._num_asked
+            numbers = self._numbers_of(number, lr)
+            check_numbers(self.plan, lambda step: numbers, range(number, number + 1))
             self._run.wait_until(lambda: number - len(self._run.losses) < self._ahead)
             if self._data is not None:
                 self._data.check_steps(number + 1)
             else:
                 assert batch is not None
                 torch.save([compact(tensor) for tensor in batch], self._run.folder / f"batch{number}.pt")
+            save_text(self._run.folder / f"numbers{number}.json", json.dumps(numbers))
             self._num_asked += 1
             self._run.allow(self._num_asked, final=False)
         return Step(self, number)
+
+    def _numbers_of(self, number: int, lr: float | Sequence[float] | None) -> dict[str, float]:
+        numbers = dict(self._numbers(number))
+        if lr is None:
+            return numbers
+        rates = [float(rate) for rate in lr] if isinstance(lr, Sequence) else [float(lr)] * len(numbers)
+        if not numbers or len(rates) != len(numbers) or not all(isfinite(rate) and rate >= 0 for rate in rates):
+            raise InvalidProgram(
+                f"step {number} was given lr={lr}, and the plan takes {len(numbers)} learning rates from outside, finite numbers of at least 0; "
+                "plan a Program with lr_schedule=... to change rates, and give one rate or as many as there are groups"
+            )
+        return dict(zip(numbers, rates, strict=True))
 
     @contextmanager
     def between_steps(self) -> Iterator[PausedRun]:

@@ -17,6 +17,7 @@ from typing import Literal
 from torch import Tensor
 
 from backend.acts.act import Batches
+from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.launch.processes import run_folder, run_in_folder
 from backend.measure.overlapped import compute_slowdown
 from backend.run_folder.files import Options
@@ -88,6 +89,7 @@ def profile(
     mode: Literal["isolated", "run"] = "isolated",
     timeout_s: float = 60.0,
     workdir: str | Path | None = None,
+    numbers: StepNumbers = no_numbers,
 ) -> Profile:
     """Durations of every task on every rank.
 
@@ -112,7 +114,7 @@ def profile(
         warmup=warmup if isolated else 0,
     )
     with run_folder(workdir, options.run_id) as folder:
-        run_in_folder(folder, plan, state, batches, options)
+        run_in_folder(folder, plan, state, batches, options, numbers=numbers)
         merged = merge(plan, folder, options)
     trace = merged.outcome.trace
     durations = _isolated(plan, merged) if isolated else _from_run(plan, trace, warmup)

@@ -1,6 +1,6 @@
 """The optimizer ops as a runtime performs them: in one pass over memory, in place where the Plan allows it, all parameters in one call.
 
-The reference performer runs ``regista.adamw`` and ``regista.sgd`` as they stand in planner.frontend.optim: functional, a dozen passes, a new
+The reference performer runs ``regista.adamw`` and ``regista.sgd`` as they stand in planner.frontend.optim.updates: functional, a dozen passes, a new
 tensor per pass.  A worker owns the blocks of its state, and once all readers have acknowledged a block (SEMANTICS 3.2) nobody can see it change.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from planner.frontend.optim.updates import Rate, number
 from planner.ir.graph import Arg, Op, Ref
 
 __all__ = ["adamw_in_place", "fuse_adamws", "sgd_in_place", "update_call"]
@@ -57,12 +58,15 @@ def update_call(op: Op, overwritable: frozenset[str]) -> tuple[Callable[..., Upd
         overwritable: values that the kernel may update in place.
     """
     if op.target == SGD:
-        param, _, *state = op.inputs
-        return sgd_in_place((param in overwritable, overwritable.issuperset(state))), op.args
+        param, buffer = op.args[0], op.args[2]
+        may_write = isinstance(param, Ref) and param.value in overwritable
+        return sgd_in_place((may_write, buffer is None or (isinstance(buffer, Ref) and buffer.value in overwritable))), op.args
     if op.target == ADAMWS:
-        values, hyper = op.args[:-_WIDTH], op.args[-_WIDTH:]
+        values, (lr, *others) = op.args[:-_WIDTH], op.args[-_WIDTH:]
         own = tuple(isinstance(arg, Ref) and (place % _WIDTH == 1 or arg.value in overwritable) for place, arg in enumerate(values))
-        return adamw_in_place(own, hyper), values  # type: ignore[arg-type]  # five numbers
+        if isinstance(lr, Ref):
+            return adamw_in_place(own, (None, *others)), (*values, lr)  # type: ignore[arg-type]  # numbers
+        return adamw_in_place(own, (lr, *others)), values  # type: ignore[arg-type]  # five numbers
     return None
 
 
@@ -71,20 +75,22 @@ def _one_piece(value: Tensor, own: bool) -> Tensor:
     return value if own and value.is_contiguous() else value.clone(memory_format=torch.contiguous_format)
 
 
-def adamw_in_place(own: Sequence[bool], hyper: tuple[float, float, float, float, float]) -> Callable[..., Updated]:
+def adamw_in_place(own: Sequence[bool], hyper: tuple[float | None, float, float, float, float]) -> Callable[..., Updated]:
     """A kernel for some ``regista.adamw`` on torch's fused CPU/CUDA kernel (the arithmetic of torch.optim.AdamW, to rounding).
 
     Args:
         own: for each argument, whether the kernel may use its memory; gradients may always be used (nothing is written to them), other
             arguments are copied where it is False.
-        hyper: lr, beta1, beta2, eps, weight_decay of all of them.
+        hyper: lr, beta1, beta2, eps, weight_decay of all of them; lr None: it is an argument.
 
     Returns:
-        a function of (param, grad, exp_avg, exp_avg_sq, step) of the first, then of the second, ...
+        a function of (param, grad, exp_avg, exp_avg_sq, step) of the first, then of the second, ..., at the end lr if it is an argument.
     """
     lr, beta1, beta2, eps, weight_decay = hyper
 
     def adamw(*values: Tensor) -> Updated:
+        rate = number(values[-1] if lr is None else lr)
+        values = values[:-1] if lr is None else values
         updated = [_one_piece(value, mine) for value, mine in zip(values, own, strict=True)]
         # The kernel takes tensors of one dtype at a time.
         by_dtype: dict[torch.dtype, list[list[Tensor]]] = {}
@@ -101,7 +107,7 @@ def adamw_in_place(own: Sequence[bool], hyper: tuple[float, float, float, float,
                 squares,
                 [],
                 steps,
-                lr=lr,
+                lr=rate,
                 beta1=beta1,
                 beta2=beta2,
                 weight_decay=weight_decay,
@@ -122,14 +128,15 @@ def sgd_in_place(own: tuple[bool, bool]) -> Callable[..., Updated]:
         own: whether (param, momentum_buffer) may be overwritten; what may not is copied first.
     """
 
-    def sgd(param: Tensor, grad: Tensor, buffer: Tensor | None, lr: float, momentum: float, weight_decay: float, nesterov: bool) -> Updated:
+    def sgd(param: Tensor, grad: Tensor, buffer: Tensor | None, lr: Rate, momentum: float, weight_decay: float, nesterov: bool) -> Updated:
+        rate = number(lr)
         param = param if own[0] else param.clone()
         if weight_decay != 0:
             grad = grad.add(param, alpha=weight_decay)
         if buffer is None:
-            return (param.add_(grad, alpha=-lr),)
+            return (param.add_(grad, alpha=-rate),)
         buffer = (buffer if own[1] else buffer.clone()).mul_(momentum).add_(grad)
         direction = grad.add(buffer, alpha=momentum) if nesterov else buffer
-        return param.add_(direction, alpha=-lr), buffer
+        return param.add_(direction, alpha=-rate), buffer
 
     return sgd

@@ -1,6 +1,6 @@
 """The files of one run: what the parent hands to the workers and what they leave behind.
 
-plan.json  state.pt (or values.json: where state comes from)  batches.pt (or data.json: where data lies)  options.json  written by the parent
+plan.json  state.pt (or values.json: where state comes from)  batches.pt (or data.json: where data lies)  numbers.json  options.json  by the parent
 rank0.a0.pid  rank0.pt (acts, losses, states, gradients)  rank0.a0.error.json  progress     written by the workers; a0: the attempt
 """
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import Batches
+from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.checkpoint.handover import compact, hand_over
 from backend.data.loader import Loader
 from backend.initial.values import Values
@@ -37,6 +38,7 @@ __all__ = [
     "prepare",
     "read_batches",
     "read_failures",
+    "read_numbers",
     "read_plan",
     "reads_data",
     "save_options",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 
-BATCHES = "batches.pt"
+BATCHES, NUMBERS = "batches.pt", "numbers.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +97,21 @@ class Failure:
     time_ns: int = 0
 
 
-def prepare(folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batches: Batches, options: Options) -> None:
+def prepare(
+    folder: Path,
+    plan: Plan,
+    state: Mapping[str, Tensor] | Values,
+    batches: Batches,
+    options: Options,
+    numbers: StepNumbers = no_numbers,
+) -> None:
     """Write the parent's files; a batch that is the same object at several steps is stored once."""
     save_plan(plan, str(folder / "plan.json"))
     names = {entry.name for entry in plan.states}
     hand_over(folder, state, names)
     save_options(folder, options)
+    steps = range(options.first_step, options.first_step + options.steps)
+    save_text(folder / NUMBERS, json.dumps({"first_step": options.first_step, "numbers": [dict(numbers(step)) for step in steps]}))
     if isinstance(batches, Loader):  # the workers open the data themselves
         batches.check_steps(options.first_step + options.steps)
         save_text(folder / "data.json", json.dumps(batches.to_json()))
@@ -108,7 +119,7 @@ def prepare(folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batc
     distinct: list[tuple[Tensor, ...]] = []
     index: list[int] = []
     places: dict[tuple[int, ...], int] = {}
-    for step in range(options.first_step, options.first_step + options.steps):
+    for step in steps:
         batch = tuple(batches(step))
         key = tuple(id(tensor) for tensor in batch)
         if key not in places:
@@ -158,6 +169,14 @@ def read_batches(folder: Path, plan: Plan) -> Batches:
     index: Sequence[int] = data["index"]
     first_step: int = data["first_step"]
     return lambda step: tuple(data["batches"][index[step - first_step]])
+
+
+def read_numbers(folder: Path) -> StepNumbers:
+    """Step -> the numbers that the parent wrote."""
+    data = json.loads((folder / NUMBERS).read_text())
+    numbers: Sequence[Mapping[str, float]] = data["numbers"]
+    first_step: int = data["first_step"]
+    return lambda step: numbers[step - first_step]
 
 
 def write_failure(folder: Path, failure: Failure) -> None:

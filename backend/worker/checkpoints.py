@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torch._C._distributed_c10d import Store
 
+from backend.acts.step_inputs import StepNumbers, no_numbers, numbers_by_value
 from backend.checkpoint.handover import take_over
 from backend.checkpoint.resume import resume_point
 from backend.checkpoint.saved import Saved
@@ -42,14 +43,21 @@ def begin(folder: Path, options: Options, store: Store, rank: int) -> tuple[Opti
     return replace(options, first_step=steps, steps=options.first_step + options.steps - steps), Saved(path)
 
 
-def saver_of(plan: Plan, rank: int, options: Options, store: Store, body: RankBody) -> Saver | None:
+def saver_of(plan: Plan, rank: int, options: Options, store: Store, body: RankBody, numbers: StepNumbers = no_numbers) -> Saver | None:
     """Wire saving into the rank's acts; None when the run saves nothing."""
     body.first_step = options.first_step
     if not options.checkpoint:
         return None
     request = SaveRequest(folder=options.checkpoint, every=options.save_every, keep=options.keep)
     saver = Saver(
-        plan, rank, request, store, run_id=f"{options.run_id}-{attempt()}", first_step=options.first_step, timeout_s=options.timeout_s
+        plan,
+        rank,
+        request,
+        store,
+        run_id=f"{options.run_id}-{attempt()}",
+        first_step=options.first_step,
+        timeout_s=options.timeout_s,
+        numbers=lambda step: numbers_by_value(numbers(step)),
     )
     body.on_save = saver.act
     return saver

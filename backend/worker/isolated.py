@@ -141,7 +141,7 @@ def _once(
 def _perform(body: RankBody, task: Task, number: int, scratch: dict[tuple[str, int], Tensor]) -> Callable[[], None] | None:
     """The act's work without its blocks; sums of micro-batches go to ``scratch``, which nobody reads."""
     assert body.captured is not None
-    if task.kind is TaskKind.SOURCE:
+    if task.kind in (TaskKind.SOURCE, TaskKind.STEP_INPUT):
         body.source(task, number % task.acts)
         return None
     values = body.captured[task.id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import Batches
+from backend.acts.step_inputs import StepNumbers
 from backend.comm.channel import Channel, Message, connect
 from backend.layout.sharding import slice_part
 from backend.memory.blocks import Blocks
@@ -19,7 +21,7 @@ from backend.worker.loop import EventLoop
 from backend.worker.rank import RankBody
 from planner.ir.plan import Plan
 
-__all__ = ["LiveWorker", "live_batches"]
+__all__ = ["LiveWorker", "live_batches", "live_numbers"]
 
 
 def live_batches(folder: Path) -> Batches:
@@ -35,6 +37,16 @@ def live_batches(folder: Path) -> Batches:
         return tensors
 
     return batch
+
+
+def live_numbers(folder: Path) -> StepNumbers:
+    """Step -> its numbers, from the file that the session wrote before it allowed the step."""
+
+    def numbers(step: int) -> Mapping[str, float]:
+        found: dict[str, float] = json.loads((folder / f"numbers{step}.json").read_text())
+        return found
+
+    return numbers
 
 
 class LiveWorker:

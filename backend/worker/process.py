@@ -30,6 +30,7 @@ from backend.run_folder.files import (
     attempt,
     load_options,
     read_batches,
+    read_numbers,
     read_plan,
     reads_data,
     write_failure,
@@ -38,7 +39,7 @@ from backend.run_folder.outcome import copied, state_locations
 from backend.worker.checkpoints import begin, saver_of
 from backend.worker.failures import RankFailed
 from backend.worker.isolated import time_tasks
-from backend.worker.live import LiveWorker, live_batches
+from backend.worker.live import LiveWorker, live_batches, live_numbers
 from backend.worker.loop import EventLoop
 from backend.worker.rank import RankBody, axis_groups
 from backend.worker.registers import Registers
@@ -114,11 +115,12 @@ def work(folder: Path, options: Options) -> None:
     registers.fill(values)
     del values
     batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
-    body = RankBody(plan, rank, blocks, batches, axis_groups(plan, rank, options.timeout_s), folder, options.memory)
+    numbers = live_numbers(folder) if options.live else read_numbers(folder)
+    body = RankBody(plan, rank, blocks, batches, axis_groups(plan, rank, options.timeout_s), folder, options.memory, numbers)
     mesh = Mesh(rank, body.peers(), store, options.run_id, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S, host=options.address)
     body.loss_watch = None if options.allow_nan else LossWatch(plan)
     body.attach(mesh, registers.connect(mesh))
-    saver = saver_of(plan, rank, options, store, body)
+    saver = saver_of(plan, rank, options, store, body, numbers)
     if options.isolated_rounds:
         body.captured = {}
     loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from backend.acts.act import Batches, loss_position, prepared_parts, source_parts
+from backend.acts.step_inputs import StepNumbers, no_numbers, step_input_parts
 from backend.acts.transfer import pieces_of
 from backend.comm.buckets import largest
 from backend.comm.collectives import GroupExchange
@@ -88,6 +89,7 @@ class RankBody:
         groups: Mapping[GroupKey, dist.ProcessGroup | None],
         folder: Path,
         memory: MemoryOptions = DEFAULT_MEMORY,
+        numbers: StepNumbers = no_numbers,
     ) -> None:
         self.plan, self.rank, self.blocks = plan, rank, blocks
         self.losses: dict[int, float] = {}
@@ -96,7 +98,7 @@ class RankBody:
         self.on_save: Callable[[Task, int, Sequence[Tensor]], None] | None = None
         self.on_loss: Callable[[int, float], None] | None = None
         self.captured: dict[str, list[Tensor]] | None = None
-        self._batches, self._memory = batches, memory
+        self._batches, self._step_numbers, self._memory = batches, numbers, memory
         self._mesh: Mesh | None = None
         self.waiting: frozenset[str] = frozenset()
         """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
@@ -189,7 +191,7 @@ class RankBody:
         bindings = self._bindings.get(task.id)
         if bindings is None:
             bindings = self._bindings[task.id] = DirectBindings(actor, self.blocks, writes=task.kind is not TaskKind.TRANSFER)
-        if task.kind is TaskKind.SOURCE:
+        if task.kind in (TaskKind.SOURCE, TaskKind.STEP_INPUT):
             bindings.store(self.source(task, number))
             return None
         values = bindings.values()
@@ -226,6 +228,9 @@ class RankBody:
         return self._fragments[task.id](*values, *slots)
 
     def source(self, task: Task, number: int) -> list[Tensor]:
+        """What comes into the run from outside: a part of a batch, or the numbers of a step."""
+        if task.kind is TaskKind.STEP_INPUT:
+            return step_input_parts(task, self.first_step + number, self._step_numbers)
         return source_parts(self.plan, task, self.rank, self.first_step * task.acts + number, self._batches)
 
     def _fetch(self, task: Task, number: int, values: list[Tensor]) -> None:

@@ -14,6 +14,7 @@ from planner.frontend.deferred import Deferred
 from planner.frontend.inputs import InputForm
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.groups import held_state
+from planner.frontend.optim.schedule import LrSchedule, rates_of
 from planner.frontend.to_graph.translate import Translated, translate
 from planner.frontend.tracing.hooks import refuse_hooks
 from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of, slice_micro_batch
@@ -42,6 +43,9 @@ class Program:
             many as ``loss`` has required positional parameters less one.  What it returns is read in the same way.
         optimizer: SGD(...), AdamW(...), "sgd", "adamw", or an instance of torch.optim (SGD, Adam, AdamW, Adagrad, RMSprop, Adafactor, Muon)
             with its parameter groups and its state; SGD(lr=0.01) by default.  Parameters in none of its groups are frozen.
+        lr_schedule: the learning rate by step: a scheduler of torch on this optimizer, which is copied and stepped once per step, several of
+            them, or a function of the step, which gives the rate of all groups or one each.  It is no part of the graph: Plans of two
+            schedules are equal, and whoever performs them asks for ``step_numbers``.  None: rates are constants.
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
         seed: kept for whoever makes data or weights.
@@ -57,6 +61,7 @@ class Program:
         loss: Callable[..., object] | None = None,
         optimizer: Optimizer | torch.optim.Optimizer | str | None = None,
         *,
+        lr_schedule: LrSchedule | None = None,
         name: str | None = None,
         data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
         seed: int = 0,
@@ -79,6 +84,7 @@ class Program:
         refuse_hooks(module, optimizer)
         self.groups: tuple[Group, ...] = as_groups(optimizer, dict(module.named_parameters()))
         self._given_optimizer = optimizer
+        self._rates = rates_of(lr_schedule, optimizer, len(self.groups))
         self.name = name or type(module).__name__.lower()
         self.data = data
         self.seed = seed
@@ -149,7 +155,7 @@ class Program:
                     batch_size=self.batch_size,
                     micro_batches=micro_batches,
                 )
-                self._translated[micro_batches] = translate(captured, self.groups)
+                self._translated[micro_batches] = translate(captured, self.groups, scheduled=self._rates is not None)
             self._tell(captured)
         return self._translated[micro_batches]
 
@@ -181,6 +187,14 @@ class Program:
     def optimizer_state(self) -> dict[str, Tensor]:
         """What the given torch optimizer holds now, by GraphInput.name; what it does not hold is zero (InvalidProgram: of a wrong shape)."""
         return held_state(self._given_optimizer, self.groups, dict(self._module.named_parameters()))
+
+    def step_numbers(self, step: int) -> dict[str, float]:
+        """The step inputs of the graph at a step, by GraphInput.name: ``lr.0`` is the learning rate of group 0; none without a schedule.
+
+        Raises:
+            InvalidProgram: the schedule gives no finite rate of at least 0 for this step.
+        """
+        return {} if self._rates is None else {f"lr.{number}": rate for number, rate in enumerate(self._rates(step))}
 
     def constants(self, micro_batches: int = 1) -> dict[str, Tensor]:
         """Values that the trace lifted out of the module's code, by GraphInput.name.  Raises as graph() does."""

@@ -20,7 +20,20 @@ from functools import cached_property
 from planner.ir.errors import InvalidProgram
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["ACCUMULATE", "Arg", "Dt", "GraphInput", "InputKind", "LogicalGraph", "Op", "Ref", "Role", "refs_in", "substitute"]
+__all__ = [
+    "ACCUMULATE",
+    "Arg",
+    "Dt",
+    "GraphInput",
+    "InputKind",
+    "LogicalGraph",
+    "Op",
+    "Ref",
+    "Role",
+    "refs_in",
+    "step_input_value",
+    "substitute",
+]
 
 ACCUMULATE = "regista.accumulate"
 
@@ -44,11 +57,12 @@ class InputKind(Enum):
     OPTIMIZER_STATE = "optimizer_state"
     BATCH = "batch"
     CONSTANT = "constant"
+    STEP_INPUT = "step_input"
 
     @property
     def is_state(self) -> bool:
-        """State lives across steps; a batch input is fed for every micro-batch."""
-        return self is not InputKind.BATCH
+        """State lives across steps; a batch input is fed for every micro-batch, a step input (a learning rate) once per step."""
+        return self not in (InputKind.BATCH, InputKind.STEP_INPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,11 @@ class Dt:
 
 
 Arg = None | bool | int | float | str | Ref | Dt | tuple["Arg", ...]
+
+
+def step_input_value(name: str) -> str:
+    """The value of the step input of that name."""
+    return f"{InputKind.STEP_INPUT.value}:{name}"
 
 
 def refs_in(arg: Arg) -> Iterator[str]:
@@ -136,7 +155,8 @@ class GraphInput:
     """A value that enters the graph.
 
     ``name``: a parameter's or buffer's FQN; ``FQN:slot`` for optimizer state (``h.0.weight:exp_avg``); for the batch the
-    argument's position (``input.0``).  ``batch_dim`` is the tensor dim that micro-batches slice (None: every micro-batch sees it all).
+    argument's position (``input.0``); for a step input what it is (``lr.0``, the learning rate of parameter group 0).
+    ``batch_dim`` is the tensor dim that micro-batches slice (None: every micro-batch sees it all).
     """
 
     value: str

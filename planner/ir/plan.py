@@ -46,6 +46,8 @@ __all__ = [
 
 
 class TaskKind(Enum):
+    """STEP_INPUT writes the numbers of a step (learning rates) that whoever performs the Plan gives; its writes are named as the graph's inputs."""
+
     SOURCE = "source"
     PREPARE = "prepare"
     COPY = "copy"
@@ -56,6 +58,7 @@ class TaskKind(Enum):
     BOXING = "boxing"
     TRANSFER = "transfer"
     FETCH = "fetch"
+    STEP_INPUT = "step_input"
     SAVE = "save"
 
     @property

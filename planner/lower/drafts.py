@@ -127,14 +127,17 @@ class Drafts:
         """Batch inputs and constants: any layout at no cost, several at once if need be."""
         return value not in self.producers and value not in self.assignment.states
 
-    def is_batch(self, value: str) -> bool:
-        return value in self.inputs and self.inputs[value].kind is InputKind.BATCH
+    def is_fed(self, value: str) -> bool:
+        """A batch input or a step input: a task makes it in every layout that is wanted."""
+        return value in self.inputs and self.inputs[value].kind in (InputKind.BATCH, InputKind.STEP_INPUT)
 
     def per_step(self, value: str) -> bool:
         """Made once per step (parameters, accumulated values, updates) rather than once per micro-batch."""
         op = self.producers.get(value)
         if op is not None:
             return op.role in (Role.ACCUMULATE, Role.UPDATE)
+        if value in self.inputs and self.inputs[value].kind is InputKind.STEP_INPUT:
+            return True
         new = self.staged.graph.updates.get(value)
         return new is not None and self.per_step(new)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from planner.ir.collective import Collective
-from planner.ir.graph import Role
+from planner.ir.graph import InputKind, Role
 from planner.ir.plan import Boxing, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.lower.drafts import Draft, Drafts
@@ -97,17 +97,19 @@ def _label(drafts: Drafts, instance: Instance, move: Move) -> str:
 
 
 def draft_sources(drafts: Drafts) -> None:
-    """One SOURCE per stage makes every batch instance that the stage reads."""
-    wanted: dict[int, dict[Instance, str]] = defaultdict(dict)
+    """One SOURCE per stage makes every batch instance that the stage reads, one STEP_INPUT every number of the step."""
+    wanted: dict[tuple[TaskKind, int], dict[Instance, str]] = defaultdict(dict)
     for draft in drafts.tasks.values():
         for instance in draft.reads:
-            if instance.parent is None and drafts.is_batch(instance.value):
+            if instance.parent is None and drafts.is_fed(instance.value):
+                kind = TaskKind.STEP_INPUT if drafts.inputs[instance.value].kind is InputKind.STEP_INPUT else TaskKind.SOURCE
                 # The same batch argument in two layouts is two tensors, so the layout is part of the name.
-                wanted[instance.stage][instance] = name_in_layout(instance.value, instance.sbp)
+                wanted[kind, instance.stage][instance] = name_in_layout(instance.value, instance.sbp)
     sources: dict[str, Draft] = {}
-    for stage, makes in sorted(wanted.items()):
-        task_id = f"{placement_id(stage)}.source"
-        sources[task_id] = Draft(task_id, TaskKind.SOURCE, stage, host_stream(stage), drafts.micro_batches, {}, makes)
+    for (kind, stage), makes in sorted(wanted.items(), key=lambda entry: (entry[0][0] is TaskKind.STEP_INPUT, entry[0][1])):
+        task_id = f"{placement_id(stage)}.{kind.value}"
+        acts = drafts.micro_batches if kind is TaskKind.SOURCE else 1
+        sources[task_id] = Draft(task_id, kind, stage, host_stream(stage), acts, {}, makes)
         for instance in makes:
             drafts.owner[instance] = task_id
     drafts.tasks = sources | drafts.tasks

@@ -101,7 +101,7 @@ def _groups(drafts: Drafts, readers: Mapping[Instance, Sequence[str]]) -> Mappin
 
 def _placed(drafts: Drafts, instance: Instance) -> PlacedTensor:
     logical = drafts.staged.graph.values[instance.value]
-    name = name_in_layout(instance.value, instance.sbp) if drafts.is_batch(instance.value) else instance.name
+    name = name_in_layout(instance.value, instance.sbp) if drafts.is_fed(instance.value) else instance.name
     return PlacedTensor(name=name, shape=logical.shape, dtype=logical.dtype, sbp=instance.sbp)
 
 

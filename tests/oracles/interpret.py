@@ -69,6 +69,8 @@ def interpret(program: Program, graph: LogicalGraph, micro_batches: int, steps: 
                     assert (tuple(env[name].shape), str(env[name].dtype)) == (type_.shape, f"torch.{type_.dtype.value}"), op.where()
             held.update({old: env[new] for old, new in graph.updates.items() if old in buffers})
         env = {**held, **sums}
+        numbers = program.step_numbers(step)
+        env.update((i.value, torch.tensor(numbers[i.name], dtype=torch.float64)) for i in graph.inputs if i.kind is InputKind.STEP_INPUT)
         for op in graph.ops:
             if op.role is Role.UPDATE:
                 call(op, env)

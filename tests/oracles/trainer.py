@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -44,8 +45,10 @@ def train_plainly(
         if clip is not None:
             clip([p for group in optimizer.param_groups for p in group["params"]])
         optimizer.step()
-        for scheduler in schedulers:
-            scheduler.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a copy of an optimizer does not tell its scheduler that it was stepped
+            for scheduler in schedulers:
+                scheduler.step()
     return Outcome(
         losses=tuple(losses),
         gradients_of_last_step=gradients,

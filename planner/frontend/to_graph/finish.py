@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from planner.frontend.optim import Group, Optimizer
 from planner.frontend.optim.rules import slot_type
 from planner.ir.errors import InvalidProgram, Unsupported
-from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, LogicalGraph, Op, Ref, Role
-from planner.ir.tensor import TensorType
+from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, LogicalGraph, Op, Ref, Role, step_input_value
+from planner.ir.tensor import DType, TensorType
 
 __all__ = ["Body", "finished"]
 
@@ -43,21 +43,22 @@ class Body:
     refused: Mapping[str, str]
 
 
-def finished(body: Body, groups: Sequence[Group]) -> LogicalGraph:
+def finished(body: Body, groups: Sequence[Group], *, scheduled: bool = False) -> LogicalGraph:
     """The verified graph of a whole step.
 
     Args:
         groups: how parameters are trained; the gradients of all others are not computed.
+        scheduled: the learning rate of each group is an input of the step instead of a constant.
 
     Raises:
         InvalidProgram: the loss is computed by no op, or depends on no parameter of a group.
         Unsupported: the step needs an op that no plan can carry out.
     """
-    rules = {name: group.rule for group in groups for name in group.parameters}
-    body = replace(body, gradients={name: value for name, value in body.gradients.items() if name in rules})
+    group_of = {name: number for number, group in enumerate(groups) for name in group.parameters}
+    body = replace(body, gradients={name: value for name, value in body.gradients.items() if name in group_of})
     if not body.gradients:
         raise InvalidProgram(
-            f"the loss depends on none of the {len(rules)} parameters in the optimizer's groups ({', '.join(list(rules)[:4])}); "
+            f"the loss depends on none of the {len(group_of)} parameters in the optimizer's groups ({', '.join(list(group_of)[:4])}); "
             "there is nothing to train: put parameters that the loss depends on into a group"
         )
     ops = _live(body.ops, {body.loss, *body.gradients.values(), *body.updates.values()})
@@ -71,7 +72,7 @@ def finished(body: Body, groups: Sequence[Group]) -> LogicalGraph:
     inputs = [i for i in body.inputs if i.kind is not InputKind.CONSTANT or i.value in read]
     known = {i.value for i in inputs} | {out for op in ops for out in op.outputs if out is not None}
     types = {value: type_ for value, type_ in body.types.items() if value in known}
-    graph = _with_update(numbered, inputs, types, body, rules)
+    graph = _with_update(numbered, inputs, types, body, _Updating(groups, group_of, scheduled))
     graph.verify()
     return graph
 
@@ -106,9 +107,28 @@ def _numbered(ops: Sequence[Op], body: Body) -> list[Op]:
     ]
 
 
-def _with_update(
-    ops: list[Op], inputs: list[GraphInput], types: dict[str, TensorType], body: Body, rules: Mapping[str, Optimizer]
-) -> LogicalGraph:
+@dataclass(frozen=True, slots=True)
+class _Updating:
+    """How parameters are updated: group_of: parameter -> number of its group; scheduled: as in finished()."""
+
+    groups: Sequence[Group]
+    group_of: Mapping[str, int]
+    scheduled: bool
+
+    def rule(self, name: str) -> Optimizer:
+        return self.groups[self.group_of[name]].rule
+
+    def rate_input(self, name: str) -> str:
+        """The name of the input that holds the parameter's learning rate."""
+        return f"lr.{self.group_of[name]}"
+
+    def numbers(self, name: str) -> tuple[Arg, ...]:
+        """What the update takes after its tensors."""
+        constants = self.rule(name).hyper_parameters
+        return (Ref(step_input_value(self.rate_input(name))), *constants[1:]) if self.scheduled else constants
+
+
+def _with_update(ops: list[Op], inputs: list[GraphInput], types: dict[str, TensorType], body: Body, updating: _Updating) -> LogicalGraph:
     producer = {out: op for op in ops for out in op.outputs if out is not None}
     updates = dict(body.updates)
 
@@ -119,8 +139,12 @@ def _with_update(
     append(ACCUMULATE, (Ref(body.loss),), (_MEAN_LOSS,), (body.loss,), Role.ACCUMULATE, producer[body.loss].module)
     for name, gradient in body.gradients.items():
         append(ACCUMULATE, (Ref(gradient),), (f"gradient:{name}",), (gradient,), Role.ACCUMULATE, name.rpartition(".")[0])
+    if updating.scheduled:
+        for rate in dict.fromkeys(map(updating.rate_input, body.gradients)):
+            inputs.append(GraphInput(value=step_input_value(rate), kind=InputKind.STEP_INPUT, name=rate))
+            types[step_input_value(rate)] = TensorType((), DType.FLOAT64)
     for name in body.gradients:
-        rule, module, gradient = rules[name], name.rpartition(".")[0], f"gradient:{name}"
+        rule, module, gradient = updating.rule(name), name.rpartition(".")[0], f"gradient:{name}"
         parameter = f"{InputKind.PARAMETER.value}:{name}"
         slots = rule.slots(len(types[parameter].shape))
         states = {slot: f"{InputKind.OPTIMIZER_STATE.value}:{name}:{slot}" for slot in rule.all_slots if slot in slots}
@@ -133,7 +157,7 @@ def _with_update(
         held = (Ref(states[slot]) if slot in states else None for slot in rule.all_slots)
         old = (parameter, *states.values())
         new = tuple(f"updated:{value.partition(':')[2]}" for value in old)
-        append(rule.target, (Ref(parameter), Ref(gradient), *held, *rule.hyper_parameters), new, old, Role.UPDATE, module)
+        append(rule.target, (Ref(parameter), Ref(gradient), *held, *updating.numbers(name)), new, old, Role.UPDATE, module)
         updates.update(zip(old, new, strict=True))
     return LogicalGraph(
         values=types,

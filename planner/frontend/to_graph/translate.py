@@ -47,14 +47,14 @@ class Translated:
     refusal: str
 
 
-def translate(captured: Capture, groups: Sequence[Group]) -> Translated:
+def translate(captured: Capture, groups: Sequence[Group], *, scheduled: bool = False) -> Translated:
     """Turn the traced micro-batch and the optimizer into a LogicalGraph.
 
     Raises:
         InvalidProgram: forward changes a parameter or an input, or a value has a dtype outside the IR.
         Unsupported: a random op, strides, or a write into a tensor outside the module.
     """
-    return _Translation(captured).run(groups)
+    return _Translation(captured).run(groups, scheduled=scheduled)
 
 
 def _type_of(tensor: Tensor) -> TensorType:
@@ -80,7 +80,7 @@ class _Translation:
         self._refused: dict[str, str] = {}  # op id -> why it cannot be carried out; raised only if the op is needed
         self._order = {node: index for index, node in enumerate(captured.graph.nodes)}
 
-    def run(self, groups: Sequence[Group]) -> Translated:
+    def run(self, groups: Sequence[Group], *, scheduled: bool) -> Translated:
         nodes, captured = list(self._order), self._captured
         self._declare([node for node in nodes if node.op == "placeholder"])
         names: dict[str, str] = {}
@@ -112,7 +112,7 @@ class _Translation:
                 refused=self._refused,
             )
         )
-        graph = finished(body, groups)
+        graph = finished(body, groups, scheduled=scheduled)
         read = {i.name for i in graph.inputs if i.kind is InputKind.CONSTANT}
         return Translated(
             graph=graph,

@@ -42,11 +42,13 @@ COLOURS: Mapping[TaskKind, str] = {
     TaskKind.PREPARE: "#A6761D",
     TaskKind.COPY: "#882255",
     TaskKind.FETCH: "#7F7F7F",
+    TaskKind.STEP_INPUT: "#999933",
     TaskKind.SAVE: "#332288",
 }
 LABELS: Mapping[TaskKind, str] = {
     TaskKind.BOXING: "boxing (collective)",
     TaskKind.FETCH: "fetch",
+    TaskKind.STEP_INPUT: "learning rate",
     TaskKind.SOURCE: "source (data)",
     TaskKind.SAVE: "save (copy of the state)",
     TaskKind.PREPARE: "prepare (data)",

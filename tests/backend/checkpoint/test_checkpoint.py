@@ -152,7 +152,7 @@ def test_copies_share_the_bytes_to_within_the_largest_tensor(way: str) -> None:
 
 def test_the_manifest_knows_the_optimizer_of_each_parameter() -> None:
     for way in WAYS:
-        (group,) = optimizer_groups(plan_for(way))
+        (group,) = optimizer_groups(plan_for(way), {})
         wanted = [n for n, s in homes(plan_for(way)).items() if s.kind is InputKind.PARAMETER]
         assert group.target == "regista.adamw" and group.numbers == (1e-2, 0.9, 0.999, 1e-3, 0.01)
         assert sorted(group.parameters) == sorted(wanted)

@@ -1,0 +1,168 @@
+"""Learning rates by step: a torch scheduler or a function is an input of the step, checked at every step, and never left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import nan
+
+import pytest
+import torch
+from interpret import interpret
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+from trainer import train_plainly
+
+from planner.frontend import SGD, Program
+from planner.ir.errors import InvalidProgram, RegistaError, Unsupported
+from planner.ir.graph import InputKind
+from planner.ir.text import content_id
+
+RNG = torch.Generator().manual_seed(0)
+X, Y = torch.randn(8, 6, generator=RNG), torch.randn(8, 3, generator=RNG)
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], LRScheduler]] = {
+    "steps": lambda o: lr_scheduler.StepLR(o, 2, 0.1),
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, [lambda step: 1 / (step + 1), lambda step: 0.5**step]),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, [0.1, 0.2], total_steps=8, cycle_momentum=False),
+    "warm-up, then cosine": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(o, 5)], [2]
+    ),
+    "chained": lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(o, 0.1, 2), lr_scheduler.ExponentialLR(o, 0.9)]),
+}
+
+
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    return F.mse_loss(output, target)
+
+
+def small() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 3))
+    groups = [{"params": list(module[0].parameters())}, {"params": list(module[2].parameters()), "lr": 0.03}]
+    return module, torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+
+def program_with(module: nn.Module, optimizer: object, schedule: object) -> Program:
+    return Program(module, (X, Y), mse, optimizer, lr_schedule=schedule)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_scheduler_gives_each_group_the_rates_that_it_has_in_torch(name: str) -> None:
+    module, optimizer = small()
+    scheduler = SCHEDULES[name](optimizer)
+    program = program_with(module, optimizer, scheduler)
+    before = getattr(scheduler, "last_epoch", None), [group["lr"] for group in optimizer.param_groups]
+    wanted = train_plainly(program, optimizer, 6, schedulers=[scheduler])
+    got = interpret(program, program.graph(), 1, 6)
+    assert got.losses == pytest.approx(wanted.losses, rel=1e-6)
+    assert (getattr(scheduler, "last_epoch", None), [group["lr"] for group in optimizer.param_groups]) == before, (
+        "the user's scheduler stays where it is"
+    )
+    rates = [tuple(program.step_numbers(step).values()) for step in range(6)]
+    for step in range(6):
+        assert rates[step] == tuple(group["lr"] for group in optimizer.param_groups)
+        optimizer.step()
+        scheduler.step()
+    assert program.step_numbers(1) == {"lr.0": rates[1][0], "lr.1": rates[1][1]}, "steps may be asked for again, in any order"
+
+
+def test_a_scheduler_that_has_made_steps_goes_on_where_it_stands() -> None:
+    module, optimizer = small()
+    scheduler = lr_scheduler.StepLR(optimizer, 2, 0.1)
+    for _ in range(3):
+        optimizer.step()
+        scheduler.step()
+    program = program_with(module, optimizer, scheduler)
+    assert [program.step_numbers(step)["lr.0"] for step in range(3)] == pytest.approx([0.01, 0.001, 0.001])
+
+
+def test_several_schedulers_are_stepped_one_after_the_other() -> None:
+    module, optimizer = small()
+    both = [lr_scheduler.ExponentialLR(optimizer, 0.5), lr_scheduler.StepLR(optimizer, 2, 0.1)]
+    program = program_with(module, optimizer, both)
+    assert [program.step_numbers(step)["lr.0"] for step in range(4)] == pytest.approx([0.1, 0.05, 0.0025, 0.00125])
+
+
+def test_a_function_gives_one_rate_for_all_groups_or_one_each() -> None:
+    module, optimizer = small()
+    assert program_with(module, optimizer, lambda step: 0.1 * step).step_numbers(3) == pytest.approx({"lr.0": 0.3, "lr.1": 0.3})
+    assert program_with(module, optimizer, lambda step: [1, step]).step_numbers(3) == {"lr.0": 1.0, "lr.1": 3.0}
+
+
+def test_another_schedule_is_the_same_graph_and_no_schedule_keeps_the_rate_as_a_constant() -> None:
+    module, optimizer = small()
+    graphs = [program_with(module, optimizer, schedule).graph() for schedule in (lambda step: 0.1, lambda step: 0.2 / (step + 1), None)]
+    one, other, constant = map(content_id, graphs)
+    assert one == other != constant
+    assert [i.name for i in graphs[0].inputs if i.kind is InputKind.STEP_INPUT] == ["lr.0", "lr.1"]
+    assert not [i for i in graphs[2].inputs if i.kind is InputKind.STEP_INPUT]
+
+
+def test_a_group_that_the_loss_does_not_need_has_no_input() -> None:
+    module, _ = small()
+    module.register_parameter("unused", nn.Parameter(torch.zeros(3)))
+    optimizer = torch.optim.SGD([{"params": [module.unused]}, {"params": list(module[0].parameters())}], lr=0.1)  # type: ignore[index]
+    graph = program_with(module, optimizer, lambda step: 0.1).graph()
+    assert [i.name for i in graph.inputs if i.kind is InputKind.STEP_INPUT] == ["lr.1"]
+
+
+class Cyclic(LRScheduler):
+    def get_lr(self) -> list[float]:  # type: ignore[override]
+        return [nan if self.last_epoch == 4 else 0.1] * 2
+
+
+def attached() -> Program:
+    module, optimizer = small()
+    lr_scheduler.StepLR(optimizer, 2)
+    return program_with(module, optimizer, None)
+
+
+def with_schedule(make: Callable[[torch.optim.Optimizer], object], step: int = 0) -> Callable[[], object]:
+    def build() -> object:
+        module, optimizer = small()
+        return program_with(module, optimizer, make(optimizer)).step_numbers(step)
+
+    return build
+
+
+REFUSED: dict[str, tuple[Callable[[], object], type[RegistaError], str]] = {
+    "attached and not given": (
+        attached,
+        Unsupported,
+        r"scheduler of torch is attached to this torch.optim.SGD; give it .*lr_schedule=scheduler",
+    ),
+    "nan": (with_schedule(Cyclic, 4), InvalidProgram, "the learning rate of step 4 is nan in group 0"),
+    "nan at once": (with_schedule(lambda o: lambda step: nan), InvalidProgram, "step 0 is nan"),
+    "negative": (with_schedule(lambda o: lambda step: [0.1, 2 - step], 3), InvalidProgram, "step 3 is -1.0 in group 1"),
+    "another optimizer's": (with_schedule(lambda o: lr_scheduler.StepLR(small()[1], 2)), InvalidProgram, "StepLR is of another optimizer"),
+    "follows a metric": (with_schedule(lr_scheduler.ReduceLROnPlateau), Unsupported, r"ReduceLROnPlateau .* session.step\(batch, lr=...\)"),
+    "momentum, too": (
+        with_schedule(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=8)),
+        Unsupported,
+        "OneCycleLR changes momentum of group 0 at step 1",
+    ),
+    "too short": (
+        with_schedule(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=3, cycle_momentum=False), 9),
+        InvalidProgram,
+        "OneCycleLR has no learning rate for step [34]: ValueError",
+    ),
+    "a number": (with_schedule(lambda o: 0.1), InvalidProgram, "lr_schedule is a float; give a scheduler"),
+    "no number": (with_schedule(lambda o: lambda step: None), InvalidProgram, r"lr_schedule\(0\) raised TypeError"),
+    "too few": (with_schedule(lambda o: lambda step: [0.1]), InvalidProgram, "gives 1 rates and the optimizer has 2 groups"),
+    "names": (with_schedule(lambda o: ["cosine"]), InvalidProgram, "lr_schedule holds a str"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_schedule_is_refused_with_step_and_value(case: str) -> None:
+    make, kind, words = REFUSED[case]
+    with pytest.raises(kind, match=words):
+        make()
+
+
+def test_rules_of_our_own_take_a_schedule() -> None:
+    module, _ = small()
+    program = program_with(module, SGD(0.5), lambda step: 0.25)
+    assert program.step_numbers(0) == {"lr.0": 0.25}
