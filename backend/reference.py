@@ -21,7 +21,7 @@ from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.initial.values import Values
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks, initial_states
-from backend.ops.fragment import CompiledFragment, compile_fragment
+from backend.ops.fragment import CompiledFragment, compile_fragment, draws
 from backend.run_folder.outcome import Outcome, assemble_here
 from planner.ir.actors.actor import Actor, ActorId
 from planner.ir.actors.deadlock import explain_wait
@@ -105,8 +105,8 @@ class ReferencePerformer:
 
     # What tests override.
 
-    def run_fragment(self, task: Task, rank: int, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The values of task.writes, from those of task.reads."""
+    def run_fragment(self, task: Task, rank: int, inputs: Sequence[Tensor | int]) -> Sequence[Tensor]:
+        """The values of task.writes, from those of task.reads; then the micro-batch's number, where the task draws random numbers."""
         try:
             if (task.id, rank) not in self._fragments:
                 self._fragments[task.id, rank] = compile_fragment(task, self.plan.placement[task.placement], rank)
@@ -204,7 +204,10 @@ class ReferencePerformer:
             case TaskKind.FETCH:
                 self._losses.setdefault(number, float(read_inputs(actor, blocks)[loss_position(self.plan, task)]))
             case _:
-                write_outputs(actor, blocks, self.run_fragment(task, rank, read_inputs(actor, blocks)), self.accumulate)
+                inputs: list[Tensor | int] = [*read_inputs(actor, blocks)]
+                if draws(task):
+                    inputs.append(number % task.acts)
+                write_outputs(actor, blocks, self.run_fragment(task, rank, inputs), self.accumulate)
 
     def _box(self, actors: Sequence[Actor]) -> None:
         task, body = actors[0].task, actors[0].task.body

@@ -33,7 +33,7 @@ def program_values(program: Program, micro_batches: int, *, seed: int | None = N
         for given in graph.inputs
         if given.kind is InputKind.OPTIMIZER_STATE
     }
-    constants = Given(program.constants(micro_batches))
+    constants = Given(program.constants(micro_batches) | program.random_state)
     optimizer = Given(program.optimizer_state()), Drawn(seed=seed or 0, recipes=zeros)
     if weights is not None:
         return Layers((weights, *optimizer, constants))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from backend.inprocess.rendezvous import JointAct
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
 from backend.monitor.nonfinite import LossWatch
-from backend.ops.fragment import CompiledFragment, compile_fragment
+from backend.ops.fragment import CompiledFragment, compile_fragment, draws
 from backend.ops.writable import writable_blocks
 from planner.ir.actors.actor import Actor, ActorId
 from planner.ir.actors.routes import Piece
@@ -141,7 +142,7 @@ class ProcessBody:
             case TaskKind.BOXING:
                 return self._local_step(actor, bindings)
             case _:
-                return self._compute(actor, bindings)
+                return self._compute(actor, bindings, number % task.acts)
 
     def _bindings_of(self, actor: Actor) -> DeferredBindings:
         bindings = self._bindings.get(actor.id)
@@ -150,8 +151,9 @@ class ProcessBody:
             bindings = self._bindings[actor.id] = DeferredBindings(actor, self._blocks[actor.rank], writes=writes)
         return bindings
 
-    def _compute(self, actor: Actor, bindings: DeferredBindings) -> Work:
-        fragment = self._fragments[actor.id]
+    def _compute(self, actor: Actor, bindings: DeferredBindings, micro_batch: int) -> Work:
+        is_random = draws(actor.task)
+        fragment = partial(self._fragments[actor.id], micro_batch=micro_batch) if is_random else self._fragments[actor.id]
         values, destinations = bindings.values(), bindings.destinations()
         slots = bindings.slots(destinations)
 
@@ -160,7 +162,7 @@ class ProcessBody:
 
             def watched() -> None:
                 results = fragment(*values, *slots)
-                watch.check(actor.task, actor.rank, values, results)
+                watch.check(actor.task, actor.rank, values, results, micro_batch)
                 store_results(results, destinations)
 
             return watched
@@ -168,7 +170,8 @@ class ProcessBody:
         def work() -> None:
             store_results(fragment(*values, *slots), destinations)
 
-        if not self._graphs or self._lane_of[actor.id].immediate:
+        # A captured act would repeat its micro-batch's number.
+        if not self._graphs or self._lane_of[actor.id].immediate or (is_random and actor.task.acts > 1):
             return work
         key = actor.id, bindings.slot_numbers()
         if key not in self._replays:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from backend.layout.boxing import BOXING, parse_boxing
-from backend.ops.kernels import call
+from backend.ops.kernels import Place, call
 from planner.ir.errors import NotFinite
 from planner.ir.graph import Arg, Op
 from planner.ir.plan import Boxing, Fragment, Placement, Plan, Task
@@ -39,18 +39,20 @@ class LossWatch:
             elif len(task.reads) == len(task.writes):  # boxing and transfers: what they read is what they write
                 waiting.append((task.reads[place].regst, task.reads[place].index))
 
-    def check(self, task: Task, rank: int, values: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    def check(self, task: Task, rank: int, values: Sequence[Tensor], results: Sequence[Tensor], micro_batch: int = 0) -> None:
         """Raises NotFinite: the loss that ``task`` has just made of ``values`` is nan or infinite."""
         place = self.places.get(task.id)
         if place is None or math.isfinite(loss := float(results[place])):
             return
-        raise NotFinite(f"the loss is {loss}: {first_bad_op(task, self._plan.placement[task.placement], rank, values)}; {_WAY_OUT}")
+        raise NotFinite(
+            f"the loss is {loss}: {first_bad_op(task, self._plan.placement[task.placement], rank, values, micro_batch)}; {_WAY_OUT}"
+        )
 
 
 _WAY_OUT = "lower the learning rate, look at the data of this step, or go on regardless with allow_nan"
 
 
-def first_bad_op(task: Task, placement: Placement, rank: int, values: Sequence[Tensor]) -> str:
+def first_bad_op(task: Task, placement: Placement, rank: int, values: Sequence[Tensor], micro_batch: int = 0) -> str:
     """Where nan or infinity first arose in a fragment.
 
     Args:
@@ -64,7 +66,7 @@ def first_bad_op(task: Task, placement: Placement, rank: int, values: Sequence[T
         env.setdefault(access.name, value)
     infinite = ""
     for op in task.body.ops:
-        results = _results(op, env, placement, rank)
+        results = _results(op, env, placement, rank, micro_batch)
         before = [env[value] for value in op.inputs]
         for name, result in zip(op.outputs, results, strict=False):
             if name is None or result is None:
@@ -80,11 +82,11 @@ def first_bad_op(task: Task, placement: Placement, rank: int, values: Sequence[T
     return infinite.removesuffix("; ") or "no single op of it makes nan or infinity of finite values"
 
 
-def _results(op: Op, env: Mapping[str, Tensor], placement: Placement, rank: int) -> Sequence[Tensor | None]:
+def _results(op: Op, env: Mapping[str, Tensor], placement: Placement, rank: int, micro_batch: int) -> Sequence[Tensor | None]:
     if op.target == BOXING:
         value, function = parse_boxing(op, placement.mesh, placement.coordinate(rank))
         return (function(env[value]),)
-    return call(op, env)
+    return call(op, env, place=Place(mesh=placement.mesh, coordinate=placement.coordinate(rank), micro_batch=micro_batch))
 
 
 def _is_infinite(arg: Arg) -> bool:

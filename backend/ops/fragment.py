@@ -33,22 +33,41 @@ from backend.layout.boxing import BOXING, parse_boxing
 from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import store, store_first
 from backend.ops.fused import fuse
-from backend.ops.kernels import kernel
+from backend.ops.kernels import drawn_arguments, kernel
 from backend.ops.optimizer import fuse_adamws, update_call
 from backend.ops.outs import COPIES, RESHAPES, out_kernel, workspace_kernel
 from backend.ops.writable import NO_BLOCKS, WritableBlocks
 from planner.ir.errors import InvalidPlan
-from planner.ir.graph import ACCUMULATE, Arg, Dt, Op, Ref
+from planner.ir.graph import ACCUMULATE, Arg, Dt, Effect, Op, Ref
 from planner.ir.plan import Fragment, Placement, Task
 from planner.opset import is_creation
 
-__all__ = ["CompileOptions", "CompiledFragment", "Observer", "compile_fragment", "fragment_ops", "fragment_source", "values_in_slots"]
+__all__ = [
+    "MICRO_BATCH",
+    "CompileOptions",
+    "CompiledFragment",
+    "Observer",
+    "compile_fragment",
+    "draws",
+    "fragment_ops",
+    "fragment_source",
+    "values_in_slots",
+]
 
 CompiledFragment = Callable[..., tuple[Tensor, ...]]
 """Takes the values of task.reads, returns those of task.writes, in order."""
 
 Observer = Callable[[str, Tensor, Tensor | None], None]
 """Called for every value that could lie in workspace: (value, what was computed, what it was reshaped from)."""
+
+
+MICRO_BATCH = "micro_batch"
+"""The last parameter of a fragment that draws random numbers."""
+
+
+def draws(task: Task) -> bool:
+    """Whether an act of the task depends on its micro-batch, because an op of its fragment draws random numbers."""
+    return isinstance(task.body, Fragment) and any(op.effect is Effect.RANDOM for op in task.body.ops)
 
 
 class CompileOptions(TypedDict, total=False):
@@ -114,7 +133,9 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
         return f"{writer.bind('b', function)}({writer.names[value]})"
     if writer.in_place and (update := update_call(op, overwritable)) is not None:
         return f"{writer.bind('u', update[0])}({', '.join(writer.arg(a) for a in update[1])})"
-    arguments = [writer.arg(a) for a in op.args] + [f"{key}={writer.arg(a)}" for key, a in op.kwargs]
+    is_random = op.effect is Effect.RANDOM
+    args = drawn_arguments(op, placement.mesh, coordinate) if is_random else op.args
+    arguments = [writer.arg(a) for a in args] + [f"{key}={writer.arg(a)}" for key, a in op.kwargs] + [MICRO_BATCH] * is_random
     if writer.device and not op.inputs and is_creation(op):
         arguments.append(f"device={writer.device!r}")
     slot = writer.slots.get(op.outputs[0]) if len(op.outputs) == 1 and op.outputs[0] is not None else None
@@ -201,6 +222,7 @@ def fragment_source(
     # A value that is read from two blocks is the same value: the later parameter goes unused.
     params = [writer.name(name) if name not in names[:place] else f"unused{place}" for place, name in enumerate(names)]
     params += [f"s{place}" for place in writable.slots]
+    params += [MICRO_BATCH] * draws(task)
     writer.scope |= {"put": store if writer.into_slots else store_first} if writable.slots else {}
     if observe is not None:
         writer.scope["observe"] = observe
@@ -242,6 +264,8 @@ def compile_fragment(
     task: Task, placement: Placement, rank: int, writable: WritableBlocks = NO_BLOCKS, **options: Unpack[CompileOptions]
 ) -> CompiledFragment:
     """The task's fragment as a function of the local values of task.reads, in order, then of the slots, bound to the rank's coordinate.
+
+    Of a task that ``draws`` the number of the micro-batch comes last.
 
     Args:
         writable, options: see fragment_source.

@@ -2,12 +2,13 @@
 
 ``aten.mm.default`` is ``torch.ops.aten.mm.default``; ``regista.accumulate`` is the identity (adding up m micro-batches is the
 runtime's work); ``regista.sgd`` and its like are the functions of ``planner.frontend.optim.updates``; ``regista.embedding`` and its like are
-the functions of ``planner.frontend.tracing.lookup``, called without torch's dispatcher.
+the functions of ``planner.frontend.tracing.lookup``, called without torch's dispatcher, and those of random ops of ``planner.frontend.random``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -15,11 +16,11 @@ from torch import Tensor
 
 from backend.ops.fused import KERNELS as WHOLE
 from planner.ir.errors import UnknownOp
-from planner.ir.graph import ACCUMULATE, Arg, Dt, Op, Ref
+from planner.ir.graph import ACCUMULATE, Arg, Dt, Effect, Op, Ref
 from planner.opset import is_creation
 from planner.opset.optimizer import UPDATES
 
-__all__ = ["call", "kernel"]
+__all__ = ["HERE", "Place", "call", "drawn_arguments", "kernel", "part_offsets"]
 
 # A part of a tensor need not have the strides of the whole: a view that was legal on the whole may need a copy on the part.
 _RESHAPED = frozenset({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"})
@@ -57,8 +58,11 @@ def kernel(target: str) -> Callable[..., object]:
         return updates.KERNELS[target]
     if target.startswith("aten."):
         return _overload(target)
-    from planner.frontend.tracing.lookup import KERNELS  # late, for the same reason
+    from planner.frontend.random.kernels import KERNELS as DRAWN  # late, for the same reason
+    from planner.frontend.tracing.lookup import KERNELS
 
+    if target in DRAWN:
+        return DRAWN[target]
     if target in KERNELS:
         return KERNELS[target]
     raise UnknownOp(f"{target} has no kernel; give it one in backend/ops/kernels.py")
@@ -73,12 +77,47 @@ def _overload(target: str) -> Callable[..., object]:
     return function
 
 
-def call(op: Op, env: Mapping[str, Tensor], device: str = "cpu") -> tuple[Tensor | None, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an op is performed: the mesh, the rank's coordinate on it, and the micro-batch.  Random ops draw by it."""
+
+    mesh: tuple[int, ...] = ()
+    coordinate: tuple[int, ...] = ()
+    micro_batch: int = 0
+
+
+HERE = Place()
+"""One device, the first micro-batch."""
+
+
+def part_offsets(whole: Sequence[int], cuts: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int]) -> tuple[int, ...]:
+    """Where a part begins in a tensor of shape ``whole`` that each axis of the mesh cuts along one dim (-1: none) into even parts.
+
+    >>> part_offsets((4, 6), (1, 0), (2, 2), (1, 1))
+    (2, 3)
+    """
+    sizes, offsets = list(whole), [0] * len(whole)
+    for dim, parts, place in zip(cuts, mesh, coordinate, strict=True):
+        if dim >= 0:
+            sizes[dim] //= parts
+            offsets[dim] += place * sizes[dim]
+    return tuple(offsets)
+
+
+def drawn_arguments(op: Op, mesh: Sequence[int], coordinate: Sequence[int]) -> tuple[Arg, ...]:
+    """The arguments of a random op's kernel, up to the micro-batch: where the part begins in the place of its cuts, then the draw's number."""
+    *others, whole, cuts = op.args
+    assert isinstance(whole, tuple) and isinstance(cuts, tuple)
+    return (*others, whole, part_offsets(whole, cuts, mesh, coordinate) if cuts else (), op.draw)  # type: ignore[arg-type]
+
+
+def call(op: Op, env: Mapping[str, Tensor], device: str = "cpu", place: Place = HERE) -> tuple[Tensor | None, ...]:
     """Run one op.
 
     Args:
         env: a tensor for every value that the op reads.
         device: where ops without tensor operand (full, arange, ...) create their result.
+        place: of random ops.
 
     Returns:
         One entry per entry of ``op.outputs``; None where the operator itself returns none (a masked gradient).
@@ -88,6 +127,8 @@ def call(op: Op, env: Mapping[str, Tensor], device: str = "cpu") -> tuple[Tensor
     """
     run = kernel(op.target)
     args = [_argument(a, env) for a in op.args]
+    if op.effect is Effect.RANDOM:
+        args = [*(_argument(a, env) for a in drawn_arguments(op, place.mesh, place.coordinate)), place.micro_batch]
     kwargs = {k: _argument(a, env) for k, a in op.kwargs}
     if not op.inputs and is_creation(op):
         kwargs.setdefault("device", device)

@@ -67,16 +67,25 @@ def _place_into(
     return out.copy_(place(source, dim, index, slots, extent, step))
 
 
+def _dropout_into(*arguments: object, out: torch.Tensor) -> torch.Tensor:
+    from planner.frontend.random import KERNELS as DRAWN  # late, as above
+
+    return DRAWN[DROPOUT](*arguments, out=out)
+
+
+DROPOUT = "regista.dropout"
+
 _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "aten.matmul.default": _matmul_into,
     "aten.masked_fill.Scalar": _masked_fill_into,
     "aten._to_copy.default": lambda value, *, out, **_: out.copy_(value),
     LOG_SOFTMAX_GRADIENT: _log_softmax_gradient_into,
     "regista.place": _place_into,
+    DROPOUT: _dropout_into,
     **dict.fromkeys(RESHAPES, _reshaped_into),
 }
 
-NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {MM_BIAS}
+NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {MM_BIAS, "regista.uniform", "regista.bernoulli"}
 """Kernels whose result never lies in the memory of what they read, although no schema says so."""
 
 
@@ -96,6 +105,8 @@ def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
     """(kernel, name of the argument that takes the memory); None where there is no such kernel."""
     if target == MM_BIAS:
         return KERNELS[target], "out"
+    if target == DROPOUT:
+        return _dropout_into, "out"
     if target == "aten.clone.default":
         return _copy_into, "out"
     if not target.startswith("aten.") or target == BOXING:

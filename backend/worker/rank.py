@@ -29,7 +29,7 @@ from backend.memory.blocks import Blocks
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.monitor.nonfinite import LossWatch
 from backend.ops.bindings import DirectBindings
-from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment
+from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment, draws
 from backend.ops.workspace import Workspace, WorkspaceBytes, uses_workspace
 from backend.ops.writable import slot_places, writable_blocks
 from planner.ir.actors.actor import Actor
@@ -106,6 +106,7 @@ class RankBody:
         self._bindings: dict[str, DirectBindings] = {}
         self._workspace: Workspace | None = None
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
+        self._drawing = frozenset(task.id for task in here if draws(task))
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
         self._fragments = self._fragments_of([task for task in here if isinstance(task.body, Fragment)])
         self._scratch: defaultdict[str, Scratch] = defaultdict(Scratch)
@@ -205,13 +206,15 @@ class RankBody:
         elif task.kind is TaskKind.FETCH:
             self._fetch(task, self.first_step + number, values)
         else:
-            results = self.compute(task, values, bindings.slots())
+            results = self.compute(task, values, bindings.slots(), number % task.acts)
             if self.loss_watch is not None and task.id in self.loss_watch.places:
-                self.loss_watch.check(task, self.rank, values, results)
+                self.loss_watch.check(task, self.rank, values, results, number % task.acts)
             bindings.store(results)
         return None
 
-    def compute(self, task: Task, values: list[Tensor], slots: list[Tensor] | None = None) -> list[Tensor] | tuple[Tensor, ...]:
+    def compute(
+        self, task: Task, values: list[Tensor], slots: list[Tensor] | None = None, micro_batch: int = 0
+    ) -> list[Tensor] | tuple[Tensor, ...]:
         """A fragment or a collective.
 
         Args:
@@ -225,6 +228,8 @@ class RankBody:
             return values if slots else [value.clone() for value in values]
         if task.kind is TaskKind.BOXING:
             return self._exchanges[task.id].run(values, slots if len(slots) == len(values) else ())
+        if task.id in self._drawing:
+            return self._fragments[task.id](*values, *slots, micro_batch)
         return self._fragments[task.id](*values, *slots)
 
     def source(self, task: Task, number: int) -> list[Tensor]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.deferred import Deferred
 from planner.frontend.inputs import InputForm
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.groups import held_state
 from planner.frontend.optim.schedule import LrSchedule, rates_of
+from planner.frontend.random import Drawing, drawing
+from planner.frontend.random.eager import EagerDraws
+from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.translate import Translated, translate
 from planner.frontend.tracing.hooks import refuse_hooks
 from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of, slice_micro_batch
@@ -48,7 +53,7 @@ class Program:
             schedules are equal, and whoever performs them asks for ``step_numbers``.  None: rates are constants.
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
-        seed: kept for whoever makes data or weights.
+        seed: of the random ops (dropout); also for whoever makes data or weights.
 
     Raises:
         InvalidProgram, Unsupported: what is wrong with the inputs, the loss or the optimizer, and the way out.
@@ -122,7 +127,7 @@ class Program:
 
         Raises:
             InvalidProgram: micro_batches does not divide the batch, or the step cannot be traced.
-            Unsupported: the step draws random numbers or writes into shared memory.
+            Unsupported: the step draws what no counter can give, or writes into shared memory.
         """
         return self._translate(micro_batches).graph
 
@@ -180,6 +185,8 @@ class Program:
                 type_ = translated.graph.values[given.value]
                 stepped = held_by_optimizer.get(given.name)
                 state[given.name] = torch.zeros(type_.shape, dtype=getattr(torch, type_.dtype.value)) if stepped is None else stepped
+            elif given.kind is InputKind.RANDOM:
+                state[given.name] = self.random_state[given.name]
             elif given.kind is InputKind.CONSTANT:
                 state[given.name] = translated.constants[given.name].clone()
         return state
@@ -195,6 +202,24 @@ class Program:
             InvalidProgram: the schedule gives no finite rate of at least 0 for this step.
         """
         return {} if self._rates is None else {f"lr.{number}": rate for number, rate in enumerate(self._rates(step))}
+
+    @property
+    def random_state(self) -> dict[str, Tensor]:
+        """The state that random ops draw from, before the first step, by GraphInput.name."""
+        return {name: torch.tensor(value, dtype=torch.int64) for name, value in zip(RANDOM_STATE, (self.seed, 0), strict=True)}
+
+    @contextmanager
+    def drawing(self, step: int = 0, micro_batch: int = 0) -> Iterator[None]:
+        """Within it plain PyTorch draws what every Plan of this Program draws: the single-device run to compare with.
+
+        Forward and backward of one micro-batch stand inside, so that what is recomputed draws the same again:
+
+            with program.drawing(step, micro_batch):
+                program.loss_of(module, inputs).backward()
+        """
+        seed, steps = torch.tensor(self.seed, dtype=torch.int64), torch.tensor(step, dtype=torch.int64)
+        with drawing(Drawing(seed=seed, steps=steps, micro_batch=micro_batch)), EagerDraws(), sdpa_kernel(SDPBackend.MATH):
+            yield
 
     def constants(self, micro_batches: int = 1) -> dict[str, Tensor]:
         """Values that the trace lifted out of the module's code, by GraphInput.name.  Raises as graph() does."""

@@ -24,9 +24,11 @@ __all__ = [
     "ACCUMULATE",
     "Arg",
     "Dt",
+    "Effect",
     "GraphInput",
     "InputKind",
     "LogicalGraph",
+    "OMITTED",
     "Op",
     "Ref",
     "Role",
@@ -36,6 +38,9 @@ __all__ = [
 ]
 
 ACCUMULATE = "regista.accumulate"
+
+OMITTED = {"omitted": True}
+"""Metadata of a field that stands in files only where it is not its default (planner.ir.text)."""
 
 
 class Role(Enum):
@@ -51,13 +56,23 @@ class Role(Enum):
         return self is not Role.UPDATE
 
 
+class Effect(Enum):
+    """What an op does beside computing its results from its operands."""
+
+    NONE = "none"
+    RANDOM = "random"
+
+
 class InputKind(Enum):
+    """RANDOM: the seed, and the number of steps taken, that random ops draw from."""
+
     PARAMETER = "parameter"
     BUFFER = "buffer"
     OPTIMIZER_STATE = "optimizer_state"
     BATCH = "batch"
     CONSTANT = "constant"
     STEP_INPUT = "step_input"
+    RANDOM = "random"
 
     @property
     def is_state(self) -> bool:
@@ -111,6 +126,7 @@ class Op:
 
     ``outputs`` has one entry per tensor that the operator returns; None where nobody reads it.
     ``forward_of`` of a backward op is the id of the forward op whose gradient it computes: it decides the stage.
+    ``draw`` numbers the random draws of a program (None: the op draws nothing); ops of one number draw the same.
     """
 
     id: str
@@ -121,6 +137,11 @@ class Op:
     role: Role
     module: str = ""
     forward_of: str | None = None
+    draw: int | None = field(default=None, metadata=OMITTED)
+
+    @property
+    def effect(self) -> Effect:
+        return Effect.NONE if self.draw is None else Effect.RANDOM
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:

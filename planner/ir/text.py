@@ -31,6 +31,9 @@ __all__ = ["canonical", "check_target", "content_id", "decode", "encode", "load_
 MAX_DEPTH = 64
 """Levels of nesting that a file may have.  Ours have about 10; a thousand would end in Python's recursion limit instead of a message."""
 
+_ALWAYS = object()
+"""Equal to no field's value: the field is always written."""
+
 _PLAIN = frozenset({type(None), bool, int, str})
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -47,8 +50,10 @@ def encode(value: object) -> Json:
         return [item if type(item) in _PLAIN else encode(item) for item in value]  # type: ignore[attr-defined]
     if (fields := _record_fields(kind)) is not None:  # type: ignore[arg-type]
         data: dict[str, Json] = {"is": kind.__name__}
-        for name, is_float in fields:
+        for name, is_float, omitted in fields:
             item = getattr(value, name)
+            if omitted is not _ALWAYS and item == omitted:
+                continue
             # An int in a float field is the same value, so it must have the same text.
             data[name] = item if type(item) in _PLAIN and not is_float else encode(float(item) if is_float and type(item) is int else item)
         return data
@@ -119,10 +124,10 @@ def _decode_dataclass(kind: type, data: object, where: str) -> object:
     hints = _hints(kind)
     names = {f.name for f in dataclasses.fields(kind)}
     unknown = sorted(set(data) - names - {"is"})
-    missing = sorted(names - set(data))
+    missing = sorted({f.name for f in dataclasses.fields(kind) if f.metadata.get("omitted") is None} - set(data))
     if unknown or missing or data.get("is", kind.__name__) != kind.__name__:
         _fail(where, f"a {kind.__name__} (missing fields {missing}, unknown fields {unknown})", data)
-    fields = {name: decode(hints[name], data[name], f"{where}.{name}" if where else name) for name in names}
+    fields = {name: decode(hints[name], data[name], f"{where}.{name}" if where else name) for name in names & set(data)}
     try:
         return kind(**fields)
     except RegistaError as error:
@@ -130,12 +135,12 @@ def _decode_dataclass(kind: type, data: object, where: str) -> object:
 
 
 @functools.cache
-def _record_fields(kind: type) -> tuple[tuple[str, bool], ...] | None:
-    """The names of a dataclass' fields, and whether they are floats; None for what has a text of its own."""
+def _record_fields(kind: type) -> tuple[tuple[str, bool, object], ...] | None:
+    """The names of a dataclass' fields, whether they are floats, and which value is left out; None for what has a text of its own."""
     if not dataclasses.is_dataclass(kind) or issubclass(kind, int | str | float | Enum | NdSbp | Ref | Dt | tuple | list | Mapping):
         return None
     hints = _hints(kind)
-    return tuple((f.name, hints[f.name] is float) for f in dataclasses.fields(kind))
+    return tuple((f.name, hints[f.name] is float, f.default if "omitted" in f.metadata else _ALWAYS) for f in dataclasses.fields(kind))
 
 
 _HINTS: dict[type, dict[str, object]] = {}

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Arg, Op
-from planner.ir.sbp import NdSbp, Sbp
+from planner.ir.sbp import NdSbp, Sbp, Split
 from planner.ir.tensor import TensorType
 from planner.opset import creation, elementwise, index, linalg, norm, optimizer, reduce, view
 from planner.opset.rule import FactorRule, Signature, derive
@@ -98,7 +98,12 @@ def localize(op: Op, signature: Signature, types: Mapping[str, TensorType], part
         InvalidPlan: the signature cuts a dim unevenly.
         UnknownOp: the target is neither in the table nor one of torch's.
     """
-    for size in factor_rule(op, types).sizes:
+    rule = factor_rule(op, types)
+    if rule.cuts is not None:
+        lies, before = signature.outputs[0], op.args[rule.cuts]
+        assert isinstance(before, tuple)
+        op = _with_argument(op, rule.cuts, "cuts", (*before, lies.dim if isinstance(lies, Split) else -1))
+    for size in rule.sizes:
         if size.operand is not None:
             whole = types[op.inputs[size.operand]]
             sbp: Sbp | None = signature.inputs[size.operand]
@@ -146,7 +151,7 @@ def is_view(op: Op) -> bool:
 
 
 def is_creation(op: Op) -> bool:
-    """True if the op has no tensor operand (full, arange, ...)."""
+    """True if the op makes a tensor of no other (full, arange, a random draw ...)."""
     return _spec(op).kind is Kind.CREATION
 
 

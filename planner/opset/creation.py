@@ -2,6 +2,12 @@
 
 A tensor of zeros may also be P.  arange depends on the position, so it is B.  The ``new_`` and ``_like`` forms take dtype (and
 shape) from an operand whose elements they never read, so that operand may have any layout.
+
+Random draws are made where they are needed too, again in every region, since each element is drawn from its own place in the whole tensor
+(planner.frontend.random.kernels); their last literal lists the cuts (FactorRule.cuts):
+
+    regista.uniform, regista.bernoulli  (seed)(steps) -> d0 d1 ..
+    regista.dropout  (d0 d1 ..)(seed)(steps) -> d0 d1 ..                   linear in x: parts of a P(sum) are dropped alike
 """
 
 from __future__ import annotations
@@ -40,6 +46,26 @@ def _whole(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(), results=(names,), whole=frozenset(names))
 
 
+_FLOP = 20
+"""Operations on integers per element: ten rounds of two products, two sums and four xors give four elements."""
+
+
+def _draw(op: Op, types: Types) -> FactorRule:
+    """seed, steps, size, dtype, (p,) whole, cuts."""
+    names = labels(len(result_shape(op, types)))
+    return FactorRule(operands=((), ()), results=(names,), sizes=(Size(arg=2, name="size"),), cuts=len(op.args) - 1)
+
+
+def _dropout(op: Op, types: Types) -> FactorRule:
+    """x, seed, steps, p, divisor, whole, cuts."""
+    names = labels(len(result_shape(op, types)))
+    return FactorRule(operands=(names, (), ()), results=(names,), linear=(frozenset({0}),), cuts=len(op.args) - 1)
+
+
+def _drawing_flop(op: Op, types: Types) -> int:
+    return _FLOP * sum(types[value].numel for value in op.outputs if value is not None)
+
+
 _made = partial(OpSpec, kind=Kind.CREATION, flop=no_flop, traffic=written_bytes)
 _made_like = partial(OpSpec, flop=no_flop, traffic=written_bytes)
 
@@ -66,4 +92,7 @@ TABLE: dict[str, OpSpec] = {
     "aten.zeros_like.default": _made_like(rule=partial(_like, value_at=None, zero=True)),
     "aten.ones_like.default": _made_like(rule=partial(_like, value_at=None)),
     "aten.empty_like.default": _made_like(rule=partial(_like, value_at=None)),
+    "regista.uniform": _made(rule=_draw, flop=_drawing_flop),
+    "regista.bernoulli": _made(rule=_draw, flop=_drawing_flop),
+    "regista.dropout": OpSpec(rule=_dropout, flop=_drawing_flop),
 }

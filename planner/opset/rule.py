@@ -75,6 +75,8 @@ class FactorRule:
     unread: operands whose elements are never read: they may be P, and S on dims that have no factor.
     sizes: literals that repeat a shape.
     counts: factor -> a number that must also be divisible by the number of parts, as the extents of the dims with that factor are.
+    cuts: position of the literal that lists, for each mesh axis so far, which dim of the first result it cuts (-1: none); an op whose values
+        depend on where an element stands takes from it where its part begins.
     """
 
     operands: tuple[Factors, ...]
@@ -88,6 +90,7 @@ class FactorRule:
     unread: frozenset[int] = frozenset()
     sizes: tuple[Size, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    cuts: int | None = None
 
     def depends_on(self, result: int) -> frozenset[int]:
         return frozenset(range(len(self.operands))) if self.depends is None else self.depends[result]

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Kind(Enum):
-    """COMPUTE does work, VIEW aliases its input, CREATION has no tensor operand."""
+    """COMPUTE does work, VIEW aliases its input, CREATION makes a tensor of no other: of literals, or of a random draw."""
 
     COMPUTE = "compute"
     VIEW = "view"

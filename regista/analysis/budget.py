@@ -39,6 +39,7 @@ _USE_OF_STATE: Mapping[InputKind, Use] = {
     InputKind.OPTIMIZER_STATE: Use.OPTIMIZER_STATE,
     InputKind.BUFFER: Use.BUFFERS,
     InputKind.CONSTANT: Use.BUFFERS,
+    InputKind.RANDOM: Use.BUFFERS,
 }
 
 

@@ -977,3 +977,16 @@ def _other_update(t: str, d: Draw) -> Iterator[Case]:
 
 _each("regista.sgd regista.adamw", _update)
 _each("regista.adam regista.adagrad regista.rmsprop regista.adafactor regista.muon", _other_update)
+
+
+def _draw(t: str, d: Draw) -> Iterator[Case]:
+    state = torch.tensor((9 << 32) + 4), torch.tensor(2)
+    for number, shape in enumerate(([6, d.size(), 12], [d.size(), 6], [12])):
+        if t == "regista.dropout":
+            yield make_case(t, d.real(*shape), *state, 0.6, 0.6, shape, [], draw=number)
+            continue
+        p = [0.3] if t == "regista.bernoulli" else []
+        yield make_case(t, *state, shape, F64, *p, shape, [], draw=number)
+
+
+_each("regista.uniform regista.bernoulli regista.dropout", _draw)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from planner.frontend import SGD, AdamW, Program
+from planner.ir.graph import InputKind
 
 __all__ = ["Outcome", "train_eagerly"]
 
@@ -43,13 +45,15 @@ def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:
     module = copy.deepcopy(program.module)
     optimizer = torch_optimizer(program, [p for p in module.parameters() if p.requires_grad])
     losses: list[float] = []
+    is_random = any(given.kind is InputKind.RANDOM for given in program.graph(micro_batches).inputs)
     for step in range(steps):
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for index in range(micro_batches):
             inputs = program.micro_batch(program.batch(step), micro_batches, index)
-            loss = program.loss_of(module, inputs)
-            torch.autograd.backward(loss / micro_batches)
+            with program.drawing(step, index) if is_random else nullcontext():
+                loss = program.loss_of(module, inputs)
+                torch.autograd.backward(loss / micro_batches)
             total += loss.item() / micro_batches
         losses.append(total)
         optimizer.step()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from backend.ops.kernels import call
+from backend.ops.kernels import HERE, Place, call
 from planner.ir.graph import Arg, Dt, Op, Ref, Role
 from planner.ir.sbp import Broadcast, Partial, ReduceOp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
@@ -25,23 +25,25 @@ __all__ = ["Case", "disagreement", "join_value", "make_case", "part_case", "spli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One op with a tensor for every value it reads and the type of every value it reads or writes."""
+    """One op with a tensor for every value it reads and the type of every value it reads or writes; ``place``: of the part that it is."""
 
     op: Op
     types: Mapping[str, TensorType]
     env: Mapping[str, Tensor]
     compare: bool = True
+    place: Place = HERE
 
 
 def type_of(tensor: Tensor) -> TensorType:
     return TensorType(tuple(tensor.shape), DType.parse(str(tensor.dtype)))
 
 
-def make_case(target: str, *args: object, compare: bool = True, **kwargs: object) -> Case:
+def make_case(target: str, *args: object, compare: bool = True, draw: int | None = None, **kwargs: object) -> Case:
     """A case from real arguments: the same tensor object twice is one value read twice; lists become tuples.
 
     Args:
         compare: False where the op's values are not defined (empty): then only shapes are compared.
+        draw: of a random op.
     """
     names: dict[int, str] = {}
     env: dict[str, Tensor] = {}
@@ -65,16 +67,17 @@ def make_case(target: str, *args: object, compare: bool = True, **kwargs: object
         kwargs=tuple((k, lower(v)) for k, v in kwargs.items()),
         outputs=(),
         role=Role.FORWARD,
+        draw=draw,
     )
     return _typed(op, env, compare)
 
 
-def _typed(op: Op, env: Mapping[str, Tensor], compare: bool) -> Case:
-    results = call(op, env)
+def _typed(op: Op, env: Mapping[str, Tensor], compare: bool, place: Place = HERE) -> Case:
+    results = call(op, env, place=place)
     named = replace(op, outputs=tuple(None if r is None else f"out{k}" for k, r in enumerate(results)))
     types = {name: type_of(value) for name, value in env.items()}
     types |= {f"out{k}": type_of(r) for k, r in enumerate(results) if r is not None}
-    return Case(op=named, types=types, env=env, compare=compare)
+    return Case(op=named, types=types, env=env, compare=compare, place=place)
 
 
 def split_value(value: Tensor, sbp: Sbp, parts: int, rng: random.Random) -> list[Tensor]:
@@ -129,7 +132,12 @@ def join_value(pieces: Sequence[Tensor], sbp: Sbp, close: float = 1e-9) -> Tenso
 def part_case(case: Case, signature: Signature, parts: int, rng: random.Random, index: int = 0) -> Case:
     """The localized op with part ``index`` of every operand: what the next mesh axis starts from."""
     local = localize(case.op, signature, case.types, parts)
-    return _typed(local, {v: p[index] for v, p in _operands(case, signature, parts, rng).items()}, case.compare)
+    env = {v: p[index] for v, p in _operands(case, signature, parts, rng).items()}
+    return _typed(local, env, case.compare, _part_of(case.place, parts, index))
+
+
+def _part_of(place: Place, parts: int, index: int) -> Place:
+    return Place(mesh=(*place.mesh, parts), coordinate=(*place.coordinate, index), micro_batch=place.micro_batch)
 
 
 def _operands(case: Case, signature: Signature, parts: int, rng: random.Random) -> dict[str, list[Tensor]]:
@@ -144,10 +152,10 @@ def disagreement(case: Case, signature: Signature, parts: int, seed: int = 0) ->
     expected_types = local_types(case.op, signature, case.types, parts)
     close = tolerance(case)
     try:
-        ran = [call(local, {v: p[i] for v, p in pieces.items()}) for i in range(parts)]
+        ran = [call(local, {v: p[i] for v, p in pieces.items()}, place=_part_of(case.place, parts, i)) for i in range(parts)]
     except Exception as error:
         return f"{case.op.target} {signature}: the op does not run on the parts: {error}"
-    for k, (whole, name, sbp) in enumerate(zip(call(case.op, case.env), case.op.outputs, signature.outputs, strict=True)):
+    for k, (whole, name, sbp) in enumerate(zip(call(case.op, case.env, place=case.place), case.op.outputs, signature.outputs, strict=True)):
         if name is None or whole is None or sbp is None:
             continue
         outputs = [r[k] for r in ran]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from planner.frontend.optim import Group, Optimizer
 from planner.frontend.optim.rules import slot_type
+from planner.frontend.random.kernels import RANDOM_STATE
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, LogicalGraph, Op, Ref, Role, step_input_value
 from planner.ir.tensor import DType, TensorType
@@ -69,7 +70,7 @@ def finished(body: Body, groups: Sequence[Group], *, scheduled: bool = False) ->
         raise InvalidProgram("the loss is one of the step's inputs, not computed from them; there is nothing to train")
     numbered = _numbered(ops, body)
     read = {value for op in ops for value in op.inputs}
-    inputs = [i for i in body.inputs if i.kind is not InputKind.CONSTANT or i.value in read]
+    inputs = [i for i in body.inputs if i.kind not in (InputKind.CONSTANT, InputKind.RANDOM) or i.value in read]
     known = {i.value for i in inputs} | {out for op in ops for out in op.outputs if out is not None}
     types = {value: type_ for value, type_ in body.types.items() if value in known}
     graph = _with_update(numbered, inputs, types, body, _Updating(groups, group_of, scheduled))
@@ -159,6 +160,10 @@ def _with_update(ops: list[Op], inputs: list[GraphInput], types: dict[str, Tenso
         new = tuple(f"updated:{value.partition(':')[2]}" for value in old)
         append(rule.target, (Ref(parameter), Ref(gradient), *held, *updating.numbers(name)), new, old, Role.UPDATE, module)
         updates.update(zip(old, new, strict=True))
+    _, steps = RANDOM_STATE
+    if steps in types:
+        append("aten.add.Tensor", (Ref(steps), 1), (f"updated:{steps}",), (steps,), Role.UPDATE, "")
+        updates[steps] = f"updated:{steps}"
     return LogicalGraph(
         values=types,
         inputs=tuple(inputs),

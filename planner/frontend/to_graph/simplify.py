@@ -123,7 +123,10 @@ def refusal(node: fx.Node) -> str | None:
     target = node.target
     assert isinstance(target, OpOverload)
     if torch.Tag.nondeterministic_seeded in target.tags:
-        return f"{where(node)} draws random numbers ({target}), which would differ between shardings; set dropout to 0, or call eval()"
+        return (
+            f"{where(node)} draws random numbers ({target}) that no counter gives, so they would differ between shardings; "
+            "draw by bernoulli, uniform or normal"
+        )
     if target in STRIDED:
         return f"{where(node)} addresses memory by strides ({target}); write it with view, transpose, slice or gather"
     return None

@@ -21,6 +21,8 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from planner.frontend.optim import Group
+from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
+from planner.frontend.to_graph.dropout import dropped
 from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.simplify import is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
 from planner.frontend.to_graph.unfold import unfolded
@@ -99,17 +101,19 @@ class _Translation:
         loss, *gradient_values = [self._name(node) for node in output[:num_results]]
         new_buffers = [self._name(node) for node in output[num_results : num_results + num_buffers]]
         buffers = zip(captured.buffers, new_buffers, strict=True)
-        body = unfolded(
-            Body(
-                inputs=tuple(self._inputs),
-                types=self._types,
-                ops=tuple(self._ops),
-                loss=loss,
-                gradients=dict(zip(captured.trained, gradient_values, strict=True)),
-                updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"},
-                places={node.name: place for node, place in self._order.items()},
-                forward_of=self._forward_of(),
-                refused=self._refused,
+        body = dropped(
+            unfolded(
+                Body(
+                    inputs=tuple(self._inputs),
+                    types=self._types,
+                    ops=tuple(self._ops),
+                    loss=loss,
+                    gradients=dict(zip(captured.trained, gradient_values, strict=True)),
+                    updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"},
+                    places={node.name: place for node, place in self._order.items()},
+                    forward_of=self._forward_of(),
+                    refused=self._refused,
+                )
             )
         )
         graph = finished(body, groups, scheduled=scheduled)
@@ -139,11 +143,12 @@ class _Translation:
         heads: list[tuple[InputKind, str, int | None]] = [(InputKind.PARAMETER, name, None) for name in captured.parameters]
         heads += [(InputKind.BUFFER, name, None) for name in captured.buffers]
         heads += [(InputKind.BATCH, f"input.{i}", dim) for i, dim in enumerate(captured.batch_dims)]
+        heads += [(InputKind.RANDOM, name, None) for name in RANDOM_STATE]
         for node, (kind, name, batch_dim) in zip(placeholders, heads, strict=True):
             self._values[node] = self._input(kind, name, _type_of(node.meta["val"]), batch_dim)
 
     def _input(self, kind: InputKind, name: str, type_: TensorType, batch_dim: int | None = None) -> str:
-        value = f"{kind.value}:{name}"
+        value = name if kind is InputKind.RANDOM else f"{kind.value}:{name}"
         self._inputs.append(GraphInput(value=value, kind=kind, name=name, batch_dim=batch_dim))
         self._types[value] = type_
         return value
@@ -211,15 +216,18 @@ class _Translation:
                     self._types[name] = _type_of(tensor)
                 except InvalidProgram as error:
                     raise InvalidProgram(f"{where(node)} calls {node.target}: {error}") from error
+        args, draw = (node.args[:-1], node.args[-1]) if str(target) in DRAWS else (node.args, None)
+        assert draw is None or isinstance(draw, int)
         self._ops.append(
             Op(
                 id=node.name,
                 target=str(target).removesuffix(".default") if target.namespace == "regista" else str(target),
-                args=tuple(self._arg(node, a) for a in node.args),
+                args=tuple(self._arg(node, a) for a in args),
                 kwargs=tuple((key, self._arg(node, a)) for key, a in node.kwargs.items() if key not in _DROPPED_KWARGS),
                 outputs=tuple(outputs),
                 role=stamp.role,
                 module=stamp.module,
+                draw=draw,
             )
         )
         return tuple(outputs) if several else outputs[0] or ""

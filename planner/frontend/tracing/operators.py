@@ -38,6 +38,10 @@ def functional_twin(func: OpOverload) -> tuple[OpOverload, tuple[int, ...]]:
     """
     if func is aten._native_batch_norm_legit.default:
         return aten._native_batch_norm_legit_functional.default, (3, 4)
+    if func is aten.normal_.default:
+        return aten.normal_functional.default, (0,)
+    if func is aten.rrelu_with_noise.default:
+        return aten.rrelu_with_noise_functional.default, (1,)
     places = tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
     name = func.overloadpacket.__name__
     packet = getattr(getattr(torch.ops, func.namespace), name.removesuffix("_"), None)

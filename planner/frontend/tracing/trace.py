@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.inputs import InputForm, loss_in
+from planner.frontend.random import Drawing, drawing
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.record import Recorder
@@ -49,7 +50,7 @@ class Tracer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """The traced micro-batch.  Placeholders and outputs stand in the order of the names.
+    """The traced micro-batch.  Placeholders and outputs stand in the order of the names; behind them the seed and the number of steps.
 
     constants: what the graph's get_attr nodes name.
     trained: names of the parameters that have a gradient, in the order of the gradients.
@@ -177,8 +178,8 @@ def _results(captured: Capture) -> Results:
 
 
 _Values = list[Tensor]
-_StepFunction = Callable[[_Values, _Values, _Values], tuple[_Values, ...]]
-_Inputs = tuple[list["_Input"], list["_Input"], list["_Input"]]  # parameters, buffers, batch
+_StepFunction = Callable[[_Values, _Values, _Values, _Values], tuple[_Values, ...]]
+_Inputs = tuple[list["_Input"], list["_Input"], list["_Input"], list["_Input"]]  # parameters, buffers, batch, seed and steps
 
 
 class _Input(NamedTuple):
@@ -220,10 +221,11 @@ class _Work:
             self._micro_batches,
         )
 
-        def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values) -> tuple[_Values, ...]:
+        def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values, random: _Values) -> tuple[_Values, ...]:
             state = dict(zip(parameters, parameter_values, strict=True)) | dict(zip(buffers, buffer_values, strict=True))
             swapped = {f"module.{name}": value for name, value in state.items()}
-            results = functional_call(whole, swapped, (parameter_values, inputs), tie_weights=True)
+            with drawing(Drawing(seed=random[0], steps=random[1])):
+                results = functional_call(whole, swapped, (parameter_values, inputs), tie_weights=True)
             # functional_call writes reassigned buffers back; parameters and inputs come along to see that nobody changed them
             return results, [swapped[f"module.{name}"] for name in buffers], [swapped[f"module.{name}"] for name in parameters], inputs
 
@@ -232,6 +234,7 @@ class _Work:
             [_Input(p.shape, p.dtype, p.requires_grad) for p in parameters.values()],
             [_Input(b.shape, b.dtype, False) for b in buffers.values()],
             [_Input(t.shape, t.dtype, False) for t in self._batch],
+            [_Input(torch.Size(), torch.int64, False)] * 2,
         )
         try:
             with (
@@ -262,10 +265,10 @@ class _Work:
 
 def _recorded(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
     recorder = Recorder(decomposition_table(), stamper.stamp)
-    parameters, buffers, inputs = ([recorder.placeholder(*given) for given in group] for group in arguments)
+    parameters, buffers, inputs, random = ([recorder.placeholder(*given) for given in group] for group in arguments)
     stamper.begin(recorder.graph)
     with as_in_make_fx(), recorder:
-        results = step(list(parameters), list(buffers), list(inputs))
+        results = step(list(parameters), list(buffers), list(inputs), list(random))
     recorder.output([tensor for group in results for tensor in group])
     return recorder.graph, recorder.constants
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from backend.reference import perform
 from planner.frontend import SGD, Program
-from planner.ir.errors import InvalidProgram, Unsupported
+from planner.ir.errors import InvalidProgram
+from planner.ir.graph import Effect
 from planner.opset import known_targets
 from planner.parallelism.make import PlanOptions, make_plan
 
@@ -24,14 +25,13 @@ BATCH, SEQ, VOCAB, STEPS = 4, 8, 64, 2
 
 def _gpt2(hf: Any) -> nn.Module:
     sizes = {"n_layer": 1, "n_embd": 32, "n_head": 4, "vocab_size": VOCAB, "n_positions": SEQ}
-    dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    model: nn.Module = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **dropouts, bos_token_id=0, eos_token_id=0))
+    model: nn.Module = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))  # dropout 0.1, as all of them
     return model
 
 
 def _bert(hf: Any) -> nn.Module:
     sizes = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": VOCAB}
-    model: nn.Module = hf.BertForMaskedLM(hf.BertConfig(**sizes)).eval()  # eval() turns dropout off
+    model: nn.Module = hf.BertForMaskedLM(hf.BertConfig(**sizes)).train()
     return model
 
 
@@ -42,7 +42,7 @@ def _llama(hf: Any) -> nn.Module:
 
 
 def _t5(hf: Any) -> nn.Module:
-    sizes = {"num_layers": 1, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": VOCAB, "dropout_rate": 0.0}
+    sizes = {"num_layers": 1, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": VOCAB}
     model: nn.Module = hf.T5ForConditionalGeneration(hf.T5Config(**sizes, decoder_start_token_id=0))
     return model
 
@@ -102,12 +102,10 @@ def test_a_model_without_loss_takes_one_of_the_user(hf: ModuleType) -> None:
     assert source.num_targets == 1 and source.graph().values[source.graph().loss].shape == ()
 
 
-def test_dropout_is_refused_with_the_way_out(hf: ModuleType) -> None:
-    model = hf.BertForMaskedLM(
-        hf.BertConfig(num_hidden_layers=1, hidden_size=32, num_attention_heads=4, intermediate_size=64, vocab_size=VOCAB)
-    )
-    with pytest.raises(Unsupported, match=r"set dropout to 0, or call eval\(\)"):
-        Program(model.train(), batch(0, padded=False)).graph()
+def test_dropout_at_its_default_is_planned_in_training_and_absent_in_eval(hf: ModuleType) -> None:
+    model = _bert(hf)
+    assert any(op.effect is Effect.RANDOM for op in Program(model.train(), batch(0, padded=False)).graph().ops)
+    assert not any(op.effect is Effect.RANDOM for op in Program(model.eval(), batch(0, padded=False)).graph().ops)
 
 
 # --- what needs no transformers ----------------------------------------------------------------------------------------------

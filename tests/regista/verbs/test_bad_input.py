@@ -278,7 +278,7 @@ def pair(): return make(lambda x: (x.mean(), x.mean()))
 def integer(): return make(lambda x: x.argmax())
 def detached(): return make(lambda x: x.detach().mean())
 def item(): return make(lambda x: x.mean() * float(x.sum()))
-def dropout(): return make(lambda x: nn.functional.dropout(x).mean())
+def poisson(): return make(lambda x: (x * torch.poisson(x.abs())).mean())
 def shapes(): return make(lambda x: (x @ torch.ones(9, 9)).mean())
 def raises(): raise KeyError("boom")
 def exits(): raise SystemExit(3)
@@ -298,7 +298,7 @@ def lion(): return make(lambda x: x.mean(), optimizer="lion")
         ("integer", "the loss must be floating"),
         ("detached", "does not depend on any trainable parameter"),
         ("item", "module 'odd' lets a value decide"),
-        ("dropout", "module 'odd' draws random numbers"),
+        ("poisson", "module 'odd' draws random numbers"),
         ("shapes", "tracing module 'odd' raised RuntimeError: a and b must have same reduction dim"),
         ("raises", r"m\.py:raises raised KeyError: 'boom'"),
         ("exits", r"m\.py:exits raised SystemExit: 3"),

@@ -8,6 +8,7 @@ import torch
 from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 
+from planner.frontend.random.table import random_table
 from planner.frontend.tracing.decomp import losses, norms, reductions
 
 __all__ = ["decomposition_table"]
@@ -26,6 +27,7 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.huber_loss_backward,
             aten.smooth_l1_loss,
             aten.smooth_l1_loss_backward,
+            aten.rrelu_with_noise_backward,
             aten.select_backward,
             aten._safe_softmax,
             aten._prelu_kernel,
@@ -40,6 +42,7 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.log_sigmoid_backward,
             aten.log_sigmoid_forward,
             aten.logaddexp,
+            aten.native_dropout_backward,
             aten.pixel_shuffle,
             aten.pixel_unshuffle,
             aten.soft_margin_loss,
@@ -50,6 +53,7 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
         ]
     )
     table: dict[OpOverload, Callable[..., object]] = {op: function for op, function in borrowed.items() if isinstance(op, OpOverload)}
+    table.update(random_table())
     table.update(
         {
             aten.copy.default: reductions.copy,

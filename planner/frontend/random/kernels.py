@@ -1,0 +1,224 @@
+"""Draws by counter: each element of a random tensor is a function of the seed, the step, the op and the element's place in the whole tensor.
+
+    (1)  e      = micro_batch * numel(whole) + row-major number of the element in ``whole``, the tensor of one micro-batch
+    (2)  word   = word e mod 4 of Philox(counter = (low e div 4, high e div 4, draw, step), key = (low seed, high seed))
+    (3)  u      = (word >> 32 - b) 2^-b       b bits: 24 for float32, as many as the dtype holds, at most 32        -> uniform()
+    (4)  k      = word < round(2^32 p)        1 with probability p                                                  -> bernoulli()
+    (5)  y      = x (k / divisor)             dropout; its gradient is the same function of the incoming gradient   -> dropout()
+
+``offsets`` say where a part begins in ``whole``; empty: at the origin.  So N devices draw what one device draws, whatever the layout, and
+where the batch is the outermost dim of a tensor (1) numbers the elements of the whole batch: the number of micro-batches changes nothing.
+``draw`` numbers the random ops of a program: an op that is performed again, or in several places, draws the same again.
+
+The functions are the kernels; as custom ops of torch (``regista::dropout``) they can be traced.  CPUs take compiled loops
+(planner.frontend.random.words), other devices integer arithmetic of torch (planner.frontend.random.philox); both give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from planner.frontend.random.philox import philox
+from planner.frontend.random.rows import rows_of
+
+__all__ = ["DRAWS", "KERNELS", "RANDOM_STATE", "bernoulli", "dropout", "uniform", "words"]
+
+_WORD = 0xFFFFFFFF
+_BITS = {torch.float32: 24, torch.float64: 32, torch.float16: 11, torch.bfloat16: 8}
+_COMPILED = (torch.float32, torch.float64)
+
+
+def words(
+    seed: Tensor, steps: Tensor, shape: Sequence[int], whole: Sequence[int], offsets: Sequence[int], draw: int, micro_batch: int
+) -> Tensor:
+    """Equation (2) for a part of ``shape``: int64 [*shape], each between 0 and 2^32 - 1."""
+    starts, length = _starts(shape, whole, offsets, micro_batch)
+    if seed.is_cpu:
+        from planner.frontend.random.words import fill_words  # late: numba takes some tenths of a second to load
+
+        made = np.empty(len(starts) * length, dtype=np.uint32)
+        fill_words(starts, length, draw, int(steps), int(seed), made)
+        return torch.from_numpy(made.view(np.int32)).reshape(tuple(shape)).to(torch.int64) & _WORD
+    return _words_by_torch(seed, steps, starts, length, draw).reshape(tuple(shape))
+
+
+def _words_by_torch(seed: Tensor, steps: Tensor, starts: np.ndarray[tuple[int], np.dtype[np.int64]], length: int, draw: int) -> Tensor:
+    device = seed.device
+    element = (torch.from_numpy(starts).to(device)[:, None] + torch.arange(length, device=device)).reshape(-1)
+    block, lane = element >> 2, element & 3
+    counter = (block & _WORD, (block >> 32) & _WORD, torch.full_like(block, draw), (steps & _WORD).expand_as(block))
+    four = philox(counter, (seed & _WORD, (seed >> 32) & _WORD))
+    return torch.where(lane < 2, torch.where(lane == 0, four[0], four[1]), torch.where(lane == 2, four[2], four[3]))
+
+
+def _starts(
+    shape: Sequence[int], whole: Sequence[int], offsets: Sequence[int], micro_batch: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
+    """Equation (1): the number of the first element of each row, and how long rows are."""
+    rows = rows_of(whole, shape, offsets)
+    return rows.starts + micro_batch * int(np.prod(whole, dtype=np.int64)), rows.length
+
+
+def uniform(
+    seed: Tensor,
+    steps: Tensor,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    whole: Sequence[int],
+    offsets: Sequence[int],
+    draw: int,
+    micro_batch: int = 0,
+) -> Tensor:
+    """Equation (3): numbers in [0, 1) of ``dtype``, [*size]."""
+    bits = _BITS[dtype]
+    drawn = words(seed, steps, size, whole, offsets, draw, micro_batch) >> (32 - bits)
+    return drawn.to(torch.float64).mul_(2.0**-bits).to(dtype)
+
+
+def bernoulli(
+    seed: Tensor,
+    steps: Tensor,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    p: float,
+    whole: Sequence[int],
+    offsets: Sequence[int],
+    draw: int,
+    micro_batch: int = 0,
+) -> Tensor:
+    """Equation (4): 1 with probability p, else 0, of ``dtype``, [*size]."""
+    return (words(seed, steps, size, whole, offsets, draw, micro_batch) < _threshold(p)).to(dtype)
+
+
+def dropout(
+    x: Tensor,
+    seed: Tensor,
+    steps: Tensor,
+    p: float,
+    divisor: float,
+    whole: Sequence[int],
+    offsets: Sequence[int],
+    draw: int,
+    micro_batch: int = 0,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Equation (5): x kept with probability p and divided by ``divisor``, else 0; row-major, whatever the strides of x.
+
+    Args:
+        out: memory of x's shape for the result.
+    """
+    kept, threshold = _kept(x.dtype, divisor), _threshold(p)
+    if not (x.is_cpu and x.dtype in _COMPILED):
+        noise = (words(seed, steps, x.shape, whole, offsets, draw, micro_batch) < threshold).to(x.dtype) * kept
+        return x.mul(noise) if out is None else torch.mul(x, noise, out=out)
+    from planner.frontend.random.words import dropped  # late, as above
+
+    packed = x.contiguous()
+    made = out if out is not None and out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype)
+    starts, length = _starts(x.shape, whole, offsets, micro_batch)
+    number = np.float32 if x.dtype == torch.float32 else np.float64
+    factor = number(float(kept) if threshold else 0.0)
+    dropped(
+        packed.reshape(-1).numpy(),
+        made.view(-1).numpy(),
+        starts,
+        length,
+        draw,
+        int(steps),
+        int(seed),
+        max(threshold - 1, 0),
+        factor,
+        number(0),
+    )
+    return made if out is None or made is out else out.copy_(made)
+
+
+def _threshold(p: float) -> int:
+    return round(p * 2**32)
+
+
+def _kept(dtype: torch.dtype, divisor: float) -> Tensor:
+    """1 / divisor as torch divides a tensor of ones by a number; 0 where nothing is kept."""
+    return torch.ones((), dtype=dtype).div_(divisor) if divisor else torch.zeros((), dtype=dtype)
+
+
+KERNELS: dict[str, Callable[..., Tensor]] = {
+    "regista.uniform": uniform,
+    "regista.bernoulli": bernoulli,
+    "regista.dropout": dropout,
+}
+"""Target -> the function that performs it; offsets in the place of cuts, then the draw and the micro-batch."""
+
+
+DRAWS = frozenset({"regista.uniform.default", "regista.bernoulli.default"})
+"""What the tracer records; the last argument is the draw's number."""
+
+RANDOM_STATE = ("random:seed", "random:steps")
+"""Names of the state that random ops draw from: int64 scalars."""
+
+
+def _draws(seed: Tensor, steps: Tensor, size: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return seed.new_empty(list(size), dtype=dtype)
+
+
+@torch.library.custom_op("regista::uniform", mutates_args=())
+def _uniform(
+    seed: Tensor,
+    steps: Tensor,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    whole: Sequence[int],
+    cuts: Sequence[int],
+    draw: int,
+    micro_batch: int = 0,
+) -> Tensor:
+    return uniform(seed, steps, size, dtype, whole, cuts, draw, micro_batch)
+
+
+@torch.library.custom_op("regista::bernoulli", mutates_args=())
+def _bernoulli(
+    seed: Tensor,
+    steps: Tensor,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    p: float,
+    whole: Sequence[int],
+    cuts: Sequence[int],
+    draw: int,
+    micro_batch: int = 0,
+) -> Tensor:
+    return bernoulli(seed, steps, size, dtype, p, whole, cuts, draw, micro_batch)
+
+
+@_uniform.register_fake
+def _uniform_type(
+    seed: Tensor,
+    steps: Tensor,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    whole: Sequence[int],
+    cuts: Sequence[int],
+    draw: int,
+    micro_batch: int = 0,
+) -> Tensor:
+    return _draws(seed, steps, size, dtype)
+
+
+@_bernoulli.register_fake
+def _bernoulli_type(
+    seed: Tensor,
+    steps: Tensor,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    p: float,
+    whole: Sequence[int],
+    cuts: Sequence[int],
+    draw: int,
+    micro_batch: int = 0,
+) -> Tensor:
+    return _draws(seed, steps, size, dtype)
