@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 __all__ = ["quantile", "rank_correlation"]
 
 
@@ -18,6 +16,8 @@ def quantile(values: Sequence[float], share: float) -> float:
     >>> quantile([4.0, 1.0, 2.0, 3.0], 0.5)
     2.5
     """
+    import numpy as np  # here, so that the help of the command line does not wait for it
+
     return float(np.quantile(values, share))
 
 
