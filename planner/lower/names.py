@@ -10,7 +10,7 @@ from __future__ import annotations
 from planner.ir.plan import Stream, StreamKind
 from planner.ir.sbp import NdSbp
 
-__all__ = ["axis_stream", "compute_stream", "host_stream", "link_stream", "name_in_layout", "placement_id", "value_of"]
+__all__ = ["axis_stream", "compute_stream", "host_stream", "layout_of", "link_stream", "name_in_layout", "placement_id", "value_of"]
 
 _LAYOUT = "@"
 
@@ -62,3 +62,13 @@ def value_of(name: str) -> str:
     """
     value, mark, _ = name.rpartition(_LAYOUT)
     return value if mark else name
+
+
+def layout_of(name: str) -> NdSbp | None:
+    """The layout that a name of a Plan says; None: the one in which the value is made.  What lies in a Regst has its layout there.
+
+    >>> str(layout_of("mm_3@S(0),B")), layout_of("mm_3")
+    ('S(0),B', None)
+    """
+    _, mark, layout = name.rpartition(_LAYOUT)
+    return NdSbp.parse(layout) if mark else None

@@ -18,6 +18,7 @@ from planner.ir.graph import LogicalGraph, Op
 from planner.ir.plan import Boxing, Fragment, Plan, RegstKind
 from planner.ir.sbp import NdSbp
 from planner.ir.text import content_id
+from planner.lower.names import layout_of, placement_id
 from planner.parallelism.asked_quotas import quotas_of_text
 from planner.parallelism.make import PlanOptions
 from planner.schedule import Schedule
@@ -141,14 +142,15 @@ def _gathered_again(plan: Plan) -> frozenset[tuple[str, int]]:
             for read, made in zip(task.reads, task.writes, strict=True):
                 if read.regst in states:
                     acts[read.name, made.name, task.placement] += task.acts
-    return frozenset((value, int(placement[1:])) for (value, _, placement), times in acts.items() if times > 1)
+    stage = {placement.id: number for number, placement in enumerate(plan.placements)}
+    return frozenset((value, stage[placement]) for (value, _, placement), times in acts.items() if times > 1)
 
 
 def _decisions(plan: Plan, model: SearchModel) -> Ints:
     """The cheapest choice that agrees with everything the Plan shows.
 
-    The Plan shows the layout of every state, of what lies in Regsts and of what is boxed ('value@layout' in a fragment), and an op's literals
-    on a part.  What is left open (a value that lives and dies inside a fragment) follows by solving.
+    The Plan shows the layout of every state, of what lies in Regsts and of what a fragment boxes (planner.lower.names.layout_of), and an op's
+    literals on a part.  What is left open (a value that lives and dies inside a fragment) follows by solving.
     """
     shown = {(op.id, task.placement): op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops}
     layouts: dict[str, NdSbp] = {t.name: t.sbp for regst in plan.regsts for t in regst.tensors}
@@ -164,7 +166,7 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
             allowed[model.deliveries[key][0]] = _all_or_those([(way is DeliveryMode.REGATHERED) == (key in again) for way in held])
     for op in model.staged.graph.ops:
         node, strategies = model.ops[op.id]
-        placed = shown.get((op.id, f"s{model.staged.stage[op.id]}"))
+        placed = shown.get((op.id, placement_id(model.staged.stage[op.id])))
         if placed is None:
             raise Mismatch(
                 f"plan {plan.plan_id} has no {op.where()} on stage {model.staged.stage[op.id]}; it was made by another version, plan anew"
@@ -187,8 +189,8 @@ def _all_or_those(agree: list[bool]) -> Ints:
 
 
 def _agrees(strategy: Strategy, op: Op, shown: Op, layouts: Mapping[str, NdSbp]) -> bool:
-    for value, name, sbp in zip(op.inputs, shown.inputs, strategy.inputs, strict=True):
-        layout = NdSbp.parse(name.rpartition("@")[2]) if name != value else layouts.get(value)
+    for name, sbp in zip(shown.inputs, strategy.inputs, strict=True):
+        layout = layouts.get(name, layout_of(name))
         if layout is not None and layout != sbp:
             return False
     for made, sbp in zip(op.outputs, strategy.outputs, strict=True):
