@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
 from backend.run_folder.files import Failure, FailureKind, load_options, write_failure
-from backend.worker.process import connect, die_with_parent
+from backend.worker.process import connect, die_with_parent, leave
 
 __all__ = ["main"]
 
@@ -142,6 +142,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1])
-    sys.stdout.flush()
-    os._exit(code)
+    leave(main(sys.argv[1]))

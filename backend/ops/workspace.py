@@ -22,8 +22,9 @@ from backend.memory.arena import zeroed_memory
 from backend.memory.heap import keep_heap
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
 from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment, fragment_ops, values_in_slots
-from backend.ops.workspace_layout import HeapLayout, Strides, WorkspaceLayout, lay_out_workspace, lifetimes_of, stream_workspaces
+from backend.ops.workspace_layout import HeapLayout, Strides, WorkspaceLayout, lay_out_workspace, lifetimes_of
 from backend.ops.writable import WritableBlocks
+from planner.ir.actors.verify import stream_workspaces
 from planner.ir.plan import Plan, Task
 
 __all__ = ["Workspace", "WorkspaceBytes", "uses_workspace"]

@@ -16,9 +16,8 @@ from backend.memory.packing import Lifetime, pack
 from backend.ops.lifetimes import ESCAPES, last_needs
 from backend.ops.outs import RESHAPES, workspace_kernel
 from planner.ir.graph import Op
-from planner.ir.plan import Fragment, Plan
 
-__all__ = ["HeapLayout", "Strides", "WorkspaceLayout", "lay_out_workspace", "lifetimes_of", "stream_workspaces"]
+__all__ = ["HeapLayout", "Strides", "WorkspaceLayout", "lay_out_workspace", "lifetimes_of"]
 
 Strides = tuple[int, ...]
 
@@ -62,15 +61,6 @@ class HeapLayout:
     def at(self, memory: Tensor, offset: int) -> Tensor:
         """The value's place in ``memory`` (uint8)."""
         return memory[offset : offset + self.size_bytes].view(self.dtype).as_strided(self.shape, self.strides)
-
-
-def stream_workspaces(plan: Plan, rank: int) -> dict[str, int]:
-    """Stream -> the largest workspace of its fragments on ``rank``, in bytes, as verify.device_bytes counts it."""
-    largest: dict[str, int] = {}
-    for task in plan.tasks:
-        if isinstance(task.body, Fragment) and rank in plan.ranks_of(task):
-            largest[task.stream] = max(largest.get(task.stream, 0), task.body.workspace_bytes)
-    return largest
 
 
 def lifetimes_of(

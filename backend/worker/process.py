@@ -14,6 +14,7 @@ import traceback
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -46,7 +47,7 @@ from backend.worker.registers import Registers
 from planner.ir.errors import Mismatch, RegistaError
 from planner.ir.plan import Plan
 
-__all__ = ["agree", "connect", "die_with_parent", "main", "work"]
+__all__ = ["agree", "connect", "die_with_parent", "leave", "main", "work"]
 
 STARTUP_TIMEOUT_S = 120.0
 
@@ -194,8 +195,11 @@ def main(path: str) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    code = main(sys.argv[1])
-    # No clean-up on purpose: after a failure gloo's threads may wait for peers that will never answer.
+def leave(code: int) -> NoReturn:
+    """End the process without clean-up: after a failure gloo's threads may wait for peers that will never answer."""
     sys.stdout.flush()
     os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1]))

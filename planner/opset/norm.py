@@ -26,22 +26,23 @@ def _normalized_ndim(op: Op, position: int) -> int:
     return len(shape)
 
 
+def _layer_norm_factors(op: Op, types: Types, x: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """(factors of operand ``x``, those of its normalized dims, those of its mean and rstd); the argument behind x is normalized_shape."""
+    names = labels(len(shape_of(op, types, x)))
+    border = len(names) - _normalized_ndim(op, x + 1)
+    return names, names[border:], names[:border] + ("",) * (len(names) - border)
+
+
 def _layer_norm(op: Op, types: Types) -> FactorRule:
     """x, normalized_shape, weight?, bias?, eps -> y, mean, rstd (both with 1s in the normalized dims)."""
-    names = labels(len(shape_of(op, types, 0)))
-    border = len(names) - _normalized_ndim(op, 1)
-    inner = names[border:]
-    moments = names[:border] + ("",) * len(inner)
+    names, inner, moments = _layer_norm_factors(op, types, 0)
     affine = (inner,) * (len(op.inputs) - 1)
     return FactorRule(operands=(names, *affine), results=(names, moments, moments), whole=frozenset(inner))
 
 
 def _layer_norm_backward(op: Op, types: Types) -> FactorRule:
     """grad, x, normalized_shape, mean, rstd, weight?, bias?, output_mask -> dx, dweight (P over the rows), dbias (P over the rows)."""
-    names = labels(len(shape_of(op, types, 1)))
-    border = len(names) - _normalized_ndim(op, 2)
-    inner = names[border:]
-    moments = names[:border] + ("",) * len(inner)
+    names, inner, moments = _layer_norm_factors(op, types, 1)
     affine = (inner,) * (len(op.inputs) - 4)
     has_weight = isinstance(argument(op, 5, "weight"), Ref)
     dx = frozenset(range(5 if has_weight else 4))

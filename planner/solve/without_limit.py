@@ -186,12 +186,8 @@ def _close(
             continue
         tested = alive
         strategies = dual.alive_strategies()
-        try:
-            work = _rest(core, strategies)
-        except Contradiction:
-            if best is None:
-                raise
-            return best, upper, "message passing leaves nothing that is cheaper"
+        if (work := _rest(core, strategies)) is None:
+            return _nothing_cheaper(best, upper)
         widest = sizes.widest if last else sizes.wide
         if _width(work, widest) <= widest:
             if not work.run(widest=widest, time_limit=time_limit):
@@ -222,12 +218,8 @@ def _close(
     state.choice = best
     if not time_limit.is_up():
         strategies = dual.alive_strategies()
-        try:
-            work = _rest(core, strategies)
-        except Contradiction:
-            if best is None:
-                raise
-            return best, upper, "message passing leaves nothing that is cheaper"
+        if (work := _rest(core, strategies)) is None:
+            return _nothing_cheaper(best, upper)
         small, nodes = work.core()
         outcome = HighsIlp(small, upper - work.constant).solve(time_limit)
         if outcome.choice is not None:
@@ -247,13 +239,23 @@ def _columns(work: Elimination) -> int:
     return sum(costs.size for costs in rest.costs) + sum(edge.matrix.size for edge in rest.edges)
 
 
-def _rest(core: Problem, strategies: list[Ints]) -> Elimination:
-    """The problem over these strategies, reduced.  Raises Contradiction: they allow no choice."""
+def _rest(core: Problem, strategies: list[Ints]) -> Elimination | None:
+    """The problem over these strategies, reduced; None: they allow no choice."""
     if not all(k.size for k in strategies):
-        raise Contradiction("a node has no strategy left")
+        return None
     work = Elimination(core.restricted(strategies))
-    reduce_in_place(work)
+    try:
+        reduce_in_place(work)
+    except Contradiction:
+        return None
     return work
+
+
+def _nothing_cheaper(best: Ints | None, upper: float) -> tuple[Ints, float, str]:
+    """The end where message passing dropped all strategies: all choices but the best are dearer.  Raises Unsupported: there is no best."""
+    if best is None:
+        raise Unsupported(NO_CHOICE)
+    return best, upper, "message passing leaves nothing that is cheaper"
 
 
 def _near(core: Problem, dual: Dual, margin: float, sizes: Sizes) -> Ints | None:
@@ -266,11 +268,8 @@ def _near(core: Problem, dual: Dual, margin: float, sizes: Sizes) -> Ints | None
     above = dual.excess - np.repeat(least, np.diff(dual.flat.first))
     for near in (m for m in _MARGINS if m <= margin):
         strategies = dual.per_node(dual.alive & (above <= near * scale))
-        try:
-            work = _rest(core, strategies)
-        except Contradiction:
-            continue
-        if _width(work, sizes.wide) <= sizes.narrow:
+        work = _rest(core, strategies)
+        if work is not None and _width(work, sizes.wide) <= sizes.narrow:
             work.run(widest=sizes.narrow)
             return _lifted(work.expand(), strategies)
     return None

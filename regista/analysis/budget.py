@@ -13,10 +13,11 @@ from math import prod
 
 from planner.cost import AnalyticCost
 from planner.ir.actors.peak import live_bytes
+from planner.ir.actors.verify import stream_workspaces
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
 from planner.ir.graph import InputKind
-from planner.ir.plan import Boxing, Fragment, PlacedTensor, Plan, Regst, RegstKind, Task, TaskKind
+from planner.ir.plan import Boxing, PlacedTensor, Plan, Regst, RegstKind, Task, TaskKind
 from planner.lower.names import value_of
 
 __all__ = ["Holding", "Spending", "Use", "holdings", "memory", "spending"]
@@ -54,13 +55,8 @@ def memory(plan: Plan) -> Mapping[str, Mapping[Use, int]]:
         for index, tensor in enumerate(regst.tensors):
             use = _use(plan, regst, tensor, kinds.get((regst.id, index)), gradients, forward)
             held[placement.id][use] += regst.quota * tensor.local_bytes(placement)
-    largest: dict[tuple[str, str], int] = {}
-    for task in plan.tasks:
-        if isinstance(task.body, Fragment):
-            key = (task.placement, task.stream)
-            largest[key] = max(largest.get(key, 0), task.body.workspace_bytes)
-    for (place, _), workspace_bytes in largest.items():
-        held[place][Use.WORKSPACE] += workspace_bytes
+    for stream, workspace_bytes in stream_workspaces(plan).items():
+        held[plan.stream[stream].placement][Use.WORKSPACE] += workspace_bytes
     return held
 
 
@@ -129,7 +125,7 @@ def _logical_bytes(plan: Plan, task: Task) -> int:
 def _moves(plan: Plan, task: Task) -> tuple[str, ...]:
     pairs = zip(task.reads, task.writes, strict=True)
     tensors = [(plan.regst[r.regst].tensors[r.index], plan.regst[w.regst].tensors[w.index]) for r, w in pairs]
-    return tuple(f"{src.name.partition('@')[0]} {src.sbp} -> {dst.sbp}" for src, dst in tensors)
+    return tuple(f"{value_of(src.name)} {src.sbp} -> {dst.sbp}" for src, dst in tensors)
 
 
 def _link(plan: Plan, task: Task) -> str:

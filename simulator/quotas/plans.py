@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.ir.plan import Fragment, Plan, RegstKind
+from planner.ir.actors.verify import stream_workspaces
+from planner.ir.plan import Plan, RegstKind
 from simulator.quotas.problem import Buffer, Ints, QuotaProblem, Ring
 from simulator.steady.graph import ArcKind, MarkedGraph
 
@@ -96,16 +97,12 @@ def _fixed_bytes(plan: Plan, device: Mapping[str, int]) -> dict[str, int]:
     """State and the largest workspace of each stream, as planner.ir.actors.verify.device_bytes counts them."""
     held = dict.fromkeys(device, 0)
     for name, rank in device.items():
-        largest: dict[str, int] = {}
-        for task in plan.tasks:
-            if isinstance(task.body, Fragment) and rank in plan.ranks_of(task):
-                largest[task.stream] = max(largest.get(task.stream, 0), task.body.workspace_bytes)
         state = sum(
             r.quota * plan.block_bytes(r)
             for r in plan.regsts
             if (r.kind is RegstKind.STATE or r.producer is None) and rank in plan.placement[r.placement].ranks
         )
-        held[name] = sum(largest.values()) + state
+        held[name] = sum(stream_workspaces(plan, rank).values()) + state
     return held
 
 

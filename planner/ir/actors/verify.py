@@ -15,7 +15,7 @@ from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, Task, Task
 from planner.ir.protocols import DryRun
 from planner.ir.units import show_bytes
 
-__all__ = ["device_bytes", "verify", "verify_structure"]
+__all__ = ["device_bytes", "stream_workspaces", "verify", "verify_structure"]
 
 MOST_ACTS, MOST_BLOCKS = 10**7, 10**6
 """Beyond these a file holds a slip of the pen, and playing or allocating it would never end."""
@@ -260,15 +260,19 @@ def device_bytes(plan: Plan) -> dict[int, int]:
     for placement, size_bytes in placed.items():
         for rank in plan.placement[placement].ranks:
             total[rank] += size_bytes
-    largest: dict[tuple[str, str], int] = {}
-    for task in plan.tasks:
-        if isinstance(task.body, Fragment):
-            key = (task.placement, task.stream)
-            largest[key] = max(largest.get(key, 0), task.body.workspace_bytes)
-    for (placement, _), workspace_bytes in largest.items():
-        for rank in plan.placement[placement].ranks:
+    for stream, workspace_bytes in stream_workspaces(plan).items():
+        for rank in plan.placement[plan.stream[stream].placement].ranks:
             total[rank] += workspace_bytes
     return total
+
+
+def stream_workspaces(plan: Plan, rank: int | None = None) -> dict[str, int]:
+    """Stream -> the largest workspace of its fragments in bytes, which each rank of its placement holds: of all streams, or of those on ``rank``."""
+    largest: dict[str, int] = {}
+    for task in plan.tasks:
+        if isinstance(task.body, Fragment) and (rank is None or rank in plan.ranks_of(task)):
+            largest[task.stream] = max(largest.get(task.stream, 0), task.body.workspace_bytes)
+    return largest
 
 
 def _verify_memory(plan: Plan, live: Callable[[], Mapping[int, int]]) -> None:

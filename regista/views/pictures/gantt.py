@@ -26,7 +26,8 @@ from planner.ir.plan import Plan, TaskKind
 from planner.ir.text import check_target
 from planner.ir.traces.trace import Trace
 from planner.ir.units import MS
-from regista.views.pictures.window import PANEL, Window, in_order, picture_title, show_last
+from regista.views.pictures.panels import mark_steps, tidy
+from regista.views.pictures.window import Window, in_order, picture_title, show_last
 
 __all__ = ["COLOURS", "DARK_TEXT", "LABELS", "check_picture", "gantt", "gantt_rows", "save_figure"]
 
@@ -128,15 +129,9 @@ def _draw(plan: Plan, axes: Axes, panel: Window, rows: Sequence[Row], length_s: 
 
 
 def _frame(axes: Axes, panel: Window, rows: Sequence[Row], length_s: float) -> None:
-    axes.set_xlim(0, length_s / MS * 1.005)
+    tidy(axes, length_s)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), [stream for _, stream in rows], fontsize=8)
-    axes.tick_params(length=0)
-    axes.set_axisbelow(True)
-    axes.grid(axis="x", color="#E4E4E4", linewidth=0.6)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color("#BBBBBB")
     # The rank stands once, left of the longest stream name, and a line parts it from the next rank.
     offset = -(max(len(stream) for _, stream in rows) * 5.0 + 16)
     ranks = [rank for rank, _ in rows]
@@ -155,12 +150,7 @@ def _frame(axes: Axes, panel: Window, rows: Sequence[Row], length_s: float) -> N
                 fontweight="bold",
                 annotation_clip=False,
             )
-    begins = (0.0, *panel.step_ends_s[:-1])
-    for number, (begin_s, end_s) in enumerate(zip(begins, panel.step_ends_s, strict=True)):
-        axes.axvline(end_s / MS, color="#444444", linewidth=0.9, linestyle=(0, (4, 3)))
-        text = f"step {panel.first_step + number}:  {(end_s - begin_s) / MS:.4g} ms"
-        axes.text((begin_s + end_s) / 2 / MS, -0.62, text, ha="center", va="bottom", fontsize=8, color="#444444")
-    axes.set_title(PANEL[panel.trace.source], loc="left", fontweight="bold", fontsize=9.5, pad=6)
+    mark_steps(axes, panel, -0.62)
 
 
 def check_picture(path: str | Path) -> tuple[Path, str]:

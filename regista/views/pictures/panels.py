@@ -12,11 +12,11 @@ from matplotlib.image import AxesImage
 
 from planner.ir.plan import Plan
 from planner.ir.units import GIB, KIB, MIB, MS, show_bytes
-from regista.views.pictures.window import Window
+from regista.views.pictures.window import PANEL, Window
 from simulator.analysis.category import Category
 from simulator.analysis.curve import MemoryCurve
 
-__all__ = ["CATEGORY_COLOURS", "BUSY_COLOURS", "draw_links", "draw_memory", "link_rows", "link_use", "tidy"]
+__all__ = ["CATEGORY_COLOURS", "BUSY_COLOURS", "draw_links", "draw_memory", "link_rows", "link_use", "mark_steps", "tidy"]
 
 # Paul Tol 2021, "Colour schemes", the light scheme: told apart with every common colour vision; none of them is a colour of an act.
 CATEGORY_COLOURS: Mapping[Category, str] = {
@@ -40,6 +40,16 @@ def tidy(axes: Axes, length_s: float) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#BBBBBB")
+
+
+def mark_steps(axes: Axes, window: Window, top: float) -> None:
+    """A dashed line where each step of the window ends, its time above it at ``top``, and the panel's title."""
+    begins = (0.0, *window.step_ends_s[:-1])
+    for number, (begin_s, end_s) in enumerate(zip(begins, window.step_ends_s, strict=True)):
+        axes.axvline(end_s / MS, color="#444444", linewidth=0.9, linestyle=(0, (4, 3)))
+        text = f"step {window.first_step + number}:  {(end_s - begin_s) / MS:.4g} ms"
+        axes.text((begin_s + end_s) / 2 / MS, top, text, ha="center", va="bottom", fontsize=8, color="#444444")
+    axes.set_title(PANEL[window.trace.source], loc="left", fontweight="bold", fontsize=9.5, pad=6)
 
 
 def draw_memory(axes: Axes, curve: MemoryCurve, window: Window, length_s: float, most_bytes: int) -> None:

@@ -27,8 +27,8 @@ from planner.ir.traces.trace import Trace
 from planner.ir.units import MS
 from regista.analysis.chunks import chunk_of
 from regista.views.pictures.gantt import COLOURS, DARK_TEXT, LABELS, save_figure
-from regista.views.pictures.panels import CATEGORY_COLOURS, draw_links, draw_memory, link_rows, tidy
-from regista.views.pictures.window import PANEL, Window, compute_streams, in_order, picture_title, show_last
+from regista.views.pictures.panels import CATEGORY_COLOURS, draw_links, draw_memory, link_rows, mark_steps, tidy
+from regista.views.pictures.window import Window, compute_streams, in_order, picture_title, show_last
 from simulator.analysis.category import Category
 from simulator.analysis.curve import memory_curves
 
@@ -163,12 +163,7 @@ def _draw_devices(plan: Plan, axes: Axes, window: Window, ranks: Sequence[int], 
     for rank, number in line.items():
         text = f"{bubble_share(plan, window, rank):.0%} bubble"
         axes.text(1.006, number - 0.1, text, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color="#333333")
-    begins = (0.0, *window.step_ends_s[:-1])
-    for number, (begin_s, end_s) in enumerate(zip(begins, window.step_ends_s, strict=True)):
-        axes.axvline(end_s / MS, color="#444444", linewidth=0.9, linestyle=(0, (4, 3)))
-        text = f"step {window.first_step + number}:  {(end_s - begin_s) / MS:.4g} ms"
-        axes.text((begin_s + end_s) / 2 / MS, -0.56, text, ha="center", va="bottom", fontsize=8, color="#444444")
-    axes.set_title(PANEL[window.trace.source], loc="left", fontweight="bold", fontsize=9.5, pad=6)
+    mark_steps(axes, window, -0.56)
 
 
 def _legend(plan: Plan, figure: Figure, memory: bool) -> None:

@@ -22,10 +22,10 @@ from backend.ops.kernels import kernel
 from backend.ops.lifetimes import ESCAPES, last_needs, may_share
 from backend.ops.outs import workspace_kernel
 from backend.ops.workspace import Workspace
-from backend.ops.workspace_layout import HeapLayout, WorkspaceLayout, lay_out_workspace, lifetimes_of, stream_workspaces
+from backend.ops.workspace_layout import HeapLayout, WorkspaceLayout, lay_out_workspace, lifetimes_of
 from backend.ops.writable import WritableBlocks, slot_places, writable_blocks
 from backend.run_folder.outcome import Outcome
-from planner.ir.actors.verify import device_bytes
+from planner.ir.actors.verify import device_bytes, stream_workspaces
 from planner.ir.graph import Ref
 from planner.ir.plan import Placement, Plan, Task
 
