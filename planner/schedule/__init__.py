@@ -1,4 +1,4 @@
-"""Pipeline schedules as pure functions: made, checked, timed, searched, and exchanged with torch."""
+"""Pipeline schedules as pure functions: they are made, checked, timed, searched for, and exchanged with torch."""
 
 from planner.schedule.actions import PipelineSchedule
 from planner.schedule.in_flight import in_flight

@@ -1,9 +1,9 @@
-"""A pipeline schedule as data: for each device, in order, which pass of which stage it performs on which micro-batch.
+"""A pipeline schedule as data: per device, the passes that it performs in order, each with its stage and its micro-batch.
 
     F   forward                              needs F of the stage before
-    B   backward, both parts in one act      needs F of its own and the gradient from the stage after
+    B   backward, both parts in one act      needs F of its own stage and the gradient from the stage after
     I   backward, input part                 the same; its result goes to the stage before (the zero-bubble paper calls this part B)
-    W   backward, weight part                needs I of its own; nobody waits for it within the step
+    W   backward, weight part                needs I of its own stage; no pass of the step needs it
 
 Stages count from 0 in the order of the model.  With p devices and v stages on each, stage s lies on device s mod p (interleaving).
 """
@@ -28,7 +28,7 @@ class Pass(Enum):
 
     @property
     def sends_gradient(self) -> bool:
-        """Its result is what the stage before waits for."""
+        """Whether the stage before needs its result."""
         return self in (Pass.BACKWARD, Pass.BACKWARD_INPUT)
 
 
@@ -46,7 +46,7 @@ class Action:
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """``orders[d]``: what device d performs in one step, in order.
+    """``orders[d]``: the acts that device d performs in one step, in order.
 
     >>> print(PipelineSchedule("1f1b", ((Action(0, Pass.FORWARD, 0), Action(0, Pass.BACKWARD, 0)),)))
     0F0 0B0
@@ -69,7 +69,7 @@ class PipelineSchedule:
 
     @cached_property
     def device_of(self) -> tuple[int, ...]:
-        """Stage -> device (the first that performs one of its passes; planner.schedule.legality refuses a second)."""
+        """Stage -> the first device that performs one of its passes; planner.schedule.legality refuses a second one."""
         first_device: dict[int, int] = {}
         for device, order in enumerate(self.orders):
             for action in order:
@@ -78,7 +78,7 @@ class PipelineSchedule:
 
     @cached_property
     def splits_backward(self) -> bool:
-        """Some backward pass is done in two parts."""
+        """Whether some backward pass is performed in two parts."""
         return any(action.kind is Pass.BACKWARD_WEIGHT for action in self.actions())
 
     def actions(self) -> Iterator[Action]:

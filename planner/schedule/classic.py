@@ -3,7 +3,7 @@
 1F1B on p = 3 devices, m = 4 micro-batches (digits: forward, letters a, b, ...: backward of micro-batch 0, 1, ...):
 
     device 0   0 1 2 . . a 3 b . c . d
-    device 1   . 0 1 . a 2 b 3 c . d .         one F and one B in turn once the first gradient is there;
+    device 1   . 0 1 . a 2 b 3 c . d .         F and B alternate from the first gradient on;
     device 2   . . 0 a 1 b 2 c 3 d . .         stage i holds at most p - i micro-batches
 
 Sources: Huang et al. 2019 (GPipe); Narayanan et al. 2019 (PipeDream, 1F1B); Narayanan et al. 2021 (Megatron-LM, section 2.2, interleaving).
@@ -29,7 +29,7 @@ def gpipe(num_stages: int, micro_batches: int) -> PipelineSchedule:
 
 
 def one_f_one_b(num_stages: int, micro_batches: int) -> PipelineSchedule:
-    """One forward, one backward: stage i of p first performs p - 1 - i forward passes, then F and B in turn, then the rest of B.
+    """One forward, one backward: stage i of p first performs p - 1 - i forward passes, then F and B alternately, then the remaining B.
 
     Raises:
         Unsupported: a count < 1.
@@ -40,7 +40,7 @@ def one_f_one_b(num_stages: int, micro_batches: int) -> PipelineSchedule:
 
 
 def interleaved(num_devices: int, micro_batches: int, stages_per_device: int, *, warm_up_step: int = 2) -> PipelineSchedule:
-    """Interleaved 1F1B: device d of p performs stages d, d + p, d + 2p, ..., a round of micro-batches through one after the other.
+    """Interleaved 1F1B: device d of p performs stages d, d + p, d + 2p, ...; each stage performs a round of micro-batches before the next one.
 
     The k-th forward pass of a device, k = 0, 1, ..., belongs to its stage number (k div r) mod v, where r is the micro-batches per round;
     backward passes take the stages in the opposite order.  Before the first backward pass come (v - 1) r + 2 (p - 1 - d) forward passes.

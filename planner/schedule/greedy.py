@@ -1,12 +1,13 @@
-"""One pass of list scheduling with a split backward pass, under a memory limit; planner.schedule.automatic tries many sets of its habits.
+"""List scheduling of a pipeline with a split backward pass, under a memory limit.
 
-Devices decide in the order of time.  One that is free at t knows when its next F and its next I can begin, if their makers have begun:
+Devices choose passes in the order of time.  A device that is free at time t knows when its next F and its next I can begin, provided that the
+passes before them on other devices have begun.  Then it chooses by rules, of which planner.schedule.automatic tries many sets:
 
-    before the first I    F as long as memory allows (``delay_first``: even if that makes the first I late)
-    I and F both ready    in turn, or I always (``alternate``)
-    only F ready          F, unless an I that is on its way would be late by more than ``late`` x T_F
-    neither ready         W, if one fits into the gap, or if the device has idled for more than ``idle_s`` already; otherwise wait
-    memory full           W
+    before the first I      F, while memory allows it and it does not delay the first I (``delay_first``: even if it does)
+    I and F can begin       I; after an I, F if ``alternate``
+    only F can begin        F, unless it would delay an I that will arrive by more than ``late`` x T_F
+    neither can begin       W, if it fits into the gap, or if the device would have been idle for more than ``idle_s`` in all; otherwise nothing
+    memory is full          W
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from math import inf
 from planner.schedule.actions import Action, Pass, PipelineSchedule
 from planner.schedule.timing import PassTimes
 
-__all__ = ["Habits", "MemoryLimit", "list_schedule"]
+__all__ = ["ListRules", "MemoryLimit", "list_schedule"]
 
 _EPS = 1e-9
 _F, _I, _W = Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT
@@ -34,8 +35,8 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """How a device decides; see the module's text."""
+class ListRules:
+    """The rules by which a device chooses its next pass; see the module's text."""
 
     delay_first: bool
     alternate: bool
@@ -45,7 +46,11 @@ class Habits:
 
 @dataclass(slots=True)
 class _Device:
-    """done: passes of each kind so far, each kind in the order of the micro-batches.   *_at: when the inputs of each micro-batch arrive."""
+    """A device during the scheduling.
+
+    done: passes of each kind so far; each kind is performed in the order of the micro-batches.
+    forward_at, gradient_at: per micro-batch, the time at which its input arrives, infinite while it is unknown.
+    """
 
     forward_at: list[float]
     gradient_at: list[float]
@@ -62,9 +67,9 @@ class _Device:
 
 
 def list_schedule(
-    micro_batches: int, times: PassTimes, memory: MemoryLimit, habits: Habits, below_s: float = inf
+    micro_batches: int, times: PassTimes, memory: MemoryLimit, rules: ListRules, below_s: float = inf
 ) -> PipelineSchedule | None:
-    """The schedule of one set of habits; None where they get stuck in full memory, or some device's span reaches ``below_s``."""
+    """The schedule of one set of rules; None if full memory stops it, or if the span of a device reaches ``below_s``."""
     p, m = len(times.forward_s), micro_batches
     passes = zip(times.forward_s, times.backward_input_s, times.backward_weight_s, strict=True)
     idle_below_s = [below_s - m * sum(of_stage) for of_stage in passes]
@@ -76,8 +81,8 @@ def list_schedule(
         now, _, i = heapq.heappop(queue)
         device = devices[i]
         if device.free_s > now + _EPS:
-            continue  # woken while it was busy
-        kind, at_s = _decide(device, i, now, times, memory, habits)
+            continue  # the device is busy; it has a later entry in the queue
+        kind, at_s = _decide(device, i, now, times, memory, rules)
         if kind is None:
             if at_s < inf:
                 entries += 1
@@ -111,24 +116,24 @@ def list_schedule(
     return PipelineSchedule("zb-auto", tuple(tuple(Action(i, kind, k) for kind, k in d.order) for i, d in enumerate(devices)))
 
 
-def _decide(device: _Device, stage: int, now: float, times: PassTimes, memory: MemoryLimit, habits: Habits) -> tuple[Pass | None, float]:
-    """What to begin now, or (None, when to look again)."""
+def _decide(device: _Device, stage: int, now: float, times: PassTimes, memory: MemoryLimit, rules: ListRules) -> tuple[Pass | None, float]:
+    """(the pass to begin, now), or (None, the time at which to decide again)."""
     fits = device.held + memory.activation <= memory.limit * (1 + _EPS)
     forward_at = device.next_at(_F) if fits else inf
     gradient_at = device.next_at(_I)
     has_forward, has_gradient = forward_at <= now + _EPS, gradient_at <= now + _EPS
     forward_s, weight_s = times.forward_s[stage], times.backward_weight_s[stage]
-    if has_gradient and not (has_forward and habits.alternate and device.last is _I):
+    if has_gradient and not (has_forward and rules.alternate and device.last is _I):
         return _I, now
     if has_forward and device.done[_I] == 0:
-        in_time = habits.delay_first or gradient_at == inf or now + forward_s <= gradient_at + _EPS
+        in_time = rules.delay_first or gradient_at == inf or now + forward_s <= gradient_at + _EPS
         return (_F, now) if in_time else (None, gradient_at)
-    if has_forward and (has_gradient or now + forward_s <= gradient_at + habits.late * forward_s + _EPS):
+    if has_forward and (has_gradient or now + forward_s <= gradient_at + rules.late * forward_s + _EPS):
         return _F, now
     next_s = gradient_at if has_forward else min(forward_at, gradient_at)
     if device.done[_I] > device.done[_W]:
         full = not fits and device.next_at(_F) <= now + _EPS and gradient_at == inf
         gap_s = next_s - now
-        if full or gap_s >= weight_s - _EPS or device.idle_s + gap_s > habits.idle_s + _EPS:
+        if full or gap_s >= weight_s - _EPS or device.idle_s + gap_s > rules.idle_s + _EPS:
             return _W, now
     return None, next_s

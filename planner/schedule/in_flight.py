@@ -1,4 +1,4 @@
-"""Micro-batches in flight: those of which a stage holds activations, from the beginning of F to the end of the act that frees them all (B or W).
+"""Micro-batches in flight: those whose activations a stage holds, from the begin of F to the end of the act that frees the last of them (B or W).
 
 On stage i of p, with m micro-batches and v stages per device:
 
@@ -29,8 +29,9 @@ def in_flight(
     """Micro-batches that wait on a placement for their backward pass, counting those that wait for its weight part.
 
     Args:
-        interleave: stages per placement; the mean over them, rounded up.   hold: of the automatic schedule (None: as many as stages).
-        order: of Schedule.GIVEN.
+        interleave: stages per placement; the result is the mean over them, rounded up.
+        hold: micro-batches that a device may hold under the automatic schedule (None: as many as stages).
+        order: the order of Schedule.GIVEN.
     """
     match schedule:
         case Schedule.GPIPE:
@@ -52,7 +53,7 @@ def in_flight(
 
 
 def peak_in_flight(order: PipelineSchedule) -> tuple[int, ...]:
-    """Per stage, the most micro-batches that are in flight at once in an order of passes."""
+    """Per stage, the largest number of micro-batches in flight at once in an order of passes."""
     now, peak = [0] * order.num_stages, [0] * order.num_stages
     for actions in order.orders:
         for action in actions:

@@ -8,10 +8,10 @@ __all__ = ["Schedule"]
 
 
 class Schedule(Enum):
-    """How a pipeline orders its passes; the first two follow from quotas, the others from the order of compute streams
+    """The order of a pipeline's passes.  The first two follow from quotas, the others are the order of compute streams
     (planner.lower.orders.pass_order).
 
-    GIVEN: the user says the order of every device, in torch's CSV (planner.schedule.torch_csv).
+    GIVEN: the user gives the order of every device, in torch's CSV (planner.schedule.torch_csv).
     """
 
     ONE_F_ONE_B = "1f1b"
@@ -24,10 +24,10 @@ class Schedule(Enum):
 
     @property
     def has_order(self) -> bool:
-        """Compute streams carry an explicit order; otherwise quotas alone make the order."""
+        """Whether compute streams have an explicit order; otherwise the order follows from quotas alone."""
         return self not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
 
     @property
     def splits_backward(self) -> bool:
-        """The backward pass has an input part and a weight part (of a given order each pass may be whole or in parts)."""
+        """Whether the backward pass has an input part and a weight part; in a given order each pass may be whole or in parts."""
         return self is Schedule.GIVEN or self in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_AUTO)

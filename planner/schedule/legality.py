@@ -1,7 +1,7 @@
-"""What makes a schedule legal, and what it holds in memory.
+"""The conditions for a legal schedule, and the memory that it holds.
 
 (1) each stage is performed by one device;   (2) each micro-batch of each stage has one F, and either one B or one I and one W;
-(3) the orders and the edges between stages have no circle: every act's turn comes.
+(3) the orders of devices and the edges between stages form no cycle, so that every act is performed.
 
 Memory, in the units of arXiv:2401.10241 section 2:  F takes M_B;  B gives M_B back;  I gives M_B - M_W back;  W gives M_W back.
 """
@@ -20,7 +20,7 @@ __all__ = ["check_schedule", "peak_memory"]
 def check_schedule(
     schedule: PipelineSchedule, limit: float | None = None, *, activation: float = 1.0, weight_activation: float = 1.0
 ) -> None:
-    """Refuse a schedule that breaks (1) - (3), or holds more than ``limit`` on a device.
+    """Refuse a schedule that breaks (1), (2) or (3), or holds more than ``limit`` on a device.
 
     Raises:
         InvalidPlan: (1) or (2), or too much memory; the message names the act or the device.
@@ -56,11 +56,11 @@ def check_schedule(
 
 
 def peak_memory(schedule: PipelineSchedule, *, activation: float = 1.0, weight_activation: float = 1.0) -> tuple[float, ...]:
-    """Most activations that each device holds, in the unit of the arguments.
+    """The peak of the activations that each device holds, in the unit of the arguments.
 
     Args:
-        activation: M_B, what one stage keeps of one micro-batch from F to its backward pass.
-        weight_activation: M_W <= M_B, what of it the weight part still needs after the input part.
+        activation: M_B, the activations of one micro-batch that one stage saves from F to the backward pass.
+        weight_activation: M_W <= M_B, the part of them that the weight part still needs after the input part.
     """
     change = {
         Pass.FORWARD: activation,

@@ -1,9 +1,10 @@
-"""Local search on a schedule: acts on the critical path that wait for nothing but their device's order change places with what stands behind them.
+"""Local search on a schedule: an act that delays the critical path only by its place in the device's order is moved to a later place.
 
-The critical path leads from the last act of the device with the longest span back to its first: each act on it began when the one before ended,
-either because it needed it (an edge between stages) or because the device was busy (its order).  Only the second kind can be mended by order:
+The critical path leads from the last act of the device with the longest span back to its first act.  Each act on the path began when the one
+before it ended: either because it needs that act's result (an edge between stages), or because the device was busy (the order).  A change of
+order can shorten the path only in the second case:
 
-    device 0   ... [ W2 ][ F7 ] ...      F7 had its input long before: let W2 wait
+    device 0   ... [ W2 ][ F7 ] ...      the input of F7 arrived long before: perform W2 later
                    [ F7 ][ W2 ]
 """
 
@@ -21,21 +22,24 @@ __all__ = ["polish"]
 
 _EPS = 1e-9
 _STEPS = (1, 2, 4)
-"""How far an act moves back in its order."""
+"""By how many places an act is moved."""
 
-Found = Mapping[Action, tuple[float, float]]
+Intervals = Mapping[Action, tuple[float, float]]
+"""Act -> (start, end) in seconds."""
 
 
 def polish(schedule: PipelineSchedule, times: PassTimes, memory: MemoryLimit, most: int) -> PipelineSchedule:
-    """The schedule after every exchange that shortens the longest span (or, at equal length, the sum of spans), within the memory limit.
+    """A schedule within the memory limit that no further move improves, or the best after ``most`` moves.
+
+    A move is an improvement if it shortens the longest span, or leaves that equal and shortens the sum of all spans.
 
     Args:
-        most: exchanges to try; each is timed in full.
+        most: moves to try; each is timed in full.
     """
-    found = act_times(schedule, times)
-    cost, tried = _cost_s(schedule, found), 0
+    intervals = act_times(schedule, times)
+    cost, tried = _cost_s(schedule, intervals), 0
     while True:
-        for device, place in _waits_for_order(schedule, times, found):
+        for device, place in _delaying(schedule, times, intervals):
             better = None
             for step in _STEPS:
                 candidate = _moved(schedule, device, place, step)
@@ -46,35 +50,37 @@ def polish(schedule: PipelineSchedule, times: PassTimes, memory: MemoryLimit, mo
                 tried += 1
                 better = _better(candidate, times, memory, cost)
                 if better is not None:
-                    schedule, found = candidate, better
-                    cost = _cost_s(schedule, found)
+                    schedule, intervals = candidate, better
+                    cost = _cost_s(schedule, intervals)
                     break
             if better is not None:
                 break
         else:
-            return schedule  # no exchange helps
+            return schedule  # no move is an improvement
 
 
-def _cost_s(schedule: PipelineSchedule, found: Found) -> tuple[float, float]:
-    spans = [found[order[-1]][1] - found[order[0]][0] for order in schedule.orders]
+def _cost_s(schedule: PipelineSchedule, intervals: Intervals) -> tuple[float, float]:
+    """(longest span, sum of spans)."""
+    spans = [intervals[order[-1]][1] - intervals[order[0]][0] for order in schedule.orders]
     return max(spans), sum(spans)
 
 
-def _better(candidate: PipelineSchedule, times: PassTimes, memory: MemoryLimit, cost: tuple[float, float]) -> Found | None:
+def _better(candidate: PipelineSchedule, times: PassTimes, memory: MemoryLimit, cost: tuple[float, float]) -> Intervals | None:
+    """The intervals of a candidate that is live, within the limit and better than ``cost``; None for any other."""
     peaks = peak_memory(candidate, activation=memory.activation, weight_activation=memory.weight_activation)
     if max(peaks) > memory.limit * (1 + _EPS):
         return None
     try:
-        found = act_times(candidate, times)
+        intervals = act_times(candidate, times)
     except DeadLock:
         return None
-    new = _cost_s(candidate, found)
+    new = _cost_s(candidate, intervals)
     shorter = new[0] < cost[0] - _EPS or (new[0] <= cost[0] and new[1] < cost[1] - _EPS)
-    return found if shorter else None
+    return intervals if shorter else None
 
 
 def _moved(schedule: PipelineSchedule, device: int, place: int, step: int) -> PipelineSchedule | None:
-    """One act moved back by ``step`` places; None where that would put passes of one kind out of order, or past the end."""
+    """The schedule with one act ``step`` places later; None if that is past the end, or passes a pass of its kind or of its micro-batch."""
     order = list(schedule.orders[device])
     act = order.pop(place)
     passed = order[place : place + step]
@@ -86,25 +92,25 @@ def _moved(schedule: PipelineSchedule, device: int, place: int, step: int) -> Pi
     return PipelineSchedule(schedule.name, (*schedule.orders[:device], tuple(order), *schedule.orders[device + 1 :]))
 
 
-def _waits_for_order(schedule: PipelineSchedule, times: PassTimes, found: Found) -> list[tuple[int, int]]:
-    """(device, place) of acts on the critical path that the next act of their device had to wait for; from the end back."""
-    spans = [found[order[-1]][1] - found[order[0]][0] for order in schedule.orders]
+def _delaying(schedule: PipelineSchedule, times: PassTimes, intervals: Intervals) -> list[tuple[int, int]]:
+    """(device, place) of acts for whose end the next act of their device, on the critical path, had to wait; from the end back."""
+    spans = [intervals[order[-1]][1] - intervals[order[0]][0] for order in schedule.orders]
     longest = max(range(len(spans)), key=spans.__getitem__)
     gradient_of = {(a.stage, a.micro_batch): a for a in schedule.actions() if a.kind.sends_gradient}
     place = {act: (device, n) for device, order in enumerate(schedule.orders) for n, act in enumerate(order)}
-    waits: list[tuple[int, int]] = []
+    delaying: list[tuple[int, int]] = []
     act: Action | None = schedule.orders[longest][-1]
     while act is not None and act != schedule.orders[longest][0]:
         device, n = place[act]
-        start_s = found[act][0]
+        start_s = intervals[act][0]
         before = schedule.orders[device][n - 1] if n else None
-        queued = before is not None and found[before][1] >= start_s - _EPS
-        if queued:
-            waits.append((device, n - 1))
-        late = (
+        device_was_busy = before is not None and intervals[before][1] >= start_s - _EPS
+        if device_was_busy:
+            delaying.append((device, n - 1))
+        needed = (
             a
             for a in needs(act, schedule.num_stages, gradient_of)
-            if found[a][1] + times.comm_s * (place[a][0] != device) >= start_s - _EPS
+            if intervals[a][1] + times.comm_s * (place[a][0] != device) >= start_s - _EPS
         )
-        act = next(late, before if queued else None)
-    return waits
+        act = next(needed, before if device_was_busy else None)
+    return delaying

@@ -1,12 +1,12 @@
-"""How long a schedule takes: the max-plus recurrence over device order and edges between stages.
+"""The time of a schedule, by the max-plus recurrence over the orders of devices and the edges between stages.
 
     start(a) = max( end of the act before a on its device,
                     end of every act that a needs + T_comm if that act is on another device )            (1)  -> act_times()
     span of a device = end of its last act - start of its first                                          (2)  -> spans_s()
     bubble rate = (cost - work) / cost, cost = the longest span, work = what that device computes        (3)  -> bubble_rate()
 
-Communication takes no time of a device: it delays, and nothing more.  (3) counts from a device's own first act to its own last, because with
-the optimizer step freed from its global barrier the devices need not begin or end a step together (arXiv:2401.10241, section 5.3).
+Communication occupies no device; it only delays.  The span in (3) is from a device's own first act to its own last act: if the optimizer step
+needs no global barrier, devices need not begin or end a step together (arXiv:2401.10241, section 5.3).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PassTimes:
 
 
 def needs(action: Action, num_stages: int, backward_of: Mapping[tuple[int, int], Action]) -> tuple[Action, ...]:
-    """What must have ended before an act: data edges only, not the order of its device.
+    """The acts that must have ended before an act because of data edges, without the order of its device.
 
     Args:
         backward_of: (stage, micro-batch) -> the act that makes the gradient for the stage before (B or I).
@@ -77,8 +77,8 @@ def act_times(schedule: PipelineSchedule, times: PassTimes) -> Mapping[Action, t
     """(1): act -> (start, end) in seconds; the first device begins at 0.
 
     Raises:
-        DeadLock: the orders wait for each other in a circle.
-        Unsupported: an act needs one that the schedule does not hold, or ``times`` has another number of stages.
+        DeadLock: the orders of devices wait for each other in a cycle.
+        Unsupported: an act needs one that the schedule does not have, or ``times`` has another number of stages.
     """
     if len(times.forward_s) != schedule.num_stages:
         raise Unsupported(f"times of {len(times.forward_s)} stages for a schedule of {schedule.num_stages} stages; give one per stage")
@@ -124,12 +124,12 @@ def spans_s(schedule: PipelineSchedule, times: PassTimes) -> tuple[float, ...]:
 
 
 def makespan_s(schedule: PipelineSchedule, times: PassTimes) -> float:
-    """Seconds from the first act of any device to the last of any: a step that ends with a barrier."""
+    """Seconds from the first act of all devices to the last: the time of a step that ends with a barrier."""
     return max(end for _, end in act_times(schedule, times).values())
 
 
 def bubble_rate(schedule: PipelineSchedule, times: PassTimes) -> float:
-    """(3): share of the longest span in which its device computes nothing.
+    """(3): the share of the longest span in which its device computes nothing.
 
     >>> from planner.schedule.classic import one_f_one_b
     >>> round(bubble_rate(one_f_one_b(4, 12), PassTimes.even(4, 1.0, 1.0, 1.0)), 4)

@@ -3,7 +3,7 @@
     0F0,0F1,,0I0,0W0        stage, letter of the pass, micro-batch: the text of planner.schedule.actions.Action
 
 torch.distributed.pipelining reads it with ``schedule._load_csv(file)`` and writes it with ``schedule._dump_csv(file, format="compute_only")``.
-Acts that only move or reduce data (SEND_F, RECV_B, UNSHARD, REDUCE_GRAD, ...) are left out on the way in: a Plan derives its own.
+Acts that only move or reduce data (SEND_F, RECV_B, UNSHARD, REDUCE_GRAD, ...) are skipped when a file is read: a Plan derives its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_COMPUTE = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|
 
 
 def to_torch_csv(schedule: PipelineSchedule) -> str:
-    """The text of the file, without empty cells: torch needs the order only."""
+    """The text of the file, without empty cells, because torch reads only the order."""
     text = io.StringIO()
     csv.writer(text).writerows([[str(action) for action in order] for order in schedule.orders])
     return text.getvalue()

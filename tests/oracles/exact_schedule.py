@@ -24,7 +24,7 @@ import pulp
 
 from planner.ir.errors import Unsupported
 from planner.schedule.actions import Action, Pass, PipelineSchedule
-from planner.schedule.automatic import FoundSchedule, zb_auto
+from planner.schedule.automatic import AutomaticSchedule, zb_auto
 from planner.schedule.greedy import MemoryLimit
 from planner.schedule.timing import PassTimes, needs, spans_s
 
@@ -34,7 +34,7 @@ _F, _I, _W = Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT
 _KINDS = (_F, _I, _W)
 
 
-def zb_exact(micro_batches: int, times: PassTimes, memory: MemoryLimit, *, seconds: float = inf) -> FoundSchedule:
+def zb_exact(micro_batches: int, times: PassTimes, memory: MemoryLimit, *, seconds: float = inf) -> AutomaticSchedule:
     """The schedule of least cost; with ``seconds`` the best so far and its bound.  It starts from what zb_auto finds.
 
     Raises:
@@ -80,13 +80,13 @@ def zb_exact(micro_batches: int, times: PassTimes, memory: MemoryLimit, *, secon
     model.solve(solver)
     bound_s = max(start.bound_s, float(model.solverModel.getInfo().mip_dual_bound) * unit_s)
     if cost.varValue is None:
-        return FoundSchedule(schedule=start.schedule, cost_s=start.cost_s, bound_s=min(bound_s, start.cost_s), tried=start.tried)
+        return AutomaticSchedule(schedule=start.schedule, cost_s=start.cost_s, bound_s=min(bound_s, start.cost_s), tried=start.tried)
     orders = tuple(tuple(sorted((a for a in begin if a.stage == i), key=lambda a: _place(begin, a))) for i in range(p))
     schedule = PipelineSchedule("zb-exact", orders)
     cost_s = max(spans_s(schedule, times))
     if cost_s > start.cost_s:
         schedule, cost_s = start.schedule, start.cost_s
-    return FoundSchedule(schedule=schedule, cost_s=cost_s, bound_s=min(bound_s, cost_s), tried=start.tried + 1)
+    return AutomaticSchedule(schedule=schedule, cost_s=cost_s, bound_s=min(bound_s, cost_s), tried=start.tried + 1)
 
 
 def _place(begin: dict[Action, pulp.LpVariable], action: Action) -> tuple[float, int, int]:
