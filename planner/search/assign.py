@@ -1,4 +1,4 @@
-"""SBP for every op, state and delivery of a staged graph."""
+"""The choice of a layout for every op, state and delivery of a staged graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.solve import NotFoundInTime, Solution, Watch
 __all__ = ["assign_layouts"]
 
 _LONG = 10_000
-"""Nodes of a problem within memory that is searched by prices of a byte first: the general solver would need minutes."""
+"""Nodes of a problem with a memory limit above which planner.search.bounds.guided is tried first; the general solver would need minutes."""
 
 
 def assign_layouts(
@@ -32,16 +32,16 @@ def assign_layouts(
     """Choose the layouts.
 
     Args:
-        seconds: stop by then with the best choice so far.
-        limit_bytes: what a device may hold, of what the model counts (one built without memory rows counts nothing).
-        memory_bytes: of a device, at least limit_bytes.  The bound holds for all plans within memory_bytes; a search within less proves
-            nothing about them, so its bound is 0.
-        s_per_byte: per stage, the approximate Lagrange multiplier of memory, if it is known: the search begins there.  The search of a
-            long model begins with multipliers of its own.
-        watch: told of progress; if there is one, an interrupt (Ctrl-C) ends the search with the best choice so far.
+        seconds: after so many the search stops with the best choice so far.
+        limit_bytes: the limit on the bytes per device that the model counts; a model built without demands counts none.
+        memory_bytes: of a device, at least limit_bytes.  The bound holds for all plans within memory_bytes.  If limit_bytes is less, the
+            search says nothing about the plans in between, so the bound is 0.
+        s_per_byte: per stage, an estimate of the Lagrange multiplier of memory, with which the search begins.  The search of a long model
+            begins with multipliers of its own.
+        watch: called with every progress; if it is given, an interrupt (Ctrl-C) stops the search with the best choice so far.
 
     Raises:
-        OutOfMemory: no layout fits.   Unsupported: pins that cannot hold, or nothing found in time.
+        OutOfMemory: no layout fits.   Unsupported: the pins allow no choice.   NotFoundInTime: there was no choice in time.
     """
     began = perf_counter()
     if model.problem.demands:
@@ -49,11 +49,11 @@ def assign_layouts(
     if not s_per_byte and model.problem.demands and limit_bytes < inf and len(model.problem.names) > _LONG:
         s_per_byte = (0.0,) * model.staged.num_stages
     solution: Solution | None = None
-    prices: Sequence[float] = ()
+    multipliers: Sequence[float] = ()
     if s_per_byte and method is Method.EXACT:
         guided = solve_guided(model, s_per_byte, memory_bytes, seconds=seconds, watch=watch)
         if guided is not None:
-            solution, prices = guided[0], tuple(guided[1])
+            solution, multipliers = guided[0], tuple(guided[1])
     proven = solution is not None or limit_bytes >= memory_bytes or not model.problem.demands
     if solution is None:
         solution = search(model, method, seconds=seconds, watch=watch)
@@ -65,13 +65,13 @@ def assign_layouts(
     if stages > 1 and method is Method.EXACT:
         left_s = max(seconds - (perf_counter() - began), 0.0)
         try:
-            other_s, other = bottleneck_bound(model, choice, s_per_byte=prices, memory_bytes=memory_bytes, seconds=left_s)
+            other_s, other = bottleneck_bound(model, choice, s_per_byte=multipliers, memory_bytes=memory_bytes, seconds=left_s)
         except KeyboardInterrupt:
             if watch is None:
-                raise  # nobody looks on, so the interrupt is the caller's
-            other_s, other = 0.0, choice  # the choice stands, with the bound that it has
+                raise  # without a watch, the caller handles the interrupt
+            other_s, other = 0.0, choice  # the choice stays, with the bound that it has
         except NotFoundInTime:
-            other_s, other = 0.0, choice  # the time was up before the solver had any choice of its own
+            other_s, other = 0.0, choice  # the time was up before the solver had a choice
         bound_s = max(bound_s, other_s)
         if model.problem.feasible(other) and model.step_s(other) < objective_s:
             choice, objective_s = other, model.step_s(other)

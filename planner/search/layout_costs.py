@@ -1,7 +1,7 @@
-"""What layouts cost: op prices and boxing prices of one mesh, each computed once.
+"""Costs of layouts on one mesh: seconds of ops and of boxing, each computed once.
 
-A boxing ends one act and begins another, so it costs their overhead as well.  What is made once per step (gradients, parameters) travels in
-buckets, so it has no latency and no overhead of its own.
+A boxing ends one act and begins another, so their overheads are added to its cost.  Values that are made once per step (gradients, parameters)
+travel in buckets with others, so no latency and no overhead is added for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["LayoutCosts"]
 
 
 class LayoutCosts:
-    """Seconds in seconds of one act on one stage's mesh."""
+    """Seconds of one act on the mesh of one stage."""
 
     def __init__(self, cluster: Cluster, mesh: tuple[int, ...]) -> None:
         self.cluster, self.mesh = cluster, mesh
@@ -35,7 +35,7 @@ class LayoutCosts:
         return op_s(self.cluster, strategy.flop, strategy.traffic_bytes, strategy.dtype)
 
     def boxing_table(self, logical: TensorType, bucketed: bool, kinds: tuple[ReduceOp, ...]) -> BoxingTable:
-        """Boxing prices of a tensor type within a stage; ``kinds``: reductions that may occur."""
+        """Costs of boxing a tensor type within a stage; ``kinds``: reductions that may occur."""
         key = (logical, bucketed, kinds)
         if key not in self._tables:
 
@@ -47,27 +47,27 @@ class LayoutCosts:
         return self._tables[key]
 
     def boxing_s(self, logical: TensorType, src: NdSbp, dst: NdSbp, *, bucketed: bool = False) -> float:
-        """Seconds from one layout to another on the same devices; infinite if there is no way."""
+        """Seconds from one layout to another on the same devices; infinite if no path exists."""
         table = self.boxing_table(logical, bucketed, kinds_in((src, dst)))
         return float(table.price_s[table.index[src], table.index[dst]])
 
     def boxing_steps(self, logical: TensorType, src: NdSbp, dst: NdSbp) -> tuple[Boxing, ...]:
-        """The steps whose price boxing_s gives.
+        """The steps whose cost is boxing_s.
 
         Raises:
-            Unsupported: there is no way.
+            Unsupported: no path exists.
         """
         return steps_between(self.boxing_table(logical, False, kinds_in((src, dst))), src, dst)
 
     def transfer_s(self, logical: TensorType, src: NdSbp, dst: NdSbp, *, bucketed: bool = False) -> float:
-        """Seconds to another stage."""
+        """Seconds from a layout on one stage to a layout on another."""
         leaving, landing = self.ends_of_transfer(logical, src, dst)
         sent = logical.with_shape(landing.local_shape(logical.shape, self.mesh)).size_bytes
         travel_s = link_transfer_s(self.cluster, *self._next_stage_ranks, sent)
         return self.boxing_s(logical, src, leaving, bucketed=bucketed) + travel_s + self.boxing_s(logical, landing, dst, bucketed=bucketed)
 
     def ends_of_transfer(self, logical: TensorType, src: NdSbp, dst: NdSbp) -> tuple[NdSbp, NdSbp]:
-        """(layout that leaves, layout that lands): partial values are reduced before they travel, into what is wanted where that is a split."""
+        """(layout that is sent, layout that arrives).  Partial values are reduced before they are sent, to the wanted split if there is one."""
         landing = NdSbp(tuple(B if isinstance(entry, Partial) else entry for entry in dst.entries))
         leaving = src
         for axis, entry in enumerate(src.entries):

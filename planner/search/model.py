@@ -1,4 +1,4 @@
-"""The choice problem of a staged graph with what its strategies mean, and what a choice means."""
+"""The choice problem of a staged graph, the meaning of its strategies, and the decisions that a choice stands for."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ __all__ = ["Assignment", "SearchModel", "StageCounts"]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """ops: op id -> local op;  states: state input value -> its stored layout;  pinned: batch and constant values with a fixed layout.
+    """The decisions of a search.
 
-    delivered: (value, stage) -> the layout in which several readers on the stage share it.
-    held_bytes: what the search counts as held by the fullest stage's devices (0 if it was not asked to count).
-    regathered: (parameter, stage) that is not held but gathered for each part of a block that reads it (ZeRO-3).
-    routes: (value, stage, layout) in which a value is read on a stage -> the moves that bring it there from its producer's stage and layout,
-        in order: boxing steps, and a StageTransfer between stages; empty where it is there already.  Batch inputs and constants that are
-        not pinned are there in any layout and have no entry.
+    ops: op id -> local op;  states: state input value -> its stored layout;  pinned: batch and constant values with a fixed layout.
+    delivered: (value, stage) -> the layout that several readers on the stage share.
+    held_bytes: the bytes that the search counts on a device of the fullest stage (0 if it counted none).
+    regathered: (parameter, stage) that is stored split and gathered for each pass of a block that reads it (ZeRO-3).
+    routes: (value, stage, layout) in which a value is read on a stage -> the moves from its producer's stage and layout, in order: boxing
+        steps, and a StageTransfer between stages; empty if the producer makes it so.  Batch inputs and constants that are not pinned are
+        available in any layout and have no entry.
     """
 
     ops: Mapping[str, LocalOp]
@@ -44,7 +45,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageCounts:
-    """On which stage each node and edge costs time, and how often it is counted."""
+    """The stage on which each node and each edge takes time, and how often per step."""
 
     node_stage: Sequence[int]
     node_count: Sequence[int]
@@ -54,14 +55,15 @@ class StageCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchModel:
-    """problem: the choice problem.  ops, states, deliveries: node numbers and what their strategies mean.  prices: what they cost.
+    """A choice problem and the meaning of its strategies.
 
-    held: delivery -> how its strategies have the value, one word for each.
-    forward_only: deliveries of parameters that one act of the forward part reads and nothing later in the step.
+    ops, states, deliveries: op id, state, or (value, stage) -> (its node, the meaning of each strategy of the node).
+    delivery_modes: delivery -> the mode of each strategy of its node.
+    forward_only: deliveries of parameters that one act of the forward part reads and no later act of the step.
     """
 
     staged: Staged
-    prices: LayoutCosts
+    costs: LayoutCosts
     problem: Problem
     ops: Mapping[str, tuple[int, tuple[Strategy, ...]]]
     states: Mapping[str, tuple[int, tuple[NdSbp, ...]]]
@@ -74,19 +76,19 @@ class SearchModel:
 
     @property
     def pipeline_slots(self) -> int:
-        """Acts of a micro-batch that the step waits for: m + p - 1 with p equal stages (1F1B and GPipe alike)."""
+        """m + p - 1: a step of p equal stages takes so many times as long as one micro-batch on one stage (1F1B and GPipe)."""
         return self.micro_batches + self.staged.num_stages - 1
 
     def step_s(self, choice: Sequence[int] | Ints) -> float:
-        """Seconds of a step:  sum t_i + (m - 1) max t_i + max u_i,   t_i: a micro-batch on stage i,  u_i: once per step.
+        """Seconds of a step:  sum t_i + (m - 1) max t_i + max u_i,   t_i: of a micro-batch on stage i,  u_i: once per step.
 
-        The problem's objective, divided by the number of stages p, is (m + p - 1) mean t_i + mean u_i, which is never more.
+        The problem's objective, divided by the number of stages p, is (m + p - 1) mean t_i + mean u_i, which is at most this.
         """
         micro_s, once_s = self.stage_s(choice)
         return float(micro_s.sum() + (self.micro_batches - 1) * micro_s.max() + once_s.max())
 
     def stage_s(self, choice: Sequence[int] | Ints) -> tuple[Floats, Floats]:
-        """(t_i, u_i): seconds of a micro-batch on each stage, and of what it does once per step (with one turn, all is done once)."""
+        """(t_i, u_i): per stage, seconds of a micro-batch and seconds once per step; with m = p = 1, all seconds are in u_i."""
         size = self.staged.num_stages
         micro_s, once_s = np.zeros(size), np.zeros(size)
         for node, (stage, count) in enumerate(zip(self.stage_counts.node_stage, self.stage_counts.node_count, strict=True)):
@@ -106,7 +108,7 @@ class SearchModel:
     def decode(
         self, choice: Sequence[int] | Ints, method: str, objective_s: float, lower_bound_s: float, held_bytes: float = 0.0
     ) -> Assignment:
-        """What a choice means."""
+        """The decisions that a choice stands for."""
         by_id = {op.id: op for op in self.staged.graph.ops}
         ops = {op_id: relabel(menu[choice[node]].local, by_id[op_id]) for op_id, (node, menu) in self.ops.items()}
         states = {value: layouts[choice[node]] for value, (node, layouts) in self.states.items()}
@@ -122,11 +124,11 @@ class SearchModel:
             delivered=delivered,
             held_bytes=held_bytes,
             regathered=self._regathered(choice),
-            routes=routes_of(self.staged, self.prices, ops=ops, states=states, pinned=pinned, delivered=delivered),
+            routes=routes_of(self.staged, self.costs, ops=ops, states=states, pinned=pinned, delivered=delivered),
         )
 
     def _regathered(self, choice: Sequence[int] | Ints) -> frozenset[tuple[str, int]]:
-        """What is gathered again; where something is, what only the forward part reads travels with it, for it costs the same."""
+        """The parameters that are regathered; on their stages also those that only the forward part reads, because it costs the same."""
         taken = {key: held[choice[self.deliveries[key][0]]] for key, held in self.delivery_modes.items()}
         again = {key for key, held in taken.items() if held is DeliveryMode.REGATHERED}
         stages = {stage for _, stage in again}

@@ -1,4 +1,4 @@
-"""Pins: the user's word on how a tensor lies, by name pattern; the rest is searched around it.
+"""Pins: layouts of tensors that the user prescribes by name pattern; the search chooses all others.
 
 h.*.mlp.c_fc.weight=S(1)      a parameter          input.0=S(0)        a batch input
 *:exp_avg=S(0)                optimizer state      input.*=S(0),B      on a mesh of two axes
@@ -44,16 +44,16 @@ def parse_pins(texts: Iterable[str]) -> tuple[Pin, ...]:
 
 
 def applicable(pins: Sequence[Pin], graph: LogicalGraph) -> tuple[Pin, ...]:
-    """The pins that name an input of a piece of a graph; what modules return is left out."""
+    """The pins that name an input of a part of a graph, without pins of what modules return."""
     names = [i.name for i in graph.inputs]
     return tuple(pin for pin in pins if any(fnmatchcase(name, pin.pattern) for name in names))
 
 
 def pinned_inputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...]) -> Mapping[str, NdSbp]:
-    """Value of each pinned graph input -> its NdSbp; a later pin that says something else about the same tensor is a contradiction.
+    """Value of each pinned graph input -> its NdSbp.
 
     Raises:
-        Unsupported: a pin that names nothing, has another number of axes, cuts unevenly, or contradicts another.
+        Unsupported: a pin names no input, has another number of axes, splits unevenly, or contradicts another pin of the same tensor.
     """
     by_name = {i.name: i.value for i in graph.inputs}
     return _resolve(graph, [pin for pin in pins if not pin.pattern.startswith(_OUT)], mesh, by_name, "parameter, state or input")
@@ -62,7 +62,7 @@ def pinned_inputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...
 def pinned_outputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...]) -> Mapping[str, NdSbp]:
     """Value that a module returns -> its NdSbp, for pins that begin with ``out:``.
 
-    What a module returns is the result of its last forward op.
+    A module returns the result of its last forward op.
 
     Raises:
         Unsupported: as pinned_inputs.

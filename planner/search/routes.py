@@ -1,9 +1,9 @@
-"""The way of each value from its producer to each of its readers.
+"""The route of each value from its producer to each of its readers.
 
-    producer's layout  --boxing-->  layout that leaves  --StageTransfer-->  layout that lands  --boxing-->  shared layout  --boxing-->  reader's
+    producer's layout  --boxing-->  layout sent  --StageTransfer-->  layout that arrives  --boxing-->  shared layout  --boxing-->  reader's
 
-The transfer and the steps before it are there only between stages.  Values that several ops of a stage read pass through the layout in which
-they share them, unless the direct way costs no more than the last leg alone.
+The transfer and the steps before it exist only between stages.  A value that several ops of a stage read is first boxed to the layout that they
+share, unless the direct route costs at most as much as the steps after the shared layout alone.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ Reader = tuple[str, int, NdSbp]
 """(value, stage on which it is read, layout in which it is read)."""
 
 _TIE_S = 10 * STEP_S
-"""Two ways are equally dear where their prices differ by less: more than the tie-breaking terms of their steps add up to."""
+"""Two routes whose costs differ by less count as equal; it exceeds the sum of the tie-breaking terms of their steps."""
 
 
 def routes_of(
     staged: Staged,
-    prices: LayoutCosts,
+    costs: LayoutCosts,
     *,
     ops: Mapping[str, LocalOp],
     states: Mapping[str, NdSbp],
     pinned: Mapping[str, NdSbp],
     delivered: Mapping[tuple[str, int], NdSbp],
 ) -> Mapping[Reader, tuple[Move, ...]]:
-    """Every reader -> the moves that bring its value, in order; arguments as the fields of planner.search.model.Assignment.
+    """Reader -> the moves that deliver its value, in order; the arguments are fields of planner.search.model.Assignment.
 
-    Readers are the ops, the states that are replaced, and on the loss' own stage the user, who gets it whole.  Batch inputs and constants
-    that are not pinned are there in any layout, so they have no route.
+    Readers are the ops, the states that are replaced, and on the stage of the loss the user, who gets the whole loss.  Batch inputs and constants
+    that are not pinned are available in any layout, so they have no route.
     """
     sources = {value: (staged.home(value), sbp) for value, sbp in states.items()}
     for op in staged.graph.ops:
         for value, sbp in zip(op.outputs, ops[op.id].outputs, strict=True):
             if value is not None:
-                sources[value] = staged.stage[op.id], sbp if sbp is not None else NdSbp.broadcast(len(prices.mesh))
-    known: dict[tuple[TensorType, int, NdSbp, int, NdSbp, NdSbp], tuple[Move, ...]] = {}
+                sources[value] = staged.stage[op.id], sbp if sbp is not None else NdSbp.broadcast(len(costs.mesh))
+    route_of: dict[tuple[TensorType, int, NdSbp, int, NdSbp, NdSbp], tuple[Move, ...]] = {}
     routes: dict[Reader, tuple[Move, ...]] = {}
-    for value, stage, wanted in _readers(staged, ops, states, len(prices.mesh)):
+    for value, stage, wanted in _readers(staged, ops, states, len(costs.mesh)):
         source = sources.get(value, (stage, pinned[value]) if value in pinned else None)
         if source is not None and (value, stage, wanted) not in routes:
             key = (staged.graph.values[value], *source, stage, wanted, delivered.get((value, stage), wanted))
-            if key not in known:
-                known[key] = _route(prices, *key)
-            routes[value, stage, wanted] = known[key]
+            if key not in route_of:
+                route_of[key] = _route(costs, *key)
+            routes[value, stage, wanted] = route_of[key]
     return routes
 
 
@@ -83,13 +83,13 @@ def _readers(staged: Staged, ops: Mapping[str, LocalOp], states: Mapping[str, Nd
 
 
 def _route(
-    prices: LayoutCosts, logical: TensorType, src_stage: int, src: NdSbp, dst_stage: int, dst: NdSbp, shared: NdSbp
+    costs: LayoutCosts, logical: TensorType, src_stage: int, src: NdSbp, dst_stage: int, dst: NdSbp, shared: NdSbp
 ) -> tuple[Move, ...]:
     """The moves from one (stage, layout) to another; ``shared``: the layout in which several readers on ``dst_stage`` share the value."""
     if src_stage != dst_stage:
-        leaving, landing = prices.ends_of_transfer(logical, src, shared)
-        sent: tuple[Move, ...] = (*prices.boxing_steps(logical, src, leaving), StageTransfer(src_stage, dst_stage, landing))
-        return (*sent, *prices.boxing_steps(logical, landing, shared), *prices.boxing_steps(logical, shared, dst))
-    if dst == shared or prices.boxing_s(logical, src, dst) <= prices.boxing_s(logical, shared, dst) + _TIE_S:
-        return prices.boxing_steps(logical, src, dst)
-    return (*prices.boxing_steps(logical, src, shared), *prices.boxing_steps(logical, shared, dst))
+        leaving, landing = costs.ends_of_transfer(logical, src, shared)
+        sent: tuple[Move, ...] = (*costs.boxing_steps(logical, src, leaving), StageTransfer(src_stage, dst_stage, landing))
+        return (*sent, *costs.boxing_steps(logical, landing, shared), *costs.boxing_steps(logical, shared, dst))
+    if dst == shared or costs.boxing_s(logical, src, dst) <= costs.boxing_s(logical, shared, dst) + _TIE_S:
+        return costs.boxing_steps(logical, src, dst)
+    return (*costs.boxing_steps(logical, src, shared), *costs.boxing_steps(logical, shared, dst))

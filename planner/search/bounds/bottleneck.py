@@ -1,9 +1,9 @@
-"""A bound on the step of unequal stages, where the search's own objective takes their mean.
+"""A lower bound on the time of a step if stages are unequal; the objective of the search itself uses the mean of the stages.
 
     step  =  sum_i t_i + (m - 1) max t_i + max u_i   >=   sum_i t_i + (m - 1) t_b + u_c          for any stages b and c             (1)
 
-With b and c the slowest stages of a good choice, minimising the right side proves nearly what that choice takes: only where making the slowest
-stage faster makes another one the slowest does a gap remain.
+If b and c are the slowest stages of a good choice, the minimum of the right side is nearly the time of that choice.  A gap remains only if a
+faster stage b or c would make another stage the slowest.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def bottleneck_bound(
     """(1) for the slowest stages of a choice.
 
     Args:
-        s_per_byte: per stage, what a byte is worth to the search's own objective.   memory_bytes: of a device.
-        seconds: the solver stops by then with the bound that it has.
+        s_per_byte: per stage, the Lagrange multiplier of memory for the search's own objective.   memory_bytes: of a device.
+        seconds: after so many the solver stops with the bound that it has.
 
     Returns:
-        (lower bound on the step in seconds, the choice behind it, which need not fit in memory).
+        (lower bound on the step in seconds, the choice that gave it, which need not fit in memory).
     """
     micro_s, once_s = model.stage_s(choice)
-    turns, stages = model.pipeline_slots, model.staged.num_stages
+    slots, stages = model.pipeline_slots, model.staged.num_stages
     micro = np.full(stages, 1.0)
     micro[int(micro_s.argmax())] = model.micro_batches
     once = np.zeros(stages)
@@ -50,6 +50,6 @@ def bottleneck_bound(
         [weight(s, n) for s, n in zip(counts.node_stage, counts.node_count, strict=True)],
         [weight(s, n) for s, n in zip(counts.edge_stage, counts.edge_count, strict=True)],
     )
-    prices = {2 * s: float(y * micro[s] / turns) for s, y in enumerate(s_per_byte) if y > 0}
-    lagrangian = solve_exactly(weighted.charged(prices), seconds=seconds)
-    return lagrangian.lower_bound - sum(prices.values()) * memory_bytes if prices else lagrangian.lower_bound, lagrangian.choice
+    charges = {2 * s: float(y * micro[s] / slots) for s, y in enumerate(s_per_byte) if y > 0}
+    lagrangian = solve_exactly(weighted.charged(charges), seconds=seconds)
+    return lagrangian.lower_bound - sum(charges.values()) * memory_bytes if charges else lagrangian.lower_bound, lagrangian.choice

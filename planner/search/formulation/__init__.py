@@ -1,4 +1,4 @@
-"""The layout search of a staged graph as a choice problem."""
+"""The choice problem of a staged graph: its strategies, their costs, and the memory that they hold."""
 
 from planner.search.formulation.build import build_model
 

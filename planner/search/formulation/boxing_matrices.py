@@ -1,4 +1,4 @@
-"""Matrices of the edges: seconds per step from each layout that is there to each layout that is needed."""
+"""Matrices of the edges: seconds per step from each layout of a producer to each layout that a reader needs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["BoxingMatrices", "Source"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where a value comes from: a node, and the layout that it gives under each of its strategies.
+    """The origin of a value: a node, and the layout of the value under each of the node's strategies.
 
-    count: how often per step the value is there anew.   bucketed: it travels together with others, so it pays no latency of its own.
+    count: how often per step the value is made.   bucketed: it travels in a bucket with others, so no latency is added for it.
     """
 
     node: int
@@ -31,7 +31,7 @@ class Source:
 
 
 class BoxingMatrices:
-    """Matrices by what they depend on, each made once."""
+    """Matrices of a problem, each computed once."""
 
     def __init__(self, costs: LayoutCosts) -> None:
         self._costs = costs
@@ -51,8 +51,8 @@ class BoxingMatrices:
         """Seconds per step (shape: source's layouts x layouts needed); infinite where it is forbidden.
 
         Args:
-            modes: the modes of delivery; each has an equal share of ``needs``.  What is regathered costs nothing here (-> regathering).
-            only_local: for each equal share of the source's layouts, whether no communication is allowed on the way.
+            modes: the modes of delivery; each has an equal share of ``needs``.  A regathered value costs nothing here (-> regathering).
+            only_local: for each equal share of the source's layouts, whether only boxing without communication is allowed.
         """
         key = (source.layouts, needs, logical, source.count, source.bucketed, on_same_stage, modes, only_local)
         matrix = self._boxing.get(key)
@@ -75,7 +75,7 @@ class BoxingMatrices:
         return matrix
 
     def regathering(self, source: Source, needs: LayoutSet, logical: TensorType, modes: tuple[DeliveryMode, ...], times: int) -> Floats:
-        """Seconds per step of what is regathered ``times`` times per step; the other modes cost nothing here."""
+        """Seconds per step of a value that is regathered ``times`` times per step; the other modes cost nothing here."""
         key = (source.layouts, needs, logical, modes, times)
         if key not in self._regathering:
             matrix = np.zeros((len(source.layouts), len(needs)))

@@ -1,17 +1,18 @@
-"""A staged graph as a choice problem: who chooses, what each choice costs, and what it costs to get from one to the next.
+"""A staged graph as a choice problem: its nodes with their strategies, and the costs of nodes and edges.
 
-node                     chooses                                       costs
-op                       an NdSbp signature                            roofline of one rank's part, per step
-state                    the layout it is stored in                    0 (a split a little more, so that ties stay whole)
-delivery of a value      the layout in which a stage gets a value      0
-                         that several ops read
-edge                     from what is there to what is needed          boxing, per step
+                         strategies                                    costs
+op                       NdSbp signatures                              roofline of one rank's part, per step
+state                    layouts in which it is stored                 0 (more for a split, by a tie-breaking amount)
+delivery of a value      layouts that several readers on a stage       0
+                         share
+edge                     (layout of the producer, layout needed)       boxing, per step
 
-With a limit on memory, a delivery also chooses its mode (planner.search.zero.DeliveryMode): in place, copied, or, for a parameter, regathered for
-the forward and the backward part (ZeRO-3).  What devices hold is in planner.search.formulation.memory.
+With a memory limit, a delivery also has a mode (planner.search.zero.DeliveryMode): in place, copied, or, for a parameter, regathered for the
+forward and the backward part (ZeRO-3).  The memory that devices hold is stated in planner.search.formulation.memory.
 
-A value that several ops of a stage read is delivered once, in a layout of the search's choice, from where each reader may box on: one
-all-gather serves all (OneFlow's proxy node; TePDist and Alpa let every reader pay).  Batch inputs and constants are there in any layout.
+A value that several ops of a stage read is delivered once, in a layout that the search chooses, and each reader may box it further: so one
+all-gather serves all readers (OneFlow's proxy node; in TePDist and Alpa every reader pays).  Batch inputs and constants are available in any
+layout.
 """
 
 from __future__ import annotations
@@ -58,19 +59,20 @@ def build_model(
     zero: int | None = None,
     saved_elsewhere: frozenset[str] | None = None,
 ) -> SearchModel:
-    """State the search for one mesh.
+    """The search model of a staged graph on one mesh.
 
     Args:
         mesh: devices per axis inside each stage.
-        micro_batches: how often per step the micro-batch part acts.
-        limit_bytes: what a device may hold of states, gradients, deliveries and values saved for the backward pass; infinite: no memory rows.
-        in_flight: per stage, how many micro-batches wait for their backward pass; needed where there is a limit.
-        tools: costs and strategies of this mesh and cluster, from a model built before; what they hold is not worked out again.
-        zero: a level of planner.search.zero that is asked for; None: the search is free.
-        saved_elsewhere: the graph is a piece of a model; the backward part of another piece reads these values.
+        micro_batches: per step.
+        limit_bytes: limit per device on states, gradients, deliveries and values saved for the backward pass; if infinite, memory is not
+            counted.
+        in_flight: per stage, the micro-batches that wait for their backward pass; needed if there is a limit.
+        tools: costs and strategies of this mesh and cluster, from a model built before, so that they are not computed again.
+        zero: a level of planner.search.zero; None: the search chooses freely.
+        saved_elsewhere: if the graph is a piece of a model, the values that the backward part of another piece reads.
 
     Raises:
-        UnknownOp: an op has no rule.   Unsupported: pins that cannot hold.
+        UnknownOp: an op has no rule.   Unsupported: the pins allow no choice.
     """
     costs, strategy_sets = tools if tools is not None else (LayoutCosts(cluster, mesh), StrategySets(mesh))
     options = FormulationOptions(
@@ -85,9 +87,9 @@ def build_model(
 
 
 class _Builder:
-    """Adds one node after another, each with the edges from whoever delivers what it needs.
+    """Adds one node after another, each with the edges from the nodes that deliver the values it reads.
 
-    sources: value -> its producer or state.   deliveries: (value, stage) -> the node through which its readers there get it, and modes: how.
+    sources: value -> its producer or state.   deliveries: (value, stage) -> the node of its delivery.   modes: the modes of that delivery.
     """
 
     def __init__(
@@ -187,7 +189,7 @@ class _Builder:
                 self.memory.add_gradient(node, layouts, logical, stage)
 
     def _add_deliveries(self, value: str) -> None:
-        """On every stage where several readers want the value, or where it is saved, a node of its own through which they get it."""
+        """Add a delivery node on every stage on which the value has several readers or is saved."""
         source = self.sources[value]
         for stage in range(self.staged.num_stages):
             ops, replaced = self.readers.ops(value, stage), self.readers.replaced(value, stage)
@@ -204,7 +206,7 @@ class _Builder:
             self.modes[value, stage] = modes
 
     def _add_need(self, value: str, stage: int, node: int, needs: LayoutSet, role: Role | None = None) -> None:
-        """``node`` needs a value: an edge from whoever delivers it.   role: of the op that reads it; None: a state or the user."""
+        """Add the edge to ``node`` from the node that delivers a value.   role: of the reading op; None: the reader is a state or the user."""
         logical, source = self.graph.values[value], self.sources.get(value)
         if source is None:
             if value in self.pinned:

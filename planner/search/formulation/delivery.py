@@ -1,4 +1,4 @@
-"""How a stage gets a value that several of its ops read: the modes to choose from, what they hold, and what readers may still do with it."""
+"""The delivery of a value to the ops of a stage that read it: the allowed modes, the memory that each holds, and what readers may box."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DeliveryRules"]
 
 
 class DeliveryRules:
-    """The rules of a limit on memory and of a ZeRO level."""
+    """The rules that follow from a memory limit and from a ZeRO level."""
 
     def __init__(self, graph: LogicalGraph, readers: Readers, options: FormulationOptions) -> None:
         self._readers, self._options = readers, options
@@ -24,7 +24,7 @@ class DeliveryRules:
         return value in self._parameters
 
     def modes(self, value: str, stage: int, source_stage: int) -> tuple[DeliveryMode, ...]:
-        """The modes in which a value that is made on ``source_stage`` may be delivered to a stage."""
+        """The modes in which a value from ``source_stage`` may be delivered to ``stage``."""
         zero, is_own_parameter = self._options.zero, self.is_parameter(value) and source_stage == stage
         if is_own_parameter and zero is not None:
             return (DeliveryMode.IN_PLACE, DeliveryMode.REGATHERED) if zero == 3 else (DeliveryMode.IN_PLACE,)
@@ -37,14 +37,14 @@ class DeliveryRules:
         return (DeliveryMode.IN_PLACE, DeliveryMode.COPIED)
 
     def regathers_per_step(self, value: str, stage: int) -> int:
-        """How often per step a value is delivered that is regathered for every pass of every micro-batch."""
+        """Deliveries per step of a value that is regathered for every pass of every micro-batch."""
         return self._options.pipeline_slots * self._readers.num_passes(value, stage)
 
     def saved_blocks(self, value: str, stage: int, source_stage: int, modes: tuple[DeliveryMode, ...]) -> tuple[int, ...]:
-        """By mode, how many copies of a delivered value are there when the forward part of the stage is done.
+        """Per mode, the number of copies of a delivered value in memory at the end of the stage's forward part.
 
-        A copy waits for the backward part, or for the next micro-batch.  Of what is regathered, the last unit's copy is there: the backward
-        part begins with it.
+        A copy waits for the backward part, or for the next micro-batch.  If the value is regathered, only the copy of the last unit is in
+        memory then, because the backward part begins with that unit.
         """
         if (value, stage) not in self._readers.saved and DeliveryMode.REGATHERED not in modes:
             return (0,) * len(modes)
@@ -60,20 +60,20 @@ class DeliveryRules:
         return tuple(blocks[mode] for mode in modes)
 
     def is_final(self, value: str, stage: int, mode: DeliveryMode, role: Role | None) -> bool:
-        """Whether a reader may not box on what is delivered in this mode, except without communication.
+        """Whether a reader of a value delivered in this mode may box it only without communication.
 
-        Otherwise every micro-batch would pay, a copy would not be counted, or the ZeRO level forbids it.
+        Otherwise every micro-batch would communicate, a copy would not be counted, or the ZeRO level would be broken.
 
         Args:
-            role: of the op that reads it; None: a state or the user.
+            role: of the op that reads the value; None: the reader is a state or the user.
         """
         if role is Role.BACKWARD and (value, stage) in self._readers.saved:
-            return True  # the reader's own copy would be there from the forward part on
+            return True  # the reader's own copy would be in memory from the forward part on
         if role in (Role.FORWARD, Role.BACKWARD):
             is_counted = self._options.is_limited or (mode is DeliveryMode.IN_PLACE and self._options.zero is not None)
             return mode is DeliveryMode.REGATHERED or (is_counted and self.is_parameter(value))
         return self.is_update_of_zero_0(value, role)
 
     def is_update_of_zero_0(self, value: str, role: Role | None) -> bool:
-        """Whether a state is replaced under ZeRO level 0, where optimizer states lie beside their parameters."""
+        """Whether the reader is a state that is replaced under ZeRO level 0, at which optimizer states have the layout of their parameters."""
         return self._options.zero == 0 and role is None and value in self._new_states

@@ -1,4 +1,4 @@
-"""A choice problem under construction: its nodes, edges and demands, and on which stage each counts."""
+"""A choice problem under construction: its nodes, edges and demands, and the stage to which each belongs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProblemDraft:
         self._zeros: dict[int, Floats] = {}
 
     def add_node(self, name: str, costs: Floats, stage: int = 0, count: int = 1) -> int:
-        """The number of a new node, whose costs are paid on a stage; they are those of ``count`` acts per step."""
+        """Add a node and return its number.  ``costs`` are those of ``count`` acts per step on ``stage``."""
         self.names.append(name)
         self._costs.append(costs)
         self._node_stage.append(stage)
@@ -33,18 +33,18 @@ class ProblemDraft:
         return len(self.names) - 1
 
     def add_free_node(self, name: str, num_strategies: int) -> int:
-        """The number of a new node whose strategies cost nothing."""
+        """Add a node whose strategies cost nothing and return its number."""
         return self.add_node(name, self._zeros.setdefault(num_strategies, np.zeros(num_strategies)))
 
     def add_edge(self, u: int, v: int, matrix: Floats, stage: int, count: int) -> None:
-        """Costs of a pair of strategies; an edge that costs nothing is left out."""
+        """Add the costs of pairs of strategies; an edge without costs is left out."""
         if matrix.any():
             self._edges.append(Edge(u, v, matrix))
             self._edge_stage.append(stage)
             self._edge_count.append(count)
 
     def add_demand(self, node: int, start: int, stop: int, amount: Floats) -> None:
-        """What a node holds at times [start, stop)."""
+        """Add the memory that a node holds at times [start, stop), per strategy."""
         self._demands.append(Demand(node, start, stop, amount))
 
     def problem(self, limit_bytes: float) -> Problem:

@@ -1,7 +1,7 @@
-"""Sets of layouts: what a node offers, one layout per strategy, and what its readers need.
+"""Sets of layouts: of a node's value, one layout per strategy, or those that a reader needs.
 
-A set is one object wherever it occurs, so that whatever is worked out for it (boxing matrices, bytes) is found by the object, without a
-comparison of layouts.  The layers of a model repeat, so there are few sets.
+Equal sets are one object, so that results for a set (boxing matrices, bytes) are looked up by the object, without a comparison of layouts.
+The layers of a model repeat, so there are few sets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIE_S = 1e-8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutSet:
-    """Layouts in the order of the strategies that they belong to; one may occur several times.  Compared by identity."""
+    """Layouts, one per strategy and in the strategies' order; a layout may occur several times.  Sets are compared by identity."""
 
     layouts: tuple[NdSbp, ...]
 
@@ -44,14 +44,14 @@ class LayoutSets:
         self._reduced: dict[LayoutSet, LayoutSet] = {}
 
     def operand(self, strategies: StrategySet, place: int) -> LayoutSet:
-        """What an op needs of its operand at that place."""
+        """The layout of the operand at that place, per strategy."""
         key = (strategies, place)
         if key not in self._operands:
             self._operands[key] = LayoutSet(tuple(s.inputs[place] for s in strategies.strategies))
         return self._operands[key]
 
     def result(self, strategies: StrategySet, place: int) -> LayoutSet:
-        """What an op gives as its result at that place."""
+        """The layout of the result at that place, per strategy."""
         key = (strategies, place)
         if key not in self._results:
             self._results[key] = LayoutSet(tuple(s.outputs[place] for s in strategies.strategies))
@@ -61,7 +61,7 @@ class LayoutSets:
         """Layouts in which a state may be stored, and per layout a cost that only breaks ties: whole before split.
 
         Args:
-            only_most_split: leave those that split along as many mesh axes as any layout of the tensor does.
+            only_most_split: only layouts that split along as many mesh axes as any layout of the tensor.
         """
         key = (tensor, only_most_split)
         if key not in self._storable:
@@ -78,7 +78,7 @@ class LayoutSets:
         return self._unions[parts]
 
     def repeated(self, layouts: LayoutSet, times: int) -> LayoutSet:
-        """The layouts so many times over, once for each way in which a value may be delivered."""
+        """The layouts repeated ``times`` times, once per delivery mode."""
         if times == 1:
             return layouts
         key = (layouts, times)

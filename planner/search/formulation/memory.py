@@ -23,7 +23,7 @@ __all__ = ["MemoryDemands"]
 
 
 class MemoryDemands:
-    """Adds demands to a draft; adds none where nobody counts memory."""
+    """Adds demands to a draft; adds none if memory is not counted."""
 
     def __init__(self, draft: ProblemDraft, mesh: tuple[int, ...], options: FormulationOptions) -> None:
         self._draft, self._mesh, self._options = draft, mesh, options

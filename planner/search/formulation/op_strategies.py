@@ -1,4 +1,4 @@
-"""The strategies that an op may take, given pins and a ZeRO level, and what they cost."""
+"""The strategies that pins and a ZeRO level allow for an op, and their costs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["OpStrategies"]
 
 
 class OpStrategies:
-    """Strategy sets and costs of a graph's ops, each worked out once.
+    """Strategy sets and costs of a graph's ops, each computed once.
 
     Args:
-        pinned: value -> its layout, for what modules return.
+        pinned: value that a module returns -> its pinned layout.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class OpStrategies:
         return self._of_op[op.id]
 
     def cost_s(self, op: Op) -> Floats:
-        """Seconds per step of each of its strategies.
+        """Seconds per step of each strategy of an op.
 
-        An accumulation costs nothing: it is done while the gradient is written.
+        An accumulation costs nothing, because it is performed while the gradient is written.
         """
         strategies = self.of(op)
         count = self._options.pipeline_slots if op.role.per_micro_batch else 1
         if op.role is Role.ACCUMULATE:
-            count = 0  # there is no reason to reduce the gradient before, once per micro-batch
+            count = 0  # a cost would reward reducing the gradient before it, once per micro-batch
         key = (strategies, count)
         if key not in self._cost_of:
             self._cost_of[key] = np.array([count * self._costs.op_s(s) for s in strategies.strategies])

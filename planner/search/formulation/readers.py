@@ -1,4 +1,4 @@
-"""Who reads each value on each stage, and which values wait there for the backward part."""
+"""The readers of each value on each stage, and the values that are saved there for the backward part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["Readers"]
 class Readers:
     """Readers of a staged graph's values.
 
-    saved: (value, stage) of what the forward part makes or reads and the backward part of the stage reads later; empty where nobody counts.
+    saved: (value, stage) of values that the forward part makes or reads and that the stage's backward part reads later; empty if memory is
+        not counted.
     """
 
     def __init__(self, staged: Staged, *, is_limited: bool) -> None:
@@ -49,9 +50,9 @@ class Readers:
         return self._replaced.get((value, stage), [])
 
     def num_passes(self, value: str, stage: int) -> int:
-        """In how many of a micro-batch's passes, forward and backward, a stage reads the value."""
+        """The number of passes of a micro-batch (forward, backward) in which a stage reads the value."""
         return len(self._roles.get((value, stage), set()) & {Role.FORWARD, Role.BACKWARD})
 
     def begins_backward(self, value: str, stage: int) -> bool:
-        """Whether the last unit of the stage's forward part reads this state: its backward part begins with it."""
+        """Whether the last unit of the stage's forward part reads this state; the backward part begins with that unit."""
         return self._last_unit.get(stage) in self._units.get((value, stage), ())

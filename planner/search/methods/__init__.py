@@ -1,1 +1,1 @@
-"""The search methods behind one interface: exact, o3, o2, greedy and exhaustive."""
+"""The search methods, exact, o3, o2, greedy and exhaustive, and their common interface."""

@@ -1,4 +1,4 @@
-"""The oracle: every combination is looked at."""
+"""Exhaustive search, which tests use as an oracle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def search_exhaustively(problem: Problem) -> Solution:
     """Enumerate all choices of a small problem.
 
     Raises:
-        Unsupported: more combinations than can be looked at, or none that is allowed.
+        Unsupported: there are too many combinations, or none is allowed.
     """
     began = perf_counter()
     extents = tuple(len(costs) for costs in problem.costs)
@@ -53,5 +53,5 @@ def search_exhaustively(problem: Problem) -> Solution:
         lower_bound=value,
         seconds=perf_counter() - began,
         method="exhaustive",
-        proof="every choice was looked at",
+        proof="every choice was compared",
     )

@@ -1,4 +1,4 @@
-"""OneFlow's way: op after op, each takes the signature of least transfer from what is there already (ties: the least work)."""
+"""OneFlow's greedy method: op after op takes the strategy whose inputs cost least to reshard; of several, the one with the least work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["search_greedily"]
 
 
 def search_greedily(model: SearchModel) -> Solution:
-    """No look ahead, no bound."""
+    """A choice that considers only the ops before each op; its lower bound is 0."""
     began = perf_counter()
     problem = model.problem
     arriving: list[list[tuple[int, Floats]]] = [[] for _ in problem.costs]
@@ -27,7 +27,7 @@ def search_greedily(model: SearchModel) -> Solution:
         transfer = np.zeros(len(costs))
         for u, matrix in arriving[v]:
             transfer += matrix[choice[u]]
-        # A strategy that some reader could never accept is no choice at all.
+        # A strategy from which some reader can get no layout is forbidden.
         for _, matrix in leaving[v]:
             transfer[~np.isfinite(matrix).any(axis=1)] = np.inf
         choice[v] = np.lexsort((np.arange(len(costs)), costs, np.round(transfer, 12)))[0]
@@ -37,5 +37,5 @@ def search_greedily(model: SearchModel) -> Solution:
         lower_bound=0.0,
         seconds=perf_counter() - began,
         method="greedy",
-        proof="none: each op looks back only",
+        proof="none: each op considers only the ops before it",
     )

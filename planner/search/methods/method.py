@@ -1,4 +1,4 @@
-"""Search methods behind one interface:  search(model, method) -> choice, objective, lower bound, seconds."""
+"""One interface to all search methods:  search(model, method) -> choice, objective, lower bound, seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Method", "search"]
 
 
 class Method(Enum):
-    """exhaustive: every combination (small graphs only).  greedy: OneFlow's.  o2, o3: TePDist's.  exact: certified, the default."""
+    """exhaustive: compares every combination, for small graphs.  greedy: OneFlow's.  o2, o3: TePDist's.  exact: with a proof, the default."""
 
     EXHAUSTIVE = "exhaustive"
     GREEDY = "greedy"
@@ -27,13 +27,13 @@ class Method(Enum):
 
 
 def search(model: SearchModel, method: Method = Method.EXACT, *, seconds: float = inf, watch: Watch | None = None) -> Solution:
-    """Choose a layout for everything.
+    """Choose a strategy for every node of the model's problem.
 
     Args:
-        seconds: stop by then with the best choice so far.   watch: told of every better bound or choice (exact only).
+        seconds: after so many the search stops with the best choice so far.   watch: called with every better bound or choice (exact only).
 
     Raises:
-        Unsupported: nothing is allowed, or nothing was found in time.
+        Unsupported: no choice is allowed, or there was none in time.
     """
     match method:
         case Method.EXHAUSTIVE:

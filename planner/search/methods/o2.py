@@ -2,9 +2,9 @@
 
     best[i][t] = min over h of  best[i-1][h] + cost of segment i with its tail at t, given the choices that led to h
 
-A critical node is a forward node that everything forward passes through.  A backward node belongs to the segment of its forward node.  What a
-segment sends to a later one beside the critical node (a gradient, a tied weight) is priced when the later one is solved, so the result is
-not an optimum, and no bound comes with it.
+A critical node is a forward node through which every path of the forward pass leads.  A backward node belongs to the segment of its forward
+node.  Edges between segments that do not lead through the critical node (a gradient, a tied weight) are charged when the later segment is solved,
+so the result need not be an optimum, and the method gives no bound.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def search_o2(model: SearchModel, *, segments: int = SEGMENTS, seconds: float = 
                     raise Unsupported(f"method o2 did not finish in {seconds:g} s: it solves a problem per head and tail; use 'exact'")
                 solved += 1
                 try:
-                    piece = solve_exactly(
+                    solution = solve_exactly(
                         segment if tail is None else segment.allowing({int(np.searchsorted(members, tail)): np.array([t])})
                     )
                 except Unsupported:
                     continue
-                reached = cost + piece.objective
+                reached = cost + solution.objective
                 if t not in longer_paths or reached < longer_paths[t][0]:
                     extended = path.copy()
-                    extended[members] = piece.choice
+                    extended[members] = solution.choice
                     longer_paths[t] = (reached, extended)
         if not longer_paths:
             raise Unsupported("method o2: the choices of earlier segments leave a later one none that is allowed; use 'exact'")
@@ -70,7 +70,7 @@ def search_o2(model: SearchModel, *, segments: int = SEGMENTS, seconds: float = 
 
 
 def _positions(model: SearchModel) -> Ints:
-    """Where along the forward pass each node stands."""
+    """Per node, its position along the forward pass: that of its forward op, or of the nearest node that has one."""
     position = np.full(len(model.problem.costs), -1, dtype=np.int64)
     place: dict[str, int] = {}
     for number, op in enumerate(model.staged.graph.ops):
@@ -96,7 +96,7 @@ def _positions(model: SearchModel) -> Ints:
 
 
 def _borders(model: SearchModel, position: Ints, segments: int) -> list[int]:
-    """Forward nodes that no forward edge passes by, thinned out evenly."""
+    """Critical nodes at which the forward pass is divided into ``segments`` about equally long parts."""
     forward = {model.ops[op.id][0] for op in model.staged.graph.ops if op.role is Role.FORWARD}
     states = {node for node, _ in model.states.values()}
     made = {value for op in model.staged.graph.ops if op.role is Role.FORWARD for value in op.outputs if value}

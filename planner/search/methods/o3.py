@@ -18,7 +18,7 @@ __all__ = ["search_o3"]
 
 
 def search_o3(model: SearchModel, *, seconds: float = inf) -> Solution:
-    """Raises Unsupported: nothing is allowed, or nothing was found in time."""
+    """Raises Unsupported: no choice is allowed, or there was none in time."""
     began = perf_counter()
     problem = model.problem
     work = Elimination(problem)
