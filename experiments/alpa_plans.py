@@ -31,7 +31,9 @@ from planner.frontend import Program
 from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
 from planner.parallelism.share import EqualShare
-from planner.search import LayoutCosts, PieceSearch, StrategySets, model_pieces
+from planner.search.bounds.pieces import PieceSearch, model_pieces
+from planner.search.layout_costs import LayoutCosts
+from planner.search.strategies import StrategySets
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 

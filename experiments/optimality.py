@@ -30,8 +30,10 @@ from rich.table import Table
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.errors import Unsupported
 from planner.ir.text import content_id
-from planner.search import Method, SearchModel, build_model, search
-from planner.solve import Problem, Solution, solve_ilp
+from planner.search import Method, build_model, search
+from planner.search.model import SearchModel
+from planner.solve import Problem, Solution
+from planner.solve.ilp import solve_ilp
 from planner.stages import assign_stages, prepare
 from zoo import ZOO
 

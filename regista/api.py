@@ -39,7 +39,7 @@ from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.shape_search import ShapeWatch
 from planner.schedule import Schedule
 from planner.search import Method
-from planner.solve import Watch
+from planner.solve.problem import Watch
 from regista.clusters import resolve_cluster
 from regista.data import Data, batches_for
 from regista.schedule_file import read_schedule

@@ -32,8 +32,9 @@ from planner.lower import Recipe, lower
 from planner.schedule import Schedule
 from planner.schedule.actions import Pass
 from planner.schedule.classic import one_f_one_b
-from planner.search import Assignment, Method, build_model, parse_pins
+from planner.search import Assignment, Method, build_model
 from planner.search.methods.method import search
+from planner.search.pins import parse_pins
 from planner.stages import assign_stages, prepare
 from simulator.live_bytes import dry_run
 

@@ -10,7 +10,8 @@ from planner.ir.graph import GraphInput, InputKind, Op, Role
 from planner.ir.plan import Boxing, Fragment, Stream, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.lower.instances import Arrival, Instance, UnshardScope, arrival
-from planner.search import Assignment, Move, StageTransfer
+from planner.search import Assignment
+from planner.search.routes import Move, StageTransfer
 from planner.stages import Staged, block_of
 from planner.stages.blocks import unshard_unit
 

@@ -15,7 +15,7 @@ from planner.ir.graph import Role
 from planner.ir.plan import Boxing
 from planner.ir.sbp import NdSbp
 from planner.lower.names import name_in_layout
-from planner.search import Move
+from planner.search.routes import Move
 
 __all__ = ["Arrival", "Instance", "UnshardScope", "arrival"]
 

@@ -11,7 +11,7 @@ from planner.ir.sbp import NdSbp
 from planner.lower.drafts import Draft, Drafts
 from planner.lower.instances import Instance
 from planner.lower.names import axis_stream, compute_stream, host_stream, link_stream, name_in_layout, placement_id
-from planner.search import Move, StageTransfer
+from planner.search.routes import Move, StageTransfer
 
 __all__ = ["draft_fetch", "draft_moves", "draft_sources"]
 

@@ -20,8 +20,13 @@ from planner.opset import flop, traffic_bytes
 from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
-from planner.search import LayoutCosts, ModelPiece, PieceSearch, Pin, StrategySets, model_pieces, scaled_pieces
-from planner.solve import NO_LIMIT, NotFoundInTime, TimeLimit
+from planner.search.bounds.pieces import ModelPiece, PieceSearch, model_pieces
+from planner.search.bounds.scaled import scaled_pieces
+from planner.search.layout_costs import LayoutCosts
+from planner.search.pins import Pin
+from planner.search.strategies import StrategySets
+from planner.solve.problem import NotFoundInTime
+from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import assign_stages
 from planner.stages.blocks import blocks_of
 

@@ -20,8 +20,10 @@ from planner.parallelism.options import PlanOptions, by, check_options
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
 from planner.parallelism.shape import Shape, most_stages, shapes
 from planner.parallelism.shape_search import ShapeSearch, ShapeWatch
-from planner.search import Method, parse_pins
-from planner.solve import NotFoundInTime, TimeLimit, Watch
+from planner.search import Method
+from planner.search.pins import parse_pins
+from planner.solve.problem import NotFoundInTime, Watch
+from planner.solve.time_limit import TimeLimit
 from planner.stages import check_recompute
 
 __all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]

@@ -25,8 +25,10 @@ from planner.lower import Recipe, lower
 from planner.parallelism.narrow import LimitSearch
 from planner.parallelism.options import PlanOptions, given_order
 from planner.schedule import in_flight
-from planner.search import Assignment, Method, assign_layouts, build_model, parse_pins
-from planner.solve import Watch, least_peak
+from planner.search import Assignment, Method, assign_layouts, build_model
+from planner.search.pins import parse_pins
+from planner.solve.limited.memory import least_peak
+from planner.solve.problem import Watch
 from planner.stages import Staged, assign_stages, prepare
 
 __all__ = ["Job", "plan_one_shape"]

@@ -20,7 +20,7 @@ from math import inf
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.shape import Shape
-from planner.solve import NotFoundInTime
+from planner.solve.problem import NotFoundInTime
 
 __all__ = ["RunnerUp", "ShapeSearch", "ShapeWatch"]
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.search import PieceSearch
-from planner.solve import NotFoundInTime
+from planner.search.bounds.pieces import PieceSearch
+from planner.solve.problem import NotFoundInTime
 
 __all__ = ["EqualShare", "ShareChoice"]
 

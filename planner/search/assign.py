@@ -11,7 +11,8 @@ from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
 from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel
-from planner.solve import NotFoundInTime, Solution, Watch
+from planner.solve import Solution
+from planner.solve.problem import NotFoundInTime, Watch
 
 __all__ = ["assign_layouts"]
 

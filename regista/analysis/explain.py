@@ -20,8 +20,10 @@ import numpy as np
 from planner.ir.errors import RegistaError, Unsupported
 from planner.ir.graph import InputKind, LogicalGraph, Role
 from planner.ir.plan import Plan
-from planner.search import Method, SearchModel, search
-from planner.solve import Ints, Solution
+from planner.search import Method, search
+from planner.search.model import SearchModel
+from planner.solve import Solution
+from planner.solve.problem import Ints
 from regista.analysis.budget import Holding, Spending, holdings, spending
 from regista.analysis.planned import SAME, Retraced, retrace
 

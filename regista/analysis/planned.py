@@ -22,10 +22,13 @@ from planner.lower.names import layout_of, placement_id
 from planner.parallelism.asked_quotas import quotas_of_text
 from planner.parallelism.make import PlanOptions
 from planner.schedule import Schedule
-from planner.search import Method, SearchModel, build_model, parse_pins
+from planner.search import Method, build_model
+from planner.search.model import SearchModel
+from planner.search.pins import parse_pins
 from planner.search.strategies import Strategy, relabel
 from planner.search.zero import DeliveryMode
-from planner.solve import Ints, solve_exactly
+from planner.solve import solve_exactly
+from planner.solve.problem import Ints
 from planner.stages import Staged, assign_stages, prepare
 from regista.api import planned_program
 

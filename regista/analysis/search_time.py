@@ -19,7 +19,8 @@ import numpy as np
 from planner.ir.cluster import Cluster
 from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.text import save_text
-from planner.search import Method, SearchModel, build_model, search
+from planner.search import Method, build_model, search
+from planner.search.model import SearchModel
 from planner.solve import Edge, Problem
 from planner.solve.bounds.message_passing import Dual
 from planner.stages import assign_stages, prepare

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.search.model import SearchModel
-from planner.solve import Ints, solve_exactly
+from planner.solve import solve_exactly
+from planner.solve.problem import Ints
 
 __all__ = ["bottleneck_bound"]
 

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.model import SearchModel
-from planner.solve import Floats, Ints, Problem, Progress, Solution, Watch, solve_exactly
+from planner.solve import Problem, Solution, solve_exactly
+from planner.solve.problem import Floats, Ints, Progress, Watch
 from planner.stages.blocks import blocks_of
 
 __all__ = ["solve_guided"]

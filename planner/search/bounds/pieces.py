@@ -18,8 +18,10 @@ from planner.search.layout_costs import LayoutCosts
 from planner.search.model import SearchModel
 from planner.search.pins import Pin, applicable
 from planner.search.strategies import StrategySets, op_shape
-from planner.solve import NO_LIMIT, Ints, NotFoundInTime, Problem, Solution, TimeLimit, solve_exactly
+from planner.solve import Problem, Solution, solve_exactly
 from planner.solve.limited.memory import least_demand
+from planner.solve.problem import Ints, NotFoundInTime
+from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import Staged, prepare
 from planner.stages.blocks import blocks_of
 

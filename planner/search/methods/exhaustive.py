@@ -9,7 +9,8 @@ from time import perf_counter
 import numpy as np
 
 from planner.ir.errors import Unsupported
-from planner.solve import Ints, Problem, Solution
+from planner.solve import Problem, Solution
+from planner.solve.problem import Ints
 
 __all__ = ["search_exhaustively"]
 

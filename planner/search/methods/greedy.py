@@ -7,7 +7,8 @@ from time import perf_counter
 import numpy as np
 
 from planner.search.model import SearchModel
-from planner.solve import Floats, Solution
+from planner.solve import Solution
+from planner.solve.problem import Floats
 
 __all__ = ["search_greedily"]
 

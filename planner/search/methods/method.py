@@ -10,8 +10,9 @@ from planner.search.methods.greedy import search_greedily
 from planner.search.methods.o2 import search_o2
 from planner.search.methods.o3 import search_o3
 from planner.search.model import SearchModel
-from planner.solve import Solution, Watch, solve_exactly
+from planner.solve import Solution, solve_exactly
 from planner.solve.limited.memory import solve_within
+from planner.solve.problem import Watch
 
 __all__ = ["Method", "search"]
 

@@ -17,7 +17,8 @@ import numpy as np
 from planner.ir.errors import Unsupported
 from planner.ir.graph import Role
 from planner.search.model import SearchModel
-from planner.solve import Ints, Solution, solve_exactly
+from planner.solve import Solution, solve_exactly
+from planner.solve.problem import Ints
 
 __all__ = ["search_o2"]
 

@@ -11,7 +11,9 @@ from time import perf_counter
 
 from planner.ir.errors import Unsupported
 from planner.search.model import SearchModel
-from planner.solve import Elimination, Solution, solve_ilp
+from planner.solve import Solution
+from planner.solve.ilp import solve_ilp
+from planner.solve.reduce.elimination import Elimination
 from planner.solve.without_limit import NO_CHOICE
 
 __all__ = ["search_o3"]

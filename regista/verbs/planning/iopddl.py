@@ -15,7 +15,8 @@ from regista.verbs.arguments import positive
 from regista.verbs.screen import Json, show
 
 if TYPE_CHECKING:
-    from planner.solve import Progress, Solution
+    from planner.solve import Solution
+    from planner.solve.problem import Progress
 
 __all__ = ["add_arguments", "perform"]
 

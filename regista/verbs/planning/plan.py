@@ -20,7 +20,7 @@ from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, count, count_or_au
 from regista.verbs.screen import Json, show, status, status_text
 
 if TYPE_CHECKING:
-    from planner.solve import Progress
+    from planner.solve.problem import Progress
 
 __all__ = ["add_arguments", "perform", "plan_json"]
 

@@ -67,7 +67,8 @@ def _solver() -> Check:
     import numpy as np
 
     from planner.ir.errors import RegistaError
-    from planner.solve import Edge, Problem, solve_ilp
+    from planner.solve import Edge, Problem
+    from planner.solve.ilp import solve_ilp
 
     problem = Problem(("a", "b"), (np.array([2.0, 1.0]), np.array([1.0, 1.5])), (Edge(0, 1, np.array([[0.0, 1.0], [1.0, 0.0]])),))
     try:

@@ -21,8 +21,9 @@ from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Plan
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.search.methods.exhaustive import search_exhaustively
-from planner.solve import Contradiction, Demand, Problem
+from planner.solve import Problem
 from planner.solve.limited.memory import least_peak, solve_within
+from planner.solve.problem import Contradiction, Demand
 from zoo import ZOO
 
 GPT = {"layers": 2, "width": 64, "heads": 4, "vocab": 128, "batch": 8, "seq": 32, "optimizer": "sgd"}

@@ -18,7 +18,7 @@ from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
-from planner.solve import TimeLimit
+from planner.solve.time_limit import TimeLimit
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 

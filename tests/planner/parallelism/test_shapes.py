@@ -21,9 +21,11 @@ from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
-from planner.search import assign_layouts, build_model, model_pieces, scaled_pieces, search
+from planner.search import assign_layouts, build_model, search
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
+from planner.search.bounds.pieces import model_pieces
+from planner.search.bounds.scaled import scaled_pieces
 from planner.search.methods.method import Method
 from planner.search.strategies import op_shape
 from planner.solve import solve_exactly

@@ -12,7 +12,8 @@ from planner.ir.graph import LogicalGraph
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
-from planner.solve import NO_LIMIT, NotFoundInTime, TimeLimit
+from planner.solve.problem import NotFoundInTime
+from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 from tests.planner.solve.small import ManualClock

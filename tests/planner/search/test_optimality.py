@@ -14,9 +14,12 @@ import pytest
 
 from experiments.optimality import CUT, cut_model, small_cluster
 from planner.parallelism.make import PlanOptions, make_plan
-from planner.search import Method, SearchModel, search
+from planner.search import Method, search
 from planner.search.methods.exhaustive import search_exhaustively
-from planner.solve import Edge, Ints, Problem, Solution, solve_ilp
+from planner.search.model import SearchModel
+from planner.solve import Edge, Problem, Solution
+from planner.solve.ilp import solve_ilp
+from planner.solve.problem import Ints
 from zoo import ZOO
 
 TWO_AXES = ("dlrm", "wide_deep", "mlp", "alexnet", "vgg19")

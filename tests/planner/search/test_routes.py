@@ -7,7 +7,8 @@ from matrix import program, roomy_cluster
 
 from planner.ir.plan import Boxing
 from planner.ir.sbp import NdSbp
-from planner.search import StageTransfer, assign_layouts, build_model
+from planner.search import assign_layouts, build_model
+from planner.search.routes import StageTransfer
 from planner.stages import assign_stages, prepare
 
 

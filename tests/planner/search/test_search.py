@@ -13,9 +13,10 @@ from planner.ir.plan import Plan
 from planner.parallelism.make import PlanOptions, make_plan
 from planner.search import Method, build_model, search
 from planner.search.methods.exhaustive import search_exhaustively
-from planner.solve import Edge, Elimination, Problem, solve_exactly, solve_ilp
+from planner.solve import Edge, Problem, solve_exactly
 from planner.solve.bounds.message_passing import Dual
-from planner.solve.reduce.elimination import eliminate
+from planner.solve.ilp import solve_ilp
+from planner.solve.reduce.elimination import Elimination, eliminate
 from planner.stages import assign_stages, prepare
 from zoo import ZOO
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.solve import Elimination
 from planner.solve.bounds.local_search import fuse_choices
 from planner.solve.bounds.message_passing import Dual
 from planner.solve.highs import HighsIlp
@@ -19,6 +18,7 @@ from planner.solve.limited import memory
 from planner.solve.limited.memory import least_demand, solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Problem, Progress
 from planner.solve.reduce.contract import reduce_in_place, reduce_problem
+from planner.solve.reduce.elimination import Elimination
 from planner.solve.time_limit import TimeLimit
 from tests.planner.solve.small import best_by_trying, random_problem
 

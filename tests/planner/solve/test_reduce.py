@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from planner.ir.errors import OutOfMemory
-from planner.solve import Elimination
 from planner.solve.problem import Contradiction, Demand, Edge, Problem
 from planner.solve.reduce.contract import reduce_problem
+from planner.solve.reduce.elimination import Elimination
 from tests.planner.solve.small import best_by_trying, random_problem
 
 SETTINGS = [{"dominance": False, "eliminate": False}, {"dominance": True, "eliminate": False}, {"dominance": True, "eliminate": True}]

@@ -21,7 +21,8 @@ from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
 from planner.search import Method
 from planner.search.methods import method
-from planner.solve import Edge, Problem, Progress, solve_exactly, without_limit
+from planner.solve import Edge, Problem, solve_exactly, without_limit
+from planner.solve.problem import Progress
 from planner.solve.without_limit import Sizes
 from regista.analysis.search_time import Row, load_rows, measure, points, save_rows
 from regista.clusters import resolve_cluster
