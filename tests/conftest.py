@@ -35,12 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         _into_tier(item)
         if item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.xdist_group("processes"))
-    _refuse_unknown_representatives(items)
+    if not any("[" in argument for argument in config.args):  # else single cases were asked for
+        _refuse_unknown_representatives(items)
 
 
 def _into_tier(item: pytest.Item) -> None:
