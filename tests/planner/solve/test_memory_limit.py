@@ -289,3 +289,13 @@ def test_limit_that_no_choice_keeps_is_refused() -> None:
     assert best_by_trying(problem) == np.inf
     with pytest.raises(OutOfMemory, match=r"limit 2\.5"):
         solve_within(problem, seconds=10)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_an_ilp_that_its_time_ends_bounds_every_choice_whether_it_found_one_or_not(calls: int) -> None:
+    """After so many looks at the clock a millisecond is left, which ends the solver with or without a choice."""
+    problem, looks = chain(60, 6), itertools.count()
+    outcome = HighsIlp(problem).solve(TimeLimit(10, lambda: 9.999 if next(looks) > calls else 0.0))
+    assert problem.feasible(start(problem))
+    assert outcome.bound <= problem.objective(start(problem))
+    assert outcome.choice is None or outcome.bound <= problem.objective(outcome.choice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import handmade
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -214,3 +215,14 @@ def test_state_regsts_of_a_chain_without_acts_of_their_own_are_parameters():
     plan = story.freeze()
     assert regst_bytes(plan)["w"] == {Category.PARAMETERS: BLOCK_BYTES}
     assert_peaks_agree(plan, simulated(plan, TableCost(), steps=1))
+
+
+def test_a_block_that_several_ranks_send_to_is_live_from_the_first_of_them_on() -> None:
+    plan = handmade.pipeline(3, width=2)
+    trace = simulate(plan, TableCost({("forward.0", 1): 5.0}), steps=1)
+    starts_s = sorted(act.start_s for act in trace.acts if act.task == "send.h" and act.number == 0)
+    assert starts_s == [2.0, 6.0]
+    curve = memory_curves(plan, trace, [2])[2]
+    state_bytes, block_bytes = (plan.block_bytes(plan.regst[regst]) for regst in ("w2.state", "h@s1"))
+    levels = {time_s: level for time_s, level in zip(curve.times_s, curve.total_bytes, strict=True) if time_s <= 6.0}
+    assert levels == {0.0: state_bytes, 2.0: state_bytes + block_bytes}
