@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -177,12 +177,25 @@ def test_single_moves_lower_the_objective_and_keep_the_limit() -> None:
         if problem is None:
             continue
         dual = Dual(problem)
-        assert problem.objective(improve_at_multipliers(dual, start(problem))) <= problem.objective(start(problem))
+        settled = improve_at_multipliers(dual, start(problem))
+        assert problem.objective(settled) == min(problem.objective(other) for other in neighbours(problem, settled))
+        assert problem.objective(settled) <= problem.objective(start(problem))
         for choice in itertools.islice(itertools.product(*(range(c.size) for c in problem.costs)), 0, None, 7):
             if problem.feasible(choice) and np.isfinite(problem.objective(choice)):
                 moved = improve_within_limit(dual, np.array(choice))
                 assert problem.feasible(moved)
                 assert problem.objective(moved) <= problem.objective(choice)
+                assert problem.objective(moved) == min(problem.objective(n) for n in neighbours(problem, moved) if problem.feasible(n))
+
+
+def neighbours(problem: Problem, choice: Ints) -> Iterator[Ints]:
+    """The choice itself, and all that differ from it at one node."""
+    yield choice
+    for node, costs in enumerate(problem.costs):
+        for strategy in range(costs.size):
+            other = choice.copy()
+            other[node] = strategy
+            yield other
 
 
 def start(problem: Problem) -> Ints:

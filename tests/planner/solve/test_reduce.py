@@ -93,6 +93,16 @@ def test_times_that_cannot_bind_leave() -> None:
     assert best_by_trying(reduced.problem) == best_by_trying(problem) == 1.0
 
 
+def test_of_times_at_which_the_same_is_held_one_stays() -> None:
+    """Node 0 holds from 0 to 9; nodes 1 and 2 hold alike, one after the other, with a gap between, and between 2 and 3 nobody comes or goes."""
+    amount = np.array([4.0, 1.0])
+    held = (Demand(0, 0, 9, np.array([1.0, 2.0])), Demand(1, 2, 4, amount), Demand(2, 6, 8, amount))
+    problem = Problem(("a", "b", "c"), tuple(np.array([0.0, 3.0]) for _ in range(3)), (), held, 5.0)
+    reduced = reduce_problem(problem, dominance=False, eliminate=False)
+    assert max(d.stop for d in reduced.problem.demands) == 2
+    assert best_by_trying(reduced.problem) == best_by_trying(problem)
+
+
 def test_strategy_that_alone_breaks_the_limit_leaves() -> None:
     held = (Demand(0, 0, 2, np.array([8.0, 1.0])), Demand(1, 1, 3, np.array([2.0, 3.0])))
     problem = Problem(("a", "b"), (np.array([0.0, 5.0]), np.zeros(2)), (Edge(0, 1, np.array([[0.0, 1.0], [1.0, 0.0]])),), held, 9.0)
