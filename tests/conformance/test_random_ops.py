@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from oracle import Outcome as Eager
 from oracle import train_eagerly
 from torch import Tensor, nn
 
+import regista
 from backend import perform, run
+from backend.checkpoint import Saved
 from planner.frontend import AdamW, Program
 from planner.ir.plan import Plan
 from planner.parallelism.make import PlanOptions, make_plan
@@ -113,3 +116,17 @@ def test_a_plan_with_dropout_on_processes_equals_plain_pytorch_with_the_same_dra
     plan, made = planned(way), program()
     outcome = run(plan, made.initial_state(plan.micro_batches), made.batch, STEPS, gradients=True, timeout_s=120)
     assert_transparent(outcome, expected(plan.micro_batches))
+
+
+@pytest.mark.processes
+def test_a_run_that_resumes_draws_on_to_the_last_bit_and_in_another_layout(tmp_path: Path) -> None:
+    plan, made = planned("data2"), program()
+    whole = run(plan, made.initial_state(1), made.batch, 4, timeout_s=120)
+    first = regista.run(plan, made, steps=2, checkpoint=str(tmp_path), timeout_s=120)
+    moved = perform(planned("pipeline2"), Saved(str(tmp_path / "step-00000002")), made.batch, 2)
+    rest = regista.run(plan, made, steps=4, checkpoint=str(tmp_path), resume=True, timeout_s=120)
+    assert first.losses + rest.losses == whole.losses
+    assert int(rest.states["random:steps"]) == 4
+    for name, value in whole.states.items():
+        assert torch.equal(rest.states[name], value), name
+    assert moved.losses == pytest.approx(whole.losses[2:], rel=1e-5)
