@@ -20,6 +20,7 @@ from planner.parallelism.options import PlanOptions, by, check_options
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
 from planner.parallelism.shape import Shape, most_stages, shapes
 from planner.parallelism.shape_search import ShapeSearch, ShapeWatch
+from planner.parallelism.unsplit import ZeroUnmet, check_zero
 from planner.search import Method
 from planner.search.pins import parse_pins
 from planner.solve.problem import NotFoundInTime, Watch
@@ -102,6 +103,8 @@ def search_plans(
     made = plans.plan.micro_batches
     if (work := replicated_work(graph_of(made), made)) is not None:
         warnings.warn(str(work), Replicated, stacklevel=3)
+    if options.zero and (unmet := check_zero(plans.plan, options.zero)) is not None:
+        warnings.warn(str(unmet), ZeroUnmet, stacklevel=3)
     return plans
 
 
