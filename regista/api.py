@@ -29,6 +29,7 @@ from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder import Outcome
 from planner.cost import AnalyticCost
 from planner.frontend import Program, load_program
+from planner.frontend.batch import BatchDim
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.plan import Plan
@@ -85,6 +86,7 @@ def plan(
     interleave: int = 1,
     hold: int | None = None,
     strict: bool = False,
+    batch_dim: BatchDim = None,
     method: str = "exact",
     seconds: float = inf,
     on_progress: Watch | None = None,
@@ -103,6 +105,7 @@ def plan(
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
+        batch_dim: the dim of the program's inputs that is the batch, as Program(batch_dim=...) takes it; None: the program's own.
         strict: refuse ops without an SBP rule; otherwise every device of their stage performs them with whole inputs, and a warning
             (planner.parallelism.replicated.Replicated) names them and their share of the work.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
@@ -116,6 +119,8 @@ def plan(
     """
     model = program if isinstance(program, str) else program.name
     source = program_of(program) if isinstance(program, str) else program
+    if batch_dim is not None:
+        source = source.cut_along(batch_dim)
     order = read_schedule(schedule) if schedule.endswith(".csv") else ""
     named = [s.value for s in Schedule if s is not Schedule.GIVEN]
     if not order and schedule not in named:
@@ -145,7 +150,7 @@ def plan(
     if bucket_bytes is not None:
         options = replace(options, bucket_bytes=bucket_bytes)
     target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
-    return search_plans(
+    plan = search_plans(
         source.graph,
         model=model,
         batch_size=source.batch_size,
@@ -155,6 +160,10 @@ def plan(
         on_shape=on_shape,
         dry_run=simulator.dry_run,
     ).plan
+    if not source.batch_dims.given:
+        return plan
+    shown = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
+    return replace(plan, options={**plan.options, "batch_dim": shown})
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:
@@ -295,7 +304,9 @@ def planned_program(plan: Plan) -> Program:
             f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; "
             f"call regista.run(plan, program), or plan file.py:factory"
         )
-    return program_of(plan.model)
+    source = program_of(plan.model)
+    dims = tuple(entry.batch_dim for entry in plan.batch_inputs)
+    return source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
 
 
 def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> None:

@@ -63,6 +63,11 @@ class InputForm:
         whole = (given,) if isinstance(given, Tensor) else given
         return tuple(tensor.detach() for tensor in _flat(self.example, whole, what))
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a tensor of the example does: as an input it would be trained by nobody."""
+        return any(tensor.requires_grad for tensor in _flat(self.example, self.example, "example_inputs"))
+
     def entries(self, tensors: Sequence[Tensor]) -> object:
         """The batch with these tensors: a sequence or a mapping, as the example is."""
         return _filled(self.example, iter(tensors))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
 from planner.frontend.inputs import InputForm
 from planner.frontend.optim import Group, Optimizer, as_groups
@@ -22,7 +24,8 @@ from planner.frontend.random.eager import EagerDraws
 from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.translate import Translated, translate
 from planner.frontend.tracing.hooks import refuse_hooks
-from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of, slice_micro_batch
+from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of
+from planner.frontend.trial import refuse_ambiguous
 from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import InputKind, LogicalGraph
@@ -39,10 +42,12 @@ class Program:
         module: any nn.Module; its train()/eval() mode is used as it is.  Parameters that are tied count once, under their first
             name; parameters with requires_grad=False are inputs without gradient and update.  A Deferred is planned without memory:
             its values are made when ``module`` or ``initial_state`` is first asked for.
-        example_inputs: one GLOBAL batch; dim 0 of the first tensor is the batch, and so is dim 0 of every tensor with that extent.
-            A sequence holds positional arguments; a mapping is given by keyword, module(**example_inputs).  An argument may be a tensor,
-            a number, a string or None, or hold such in mappings, sequences and dataclasses; what is no tensor is the same at every step.
-            Tensors are numbered in the order in which they stand (``input.0`` is the first).
+        example_inputs: one GLOBAL batch.  A sequence holds positional arguments; a mapping is given by keyword, module(**example_inputs).
+            An argument may be a tensor, a number, a string or None, or hold such in mappings, sequences and dataclasses; what is no tensor
+            is the same at every step.  Tensors are numbered in the order in which they stand (``input.0`` is the first).
+        batch_dim: the dim of the inputs that is the batch: one for all, or one per input (a sequence, or in the form of example_inputs),
+            None for an input without batch.  None alone: found; dim 0 of the first tensor is the batch, and so is dim 0 of every tensor
+            with that extent; before a batch is cut into micro-batches that is tried out, and what is ambiguous is refused.
         loss: None when module(*example_inputs) is the scalar loss, or holds it as ``.loss`` or ``["loss"]`` (an output of Hugging Face), or is a
             mapping or a sequence of scalars, which are added up; else loss(output, *targets), the targets being the last example inputs, as
             many as ``loss`` has required positional parameters less one.  What it returns is read in the same way.
@@ -67,6 +72,7 @@ class Program:
         optimizer: Optimizer | torch.optim.Optimizer | str | None = None,
         *,
         lr_schedule: LrSchedule | None = None,
+        batch_dim: BatchDim = None,
         name: str | None = None,
         data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
         seed: int = 0,
@@ -81,10 +87,9 @@ class Program:
         self.num_targets = 0 if loss is None else _num_targets(loss, form.num_entries)
         self._form = replace(form, num_targets=self.num_targets)
         self.example_inputs = form.tensors(example_inputs, "example_inputs")
-        batched = next((t for t in self.example_inputs if t.ndim), None)
-        if batched is None or batched.shape[0] == 0:
-            raise InvalidProgram("example_inputs must hold a tensor whose dim 0 is the batch, of at least one sample")
-        self.batch_size = int(batched.shape[0])
+        if form.requires_grad:
+            raise InvalidProgram("an example input requires grad: it would be trained by nobody; detach() it, or make it a parameter")
+        self.batch_dims = resolved(batch_dim, form.example, self.example_inputs)
         self.loss = loss
         refuse_hooks(module, optimizer)
         self.groups: tuple[Group, ...] = as_groups(optimizer, dict(module.named_parameters()))
@@ -113,6 +118,22 @@ class Program:
         if len(self.groups) != 1:
             raise Unsupported(f"{self.name} trains its parameters in {len(self.groups)} groups; ask for groups instead of the optimizer")
         return self.groups[0].rule
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per step."""
+        return self.batch_dims.size
+
+    def cut_along(self, batch_dim: BatchDim) -> Program:
+        """The same program with batch dims that are given.
+
+        Raises:
+            InvalidProgram: they do not fit the inputs.
+        """
+        other = copy.copy(self)
+        other.batch_dims = resolved(batch_dim, self._form.example, self.example_inputs)
+        other._translated = {}
+        return other
 
     def loss_of(self, module: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
         """The scalar loss of ``module`` on one (micro-)batch in the order of example_inputs, as an ordinary training loop computes it.
@@ -151,18 +172,23 @@ class Program:
             divisors = [d for d in range(1, self.batch_size + 1) if self.batch_size % d == 0]
             raise InvalidProgram(f"{micro_batches} micro-batches do not divide a batch of {self.batch_size}; choose one of {divisors}")
         if micro_batches not in self._translated:
+            if micro_batches > 1 and not any(count > 1 for count in self._translated):
+                self._refuse_ambiguous()
             with collector_paused():
                 captured = capture(
                     self._module,
-                    self.example_inputs,
+                    self.batch_dims.sliced(self.example_inputs, micro_batches, 0),
                     self.loss,
                     form=self._form,
-                    batch_size=self.batch_size,
+                    batch_dims=self.batch_dims.dims,
                     micro_batches=micro_batches,
                 )
                 self._translated[micro_batches] = translate(captured, self.groups, scheduled=self._rates is not None)
             self._tell(captured)
         return self._translated[micro_batches]
+
+    def _refuse_ambiguous(self) -> None:
+        refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self._form)
 
     def initial_state(self, micro_batches: int = 1) -> dict[str, Tensor]:
         """Values of the state inputs of ``graph(micro_batches)`` by GraphInput.name.
@@ -254,7 +280,7 @@ class Program:
 
     def micro_batch(self, batch: Sequence[Tensor], micro_batches: int, index: int) -> tuple[Tensor, ...]:
         """Slice ``index`` of a global batch, as the graph's batch inputs take it."""
-        return tuple(slice_micro_batch(t, self.batch_size, micro_batches, index) for t in batch)
+        return self.batch_dims.sliced(batch, micro_batches, index)
 
 
 def _num_targets(loss: Callable[..., object], num_inputs: int) -> int:

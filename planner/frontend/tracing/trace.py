@@ -38,7 +38,7 @@ from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, ex
 from planner.frontend.tracing.values import usual_rewrite
 from planner.ir.errors import InvalidProgram, RegistaError
 
-__all__ = ["Capture", "Tracer", "capture", "loss_of", "slice_micro_batch"]
+__all__ = ["Capture", "Tracer", "capture", "loss_of", "quiet"]
 
 
 class Tracer(Enum):
@@ -54,7 +54,7 @@ class Capture:
 
     constants: what the graph's get_attr nodes name.
     trained: names of the parameters that have a gradient, in the order of the gradients.
-    batch_dims: per batch input 0 or None.
+    batch_dims: per batch input the dim that micro-batches slice, or None.
     tracer: what made the graph.   refusal: of make_fx, why the recorder did not; else empty.
     left_alone: what forward changes in Python without an op depending on it, in words: a run leaves it as it is.
     """
@@ -68,14 +68,6 @@ class Capture:
     tracer: Tracer
     refusal: str = ""
     left_alone: str = ""
-
-
-def slice_micro_batch(tensor: Tensor, batch_size: int, micro_batches: int, index: int) -> Tensor:
-    """Slice ``index`` of a tensor whose dim 0 is the batch; any other tensor as it is."""
-    if not tensor.ndim or tensor.shape[0] != batch_size:
-        return tensor
-    size = batch_size // micro_batches
-    return tensor[index * size : (index + 1) * size]
 
 
 def loss_of(module: nn.Module, loss: Callable[..., object] | None, form: InputForm, inputs: Sequence[Tensor]) -> Tensor:
@@ -146,22 +138,20 @@ def capture(
     loss: Callable[..., object] | None,
     *,
     form: InputForm,
-    batch_size: int,
+    batch_dims: tuple[int | None, ...],
     micro_batches: int,
 ) -> Capture:
     """Trace forward, loss and backward of one micro-batch.
 
     Args:
-        batch: one global batch; only shapes and dtypes are used.
+        batch: one micro-batch; only shapes and dtypes are used.   batch_dims: of its tensors, None where one has no batch.
         loss: applied to the module's output and the targets; None when the module returns the loss.
         form: how the tensors of ``batch`` are given to both.
 
     Raises:
         InvalidProgram: the step cannot be traced; the message names the module that raised.
     """
-    examples = [slice_micro_batch(t, batch_size, micro_batches, 0) for t in batch]
-    batch_dims = tuple(0 if t.ndim and t.shape[0] == batch_size else None for t in batch)
-    work = _Work(module, examples, loss, form, batch_dims, micro_batches)
+    work = _Work(module, batch, loss, form, batch_dims, micro_batches)
     with untouched({"": module, "loss": loss}) as snapshot:
         try:
             captured = work.traced(Tracer.RECORDER)
@@ -238,7 +228,7 @@ class _Work:
         )
         try:
             with (
-                _quiet(),
+                quiet(),
                 FakeTensorMode(allow_non_fake_inputs=True),
                 torch.enable_grad(),
                 self._hooks.noticed(),
@@ -286,7 +276,7 @@ def _made_fx(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """torch logs the traceback of what it then raises; the raise is enough."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     disabled, logger.disabled = logger.disabled, True

@@ -42,6 +42,13 @@ def _schedule(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is no schedule (choose from {', '.join(map(repr, _SCHEDULES))}, or give a .csv file)")
 
 
+def _batch_dim(text: str) -> int | tuple[int | None, ...]:
+    if not re.fullmatch(r"(-?[0-9]{1,3}|none)(,(-?[0-9]{1,3}|none))*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no dim: write 1, or an entry per input such as 0,none,1")
+    dims = tuple(None if part == "none" else int(part) for part in text.split(","))
+    return dims[0] if len(dims) == 1 and dims[0] is not None else dims
+
+
 def _add_fixed(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--stages", type=count_or_auto, default=1, metavar="P", help="pipeline stages, or auto: searched (default 1)")
     group.add_argument(
@@ -49,6 +56,13 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--micro-batches", type=count_or_auto, default=1, metavar="M", help="micro-batches per step, or auto: searched (default 1)"
+    )
+    group.add_argument(
+        "--batch-dim",
+        type=_batch_dim,
+        metavar="D",
+        help="dim of the inputs that is the batch: one for all (1), or one per input, none where there is no batch (0,none,0); "
+        "default: dim 0 of the first, and of all of that extent",
     )
     group.add_argument(
         "--recompute",
@@ -131,6 +145,7 @@ def perform(args: argparse.Namespace) -> Json:
             interleave=args.interleave,
             hold=args.hold,
             strict=args.strict,
+            batch_dim=args.batch_dim,
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,

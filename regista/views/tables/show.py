@@ -90,12 +90,24 @@ def show_plan(plan: Plan) -> RenderableType:
     """Placements with their memory, streams, tasks and Regsts with their quotas."""
     head = Table(title=f"{escape(plan.model)}, plan {plan.plan_id}", title_justify="left", show_header=False)
     head.add_row("micro-batches", f"{plan.micro_batches} (batch of {plan.batch_size} samples)")
+    head.add_row("batch dims", escape(_batch_dims(plan)))
     head.add_row("cluster", escape(f"{plan.cluster.name}: {plan.cluster.num_devices} x {plan.cluster.device.kind}, {plan.num_ranks} used"))
     head.add_row("search", escape(f"{plan.search.method}, cost model {plan.search.cost_model}"))
     head.add_row("objective", f"{show_s(plan.search.objective_s)} per step (lower bound {show_s(plan.search.lower_bound_s)})")
     for option, value in plan.options.items():
+        if option == "batch_dim":
+            continue
         head.add_row(escape(option), escape(value))
     return Group(head, _placements(plan), _streams(plan), _tasks(plan), _regsts(plan))
+
+
+def _batch_dims(plan: Plan) -> str:
+    """Which dim of which input micro-batches slice, and how that was found."""
+    named = ", ".join(f"{entry.name} {'none' if entry.batch_dim is None else f'dim {entry.batch_dim}'}" for entry in plan.batch_inputs)
+    if "batch_dim" in plan.options:
+        return f"{named} (as given)"
+    tried = "what is ambiguous is refused" if plan.micro_batches > 1 else "not tried out, since one micro-batch cuts nothing"
+    return f"{named} (found: the first input's extent {plan.batch_size} in dim 0; {tried})"
 
 
 def _placements(plan: Plan) -> Table:
