@@ -1,0 +1,76 @@
+"""Options that cannot be granted are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import TINY, Command
+
+from tests.regista.refusals.refusal import refused
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--pin", "foo"], "pin 'foo': write PATTERN=SBP"),
+        (["--pin", "=S(0)"], "write PATTERN=SBP"),
+        (["--pin", "head.weight=Q"], "'Q' is not an SBP; write S"),
+        (["--pin", "head.weight=P"], "only values can be pinned"),
+        (["--pin", "nothing=S(0)"], "names no parameter, state or input of the model; names are like"),
+        (["--pin", "out:nothing=S(0)"], "names no module of the model"),
+        (["--pin", "head.weight=S(0)", "--pin", "head.*=S(1)"], "contradict each other on head.weight|does not split evenly"),
+        (["--pin", "head.weight=S(0),B"], "has 2 entries, the mesh 2 has 1 axes; write one per axis"),
+        (["--pin", "head.weight=S(5)"], "does not split evenly"),
+        (["--stages", "3"], "3 stages do not divide the 2 devices"),
+        (["--stages", "0"], "--stages: 0: at least 1"),
+        (["--stages", "two"], "--stages: invalid whole number or auto value: 'two'"),
+        (["--stages", "2", "--cut", "nope"], "cut at module 'nope': .*modules are"),
+        (["--cut", "head"], "1 cuts make 2 stages, but 1 stages were asked for"),
+        (["--mesh", "2,2"], "mesh 2x2 has 4 places, but each of 1 stages has 2 devices"),
+        (["--mesh", "0,2"], "mesh 0x2 has 0 places"),
+        (["--mesh", "a"], "mesh 'a': write numbers joined by commas"),
+        (["--micro-batches", "3"], r"3 micro-batches do not divide a batch of 8; choose one of \[1, 2, 4, 8\]"),
+        (["--micro-batches", "0"], "--micro-batches: 0: at least 1"),
+        (["--quota", "x"], "write PATTERN=N"),
+        (["--quota", "*=²"], "write PATTERN=N"),
+        (["--quota", "*=0"], r"quota \*=0: an actor needs at least 1 block"),
+        (["--quota", "nomatch=2"], "no regst has such an id; ids are"),
+        (["--bucket-mb", "nan"], "--bucket-mb: nan: a finite number above 0"),
+        (["--schedule", "zigzag"], "choose from '1f1b', 'gpipe'"),
+        (["--stage", "2"], "unrecognized arguments: --stage 2"),
+    ],
+)
+def test_an_option_that_cannot_be_granted_is_refused_by_name(command: Command, tmp_path: Path, options: list[str], says: str):
+    refused(command, tmp_path, "plan", TINY, "--cluster", "local:2", "-o", tmp_path / "p.json", *options, says=says)
+
+
+def test_a_pin_that_cuts_unevenly_is_refused_with_the_shape(command: Command, tmp_path: Path):
+    goal = ("--cluster", "local:2", "-o", tmp_path / "p.json", "--pin", "head.weight=S(0)")
+    refused(command, tmp_path, "plan", TINY + "&classes=5", *goal, says=r"head.weight has shape \(5, 16\), which does not split evenly")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "arguments are required: VERB; 'regista --help'"),
+        (["plan"], "arguments are required: MODEL, --cluster, -o/--out; 'regista plan --help'"),
+        (["nope"], "invalid choice: 'nope'"),
+        (["run", "p.json", "--steps", "0"], "--steps: 0: at least 1"),
+        (["simulate", "p.json", "--steps", "-1"], "--steps: -1: at least 1"),
+        (["simulate", "p.json", "--steps", "1.5"], "--steps: invalid whole number value"),
+        (["demo", "--steps", "0"], "--steps: 0: at least 1"),
+        (["gantt", "t.json", "--steps", "0", "-o", "g.png"], "--steps: 0: at least 1"),
+        (["calibrate", "--rounds", "0", "-o", "c.toml"], "--rounds: 0: at least 1"),
+        (["run", "p.json", "--timeout", "nan"], "--timeout: nan: a finite number above 0"),
+        (["run", "p.json", "--performer", "nccl"], "choose from 'gloo', 'threads', 'reference'"),
+    ],
+)
+def test_arguments_that_make_no_command_are_refused_in_one_line(command: Command, tmp_path: Path, arguments: list[str], says: str):
+    message = refused(command, tmp_path, *arguments, says=says)
+    assert message.count("\n") == 1
+
+
+def test_an_option_without_meaning_here_is_refused_not_ignored(command: Command, made: dict[str, Path], tmp_path: Path):
+    refused(command, tmp_path, "run", made["plan"], "--performer", "reference", "--timeout", "3", says="--timeout watches processes")
+    refused(command, tmp_path, "calibrate", made["plan"], "--cluster", "local:2", "-o", tmp_path / "c", says="has no meaning beside a plan")
