@@ -74,7 +74,7 @@ class Drafts:
             sbp = self.assignment.ops[op.id].outputs[op.outputs.index(value)]
             return self.instance(value, self.staged.stage[op.id], sbp if sbp is not None else NdSbp.broadcast(len(self.mesh)))
         if value in self.assignment.states:
-            return self.instance(value, self.staged.home(value), self.assignment.states[value])
+            return self.instance(value, self.staged.state_stage(value), self.assignment.states[value])
         assert wanted is not None, f"{value} is delivered where it is wanted"
         return self.instance(value, stage, self.assignment.pinned.get(value, wanted))
 

@@ -118,7 +118,7 @@ def draft_state_writers(drafts: Drafts) -> None:
     """What replaces a state must reach the state's home in the state's layout; note which instance that is."""
     graph = drafts.staged.graph
     for old, new in graph.updates.items():
-        stage, sbp = drafts.staged.home(old), drafts.assignment.states[old]
+        stage, sbp = drafts.staged.state_stage(old), drafts.assignment.states[old]
         native, way = drafts.arrival(new, stage, sbp)
         last = drafts.follow(native, way.moves)
         if way.moves:

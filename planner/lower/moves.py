@@ -64,7 +64,7 @@ def _final_readers(drafts: Drafts) -> dict[Instance, set[str]]:
         for instance in draft.reads:
             note(instance, draft.id)
     for instance, state in drafts.stored.items():
-        note(instance, f"state on {placement_id(drafts.staged.home(state))}")
+        note(instance, f"state on {placement_id(drafts.staged.state_stage(state))}")
     return readers
 
 

@@ -53,7 +53,7 @@ def routes_of(
     Readers are the ops, the states that are replaced, and on the stage of the loss the user, who gets the whole loss.  Batch inputs and constants
     that are not pinned are available in any layout, so they have no route.
     """
-    sources = {value: (staged.home(value), sbp) for value, sbp in states.items()}
+    sources = {value: (staged.state_stage(value), sbp) for value, sbp in states.items()}
     for op in staged.graph.ops:
         for value, sbp in zip(op.outputs, ops[op.id].outputs, strict=True):
             if value is not None:
@@ -75,7 +75,7 @@ def _readers(staged: Staged, ops: Mapping[str, LocalOp], states: Mapping[str, Nd
         for value in dict.fromkeys(op.inputs):
             yield value, staged.stage[op.id], ops[op.id].inputs[op.inputs.index(value)]
     for old, new in staged.graph.updates.items():
-        yield new, staged.home(old), states[old]
+        yield new, staged.state_stage(old), states[old]
     loss = staged.graph.mean_loss
     for op in staged.graph.ops:
         if loss in op.outputs:

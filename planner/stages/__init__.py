@@ -1,4 +1,4 @@
-"""Pipeline stages: which device group performs which op, by the user's cut or by an even split of the work."""
+"""Pipeline stages: the cut of a graph into stages, by the user or by balanced work, and passes that prepare the graph for the search."""
 
 from planner.stages.assign import assign_stages
 from planner.stages.blocks import block_of

@@ -1,7 +1,8 @@
-"""Op -> stage.  Forward ops are cut along the trace order, so data never flows backwards; everything else follows its forward op.
+"""The stage of every op.  Forward ops are cut along the trace order, so that no forward value goes to an earlier stage.
 
-A backward op lies with the forward op that it differentiates, an accumulation with the op that makes what it adds up, and an update at the home
-of the state that it updates (planner.stages.staged); what is made of a gradient before that lies at the home of its parameter.
+A backward op has the stage of the forward op that it differentiates, an accumulation the stage of the op that makes what it accumulates, and an
+update the stage of the state that it updates (planner.stages.staged).  Ops that process a gradient before the update have the stage of its
+parameter.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ def assign_stages(
     Args:
         num_stages: how many stages.
         cuts: module paths; each begins the next stage at its first forward op.  Empty: cuts of even forward flop, between numbered blocks.
-        balance: cut the graph itself, wherever the fewest bytes cross while no stage has more than this share of work above the mean
-            (planner.stages.dag_ilp); micro_batches: how often per step activations cross.
+        balance: cut the graph where the fewest bytes cross, such that no stage has more than this share of work above the mean
+            (planner.stages.dag_ilp).
+        micro_batches: per step; so often do activations cross, for ``balance``.
 
     Raises:
-        Unsupported: both cuts and balance, no cut that is balanced so well, more stages than can be filled, a cut that names no module,
-            or cuts out of order.
+        Unsupported: both cuts and balance are given, no cut is balanced so well, there are more stages than units of work, or a cut names
+            no module or is out of order.
     """
     forward = [op for op in graph.ops if op.role is Role.FORWARD]
     if cuts and balance is not None:
@@ -48,7 +50,7 @@ def assign_stages(
         borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages)
         stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
     producers = graph.producers()
-    home = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
+    state_stage = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
     parameters = {i.name: i.value for i in graph.inputs if i.kind is InputKind.PARAMETER}
     home |= {gradient: home.get(parameters[name], 0) for name, gradient in graph.gradients.items() if name in parameters}
     for op in graph.ops:
@@ -60,15 +62,15 @@ def assign_stages(
             made_by = producers.get(op.inputs[0])
             stage[op.id] = stage[made_by.id] if made_by is not None else num_stages - 1
         elif op.role is Role.UPDATE:
-            stage[op.id] = next((home[value] for value in op.inputs if value in home), 0)
+            stage[op.id] = next((state_stage[value] for value in op.inputs if value in state_stage), 0)
             home.update((value, stage[op.id]) for value in op.outputs if value is not None)
     return stage
 
 
 def _even_borders(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> list[int]:
-    """Places in trace order where stages begin, so that the fullest has as little forward flop as can be, and the others are even.
+    """Places in trace order at which stages begin, such that the largest forward flop of a stage is minimal, and the others are even.
 
-    Blocks (h.3) stay whole, so that only their outputs cross; where there are too few of them, modules do, else ops.
+    No block (h.3) is cut, so that only outputs of blocks cross.  If there are too few blocks, no module is cut; else any op may begin a stage.
     """
     work = np.array([flop(op, {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}) for op in forward], dtype=float)
     if num_stages > len(forward):
@@ -82,7 +84,7 @@ def _even_borders(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -
 
 
 def _even_cut(work: NDArray[np.float64], parts: int) -> list[int]:
-    """First unit of every part but the first: least work in the fullest part, then least sum of squares; no part is empty."""
+    """The first unit of every part but the first.  It minimises the work of the largest part, then the sum of squares; no part is empty."""
     done = np.concatenate([[0.0], np.cumsum(work)])
     size = len(work)
     fullest, squares = np.full((parts + 1, size + 1), np.inf), np.full((parts + 1, size + 1), np.inf)
@@ -92,16 +94,16 @@ def _even_cut(work: NDArray[np.float64], parts: int) -> list[int]:
             load = done[end] - done[k - 1 : end]
             fullest[k, end] = np.maximum(fullest[k - 1, k - 1 : end], load).min()
     most = fullest[parts, size] * (1 + 1e-9)
-    came = np.zeros((parts + 1, size + 1), dtype=int)
+    part_begin = np.zeros((parts + 1, size + 1), dtype=int)
     for k in range(1, parts + 1):
         for end in range(k, size + 1):
             load = done[end] - done[k - 1 : end]
             total = np.where(load <= most, squares[k - 1, k - 1 : end] + load**2, np.inf)
-            came[k, end] = k - 1 + int(total.argmin())
+            part_begin[k, end] = k - 1 + int(total.argmin())
             squares[k, end] = total.min()
     begins, end = [], size
     for k in range(parts, 1, -1):
-        end = int(came[k, end])
+        end = int(part_begin[k, end])
         begins.append(end)
     return begins[::-1]
 

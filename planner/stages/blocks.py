@@ -1,14 +1,14 @@
-"""Numbered blocks: the repeated layers of a model.  Recomputation, ZeRO-3, cuts between stages and bounds on a plan all count in them.
+"""Numbered blocks: the repeated layers of a model, which are the units of recomputation, ZeRO-3, cuts between stages and bounds on a plan.
 
-A numbered block is a member of a list of modules (nn.ModuleList, nn.Sequential): the path of the op's module up to its first number.
+A numbered block is a member of a list of modules (nn.ModuleList, nn.Sequential).  Its name is the path of an op's module up to its first number.
 
     module of an op          its block
     h.3.mlp.c_fc             h.3
     encoder.blocks.0.ff      encoder.blocks.0
     wte                      none, written ""
 
-A forward op belongs to the block of its module, which the front end records (planner.frontend.tracing.stamp).  Every other op follows: a backward
-op the forward op whose gradient it computes, an accumulation or an update the op that makes what it reads.
+A forward op belongs to the block of its module, which the front end records (planner.frontend.tracing.stamp).  A backward op belongs to the block
+of the forward op whose gradient it computes, an accumulation or an update to the block of the op that makes what it reads.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def blocks_of(graph: LogicalGraph) -> Mapping[str, str]:
 
 
 def num_blocks(graph: LogicalGraph) -> int:
-    """How many numbered blocks the forward pass has."""
+    """The number of numbered blocks in the forward pass."""
     return len({block_of(op.module) for op in graph.ops if op.role is Role.FORWARD} - {""})
 
 
 def unshard_unit(op: Op, by_id: Mapping[str, Op]) -> str:
-    """What unshards its parameters together (ZeRO-3): a numbered block, outside of blocks a module.
+    """The unit of an op whose parameters are unsharded together (ZeRO-3): its numbered block, or its module if it is outside of blocks.
 
     Args:
-        op: a backward op belongs where its forward op does.   by_id: the graph's ops by their ids.
+        op: a backward op has the unit of its forward op.   by_id: the graph's ops by their ids.
     """
     origin = by_id.get(op.forward_of or "", op) if op.role is Role.BACKWARD else op
     return block_of(origin.module) or origin.module

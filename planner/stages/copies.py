@@ -1,7 +1,8 @@
-"""Copies of ops in other regions, so that no view crosses a border and, with recompute, a block keeps only its inputs.
+"""Copies of ops in other regions, so that no view is sent to another region and, with recompute, a block saves only its inputs.
 
-A copy for a region is named after its original:  transpose_3~1b  is the op transpose_3 for the backward part of stage 1, and so is its result.
-A Plan's file carries no more than the name, so this module both makes the name (-> copy_name) and reads it (-> original_name, is_recomputed).
+A copy has the name of its original and of its region:  transpose_3~1b  is the op transpose_3 copied to the backward part of stage 1, and its
+result is named likewise.  A Plan's file has only the name, so this module makes the name (-> copy_name) and reads it (-> original_name,
+is_recomputed).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def copy_name(name: str, region: Region) -> str:
 
 
 def original_name(name: str) -> str | None:
-    """What ``copy_name`` was given; None for a name that it has not made.
+    """The name from which ``copy_name`` made this one; None for any other name.
 
     >>> original_name("view_7~1b"), original_name("view_7")
     ('view_7', None)
@@ -44,14 +45,14 @@ def is_recomputed(op: Op) -> bool:
 
 
 def copy_into_regions(graph: LogicalGraph, stage: Mapping[str, int], again: Collection[str]) -> tuple[LogicalGraph, dict[str, int]]:
-    """Each region that reads a view, a creation or an op of ``again`` makes its own; returns the graph and the stage of every op.
+    """Copy views, creations and the ops of ``again`` into each region that reads them; returns the graph and the stage of every op.
 
     Args:
-        again: ops that are recomputed by the regions that read them.
+        again: ops that each reading region recomputes.
     """
     producers, stage = graph.producers(), dict(stage)
     regions = {op.id: region_of(op, stage, producers) for op in graph.ops}
-    read_in: dict[str, dict[Region, None]] = {}  # value -> regions that read it, filled from the back
+    read_in: dict[str, dict[Region, None]] = {}  # value -> regions that read it; ops are visited from the last to the first
     results = {graph.loss, graph.mean_loss, *graph.gradients.values(), *graph.updates.values()}
     values = dict(graph.values)
     ops: list[Op] = []
@@ -88,9 +89,9 @@ def _copy(op: Op, region: Region, values: dict[str, TensorType], stage: dict[str
 
 
 def recomputed_late(graph: LogicalGraph) -> LogicalGraph:
-    """The same graph whose recomputed ops stand right before their first reader, so that their results live no longer than they must.
+    """The same graph with each recomputed op right before its first reader, so that results live as short as possible.
 
-    graphlib's order has all of a level stand together, so it would not do.
+    A sort by graphlib would place the ops level by level, far from their readers.
     """
     copies = {v: op for op in graph.ops if is_recomputed(op) for v in op.outputs if v}
     placed: dict[str, Op] = {}

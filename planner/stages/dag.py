@@ -1,10 +1,10 @@
-"""The forward graph as a stage planner sees it: groups of ops with work, and flows that cost bytes when a border cuts them.
+"""The graph on which stages are cut: groups of ops with work, and flows of tensors, which cost bytes if a border between stages crosses them.
 
-A *group* is what must lie on one stage: a forward op together with its backward ops (``forward_of``).  Its flop are those of both.
-Views and creations are no groups: whoever needs one makes its own (planner.stages.copies), so they neither cost nor cross; the tensor below
-them does.  (A view is a group where a backward op that really computes belongs to it, since it then decides where that op lies.)
+A *group* is a set of ops that must lie on one stage: a forward op and its backward ops (``forward_of``).  Its flop are those of all of them.
+Views and creations are no groups: each region that reads one makes its own copy (planner.stages.copies), so they have no cost and do not
+cross; the tensor that they are made from does.  (A view is a group if a backward op that computes belongs to it, because that op needs a stage.)
 
-A *flow* is one tensor and the groups that make or read it, in either direction:
+A *flow* is one tensor and the groups that make or read it:
 
     kind of tensor                                              members                       bytes per step
     activation, gradient of an activation                       maker and readers             m T
@@ -14,13 +14,13 @@ A *flow* is one tensor and the groups that make or read it, in either direction:
 
     crossing bytes = sum over flows of size_bytes (last stage of a member - first stage of a member)            (1) -> crossing_bytes()
 
-So a tensor with many readers is paid once per border that it crosses, and the gradient of a cut activation is counted from the backward graph
-itself (the same bytes as the activation, none for integers and masks).  A weight that is tied n times has a gradient of n terms: each is
-accumulated where it arises and crosses once per step (planner.stages.sums).  Where one tensor goes to, or comes from, several other stages, a
-Plan sends it to each of them; a border that several of these messages cross counts once here.
+So a tensor with many readers is counted once per border that it crosses.  The gradient of an activation is counted as a tensor of the backward
+graph (with the bytes of the activation; integers and masks have none).  A weight that is tied n times has a gradient of n terms: each is
+accumulated on the stage that computes it and crosses once per step (planner.stages.sums).  If a tensor goes to, or comes from, several other
+stages, a Plan sends it to each of them; a border that several of these messages cross counts once here.
 
-Precedence: a reader lies not before the maker; the backward of a group that hands gradients on lies not before the group that it hands them to.
-Groups that these rules tie in a circle are one group.
+Precedence: the stage of a reader is not before that of the maker; the stage of a group whose backward part sends a gradient to another group is
+not before that group's stage.  Groups that form a cycle under these rules are one group.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def work_dag(graph: LogicalGraph, micro_batches: int = 1) -> WorkDag:
         micro_batches: m, how often an activation crosses per step.
 
     Raises:
-        Unsupported: no forward op, micro_batches < 1, or a backward op that does not say which forward op it belongs to.
-        UnknownOp: an op without a rule, so without known flop.
+        Unsupported: no forward op, micro_batches < 1, or a backward op that does not name its forward op.
+        UnknownOp: an op has no rule, so its flop are unknown.
     """
     if micro_batches < 1:
         raise Unsupported(f"{micro_batches} micro-batches; at least 1")
@@ -127,7 +127,7 @@ def work_dag(graph: LogicalGraph, micro_batches: int = 1) -> WorkDag:
         elif kinds[value].is_state:
             flows[tuple(sorted(readers)), True] += size_bytes
     for value, groups in _gradient_groups(graph, makers, group_of, sums).items():
-        # The parameter lives where it is first read (planner.stages.staged); its gradient travels there.
+        # The parameter is stored on the stage of its first reader (planner.stages.staged); its gradient is sent there.
         first_reader = {min(members[value])} if value in members else set()
         flows[tuple(sorted(groups | first_reader)), True] += graph.values[value].size_bytes
     work = [0.0] * len(anchors)
@@ -138,7 +138,7 @@ def work_dag(graph: LogicalGraph, micro_batches: int = 1) -> WorkDag:
 
 
 def spread(graph: LogicalGraph, dag: WorkDag, stage: Sequence[int]) -> dict[str, int]:
-    """Stage of every forward op, views and creations included: after what they read, else with their first reader.
+    """Stage of every forward op.  A view or a creation has the stage of the last op that it reads, else that of its first reader.
 
     Args:
         stage: of each group of ``dag``, which was made from ``graph``.
@@ -159,14 +159,14 @@ def spread(graph: LogicalGraph, dag: WorkDag, stage: Sequence[int]) -> dict[str,
 
 
 class _Below:
-    """What stands below a value once views and creations are made where they are needed."""
+    """The values from which views and creations make a value."""
 
     def __init__(self, makers: Mapping[str, Op], cheap: set[str]) -> None:
         self._makers, self._cheap = makers, cheap
         self._real: dict[str, tuple[str, ...]] = {}
 
     def real(self, value: str) -> tuple[str, ...]:
-        """Values that really exist and that ``value`` is made from: itself, unless a view or a creation makes it."""
+        """The computed values and inputs from which views make ``value``: itself, unless a view or a creation makes it."""
         path = [value]
         while path:
             here = path[-1]
@@ -193,9 +193,9 @@ class _Below:
 
 
 def _anchors(graph: LogicalGraph, cheap: Set[str], summed_later: Set[str]) -> list[str]:
-    """Forward ops that compute, and views whose backward ops compute or hand a gradient to an accumulator.
+    """Forward ops that compute, and views whose backward ops compute or make a gradient that is accumulated.
 
-    An addition of gradients that prepare() takes apart is done where its terms arise, so it ties no view to a stage.
+    An addition of gradients that prepare() takes apart is done on the stages of its terms, so its view needs no stage.
     """
     accumulated = {op.inputs[0] for op in graph.ops if op.role is Role.ACCUMULATE}
     needed = {op.id for op in graph.ops if op.role is Role.FORWARD and op.id not in cheap}
@@ -221,7 +221,7 @@ def _group_of_ops(graph: LogicalGraph, makers: Mapping[str, Op], number: Mapping
 
 
 def _gradient_sums(graph: LogicalGraph, makers: Mapping[str, Op]) -> dict[str, GradientSum]:
-    """Accumulation -> the sum that prepare() takes apart: where every term is an op's result."""
+    """Accumulation -> the sum that prepare() takes apart; only sums of which every term is the result of an op."""
     readers = graph.consumers()
     sums = {op.id: addends(op.inputs[0], makers, readers) for op in graph.ops if op.role is Role.ACCUMULATE}
     return {op_id: made for op_id, made in sums.items() if made.additions and all(v in makers for v in made.terms)}
@@ -241,26 +241,27 @@ def _gradient_groups(
 
 
 def _condense(groups: Sequence[OpGroup], edges: Iterable[tuple[int, int]], flows: _Sums) -> WorkDag:
-    """One group per circle of precedence, numbered topologically (trace order where it has a choice); equal flows are added up."""
-    net = nx.DiGraph()
-    net.add_nodes_from(range(len(groups)))
-    net.add_edges_from((a, b) for a, b in edges if a != b)
-    circles = [sorted(circle) for circle in nx.strongly_connected_components(net)]
-    circle_of = {p: c for c, circle in enumerate(circles) for p in circle}
-    short = nx.DiGraph()
-    short.add_nodes_from(range(len(circles)))
-    short.add_edges_from((circle_of[a], circle_of[b]) for a, b in net.edges if circle_of[a] != circle_of[b])
-    order = list(nx.lexicographical_topological_sort(short, key=lambda c: circles[c][0]))
+    """One group per strongly connected component, in topological order (of several orders, the closest to the trace); equal flows are summed."""
+    precedence = nx.DiGraph()
+    precedence.add_nodes_from(range(len(groups)))
+    precedence.add_edges_from((a, b) for a, b in edges if a != b)
+    components = [sorted(component) for component in nx.strongly_connected_components(precedence)]
+    component_of = {p: c for c, component in enumerate(components) for p in component}
+    condensed = nx.DiGraph()
+    condensed.add_nodes_from(range(len(components)))
+    condensed.add_edges_from((component_of[a], component_of[b]) for a, b in precedence.edges if component_of[a] != component_of[b])
+    order = list(nx.lexicographical_topological_sort(condensed, key=lambda c: components[c][0]))
     place = {c: n for n, c in enumerate(order)}
     merged: _Sums = defaultdict(float)
     for (members, once), size_bytes in flows.items():
-        key = tuple(sorted({place[circle_of[p]] for p in members}))
+        key = tuple(sorted({place[component_of[p]] for p in members}))
         if len(key) > 1 and size_bytes > 0:
             merged[key, once] += size_bytes
     return WorkDag(
         tuple(
-            OpGroup(tuple(op for p in circles[c] for op in groups[p].ops), sum(groups[p].compute_flop for p in circles[c])) for c in order
+            OpGroup(tuple(op for p in components[c] for op in groups[p].ops), sum(groups[p].compute_flop for p in components[c]))
+            for c in order
         ),
-        tuple(sorted({(place[a], place[b]) for a, b in short.edges})),
+        tuple(sorted({(place[a], place[b]) for a, b in condensed.edges})),
         tuple(Flow(members, merged[members, once], once) for members, once in sorted(merged)),
     )

@@ -1,4 +1,4 @@
-"""Stages as an ILP on the graph itself: no order of the ops is fixed beforehand (TePDist's idea; tighter rows, exact bytes).
+"""Stages as an ILP on the graph itself, which fixes no order of the ops (TePDist's idea, with tighter rows and exact bytes).
 
 Sets       p groups of ops (planner.stages.dag), f flows between them, k = 1..S-1 borders between neighbouring stages
 Variables  z[p,k] in {0,1}   group p lies on stage k or later;   stage(p) = sum_k z[p,k]
@@ -7,16 +7,16 @@ Variables  z[p,k] in {0,1}   group p lies on stage k or later;   stage(p) = sum_
     min  sum_f bytes[f] sum_k c[f,k]                                                            (1)
     s.t. z[p,k] >= z[p,k+1]                                                                     (2)  stages are nested
          z[b,k] >= z[a,k]                                   for each edge (a, b)                (3)  precedence
-         c[f,k] >= z[b,k] - z[a,k]                          for first a, last b of f            (4)  cut once, whoever reads
+         c[f,k] >= z[b,k] - z[a,k]                          for first a, last b of f            (4)  a flow is counted once per border
          Q_low <= sum_p flop[p] (z[p,k] - z[p,k+1]) <= Q    for each stage k                    (5)  balance, Q = (1 + tolerance) total / S
 
-Only the first members of f (no other member before them) and the last ones matter in (4); with one of each, c is a difference of two z.
-Without (5) this is S-1 nested minimum cuts, whose LP is integral, so the relaxation is tight; one integer per op with big-M cut flags, as in
-TePDist, is not.  (5) also bounds where a group can lie (-> stage_range), which fixes most z.  Q_low = (1 - tolerance) total / S unless told
-otherwise, since with an upper bound alone a loose tolerance times many stages lets a stage be empty.
+In (4) only the first members of f (no other member precedes them) and the last ones matter; if there is one of each, c is a difference of two z.
+Without (5) the problem is S-1 nested minimum cuts, whose LP is integral, so its relaxation is tight.  The relaxation of TePDist's form, one integer
+per op with big-M cut flags, is not.  (5) also limits the stages of a group (-> stage_range), which fixes most z.  Q_low = (1 - tolerance) total / S
+by default, because an upper bound alone, with a large tolerance and many stages, allows an empty stage.
 
-Order of work: the best cut along the topological order (planner.stages.linear) is a first solution; where the LP bound of (1)-(5) meets it, it
-is optimal and no tree is searched (GPT is of this kind); else HiGHS goes on from it.  Nothing is lost against the graph op by op.
+The best cut along the topological order (planner.stages.linear) is the first solution.  If the LP bound of (1)-(5) equals it, it is optimal and no
+tree is searched (as for GPT); otherwise HiGHS continues from it.  A problem with one group per op would have the same optimum.
 
 Sources: TePDist (arXiv 2302.08141), stage ILP;  cuts as closures: Picard 1976, "Maximal closure of a graph".
 """
@@ -44,7 +44,7 @@ Reachability = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class StageCut:
-    """stage: of each group.  cut_bytes, lower_bound_bytes: per step, (1).  stage_flop: of one micro-batch.  method: how it was found."""
+    """stage: of each group.  cut_bytes, lower_bound_bytes: per step, (1).  stage_flop: of one micro-batch.  method: which method gave it."""
 
     stage: tuple[int, ...]
     cut_bytes: float
@@ -54,23 +54,23 @@ class StageCut:
 
     @property
     def imbalance(self) -> float:
-        """Work of the fullest stage over the mean, less 1."""
+        """Largest work of a stage divided by the mean, minus 1."""
         return max(self.stage_flop) * len(self.stage_flop) / sum(self.stage_flop) - 1.0
 
 
 def cut_stages(
     dag: WorkDag, num_stages: int, *, tolerance: float = 0.08, least: float | None = None, time_limit_s: float = 60.0
 ) -> StageCut:
-    """The cheapest cut into stages of balanced work.
+    """The cut into stages of balanced work across whose borders the fewest bytes go.
 
     Args:
         num_stages: S.
         tolerance: no stage has more than (1 + tolerance) times the mean flop.
-        least: ... nor less than this share of it; None: 1 - tolerance.  A smaller share is of use where ops are few and heavy.
-        time_limit_s: for the tree search; when it ends the best cut so far is returned with its lower bound.
+        least: no stage has less than this share of the mean flop; None: 1 - tolerance.  A smaller share helps if ops are few and heavy.
+        time_limit_s: of the tree search; at its end the best cut so far is returned with its lower bound.
 
     Raises:
-        Unsupported: counts or tolerance out of range, no cut that is balanced so well, or none found in time.
+        Unsupported: a count or the tolerance is out of range, no cut is balanced so well, or there was none in time.
     """
     if num_stages < 1 or tolerance < 0 or (least is not None and not 0 <= least <= 1):
         raise Unsupported(
@@ -98,16 +98,17 @@ def cut_stages(
         raise Unsupported(_no_cut(dag, num_stages, tolerance, least))
     if improved is None and start is None:
         raise Unsupported(
-            f"no cut into {num_stages} stages was improved in {time_limit_s:g} s; give more time, a larger tolerance or fewer stages"
+            f"no cut into {num_stages} stages was found in {time_limit_s:g} s; give more time, a larger tolerance or fewer stages"
         )
     best = min((s for s in (improved, start) if s is not None), key=lambda s: crossing_bytes(dag, s))
     return _measured(dag, best, num_stages, max(bound_bytes, better_bytes), "ILP")
 
 
 def stage_range(dag: WorkDag, num_stages: int, limits: tuple[float, float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """First and last stage on which each group can lie while every stage's flop is within ``limits`` (asap, alap).
+    """First and last stage that each group can have if every stage's flop is within ``limits`` (asap, alap).
 
-    A group and its ancestors fill whole stages up to its own, and what is not its ancestor must suffice for the stages after it; likewise back.
+    A group and its ancestors need so many stages up to its own; the groups that are not its ancestors must have enough flop for the stages after
+    it.  The last stage follows likewise from its descendants.
     """
     return _range(dag, *_reach(dag), num_stages, limits)
 
@@ -197,7 +198,7 @@ class _Model:
                     self._terms[z] += sign * weight
 
     def _extreme(self, members: tuple[int, ...], k: int, *, highest: bool) -> pulp.LpVariable | float:
-        """The largest (smallest) z[p, k] of the members: itself if it is settled, else a helper that (1) pushes onto it."""
+        """The largest (smallest) z[p, k] of the members: itself if it is fixed, else an auxiliary variable that equals it in an optimum of (1)."""
         z = {id(v): v for v in (self._z[p, k] for p in members) if not isinstance(v, float)}
         settled = [v for v in (self._z[p, k] for p in members) if isinstance(v, float)]
         if float(highest) in settled:
@@ -213,7 +214,7 @@ class _Model:
         return helper
 
     def relaxed_bytes(self) -> float | None:
-        """The LP bound of (1), less the solver's tolerance; None if even the LP has no solution."""
+        """The LP bound of (1), minus the solver's tolerance; None if the LP is infeasible."""
         if self._impossible:
             return None
         status = self._program.solve(pulp.HiGHS(mip=False, msg=False, threads=1))
@@ -223,7 +224,7 @@ class _Model:
         return max(0.0, (self._fixed + value - 1e-7 * (1 + abs(value))) * self._unit)
 
     def solve(self, start: Sequence[int] | None, time_limit_s: float) -> tuple[list[int] | None, float, bool]:
-        """Tree search from ``start``: stages or None, lower bound in bytes, and whether the search ended by itself."""
+        """Tree search from ``start``: (stages or None, lower bound in bytes, whether the search ended before the time limit)."""
         hints = {} if start is None else self._values(start)
         status = self._program.solve(_FromStart(hints, threads=1, gapRel=0.0, timeLimit=time_limit_s, msg=False))
         solved = self._program.solverModel
@@ -234,7 +235,7 @@ class _Model:
         stage = [0] * len(self._dag.groups)
         for (p, k), z in self._z.items():
             if 0 < k < self._num_stages:
-                # PuLP gives no value to a variable without row or cost: a group without work, flows and edges, which may lie anywhere.
+                # PuLP gives no value to a variable without row or cost: a group without work, flows and edges may have any stage.
                 stage[p] += round(z if isinstance(z, float) else z.value() or 0.0)
         return stage, max(0.0, bound_bytes), proven
 
@@ -246,7 +247,7 @@ class _Model:
 
 
 class _FromStart(pulp.HiGHS):  # type: ignore[misc]
-    """HiGHS that is told a first solution."""
+    """HiGHS that begins with a given solution."""
 
     def __init__(self, hints: Mapping[str, float], **options: object) -> None:
         super().__init__(**options)

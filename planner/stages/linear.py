@@ -1,8 +1,8 @@
-"""The cheapest balanced cut along one topological order, by dynamic programming.
+"""The balanced cut along one topological order that sends the fewest bytes, by dynamic programming.
 
     D[k, i] = min over j with low <= work(j..i) <= high of  D[k-1, j] + bytes across the border at j         D[1, i] = 0 for a legal first stage
 
-Every such cut obeys precedence, so it is a solution of the cut on the graph (planner.stages.dag_ilp) and its bytes are an upper bound there.
+Every such cut obeys precedence, so it is a feasible cut of the graph (planner.stages.dag_ilp), and its bytes are an upper bound there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from planner.stages.dag import WorkDag
 __all__ = ["ALMOST_EMPTY", "border_bytes", "cut_in_order", "loosest_needed"]
 
 ALMOST_EMPTY = 1e-3
-"""Of the mean: a stage with less work than this is refused whatever the tolerance."""
+"""A stage with less than this share of the mean work is refused at any tolerance."""
 _CLOSE = 1e-9
 
 
@@ -31,7 +31,7 @@ def border_bytes(dag: WorkDag) -> NDArray[np.float64]:
 
 
 def cut_in_order(dag: WorkDag, num_stages: int, limits: tuple[float, float]) -> list[int] | None:
-    """Stage of each group, or None where no cut along the order keeps every stage's flop within ``limits``."""
+    """Stage of each group; None if no cut along the order has every stage's flop within ``limits``."""
     low, high = limits
     done = np.concatenate([[0.0], np.cumsum([group.compute_flop for group in dag.groups])])
     slack = _CLOSE * done[-1]
@@ -40,24 +40,24 @@ def cut_in_order(dag: WorkDag, num_stages: int, limits: tuple[float, float]) -> 
     across = border_bytes(dag)
     best = np.full(len(done), np.inf)
     best[0] = 0.0
-    came: list[NDArray[np.int64]] = []
+    origins: list[NDArray[np.int64]] = []
     for _ in range(num_stages):
         reached, origin = np.full(len(done), np.inf), np.zeros(len(done), dtype=np.int64)
-        known = np.flatnonzero(np.isfinite(best))
-        if not len(known):
+        reachable = np.flatnonzero(np.isfinite(best))
+        if not len(reachable):
             return None
-        for i in range(known[0] + 1, len(done)):
+        for i in range(reachable[0] + 1, len(done)):
             a, b = start[i], min(stop[i], i)
-            if a >= b or a > known[-1]:
+            if a >= b or a > reachable[-1]:
                 continue
             j = a + int(np.argmin(best[a:b]))
             reached[i], origin[i] = best[j], j
-        came.append(origin)
+        origins.append(origin)
         best = reached + across
     if not np.isfinite(best[-1]):
         return None
     borders = [len(done) - 1]
-    for origin in reversed(came):
+    for origin in reversed(origins):
         borders.append(int(origin[borders[-1]]))
     stage: list[int] = []
     for k, (a, b) in enumerate(pairwise(reversed(borders))):
@@ -66,7 +66,7 @@ def cut_in_order(dag: WorkDag, num_stages: int, limits: tuple[float, float]) -> 
 
 
 def loosest_needed(dag: WorkDag, num_stages: int, least: float | None = None) -> float | None:
-    """The smallest tolerance, to 1 %, at which a cut along the order exists; None if even the loosest gives none.
+    """The smallest tolerance, to 1 %, at which a cut along the order exists; None if there is none at any tolerance.
 
     least: as in planner.stages.dag_ilp.cut_stages().
     """

@@ -1,11 +1,11 @@
-"""Passes between the traced graph and the search, so that nothing needless crosses a border.
+"""Passes between the traced graph and the search, which reduce the bytes that cross from stage to stage or are saved.
 
-1. Gradients of a parameter that several stages read are accumulated where they arise, and meet once per step instead of once per
-   micro-batch (planner.stages.sums).
-2. Views and creations are cheap: each (stage, role) that needs one makes its own, and the base crosses instead (no view of a parameter is
-   ever kept as an activation, no alias is counted as bytes twice).
-3. With recompute, what is made inside a numbered block (planner.stages.blocks) is made again by the backward part, from what enters the block:
-   of each block only its inputs are kept (Chen et al. 2016, OneFlow's CheckpointingPass).  The copies stand right before their first reader.
+1. Terms of the gradient of a parameter that several stages read are accumulated on the stages that compute them, and added once per step
+   instead of once per micro-batch (planner.stages.sums).
+2. Views and creations are cheap: each (stage, role) that reads one makes its own copy, and the base is sent instead.  So no view of a parameter
+   is saved as an activation, and no alias is counted twice.
+3. With recompute, the backward part computes the values inside a numbered block (planner.stages.blocks) again, from the block's inputs, so that
+   only these are saved (Chen et al. 2016, OneFlow's CheckpointingPass).  The copies stand right before their first reader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, r
 
     Args:
         stage: op id -> stage, of num_stages x interleave.
-        recompute: keep the inputs of numbered blocks only, and make the rest again for the backward part.
+        recompute: save only the inputs of numbered blocks, and compute their other values again for the backward part.
         interleave: v, stages per placement: stage s lies on placement s mod num_stages.
     """
     split = split_accumulations(graph, stage, num_stages)
@@ -41,7 +41,7 @@ def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, r
 
 
 def check_recompute(graph: LogicalGraph) -> None:
-    """Raises Unsupported if recomputing would change nothing: the backward part reads nothing that is made inside a numbered block."""
+    """Raises Unsupported if recomputing would change nothing, because the backward part reads no value from inside a numbered block."""
     inside = _inside_blocks(graph)
     read = {value for op in graph.ops if op.role is Role.BACKWARD for value in op.inputs}
     for op in reversed(graph.ops):

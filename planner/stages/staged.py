@@ -1,8 +1,7 @@
-"""A graph whose ops have their stages, and the rule by which a state has its own.
+"""A graph whose ops have stages, and the rule for the stages of states.
 
-A state (parameter, optimizer state, buffer) lives on one stage, its home: that of the op that updates it, else that of its first reader.
-The update of a parameter is placed with the first forward op that reads the parameter (-> first_readers()), and all else that updates or reads
-states follows from the stages of ops (-> Staged.homes).
+A state (parameter, optimizer state, buffer) is stored on one stage: that of the op that updates it, else that of its first reader
+(-> Staged.state_stages).  The update of a parameter has the stage of the first forward op that reads the parameter (-> first_readers()).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ Region = tuple[int, Role]
 """(stage, role): ops of one region can share a fragment."""
 
 
-@dataclass(frozen=True)  # no slots: the homes are kept
+@dataclass(frozen=True)  # no slots, because of the cached property
 class Staged:
-    """A graph whose ops know their stage.
+    """A graph with the stages of its ops.
 
     stage: op id -> stage, 0 to num_stages - 1.
     interleaved: with v > 1 stages per placement, op id -> its stage among num_stages x v; ``stage`` is that modulo num_stages.
@@ -33,16 +32,16 @@ class Staged:
     interleaved: Mapping[str, int] = field(default_factory=dict)
 
     def fragment_stage(self, op: Op) -> int:
-        """The stage whose fragments hold the op: updates of all stages of a placement may share one."""
+        """The stage to whose fragments the op belongs; updates of all stages of a placement may share a fragment."""
         return self.stage[op.id] if op.role is Role.UPDATE else self.interleaved.get(op.id, self.stage[op.id])
 
-    def home(self, value: str) -> int:
-        """The stage on which a state input lives; 0 if no op reads or updates it."""
-        return self.homes.get(value, 0)
+    def state_stage(self, value: str) -> int:
+        """The stage on which a state input is stored; 0 if no op reads or updates it."""
+        return self.state_stages.get(value, 0)
 
     @cached_property
-    def homes(self) -> Mapping[str, int]:
-        """Value -> the stage on which it lives, for every graph input that an op reads or updates."""
+    def state_stages(self) -> Mapping[str, int]:
+        """Value -> the stage on which it is stored, for every graph input that an op reads or updates."""
         producers = self.graph.producers()
         first_reader: dict[str, int] = {}
         for op in self.graph.ops:
@@ -54,7 +53,7 @@ class Staged:
 
 
 def first_readers(graph: LogicalGraph) -> Mapping[str, Op]:
-    """State input -> the forward op that reads it first, in trace order: the state lives where that op does."""
+    """State input -> the forward op that reads it first, in trace order."""
     states = {i.value for i in graph.inputs if i.kind.is_state}
     first_reader: dict[str, Op] = {}
     for op in graph.ops:
@@ -66,7 +65,7 @@ def first_readers(graph: LogicalGraph) -> Mapping[str, Op]:
 
 
 def region_of(op: Op, stage: Mapping[str, int], producers: Mapping[str, Op]) -> Region:
-    """(stage, role); an accumulation belongs to the role of what it accumulates."""
+    """(stage, role); an accumulation has the role of the op that makes what it accumulates."""
     if op.role is Role.ACCUMULATE:
         made_by = producers.get(op.inputs[0])
         return stage[op.id], made_by.role if made_by is not None and made_by.role.per_micro_batch else Role.BACKWARD

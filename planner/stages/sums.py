@@ -1,9 +1,9 @@
-"""Gradients of a parameter that several stages read: they are accumulated where they arise and meet once per step.
+"""Gradients of a parameter that several stages read: their terms are accumulated on the stages that compute them and added once per step.
 
     acc(a + b + c) = acc(a) + acc(b) + acc(c)                                       (1)  -> addends(), split_accumulations()
 
-The left side sends a, b and c to one stage in every micro-batch, the right side sends three accumulated values in every step.  A weight that is
-tied n times gives a sum of n terms, which autograd adds in pairs: (1) holds for the whole tree of additions.
+The left side sends a, b and c to one stage in every micro-batch; the right side sends three accumulated values in every step.  The gradient of a
+weight that is tied n times is a sum of n terms, which autograd adds in pairs; (1) is applied to the whole tree of additions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GradientSum:
 
 
 def addends(value: str, producers: Mapping[str, Op], consumers: Mapping[str, Sequence[Op]]) -> GradientSum:
-    """The additions behind a value and their terms; a value that no plain addition makes, or that others read too, is its own only term."""
+    """The tree of additions that makes a value, and its terms.  A value that no plain addition makes, or that has other readers, is its only term."""
     made_by = producers.get(value)
     if (
         made_by is None
@@ -41,10 +41,10 @@ def addends(value: str, producers: Mapping[str, Op], consumers: Mapping[str, Seq
 
 
 def split_accumulations(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int) -> tuple[LogicalGraph, dict[str, int]]:
-    """(1) for every accumulation whose terms arise on several stages; returns the graph and the stage of every op.
+    """Apply (1) to every accumulation whose terms several stages compute; returns the graph and the stage of every op.
 
-    The terms of one stage are added before they are accumulated, the sums of several stages on one placement (stage mod num_stages) before
-    they leave it.  Terms that all arise on one stage are added there as well, whatever stage autograd's additions were given.
+    The terms of one stage are added before they are accumulated; the sums of the stages on one placement (stage mod num_stages) are added before
+    they are sent.  If one stage computes all terms, it also adds them, whatever the stage of autograd's additions.
     """
     return _Splitting(graph, stage, num_stages).run()
 
@@ -55,7 +55,7 @@ class _Splitting:
         self.producers, self.consumers = graph.producers(), graph.consumers()
         self.values = dict(graph.values)
         self.ops: list[Op] = []
-        self.replaced: set[str] = set()  # additions whose work is done elsewhere now
+        self.replaced: set[str] = set()  # additions that other ops replace
 
     def run(self) -> tuple[LogicalGraph, dict[str, int]]:
         for op in self.graph.ops:
@@ -70,7 +70,7 @@ class _Splitting:
         return replace(self.graph, ops=ops, values={v: t for v, t in self.values.items() if v in used}), self.stage
 
     def _terms_by_stage(self, op: Op) -> dict[int, list[str]]:
-        """Stage -> the terms of what an accumulation adds up that arise there; empty if one of them is no op's result."""
+        """Stage -> the terms of an accumulated sum that it computes; empty if a term is not the result of an op."""
         by_stage: dict[int, list[str]] = {}
         for value in addends(op.inputs[0], self.producers, self.consumers).terms:
             if value not in self.producers:
@@ -79,7 +79,7 @@ class _Splitting:
         return by_stage
 
     def _move(self, op: Op, where: int | None = None) -> None:
-        """Terms that all arise on one stage are added and accumulated there, whatever stage autograd's additions were given."""
+        """Move the additions and the accumulation to the stage that computes all terms."""
         additions = addends(op.inputs[0], self.producers, self.consumers).additions if where is not None else ()
         if where is not None and additions:
             self.stage.update({moved.id: where for moved in (*additions, op)})
@@ -89,15 +89,15 @@ class _Splitting:
         self.replaced.update(addition.id for addition in additions)
         (result,) = op.outputs
         assert result is not None
-        home = next((self.stage[reader.id] for reader in self.consumers[result]), self.stage[additions[0].id])
+        result_stage = next((self.stage[reader.id] for reader in self.consumers[result]), self.stage[additions[0].id])
         by_placement: dict[int, list[tuple[str, int]]] = {}  # placement -> (accumulated value, its stage)
         for number, (where, terms) in enumerate(by_stage.items()):
             part = self._accumulated(op, additions[0], number, where, terms)
             by_placement.setdefault(where % self.num_stages, []).append((part, where))
-        self._summed(op, additions[0], result, home, list(by_placement.values()))
+        self._summed(op, additions[0], result, result_stage, list(by_placement.values()))
 
     def _accumulated(self, op: Op, addition: Op, number: int, where: int, terms: Sequence[str]) -> str:
-        """One stage's terms, added and then accumulated there."""
+        """Add the terms of one stage and accumulate the sum; returns the accumulated value."""
         (result,) = op.outputs
         total, *others = terms
         for place, value in enumerate(others):
@@ -108,19 +108,19 @@ class _Splitting:
         self.stage[f"{op.id}.{number}"] = where
         return part
 
-    def _summed(self, op: Op, addition: Op, result: str, home: int, by_placement: Sequence[Sequence[tuple[str, int]]]) -> None:
-        """Once per step: the sum of each placement where it is, then the sum of those at the home of the result."""
-        to_come = sum(map(len, by_placement)) - 1  # additions; the last one makes the result
-        leaving: list[tuple[str, int]] = []
-        for parts in (*by_placement, leaving):
+    def _summed(self, op: Op, addition: Op, result: str, result_stage: int, by_placement: Sequence[Sequence[tuple[str, int]]]) -> None:
+        """Once per step: add the values of each placement on it, then add these sums on the stage that reads the result."""
+        remaining = sum(map(len, by_placement)) - 1  # additions; the last one makes the result
+        placement_sums: list[tuple[str, int]] = []
+        for parts in (*by_placement, placement_sums):
             total, where = parts[0]
             for part, _ in parts[1:]:
-                to_come -= 1
-                name = f"{result}.sum{to_come}" if to_come else result
-                at = home if parts is leaving else where
-                total = self._add(replace(addition, role=Role.UPDATE), f"{op.id}.sum{to_come}", name, (total, part), at)
-            if parts is not leaving:
-                leaving.append((total, where))
+                remaining -= 1
+                name = f"{result}.sum{remaining}" if remaining else result
+                at = result_stage if parts is placement_sums else where
+                total = self._add(replace(addition, role=Role.UPDATE), f"{op.id}.sum{remaining}", name, (total, part), at)
+            if parts is not placement_sums:
+                placement_sums.append((total, where))
 
     def _add(self, addition: Op, op_id: str, name: str, terms: tuple[str, str], stage: int) -> str:
         self.values[name] = self.values[terms[1]]

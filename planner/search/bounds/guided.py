@@ -132,7 +132,7 @@ def _blocks(model: SearchModel) -> Sequence[tuple[int, int]]:
     for op_id, (node, _) in model.ops.items():
         places[node] = model.staged.stage[op_id], place[op_id]
     for value, (node, _) in model.states.items():
-        places[node] = model.staged.home(value), place[reader[value]] if value in reader else 0
+        places[node] = model.staged.state_stage(value), place[reader[value]] if value in reader else 0
     for (value, stage), (node, _) in model.deliveries.items():
         source = maker.get(value, reader.get(value))
         places[node] = stage, place[source] if source is not None else 0

@@ -128,7 +128,7 @@ class _Builder:
             self._add_op(op)
         for old, new in self.graph.updates.items():
             node, layouts = self.states[old]
-            self._add_need(new, self.staged.home(old), node, layouts)
+            self._add_need(new, self.staged.state_stage(old), node, layouts)
         user = self.draft.add_node("<loss>", np.zeros(1))
         if self.graph.mean_loss in self.sources:
             self._add_need(self.graph.mean_loss, self.sources[self.graph.mean_loss].stage, user, self.whole)
@@ -154,7 +154,7 @@ class _Builder:
         )
 
     def _add_state(self, value: str) -> None:
-        logical, entry, home = self.graph.values[value], self.inputs[value], self.staged.home(value)
+        logical, entry, home = self.graph.values[value], self.inputs[value], self.staged.state_stage(value)
         split_from_level = {InputKind.OPTIMIZER_STATE: 1, InputKind.PARAMETER: 3}.get(entry.kind)
         is_split = self.options.zero is not None and split_from_level is not None and self.options.zero >= split_from_level
         layouts, tie_s = self.layout_sets.storable(logical, only_most_split=is_split)

@@ -33,7 +33,7 @@ class Readers:
                     self._last_unit[stage] = unshard_unit(op, by_id)
                     self._units.setdefault((value, stage), set()).add(self._last_unit[stage])
         for old, new in graph.updates.items():
-            self._replaced.setdefault((new, staged.home(old)), []).append(old)
+            self._replaced.setdefault((new, staged.state_stage(old)), []).append(old)
         forward = {value for op in graph.ops if op.role is Role.FORWARD for value in op.outputs if value}
         self.saved = frozenset(
             (value, stage)

@@ -32,7 +32,7 @@ def test_every_route_leads_from_what_the_producer_makes_to_what_the_reader_wants
                 here, sbp = staged.stage[maker.id], chosen.ops[maker.id].outputs[maker.outputs.index(value)]
                 sbp = sbp if sbp is not None else NdSbp.broadcast(len(mesh))
             else:
-                here, sbp = staged.home(value), chosen.states[value]
+                here, sbp = staged.state_stage(value), chosen.states[value]
             route = chosen.routes[value, stage, wanted]
             for move in route:
                 if isinstance(move, StageTransfer):
