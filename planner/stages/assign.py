@@ -50,9 +50,11 @@ def assign_stages(
         borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages)
         stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
     producers = graph.producers()
-    state_stage = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
+    stage_of_value = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
     parameters = {i.name: i.value for i in graph.inputs if i.kind is InputKind.PARAMETER}
-    home |= {gradient: home.get(parameters[name], 0) for name, gradient in graph.gradients.items() if name in parameters}
+    stage_of_value |= {
+        gradient: stage_of_value.get(parameters[name], 0) for name, gradient in graph.gradients.items() if name in parameters
+    }
     for op in graph.ops:
         if op.role is Role.BACKWARD:
             if op.forward_of not in stage:
@@ -62,8 +64,8 @@ def assign_stages(
             made_by = producers.get(op.inputs[0])
             stage[op.id] = stage[made_by.id] if made_by is not None else num_stages - 1
         elif op.role is Role.UPDATE:
-            stage[op.id] = next((state_stage[value] for value in op.inputs if value in state_stage), 0)
-            home.update((value, stage[op.id]) for value in op.outputs if value is not None)
+            stage[op.id] = next((stage_of_value[value] for value in op.inputs if value in stage_of_value), 0)
+            stage_of_value.update((value, stage[op.id]) for value in op.outputs if value is not None)
     return stage
 
 

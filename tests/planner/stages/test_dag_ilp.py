@@ -192,7 +192,7 @@ def carried_bytes(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int
     for value, readers in staged.graph.consumers().items():
         if not readers or (value in kinds and not kinds[value].is_state):
             continue
-        at = {staged.stage[op.id] for op in readers} | {staged.stage[makers[value].id] if value in makers else staged.home(value)}
+        at = {staged.stage[op.id] for op in readers} | {staged.stage[makers[value].id] if value in makers else staged.state_stage(value)}
         often = micro_batches if value in makers and makers[value].role in (Role.FORWARD, Role.BACKWARD) else 1
         total += often * staged.graph.values[value].size_bytes * (max(at) - min(at))
     return total
