@@ -14,22 +14,23 @@ __all__ = ["MLP", "mlp"]
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.up = nn.Linear(width, hidden)
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.down(F.relu(self.up(x)))
+        out: Tensor = x + self.down(F.dropout(F.relu(self.up(x)), self.dropout, self.training))
         return out
 
 
 class MLP(nn.Module):
     """``depth`` residual blocks width -> hidden -> width and a linear head."""
 
-    def __init__(self, width: int, hidden: int, depth: int, classes: int) -> None:
+    def __init__(self, width: int, hidden: int, depth: int, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(width, hidden) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(width, hidden, dropout) for _ in range(depth)))
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,6 +51,7 @@ def mlp(
     dtype: str = "fp32",
     optimizer: str = "sgd",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """A residual MLP classifier on random data.
 
@@ -59,12 +61,13 @@ def mlp(
         depth: number of blocks.
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+        dropout: rate of a block's hidden features.
 
     Raises:
         InvalidProgram: an unknown dtype.
     """
     number = float_type("mlp", dtype)
-    module = deferred_module(in_format(lambda: MLP(width, hidden, depth, classes), "mlp", dtype), seed)
+    module = deferred_module(in_format(lambda: MLP(width, hidden, depth, classes, dropout), "mlp", dtype), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
         return torch.randn(batch, width, generator=generator).to(number), torch.randint(0, classes, (batch,), generator=generator)

@@ -28,9 +28,9 @@ _IGNORED = -100
 class SelfAttention(nn.Module):
     """(batch, time, width) -> the same; every token sees every token."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
@@ -45,35 +45,39 @@ class SelfAttention(nn.Module):
 
         q, k, v = by_head(self.query(x)), by_head(self.key(x)), by_head(self.value(x))
         weights = F.softmax((q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(size)), dim=-1)
+        weights = F.dropout(weights, self.dropout, self.training)
         out: Tensor = self.dense((weights @ v).transpose(1, 2).reshape(batch, time, width))
         return out
 
 
 class Layer(nn.Module):
-    def __init__(self, width: int, heads: int, hidden: int) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.attention = SelfAttention(width, heads)
+        self.dropout = dropout
+        self.attention = SelfAttention(width, heads, dropout)
         self.ln_attention = nn.LayerNorm(width, eps=1e-12)
         self.intermediate = nn.Linear(width, hidden)
         self.output = nn.Linear(hidden, width)
         self.ln_output = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.ln_attention(x + self.attention(x))
-        out: Tensor = self.ln_output(x + self.output(F.gelu(self.intermediate(x))))
+        x = self.ln_attention(x + F.dropout(self.attention(x), self.dropout, self.training))
+        inner = self.output(F.gelu(self.intermediate(x)))
+        out: Tensor = self.ln_output(x + F.dropout(inner, self.dropout, self.training))
         return out
 
 
 class Bert(nn.Module):
     """Token ids (batch, time) -> logits (batch, time, vocab); all tokens in segment 0, none padded."""
 
-    def __init__(self, layers: int, width: int, heads: int, hidden: int, vocab: int, positions: int = 512) -> None:
+    def __init__(self, layers: int, width: int, heads: int, hidden: int, vocab: int, positions: int = 512, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.word = nn.Embedding(vocab, width)
         self.position = nn.Embedding(positions, width)
         self.segment = nn.Embedding(2, width)
         self.ln = nn.LayerNorm(width, eps=1e-12)
-        self.layers = nn.ModuleList(Layer(width, heads, hidden) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(width, heads, hidden, dropout) for _ in range(layers))
         self.dense = nn.Linear(width, width)
         self.ln_head = nn.LayerNorm(width, eps=1e-12)
         self.decoder = nn.Linear(width, vocab)
@@ -82,7 +86,7 @@ class Bert(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.word(ids) + self.position(torch.arange(ids.shape[1], device=ids.device)) + self.segment.weight[0]
-        x = self.ln(x)
+        x = F.dropout(self.ln(x), self.dropout, self.training)
         for layer in self.layers:
             x = layer(x)
         logits: Tensor = self.decoder(self.ln_head(F.gelu(self.dense(x))))
@@ -110,6 +114,7 @@ def bert(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """BERT pre-training on random tokens: 15 % of them masked, and asked for.
 
@@ -118,6 +123,7 @@ def bert(
         batch, seq: global batch and tokens per sample, at most 512.
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+        dropout: rate behind embeddings, of attention weights, and behind attention and feed-forward.
 
     Raises:
         InvalidProgram: an unknown size or dtype, heads that do not divide the width, or more than 512 tokens.
@@ -127,7 +133,7 @@ def bert(
         return _masked(skewed_tokens(generator, batch, seq, vocab - 1), 0.15, 1, vocab - 1, generator)
 
     base = chosen("bert", _SIZES, size)
-    return _program(f"bert-{size}", base, layers, width, heads, vocab, seq, dtype, optimizer, seed, draw)
+    return _program(f"bert-{size}", base, layers, width, heads, vocab, seq, dtype, optimizer, seed, draw, dropout)
 
 
 def dnabert(
@@ -140,13 +146,14 @@ def dnabert(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """DNABERT: the masked model of BERT-base on random DNA, read as overlapping k-mers.
 
     Args:
         kmer: bases per token, 3 to 6; the vocabulary is 4^kmer and 5 special tokens.  Masks cover kmer tokens in a row, because one
             token alone could be read off its neighbours.
-        layers, width, heads, batch, seq, dtype, optimizer: as bert.
+        layers, width, heads, batch, seq, dtype, optimizer, dropout: as bert.
 
     Raises:
         InvalidProgram: another kmer, or as bert.
@@ -160,7 +167,7 @@ def dnabert(
         digits = [4**place * bases[:, place : place + seq] for place in range(kmer)]
         return _masked(5 + torch.stack(digits).sum(0), 0.15, kmer, 4, generator)
 
-    return _program(f"dnabert-{kmer}", _SIZES["base"], layers, width, heads, vocab, seq, dtype, optimizer, seed, draw)
+    return _program(f"dnabert-{kmer}", _SIZES["base"], layers, width, heads, vocab, seq, dtype, optimizer, seed, draw, dropout)
 
 
 def _masked(ids: Tensor, share: float, run: int, mask_token: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -185,11 +192,12 @@ def _program(
     optimizer: str,
     seed: int,
     draw: Callable[[torch.Generator], tuple[Tensor, ...]],
+    dropout: float,
 ) -> Program:
     depth, features, parts = layers or base.layers, width or base.width, heads or base.heads
     divides(name, parts, "heads", features, "a width of")
     if seq > 512:
         raise InvalidProgram(f"{name}: {seq} tokens exceed the 512 positions; give a smaller seq")
-    build = in_format(lambda: Bert(depth, features, parts, 4 * features, vocab), name, dtype)
+    build = in_format(lambda: Bert(depth, features, parts, 4 * features, vocab, dropout=dropout), name, dtype)
     data = seeded_data(draw, seed)
     return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name=name, data=data, seed=seed)

@@ -24,9 +24,9 @@ __all__ = ["GPT", "gpt"]
 class Attention(nn.Module):
     mask: Tensor
 
-    def __init__(self, width: int, heads: int, seq: int) -> None:
+    def __init__(self, width: int, heads: int, seq: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
         self.q = nn.Linear(width, width)
         self.k = nn.Linear(width, width)
         self.v = nn.Linear(width, width)
@@ -42,6 +42,7 @@ class Attention(nn.Module):
         q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
         scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
         weights = F.softmax(scores.masked_fill(self.mask[:time, :time], float("-inf")), dim=-1)
+        weights = F.dropout(weights, self.dropout, self.training)
         out: Tensor = self.c_proj((weights @ v).transpose(1, 2).reshape(batch, time, width))
         return out
 
@@ -58,16 +59,17 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int, seq: int) -> None:
+    def __init__(self, width: int, heads: int, seq: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.ln_1 = nn.LayerNorm(width)
-        self.attn = Attention(width, heads, seq)
+        self.attn = Attention(width, heads, seq, dropout)
         self.ln_2 = nn.LayerNorm(width)
         self.mlp = FeedForward(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.ln_1(x))
-        out: Tensor = x + self.mlp(self.ln_2(x))
+        x = x + F.dropout(self.attn(self.ln_1(x)), self.dropout, self.training)
+        out: Tensor = x + F.dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
         return out
 
 
@@ -76,13 +78,17 @@ class GPT(nn.Module):
 
     Args:
         seq: the longest input.   context: positions that have an embedding (``seq`` if None).
+        dropout: behind the embeddings, of the attention's weights, and behind each attention and feed-forward.
     """
 
-    def __init__(self, layers: int, width: int, heads: int, vocab: int, seq: int, tied: bool, context: int | None = None) -> None:
+    def __init__(
+        self, layers: int, width: int, heads: int, vocab: int, seq: int, tied: bool, context: int | None = None, dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.dropout = dropout
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(context or seq, width)
-        self.h = nn.ModuleList(Block(width, heads, seq) for _ in range(layers))
+        self.h = nn.ModuleList(Block(width, heads, seq, dropout) for _ in range(layers))
         self.ln_f = nn.LayerNorm(width)
         self.lm_head = nn.Linear(width, vocab, bias=False)
         self.apply(initialise)
@@ -91,7 +97,7 @@ class GPT(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)
-        x: Tensor = self.wte(ids) + self.wpe(positions)
+        x = F.dropout(self.wte(ids) + self.wpe(positions), self.dropout, self.training)
         for block in self.h:
             x = block(x)
         logits: Tensor = self.lm_head(self.ln_f(x))
@@ -109,6 +115,7 @@ def gpt(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """A GPT-2 style language model on random tokens of skewed frequency.
 
@@ -118,12 +125,13 @@ def gpt(
         tied: 1 shares the embedding with the head, 0 does not.
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+        dropout: rate behind embeddings, of attention weights, and behind attention and feed-forward.
 
     Raises:
         InvalidProgram: heads does not divide width, or an unknown dtype.
     """
     if width % heads:
         raise InvalidProgram(f"gpt: {heads} heads do not divide a width of {width}")
-    build = in_format(lambda: GPT(layers, width, heads, vocab, seq, bool(tied)), "gpt", dtype)
+    build = in_format(lambda: GPT(layers, width, heads, vocab, seq, bool(tied), dropout=dropout), "gpt", dtype)
     data = next_tokens(batch, seq, vocab, seed)
     return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name="gpt", data=data, seed=seed)

@@ -69,6 +69,7 @@ def gpt2(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """GPT-2 (117M, 345M, 762M, 1.5B) on random tokens.
 
@@ -78,11 +79,12 @@ def gpt2(
         tied: 1 shares the embedding with the head, 0 does not.
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+        dropout: rate behind embeddings, of attention weights, and behind attention and feed-forward.
 
     Raises:
         InvalidProgram: an unknown size or dtype, heads that do not divide the width, or more tokens than the context.
     """
-    return _program("gpt2", _GPT2, size, layers, width, heads, vocab, batch, seq, tied, dtype, optimizer, seed)
+    return _program("gpt2", _GPT2, size, layers, width, heads, vocab, batch, seq, tied, dtype, optimizer, seed, dropout)
 
 
 def gpt3(
@@ -97,13 +99,14 @@ def gpt3(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """GPT-3 (125M ... 175B) and the GPTs of Alpa (alpa-350M ... alpa-39B); the arguments are those of gpt2.
 
     Raises:
         InvalidProgram: as gpt2.
     """
-    return _program("gpt3", _GPT3, size, layers, width, heads, vocab, batch, seq, tied, dtype, optimizer, seed)
+    return _program("gpt3", _GPT3, size, layers, width, heads, vocab, batch, seq, tied, dtype, optimizer, seed, dropout)
 
 
 def _program(
@@ -120,6 +123,7 @@ def _program(
     dtype: str,
     optimizer: str,
     seed: int,
+    dropout: float,
 ) -> Program:
     base = chosen(model, sizes, size)
     depth, features, parts = layers or base.layers, width or base.width, heads or base.heads
@@ -127,6 +131,6 @@ def _program(
     divides(model, parts, "heads", features, "a width of")
     if tokens > base.context:
         raise InvalidProgram(f"{model}: {tokens} tokens exceed the context of {base.context}; give a smaller seq")
-    build = in_format(lambda: GPT(depth, features, parts, words, tokens, bool(tied), base.context), model, dtype)
+    build = in_format(lambda: GPT(depth, features, parts, words, tokens, bool(tied), base.context, dropout), model, dtype)
     data = next_tokens(batch, tokens, words, seed)
     return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name=f"{model}-{size}", data=data, seed=seed)

@@ -108,30 +108,46 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Dense, or with experts: then the balance of its gate comes along."""
 
-    def __init__(self, width: int, heads: int, hidden: int, seq: int, mlp: nn.Module) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, seq: int, mlp: nn.Module, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.ln_1 = nn.LayerNorm(width)
-        self.attn = Attention(width, heads, seq)
+        self.attn = Attention(width, heads, seq, dropout)
         self.ln_2 = nn.LayerNorm(width)
         self.mlp = mlp
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        x = x + self.attn(self.ln_1(x))
+        x = x + self._dropped(self.attn(self.ln_1(x)))
         output = self.mlp(self.ln_2(x))
         if isinstance(output, Tensor):
-            return x + output, None
-        return x + output[0], output[1]
+            return x + self._dropped(output), None
+        return x + self._dropped(output[0]), output[1]
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
 
 class MoE(nn.Module):
     """Token ids (batch, seq) -> (logits (batch, seq, vocab), mean balance of the gates)."""
 
-    def __init__(self, layers: int, width: int, heads: int, hidden: int, experts: int, capacity: int, vocab: int, seq: int) -> None:
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        hidden: int,
+        experts: int,
+        capacity: int,
+        vocab: int,
+        seq: int,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
+        self.dropout = dropout
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(seq, width)
         mixed = [Experts(width, hidden, experts, capacity) if i % 2 else FeedForward(width, hidden) for i in range(layers)]
-        self.h = nn.ModuleList(Block(width, heads, hidden, seq, mlp) for mlp in mixed)
+        self.h = nn.ModuleList(Block(width, heads, hidden, seq, mlp, dropout) for mlp in mixed)
         self.ln_f = nn.LayerNorm(width)
         self.lm_head = nn.Linear(width, vocab, bias=False)
         self.apply(initialise)
@@ -139,6 +155,7 @@ class MoE(nn.Module):
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
+        x = F.dropout(x, self.dropout, self.training)
         balances = []
         for block in self.h:
             x, balance = block(x)
@@ -166,6 +183,7 @@ def moe(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """A mixture of experts on random tokens.
 
@@ -175,6 +193,7 @@ def moe(
         batch, seq: global batch and tokens per sample; a sample is a group of GShard.
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+        dropout: rate behind embeddings, of attention weights, and behind attention and feed-forward.
 
     Raises:
         InvalidProgram: an unknown size or dtype, heads that do not divide the width, or fewer than 2 layers or experts.
@@ -186,6 +205,6 @@ def moe(
     if depth < 2 or many < 2:
         raise InvalidProgram(f"moe: {depth} layers and {many} experts; at least 2 of each are needed")
     room = max(ceil(capacity * seq / many), 1)
-    build = in_format(lambda: MoE(depth, features, parts, inner, many, room, words, seq), "moe", dtype)
+    build = in_format(lambda: MoE(depth, features, parts, inner, many, room, words, seq, dropout), "moe", dtype)
     data = next_tokens(batch, seq, words, seed)
     return Program(deferred_module(build, seed), data(0), _balanced_loss, optimizer, name=f"moe-{size}", data=data, seed=seed)

@@ -65,9 +65,9 @@ def buckets(length: int, two_way: bool) -> Tensor:
 class Attention(nn.Module):
     """x (batch, time, width) looks at ``memory`` (batch, keys, width) with the bias (heads, time, keys), or none."""
 
-    def __init__(self, width: int, heads: int, size: int) -> None:
+    def __init__(self, width: int, heads: int, size: int, dropout: float) -> None:
         super().__init__()
-        self.heads, self.size = heads, size
+        self.heads, self.size, self.dropout = heads, size, dropout
         self.q = nn.Linear(width, heads * size, bias=False)
         self.k = nn.Linear(width, heads * size, bias=False)
         self.v = nn.Linear(width, heads * size, bias=False)
@@ -80,38 +80,44 @@ class Attention(nn.Module):
         q, k, v = by_head(self.q(x)), by_head(self.k(memory)), by_head(self.v(memory))
         scores = q @ k.transpose(-2, -1)
         weights = F.softmax(scores if bias is None else scores + bias, dim=-1)
+        weights = F.dropout(weights, self.dropout, self.training)
         out: Tensor = self.o((weights @ v).transpose(1, 2).reshape(*x.shape[:2], self.heads * self.size))
         return out
 
 
 class FeedForward(nn.Module):
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.wi = nn.Linear(width, hidden, bias=False)
         self.wo = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.wo(F.relu(self.wi(x)))
+        out: Tensor = self.wo(F.dropout(F.relu(self.wi(x)), self.dropout, self.training))
         return out
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, hidden: int, heads: int, size: int, crosses: bool) -> None:
+    def __init__(self, width: int, hidden: int, heads: int, size: int, crosses: bool, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.norm_self = RMSNorm(width)
-        self.self_attention = Attention(width, heads, size)
+        self.self_attention = Attention(width, heads, size, dropout)
         self.norm_cross = RMSNorm(width) if crosses else None
-        self.cross_attention = Attention(width, heads, size) if crosses else None
+        self.cross_attention = Attention(width, heads, size, dropout) if crosses else None
         self.norm_ff = RMSNorm(width)
-        self.ff = FeedForward(width, hidden)
+        self.ff = FeedForward(width, hidden, dropout)
 
     def forward(self, x: Tensor, bias: Tensor, memory: Tensor | None) -> Tensor:
         normal = self.norm_self(x)
-        x = x + self.self_attention(normal, normal, bias)
+        x = x + self._dropped(self.self_attention(normal, normal, bias))
         if self.cross_attention is not None and self.norm_cross is not None and memory is not None:
-            x = x + self.cross_attention(self.norm_cross(x), memory, None)
-        out: Tensor = x + self.ff(self.norm_ff(x))
+            x = x + self._dropped(self.cross_attention(self.norm_cross(x), memory, None))
+        out: Tensor = x + self._dropped(self.ff(self.norm_ff(x)))
         return out
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
 
 class Stack(nn.Module):
@@ -120,11 +126,11 @@ class Stack(nn.Module):
     bucket: Tensor
     mask: Tensor  # of the decoder
 
-    def __init__(self, layers: int, width: int, hidden: int, heads: int, size: int, seq: int, decodes: bool) -> None:
+    def __init__(self, layers: int, width: int, hidden: int, heads: int, size: int, seq: int, decodes: bool, dropout: float = 0.0) -> None:
         super().__init__()
-        self.decodes = decodes
+        self.decodes, self.dropout = decodes, dropout
         self.relative = nn.Embedding(_BUCKETS, heads)
-        self.blocks = nn.ModuleList(Block(width, hidden, heads, size, decodes) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, hidden, heads, size, decodes, dropout) for _ in range(layers))
         self.norm = RMSNorm(width)
         self.register_buffer("bucket", buckets(seq, two_way=not decodes), persistent=False)
         if decodes:
@@ -134,20 +140,31 @@ class Stack(nn.Module):
         bias: Tensor = self.relative(self.bucket).permute(2, 0, 1)
         if self.decodes:
             bias = bias.masked_fill(self.mask, float("-inf"))
+        x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x, bias, memory)
-        out: Tensor = self.norm(x)
-        return out
+        return F.dropout(self.norm(x), self.dropout, self.training)
 
 
 class T5(nn.Module):
     """Ids of the source (batch, seq) and of the target, shifted by one (batch, target_seq) -> logits (batch, target_seq, vocab)."""
 
-    def __init__(self, layers: int, width: int, hidden: int, heads: int, size: int, vocab: int, seq: int, target_seq: int) -> None:
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        hidden: int,
+        heads: int,
+        size: int,
+        vocab: int,
+        seq: int,
+        target_seq: int,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.shared = nn.Embedding(vocab, width)
-        self.encoder = Stack(layers, width, hidden, heads, size, seq, decodes=False)
-        self.decoder = Stack(layers, width, hidden, heads, size, target_seq, decodes=True)
+        self.encoder = Stack(layers, width, hidden, heads, size, seq, decodes=False, dropout=dropout)
+        self.decoder = Stack(layers, width, hidden, heads, size, target_seq, decodes=True, dropout=dropout)
         self.scale = width**-0.5
         self._initialise(width, hidden, heads, size)
 
@@ -180,6 +197,7 @@ def t5(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """T5 on random pairs: the target is a prefix of the source read backwards.
 
@@ -189,6 +207,7 @@ def t5(
         batch, seq, target_seq: global batch, tokens of the source and of the target (None: a quarter of the source).
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+        dropout: rate behind embeddings and each side's end, of attention weights, inside and behind every sub-layer.
 
     Raises:
         InvalidProgram: an unknown size or dtype.
@@ -197,7 +216,7 @@ def t5(
     depth, features, parts = layers or base.layers, width or base.width, heads or base.heads
     head_size = max(features // parts, 1) if width and heads else base.size
     inner, words, outputs = hidden or base.hidden, vocab or base.vocab, target_seq or max(seq // 4, 1)
-    build = in_format(lambda: T5(depth, features, inner, parts, head_size, words, seq, outputs), "t5", dtype)
+    build = in_format(lambda: T5(depth, features, inner, parts, head_size, words, seq, outputs, dropout), "t5", dtype)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
         source = skewed_tokens(generator, batch, max(seq, outputs), words)

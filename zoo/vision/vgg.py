@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.frontend import Program
@@ -30,8 +31,9 @@ def _block(channels_in: int, channels: int, convolutions: int) -> Iterator[nn.Mo
 class VGG(nn.Module):
     """Images (batch, 3, image, image) -> logits (batch, classes); channels w, 2w, 4w, 8w, 8w and 64w hidden features."""
 
-    def __init__(self, blocks: tuple[int, ...], width: int, classes: int) -> None:
+    def __init__(self, blocks: tuple[int, ...], width: int, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         channels = [3, *(width * factor for factor in (1, 2, 4, 8, 8))]
         self.blocks = nn.ModuleList(
             nn.Sequential(*_block(channels[i], channels[i + 1], convolutions)) for i, convolutions in enumerate(blocks)
@@ -44,14 +46,22 @@ class VGG(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.fc3(self.fc2(self.fc1(self.pool(x).flatten(1)).relu()).relu())
+        x = F.dropout(self.fc1(self.pool(x).flatten(1)).relu(), self.dropout, self.training)
+        logits: Tensor = self.fc3(F.dropout(self.fc2(x).relu(), self.dropout, self.training))
         return logits
 
 
 def vgg19(
-    batch: int = 32, image: int = 224, classes: int = 1000, layers: int = 19, width: int = 64, optimizer: str = "sgd", seed: int = 0
+    batch: int = 32,
+    image: int = 224,
+    classes: int = 1000,
+    layers: int = 19,
+    width: int = 64,
+    optimizer: str = "sgd",
+    seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
-    """VGG without dropout on random images; 143,667,240 parameters by default.
+    """VGG on random images; 143,667,240 parameters by default.
 
     Args:
         batch: global batch.
@@ -60,6 +70,7 @@ def vgg19(
         layers: layers with weights: 11, 13, 16 or 19.
         width: channels of the first block; all others follow it.
         optimizer: "sgd" or "adamw".
+        dropout: rate behind each of the first two wide layers (the paper: 0.5).
 
     Raises:
         InvalidProgram: the paper has no such number of layers.
@@ -68,7 +79,7 @@ def vgg19(
         raise InvalidProgram(f"vgg19: there is no VGG of {layers} layers; layers is one of {', '.join(map(str, BLOCKS))}")
     return classifier(
         f"vgg{layers}",
-        lambda: VGG(BLOCKS[layers], width, classes),
+        lambda: VGG(BLOCKS[layers], width, classes, dropout),
         batch=batch,
         image=image,
         classes=classes,

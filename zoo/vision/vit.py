@@ -23,9 +23,9 @@ __all__ = ["ViT", "vit"]
 class SelfAttention(nn.Module):
     """(batch, tokens, width) -> the same; every token sees every token."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
         self.q = nn.Linear(width, width)
         self.k = nn.Linear(width, width)
         self.v = nn.Linear(width, width)
@@ -40,40 +40,49 @@ class SelfAttention(nn.Module):
 
         q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
         weights = F.softmax((q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(size)), dim=-1)
+        weights = F.dropout(weights, self.dropout, self.training)
         out: Tensor = self.proj((weights @ v).transpose(1, 2).reshape(batch, tokens, width))
         return out
 
 
 class EncoderBlock(nn.Module):
-    def __init__(self, width: int, heads: int, hidden: int) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.ln_1 = nn.LayerNorm(width, eps=1e-6)
-        self.attn = SelfAttention(width, heads)
+        self.attn = SelfAttention(width, heads, dropout)
         self.ln_2 = nn.LayerNorm(width, eps=1e-6)
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.ln_1(x))
-        out: Tensor = x + self.fc2(F.gelu(self.fc1(self.ln_2(x))))
+        x = x + self._dropped(self.attn(self.ln_1(x)))
+        out: Tensor = x + self._dropped(self.fc2(self._dropped(F.gelu(self.fc1(self.ln_2(x))))))
         return out
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
 
 class ViT(nn.Module):
     """Images (batch, 3, image, image) -> logits (batch, classes)."""
 
-    def __init__(self, image: int, patch: int, width: int, layers: int, heads: int, hidden: int, classes: int) -> None:
+    def __init__(
+        self, image: int, patch: int, width: int, layers: int, heads: int, hidden: int, classes: int, dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.dropout = dropout
         self.patches = nn.Conv2d(3, width, patch, stride=patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.randn(1, (image // patch) ** 2 + 1, width) * 0.02)
-        self.blocks = nn.ModuleList(EncoderBlock(width, heads, hidden) for _ in range(layers))
+        self.blocks = nn.ModuleList(EncoderBlock(width, heads, hidden, dropout) for _ in range(layers))
         self.ln = nn.LayerNorm(width, eps=1e-6)
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(x.shape[0], -1, -1), tokens], 1) + self.positions
+        x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.ln(x)[:, 0])
@@ -91,6 +100,7 @@ def vit(
     hidden: int = 0,
     optimizer: str = "adamw",
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Program:
     """A Vision Transformer on random images; ViT-B/16 with 86,567,656 parameters by default.
 
@@ -102,6 +112,7 @@ def vit(
         layers, width, heads: the architecture; heads must divide width.  (L: 24, 1024, 16.  H: 32, 1280, 16 with patch 14.)
         hidden: features inside a block's MLP, 0 for 4 width.
         optimizer: "sgd" or "adamw".
+        dropout: rate behind the positions, of attention weights, behind attention and inside and behind the MLP.
 
     Raises:
         InvalidProgram: heads does not divide width, or patch the image.
@@ -112,7 +123,7 @@ def vit(
         raise InvalidProgram(f"vit: patches of {patch} do not divide an image of {image}")
     return classifier(
         "vit",
-        lambda: ViT(image, patch, width, layers, heads, hidden or 4 * width, classes),
+        lambda: ViT(image, patch, width, layers, heads, hidden or 4 * width, classes, dropout),
         batch=batch,
         image=image,
         classes=classes,
