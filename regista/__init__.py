@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planner.frontend import SGD, AdamW, Program
+    from planner.frontend.optim.clipping import ClipNorm
     from planner.ir.cluster import Cluster, load_cluster
     from planner.ir.errors import RegistaError
     from planner.ir.files import load_plan, load_trace, save_plan, save_trace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SGD",
     "AdamW",
+    "ClipNorm",
     "Cluster",
     "Comparison",
     "Performer",
@@ -48,6 +50,7 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("SGD", "AdamW", "Program"), "planner.frontend"),
+    "ClipNorm": "planner.frontend.optim.clipping",
     **dict.fromkeys(("Cluster", "load_cluster"), "planner.ir.cluster"),
     **dict.fromkeys(("load_plan", "load_trace", "save_plan", "save_trace"), "planner.ir.files"),
     **dict.fromkeys(("Trace", "check_trace"), "planner.ir.traces.trace"),

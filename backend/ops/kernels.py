@@ -18,7 +18,6 @@ from backend.ops.fused import KERNELS as WHOLE
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import ACCUMULATE, Arg, Dt, Effect, Op, Ref
 from planner.opset import is_creation
-from planner.opset.optimizer import UPDATES
 
 __all__ = ["HERE", "Place", "call", "drawn_arguments", "kernel", "part_offsets"]
 
@@ -52,19 +51,16 @@ def kernel(target: str) -> Callable[..., object]:
         return _packed
     if target in WHOLE:
         return WHOLE[target]
-    if target in UPDATES:
-        from planner.frontend.optim import updates  # late, so that kernels of aten need no frontend
-
-        return updates.KERNELS[target]
     if target.startswith("aten."):
         return _overload(target)
-    from planner.frontend.random.kernels import KERNELS as DRAWN  # late, for the same reason
+    from planner.frontend.optim import clipping, updates  # late, so that kernels of aten need no frontend
+    from planner.frontend.random.kernels import KERNELS as DRAWN
     from planner.frontend.tracing.lookup import KERNELS
 
-    if target in DRAWN:
-        return DRAWN[target]
-    if target in KERNELS:
-        return KERNELS[target]
+    tables: tuple[Mapping[str, Callable[..., object]], ...] = (updates.KERNELS, clipping.KERNELS, DRAWN, KERNELS)
+    for table in tables:
+        if target in table:
+            return table[target]
     raise UnknownOp(f"{target} has no kernel; give it one in backend/ops/kernels.py")
 
 

@@ -17,12 +17,14 @@ from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
 from planner.frontend.inputs import InputForm
 from planner.frontend.optim import Group, Optimizer, as_groups
+from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
 from planner.frontend.optim.groups import held_state
 from planner.frontend.optim.schedule import LrSchedule, rates_of
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.random.eager import EagerDraws
 from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.translate import Translated, translate
+from planner.frontend.to_graph.update import Update
 from planner.frontend.tracing.hooks import refuse_hooks
 from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of
 from planner.frontend.trial import refuse_ambiguous
@@ -56,6 +58,9 @@ class Program:
         lr_schedule: the learning rate by step: a scheduler of torch on this optimizer, which is copied and stepped once per step, several of
             them, or a function of the step, which gives the rate of all groups or one each.  It is no part of the graph: Plans of two
             schedules are equal, and whoever performs them asks for ``step_numbers``.  None: rates are constants.
+        clip_norm: gradients are scaled down together where their 2-norm over all trained parameters is larger, as
+            torch.nn.utils.clip_grad_norm_ does; or a ClipNorm.
+        clip_value: each element of a gradient is cut to [-clip_value, clip_value], after clip_norm if both are given.
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
         seed: of the random ops (dropout); also for whoever makes data or weights.
@@ -73,6 +78,8 @@ class Program:
         *,
         lr_schedule: LrSchedule | None = None,
         batch_dim: BatchDim = None,
+        clip_norm: ClipNorm | float | None = None,
+        clip_value: float | None = None,
         name: str | None = None,
         data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
         seed: int = 0,
@@ -95,6 +102,12 @@ class Program:
         self.groups: tuple[Group, ...] = as_groups(optimizer, dict(module.named_parameters()))
         self._given_optimizer = optimizer
         self._rates = rates_of(lr_schedule, optimizer, len(self.groups))
+        self._update = Update(
+            groups=self.groups,
+            scheduled=self._rates is not None,
+            clip_norm=clip_norm_of(clip_norm),
+            clip_value=clip_value_of(clip_value),
+        )
         self.name = name or type(module).__name__.lower()
         self.data = data
         self.seed = seed
@@ -183,7 +196,7 @@ class Program:
                     batch_dims=self.batch_dims.dims,
                     micro_batches=micro_batches,
                 )
-                self._translated[micro_batches] = translate(captured, self.groups, scheduled=self._rates is not None)
+                self._translated[micro_batches] = translate(captured, self._update)
             self._tell(captured)
         return self._translated[micro_batches]
 

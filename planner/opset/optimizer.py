@@ -1,5 +1,9 @@
-"""Parameter updates, one op per parameter: elementwise over the parameter, never P.
+"""The end of a step: norms of gradients, and parameter updates, one op per parameter.
 
+Of a norm a measure of a part is a part of the measure, P(sum) of squares and P(max) of absolute values.  Squares are added up before they are
+reduced: adding 0-d values is linear in all of them together, so one number is reduced, not one per gradient.
+
+An update is elementwise over the parameter, never P.
 The first operand is the parameter; gradient and state of its shape are split with it, 0-d operands (a step count) are B.
 Because the gradient may not be P, data parallelism needs its all-reduce, and ZeRO its reduce-scatter.
 Adafactor and Muon compute with whole parameters.
@@ -8,12 +12,28 @@ Adafactor and Muon compute with whole parameters.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from planner.ir.graph import Op
+from planner.ir.sbp import ReduceOp
 from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, elementwise_flop, labels, shape_of
 
-__all__ = ["TABLE", "UPDATES"]
+__all__ = ["JOINS", "TABLE", "UPDATES"]
+
+
+def _measure(op: Op, types: Types, *, by: ReduceOp) -> FactorRule:
+    names = labels(len(shape_of(op, types, 0)))
+    return FactorRule(operands=(names,), results=((),), reduce=dict.fromkeys(names, by))
+
+
+def _scalars(op: Op, types: Types, *, linear: bool = False) -> FactorRule:
+    number = len(op.inputs)
+    return FactorRule(operands=((),) * number, results=((),), linear=(frozenset(range(number)),) if linear else ())
+
+
+def _measure_flop(op: Op, types: Types) -> int:
+    return 2 * elementwise_flop(op, types)
 
 
 def _update(op: Op, types: Types) -> FactorRule:
@@ -55,7 +75,7 @@ def _muon_flop(op: Op, types: Types) -> int:
     return iterations * 2 * short * short * (2 * long + short) + _sgd_flop(op, types)
 
 
-TABLE: dict[str, OpSpec] = {
+_UPDATES: dict[str, OpSpec] = {
     "regista.sgd": OpSpec(rule=_update, flop=_sgd_flop),
     "regista.adamw": OpSpec(rule=_update, flop=_adamw_flop),
     "regista.adam": OpSpec(rule=_update, flop=_adamw_flop),
@@ -65,5 +85,16 @@ TABLE: dict[str, OpSpec] = {
     "regista.muon": OpSpec(rule=_whole_update, flop=_muon_flop),
 }
 
-UPDATES = frozenset(TABLE)
+TABLE: dict[str, OpSpec] = {
+    "regista.square_sum": OpSpec(rule=partial(_measure, by=ReduceOp.SUM), flop=_measure_flop),
+    "regista.largest": OpSpec(rule=partial(_measure, by=ReduceOp.MAX), flop=_measure_flop),
+    "regista.add_norms": OpSpec(rule=partial(_scalars, linear=True)),
+    "regista.join_norms": OpSpec(rule=_scalars),
+    "regista.clip_scale": OpSpec(rule=_scalars),
+} | _UPDATES
+
+UPDATES = frozenset(_UPDATES)
 """The targets of parameter updates."""
+
+JOINS = frozenset({"regista.add_norms", "regista.join_norms"})
+"""The targets that put measures together, in any order and in any number of steps."""

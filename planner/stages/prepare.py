@@ -1,7 +1,7 @@
 """Passes between the traced graph and the search, which reduce the bytes that cross from stage to stage or are saved.
 
 1. Terms of the gradient of a parameter that several stages read are accumulated on the stages that compute them, and added once per step
-   instead of once per micro-batch (planner.stages.sums).
+   instead of once per micro-batch (planner.stages.sums).  For the norm of all gradients each placement joins its own (planner.stages.joins).
 2. Views and creations are cheap: each (stage, role) that reads one makes its own copy, and the base is sent instead.  So no view of a parameter
    is saved as an activation, and no alias is counted twice.
 3. With recompute, the backward part computes the values inside a numbered block (planner.stages.blocks) again, from the block's inputs, so that
@@ -17,6 +17,7 @@ from planner.ir.graph import LogicalGraph, Role
 from planner.opset import is_creation, is_view
 from planner.stages.blocks import block_of
 from planner.stages.copies import copy_into_regions, recomputed_late
+from planner.stages.joins import split_joins
 from planner.stages.staged import Staged
 from planner.stages.sums import split_accumulations
 
@@ -31,7 +32,7 @@ def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, r
         recompute: save only the inputs of numbered blocks, and compute their other values again for the backward part.
         interleave: v, stages per placement: stage s lies on placement s mod num_stages.
     """
-    split = split_accumulations(graph, stage, num_stages)
+    split = split_joins(*split_accumulations(graph, stage, num_stages), num_stages)
     prepared, stages = copy_into_regions(*split, _inside_blocks(graph) if recompute else frozenset())
     if recompute:
         prepared = recomputed_late(prepared)

@@ -975,6 +975,21 @@ def _other_update(t: str, d: Draw) -> Iterator[Case]:
                 yield make_case(t, param, grad, first, 0.1, 0.0, 0.9, False, 3.4445, -4.775, 2.0315, 1e-7, 5, "match_rms_adamw")
 
 
+def _norm(t: str, d: Draw) -> Iterator[Case]:
+    match t:
+        case "regista.square_sum" | "regista.largest":
+            yield make_case(t, d.real(6, d.size()))
+            yield make_case(t, d.real(12))
+            yield make_case(t, d.real())
+        case "regista.add_norms" | "regista.join_norms":
+            yield make_case(t, d.real(), d.real(), d.real())
+            yield make_case(t, d.real())
+        case _:
+            yield make_case(t, d.positive(), 0.5, True, False)
+            yield make_case(t, d.positive(), 2.0, False, True)
+
+
+_each("regista.square_sum regista.largest regista.add_norms regista.join_norms regista.clip_scale", _norm)
 _each("regista.sgd regista.adamw", _update)
 _each("regista.adam regista.adagrad regista.rmsprop regista.adafactor regista.muon", _other_update)
 

@@ -7,7 +7,7 @@ from oracle import Outcome
 from torch import Tensor
 
 from planner.frontend import Program
-from planner.frontend.optim.updates import KERNELS
+from planner.frontend.optim import clipping, updates
 from planner.ir.graph import ACCUMULATE, Arg, Dt, InputKind, LogicalGraph, Op, Ref, Role
 
 __all__ = ["call", "interpret"]
@@ -32,8 +32,10 @@ def call(op: Op, env: dict[str, Tensor]) -> None:
         result = torch.reshape(*args)
     elif op.target == "aten.clone.default":
         result = args[0].contiguous()
-    elif op.target in KERNELS:
-        result = KERNELS[op.target](*args)
+    elif op.target in updates.KERNELS:
+        result = updates.KERNELS[op.target](*args)
+    elif op.target in clipping.KERNELS:
+        result = clipping.KERNELS[op.target](*args)
     else:
         namespace, name, *overload = op.target.split(".")
         packet = getattr(getattr(torch.ops, namespace), name)

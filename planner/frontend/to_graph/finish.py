@@ -1,9 +1,4 @@
-"""The last third of lowering: drop what nobody reads, number the ops, then accumulate and update.
-
-gradient --accumulate--> gradient:FQN --.
-parameter:FQN ---------------------------+--> regista.sgd / regista.adamw / ... --> updated:FQN, updated:FQN:slot
-optimizer_state:FQN:slot ---------------'
-"""
+"""The last third of lowering: drop what nobody reads, number the ops, then append accumulations and updates (planner.frontend.to_graph.update)."""
 
 from __future__ import annotations
 
@@ -11,16 +6,13 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.frontend.optim import Group, Optimizer
-from planner.frontend.optim.rules import slot_type
 from planner.frontend.random.kernels import RANDOM_STATE
+from planner.frontend.to_graph.update import MEAN_LOSS, Appended, Update
 from planner.ir.errors import InvalidProgram, Unsupported
-from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, LogicalGraph, Op, Ref, Role, step_input_value
-from planner.ir.tensor import DType, TensorType
+from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
+from planner.ir.tensor import TensorType
 
 __all__ = ["Body", "finished"]
-
-_MEAN_LOSS = "mean:loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +36,14 @@ class Body:
     refused: Mapping[str, str]
 
 
-def finished(body: Body, groups: Sequence[Group], *, scheduled: bool = False) -> LogicalGraph:
+def finished(body: Body, update: Update) -> LogicalGraph:
     """The verified graph of a whole step.
-
-    Args:
-        groups: how parameters are trained; the gradients of all others are not computed.
-        scheduled: the learning rate of each group is an input of the step instead of a constant.
 
     Raises:
         InvalidProgram: the loss is computed by no op, or depends on no parameter of a group.
         Unsupported: the step needs an op that no plan can carry out.
     """
-    group_of = {name: number for number, group in enumerate(groups) for name in group.parameters}
+    group_of = update.group_of
     body = replace(body, gradients={name: value for name, value in body.gradients.items() if name in group_of})
     if not body.gradients:
         raise InvalidProgram(
@@ -73,7 +61,7 @@ def finished(body: Body, groups: Sequence[Group], *, scheduled: bool = False) ->
     inputs = [i for i in body.inputs if i.kind not in (InputKind.CONSTANT, InputKind.RANDOM) or i.value in read]
     known = {i.value for i in inputs} | {out for op in ops for out in op.outputs if out is not None}
     types = {value: type_ for value, type_ in body.types.items() if value in known}
-    graph = _with_update(numbered, inputs, types, body, _Updating(groups, group_of, scheduled))
+    graph = _with_update(Appended(update, numbered, inputs, types), body)
     graph.verify()
     return graph
 
@@ -108,68 +96,22 @@ def _numbered(ops: Sequence[Op], body: Body) -> list[Op]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Updating:
-    """How parameters are updated: group_of: parameter -> number of its group; scheduled: as in finished()."""
-
-    groups: Sequence[Group]
-    group_of: Mapping[str, int]
-    scheduled: bool
-
-    def rule(self, name: str) -> Optimizer:
-        return self.groups[self.group_of[name]].rule
-
-    def rate_input(self, name: str) -> str:
-        """The name of the input that holds the parameter's learning rate."""
-        return f"lr.{self.group_of[name]}"
-
-    def numbers(self, name: str) -> tuple[Arg, ...]:
-        """What the update takes after its tensors."""
-        constants = self.rule(name).hyper_parameters
-        return (Ref(step_input_value(self.rate_input(name))), *constants[1:]) if self.scheduled else constants
-
-
-def _with_update(ops: list[Op], inputs: list[GraphInput], types: dict[str, TensorType], body: Body, updating: _Updating) -> LogicalGraph:
-    producer = {out: op for op in ops for out in op.outputs if out is not None}
-    updates = dict(body.updates)
-
-    def append(target: str, args: tuple[Arg, ...], outputs: tuple[str, ...], like: Sequence[str], role: Role, module: str) -> None:
-        ops.append(Op(id=f"n{len(ops)}", target=target, args=args, outputs=outputs, role=role, module=module))
-        types.update((out, types[source]) for out, source in zip(outputs, like, strict=True))
-
-    append(ACCUMULATE, (Ref(body.loss),), (_MEAN_LOSS,), (body.loss,), Role.ACCUMULATE, producer[body.loss].module)
+def _with_update(step: Appended, body: Body) -> LogicalGraph:
+    modules = {out: op.module for op in step.ops for out in op.outputs if out is not None}
+    gradients = {name: f"gradient:{name}" for name in body.gradients}
+    step.accumulate(body.loss, MEAN_LOSS, modules[body.loss])
     for name, gradient in body.gradients.items():
-        append(ACCUMULATE, (Ref(gradient),), (f"gradient:{name}",), (gradient,), Role.ACCUMULATE, name.rpartition(".")[0])
-    if updating.scheduled:
-        for rate in dict.fromkeys(map(updating.rate_input, body.gradients)):
-            inputs.append(GraphInput(value=step_input_value(rate), kind=InputKind.STEP_INPUT, name=rate))
-            types[step_input_value(rate)] = TensorType((), DType.FLOAT64)
-    for name in body.gradients:
-        rule, module, gradient = updating.rule(name), name.rpartition(".")[0], f"gradient:{name}"
-        parameter = f"{InputKind.PARAMETER.value}:{name}"
-        slots = rule.slots(len(types[parameter].shape))
-        states = {slot: f"{InputKind.OPTIMIZER_STATE.value}:{name}:{slot}" for slot in rule.all_slots if slot in slots}
-        for slot, state in states.items():
-            inputs.append(GraphInput(value=state, kind=InputKind.OPTIMIZER_STATE, name=f"{name}:{slot}"))
-            types[state] = slot_type(slot, types[parameter])
-        if rule.maximize:
-            append("aten.neg.default", (Ref(gradient),), (f"ascent:{name}",), (gradient,), Role.UPDATE, module)
-            gradient = f"ascent:{name}"
-        held = (Ref(states[slot]) if slot in states else None for slot in rule.all_slots)
-        old = (parameter, *states.values())
-        new = tuple(f"updated:{value.partition(':')[2]}" for value in old)
-        append(rule.target, (Ref(parameter), Ref(gradient), *held, *updating.numbers(name)), new, old, Role.UPDATE, module)
-        updates.update(zip(old, new, strict=True))
+        step.accumulate(gradient, gradients[name], name.rpartition(".")[0])
+    step.update_all(tuple(gradients))
     _, steps = RANDOM_STATE
-    if steps in types:
-        append("aten.add.Tensor", (Ref(steps), 1), (f"updated:{steps}",), (steps,), Role.UPDATE, "")
-        updates[steps] = f"updated:{steps}"
+    if steps in step.types:
+        step.count(steps)
     return LogicalGraph(
-        values=types,
-        inputs=tuple(inputs),
-        ops=tuple(ops),
+        values=step.types,
+        inputs=tuple(step.inputs),
+        ops=tuple(step.ops),
         loss=body.loss,
-        mean_loss=_MEAN_LOSS,
-        gradients={name: f"gradient:{name}" for name in body.gradients},
-        updates=updates,
+        mean_loss=MEAN_LOSS,
+        gradients=gradients,
+        updates={**body.updates, **step.updates},
     )

@@ -5,7 +5,7 @@ placeholder                   GraphInput (parameter:FQN, buffer:FQN, batch:input
 get_attr                      GraphInput constant:DIGEST
 detach, alias, no-op view     nothing: the operand's name stands for it
 getitem                       an entry of the producer's outputs
-loss, gradients               regista.accumulate, then an update (regista.sgd, regista.adamw, ...) per parameter (finish.py)
+loss, gradients               regista.accumulate, then an update (regista.sgd, regista.adamw, ...) per parameter (update.py)
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from planner.frontend.optim import Group
 from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
 from planner.frontend.to_graph.dropout import dropped
 from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.simplify import is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
 from planner.frontend.to_graph.unfold import unfolded
+from planner.frontend.to_graph.update import Update
 from planner.frontend.tracing.stamp import STAMP, Stamp
 from planner.frontend.tracing.trace import Capture, Tracer
 from planner.ir.errors import InvalidProgram, Unsupported
@@ -49,14 +49,14 @@ class Translated:
     refusal: str
 
 
-def translate(captured: Capture, groups: Sequence[Group], *, scheduled: bool = False) -> Translated:
+def translate(captured: Capture, update: Update) -> Translated:
     """Turn the traced micro-batch and the optimizer into a LogicalGraph.
 
     Raises:
         InvalidProgram: forward changes a parameter or an input, or a value has a dtype outside the IR.
         Unsupported: a random op, strides, or a write into a tensor outside the module.
     """
-    return _Translation(captured).run(groups, scheduled=scheduled)
+    return _Translation(captured).run(update)
 
 
 def _type_of(tensor: Tensor) -> TensorType:
@@ -82,7 +82,7 @@ class _Translation:
         self._refused: dict[str, str] = {}  # op id -> why it cannot be carried out; raised only if the op is needed
         self._order = {node: index for index, node in enumerate(captured.graph.nodes)}
 
-    def run(self, groups: Sequence[Group], *, scheduled: bool) -> Translated:
+    def run(self, update: Update) -> Translated:
         nodes, captured = list(self._order), self._captured
         self._declare([node for node in nodes if node.op == "placeholder"])
         names: dict[str, str] = {}
@@ -116,7 +116,7 @@ class _Translation:
                 )
             )
         )
-        graph = finished(body, groups, scheduled=scheduled)
+        graph = finished(body, update)
         read = {i.name for i in graph.inputs if i.kind is InputKind.CONSTANT}
         return Translated(
             graph=graph,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf, nan
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from trainer import train_plainly
 
 from planner.frontend import AdamW, Program
+from planner.frontend.optim.clipping import ClipNorm
 from planner.frontend.optim.rules import Adam
 from planner.ir.errors import InvalidProgram, RegistaError, Unsupported
 from planner.ir.graph import InputKind
@@ -212,3 +214,58 @@ def test_a_hook_of_all_optimizers_is_refused_by_name() -> None:
             program_with(module, torch.optim.SGD(module.parameters()))
     finally:
         handle.remove()
+
+
+def clipped_norm(parameters: Iterable[Tensor]) -> object:
+    return torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+
+
+def clipped_largest(parameters: Iterable[Tensor]) -> object:
+    return torch.nn.utils.clip_grad_norm_(parameters, 0.05, norm_type=inf)
+
+
+def clipped_value(parameters: Iterable[Tensor]) -> object:
+    return torch.nn.utils.clip_grad_value_(parameters, 0.02)
+
+
+CLIPPED: dict[str, tuple[dict[str, object], Callable[[Iterable[Tensor]], object]]] = {
+    "norm": ({"clip_norm": 0.1}, clipped_norm),
+    "norm that is never reached": ({"clip_norm": 1e6}, lambda parameters: None),
+    "largest": ({"clip_norm": ClipNorm(max_norm=0.05, norm_type=inf)}, clipped_largest),
+    "value": ({"clip_value": 0.02}, clipped_value),
+    "norm, then value": (
+        {"clip_norm": 0.1, "clip_value": 0.02},
+        lambda parameters: clipped_value((clipped_norm(p := list(parameters)), p)[1]),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", CLIPPED)
+def test_gradients_are_clipped_as_torch_clips_them(case: str, dtype: torch.dtype) -> None:
+    options, clip = CLIPPED[case]
+    module = small().to(dtype)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9, maximize=True)
+    program = Program(module, (X.to(dtype), Y.to(dtype)), mse, optimizer, **options)  # type: ignore[arg-type]
+    wanted = train_plainly(program, optimizer, 4, micro_batches=2, clip=clip)
+    got = interpret(program, program.graph(2), 2, 4)
+    assert got.losses == pytest.approx(wanted.losses, rel=1e-6)
+    for name, value in wanted.parameters.items():
+        torch.testing.assert_close(got.parameters[name], value)
+
+
+UNCLIPPABLE: dict[str, tuple[dict[str, object], str]] = {
+    "zero norm": ({"clip_norm": 0}, "clip_norm=0.0: the norm must be above 0"),
+    "nan": ({"clip_norm": nan}, "clip_norm=nan"),
+    "no number": ({"clip_norm": "1"}, "clip_norm is a str"),
+    "another norm": ({"clip_norm": lambda: ClipNorm(max_norm=1.0, norm_type=1)}, "norm_type 1 is unknown; write 2 or math.inf"),
+    "negative value": ({"clip_value": -1.0}, "clip_value=-1.0: the value must be above 0"),
+}
+
+
+@pytest.mark.parametrize("case", UNCLIPPABLE)
+def test_a_bound_that_clips_nothing_or_all_is_refused(case: str) -> None:
+    options, words = UNCLIPPABLE[case]
+    module = small()
+    with pytest.raises(InvalidProgram, match=words):
+        Program(module, (X, Y), mse, **{k: v() if callable(v) else v for k, v in options.items()})  # type: ignore[arg-type]

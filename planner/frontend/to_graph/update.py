@@ -1,0 +1,132 @@
+"""The ops after the backward pass: gradients are accumulated, clipped, and parameters updated.
+
+gradient --accumulate--> gradient:FQN --[clip]--[negate]--.
+parameter:FQN ---------------------------------------------+--> regista.sgd / regista.adamw / ... --> updated:FQN, updated:FQN:slot
+optimizer_state:FQN:slot, step_input:lr.GROUP -------------'
+
+clip by norm:   gradient:FQN --square_sum--> square:FQN ..all gradients.. --add_norms--> norm --clip_scale--> clip:scale
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.frontend.optim import Group, Optimizer
+from planner.frontend.optim.clipping import ClipNorm, norm_dtype
+from planner.frontend.optim.rules import slot_type
+from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, Op, Ref, Role, step_input_value
+from planner.ir.tensor import DType, TensorType
+
+__all__ = ["MEAN_LOSS", "Appended", "Update"]
+
+MEAN_LOSS = "mean:loss"
+_SCALE = "clip:scale"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What happens to gradients once they are accumulated.
+
+    groups: how parameters are trained; the gradients of all others are not computed.
+    scheduled: the learning rate of each group is an input of the step instead of a constant.
+    clip_norm, clip_value: gradients are clipped before.
+    """
+
+    groups: Sequence[Group]
+    scheduled: bool = False
+    clip_norm: ClipNorm | None = None
+    clip_value: float | None = None
+
+    @property
+    def group_of(self) -> dict[str, int]:
+        """Trained parameter -> number of its group."""
+        return {name: number for number, group in enumerate(self.groups) for name in group.parameters}
+
+
+class Appended:
+    """A builder: the ops of a micro-batch, to which those of the step's end are appended.
+
+    updates: value of a state -> value that replaces it.
+    """
+
+    def __init__(self, update: Update, ops: Iterable[Op], inputs: Iterable[GraphInput], types: Mapping[str, TensorType]) -> None:
+        self._update, self._group_of = update, update.group_of
+        self.ops, self.inputs, self.types = list(ops), list(inputs), dict(types)
+        self.updates: dict[str, str] = {}
+
+    def accumulate(self, value: str, total: str, module: str) -> None:
+        """The mean of a value over the micro-batches."""
+        self._append(ACCUMULATE, (Ref(value),), {total: self.types[value]}, Role.ACCUMULATE, module)
+
+    def update_all(self, names: Sequence[str]) -> None:
+        """Clip the accumulated gradients of these parameters and update the parameters."""
+        if self._update.scheduled:
+            for rate in dict.fromkeys(map(self._rate_input, names)):
+                self.inputs.append(GraphInput(value=step_input_value(rate), kind=InputKind.STEP_INPUT, name=rate))
+                self.types[step_input_value(rate)] = TensorType((), DType.FLOAT64)
+        if self._update.clip_norm is not None:
+            self._measure(names, self._update.clip_norm)
+        for name in names:
+            self._update_one(name, self._taken(name))
+
+    def count(self, state: str) -> None:
+        """A state that is one more after every step."""
+        made = f"updated:{state}"
+        self._append("aten.add.Tensor", (Ref(state), 1), {made: self.types[state]}, Role.UPDATE, "")
+        self.updates[state] = made
+
+    def _rate_input(self, name: str) -> str:
+        """The name of the input that holds the parameter's learning rate."""
+        return f"lr.{self._group_of[name]}"
+
+    def _rule(self, name: str) -> Optimizer:
+        return self._update.groups[self._group_of[name]].rule
+
+    def _append(self, target: str, args: tuple[Arg, ...], outputs: Mapping[str, TensorType], role: Role, module: str) -> None:
+        self.ops.append(Op(id=f"n{len(self.ops)}", target=target, args=args, outputs=tuple(outputs), role=role, module=module))
+        self.types.update(outputs)
+
+    def _measure(self, names: Sequence[str], clip: ClipNorm) -> None:
+        """The scale by which all gradients are multiplied."""
+        measures: dict[str, TensorType] = {}
+        for name in names:
+            gradient, module = f"gradient:{name}", name.rpartition(".")[0]
+            made = {f"measure:{name}": TensorType((), norm_dtype(self.types[gradient].dtype))}
+            self._append(clip.of_gradient, (Ref(gradient),), made, Role.UPDATE, module)
+            measures |= made
+        widest = TensorType((), max((type_.dtype for type_ in measures.values()), key=lambda dtype: dtype.size_bytes))
+        self._append(clip.of_all, tuple(map(Ref, measures)), {"clip:measure": widest}, Role.UPDATE, "")
+        numbers = (clip.max_norm, clip.norm_type == 2, clip.error_if_nonfinite)
+        self._append("regista.clip_scale", (Ref("clip:measure"), *numbers), {_SCALE: widest}, Role.UPDATE, "")
+
+    def _taken(self, name: str) -> str:
+        """What the update takes as the parameter's gradient."""
+        gradient, module = f"gradient:{name}", name.rpartition(".")[0]
+        type_, value = self.types[gradient], self._update.clip_value
+        if self._update.clip_norm is not None:
+            self._append("aten.mul.Tensor", (Ref(gradient), Ref(_SCALE)), {f"clipped:{name}": type_}, Role.UPDATE, module)
+            gradient = f"clipped:{name}"
+        if value is not None:
+            self._append("aten.clamp.default", (Ref(gradient), -value, value), {f"clamped:{name}": type_}, Role.UPDATE, module)
+            gradient = f"clamped:{name}"
+        if self._rule(name).maximize:
+            self._append("aten.neg.default", (Ref(gradient),), {f"ascent:{name}": type_}, Role.UPDATE, module)
+            gradient = f"ascent:{name}"
+        return gradient
+
+    def _update_one(self, name: str, gradient: str) -> None:
+        rule, parameter = self._rule(name), f"{InputKind.PARAMETER.value}:{name}"
+        slots = rule.slots(len(self.types[parameter].shape))
+        states = {slot: f"{InputKind.OPTIMIZER_STATE.value}:{name}:{slot}" for slot in rule.all_slots if slot in slots}
+        for slot, state in states.items():
+            self.inputs.append(GraphInput(value=state, kind=InputKind.OPTIMIZER_STATE, name=f"{name}:{slot}"))
+            self.types[state] = slot_type(slot, self.types[parameter])
+        held = (Ref(states[slot]) if slot in states else None for slot in rule.all_slots)
+        lr, *numbers = rule.hyper_parameters
+        rate: Arg = Ref(step_input_value(self._rate_input(name))) if self._update.scheduled else lr
+        new = {old: f"updated:{old.partition(':')[2]}" for old in (parameter, *states.values())}
+        outputs = {made: self.types[old] for old, made in new.items()}
+        args = (Ref(parameter), Ref(gradient), *held, rate, *numbers)
+        self._append(rule.target, args, outputs, Role.UPDATE, name.rpartition(".")[0])
+        self.updates |= new
