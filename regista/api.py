@@ -240,7 +240,7 @@ def run(
     if start.first_step >= steps:
         raise Unsupported(f"{checkpoint} is at step {start.first_step} already, {steps} were asked for; ask for more steps to go on")
     check_program(plan, source, typed_state(plan, start.values))
-    batches: Batches = source.batch
+    batches: Batches = source.batches(plan.micro_batches)
     if data is not None:
         batches = batches_for(plan, data, steps)
     if performer is Performer.REFERENCE:

@@ -51,7 +51,7 @@ def run_share(
     source = planned_program(plan)
     state = source.initial_state(plan.micro_batches)
     check_program(plan, source, state)
-    batches: Batches = source.batch
+    batches: Batches = source.batches(plan.micro_batches)
     if data is not None:
         batches = served = loader(plan, data)
         served.check_steps(steps)

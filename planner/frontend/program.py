@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
+from planner.frontend.denominators import Denominators
 from planner.frontend.inputs import InputForm
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
@@ -112,6 +113,7 @@ class Program:
         self.data = data
         self.seed = seed
         self._translated: dict[int, Translated] = {}
+        self._denominators: dict[int, Denominators] = {}
         self._told: set[str] = set()
 
     @property
@@ -145,7 +147,7 @@ class Program:
         """
         other = copy.copy(self)
         other.batch_dims = resolved(batch_dim, self._form.example, self.example_inputs)
-        other._translated = {}
+        other._translated, other._denominators = {}, {}
         return other
 
     def loss_of(self, module: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
@@ -196,9 +198,35 @@ class Program:
                     batch_dims=self.batch_dims.dims,
                     micro_batches=micro_batches,
                 )
+                if micro_batches > 1:
+                    self._denominators[micro_batches] = Denominators(captured)
+                    self._check_denominators(self.example_inputs, micro_batches, "example_inputs")
                 self._translated[micro_batches] = translate(captured, self._update)
             self._tell(captured)
         return self._translated[micro_batches]
+
+    def _check_denominators(self, batch: Sequence[Tensor], micro_batches: int, what: str) -> None:
+        if micro_batches > 1:
+            slices = [self.micro_batch(batch, micro_batches, index) for index in range(micro_batches)]
+            self._denominators[micro_batches].check(slices, what)
+
+    def batches(self, micro_batches: int) -> Callable[[int], tuple[Tensor, ...]]:
+        """``batch``, for a run in so many micro-batches: a batch whose micro-batches take their means over different counts is refused.
+
+        Raises:
+            InvalidProgram: as graph(); the function that is returned: as batch(), or for such a batch.
+        """
+        self._translate(micro_batches)
+        checked: list[int] = []  # the last step: a worker asks once per micro-batch
+
+        def batch(step: int) -> tuple[Tensor, ...]:
+            given = self.batch(step)
+            if [step] != checked:
+                self._check_denominators(given, micro_batches, f"the batch of step {step}")
+                checked[:] = [step]
+            return given
+
+        return batch
 
     def _refuse_ambiguous(self) -> None:
         refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self._form)
