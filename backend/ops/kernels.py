@@ -36,6 +36,22 @@ def _packed(value: Tensor) -> Tensor:
     return value.clone(memory_format=torch.contiguous_format)
 
 
+def _grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """torch's kernel, whose operands must have rows (or columns) that are multiples of 16 bytes apart: those of a part are moved so."""
+    return torch.ops.aten._grouped_mm.default(_aligned(a), _aligned(b), offs, bias, out_dtype)  # type: ignore[no-any-return]
+
+
+def _aligned(matrices: Tensor) -> Tensor:
+    unit = 16 // matrices.element_size()
+    lines = [s for s, n in zip(matrices.stride(), matrices.shape, strict=True) if s != 1 or n == 1]
+    if matrices.data_ptr() % 16 == 0 and 1 in matrices.stride()[-2:] and all(s % unit == 0 for s in lines):
+        return matrices
+    columns = -(-matrices.shape[-1] // unit) * unit
+    return matrices.new_empty([*matrices.shape[:-1], columns])[..., : matrices.shape[-1]].copy_(matrices)
+
+
 @cache
 def kernel(target: str) -> Callable[..., object]:
     """The callable behind a target.
@@ -49,6 +65,8 @@ def kernel(target: str) -> Callable[..., object]:
         return _overload("aten.reshape.default")
     if target == "aten.clone.default":
         return _packed
+    if target == "aten._grouped_mm.default":
+        return _grouped_mm
     if target in WHOLE:
         return WHOLE[target]
     if target.startswith("aten."):

@@ -82,6 +82,7 @@ TABLE: dict[str, OpSpec] = {
     "aten.logspace.default": _made(rule=_whole),
     "aten.eye.default": _made(rule=_whole),
     "aten.eye.m": _made(rule=_whole),
+    **{f"aten.{kind}_window.{way}": _made(rule=_whole) for kind in ("hann", "hamming", "blackman") for way in ("default", "periodic")},
     "aten.tril_indices.default": _made(rule=_whole),
     "aten.triu_indices.default": _made(rule=_whole),
     "aten.new_zeros.default": _made_like(rule=partial(_filled, size_at=1, value_at=None, zero=True)),

@@ -39,6 +39,35 @@ def _matmul(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=((*batch, "m", "k"), (*batch, "k", "n")), results=((*batch, "m", "n"),), linear=_EACH)
 
 
+def _grouped_mm(op: Op, types: Types) -> FactorRule:
+    """x, w, ends of the groups?, bias?: the rows of one side or the summed dim are cut into groups, whose ends count from the first row.
+
+    t k, g k n -> t n       g m k, k t -> m t       m t, t n -> g m n       g m k, g k n -> g m n
+    """
+    left, right = len(shape_of(op, types, 0)), len(shape_of(op, types, 1))
+    operands: tuple[Factors, Factors]
+    match left, right:
+        case 2, 3:
+            operands, result = (("", "k"), ("", "k", "n")), ("", "n")
+        case 3, 2:
+            operands, result = (("", "m", "k"), ("k", "")), ("m", "")
+        case 2, 2:
+            operands, result = (("m", ""), ("", "n")), ("", "m", "n")
+        case _:
+            operands, result = (("g", "m", "k"), ("g", "k", "n")), ("g", "m", "n")
+    rest = tuple(("",) * types[v].ndim for v in op.inputs[2:])
+    if argument(op, 3, "bias") is not None:  # no kernel has one yet
+        operands, result = (("",) * left, ("",) * right), ("",) * len(result)
+    return FactorRule(operands=(*operands, *rest), results=(result,), linear=_EACH)
+
+
+def _grouped_mm_flop(op: Op, types: Types) -> int:
+    """2 m n k of every row with its own group's matrix."""
+    x, w = (types[v] for v in op.inputs[:2])
+    rows = x.numel if x.ndim == 2 or w.ndim == 3 else x.numel // x.shape[0]
+    return 2 * rows * w.shape[-1]
+
+
 def _mv(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(("m", "k"), ("k",)), results=(("m",),), linear=_EACH)
 
@@ -165,6 +194,7 @@ TABLE: dict[str, OpSpec] = {
     "aten.mv.default": OpSpec(rule=_mv, flop=_mm_flop),
     "aten.dot.default": OpSpec(rule=_dot, flop=_mm_flop),
     "aten.addmm.default": OpSpec(rule=_addmm, flop=_mm_flop),
+    "aten._grouped_mm.default": OpSpec(rule=_grouped_mm, flop=_grouped_mm_flop),
     "aten.linalg_inv_ex.default": OpSpec(rule=_matrices(2, results=(2, 0)), flop=_cubic),
     "aten._linalg_det.default": OpSpec(rule=_matrices(2, results=(0, 2, 1)), flop=_cubic),
     "aten._linalg_slogdet.default": OpSpec(rule=_matrices(2, results=(0, 0, 2, 1)), flop=_cubic),

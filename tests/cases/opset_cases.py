@@ -283,6 +283,19 @@ def _distances(t: str, d: Draw) -> Iterator[Case]:
                 yield make_case(t, d.real(*far.shape), x, y, order, far)
 
 
+def _grouped_mm(t: str, d: Draw) -> Iterator[Case]:
+    """Groups of 3, 0 and 5 rows."""
+
+    def narrow(*shape: int) -> Tensor:
+        return d.real(*shape).float()
+
+    ends = torch.tensor([3, 3, 8], dtype=torch.int32)
+    yield make_case(t, narrow(8, 16), narrow(3, 16, 48), ends)
+    yield make_case(t, narrow(3, 48, 16), narrow(16, 8), ends)
+    yield make_case(t, narrow(48, 8), narrow(8, 16), ends)
+    yield make_case(t, narrow(6, 8, 16), narrow(6, 16, 24))
+
+
 def _cross(t: str, d: Draw) -> Iterator[Case]:
     yield make_case(t, d.real(6, 3, 4), d.real(6, 3, 4), dim=1)
     yield make_case(t, d.real(6, 4, 3), d.real(6, 1, 3))
@@ -302,6 +315,7 @@ _each(
 )
 _each("_cdist_forward.default _cdist_backward.default _euclidean_dist.default", _distances)
 _each("linalg_cross.default", _cross)
+_each("_grouped_mm.default", _grouped_mm)
 _each("_trilinear.default", _trilinear)
 
 
@@ -933,6 +947,11 @@ _each(
 _each("linspace.default logspace.default", lambda t, d: iter((make_case(t, 0.0, 2.0, 6, dtype=F64),)))
 _each("eye.default", lambda t, d: iter((make_case(t, 6, dtype=F64),)))
 _each("eye.m", lambda t, d: iter((make_case(t, 6, 4, dtype=F64),)))
+_each("hann_window.default hamming_window.default blackman_window.default", lambda t, d: iter((make_case(t, d.size() + 3, dtype=F64),)))
+_each(
+    "hann_window.periodic hamming_window.periodic blackman_window.periodic",
+    lambda t, d: iter((make_case(t, d.size() + 3, False, dtype=F64),)),
+)
 _each("tril_indices.default triu_indices.default", lambda t, d: iter((make_case(t, 6, 4),)))
 _each("arange.default", lambda t, d: iter((make_case(t, 6),)))
 _each("arange.start", lambda t, d: iter((make_case(t, 2, 8),)))

@@ -28,6 +28,7 @@ RENAMED = {
     aten.empty.memory_format: aten.zeros.default,
     aten.empty_like.default: aten.zeros_like.default,
     aten.new_empty.default: aten.new_zeros.default,
+    aten._efficientzerotensor.default: aten.zeros.default,
     # "unsafe" asks autograd not to watch for writes in place; there are none here
     aten.unsafe_split.Tensor: aten.split.Tensor,
     aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,

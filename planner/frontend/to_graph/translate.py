@@ -162,7 +162,10 @@ class _Translation:
                 f"{where(node)} uses a trainable tensor of shape {tuple(tensor.shape)} that is no parameter of the module; "
                 "register it in the module, or detach() it"
             )
-        type_, content = _type_of(tensor), tensor.detach().cpu().contiguous().clone()
+        return self._lifted(tensor.detach().cpu().contiguous().clone())
+
+    def _lifted(self, content: Tensor) -> str:
+        type_ = _type_of(content)
         # named by content: another trace gives the same name to the same tensor, and to no other
         data = content.reshape(-1).view(torch.uint8).numpy().tobytes()
         digest = hashlib.sha256(str(type_).encode() + data).hexdigest()[:12]
@@ -212,6 +215,10 @@ class _Translation:
             name = f"{node.name}:{index}" if several else node.name
             outputs.append(name if isinstance(tensor, Tensor) else None)
             if isinstance(tensor, Tensor):
+                if tensor.layout is not torch.strided:
+                    raise Unsupported(
+                        f"{where(node)} makes a tensor of layout {tensor.layout} ({node.target}); only dense tensors are planned"
+                    )
                 try:
                     self._types[name] = _type_of(tensor)
                 except InvalidProgram as error:
@@ -240,6 +247,10 @@ class _Translation:
                 return arg
             case list() | tuple():
                 return tuple(self._arg(node, item) for item in arg)
+            case complex():
+                made = node.meta.get("val")
+                kind = made.dtype if isinstance(made, Tensor) and made.dtype.is_complex else torch.complex64
+                return Ref(self._lifted(torch.tensor(arg, dtype=kind)))
             case torch.dtype():
                 return Dt(DType.parse(str(arg)))
             case torch.device() | torch.layout() | torch.memory_format():

@@ -37,13 +37,18 @@ _CONSTANT = "regista_constant"  # key in fx.Node.meta: the tensor that a get_att
 
 
 class _Handling(Enum):
-    """What becomes of an op: a decomposition (ours or torch's), a node, a node whose result is a view, or a write."""
+    """What becomes of an op: a decomposition (ours or torch's), a node, a node whose result is a view, a write, or nothing.
+
+    CHECK: the op returns nothing; it looks at values and raises, which no graph can do.  What it would find, a matrix without inverse, is
+    seen in the loss: it is no number then.
+    """
 
     TABLE = 1
     COMPOSITE = 2
     NODE = 3
     VIEW = 4
     WRITE = 5
+    CHECK = 6
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -100,6 +105,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             handling = self._handlings[func, self._decomposing] = self._handling_of(func, args, kwargs)
         if handling is _Handling.NODE:
             return self._record(func, args, kwargs)
+        if handling is _Handling.CHECK:
+            return None
         if handling is _Handling.VIEW:
             return as_views(self._record(func, args, kwargs), args[0], func)
         if handling is _Handling.WRITE:
@@ -109,9 +116,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func.decompose(*args, **kwargs)
             before, self._decomposing = self._decomposing, True
             try:
-                return self._table[func](*args, **kwargs)
+                made = self._table[func](*args, **kwargs)
             finally:
                 self._decomposing = before
+        if made is not NotImplemented:
+            return made
+        view = any(r.alias_info for r in func._schema.returns)
+        return as_views(self._record(func, args, kwargs), args[0], func) if view else self._record(func, args, kwargs)
 
     def _handling_of(self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> _Handling:
         """As make_fx: functionalization opens composite ops before the table is asked, and does not look into decompositions."""
@@ -130,6 +141,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _Handling.COMPOSITE
         if func._schema.is_mutable:
             return _Handling.WRITE
+        if not func._schema.returns:
+            return _Handling.CHECK
         if not any(r.alias_info for r in func._schema.returns):
             return _Handling.NODE
         if not func._schema.arguments[0].alias_info:

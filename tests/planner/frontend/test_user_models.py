@@ -163,6 +163,59 @@ def _truths(x: Tensor) -> Tensor:
     return y + x.prod(1, keepdim=True) + torch.diagonal(x[:, None] * x[:, :, None], dim1=1, dim2=2) + torch.lerp(x, x.cos(), 0.3)
 
 
+def _turned(x: Tensor) -> Tensor:
+    """Rotary positions as complex numbers, and a complex literal."""
+    angles = torch.polar(torch.ones(6, 4), torch.arange(24.0).view(6, 4))
+    turned = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (4, 2))) * angles).flatten(-2)
+    return turned + torch.exp(1j * x).real + torch.complex(x, x.cos()).abs()
+
+
+def _spectrogram(x: Tensor) -> Tensor:
+    return torch.stft(x, 8, 4, window=torch.hann_window(8), return_complex=True).abs()
+
+
+def _sampled(x: Tensor) -> Tensor:
+    grid = x[:, :2].permute(0, 2, 3, 1).tanh()
+    turned = F.affine_grid(torch.eye(2, 3).expand(len(x), 2, 3) * 0.9, [len(x), 4, 5, 5], align_corners=False)
+    return F.grid_sample(x, grid, align_corners=False) + F.grid_sample(x, turned, mode="nearest", align_corners=False)
+
+
+def _unpooled(x: Tensor) -> Tensor:
+    pooled, places = F.max_pool2d(x, 2, return_indices=True)
+    return F.max_unpool2d(pooled.square(), places, 2)
+
+
+def _decomposed(x: Tensor) -> Tensor:
+    positive = x @ x.mT + torch.eye(4)
+    spectrum = torch.linalg.svdvals(x) + torch.linalg.eigvalsh(positive) + torch.linalg.slogdet(positive)[1][:, None]
+    return torch.linalg.cholesky(positive) + spectrum[:, None] + torch.linalg.solve_triangular(positive.tril(), x, upper=False)
+
+
+def _scattered(x: Tensor) -> Tensor:
+    index = torch.arange(60).view(10, 6)[: len(x)] % 4
+    y = torch.zeros(len(x), 6).scatter_reduce(1, index, x, "mean").scatter_reduce(1, index, x.cos(), "amax")
+    y = y + x.index_add(1, torch.tensor([0, 2, 2]), x[:, :3].sin()).index_copy(1, torch.tensor([1, 3]), x[:, :2])
+    return y + x.masked_scatter(torch.arange(6) > 3, x.cos()) + x.index_fill(1, torch.tensor([5]), 0.5) + x.take(index)
+
+
+def _special(x: Tensor) -> Tensor:
+    y = x.sigmoid() * 0.8 + 0.1
+    z = torch.lgamma(y) + torch.erfinv(y) + torch.logit(y) + torch.hypot(x, y) + torch.fmax(x, y) + torch.atanh(y) + torch.asinh(x)
+    return z + torch.copysign(x, y) + F.softshrink(x) + F.hardshrink(x) + torch.special.entr(y) + torch.nan_to_num(x) + torch.frac(x)
+
+
+class FourierLayer(nn.Module):
+    """A layer of a Fourier neural operator: complex weights per frequency."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4, 5, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.view_as_complex(self.weight)
+        return torch.fft.irfft(torch.einsum("bix,iox->box", torch.fft.rfft(x), weight), n=8)
+
+
 def _padded(m: Model, x: Tensor) -> Tensor:
     padding = (torch.arange(x.shape[1]) >= 3).expand(x.shape[:2])
     out: Tensor = m["encoder"](x, src_key_padding_mask=padding)
@@ -253,6 +306,28 @@ ROWS: dict[str, Row] = {
     "einsum": _on(lambda x: torch.einsum("bij,bkj->bik", x, x.cos()) + torch.einsum("bij->bi", x)[..., None], BATCH, 3, 4),
     "indexing": _on(_last_token, BATCH, 4, 6),
     "slices": _on(_slices, BATCH, 6),
+    "fourier": _on(lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2) + torch.fft.fft2(x).abs(), BATCH, 6, 8),
+    "complex": _on(_turned, BATCH, 6, 8),
+    "fourier_layer": Row(make=FourierLayer, x=(BATCH, 4, 8)),
+    "short_time_fourier": _on(_spectrogram, BATCH, 32),
+    "distances_of_points": _on(lambda x: torch.cdist(x, x.cos()) + torch.cdist(x, x.sin(), p=1), BATCH, 6, 4),
+    "grid_sample": _on(_sampled, BATCH, 4, 5, 5),
+    "antialiased": _on(lambda x: F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True), BATCH, 4, 5, 5),
+    "unpool": _on(_unpooled, BATCH, 4, 6, 6),
+    "weight_norm": _of(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 4)), BATCH, 6),
+    "inverse": _on(lambda x: torch.linalg.inv(x + 5 * torch.eye(4)) + torch.linalg.solve(x + 5 * torch.eye(4), x), BATCH, 4, 4),
+    "decompositions": _on(_decomposed, BATCH, 4, 4),
+    "statistics": _on(lambda x: x.median(1)[0] + x.kthvalue(2, 1)[0] + x.sort(dim=1, stable=True)[0][:, 0] + x.quantile(0.3, 1), BATCH, 6),
+    "scans": _on(lambda x: x.logcumsumexp(1) + x.cummax(1)[0] + x.cummin(1)[0] + x.cumprod(1), BATCH, 6),
+    "scatters": _on(_scattered, BATCH, 6),
+    "bins": _on(lambda x: x * torch.bucketize(x.detach(), torch.tensor([-1.0, 0.0, 1.0])), BATCH, 6),
+    "windows": _on(lambda x: x.unfold(1, 3, 2), BATCH, 7),
+    "diagonals": _on(lambda x: torch.diag_embed(x) + torch.eye(6), BATCH, 6),
+    "bilinear": Row(make=lambda: Model(lambda m, x: m["layer"](x, x.cos()), layer=nn.Bilinear(6, 6, 4)), x=(BATCH, 6)),
+    "embedding_bag": Row(
+        make=lambda: nn.Sequential(nn.EmbeddingBag(12, 6, mode="sum"), nn.Linear(6, 4)), x=torch.arange(BATCH * 4).view(BATCH, 4) % 12
+    ),
+    "special": _on(_special, BATCH, 6),
     "cumsum": _on(lambda x: x.cumsum(1), BATCH, 6),
     "masked_mean": _on(_masked_mean, BATCH, 6, 4),
     "algebra": _on(_algebra, BATCH, 6),
@@ -282,7 +357,7 @@ ROWS: dict[str, Row] = {
 # A look-up by (sample, index) runs over the batch; recurrent layers and nn.MultiheadAttention fold [time, sample] into one dim, in which
 # a split of the samples is not contiguous.  Such ops take the batch whole: gathered, but right.
 NEEDS_THE_WHOLE_BATCH = {
-    *("indexing", "picked_by_target"),
+    *("indexing", "picked_by_target", "scatters", "embedding_bag"),
     *("encoder_layer", "encoder_layer_pre_norm_gelu", "encoder_with_padding", "attention", "attention_without_weights"),
     *("lstm", "lstm_two_way", "gru", "rnn"),
 }

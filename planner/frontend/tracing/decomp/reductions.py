@@ -17,7 +17,23 @@ from torch import Tensor
 
 from planner.frontend.tracing.decomp.precision import widened
 
-__all__ = ["addmm", "baddbmm", "copy", "dot", "logsumexp", "mean", "mean_dim", "mv", "repeat", "std", "var", "var_mean", "vector_norm"]
+__all__ = [
+    "addbmm",
+    "addmm",
+    "baddbmm",
+    "copy",
+    "dot",
+    "logsumexp",
+    "mean",
+    "mean_dim",
+    "mv",
+    "repeat",
+    "std",
+    "trace",
+    "var",
+    "var_mean",
+    "vector_norm",
+]
 
 
 def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
@@ -61,6 +77,10 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float
     return _scaled_sum(torch.bmm(a, b), bias, alpha, beta)
 
 
+def addbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _scaled_sum(torch.sum(torch.bmm(a, b), 0), bias, alpha, beta)
+
+
 def _scaled_sum(product: Tensor, bias: Tensor, alpha: float, beta: float) -> Tensor:
     if alpha != 1:
         product = product * alpha
@@ -71,6 +91,10 @@ def _scaled_sum(product: Tensor, bias: Tensor, alpha: float, beta: float) -> Ten
 
 def mv(a: Tensor, b: Tensor) -> Tensor:
     return torch.squeeze(torch.mm(a, torch.unsqueeze(b, 1)), 1)
+
+
+def trace(x: Tensor) -> Tensor:
+    return torch.sum(torch.diagonal(x))
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 
 from planner.frontend.random.table import random_table
-from planner.frontend.tracing.decomp import losses, norms, reductions
+from planner.frontend.tracing.decomp import losses, norms, reductions, strides
 
 __all__ = ["decomposition_table"]
 
@@ -49,6 +49,16 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.soft_margin_loss_backward,
             aten.std_mean,
             aten.threshold,
+            aten.addmv,
+            aten.addr,
+            aten.affine_grid_generator,
+            aten.aminmax,
+            aten.channel_shuffle,
+            aten.dist,
+            aten.logaddexp2,
+            aten.multi_margin_loss,
+            aten.norm,
+            aten.rot90,
             aten.xlogy,
         ]
     )
@@ -64,8 +74,12 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.var_mean.correction: reductions.var_mean,
             aten.std.correction: reductions.std,
             aten.addmm.default: reductions.addmm,
+            aten.addbmm.default: reductions.addbmm,
             aten.baddbmm.default: reductions.baddbmm,
+            aten.as_strided.default: strides.as_strided,
+            aten.as_strided_scatter.default: strides.as_strided_scatter,
             aten.mv.default: reductions.mv,
+            aten.trace.default: reductions.trace,
             aten.dot.default: reductions.dot,
             aten.mse_loss.default: losses.mse_loss,
             aten.mse_loss_backward.default: losses.mse_loss_backward,
