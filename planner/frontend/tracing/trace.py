@@ -34,7 +34,7 @@ from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.repeat import Results, refuse_other_next_step
 from planner.frontend.tracing.source import raising_line, shown_line
 from planner.frontend.tracing.stamp import Stamper
-from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched
+from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched, without_checks
 from planner.frontend.tracing.values import usual_rewrite
 from planner.ir.errors import InvalidProgram, RegistaError
 
@@ -270,7 +270,8 @@ def _made_fx(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple
         return results
 
     fakes = ([torch.empty(shape, dtype=dtype).requires_grad_(grad) for shape, dtype, grad in group] for group in arguments)
-    traced = make_fx(functional_step, decomposition_table=decomposition_table())(*fakes)
+    with without_checks():
+        traced = make_fx(functional_step, decomposition_table=decomposition_table())(*fakes)
     names = [str(node.target) for node in traced.graph.nodes if node.op == "get_attr"]
     return traced.graph, {name: getattr(traced, name) for name in names}
 

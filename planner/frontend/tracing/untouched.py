@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch._higher_order_ops.effects import EffectType, _register_effectful_op
 
 from planner.frontend.tracing.reachable import Snapshot
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched"]
+__all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched", "without_checks"]
 
 
 @contextmanager
@@ -61,6 +62,17 @@ def device_neutral() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+
+
+@contextmanager
+def without_checks() -> Iterator[None]:
+    """Checks of values that raise (a matrix without inverse) have no effect in a graph: make_fx would order them by tokens, which it lacks here."""
+    check = "aten::_linalg_check_errors"
+    _register_effectful_op(check, None)
+    try:
+        yield
+    finally:
+        _register_effectful_op(check, EffectType.ORDERED)
 
 
 @contextmanager

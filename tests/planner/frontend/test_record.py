@@ -34,7 +34,8 @@ SMALL: Mapping[str, Mapping[str, int]] = {
 
 RECORDER, MAKE_FX = "_recorded", "_made_fx"
 
-NEEDS_MAKE_FX = {  # they write into views, or take views of what they wrote
+NEEDS_MAKE_FX = {  # they write into views, take views of what they wrote, or conjugate without moving
+    *("complex", "fourier", "fourier_layer", "short_time_fourier", "statistics"),
     "bce_logits",
     "bce_pos_weight",
     "distances",

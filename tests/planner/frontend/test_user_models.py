@@ -324,9 +324,6 @@ ROWS: dict[str, Row] = {
     "windows": _on(lambda x: x.unfold(1, 3, 2), BATCH, 7),
     "diagonals": _on(lambda x: torch.diag_embed(x) + torch.eye(6), BATCH, 6),
     "bilinear": Row(make=lambda: Model(lambda m, x: m["layer"](x, x.cos()), layer=nn.Bilinear(6, 6, 4)), x=(BATCH, 6)),
-    "embedding_bag": Row(
-        make=lambda: nn.Sequential(nn.EmbeddingBag(12, 6, mode="sum"), nn.Linear(6, 4)), x=torch.arange(BATCH * 4).view(BATCH, 4) % 12
-    ),
     "special": _on(_special, BATCH, 6),
     "cumsum": _on(lambda x: x.cumsum(1), BATCH, 6),
     "masked_mean": _on(_masked_mean, BATCH, 6, 4),
@@ -357,7 +354,7 @@ ROWS: dict[str, Row] = {
 # A look-up by (sample, index) runs over the batch; recurrent layers and nn.MultiheadAttention fold [time, sample] into one dim, in which
 # a split of the samples is not contiguous.  Such ops take the batch whole: gathered, but right.
 NEEDS_THE_WHOLE_BATCH = {
-    *("indexing", "picked_by_target", "scatters", "embedding_bag"),
+    *("indexing", "picked_by_target", "scatters"),
     *("encoder_layer", "encoder_layer_pre_norm_gelu", "encoder_with_padding", "attention", "attention_without_weights"),
     *("lstm", "lstm_two_way", "gru", "rnn"),
 }
@@ -389,6 +386,15 @@ def test_no_op_stops_the_batch(name: str) -> None:
         if op.role.per_micro_batch and op.inputs and BATCH in (shape := graph.values[op.inputs[0]].shape):
             split = S(shape.index(BATCH))
             assert any(s.inputs[0] == split for s in signatures(op, graph.values, 2)), op.where()
+
+
+def test_bags_of_embeddings_train_on_two_devices_like_on_one() -> None:
+    """Bags hold indices from one offset to the next, so the batch is whole and the columns of the table may be split."""
+    model = nn.Sequential(nn.EmbeddingBag(12, 6, mode="sum"), nn.Linear(6, 4))
+    source = Program(model, torch.arange(BATCH * 4).view(BATCH, 4) % 12, lambda y: y.square().mean(), SGD(lr=0.05))
+    options = PlanOptions(pins=("0.weight=S(1)",), strict=True)
+    plan = make_plan(source.graph(), model="bags", batch_size=BATCH, cluster=roomy_cluster(2), options=options)
+    assert_transparent(perform(plan, source.initial_state(), source.batch, STEPS, gradients=True), train_eagerly(source, 1, STEPS))
 
 
 class MatrixExponential(nn.Module):
