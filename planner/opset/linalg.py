@@ -46,6 +46,7 @@ def _grouped_mm(op: Op, types: Types) -> FactorRule:
     """
     left, right = len(shape_of(op, types, 0)), len(shape_of(op, types, 1))
     operands: tuple[Factors, Factors]
+    result: Factors
     match left, right:
         case 2, 3:
             operands, result = (("", "k"), ("", "k", "n")), ("", "n")

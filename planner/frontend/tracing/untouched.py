@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch._higher_order_ops.effects import EffectType, _register_effectful_op
+from torch._higher_order_ops.effects import _register_effectful_op
+from torch._library.effects import EffectType
 
 from planner.frontend.tracing.reachable import Snapshot
 from planner.ir.errors import InvalidProgram

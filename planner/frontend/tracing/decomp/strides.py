@@ -24,7 +24,8 @@ def strided_view(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: 
         size, stride, offset: as of torch.as_strided; offset counts from the beginning of the storage, None: from x.
     """
     size, stride, begin = list(size), list(stride), 0 if offset is None else offset - int(x.storage_offset())
-    order = sorted(range(x.ndim), key=lambda d: (-x.stride(d), x.shape[d] == 1))
+    strides, shape = [int(s) for s in x.stride()], [int(n) for n in x.shape]
+    order = sorted(range(x.ndim), key=lambda d: (-strides[d], shape[d] == 1))
     dense = x.permute(order)
     reach = sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
     if not dense.is_contiguous() or begin < 0 or begin + reach >= max(x.numel(), 1) or not all(size) or x.numel() == 0:
@@ -65,7 +66,7 @@ def _laid_out(row: Tensor, size: Sequence[int], stride: Sequence[int], begin: in
 
 def as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
     made = strided_view(x, size, stride, storage_offset)
-    return NotImplemented if made is None else made  # type: ignore[no-any-return]  # then the op stays in the graph
+    return NotImplemented if made is None else made  # then the op stays in the graph
 
 
 def as_strided_scatter(x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
