@@ -17,6 +17,8 @@ The functions are the kernels; as custom ops of torch (``regista::dropout``) the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 import torch
@@ -30,20 +32,29 @@ __all__ = ["DRAWS", "KERNELS", "RANDOM_STATE", "bernoulli", "dropout", "uniform"
 _WORD = 0xFFFFFFFF
 _BITS = {torch.float32: 24, torch.float64: 32, torch.float16: 11, torch.bfloat16: 8}
 _COMPILED = (torch.float32, torch.float64)
+_NUMPY: dict[torch.dtype, type[np.float32] | type[np.float64]] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def words(
     seed: Tensor, steps: Tensor, shape: Sequence[int], whole: Sequence[int], offsets: Sequence[int], draw: int, micro_batch: int
 ) -> Tensor:
     """Equation (2) for a part of ``shape``: int64 [*shape], each between 0 and 2^32 - 1."""
-    starts, length = _starts(shape, whole, offsets, micro_batch)
     if seed.is_cpu:
-        from planner.frontend.random.words import fill_words  # late: numba takes some tenths of a second to load
-
-        made = np.empty(len(starts) * length, dtype=np.uint32)
-        fill_words(starts, length, draw, int(steps), int(seed), made)
-        return torch.from_numpy(made.view(np.int32)).reshape(tuple(shape)).to(torch.int64) & _WORD
+        made = _compiled_words(seed, steps, shape, whole, offsets, draw, micro_batch)
+        return torch.from_numpy(made.astype(np.int64)).reshape(tuple(shape))
+    starts, length = _starts(shape, whole, offsets, micro_batch)
     return _words_by_torch(seed, steps, starts, length, draw).reshape(tuple(shape))
+
+
+def _compiled_words(
+    seed: Tensor, steps: Tensor, shape: Sequence[int], whole: Sequence[int], offsets: Sequence[int], draw: int, micro_batch: int
+) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    from planner.frontend.random.words import fill_words  # late: numba takes some tenths of a second to load
+
+    starts, length = _starts(shape, whole, offsets, micro_batch)
+    made = np.empty(len(starts) * length, dtype=np.uint32)
+    fill_words(starts, length, draw, int(steps), int(seed), made)
+    return made
 
 
 def _words_by_torch(seed: Tensor, steps: Tensor, starts: np.ndarray[tuple[int], np.dtype[np.int64]], length: int, draw: int) -> Tensor:
@@ -59,8 +70,8 @@ def _starts(
     shape: Sequence[int], whole: Sequence[int], offsets: Sequence[int], micro_batch: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
     """Equation (1): the number of the first element of each row, and how long rows are."""
-    rows = rows_of(whole, shape, offsets)
-    return rows.starts + micro_batch * int(np.prod(whole, dtype=np.int64)), rows.length
+    rows = rows_of(tuple(whole), tuple(shape), tuple(offsets))
+    return (rows.starts + micro_batch * prod(whole) if micro_batch else rows.starts), rows.length
 
 
 def uniform(
@@ -75,6 +86,12 @@ def uniform(
 ) -> Tensor:
     """Equation (3): numbers in [0, 1) of ``dtype``, [*size]."""
     bits = _BITS[dtype]
+    if seed.is_cpu and dtype in _COMPILED:
+        made = _compiled_words(seed, steps, size, whole, offsets, draw, micro_batch)
+        np.right_shift(made, np.uint32(32 - bits), out=made)
+        # below 2^31 a word is the same signed; numpy converts unsigned numbers slowly
+        numbers = torch.from_numpy(made.view(np.int32)).to(dtype) if bits < 32 else torch.from_numpy(made.astype(_NUMPY[dtype]))
+        return numbers.mul_(2.0**-bits).reshape(tuple(size))
     drawn = words(seed, steps, size, whole, offsets, draw, micro_batch) >> (32 - bits)
     return drawn.to(torch.float64).mul_(2.0**-bits).to(dtype)
 
@@ -91,6 +108,9 @@ def bernoulli(
     micro_batch: int = 0,
 ) -> Tensor:
     """Equation (4): 1 with probability p, else 0, of ``dtype``, [*size]."""
+    if seed.is_cpu and dtype in _COMPILED:
+        ones = torch.ones(tuple(size), dtype=dtype)
+        return dropout(ones, seed, steps, p, 1.0, whole, offsets, draw, micro_batch, out=ones)
     return (words(seed, steps, size, whole, offsets, draw, micro_batch) < _threshold(p)).to(dtype)
 
 
@@ -121,8 +141,8 @@ def dropout(
     packed = x.contiguous()
     made = out if out is not None and out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype)
     starts, length = _starts(x.shape, whole, offsets, micro_batch)
-    number = np.float32 if x.dtype == torch.float32 else np.float64
-    factor = number(float(kept) if threshold else 0.0)
+    number = _NUMPY[x.dtype]
+    factor = number(kept if threshold else 0.0)
     dropped(
         packed.reshape(-1).numpy(),
         made.view(-1).numpy(),
@@ -142,9 +162,10 @@ def _threshold(p: float) -> int:
     return round(p * 2**32)
 
 
-def _kept(dtype: torch.dtype, divisor: float) -> Tensor:
+@lru_cache(maxsize=1024)
+def _kept(dtype: torch.dtype, divisor: float) -> float:
     """1 / divisor as torch divides a tensor of ones by a number; 0 where nothing is kept."""
-    return torch.ones((), dtype=dtype).div_(divisor) if divisor else torch.zeros((), dtype=dtype)
+    return float(torch.ones((), dtype=dtype).div_(divisor)) if divisor else 0.0
 
 
 KERNELS: dict[str, Callable[..., Tensor]] = {

@@ -6,8 +6,8 @@ starts 12, 36
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -24,9 +24,10 @@ class Rows:
     length: int
 
 
-def rows_of(whole: Sequence[int], shape: Sequence[int], offsets: Sequence[int]) -> Rows:
+@lru_cache(maxsize=1024)
+def rows_of(whole: tuple[int, ...], shape: tuple[int, ...], offsets: tuple[int, ...]) -> Rows:
     """The rows of the part of ``shape`` that begins at ``offsets`` (empty: at the origin) of a tensor of shape ``whole``."""
-    offsets = tuple(offsets) or (0,) * len(whole)
+    offsets = offsets or (0,) * len(whole)
     inner = len(whole)
     while inner > 0 and shape[inner - 1] == whole[inner - 1]:
         inner -= 1
