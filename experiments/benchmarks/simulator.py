@@ -23,26 +23,14 @@ import numba
 import simpy
 
 import regista
+from experiments.common.actor_plans import actor_plan, actor_regst, actor_task, compute_streams, ports
 from experiments.common.megatron_1t import Megatron, megatron_1t
 from experiments.common.table_prices import TablePrices
 from planner.cost.analytic import AnalyticCost
 from planner.ir.plan import (
-    Access,
-    Fragment,
-    PlacedTensor,
-    Placement,
     Plan,
-    Port,
-    Regst,
     RegstKind,
-    Search,
-    Stream,
-    StreamKind,
-    Task,
-    TaskKind,
 )
-from planner.ir.sbp import B, NdSbp
-from planner.ir.tensor import DType
 from planner.ir.units import show_s
 from regista.clusters import resolve_cluster
 from simulator import Engine, simulate
@@ -77,38 +65,13 @@ class Line:
 def chain(actors: int, acts: int) -> tuple[Plan, TablePrices]:
     """actors tasks in a row, each on its own stream, 2 blocks between neighbours, prices 1.00 to 1.06 s."""
     names = [f"a{i}" for i in range(actors)]
-    sbp = NdSbp((B,))
-    tensor = PlacedTensor(name="x", shape=(256,), dtype=DType.FLOAT32, sbp=sbp)
-    body = Fragment(ops=(), flop=0, traffic_bytes=0, workspace_bytes=0)
-    plan = Plan(
-        model=f"chain of {actors}",
-        options={},
-        micro_batches=acts,
-        batch_size=acts,
-        cluster=resolve_cluster("local:1"),
-        placements=(Placement(id="dev", ranks=(0,), mesh=(1,)),),
-        streams=tuple(Stream(id=name, kind=StreamKind.COMPUTE, placement="dev") for name in names),
-        regsts=tuple(Regst(id=f"r{n}", kind=RegstKind.DATA, placement="dev", producer=n, quota=2, tensors=(tensor,)) for n in names),
-        tasks=tuple(
-            Task(
-                id=name,
-                kind=TaskKind.FORWARD,
-                placement="dev",
-                stream=name,
-                acts=acts,
-                priority=0,
-                consumes=(Port(regst=f"r{before}"),) if before else (),
-                produces=(Port(regst=f"r{name}"),),
-                body=body,
-            )
-            for before, name in zip(["", *names], names, strict=False)
-        ),
-        states=(),
-        batch_inputs=(),
-        loss=Access(name="loss", regst=f"r{names[-1]}", index=0),
-        gradients={},
-        search=Search(method="hand", cost_model="chain", objective_s=0.0, lower_bound_s=0.0),
-    )
+    tasks = [
+        actor_task(name, name, acts, ports(f"r{before}" if before else None), ports(f"r{name}"))
+        for before, name in zip(["", *names], names, strict=False)
+    ]
+    regsts = [actor_regst(f"r{name}", name, 2, "x", 256) for name in names]
+    cluster = resolve_cluster("local:1")
+    plan = actor_plan(f"chain of {actors}", cluster, compute_streams(names), regsts, tasks, acts, cost_model="chain")
     return plan, TablePrices({name: 1.0 + 0.01 * (i % 7) for i, name in enumerate(names)})
 
 

@@ -16,25 +16,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from experiments.common.actor_plans import actor_plan, actor_regst, actor_task, compute_streams, ports
 from experiments.common.table_prices import TablePrices
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import (
-    Access,
-    Fragment,
-    PlacedTensor,
     Placement,
     Plan,
     Port,
     Regst,
-    RegstKind,
-    Search,
     Stream,
     StreamKind,
     Task,
     TaskKind,
 )
-from planner.ir.sbp import NdSbp
-from planner.ir.tensor import DType
 from planner.ir.units import show_s
 from simulator.engine import Engine, simulate
 from simulator.steady.cycle_ratio import max_cycle_ratio
@@ -54,10 +48,10 @@ def layered(actors: int, seed: int = 0, width: int = 100) -> tuple[Plan, TablePr
         before = range((layer - 1) * width, layer * width) if layer else range(0)
         chosen = rng.sample(before, min(len(before), rng.randint(1, 3)))
         consumes.append(tuple(Port(regst=f"r{j}") for j in sorted(chosen)))
-    tasks = tuple(_task(f"t{i}", "dev", f"s{i}", 1, consumes[i], (Port(regst=f"r{i}"),)) for i in range(actors))
+    tasks = tuple(actor_task(f"t{i}", f"s{i}", 1, consumes[i], ports(f"r{i}")) for i in range(actors))
     regsts = tuple(_regst(f"r{i}", "dev", f"t{i}", rng.randint(1, 3)) for i in range(actors))
-    streams = tuple(Stream(id=f"s{i}", kind=StreamKind.COMPUTE, placement="dev") for i in range(actors))
-    plan = _plan((Placement(id="dev", ranks=(0,), mesh=(1,)),), streams, regsts, tasks, 1)
+    streams = compute_streams([f"s{i}" for i in range(actors)])
+    plan = actor_plan("bench", _cluster(1), streams, regsts, tasks, 1, cost_model="bench")
     return plan, TablePrices({t.id: rng.uniform(0.5, 1.5) for t in tasks})
 
 
@@ -81,20 +75,24 @@ def one_f_one_b(stages: int, layers_per_stage: int, micro_batches: int) -> tuple
         for k in range(v):
             below = f"x{i}.{k - 1}" if k else arrives
             outs = [f"x{i}.{k}", f"keep{i}.{k}"]
-            tasks.append(_task(forward[k], at, f"{at}.compute", m, _ports(below), _ports(*outs), TaskKind.FORWARD))
+            tasks.append(actor_task(forward[k], f"{at}.compute", m, ports(below), ports(*outs), placement=at))
             regsts += [_regst(outs[0], at, forward[k], 2), _regst(outs[1], at, forward[k], p - i)]
         for k in reversed(range(v)):
             above = f"g{i}.{k + 1}" if k < v - 1 else (f"dact{i}" if i < p - 1 else f"x{i}.{v - 1}")
             name = f"B{i}.{k}"
-            tasks.append(_task(name, at, f"{at}.compute", m, _ports(above, f"keep{i}.{k}"), _ports(f"g{i}.{k}"), TaskKind.BACKWARD))
+            tasks.append(
+                actor_task(name, f"{at}.compute", m, ports(above, f"keep{i}.{k}"), ports(f"g{i}.{k}"), placement=at, kind=TaskKind.BACKWARD)
+            )
             regsts.append(_regst(f"g{i}.{k}", at, name, 2))
         for there, name, src, dst in ((i + 1, f"send{i}", f"x{i}.{v - 1}", f"act{i + 1}"), (i - 1, f"back{i}", f"g{i}.0", f"dact{i - 1}")):
             if 0 <= there < p:
                 streams.append(Stream(id=f"{at}.{name}", kind=StreamKind.LINK, placement=at))
-                tasks.append(_task(name, at, f"{at}.{name}", m, _ports(src), _ports(dst), TaskKind.TRANSFER, (src, dst)))
+                tasks.append(
+                    actor_task(name, f"{at}.{name}", m, ports(src), ports(dst), placement=at, kind=TaskKind.TRANSFER, moves=(src, dst))
+                )
                 regsts.append(_regst(dst, f"s{there}", name, 2))
     placements = tuple(Placement(id=f"s{i}", ranks=(i,), mesh=(1,)) for i in range(p))
-    plan = _plan(placements, tuple(streams), tuple(regsts), tuple(tasks), m)
+    plan = actor_plan("bench", _cluster(p), streams, regsts, tasks, m, placements=placements, cost_model="bench")
     times = {TaskKind.FORWARD: 1e-3, TaskKind.BACKWARD: 2e-3, TaskKind.TRANSFER: 1e-4}
     return plan, TablePrices({t.id: times[t.kind] for t in tasks})
 
@@ -147,61 +145,14 @@ def _timed(call: Callable[[], object], repeats: int) -> _Times:
     return _Times(*((statistics.median(t), min(t), max(t)) for t in (wall_s, work_s)))
 
 
-def _ports(*names: str | None) -> tuple[Port, ...]:
-    return tuple(Port(regst=name) for name in names if name is not None)
-
-
-def _task(
-    name: str,
-    at: str,
-    stream: str,
-    acts: int,
-    consumes: tuple[Port, ...],
-    produces: tuple[Port, ...],
-    kind: TaskKind = TaskKind.FORWARD,
-    moves: tuple[str, str] | None = None,
-) -> Task:
-    return Task(
-        id=name,
-        kind=kind,
-        placement=at,
-        stream=stream,
-        acts=acts,
-        priority=0,
-        consumes=consumes,
-        produces=produces,
-        reads=(Access(name=moves[0], regst=moves[0], index=0),) if moves else (),
-        writes=(Access(name=moves[1], regst=moves[1], index=0),) if moves else (),
-        body=Fragment(ops=(), flop=0, traffic_bytes=0, workspace_bytes=0) if kind.is_compute else None,
-    )
-
-
 def _regst(name: str, at: str, producer: str, quota: int) -> Regst:
-    tensors = (PlacedTensor(name=name, shape=(4,), dtype=DType.FLOAT32, sbp=NdSbp.broadcast(1)),)
-    return Regst(id=name, kind=RegstKind.DATA, placement=at, producer=producer, quota=quota, tensors=tensors)
+    return actor_regst(name, producer, quota, name, 4, placement=at)
 
 
-def _plan(
-    placements: tuple[Placement, ...], streams: tuple[Stream, ...], regsts: tuple[Regst, ...], tasks: tuple[Task, ...], micro_batches: int
-) -> Plan:
+def _cluster(num_devices: int) -> Cluster:
     device = DeviceSpec(kind="cpu", memory_bytes=10**12, rate_flop_per_s=1e9, memory_bandwidth_bytes_per_s=1e9)
     link = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
-    return Plan(
-        model="bench",
-        options={},
-        micro_batches=micro_batches,
-        batch_size=micro_batches,
-        cluster=Cluster(name="bench", source="made up", num_nodes=1, devices_per_node=len(placements), device=device, node=link),
-        placements=placements,
-        streams=streams,
-        regsts=regsts,
-        tasks=tasks,
-        states=(),
-        batch_inputs=(),
-        loss=Access(name="loss", regst=regsts[-1].id, index=0),
-        gradients={},
-        search=Search(method="hand", cost_model="bench", objective_s=0.0, lower_bound_s=0.0),
-    )
+    return Cluster(name="bench", source="made up", num_nodes=1, devices_per_node=num_devices, device=device, node=link)
 
 
 if __name__ == "__main__":

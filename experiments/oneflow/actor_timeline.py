@@ -26,25 +26,13 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from experiments.common.actor_plans import actor_plan, actor_regst, actor_task, compute_streams, ports
 from experiments.common.table_prices import TablePrices
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.plan import (
-    Access,
-    Fragment,
-    PlacedTensor,
-    Placement,
     Plan,
-    Port,
-    Regst,
-    RegstKind,
-    Search,
-    Stream,
-    StreamKind,
-    Task,
     TaskKind,
 )
-from planner.ir.sbp import NdSbp
-from planner.ir.tensor import DType
 from planner.ir.traces.trace import Act, check_trace
 from regista.views.pictures.gantt import save_figure
 from simulator import simulate
@@ -81,34 +69,20 @@ def chain(case: Case) -> Plan:
     device = DeviceSpec(kind="unit", memory_bytes=10**9, rate_flop_per_s=1e9, memory_bandwidth_bytes_per_s=1e9)
     link = LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e9)
     names = list(case.actors)
-    tensor = {name: PlacedTensor(name=name, shape=(256,), dtype=DType.FLOAT32, sbp=NdSbp.broadcast(1)) for name in names}
-    tasks = []
-    for before, name in zip([None, *names], names, strict=False):
-        kind = TaskKind.SOURCE if before is None else TaskKind.FORWARD
-        body = None if before is None else Fragment(ops=(), flop=0, traffic_bytes=0, workspace_bytes=0)
-        reads = () if before is None else (Port(regst=f"Regst_{before}"),)
-        writes = (Port(regst=f"Regst_{name}"),)
-        tasks.append(
-            Task(id=name, kind=kind, placement="dev", stream=name, acts=ACTS, priority=0, consumes=reads, produces=writes, body=body)
+    tasks = [
+        actor_task(
+            name,
+            name,
+            ACTS,
+            ports(f"Regst_{before}" if before else None),
+            ports(f"Regst_{name}"),
+            kind=TaskKind.FORWARD if before else TaskKind.SOURCE,
         )
-    return Plan(
-        model=case.name,
-        options={},
-        micro_batches=ACTS,
-        batch_size=ACTS,
-        cluster=Cluster(name="unit", source="the articles' unit times", num_nodes=1, devices_per_node=1, device=device, node=link),
-        placements=(Placement(id="dev", ranks=(0,), mesh=(1,)),),
-        streams=tuple(Stream(id=name, kind=StreamKind.COMPUTE, placement="dev") for name in names),
-        regsts=tuple(
-            Regst(id=f"Regst_{n}", kind=RegstKind.DATA, placement="dev", producer=n, quota=case.blocks, tensors=(tensor[n],)) for n in names
-        ),
-        tasks=tuple(tasks),
-        states=(),
-        batch_inputs=(),
-        loss=Access(name="loss", regst=f"Regst_{names[-1]}", index=0),
-        gradients={},
-        search=Search(method="hand", cost_model="articles", objective_s=0.0, lower_bound_s=0.0),
-    )
+        for before, name in zip([None, *names], names, strict=False)
+    ]
+    regsts = [actor_regst(f"Regst_{name}", name, case.blocks, name, 256) for name in names]
+    cluster = Cluster(name="unit", source="the articles' unit times", num_nodes=1, devices_per_node=1, device=device, node=link)
+    return actor_plan(case.name, cluster, compute_streams(names), regsts, tasks, ACTS, cost_model="articles")
 
 
 def waits_for(acts: dict[str, list[Act]], names: list[str], name: str, number: int, blocks: int) -> str:
