@@ -183,8 +183,8 @@ def _is_proven(searched: FoundPlans) -> bool:
     """Whether a longer search would leave both plans as they are: each is within the search's gap of what is left."""
     if searched.second is None:
         return False
-    told = ((searched.plan, searched.plan.search.lower_bound_s), (searched.second, searched.least_other_s))
-    return all(plan.search.objective_s * (1 - SEARCH_GAP) <= bound_s for plan, bound_s in told)
+    bounds = ((searched.plan, searched.plan.search.lower_bound_s), (searched.second, searched.least_other_s))
+    return all(plan.search.objective_s * (1 - SEARCH_GAP) <= bound_s for plan, bound_s in bounds)
 
 
 def _shape(plan: Plan, prefix: str) -> dict[str, object]:
@@ -284,10 +284,10 @@ def compute(wanted: Sequence[Point], path: Path, seconds: float = inf) -> None:
     """Append the rows that are missing, and those that a time limit ended early, each at once."""
     rows = Rows(path, COLUMNS)
     try:
-        known = {row["point_id"] for row in load_rows(path) if row["status"] in DONE}
+        done_ids = {row["point_id"] for row in load_rows(path) if row["status"] in DONE}
         programs: dict[str, Program] = {}
         for point in wanted:
-            if point.point_id not in known:
+            if point.point_id not in done_ids:
                 rows.append(measure(point, programs.setdefault(point.model, program_of(point.model)), seconds))
                 Console(stderr=True).print(f"{configuration_text(asdict(point))}: done", highlight=False)
     finally:

@@ -168,11 +168,11 @@ def measure(limit_s: float, minutes: float) -> None:
                 model, graph = cut_model(name, mesh)
                 latest, problem = (name, mesh), problem_id(model.problem)
             about = {"model": name, "mesh": shape, "method": method}
-            known = about | {"problem": problem}
-            if not any(all(row.get(k) == v for k, v in known.items()) for row in rows):
+            measured_with = about | {"problem": problem}
+            if not any(all(row.get(k) == v for k, v in measured_with.items()) for row in rows):
                 rows = [row for row in rows if any(row.get(k) != v for k, v in about.items())]
                 made = {"kind": "theory", "ranks": prod(mesh), "graph": graph, "nodes": len(model.problem.names)}
-                rows.append(known | made | solve(model, method, limit_s))
+                rows.append(measured_with | made | solve(model, method, limit_s))
                 pd.DataFrame(rows).to_csv(CSV, index=False)
             progress.advance(bar)
 

@@ -214,23 +214,25 @@ def _arguments(arguments: list[str]) -> Iterator[None]:
         sys.argv = before
 
 
-def _all(chosen: Sequence[Experiment], work: Callable[[Experiment], Done], jobs: int, known: dict[str, Done], keep: bool) -> list[Done]:
+def _all(
+    chosen: Sequence[Experiment], work: Callable[[Experiment], Done], jobs: int, outcome_of: dict[str, Done], keep: bool
+) -> list[Done]:
     """In the order of ``chosen``; ``keep``: what has ended well is written down at once, whatever still goes on."""
     console = Console(stderr=True)
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for ended in as_completed([pool.submit(work, experiment) for experiment in chosen if experiment.name not in known]):
+            for ended in as_completed([pool.submit(work, experiment) for experiment in chosen if experiment.name not in outcome_of]):
                 done = ended.result()
-                known[done.name] = done
+                outcome_of[done.name] = done
                 console.print(f"{done.name}: {done.state}, {done.seconds:.1f} s", highlight=False)
                 if keep and done.state in ("held", "done"):
                     STATE.parent.mkdir(parents=True, exist_ok=True)
-                    finished = {name: asdict(d) for name, d in known.items() if d.state in ("held", "done")}
+                    finished = {name: asdict(d) for name, d in outcome_of.items() if d.state in ("held", "done")}
                     save_text(str(STATE), json.dumps(finished, indent=1))
         except BaseException:
             pool.shutdown(cancel_futures=True)  # an interrupt ends what goes on, and nothing new begins
             raise
-    return [known[experiment.name] for experiment in chosen]
+    return [outcome_of[experiment.name] for experiment in chosen]
 
 
 def show(outcomes: Sequence[Done], seconds: float) -> None:
@@ -278,9 +280,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{', '.join(sorted(own))}: performed by a command of its own (experiments/README.md), here only redrawn with --figures"
             )
         chosen = [e for e in everything if e.performed and (e.simulated or args.run) and (not args.only or e.name in args.only)]
-        known = {name: Done(**d) for name, d in json.loads(STATE.read_text()).items()} if STATE.exists() and not args.only else {}
+        outcome_of = {name: Done(**d) for name, d in json.loads(STATE.read_text()).items()} if STATE.exists() and not args.only else {}
         # A run that is not simulated must be alone on the machine.
-        outcomes = _all(chosen, perform, 1 if args.run else max(args.jobs, 1), known, keep=not args.only)
+        outcomes = _all(chosen, perform, 1 if args.run else max(args.jobs, 1), outcome_of, keep=not args.only)
         if all(done.state in ("held", "done") for done in outcomes) and not args.only:
             STATE.unlink(missing_ok=True)
     show(outcomes, perf_counter() - began)

@@ -121,7 +121,7 @@ def report(table: pd.DataFrame) -> None:
         by_name = rows.set_index("schedule")
         cells = [f"{by_name.bubble_sim[name]:.4f} ({by_name.bubble_paper[name]:.4f})" for name in SCHEDULES]
         rates.add_row(f"{model}, {m}", *cells)
-    told = Table(title="by schedule", title_justify="left")
+    by_schedule = Table(title="by schedule", title_justify="left")
     for column in (
         "schedule",
         "largest |sim - paper|",
@@ -130,19 +130,19 @@ def report(table: pd.DataFrame) -> None:
         "sim - paper, in p T_comm",
         "measured / predicted - 1",
     ):
-        told.add_column(column, justify="left" if column == "schedule" else "right")
+        by_schedule.add_column(column, justify="left" if column == "schedule" else "right")
     for name in SCHEDULES:
         rows = table[table.schedule == name]
         hops = rows.hops / rows.pp
         equal = (rows.bubble_sim.round(4) == rows.bubble_paper).sum()
         bias = f"{rows.bias.mean():+.1%} ({rows.bias.min():+.1%} .. {rows.bias.max():+.1%})" if rows.bias.notna().all() else "not measured"
         worst = rows.deviation.abs().max()
-        told.add_row(
+        by_schedule.add_row(
             name, f"{worst:.4f}", f"{TOLERANCE[name]:.4f}", f"{equal} of {len(rows)}", f"{hops.min():+.2f} .. {hops.max():+.2f}", bias
         )
     console = Console(width=150)
     console.print(rates)
-    console.print(told)
+    console.print(by_schedule)
     console.print(
         "1F1B-I: in each configuration the published idle time is p T_comm less than the recurrence gives, to the rounding of the table:\n"
         "(p-1)(F+B+W)/v + (2vp - 2 - p) T_comm there, (p-1)(F+B+W)/v + (2vp - 2) T_comm here, the way of the first micro-batch there and back."

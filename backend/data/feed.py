@@ -26,16 +26,16 @@ def python_feed(batches: Feed | Iterable[Sequence[Tensor]]) -> Feed:
     if callable(batches):
         return batches
     rest: Iterator[Sequence[Tensor]] = iter(batches)
-    kept: list[tuple[Tensor, ...]] = []
+    batches_so_far: list[tuple[Tensor, ...]] = []
 
     def batch(step: int) -> tuple[Tensor, ...]:
-        while len(kept) <= step:
+        while len(batches_so_far) <= step:
             try:
-                kept.append(tuple(next(rest)))
+                batches_so_far.append(tuple(next(rest)))
             except StopIteration:
                 raise InvalidProgram(
-                    f"the batches end after {len(kept)}, step {step} needs one more; give more or run fewer steps"
+                    f"the batches end after {len(batches_so_far)}, step {step} needs one more; give more or run fewer steps"
                 ) from None
-        return kept[step]
+        return batches_so_far[step]
 
     return batch

@@ -214,11 +214,11 @@ class Loader:
             )
 
 
-def _value(known: Mapping[str, int], name: str) -> str:
+def _value(numbers: Mapping[str, int], name: str) -> str:
     """The batch input that a name stands for, whatever its layout."""
-    value = name if name in known else value_of(name)
-    if value not in known:
-        raise InvalidPlan(f"a loading task writes {name}, but the batch inputs are {sorted(known)}")
+    value = name if name in numbers else value_of(name)
+    if value not in numbers:
+        raise InvalidPlan(f"a loading task writes {name}, but the batch inputs are {sorted(numbers)}")
     return value
 
 

@@ -90,9 +90,9 @@ class Engine:
                 self._enqueue(self._book.begin_all())
                 self._wake(len(self._queue))
                 self._end_when_done()
-            while (told := self._wait()) is not None:
+            while (step_and_loss := self._wait()) is not None:
                 if on_progress is not None:
-                    on_progress(*told)
+                    on_progress(*step_and_loss)
             if self._error is not None:
                 raise self._error
         finally:

@@ -147,16 +147,16 @@ def _megatron(repeats: int) -> list[Line]:
         (spent,) = _alternating(repeats, lambda: times(compiled, steps=1))  # noqa: B023
         measured.append(spent.line(f"Megatron 1T, 512 GPUs, one iteration, {performed.num_firings:,} firings, {what}"))
     plan, cost = megatron_1t(Megatron(copies=6))
-    kept: list[CompiledPlan] = []
+    last_compiled: list[CompiledPlan] = []
 
     def whole() -> None:
-        kept[:] = [compile_plan(plan, cost, sizes=False)]
-        times(kept[0], steps=1)
+        last_compiled[:] = [compile_plan(plan, cost, sizes=False)]
+        times(last_compiled[0], steps=1)
 
     building, both = _alternating(repeats, lambda: compile_plan(plan, cost, sizes=False), whole)
-    ranks = kept[0].ranks
+    ranks = last_compiled[0].ranks
     folded = f"{len(ranks.of):,} GPUs folded to {ranks.num_classes}"
-    acts = times(kept[0], steps=1).num_acts
+    acts = times(last_compiled[0], steps=1).num_acts
     return [
         *measured,
         building.line(f"Megatron 1T, {folded}: prices of all ranks, folding, arrays"),

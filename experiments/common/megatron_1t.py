@@ -204,7 +204,7 @@ def megatron_1t(size: Megatron | None = None, *, ordered: bool = True) -> tuple[
     hop_s = 2 * size.sequence * size.hidden / size.tensor_parallel / NETWORK_BYTES_PER_S
     for stage in range(p):
         layers = range(stage * per_stage, (stage + 1) * per_stage)
-        kept = p - stage + 1
+        micro_batches_held = p - stage + 1
         if stage:
             b.task(
                 f"send{stage}",
@@ -213,12 +213,12 @@ def megatron_1t(size: Megatron | None = None, *, ordered: bool = True) -> tuple[
                 "link",
                 hop_s,
                 {f"out{stage - 1}": 1},
-                {b.regst(f"in{layers[0]}", stage, f"send{stage}", kept): 1},
+                {b.regst(f"in{layers[0]}", stage, f"send{stage}", micro_batches_held): 1},
             )
         for layer in layers:
             last = layer == layers[-1]
             target = (f"out{stage}" if stage < p - 1 else "loss") if last else f"in{layer + 1}"
-            b.pass_of("F", layer, stage, f"in{layer}", target, kept if not last else 2, {})
+            b.pass_of("F", layer, stage, f"in{layer}", target, micro_batches_held if not last else 2, {})
         if stage < p - 1:
             b.regst(f"dout{layers[-1]}", stage, f"back{stage}", 2)
             b.task(f"back{stage}", stage + 1, TaskKind.TRANSFER, "back", hop_s, {f"din{stage + 1}": 1}, {f"dout{layers[-1]}": 1})

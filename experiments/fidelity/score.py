@@ -134,11 +134,11 @@ def order_kept(rows: pd.DataFrame) -> pd.DataFrame:
     case = rows.assign(case=rows["point"].str.rsplit(",", n=1).str[0])
     wide = case.pivot(index="case", columns="system", values=["paper_s", "sim_s"])
     one, other = System.ONEFLOW.value, System.MEGATRON.value
-    kept = (wide["sim_s", one] < wide["sim_s", other]) == (wide["paper_s", one] < wide["paper_s", other])
+    same_order = (wide["sim_s", one] < wide["sim_s", other]) == (wide["paper_s", one] < wide["paper_s", other])
     return pd.DataFrame(
         {
             "paper_gain": wide["paper_s", other] / wide["paper_s", one],
             "sim_gain": wide["sim_s", other] / wide["sim_s", one],
-            "order_kept": kept,
+            "order_kept": same_order,
         }
     ).reset_index()

@@ -32,17 +32,17 @@ PATIENCE_S = 120.0
 TICK_S = 0.02
 """How often progress is looked at, as backend.launch.processes does."""
 
-Told = Callable[[int, float], None]
+OnProgress = Callable[[int, float], None]
 
 
-def ours(job: Job, told: Told | None = None) -> dict[str, list[float]]:
+def ours(job: Job, on_progress: OnProgress | None = None) -> dict[str, list[float]]:
     """Perform the Plan on real processes."""
     plan = plan_of(job)
-    outcome = regista.run(plan, program_of(job.model), steps=job.steps, timeout_s=PATIENCE_S, on_progress=told)
+    outcome = regista.run(plan, program_of(job.model), steps=job.steps, timeout_s=PATIENCE_S, on_progress=on_progress)
     return {"times_s": list(outcome.trace.step_times_s(plan)), "losses": list(outcome.losses)}
 
 
-def theirs(job: Job, folder: Path, told: Told | None = None) -> dict[str, list[float]]:
+def theirs(job: Job, folder: Path, on_progress: OnProgress | None = None) -> dict[str, list[float]]:
     """Train by torch's own means on as many processes.
 
     Args:
@@ -53,7 +53,7 @@ def theirs(job: Job, folder: Path, told: Told | None = None) -> dict[str, list[f
     """
     environment = {**os.environ, **ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.ranks)]
-    progress = Progress(folder, told)
+    progress = Progress(folder, on_progress)
     agent = subprocess.Popen(
         [*torchrun, "-m", "experiments.rivals.worker", str(folder)],
         env=environment,
@@ -77,8 +77,8 @@ def theirs(job: Job, folder: Path, told: Told | None = None) -> dict[str, list[f
 def main(name: str, folder: Path) -> None:
     die_with_parent()
     job = from_json((folder / "job.json").read_text())
-    told: Told = lambda step, loss: print(step, flush=True)  # noqa: E731
-    result = ours(job, told) if name == "ours" else theirs(job, folder, told)
+    on_progress: OnProgress = lambda step, loss: print(step, flush=True)  # noqa: E731
+    result = ours(job, on_progress) if name == "ours" else theirs(job, folder, on_progress)
     (folder / "result.json").write_text(json.dumps(result))
 
 

@@ -35,7 +35,7 @@ _STYLE: dict[Any, Any] = {
 }
 _BAND: Mapping[str, Any] = {"facecolor": _COLOURS["soft"], "alpha": 0.18, "linewidth": 0}
 _MARGIN = 1.12
-_TOLD = "told"
+_TITLED = "titled"
 """Mark of the shapes that say something when the pointer rests on them."""
 _SVG = "{http://www.w3.org/2000/svg}"
 _REFERENCE = re.compile(r"#(\w+)")
@@ -79,7 +79,7 @@ def histogram(values: Sequence[float], label: str, *, most: float = 1.0, bins: i
     figure, axes = _axes(440, 220, left=46, bottom=56)
     heights, width = [counts[number] for number in bars], 0.94 * 2 * most / bins
     for bar in axes.bar([edges[number] for number in bars], heights, width, align="edge", color=_COLOURS["set0"]):
-        bar.set_gid(_TOLD)
+        bar.set_gid(_TITLED)
     axes.axvline(0, color=_COLOURS["red"], linewidth=1, linestyle="--")
     axes.set_xlim(-most, most)
     axes.set_xticks(*_percents(most))
@@ -156,7 +156,7 @@ def _dots(axes: Axes, shown: Sequence[tuple[Point, str]]) -> list[Point]:
         (line,) = axes.plot(
             *zip(*((x, y) for x, y, _ in points), strict=True), "o", color=_COLOURS[colour], markersize=6, markeredgewidth=0
         )
-        line.set(gid=_TOLD, alpha=0.75, clip_on=False, zorder=3)
+        line.set(gid=_TITLED, alpha=0.75, clip_on=False, zorder=3)
     return drawn
 
 
@@ -164,11 +164,11 @@ def _decades(low: float, high: float) -> tuple[list[float], list[str]]:
     """Ticks at 1, 2 and 5 times powers of ten; at the ends where there is none; closer ones would run into each other and are left out."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     values = [m * 10.0**power for power in powers for m in (1, 2, 5) if low <= m * 10.0**power <= high]
-    kept: list[float] = []
+    spaced: list[float] = []
     for value in values or [low, high]:
-        if not kept or math.log(value / kept[-1]) >= math.log(high / low) / 6:
-            kept.append(value)
-    return kept, [_short(value) for value in kept]
+        if not spaced or math.log(value / spaced[-1]) >= math.log(high / low) / 6:
+            spaced.append(value)
+    return spaced, [_short(value) for value in spaced]
 
 
 def _percents(most: float) -> tuple[list[float], list[str]]:
@@ -212,5 +212,5 @@ def _inline(figure: Figure, label: str, said: Sequence[str]) -> str:
 def _told(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
     """The marked shapes: the bars, or the places of the dots."""
     for group in root.iter(f"{_SVG}g"):
-        if group.get("id") == _TOLD:
+        if group.get("id") == _TITLED:
             yield from list(group.iter(f"{_SVG}use")) or list(group.iter(f"{_SVG}path"))

@@ -66,8 +66,8 @@ def save_folder(folder: str | Path, out: str | Path) -> Written:
     for csv, rows in tables.items():
         pictures = [picture for picture, home in homes.items() if home == csv]
         if is_measured_sweep(rows):
-            told = source / "manifests" / f"{csv.stem}.toml"
-            manifest = load_manifest(told) if told.is_file() else None
+            manifest_path = source / "manifests" / f"{csv.stem}.toml"
+            manifest = load_manifest(manifest_path) if manifest_path.is_file() else None
             save_sweep_page(rows, target / pages[csv], back=INDEX, manifest=manifest, csv=csv, pictures=pictures)
         else:
             save_rows_page(rows, target / pages[csv], back=INDEX, pictures=pictures)

@@ -133,8 +133,8 @@ def _wide(table: Rows) -> list[PredictedQuantity]:
                     continue
                 done.add((quantity, given))
                 points = [(_above_0(row[column]), _above_0(row[other]), _name(table, row)) for row in table.rows]
-                kept = tuple((p, g, name) for p, g, name in points if p is not None and g is not None)
-                quantities.append(PredictedQuantity(name=quantity, predicted=predicted, given=given, points=kept))
+                complete = tuple((p, g, name) for p, g, name in points if p is not None and g is not None)
+                quantities.append(PredictedQuantity(name=quantity, predicted=predicted, given=given, points=complete))
     return quantities
 
 

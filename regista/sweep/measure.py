@@ -192,7 +192,7 @@ def plan_columns(plan: Plan) -> Columns:
     theory_stage_imbalance_share: work of the busiest stage over the mean, less 1.
     theory_layouts: of the largest parameters of which no device has the whole, six at most.
     """
-    kept: dict[str, int] = {}
+    blocks_of: dict[str, int] = {}
     crossing = 0
     stages = {placement.id: number for number, placement in enumerate(plan.placements)}
     work: Counter[str] = Counter()
@@ -200,10 +200,10 @@ def plan_columns(plan: Plan) -> Columns:
     for task in plan.tasks:
         readers = [(reader, port.regst) for port in task.produces for reader, _ in plan.consumers[port.regst]]
         if task.kind is TaskKind.FORWARD:
-            kept.setdefault(task.placement, 0)
+            blocks_of.setdefault(task.placement, 0)
             for reader, regst in readers:
                 if reader.kind.is_backward and reader.placement == task.placement:
-                    kept[task.placement] = max(kept[task.placement], plan.regst[regst].quota)
+                    blocks_of[task.placement] = max(blocks_of[task.placement], plan.regst[regst].quota)
         elif task.kind is TaskKind.TRANSFER:
             for port in task.produces:
                 regst_there = plan.regst[port.regst]
@@ -223,7 +223,7 @@ def plan_columns(plan: Plan) -> Columns:
         "theory_device_bytes": max(device_bytes(plan).values()),
         "theory_step_flop": _step_flop(plan),
         "theory_boxing": "; ".join(f"{what} x{count}" for what, count in sorted(boxing.items())) or "none",
-        "theory_kept_blocks": " ".join(str(blocks) for blocks in kept.values()),
+        "theory_kept_blocks": " ".join(str(blocks) for blocks in blocks_of.values()),
         "theory_crossing_bytes": crossing,
         "theory_stage_imbalance_share": max(work.values()) * len(work) / total - 1 if total else 0.0,
         "theory_layouts": "; ".join(f"{name}={sbp}" for _, name, sbp in sorted(split)[:6]) or "none is split",

@@ -92,10 +92,10 @@ def _quotas(key: str, value: Scalar) -> dict[str, int]:
 
 
 def _recompute(key: str, value: Scalar) -> bool | None:
-    known: dict[Scalar, bool | None] = {"auto": None, "none": False, "blocks": True}
-    if not isinstance(value, str) or value not in known:
+    meaning: dict[Scalar, bool | None] = {"auto": None, "none": False, "blocks": True}
+    if not isinstance(value, str) or value not in meaning:
         raise Unsupported(f"{key} = {value!r}: choose from auto, none, blocks")
-    return known[value]
+    return meaning[value]
 
 
 def _zero(key: str, value: Scalar) -> int | None:

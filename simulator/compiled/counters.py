@@ -59,7 +59,7 @@ class Counters(NamedTuple):
 def first_counters(t: PlanArrays, steps: int, classes: int, full: bool) -> tuple[Counters, Ints]:
     """The counters before the first act, and where each actor's acts begin in the arrays of times.  Arguments as of play_events."""
     base = np.concatenate(([0], np.cumsum(steps * t.acts)))
-    kept = base[-1] if full else 0
+    recorded = base[-1] if full else 0
     actors, ins, outs, channels, deliveries = len(t.acts), len(t.in_acts), len(t.out_acts), len(t.chan_src), len(t.delivery_store)
     lanes, groups, stores = len(t.lane_first) - 1, len(t.group_first) - 1, len(t.store_class)
     game = Counters(
@@ -99,7 +99,7 @@ def first_counters(t: PlanArrays, steps: int, classes: int, full: bool) -> tuple
         times=np.empty(lanes + 2 * channels),
         codes=np.empty(lanes + 2 * channels, dtype=np.int64),
         end_s=np.empty(base[-1]),
-        ready_s=np.empty(kept),
-        start_s=np.empty(kept),
+        ready_s=np.empty(recorded),
+        start_s=np.empty(recorded),
     )  # fmt: skip
     return game, base

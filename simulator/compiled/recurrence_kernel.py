@@ -53,7 +53,7 @@ def play_recurrence(compiled: CompiledPlan, steps: int, *, full: bool, act_s: Fl
         )
     t = compiled.tables
     base = np.concatenate(([0], np.cumsum(steps * t.acts)))
-    kept = base[-1] if full else 0
+    recorded = base[-1] if full else 0
     lanes = len(t.lane_first) - 1
     plain, plain_first, rated, rated_first = _terms(t, base)
     actors = filled(
@@ -63,7 +63,7 @@ def play_recurrence(compiled: CompiledPlan, steps: int, *, full: bool, act_s: Fl
     left = np.bincount(t.lane, weights=steps * t.acts, minlength=lanes).astype(np.int64)
     lane = filled(_LANE, lanes, first=t.order_first[:-1], turns=np.diff(t.order_first), left=left, waits_for=-1, waiting=-1, behind=-1)
     groups = filled(_GROUP, len(t.group_first) - 1, first=t.group_first[:-1], last=t.group_first[1:])
-    end_s, ready_s, start_s = np.full(base[-1], -1.0), np.empty(kept), np.empty(kept)
+    end_s, ready_s, start_s = np.full(base[-1], -1.0), np.empty(recorded), np.empty(recorded)
     queue = np.arange(lanes)
     own_s = np.empty(0) if act_s is None else act_s
     complete = bool(_evaluate(actors, plain, rated, lane, groups, t.order, t.group_actor, queue, own_s, end_s, ready_s, start_s))

@@ -137,7 +137,7 @@ def _lifted(problem: QuotaProblem, quotas: Ints, cycle: tuple[int, ...], goal_s:
     support = sorted({int(r) for r in problem.arcs(quotas).buffer[list(cycle)] if r >= 0})
     small = problem.only(support)
     v = quotas[support].copy()
-    kept: dict[int, int] = {}
+    lowest_quota: dict[int, int] = {}
     for place in sorted(range(len(support)), key=lambda i: (int(small.price_bytes[i]), i)):
         low, high = int(v[place]), int(small.upper[place]) + 1  # too small at low; high: not even the upper bound is enough
         while high - low > 1:
@@ -148,10 +148,10 @@ def _lifted(problem: QuotaProblem, quotas: Ints, cycle: tuple[int, ...], goal_s:
                 high = int(v[place])
         v[place] = low
         if low < int(small.upper[place]):
-            kept[support[place]] = low
-    if not kept:
+            lowest_quota[support[place]] = low
+    if not lowest_quota:
         raise Unsupported(f"no quotas up to the upper bounds reach {goal_s} s, though the upper bounds together do; this is a defect")
-    return kept
+    return lowest_quota
 
 
 class _Master:

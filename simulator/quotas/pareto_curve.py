@@ -36,10 +36,10 @@ def pareto(plan: Plan, cost: CostModel, *, points: int = 8, seconds: float = 30.
             sized_plans.append(least_bytes_plan(plan, cost, problems, max(1 / float(rate), sized_plans[0].goal_s), share))
         except Unsupported:
             continue
-    kept: list[SizedPlan] = []
+    pareto_points: list[SizedPlan] = []
     best_bytes = inf
     for point in sorted(sized_plans, key=lambda p: (p.period_s, p.after_bytes)):
         if point.after_bytes < best_bytes:
-            kept.append(point)
+            pareto_points.append(point)
             best_bytes = point.after_bytes
-    return tuple(kept)
+    return tuple(pareto_points)

@@ -4,7 +4,7 @@
 (2) proof     lambda <= r  if there are potentials x with  x(dst) >= x(src) + w - r t  on every arc of every cycle: summed over a cycle, the
               potentials cancel and  sum w <= r sum t  is left                                           -> CycleRatio.excess_s
 (3) policy    each node keeps the one in-arc that makes it wait longest; the cycles of these arcs have ratios, the rest hangs on them by
-              x(dst) = x(src) + w - r t; an in-arc that leads to a greater ratio, or to a greater x, replaces the kept one; none left: done
+              x(dst) = x(src) + w - r t; an in-arc that leads to a greater ratio, or to a greater x, replaces the chosen one; none left: done
 
 Sources: Cochet-Terrasson, Cohen, Gaubert, McGettrick, Quadrat 1998, "Numerical computation of spectral elements in max-plus algebra" (3);
 Dasdan 2004, "Experimental analysis of the fastest optimum cycle ratio and mean algorithms"; SEMANTICS 4.2.
@@ -77,7 +77,7 @@ def max_cycle_ratio(num_nodes: int, src: Ints, dst: Ints, weight_s: Reals, token
     pointer, order = _by_node(num_nodes, dst)
     scale_s = max(float(weight_s.max(initial=0.0)), 1e-300)
     small = np.int32  # half the memory to walk through; a plan has at most 10^7 acts
-    kept, rate_s, potential_s, excess_s, rounds = _howard(
+    chosen_arc, rate_s, potential_s, excess_s, rounds = _howard(
         pointer, src[order].astype(small), dst[order].astype(small), weight_s[order] / scale_s, tokens[order].astype(small), MOST_ROUNDS
     )
     if rounds <= 0:
@@ -89,21 +89,21 @@ def max_cycle_ratio(num_nodes: int, src: Ints, dst: Ints, weight_s: Reals, token
                 else f"did not settle in {MOST_ROUNDS} rounds"
             )
         )
-    cycle = _follow(int(np.argmax(rate_s)), order[kept], src) if num_nodes else []
+    cycle = _follow(int(np.argmax(rate_s)), order[chosen_arc], src) if num_nodes else []
     if any(arc >= arcs for arc in cycle):
         cycle = []
     ratio_s = fsum(weight_s[cycle]) / int(tokens[cycle].sum()) if cycle else 0.0
     return CycleRatio(ratio_s, tuple(cycle), potential_s * scale_s, rate_s * scale_s, excess_s * scale_s, rounds)
 
 
-def _follow(node: int, kept: Ints, src: Ints) -> list[int]:
-    """The cycle at the end of the kept in-arcs, in the direction of time."""
+def _follow(node: int, chosen_arc: Ints, src: Ints) -> list[int]:
+    """The cycle at the end of the chosen in-arcs, in the direction of time."""
     seen: dict[int, int] = {}
     arcs: list[int] = []
     while node not in seen:
         seen[node] = len(arcs)
-        arcs.append(int(kept[node]))
-        node = int(src[kept[node]])
+        arcs.append(int(chosen_arc[node]))
+        node = int(src[chosen_arc[node]])
     return arcs[seen[node] :][::-1]
 
 
@@ -123,7 +123,7 @@ def _by_node(n, end):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _spread(out_pointer, out_arcs, src, dst, weight, tokens, kept, rate, x, near, queue, queued):  # type: ignore[no-untyped-def]
+def _spread(out_pointer, out_arcs, src, dst, weight, tokens, chosen_arc, rate, x, near, queue, queued):  # type: ignore[no-untyped-def]
     """Nodes that an arc with a greater rate leads to keep that arc, by breadth from the greatest rate on; in place."""
     n = len(rate)
     top = rate.max()
@@ -146,7 +146,7 @@ def _spread(out_pointer, out_arcs, src, dst, weight, tokens, kept, rate, x, near
             if rate[v] < rate[u] - near:
                 rate[v] = rate[u]
                 x[v] = x[u] + weight[a] - rate[u] * tokens[a]
-                kept[v] = a
+                chosen_arc[v] = a
                 if queued[v] == 0:
                     tail = head + waiting
                     queue[tail if tail < n else tail - n] = v
@@ -156,25 +156,25 @@ def _spread(out_pointer, out_arcs, src, dst, weight, tokens, kept, rate, x, near
 
 @numba.njit(cache=True)
 def _howard(pointer, src, dst, weight, tokens, most_rounds):  # type: ignore[no-untyped-def]
-    """(3) on arcs sorted by dst.  Returns kept arcs, rates, potentials, excess, rounds (0: a cycle without tokens; -1: too many)."""
+    """(3) on arcs sorted by dst.  Returns chosen in-arcs, rates, potentials, excess, rounds (0: a cycle without tokens; -1: too many)."""
     n = len(pointer) - 1
     out_pointer, out_arcs = _by_node(n, src)
-    kept = np.empty(n, dtype=np.int64)
+    chosen_arc = np.empty(n, dtype=np.int64)
     rate = np.zeros(n)
     if n == 0:
-        return kept, rate, rate, 0.0, 1
+        return chosen_arc, rate, rate, 0.0, 1
     x = np.zeros(n)
     for v in range(n):
         best = pointer[v]
         for a in range(pointer[v], pointer[v + 1]):
             if weight[a] - tokens[a] > weight[best] - tokens[best]:  # weights are at most 1 here, and so is a loop's ratio
                 best = a
-        kept[v] = best
+        chosen_arc[v] = best
     state = np.empty(n, dtype=np.int64)
     stack = np.empty(n, dtype=np.int64)
     excess = 0.0
     for rounds in range(1, most_rounds + 1):
-        # Rates and potentials of the kept arcs.
+        # Rates and potentials along the chosen in-arcs.
         state[:] = -1
         for start in range(n):
             if state[start] != -1:
@@ -184,33 +184,33 @@ def _howard(pointer, src, dst, weight, tokens, most_rounds):  # type: ignore[no-
                 state[v] = start
                 stack[depth] = v
                 depth += 1
-                v = src[kept[v]]
+                v = src[chosen_arc[v]]
             if state[v] == start:  # a new cycle, from v's place on the stack to its end
                 total, count, u = 0.0, 0, v
                 while True:
-                    total += weight[kept[u]]
-                    count += tokens[kept[u]]
-                    u = src[kept[u]]
+                    total += weight[chosen_arc[u]]
+                    count += tokens[chosen_arc[u]]
+                    u = src[chosen_arc[u]]
                     if u == v:
                         break
                 if count <= 0:
-                    return kept, rate, x, excess, 0
+                    return chosen_arc, rate, x, excess, 0
                 rate[v] = total / count
                 state[v] = -2  # keeps its potential of the last round: chains are compared on one scale
             while depth > 0:
                 depth -= 1
                 u = stack[depth]
                 if state[u] != -2:
-                    a = kept[u]
+                    a = chosen_arc[u]
                     rate[u] = rate[src[a]]
                     x[u] = x[src[a]] + weight[a] - rate[u] * tokens[a]
                 state[u] = -2
         # A greater rate spreads over all that it leads to, at once: the greatest first.
         top = rate.max()
         near = 1e-12 * max(top, 1e-300)
-        _spread(out_pointer, out_arcs, src, dst, weight, tokens, kept, rate, x, near, stack, state)
+        _spread(out_pointer, out_arcs, src, dst, weight, tokens, chosen_arc, rate, x, near, stack, state)
         # Better arcs.  A better potential counts at once, so one sweep in the order of the nodes carries it all along a chain; a cycle of the
-        # arcs then kept still has at least the rate it is compared with.
+        # arcs chosen then still has at least the rate it is compared with.
         better = False
         one_rate = rate.min() >= top - near
         margin = 1e-13 * max(1.0, top, np.abs(x).max())
@@ -224,10 +224,10 @@ def _howard(pointer, src, dst, weight, tokens, most_rounds):  # type: ignore[no-
                         best, chosen = reached, a
             if best > x[v] + margin:
                 x[v] = best
-                kept[v] = chosen
+                chosen_arc[v] = chosen
                 better = True
             else:
                 excess = max(excess, best - x[v])
         if not better:
-            return kept, rate, x, excess, rounds
-    return kept, rate, x, excess, -1
+            return chosen_arc, rate, x, excess, rounds
+    return chosen_arc, rate, x, excess, -1

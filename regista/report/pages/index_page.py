@@ -46,8 +46,8 @@ def save_index(
     sections: dict[str, list[dict[str, object]]] = {}
     for claim in claims:
         sections.setdefault(claim.section, []).append(_card(claim, pages, homes or {}, first))
-    known = {table.resolve() for claim in claims for table in claim.tables}
-    tables = {table.stem: page for table, page in pages.items() if table.resolve() not in known}
+    claimed = {table.resolve() for claim in claims for table in claim.tables}
+    tables = {table.stem: page for table, page in pages.items() if table.resolve() not in claimed}
     save_text(path, render("index.html", title=title, count=len(claims), comparisons=others, sections=sections, tables=tables))
 
 

@@ -116,9 +116,9 @@ def _tiles(every: Group) -> tuple[tuple[str, str], ...]:
 
 
 def _relations(checked: Checked) -> Table | None:
-    def row(verdict: Verdict, known: str = "") -> tuple[str, ...]:
+    def row(verdict: Verdict, reason: str = "") -> tuple[str, ...]:
         state = "held" if verdict.held else "not checked" if verdict.says else bad("broken")
-        said = "; ".join(text for text in (verdict.where, verdict.says, f"known: {known}" if known else "") if text)
+        said = "; ".join(text for text in (verdict.where, verdict.says, f"known: {reason}" if reason else "") if text)
         return Markup("<code>{}</code>").format(verdict.relation), state, verdict.left, verdict.right, said
 
     rows = [row(verdict) for verdict in checked.expect] + [row(verdict, why) for verdict, why in checked.broken]

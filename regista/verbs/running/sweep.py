@@ -86,8 +86,8 @@ def _only(manifest: Manifest, texts: Sequence[str]) -> list[Point]:
     for text in texts:
         if any(sign in text for sign in "=<>"):
             rows = points_rows([], chosen)
-            kept = {row["point_id"] for row in select(rows, [parse_plain_condition(text)], columns)}
-            chosen = [point for point in chosen if point.point_id in kept]
+            selected = {row["point_id"] for row in select(rows, [parse_plain_condition(text)], columns)}
+            chosen = [point for point in chosen if point.point_id in selected]
         else:
             chosen = [point for point in chosen if fnmatchcase(point.label, text)]
     if not chosen:

@@ -160,10 +160,10 @@ def check_picture(path: str | Path) -> tuple[Path, str]:
         InvalidFile: unknown suffix, or see planner.ir.text.check_target.
     """
     suffix = Path(path).suffix.lstrip(".").lower()
-    known = FigureCanvasBase.get_supported_filetypes()
-    if suffix not in known:
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if suffix not in formats:
         raise InvalidFile(
-            f"cannot draw {path}: format {suffix or 'without suffix'!r} is not among {', '.join(sorted(known))}; name it .png or .svg"
+            f"cannot draw {path}: format {suffix or 'without suffix'!r} is not among {', '.join(sorted(formats))}; name it .png or .svg"
         )
     return check_target(path), suffix
 

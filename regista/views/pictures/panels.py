@@ -88,8 +88,8 @@ def link_rows(plan: Plan, window: Window, ranks: Sequence[int]) -> tuple[tuple[i
     busy = {(act.rank, plan.task[act.task].stream) for act in window.acts if act.rank in ranks}
     place = {stream.id: number for number, stream in enumerate(plan.streams)}
     moves = {plan.tasks[i].stream for i in range(len(plan.tasks)) if plan.tasks[i].kind.is_communication}
-    kept = {row for row in busy if row[1] in moves and not plan.stream[row[1]].kind.is_host}
-    return tuple(sorted(kept, key=lambda row: (row[0], place[row[1]])))
+    links = {row for row in busy if row[1] in moves and not plan.stream[row[1]].kind.is_host}
+    return tuple(sorted(links, key=lambda row: (row[0], place[row[1]])))
 
 
 def link_use(

@@ -25,7 +25,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def told(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict[str, Any]:
+def printed_document(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict[str, Any]:
     capsys.readouterr()
     assert main([*argv, "--json"]) == code
     document = json.loads(capsys.readouterr().out)
@@ -35,37 +35,39 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict[
 
 def test_a_run_saves_and_goes_on_where_it_ended(plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "saved")
-    whole = told(capsys, "run", plan, "--steps", "6", "--init", "philox:3", "--timeout", "120")
-    first = told(capsys, "run", plan, "--steps", "4", "--init", "philox:3", "--checkpoint", folder, "--save-every", "1", "--timeout", "120")
-    rest = told(capsys, "run", plan, "--steps", "6", "--checkpoint", folder, "--resume", "--keep", "2", "--timeout", "120")
+    whole = printed_document(capsys, "run", plan, "--steps", "6", "--init", "philox:3", "--timeout", "120")
+    first = printed_document(
+        capsys, "run", plan, "--steps", "4", "--init", "philox:3", "--checkpoint", folder, "--save-every", "1", "--timeout", "120"
+    )
+    rest = printed_document(capsys, "run", plan, "--steps", "6", "--checkpoint", folder, "--resume", "--keep", "2", "--timeout", "120")
     assert first["losses"] + rest["losses"] == whole["losses"] and rest["first_step"] == 4
     assert steps_of(Path(folder)) == (4, 6)
-    over = told(capsys, "run", plan, "--steps", "6", "--checkpoint", folder, "--resume", code=2)
+    over = printed_document(capsys, "run", plan, "--steps", "6", "--checkpoint", folder, "--resume", code=2)
     assert "is at step 6 already, 6 were asked for" in over["error"]["message"]
-    again = told(capsys, "run", plan, "--steps", "6", "--checkpoint", folder, code=2)
+    again = printed_document(capsys, "run", plan, "--steps", "6", "--checkpoint", folder, code=2)
     assert "resume from it (--resume)" in again["error"]["message"]
 
 
 def test_a_checkpoint_is_shown_verified_and_exported(plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = str(tmp_path / "saved"), str(tmp_path / "w.pt")
-    run = told(capsys, "run", plan, "--steps", "2", "--checkpoint", folder, "--timeout", "120")
-    shown = told(capsys, "checkpoint", "show", folder)
+    run = printed_document(capsys, "run", plan, "--steps", "2", "--checkpoint", folder, "--timeout", "120")
+    shown = printed_document(capsys, "checkpoint", "show", folder)
     assert (shown["step"], shown["num_ranks"], shown["plan_id"], shown["model"]) == (2, 2, run["plan_id"], MODEL)
     assert shown["size_bytes"] == sum(shown["files"].values())
-    assert told(capsys, "checkpoint", "verify", folder) == shown
-    exported = told(capsys, "checkpoint", "export", folder, "--optimizer", "-o", out)
+    assert printed_document(capsys, "checkpoint", "verify", folder) == shown
+    exported = printed_document(capsys, "checkpoint", "export", folder, "--optimizer", "-o", out)
     held = torch.load(out, weights_only=True)
     assert exported["size_bytes"] == Path(out).stat().st_size and held["step"] == 2
     assert {"wte.weight", "ln_f.bias"} <= set(held["model"]) and held["optimizer"]["param_groups"][0]["params"]
-    from_file = told(capsys, "run", plan, "--steps", "1", "--init", f"weights:{out}", "--timeout", "120")
-    from_checkpoint = told(capsys, "run", plan, "--steps", "1", "--init", f"checkpoint:{folder}", "--timeout", "120")
+    from_file = printed_document(capsys, "run", plan, "--steps", "1", "--init", f"weights:{out}", "--timeout", "120")
+    from_checkpoint = printed_document(capsys, "run", plan, "--steps", "1", "--init", f"checkpoint:{folder}", "--timeout", "120")
     assert from_file["losses"] == from_checkpoint["losses"] != run["losses"][:1]
 
 
 @pytest.mark.thorough
 def test_a_damaged_checkpoint_is_refused_by_every_verb(plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "saved"
-    told(capsys, "run", plan, "--steps", "1", "--checkpoint", str(folder), "--timeout", "120")
+    printed_document(capsys, "run", plan, "--steps", "1", "--checkpoint", str(folder), "--timeout", "120")
     path = folder / "step-00000001" / verify(folder / "step-00000001").files[0].name
     path.write_bytes(path.read_bytes()[:-1])
     for argv in (
@@ -74,6 +76,6 @@ def test_a_damaged_checkpoint_is_refused_by_every_verb(plan: str, tmp_path: Path
         ("run", plan, "--steps", "2", "--checkpoint", str(folder), "--resume"),
         ("run", plan, "--steps", "2", "--init", f"checkpoint:{folder}"),
     ):
-        error = told(capsys, *argv, code=2)["error"]
+        error = printed_document(capsys, *argv, code=2)["error"]
         assert error["type"] == "InvalidFile" and f"{path.name} has" in error["message"], argv
     assert not (tmp_path / "x.pt").exists()

@@ -113,12 +113,12 @@ def workers(folder: Path) -> list[int]:
 def on_first_step(folder: Path, act: Callable[[list[int]], None]) -> Callable[[int, float], None]:
     done: list[int] = []
 
-    def told(step: int, loss: float) -> None:
+    def on_progress(step: int, loss: float) -> None:
         if not done and step >= 3:
             done.append(step)
             act(workers(folder))
 
-    return told
+    return on_progress
 
 
 @pytest.mark.representatives("data2")
@@ -150,8 +150,8 @@ def test_a_disk_that_fills_up_ends_the_run_and_the_last_good_one_stays(tmp_path:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (50_000, 50_000))
 
     state, request = program().initial_state(1), SaveRequest(folder=str(folder), every=1, keep=3)
-    told = r"the checkpoint of step [0-9]+ failed: .*cannot write .*rank000[01]\.pt, [0-9]+ bytes.*File too large"
-    with pytest.raises(WorkerFailed, match=told):
+    message = r"the checkpoint of step [0-9]+ failed: .*cannot write .*rank000[01]\.pt, [0-9]+ bytes.*File too large"
+    with pytest.raises(WorkerFailed, match=message):
         run(
             plan_for("data2"),
             state,

@@ -53,10 +53,10 @@ def test_an_act_returns_before_anything_is_written_and_the_next_save_waits_for_i
     go, order = threading.Event(), []
     real = folder_module.write_part
 
-    def slow(path: Path, tensors: Mapping[str, Tensor], told: Any) -> Any:
+    def slow(path: Path, tensors: Mapping[str, Tensor], notes: Any) -> Any:
         go.wait()
         order.append(f"written {path.parent.name[:14]}")
-        return real(path, tensors, told)
+        return real(path, tensors, notes)
 
     monkeypatch.setattr("backend.checkpoint.saver.write_part", slow)
     saver, task, values = _saver(tmp_path, Store(), every=2)

@@ -39,12 +39,12 @@ def test_loading_writes_the_plan_with_its_chain(plan_file: str, tokens: str, tmp
     capsys.readouterr()
     out = str(tmp_path / "chained.json")
     assert main(["loading", plan_file, "--json", "--data", tokens, "--load-quota", "3", "--copy", "-o", out]) == 0
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     chained = load_plan(out)
-    assert told["plan_id"] == chained.plan_id
-    assert told["tasks"] == ["s0.source", "s0.prepare", "s0.copy"]
-    assert told["samples"] == 64 and told["steps_per_epoch"] == 8
-    assert told["regsts"]["s0.source.raw"] == chained.regst["s0.source.raw"].quota == 3
+    assert document["plan_id"] == chained.plan_id
+    assert document["tasks"] == ["s0.source", "s0.prepare", "s0.copy"]
+    assert document["samples"] == 64 and document["steps_per_epoch"] == 8
+    assert document["regsts"]["s0.source.raw"] == chained.regst["s0.source.raw"].quota == 3
     assert [t.kind for t in chained.tasks if t.kind.is_loading] == [TaskKind.SOURCE, TaskKind.PREPARE, TaskKind.COPY]
 
 

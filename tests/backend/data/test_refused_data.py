@@ -173,11 +173,11 @@ def test_more_steps_than_the_epochs_have_are_refused() -> None:
 def test_a_worker_that_sees_other_data_refuses(token_file: Callable[[bytes], str]) -> None:
     path = token_file(np.zeros(5 * SIZE + 1, "<u2").tobytes())
     served = Loader(open_source(Tokens(path=path, seq=SIZE)), plans()[0])
-    told = json.loads(json.dumps(served.to_json()))
-    assert torch.equal(Loader.open(plans()[0], told)(0)[0], served(0)[0])
+    description = json.loads(json.dumps(served.to_json()))
+    assert torch.equal(Loader.open(plans()[0], description)(0)[0], served(0)[0])
     token_file(np.zeros(6 * SIZE + 1, "<u2").tobytes())
     with pytest.raises(Mismatch, match="all hosts need the same data"):
-        Loader.open(plans()[0], told)
+        Loader.open(plans()[0], description)
 
 
 def test_a_file_that_shrinks_is_refused_with_both_sizes(token_file: Callable[[bytes], str]) -> None:

@@ -133,10 +133,10 @@ def test_an_error_that_shows_late_names_the_act_that_made_it_and_what_was_in_fli
             return lane
 
         devices[1].lane = held_back  # type: ignore[method-assign]
-        with pytest.raises(WorkerFailed, match=r"rank 1 failed in task forward\.1 \(act 0, micro-batch 0\).*shapes") as told:
+        with pytest.raises(WorkerFailed, match=r"rank 1 failed in task forward\.1 \(act 0, micro-batch 0\).*shapes") as failed:
             run(plan, handmade.start(), handmade.batches(2), STEPS, devices=devices, timeout_s=20)
     assert filled.is_set()
-    assert "; devices tell late, and also in flight were task backward.1 (act 0, micro-batch 0) of rank 1" in str(told.value)
+    assert "; devices tell late, and also in flight were task backward.1 (act 0, micro-batch 0) of rank 1" in str(failed.value)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -284,10 +284,10 @@ def test_each_rank_draws_bit_equal_to_its_part_of_the_whole(way: str, tmp_path: 
     plan, source = plan_for(way), program()
     values = program_values(source, plan.micro_batches, seed=9)
     hand_over(tmp_path, values, {entry.name for entry in plan.states})
-    told = take_over(tmp_path)
+    handed_over = take_over(tmp_path)
     wholes = {entry.name: _whole(values, entry.name) for entry in plan.states}
     for rank in range(WAYS[way][0]):
-        parts = initial_states(plan, rank, told)
+        parts = initial_states(plan, rank, handed_over)
         for entry in plan.states:
             regst = plan.regst[entry.regst]
             placement = plan.placement[regst.placement]

@@ -75,8 +75,8 @@ small there: 6.  [measured over all cells: all gradients 1.5, parameters 1.3, bu
 def assert_transparent_in_bf16(model: str, outcome: Outcome, micro_batches: int) -> None:
     """SEMANTICS 6.1 in bfloat16: no further from float32 training than a small multiple of what plain bfloat16 training is."""
     worst = errors_in_bf16(model, outcome, micro_batches)
-    told = {what: f"{error:.3g} times what is allowed ({where})" for what, (error, where) in worst.items() if not error <= 1}
-    assert not told, told
+    too_large = {what: f"{error:.3g} times what is allowed ({where})" for what, (error, where) in worst.items() if not error <= 1}
+    assert not too_large, too_large
 
 
 def errors_in_bf16(model: str, outcome: Outcome, micro_batches: int) -> dict[str, tuple[float, str]]:

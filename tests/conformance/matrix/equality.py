@@ -17,8 +17,8 @@ def assert_transparent(outcome: Outcome, eager: Eager, *, factor: float = 1.0) -
         factor: how much tighter (or wider) than float32's the tolerance is.
     """
     worst = errors(outcome, eager, factor=factor)
-    told = {what: f"{error:.3g} times what rounding allows, at {name}" for what, (error, name) in worst.items() if not error <= 1}
-    assert not told, told
+    too_large = {what: f"{error:.3g} times what rounding allows, at {name}" for what, (error, name) in worst.items() if not error <= 1}
+    assert not too_large, too_large
 
 
 def errors(outcome: Outcome, eager: Eager, *, factor: float = 1.0) -> dict[str, tuple[float, str]]:

@@ -14,10 +14,10 @@ from matplotlib.path import Path as Path2D
 from regista.report.charts import histogram, parity, residuals, sets_of
 
 
-def told(figure: Figure) -> list:
+def titled(figure: Figure) -> list:
     """The bars or dots of a chart that say something, in the order in which they are drawn."""
     (axes,) = figure.axes
-    return [shape for shape in axes.get_children() if shape.get_gid() == "told"]
+    return [shape for shape in axes.get_children() if shape.get_gid() == "titled"]
 
 
 def shade(figure: Figure) -> Path2D:
@@ -34,10 +34,10 @@ def test_a_histogram_counts_every_value_once(values):
     if not values:
         assert (chart.figure, chart.__html__()) == (None, "<p>Nothing to draw.</p>")
         return
-    assert sum(bar.get_height() for bar in told(chart.figure)) == len(values)
-    assert [int(said.split()[0]) for said in chart.said] == [bar.get_height() for bar in told(chart.figure)]
+    assert sum(bar.get_height() for bar in titled(chart.figure)) == len(values)
+    assert [int(said.split()[0]) for said in chart.said] == [bar.get_height() for bar in titled(chart.figure)]
     for value in values:
-        inside = [bar for bar in told(chart.figure) if bar.get_x() <= min(max(value, -1.0), 1.0) < bar.get_x() + 2 / 41 + 1e-9]
+        inside = [bar for bar in titled(chart.figure) if bar.get_x() <= min(max(value, -1.0), 1.0) < bar.get_x() + 2 / 41 + 1e-9]
         assert inside, "the bar over the value itself, or the outermost one"
     if outside := sum(abs(value) > 1.0 for value in values):
         assert f"{outside} beyond the scale" in chart.__html__()
@@ -47,7 +47,7 @@ def test_a_perfect_prediction_lies_on_the_line_of_equality():
     (axes,) = parity([(1.0, 1.0, "a"), (10.0, 10.0, "b")], "run", "sim").figure.axes
     equality = next(line for line in axes.lines if line.get_linestyle() == "--")
     assert list(equality.get_xdata()) == list(equality.get_ydata()) == list(axes.get_xlim()) == list(axes.get_ylim())
-    (dots,) = [line for line in axes.lines if line.get_gid() == "told"]
+    (dots,) = [line for line in axes.lines if line.get_gid() == "titled"]
     assert list(dots.get_xdata()) == list(dots.get_ydata()) == [1.0, 10.0]
 
 
@@ -64,7 +64,7 @@ def test_a_dot_lies_in_the_band_exactly_when_its_error_is_within_it(x, error):
 
 def test_residuals_are_drawn_over_the_measured_time_with_zero_in_the_middle():
     (axes,) = residuals([(1.0, 0.5, "a"), (10.0, -0.25, "b"), (5.0, 0.0, "c")], "run", "error", band=0.05).figure.axes
-    (dots,) = [line for line in axes.lines if line.get_gid() == "told"]
+    (dots,) = [line for line in axes.lines if line.get_gid() == "titled"]
     assert list(zip(dots.get_xdata(), dots.get_ydata(), strict=True)) == [(1.0, 0.5), (10.0, -0.25), (5.0, 0.0)]
     low, high = axes.get_ylim()
     assert low == -high

@@ -53,17 +53,17 @@ def test_a_plan_does_not_differ_from_itself(plan: Plan, command: Command, file: 
     assert difference.is_empty
     assert difference.note == ""
     assert command("diff", file, file).out == f"nothing differs: both are plan {load_plan(str(file)).plan_id}\n"
-    told = command("diff", file, file, "--json").json
-    assert told["same"] is True
-    assert [told[part] for part in ("facts", "layouts", "ops", "communication", "quotas", "memory")] == [[], [], [], {}, [], []]
+    document = command("diff", file, file, "--json").json
+    assert document["same"] is True
+    assert [document[part] for part in ("facts", "layouts", "ops", "communication", "quotas", "memory")] == [[], [], [], {}, [], []]
 
 
 def test_two_plans_of_one_step_differ_in_what_was_pinned(plan: Plan) -> None:
     other = api.plan(BIG, plan.cluster, pins=["blocks.*.up.weight=S(1)"])
     difference = diff(plan, other)
-    told = {change.what: (change.a, change.b) for change in difference.facts}
-    assert told["option pins"] == ("", "blocks.*.up.weight=S(1)")
-    assert told["objective_s"] == (plan.search.objective_s, other.search.objective_s)
+    facts = {change.what: (change.a, change.b) for change in difference.facts}
+    assert facts["option pins"] == ("", "blocks.*.up.weight=S(1)")
+    assert facts["objective_s"] == (plan.search.objective_s, other.search.objective_s)
     layouts = {s.name: str(plan.regst[s.regst].tensors[s.index].sbp) for s in plan.states}
     weights = [change for change in difference.layouts if change.what.endswith("up.weight")]
     assert sum(change.count for change in weights) == 2
@@ -127,8 +127,8 @@ def test_on_a_slower_link_the_old_decisions_cost_more_than_the_new_ones(plan: Pl
     assert outcome.plan.search.objective_s < outcome.old_s
     assert outcome.old_s > plan.search.objective_s
     assert outcome.plan.cluster.node == LinkSpec(latency_s=500 * 1e-6, bandwidth_bytes_per_s=0.01 * GB)
-    told = {change.what: (change.a, change.b) for change in outcome.difference.facts}
-    assert told["cluster.node.bandwidth_bytes_per_s"] == (1e12, 0.01 * GB)
+    facts = {change.what: (change.a, change.b) for change in outcome.difference.facts}
+    assert facts["cluster.node.bandwidth_bytes_per_s"] == (1e12, 0.01 * GB)
     assert set(outcome.seconds) == {"trace", "price", "search"}
 
 
@@ -179,12 +179,12 @@ def test_with_other_devices_no_decision_carries_over(plan: Plan) -> None:
 
 
 def test_the_new_plan_is_written_and_is_the_one_that_plan_makes(command: Command, file: Path, tmp_path: Path) -> None:
-    told = command("whatif", file, "--set", "cluster.device.memory_GB=2", "-o", tmp_path / "q.json", "--json").json
-    assert told["plan_id"] == load_plan(str(tmp_path / "q.json")).plan_id
-    assert told["old_fits"] is True
-    assert told["old_objective_s"] == pytest.approx(told["objective_s"], rel=1e-9)
-    assert [change["what"] for change in told["difference"]["facts"]] == ["cluster.source", "cluster.device.memory_bytes"]
-    assert told["difference"]["memory"] == [
+    document = command("whatif", file, "--set", "cluster.device.memory_GB=2", "-o", tmp_path / "q.json", "--json").json
+    assert document["plan_id"] == load_plan(str(tmp_path / "q.json")).plan_id
+    assert document["old_fits"] is True
+    assert document["old_objective_s"] == pytest.approx(document["objective_s"], rel=1e-9)
+    assert [change["what"] for change in document["difference"]["facts"]] == ["cluster.source", "cluster.device.memory_bytes"]
+    assert document["difference"]["memory"] == [
         {"what": "device", "a": holdings(load_plan(str(file)))[0].device_bytes, "b": 2 * GB, "count": 1}
     ]
     shown = command("whatif", file, "--set", "cluster.device.memory_GB=2").out

@@ -63,8 +63,8 @@ def test_a_plan_tells_the_choice_it_was_made_from(plans: dict[str, Plan], shape:
     assert retraced.model.step_s(retraced.choice) == pytest.approx(plans[shape].search.objective_s, rel=1e-9)
     names = {entry.value: entry.name for entry in retraced.model.staged.graph.inputs}
     chosen = {names[value]: str(layouts[retraced.choice[node]]) for value, (node, layouts) in retraced.model.states.items()}
-    told = {s.name: str(plans[shape].regst[s.regst].tensors[s.index].sbp) for s in plans[shape].states}
-    assert chosen == {name: told[name] for name in chosen}
+    layouts_of_plan = {s.name: str(plans[shape].regst[s.regst].tensors[s.index].sbp) for s in plans[shape].states}
+    assert chosen == {name: layouts_of_plan[name] for name in chosen}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -89,10 +89,10 @@ def test_options_read_from_a_plan_plan_it_again(plans: dict[str, Plan], shape: s
 @pytest.mark.representatives("one axis")
 @pytest.mark.parametrize("shape", ["one axis", "two axes", "pipeline"])
 def test_of_an_optimal_plan_the_chosen_layout_costs_nothing_more_and_no_other_costs_less(plans: dict[str, Plan], shape: str) -> None:
-    told = explain(plans[shape], Wanted(most=4))
+    explanation = explain(plans[shape], Wanted(most=4))
     assert retrace(plans[shape]).is_optimal
-    assert len(told.decisions) == 4
-    for decision in told.decisions:
+    assert len(explanation.decisions) == 4
+    for decision in explanation.decisions:
         chosen = [a for a in decision.alternatives if a.chosen]
         assert [a.layout for a in chosen] == [decision.chosen]
         assert chosen[0].difference_s == 0.0
@@ -103,8 +103,8 @@ def test_of_an_optimal_plan_the_chosen_layout_costs_nothing_more_and_no_other_co
 def test_the_price_of_an_alternative_is_the_optimum_with_it_fixed(plans: dict[str, Plan]) -> None:
     plan = plans["one axis"]
     retraced = retrace(plan)
-    told = explain(plan, Wanted(op="blocks.0.up.weight"))
-    (decision,) = told.decisions
+    explanation = explain(plan, Wanted(op="blocks.0.up.weight"))
+    (decision,) = explanation.decisions
     node, layouts = next(retraced.model.states[i.value] for i in retraced.model.staged.graph.inputs if i.name == decision.name)
     assert len(decision.alternatives) == len(layouts) == 3
     assert any(a.difference_s for a in decision.alternatives)
@@ -143,24 +143,24 @@ def test_restricting_a_problem_keeps_the_optimum_among_what_is_left() -> None:
 
 def test_of_a_plan_that_is_not_optimal_differences_are_from_the_optimum(plans: dict[str, Plan]) -> None:
     plan = plans["greedy"]
-    told = explain(plan, Wanted(most=2))
-    assert told.best_s is not None
-    assert told.best_s < plan.search.objective_s
-    assert "the planned ones cost" in told.note
-    assert all(a.difference_s is not None and a.difference_s >= 0.0 for d in told.decisions for a in d.alternatives)
-    assert all(min(a.difference_s or 0.0 for a in d.alternatives) == 0.0 for d in told.decisions)
+    explanation = explain(plan, Wanted(most=2))
+    assert explanation.best_s is not None
+    assert explanation.best_s < plan.search.objective_s
+    assert "the planned ones cost" in explanation.note
+    assert all(a.difference_s is not None and a.difference_s >= 0.0 for d in explanation.decisions for a in d.alternatives)
+    assert all(min(a.difference_s or 0.0 for a in d.alternatives) == 0.0 for d in explanation.decisions)
 
 
 def test_a_module_pattern_prices_its_states_and_forward_ops(plans: dict[str, Plan]) -> None:
-    told = explain(plans["one axis"], Wanted(module="blocks.*", most=100))
-    names = {decision.name for decision in told.decisions}
+    explanation = explain(plans["one axis"], Wanted(module="blocks.*", most=100))
+    names = {decision.name for decision in explanation.decisions}
     assert {"blocks.0.up.weight", "blocks.1.down.bias"} <= names
-    ops = [decision for decision in told.decisions if decision.what.startswith("aten.")]
+    ops = [decision for decision in explanation.decisions if decision.what.startswith("aten.")]
     assert ops
-    assert all(decision.module.startswith("blocks.") for decision in told.decisions)
+    assert all(decision.module.startswith("blocks.") for decision in explanation.decisions)
     assert all("->" in decision.chosen for decision in ops)
-    assert told.left_out == 0
-    assert explain(plans["one axis"], Wanted(module="blocks.*", most=3)).left_out == len(told.decisions) - 3
+    assert explanation.left_out == 0
+    assert explain(plans["one axis"], Wanted(module="blocks.*", most=3)).left_out == len(explanation.decisions) - 3
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -193,9 +193,9 @@ def in_python() -> Program:
 def test_of_a_program_of_python_only_the_plan_is_explained_and_that_is_said(tmp_path: Path, command: Command) -> None:
     program = in_python()
     plan = api.plan(program, "local:2")
-    told = explain(plan, Wanted())
-    assert told.decisions == ()
-    assert "which no file holds" in told.note
+    explanation = explain(plan, Wanted())
+    assert explanation.decisions == ()
+    assert "which no file holds" in explanation.note
     assert explain(plan, Wanted(), program.graph(1)).decisions
     save_plan(plan, str(tmp_path / "p.json"))
     assert "note: what other layouts would cost cannot be worked out" in command("explain", tmp_path / "p.json").out
@@ -211,13 +211,13 @@ def test_another_program_under_the_same_name_is_not_explained(plans: dict[str, P
 
 def test_json_holds_what_the_tables_show(command: Command, tmp_path: Path) -> None:
     assert command("plan", TINY, "--cluster", "local:2", "-o", tmp_path / "p.json").code == 0
-    told = command("explain", tmp_path / "p.json", "--top", "2", "--json").json
-    assert told["gap"] == 0.0
-    assert [len(d["alternatives"]) > 1 for d in told["decisions"]] == [True, True]
-    assert set(told["memory"]["s0"]) == {use.value for use in Use} | {"total", "live", "device", "binds"}
-    assert told["memory"]["s0"]["total"] == told["planned_bytes"]["0"]
+    document = command("explain", tmp_path / "p.json", "--top", "2", "--json").json
+    assert document["gap"] == 0.0
+    assert [len(d["alternatives"]) > 1 for d in document["decisions"]] == [True, True]
+    assert set(document["memory"]["s0"]) == {use.value for use in Use} | {"total", "live", "device", "binds"}
+    assert document["memory"]["s0"]["total"] == document["planned_bytes"]["0"]
     shown = command("explain", tmp_path / "p.json", "--top", "2").out
-    assert told["decisions"][0]["name"] in shown
+    assert document["decisions"][0]["name"] in shown
     assert "(chosen)" in shown
     assert "memory per device" in shown
 
@@ -255,5 +255,5 @@ def test_a_plan_whose_mesh_was_searched_tells_its_choice_too() -> None:
     retraced = retrace(plan)
     assert retraced.is_whole
     assert retraced.options.mesh == plan.placements[0].mesh
-    told = explain(plan, Wanted(most=1))
-    assert told.decisions[0].alternatives[0].difference_s == 0.0
+    explanation = explain(plan, Wanted(most=1))
+    assert explanation.decisions[0].alternatives[0].difference_s == 0.0

@@ -39,14 +39,14 @@ def test_full_throughput_writes_a_verified_plan_whose_bytes_and_period_are_those
 ) -> None:
     target = str(tmp_path / "plan2.json")
     assert main(["quotas", plan_file, "--full-throughput", "--out", target, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     written = load_plan(target)
-    assert told["plan_id"] == written.plan_id and told["out"] == target
-    assert told["after"]["register_bytes"] == register_bytes(written)
-    assert told["after"]["step_time_s"] == pytest.approx(steady_state(written, AnalyticCost(written.cluster)).period_s, rel=1e-9)
-    assert told["after"]["step_time_s"] <= told["before"]["step_time_s"] * (1 + 1e-6)
-    assert told["certified"] is True and told["certificate"].startswith("certified")
-    assert told["quotas"] == {r.id: r.quota for r in written.regsts if r.quota != load_plan(plan_file).regst[r.id].quota}
+    assert document["plan_id"] == written.plan_id and document["out"] == target
+    assert document["after"]["register_bytes"] == register_bytes(written)
+    assert document["after"]["step_time_s"] == pytest.approx(steady_state(written, AnalyticCost(written.cluster)).period_s, rel=1e-9)
+    assert document["after"]["step_time_s"] <= document["before"]["step_time_s"] * (1 + 1e-6)
+    assert document["certified"] is True and document["certificate"].startswith("certified")
+    assert document["quotas"] == {r.id: r.quota for r in written.regsts if r.quota != load_plan(plan_file).regst[r.id].quota}
 
 
 def test_planning_again_from_the_options_of_a_rewritten_plan_gives_its_quotas(tmp_path: Path) -> None:

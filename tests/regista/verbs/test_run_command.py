@@ -289,9 +289,9 @@ def test_a_run_ends_with_one_table_of_predicted_and_measured(command: Command, t
     ran = command("run", plan, "--steps", "4", "--cost", cost, "--json")
     assert ran.code == 0, ran.err
     assert ran.err == ""
-    told = ran.json["prediction"]
-    assert told["prices_measured"] is True
-    assert told["kinds"]["forward"]["predicted"] == pytest.approx(0.01)
-    assert told["step_time_s"]["measured"] == pytest.approx(ran.json["step_time_s"])
+    prediction = ran.json["prediction"]
+    assert prediction["prices_measured"] is True
+    assert prediction["kinds"]["forward"]["predicted"] == pytest.approx(0.01)
+    assert prediction["step_time_s"]["measured"] == pytest.approx(ran.json["step_time_s"])
     sim = api.simulate(load_plan(str(plan)), measured(load_plan(str(plan))))
-    assert told["step_time_s"]["predicted"] == sim.settled_step_s(load_plan(str(plan)))
+    assert prediction["step_time_s"]["predicted"] == sim.settled_step_s(load_plan(str(plan)))

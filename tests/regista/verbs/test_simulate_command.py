@@ -190,8 +190,8 @@ def test_a_share_that_is_counted_wrongly_would_be_found(monkeypatch: pytest.Monk
 def test_memory_that_does_not_add_up_is_not_told(monkeypatch: pytest.MonkeyPatch):
     plan = handmade.pipeline()
     monkeypatch.setattr("simulator.analysis.peak_contents.PeakContents._begins", lambda self: self.played.end_s)
-    told = [group.categories_bytes for group in forecast(plan, AnalyticCost(plan.cluster)).rank_groups]
-    assert None in told
+    categories = [group.categories_bytes for group in forecast(plan, AnalyticCost(plan.cluster)).rank_groups]
+    assert None in categories
 
 
 def test_equal_devices_are_played_once_and_stand_in_one_row(command: Command, tmp_path: Path):
@@ -262,10 +262,10 @@ def test_json_names_carry_units(command: Command, tmp_path: Path):
 
 def test_the_interval_is_that_of_the_seeded_runs(command: Command, tmp_path: Path):
     plan = equal_stages(2, 3)
-    told = command("simulate", saved(plan, tmp_path), "--noise", "0.2", "--runs", "12", "--seed", "7", "--json").json["noise"]
+    noise = command("simulate", saved(plan, tmp_path), "--noise", "0.2", "--runs", "12", "--seed", "7", "--json").json["noise"]
     means_s = simulate_noisy(plan, AnalyticCost(plan.cluster), Noise(jitter=0.2, seed=7), runs=12).means_s
-    assert (told["low_s"], told["median_s"], told["high_s"]) == pytest.approx(tuple(np.quantile(means_s, [0.05, 0.5, 0.95])))
-    assert told["low_s"] < told["high_s"]
+    assert (noise["low_s"], noise["median_s"], noise["high_s"]) == pytest.approx(tuple(np.quantile(means_s, [0.05, 0.5, 0.95])))
+    assert noise["low_s"] < noise["high_s"]
 
 
 def test_the_trace_is_written_and_agrees_with_the_screen(command: Command, tmp_path: Path):

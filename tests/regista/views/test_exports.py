@@ -88,8 +88,8 @@ def test_counters_say_the_live_bytes_of_every_rank_and_reach_its_peak():
 
 
 def test_an_act_says_what_its_stream_waited_for_before_it():
-    told = replace(SIM, message_s=message_times(PLAN, lambda src, dst: 0.1))
-    first = next(event for event in trace_events(PLAN, [told]) if event["name"] == "F1")
+    with_messages = replace(SIM, message_s=message_times(PLAN, lambda src, dst: 0.1))
+    first = next(event for event in trace_events(PLAN, [with_messages]) if event["name"] == "F1")
     assert first["args"]["idle_before"] == (
         "1.500 s waits for data: out0, from F0 0 (rank 0); 1.100 s waits for the link: act1, moved by send0 0 (rank 0)"
     )

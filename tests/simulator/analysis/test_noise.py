@@ -168,9 +168,9 @@ def test_without_noise_all_runs_are_equal():
 
 
 def test_progress_counts_the_runs():
-    told: list[int] = []
-    simulate_noisy(chain("ab", 1, 1), TableCost(), Noise(), runs=3, on_run=told.append)
-    assert told == [1, 2, 3]
+    counts: list[int] = []
+    simulate_noisy(chain("ab", 1, 1), TableCost(), Noise(), runs=3, on_run=counts.append)
+    assert counts == [1, 2, 3]
 
 
 def test_impossible_noise_is_refused_with_the_numbers():

@@ -350,9 +350,9 @@ def test_where_auto_cannot_take_the_compiled_engine_it_says_why_once(caplog: pyt
 def test_the_command_line_picks_the_engine_and_both_write_one_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     command = commands(capsys)
     save_plan(handmade.data_parallel(2), str(tmp_path / "plan.json"))
-    told = {name: command("simulate", tmp_path / "plan.json", "--engine", name, "--json").json for name in ("simpy", "compiled")}
-    assert [told[name].pop("about")["engine"].split()[0].strip(",") for name in told] == list(told)
-    assert told["simpy"] == told["compiled"]
+    document_of = {name: command("simulate", tmp_path / "plan.json", "--engine", name, "--json").json for name in ("simpy", "compiled")}
+    assert [document_of[name].pop("about")["engine"].split()[0].strip(",") for name in document_of] == list(document_of)
+    assert document_of["simpy"] == document_of["compiled"]
     with pytest.raises(Unsupported, match="engine 'numba' is not known; choose from auto, simpy, compiled"):
         regista.simulate(handmade.data_parallel(2), engine="numba")
 
