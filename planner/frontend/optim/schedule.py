@@ -7,6 +7,7 @@ Plan gives to every step.  So another schedule is the same graph, and the same P
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import warnings
 from collections import defaultdict
@@ -39,9 +40,9 @@ def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Ra
         InvalidProgram: something else than a schedule, a scheduler of another optimizer, or step 0 has no legal rate.
     """
     if given is None:
-        if getattr(getattr(optimizer, "step", None), "_wrapped_by_lr_sched", False):
+        if (attached := _attached(optimizer)) is not None:
             raise Unsupported(
-                f"a learning-rate scheduler of torch is attached to this torch.optim.{type(optimizer).__name__}; give it to the Program, "
+                f"{attached} of torch is attached to this torch.optim.{type(optimizer).__name__}; give it to the Program, "
                 "lr_schedule=scheduler, or it would be left out (lr_schedule=lambda step: RATE keeps a constant)"
             )
         return None
@@ -68,6 +69,16 @@ def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Ra
 
     checked(0)
     return checked
+
+
+def _attached(optimizer: object) -> str | None:
+    """What changes the rates of a torch optimizer.  Schedulers wrap its ``step``; ReduceLROnPlateau does not, so it is looked for by its type."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return None
+    if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
+        return "a learning-rate scheduler"
+    plateaus = (thing for thing in gc.get_objects() if issubclass(type(thing), ReduceLROnPlateau))
+    return "ReduceLROnPlateau" if any(plateau.optimizer is optimizer for plateau in plateaus) else None
 
 
 def _checked_function(function: Callable[[int], float | Sequence[float]], num_groups: int) -> Rates:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from trainer import train_plainly
 
+from backend.initial import Given, program_values
 from planner.frontend import AdamW, Program
 from planner.frontend.optim.clipping import ClipNorm
 from planner.frontend.optim.rules import Adam
@@ -269,3 +270,11 @@ def test_a_bound_that_clips_nothing_or_all_is_refused(case: str) -> None:
     module = small()
     with pytest.raises(InvalidProgram, match=words):
         Program(module, (X, Y), mse, **{k: v() if callable(v) else v for k, v in options.items()})  # type: ignore[arg-type]
+
+
+def test_weights_from_elsewhere_leave_the_optimizer_its_state() -> None:
+    module = small()
+    optimizer = torch.optim.Adagrad(module.parameters(), initial_accumulator_value=0.5)
+    values = program_values(program_with(module, optimizer), 1, weights=Given(dict(module.named_parameters())))
+    assert torch.equal(values.part("0.bias:sum", ((0, 12),)), torch.full((12,), 0.5))
+    assert torch.equal(values.part("0.bias", ((2, 3),)), module[0].bias[2:5])  # type: ignore[index]

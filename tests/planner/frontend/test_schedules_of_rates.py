@@ -119,6 +119,12 @@ def attached() -> Program:
     return program_with(module, optimizer, None)
 
 
+def attached_to_a_metric() -> Program:
+    module, optimizer = small()
+    _kept = lr_scheduler.ReduceLROnPlateau(optimizer)
+    return program_with(module, optimizer, None)
+
+
 def with_schedule(make: Callable[[torch.optim.Optimizer], object], step: int = 0) -> Callable[[], object]:
     def build() -> object:
         module, optimizer = small()
@@ -133,6 +139,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[RegistaError], str]] = {
         Unsupported,
         r"scheduler of torch is attached to this torch.optim.SGD; give it .*lr_schedule=scheduler",
     ),
+    "attached and not given, follows a metric": (attached_to_a_metric, Unsupported, "ReduceLROnPlateau of torch is attached"),
     "nan": (with_schedule(Cyclic, 4), InvalidProgram, "the learning rate of step 4 is nan in group 0"),
     "nan at once": (with_schedule(lambda o: lambda step: nan), InvalidProgram, "step 0 is nan"),
     "negative": (with_schedule(lambda o: lambda step: [0.1, 2 - step], 3), InvalidProgram, "step 3 is -1.0 in group 1"),

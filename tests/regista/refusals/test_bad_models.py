@@ -53,6 +53,23 @@ def raises(): raise KeyError("boom")
 def exits(): raise SystemExit(3)
 def number(): return 3
 def wants(argument): return argument
+def trained(make_optimizer, **more):
+    net = Net(lambda x: x.mean())
+    return Program(net, torch.randn(8, 8), optimizer=make_optimizer(net.inner), **more)
+
+def empty(): return trained(lambda inner: torch.optim.AdamW([{"params": inner.parameters()}, {"params": []}]))
+def overlapping(): return trained(twice)
+def foreign(): return trained(lambda inner: torch.optim.AdamW(nn.Linear(3, 3).parameters()))
+def attached(): return trained(lambda inner: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(inner.parameters()), 2).optimizer)
+def nan_at_once(): return make(lambda x: x.mean(), lr_schedule=lambda step: float("nan"))
+def nan_later(): return make(lambda x: x.mean(), lr_schedule=lambda step: 0.1 if step < 3 else float("nan"))
+def no_clipping(): return make(lambda x: x.mean(), clip_norm=0.0)
+
+def twice(inner):
+    optimizer = torch.optim.SGD([{"params": [inner.weight]}, {"params": [inner.bias]}])
+    optimizer.param_groups[1]["params"].append(inner.weight)
+    return optimizer
+
 def lion(): return make(lambda x: x.mean(), optimizer="lion")
 """
 
@@ -74,12 +91,26 @@ def lion(): return make(lambda x: x.mean(), optimizer="lion")
         ("number", r"m\.py:number returned a int; it must return a planner\.frontend\.Program"),
         ("wants", "missing 1 required positional argument"),
         ("lion", "optimizer 'lion' is unknown"),
+        ("empty", "group 1 of torch.optim.AdamW names no parameter"),
+        ("overlapping", "parameter inner.weight is in group 0 and in group 1 of torch.optim.SGD"),
+        ("foreign", r"parameter 0 of group 0 of torch.optim.AdamW, of shape \[3, 3\], is not one of the module's"),
+        ("attached", r"attached to this torch.optim.SGD; give it to the Program, lr_schedule=scheduler"),
+        ("nan_at_once", "the learning rate of step 0 is nan in group 0"),
+        ("no_clipping", "clip_norm=0.0: the norm must be above 0"),
         ("nope", r"has no function 'nope'; it has .*quantised"),
     ],
 )
 def test_a_model_that_cannot_be_planned_is_refused_by_op_module_or_factory(command: Command, tmp_path: Path, factory: str, says: str):
     (tmp_path / "m.py").write_text(MODELS)
     refused(command, tmp_path, "plan", f"{tmp_path}/m.py:{factory}", "--cluster", "local:2", "-o", tmp_path / "p.json", says=says)
+
+
+def test_a_schedule_that_gives_no_number_later_is_refused_before_the_run_writes_anything(command: Command, tmp_path: Path):
+    (tmp_path / "m.py").write_text(MODELS)
+    plan = tmp_path / "p.json"
+    assert command("plan", f"{tmp_path}/m.py:nan_later", "--cluster", "local:1", "-o", plan).code == 0
+    says = "the learning rate of step 3 is nan in group 0"
+    refused(command, tmp_path, "run", plan, "--steps", 5, "--checkpoint", tmp_path / "saves", "-o", tmp_path / "run.json", says=says)
 
 
 @pytest.mark.parametrize(
