@@ -1,4 +1,4 @@
-"""Lowering: decisions and graph in, Plan out."""
+"""Lowering: makes a Plan from a staged graph and the decisions of the search."""
 
 from planner.lower.build import Recipe, lower
 

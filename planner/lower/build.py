@@ -1,4 +1,4 @@
-"""Decisions -> Plan: fragments, boxing and transfer tasks, sources, fetch, Regsts with quotas, and the order of collectives."""
+"""A Plan from a staged graph and its decisions: tasks (fragments, boxing, transfers, sources, fetch), Regsts with quotas, orders of streams."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _PRIORITY = {TaskKind.BACKWARD: 0, TaskKind.FORWARD: 1, TaskKind.WEIGHT: 2, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What lowering is told besides the decisions.
+    """The options of lowering.
 
-    quotas: Regst id pattern -> quota, over the rule of planner.lower.quotas.
+    quotas: Regst id pattern -> quota, which replaces that of planner.lower.quotas.
     interleave: stages per placement.   hold: micro-batches that a device may hold under the automatic schedule (None: as many as stages).
-    order: of Schedule.GIVEN.
+    order: the order of Schedule.GIVEN.
     """
 
     model: str
@@ -70,8 +70,8 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
     """Build the Plan.
 
     Raises:
-        Unsupported: a quota pattern that names no Regst.
-        DeadLock: the quotas asked for leave the Plan without liveness.
+        Unsupported: a quota pattern matches no Regst.
+        DeadLock: with the quotas asked for, the Plan is not live.
     """
     drafts = Drafts(staged, assignment, cluster, recipe.mesh, recipe.micro_batches)
     draft_fragments(drafts, recipe.bucket_bytes, split=recipe.schedule.splits_backward)
@@ -139,10 +139,10 @@ def _placements(num_stages: int, mesh: tuple[int, ...]) -> tuple[Placement, ...]
 
 
 def _order(drafts: Drafts) -> None:
-    """Topological order: each task after the makers of what it reads within the step; otherwise as drafted.
+    """Sort the drafts topologically: each task comes after the tasks of the step that make its inputs, otherwise in the order drafted.
 
-    A maker that is drafted late comes right before its first reader.  graphlib would sort level by level, far from the readers, and so
-    change the order in which equal tasks are performed.
+    A task that was drafted after its first reader is placed right before it.  A sort by graphlib would be level by level, and so would change the
+    order in which equal tasks are performed.
     """
     placed: dict[str, Draft] = {}
     for first in drafts.tasks.values():
@@ -215,19 +215,19 @@ def _streams(drafts: Drafts) -> tuple[Stream, ...]:
 
 
 def _states(drafts: Drafts, access: Mapping[Instance, Access]) -> list[State]:
-    homes: dict[str, list[Access]] = {}
+    accesses: dict[str, list[Access]] = {}
     for instance, where in access.items():
         if instance.parent is None:
-            homes.setdefault(instance.value, []).append(where)
+            accesses.setdefault(instance.value, []).append(where)
     states = [i for i in drafts.staged.graph.inputs if i.kind.is_state]
-    return [State(name=i.name, kind=i.kind, regst=a.regst, index=a.index) for i in states for a in homes.get(i.value, [])]
+    return [State(name=i.name, kind=i.kind, regst=a.regst, index=a.index) for i in states for a in accesses.get(i.value, [])]
 
 
 def _with_orders(plan: Plan, compute: Mapping[str, tuple[str, ...]]) -> Plan:
-    """Fix the order of each communicator's collectives: the one in which the token game, priced by the cluster, starts them.
+    """Set the order of each communicator's collectives: that in which the token game starts them, with the cluster's seconds per act.
 
     Args:
-        compute: the orders of compute streams that the schedule asks for.
+        compute: the orders of compute streams that the schedule prescribes.
     """
     plan = replace(plan, streams=tuple(replace(stream, order=compute.get(stream.id, ())) for stream in plan.streams))
     firings = play(plan, 1, AnalyticCost(plan.cluster).folded_s(plan))

@@ -1,4 +1,4 @@
-"""The Plan under construction: drafts of tasks, instances of values, and who makes what."""
+"""A Plan under construction: drafts of its tasks, instances of values, and the task that makes each instance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Draft", "Drafts"]
 class Draft:
     """A task under construction.  reads, makes: instance -> its name inside the task.
 
-    fragment_stage: of a compute task, its stage; ``stage`` is the placement, and both are the same unless stages are interleaved.
+    stage: the number of the placement.   fragment_stage: the stage of a compute task; it differs from ``stage`` only if stages are interleaved.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Draft:
 
 @dataclass(slots=True)
 class Drafts:
-    """Everything that the passes of lowering share.
+    """The state that the passes of lowering share.
 
     owner: instance -> id of the task that makes it (absent: constants).   stored: instance that replaces a state -> the state's value.
     fragment_ops: task -> the ops of its fragment, in order.
@@ -64,27 +64,27 @@ class Drafts:
         self.inputs = {i.value: i for i in self.staged.graph.inputs}
 
     def instance(self, value: str, stage: int, sbp: NdSbp) -> Instance:
-        """The instance of this value there, native unless a move has made it."""
+        """The instance of a value on a stage in a layout; it is native unless a move makes it."""
         return self.instances.setdefault((value, stage, sbp, None), Instance(value, stage, sbp))
 
     def native(self, value: str, stage: int = 0, wanted: NdSbp | None = None) -> Instance:
-        """The instance that the value's producer makes; what may be delivered freely is made where it is wanted."""
+        """The instance that the value's producer makes; a batch input or constant is made on the stage and in the layout wanted."""
         op = self.producers.get(value)
         if op is not None:
             sbp = self.assignment.ops[op.id].outputs[op.outputs.index(value)]
             return self.instance(value, self.staged.stage[op.id], sbp if sbp is not None else NdSbp.broadcast(len(self.mesh)))
         if value in self.assignment.states:
             return self.instance(value, self.staged.state_stage(value), self.assignment.states[value])
-        assert wanted is not None, f"{value} is delivered where it is wanted"
+        assert wanted is not None, f"{value} is made in the layout wanted, which is not given"
         return self.instance(value, stage, self.assignment.pinned.get(value, wanted))
 
     def arrival(self, value: str, stage: int, wanted: NdSbp) -> tuple[Instance, Arrival]:
-        """The native instance, and how the value gets from it to a reader on ``stage`` that needs it in the layout ``wanted``."""
+        """The native instance, and the moves from it to a reader on ``stage`` that needs the value in the layout ``wanted``."""
         native = self.native(value, stage, wanted)
         return native, arrival(self.assignment.routes.get((value, stage, wanted), ()))
 
     def follow(self, native: Instance, moves: Sequence[Move], scope: UnshardScope | None = None) -> Instance:
-        """The last instance after some moves, making the ones between."""
+        """The instance after some moves; makes the instances after each move."""
         here = native
         for move in moves:
             stage = move.dst_stage if isinstance(move, StageTransfer) else here.stage
@@ -93,16 +93,16 @@ class Drafts:
         return here
 
     def scope(self, op: Op, value: str) -> UnshardScope | None:
-        """The scope of the copy of a value that an op reads; None: the copy serves all readers."""
+        """The scope of the copy of a value that an op reads; None if the copy serves all readers."""
         if op.role not in (Role.FORWARD, Role.BACKWARD) or (value, self.staged.stage[op.id]) not in self.assignment.regathered:
             return None
         return UnshardScope(op.role, unshard_unit(op, self.ops))
 
     def units(self) -> dict[str, str]:
-        """Op id -> its unit (planner.stages.blocks), for ops that share no fragment with those of another: parameters are resharded between.
+        """Op id -> its unit (planner.stages.blocks), for ops that may not share a fragment with ops of another unit.
 
-        On a stage that unshards parameters anew that is every op of a numbered block, outside of blocks every op that reads such a parameter,
-        and what accumulates their gradients.
+        Parameters are resharded between units.  On a stage that unshards parameters per unit, these are all ops of numbered blocks, ops outside of
+        blocks that read such a parameter, and the accumulations of their gradients.
         """
         stages = {stage for _, stage in self.assignment.regathered}
         unit_of: dict[str, str] = {}
@@ -121,11 +121,11 @@ class Drafts:
     def num_moves(self, op: Op, value: str) -> int:
         """Communications between a value's producer and this reader within a step."""
         if value not in self.producers:
-            return 0  # state, batch and constants are there before the step begins
+            return 0  # state, batch inputs and constants exist before the step begins
         return len(self.arrival(value, self.staged.stage[op.id], self.wanted(op, value))[1].moves)
 
     def is_delivered(self, value: str) -> bool:
-        """Batch inputs and constants: any layout at no cost, several at once if need be."""
+        """Whether the value is a batch input or a constant, which is available in any layout at no cost."""
         return value not in self.producers and value not in self.assignment.states
 
     def is_fed(self, value: str) -> bool:
@@ -133,7 +133,7 @@ class Drafts:
         return value in self.inputs and self.inputs[value].kind in (InputKind.BATCH, InputKind.STEP_INPUT)
 
     def per_step(self, value: str) -> bool:
-        """Made once per step (parameters, accumulated values, updates) rather than once per micro-batch."""
+        """Whether the value is made once per step (parameters, accumulated values, updates), not once per micro-batch."""
         op = self.producers.get(value)
         if op is not None:
             return op.role in (Role.ACCUMULATE, Role.UPDATE)
@@ -143,6 +143,6 @@ class Drafts:
         return new is not None and self.per_step(new)
 
     def is_accumulated(self, value: str) -> bool:
-        """Its block is filled by all acts of a step."""
+        """Whether all acts of a step fill one block of the value."""
         op = self.producers.get(value)
         return op is not None and op.role is Role.ACCUMULATE and self.micro_batches > 1

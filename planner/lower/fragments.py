@@ -1,4 +1,4 @@
-"""Drafts of compute tasks: which ops they hold, what they read, and the boxing steps that need no communication."""
+"""Drafts of compute tasks: their ops, their inputs, and the boxing steps without communication that they perform."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draft_fragments(drafts: Drafts, bucket_bytes: int, *, split: bool = False) -
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for key in sorted(members, key=lambda k: k.order):
         placement, virtual = key.stage % staged.num_stages, key.stage // staged.num_stages
-        # Of interleaved stages the name tells placement and number there: s0v1 is stage num_stages + 0.
+        # The name of an interleaved stage has the placement and the number there: s0v1 is stage num_stages + 0.
         where = placement_id(placement) + (f"v{virtual}" if staged.interleaved and key.role is not Role.UPDATE else "")
         short, kind = (_WEIGHT, TaskKind.WEIGHT) if key.weight else (_SHORT[key.role], _KIND[key.role])
         number = counts[where, short]
@@ -86,7 +86,7 @@ def _bring(
     ops: list[Op],
     present: dict[tuple[str, NdSbp], str],
 ) -> str:
-    """The name under which ``value`` stands in the fragment in the layout wanted; adds reads and local boxing steps.
+    """The name of ``value`` in the layout wanted inside the fragment; adds the reads and local boxing steps that it needs.
 
     Args:
         inside: the fragment makes the value.
@@ -106,7 +106,7 @@ def _bring(
 
 
 def _local_step(drafts: Drafts, source: str, target: str, step: Boxing, logical: TensorType, kind: TaskKind) -> Op:
-    """Cut (B -> S), pad (S -> P) or keep (B -> P) along one axis; the rank's coordinate is filled in when the fragment is compiled."""
+    """A local step along one axis: slice (B -> S), pad (S -> P) or mask (B -> P).  Compilation adds the rank's coordinate."""
     src, dst = step.src[step.axis], step.dst[step.axis]
     args: tuple[Arg, ...] = (Ref(source), str(src), str(dst), step.axis)
     if isinstance(src, Split):  # pads to the extent that the axis' parts have together
@@ -115,7 +115,7 @@ def _local_step(drafts: Drafts, source: str, target: str, step: Boxing, logical:
 
 
 def draft_state_writers(drafts: Drafts) -> None:
-    """What replaces a state must reach the state's home in the state's layout; note which instance that is."""
+    """For each state, bring its new value to the state's stage and layout, and record the instance that replaces the state."""
     graph = drafts.staged.graph
     for old, new in graph.updates.items():
         stage, sbp = drafts.staged.state_stage(old), drafts.assignment.states[old]

@@ -1,8 +1,8 @@
-"""Where each value must be, in which layout, and the moves that bring it there.
+"""Instances of values, and the moves that lead to them.
 
-An *instance* is a value on a stage in a layout.  The native instance is what its producer makes; every other is reached from it by the moves that
-the search has chosen (planner.search.routes): boxing steps on the sender's mesh (partial values are reduced before they travel), one transfer,
-boxing steps on the receiver's mesh.  Each move is a task of its own, but for trailing steps without communication: the reader's fragment does them.
+An *instance* is a value on a stage in a layout.  The producer makes the native instance; every other follows from it by the moves that the search
+has chosen (planner.search.routes): boxing steps on the sender's mesh (partial values are reduced before they are sent), one transfer, boxing
+steps on the receiver's mesh.  Each move is a task of its own, except final steps without communication, which the reader's fragment performs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Arrival", "Instance", "UnshardScope", "arrival"]
 
 @dataclass(frozen=True, slots=True)
 class UnshardScope:
-    """What a parameter is unsharded for, and resharded after (ZeRO-3): the forward or the backward part of one unit.
+    """The part of a step for which a parameter is unsharded (ZeRO-3): the forward or the backward part of one unit.
 
     unit: a numbered block, or a module outside of blocks (planner.stages.blocks.unshard_unit).
     """
@@ -33,9 +33,9 @@ class UnshardScope:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A value on a stage in a layout; ``via`` and ``parent`` say how it got there (None: native).
+    """A value on a stage in a layout.  The move ``via`` makes it from the instance ``parent``; both are None for the native instance.
 
-    scope: of a parameter that is unsharded anew for each unit, the one for which this copy is there; None: the copy serves all readers.
+    scope: the scope of a copy of a parameter that is unsharded per unit; None: the copy serves all readers.
     """
 
     value: str
@@ -62,14 +62,14 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """How a value arrives at a reader.  moves: tasks of their own;  local: boxing steps without communication inside the reader's fragment."""
+    """The moves from a native instance to a reader.  moves: tasks of their own;  local: boxing steps in the reader's fragment."""
 
     moves: tuple[Move, ...]
     local: tuple[Boxing, ...]
 
 
 def arrival(route: Sequence[Move]) -> Arrival:
-    """A route of the search, its trailing steps without communication left to the reader."""
+    """A route of the search, divided into tasks and the final steps without communication, which the reader performs."""
     cut = len(route)
     while cut and isinstance(last := route[cut - 1], Boxing) and last.collective is Collective.LOCAL:
         cut -= 1

@@ -1,7 +1,7 @@
-"""Fragments: contiguous pieces of one stage's graph between boxing points.
+"""Fragments: the parts of one stage's graph between communications.
 
-The level of an op is the longest chain of communications before it.  Ops of one (stage, role, level) form a fragment: edges inside it need no
-communication, edges out of it go to a higher level or a later role, so fragments cannot wait for each other in a circle.
+The level of an op is the largest number of communications on a path to it.  Ops of one (stage, role, level) form a fragment: edges inside it need
+no communication, and edges out of it go to a higher level or a later role, so fragments cannot wait for each other in a cycle.
 
     forward, level 0 --> all-reduce --> forward, level 1 --> ... --> backward, level k --> gradient all-reduce --> update
 """
@@ -22,7 +22,7 @@ _ROLE_ORDER = {Role.FORWARD: 0, Role.BACKWARD: 1, Role.UPDATE: 2}
 
 @dataclass(frozen=True, slots=True)
 class FragmentKey:
-    """Sorts in an order in which fragments can be performed one after another."""
+    """The fragment of an op; ``order`` sorts fragments so that each comes after those whose results it reads."""
 
     stage: int
     role: Role
@@ -49,9 +49,9 @@ def fragment_keys(
 
     Args:
         num_moves: (consumer, value) -> communications between the value's producer and this consumer.
-        gradient_bytes: op id -> bytes of the gradient that it finishes and that must be communicated after its accumulation.
-        bucket_bytes: a backward fragment ends once it has finished so many bytes of gradients, so that their reduction overlaps the rest.
-        unit: op id -> what it belongs to, where ops of different units may not share a fragment.
+        gradient_bytes: op id -> bytes of the gradient that the op completes and that must be communicated after its accumulation.
+        bucket_bytes: a backward fragment ends when it has completed so many bytes of gradients, so that their reduction overlaps later ones.
+        unit: op id -> its unit; ops of different units may not share a fragment.
         split: the weight part of the backward pass, off the critical path of the step's passes, has fragments of its own.
     """
     producers = graph.producers()
@@ -66,7 +66,7 @@ def fragment_keys(
         place = (*region[op.id], level[op.id], op.id in weight)
         made_by = producers.get(op.inputs[0]) if op.role is Role.ACCUMULATE else None
         if made_by is not None and level[made_by.id] == level[op.id]:
-            chunk[op.id] = chunk[made_by.id]  # a gradient is accumulated where it is ready, wherever the op stands in the trace
+            chunk[op.id] = chunk[made_by.id]  # a gradient is accumulated in the fragment that makes it, whatever its place in the trace
             continue
         number, size_bytes, inside = filled.get(place, (0, 0, None))
         here = unit.get(op.id, inside)
@@ -75,7 +75,7 @@ def fragment_keys(
         chunk[op.id] = number
         size_bytes += gradient_bytes.get(op.id, 0)
         filled[place] = (number + 1, 0, here) if size_bytes >= bucket_bytes else (number, size_bytes, here)
-    # An update starts when the bucket that holds its gradient is reduced; without communication there is nothing to wait for, and one will do.
+    # An update starts when the bucket of its gradient is reduced; without communication one update fragment suffices.
     buckets: dict[tuple[int, int, int, bool], int] = {}
     for op in graph.ops:
         if region[op.id][1] is not Role.UPDATE:
@@ -95,14 +95,14 @@ def fragment_keys(
 
 
 def _weight_part(graph: LogicalGraph, region: Mapping[str, tuple[int, Role]]) -> frozenset[str]:
-    """Ops of the backward part whose results reach one accumulated gradient and nothing else; with them, what accumulates only those.
+    """Ops of the backward part whose results lead to one accumulated gradient only, and the accumulations of only such results.
 
-    No pass of the micro-batch waits for these.  An op that feeds several gradients, or another stage, belongs to the input part, and so does one
-    kernel that computes both.
+    No other pass of the micro-batch reads their results.  An op whose results lead to several gradients, or to another stage, belongs to the input
+    part, and so does a kernel that computes gradients of both the input and the weight.
     """
     producers, consumers = graph.producers(), graph.consumers()
-    feeds: dict[str, frozenset[str]] = {}  # op -> the accumulations and the ops outside of the backward part that its results reach
-    leaves: set[str] = set()  # ops whose results are read outside of their region
+    feeds: dict[str, frozenset[str]] = {}  # op -> the accumulations, and the ops outside of the backward part, to which its results lead
+    leaves: set[str] = set()  # ops whose results lead out of their region
     for op in reversed(graph.ops):
         if op.role is Role.ACCUMULATE:
             feeds[op.id] = frozenset({op.id})
@@ -124,11 +124,11 @@ def _levels(
     graph: LogicalGraph, producers: Mapping[str, Op], region: Mapping[str, tuple[int, Role]], num_moves: Callable[[Op, str], int]
 ) -> dict[str, int]:
     level: dict[str, int] = {}
-    light: set[str] = set()  # ops that depend on nothing computed here, and what is made again: they may wait for whoever needs them
+    light: set[str] = set()  # ops that depend on inputs only, or, if recomputed, on other regions only: they take the level of their readers
     for op in graph.ops:
         update = region[op.id][1] is Role.UPDATE
         made = [(producers[v], num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]
-        # Updates count levels among themselves only: they never feed the same step's forward or backward part.
+        # Levels of updates count communications between updates only, because the step's forward and backward parts read no update.
         made = [(p, n) for p, n in made if not update or region[p.id][1] is Role.UPDATE]
         level[op.id] = max((level[p.id] + n for p, n in made), default=0)
         waits = not update and all(p.id in light or (is_recomputed(op) and region[p.id] != region[op.id]) for p, _ in made)

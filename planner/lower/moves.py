@@ -1,4 +1,4 @@
-"""Drafts of what is not computing: sources, fetch, and the boxing and transfer tasks between fragments."""
+"""Drafts of the tasks that do not compute: sources, fetch, and the boxing and transfer tasks between fragments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["draft_fetch", "draft_moves", "draft_sources"]
 
 
 def draft_fetch(drafts: Drafts) -> Instance:
-    """The task that hands the step's loss to the user; returns the instance it reads."""
+    """Draft the task that returns the step's loss to the user; returns the instance that it reads."""
     loss = drafts.staged.graph.mean_loss
     stage = drafts.staged.stage[drafts.producers[loss].id]
     native, way = drafts.arrival(loss, stage, NdSbp.broadcast(len(drafts.mesh)))
@@ -27,7 +27,7 @@ def draft_fetch(drafts: Drafts) -> Instance:
 
 
 def draft_moves(drafts: Drafts) -> None:
-    """Moves with the same producer, the same steps and the same final readers become one task: a bucket."""
+    """Draft one task (a bucket) for all moves with the same producer, the same steps and the same final readers."""
     readers = _final_readers(drafts)
     groups: dict[tuple[object, ...], list[Instance]] = defaultdict(list)
     for instance in drafts.instances.values():
@@ -52,7 +52,7 @@ def draft_moves(drafts: Drafts) -> None:
 
 
 def _final_readers(drafts: Drafts) -> dict[Instance, set[str]]:
-    """Instance -> tasks and states that are reached through it."""
+    """Instance -> the tasks and states to which it leads."""
     readers: dict[Instance, set[str]] = defaultdict(set)
 
     def note(instance: Instance | None, reader: str) -> None:
@@ -81,7 +81,7 @@ def _draft(drafts: Drafts, task_id: str, move: Move, stage: int, members: list[I
 
 
 def _label(drafts: Drafts, instance: Instance, move: Move) -> str:
-    """What a communication task is called: place, collective, and what kind of value it carries."""
+    """The first part of a communication task's id: placement, collective, and the kind of value."""
     op = drafts.producers.get(instance.value)
     if instance.value == drafts.staged.graph.mean_loss:
         what = "loss"
@@ -97,13 +97,13 @@ def _label(drafts: Drafts, instance: Instance, move: Move) -> str:
 
 
 def draft_sources(drafts: Drafts) -> None:
-    """One SOURCE per stage makes every batch instance that the stage reads, one STEP_INPUT every number of the step."""
+    """Draft, per stage, one SOURCE for all batch instances that the stage reads, and one STEP_INPUT for all numbers of the step."""
     wanted: dict[tuple[TaskKind, int], dict[Instance, str]] = defaultdict(dict)
     for draft in drafts.tasks.values():
         for instance in draft.reads:
             if instance.parent is None and drafts.is_fed(instance.value):
                 kind = TaskKind.STEP_INPUT if drafts.inputs[instance.value].kind is InputKind.STEP_INPUT else TaskKind.SOURCE
-                # The same batch argument in two layouts is two tensors, so the layout is part of the name.
+                # One batch input in two layouts is two tensors, so the layout is part of the name.
                 wanted[kind, instance.stage][instance] = name_in_layout(instance.value, instance.sbp)
     sources: dict[str, Draft] = {}
     for (kind, stage), makes in sorted(wanted.items(), key=lambda entry: (entry[0][0] is TaskKind.STEP_INPUT, entry[0][1])):

@@ -1,4 +1,4 @@
-"""Ids inside a Plan: this module makes the names of placements, streams and values in a layout, and reads those that a Plan's file holds.
+"""Names inside a Plan, of placements, streams and values in a layout: this module makes them, and reads those in a Plan's file.
 
 s1                  the placement of stage 1
 s1.compute          its compute stream;  s1.host, s1.axis0 (collectives along mesh axis 0), s1.link.s2 (transfers to stage 2)
@@ -21,22 +21,22 @@ def placement_id(stage: int) -> str:
 
 
 def compute_stream(stage: int) -> Stream:
-    """What computes on a stage, one task after another."""
+    """The stream of the compute tasks of a stage."""
     return _stream(stage, "compute", StreamKind.COMPUTE)
 
 
 def host_stream(stage: int) -> Stream:
-    """What the host's processor does for a stage."""
+    """The stream of the tasks that the host's processor performs for a stage."""
     return _stream(stage, "host", StreamKind.HOST)
 
 
 def axis_stream(stage: int, axis: int) -> Stream:
-    """The collectives of a stage along one mesh axis."""
+    """The stream of the collectives of a stage along one mesh axis."""
     return _stream(stage, f"axis{axis}", StreamKind.COLLECTIVE)
 
 
 def link_stream(src_stage: int, dst_stage: int) -> Stream:
-    """The transfers from one stage to another; the sender's ranks perform them."""
+    """The stream of the transfers from one stage to another, which the sender's ranks perform."""
     return _stream(src_stage, f"link.{placement_id(dst_stage)}", StreamKind.LINK)
 
 
@@ -55,7 +55,7 @@ def name_in_layout(value: str, sbp: NdSbp) -> str:
 
 
 def value_of(name: str) -> str:
-    """The value that a name of a Plan names, whatever its layout.
+    """The value of a name in a Plan, without its layout.
 
     >>> value_of("mm_3@S(0)"), value_of("mm_3")
     ('mm_3', 'mm_3')

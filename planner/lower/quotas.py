@@ -1,11 +1,11 @@
-"""Quotas: how many blocks each Regst gets.
+"""Quotas: the number of blocks of each Regst.
 
-what crosses from forward to backward                      in flight         as many as micro-batches are (planner.schedule.in_flight)
-... and is filled by another stream                        one more, so that the next block arrives while the last is in use
+a forward value that the backward part reads               in flight         one block per micro-batch in flight (planner.schedule.in_flight)
+the same, filled by another stream                         in flight + 1     so that a block is filled while the last one is in use
 between two streams of a device                            min(m, 2)         a double buffer
 between tasks of one stream, once-per-step values, state   1
 
-Schedules that put an order on compute streams get the blocks that this order needs instead (planner.lower.orders.pass_order).
+Under schedules that set the order of compute streams, quotas follow from this order instead (planner.lower.orders.pass_order).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def quota(
     """Blocks of a Regst that lies on ``stage``.
 
     Args:
-        blocks_per_step: how many the producer fills in a step; 1 for what is made once per step.
-        backward_value: the producer carries a backward value (a gradient on its way), so it waits for no later backward act.
+        blocks_per_step: blocks that the producer fills in a step; 1 for a value that is made once per step.
+        backward_value: the Regst holds a backward value (a gradient), so it is not saved for the backward part.
     """
     if kind is not RegstKind.DATA or producer is None or blocks_per_step == 1:
         return 1

@@ -1,4 +1,4 @@
-"""Which tensors share a Regst, and how many blocks it gets."""
+"""The Regsts of a Plan: the tensors that share one, its quota, and the acts per block of its ports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["DraftRegst", "Rates", "apply_asked_quotas", "group_regsts", "size_re
 
 @dataclass(frozen=True, slots=True)
 class DraftRegst:
-    """A Regst without its final quota, and the instances that are its tensors, in order."""
+    """A Regst without its final quota, and the instances of its tensors, in order."""
 
     regst: Regst
     members: tuple[Instance, ...]
@@ -33,15 +33,15 @@ class DraftRegst:
 
     @property
     def value(self) -> str:
-        """Of the first tensor; all tensors have one maker and the same readers."""
+        """The value of the first tensor; all tensors have the same maker and the same readers."""
         return self.members[0].value
 
 
 def group_regsts(drafts: Drafts) -> tuple[dict[str, DraftRegst], dict[Instance, Access]]:
-    """Tensors with one maker and the same readers share a Regst, so that one message speaks for all of them.
+    """Group tensors with the same maker and the same readers into one Regst, so that one message serves all of them.
 
     Returns:
-        Regsts by id (quota 1 for now), and where each instance lies.
+        Regsts by id (their quota is 1 as yet), and the Regst and index of each instance.
     """
     readers: dict[Instance, list[str]] = defaultdict(list)
     for draft in drafts.tasks.values():
@@ -67,7 +67,7 @@ def group_regsts(drafts: Drafts) -> tuple[dict[str, DraftRegst], dict[Instance, 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What tensors of one Regst have in common."""
+    """The properties that all tensors of a Regst share."""
 
     kind: RegstKind
     made_by: str | None
@@ -92,7 +92,7 @@ def _groups(drafts: Drafts, readers: Mapping[Instance, Sequence[str]]) -> Mappin
                 groups[_Group(RegstKind.STATE, None, instance.stage)].append(instance)
             continue
         outside = tuple(reader for reader in readers.get(instance, ()) if reader != made_by)
-        # Gradients lie in a Regst even if only their maker reads them, so that a user can.
+        # A gradient has a Regst even if only its maker reads it, so that a user can read it.
         if outside or instance in gradients:
             accumulated = instance.parent is None and drafts.is_accumulated(instance.value)
             groups[_Group(RegstKind.DATA, made_by, instance.stage, outside, accumulated)].append(instance)
@@ -106,13 +106,13 @@ def _placed(drafts: Drafts, instance: Instance) -> PlacedTensor:
 
 
 class Rates:
-    """Acts per block (SEMANTICS 3.6)."""
+    """Acts per block of ports (SEMANTICS 3.6)."""
 
     def __init__(self, drafts: Drafts) -> None:
         self._drafts = drafts
 
     def fill(self, draft: Draft, made: DraftRegst) -> int:
-        """Acts that make one block: all of a step's for what is accumulated."""
+        """Acts that fill one block: all acts of a step if the value is accumulated."""
         accumulated = made.regst.kind is RegstKind.DATA and draft.kind.is_compute and self._drafts.is_accumulated(made.value)
         return self._drafts.micro_batches if accumulated else 1
 
@@ -123,7 +123,7 @@ class Rates:
         return producer.acts // self.fill(producer, made)
 
     def per_micro_batch(self, made: DraftRegst) -> bool:
-        """Filled by every micro-batch (with one micro-batch per step everything is filled once, and one block is enough)."""
+        """Whether each of several micro-batches fills a block."""
         return self._drafts.micro_batches > 1 and self.blocks_per_step(made) == self._drafts.micro_batches
 
     def hold(self, draft: Draft, read: DraftRegst) -> int:
@@ -140,9 +140,9 @@ def size_regst(
     schedule: Schedule,
     order: PassOrder | None = None,
 ) -> Regst:
-    """The Regst with the quota that the rule of planner.lower.quotas gives it, or the order of passes where there is one.
+    """The Regst with its quota, by the rule of planner.lower.quotas, or by the order of passes if there is one.
 
-    What is unsharded for one scope has one block (planner.lower.orders.prefetch).
+    A Regst of parameters that are unsharded for one scope has one block (planner.lower.orders.prefetch).
     """
     regst = draft.regst
     if regst.producer is not None and any(instance.scope for instance in drafts.tasks[regst.producer].makes):
@@ -167,10 +167,10 @@ def size_regst(
 
 
 def apply_asked_quotas(regsts: Mapping[str, Regst], asked: Mapping[str, int]) -> dict[str, Regst]:
-    """Quotas that the user asked for, by id pattern, over the rule's.
+    """Replace quotas by those that the user asked for, by id pattern.
 
     Raises:
-        Unsupported: a pattern that names no data Regst.
+        Unsupported: a pattern matches no data Regst.
     """
     sized = dict(regsts)
     for pattern, asked_for in asked.items():

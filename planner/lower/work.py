@@ -1,4 +1,4 @@
-"""The price of a fragment in work: flop, bytes moved, and the bytes that live only inside it."""
+"""The work of a fragment: flop, bytes moved, and bytes of workspace."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def fragment_work(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType
     """The work of ops performed in order.
 
     Args:
-        types: op id -> local types of what it reads and writes (not for boxing steps, which only cut or pad).
-        written: values that lie in Regsts; they are counted there.
+        types: op id -> local types of the values that it reads and writes; boxing steps have none, because they only slice or pad.
+        written: values that are written into Regsts, which count their bytes.
 
     Returns:
-        workspace: the peak of bytes that are neither in a Regst nor freed yet; a value is freed after its last use.
+        The work; workspace_bytes is the peak of the values that are not in a Regst.  A value is freed after its last use.
     """
     total_flop = total_traffic = 0
     by_dtype: dict[DType, int] = defaultdict(int)

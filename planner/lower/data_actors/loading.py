@@ -1,14 +1,15 @@
-"""Data loading as actors: a SOURCE that cuts batches becomes a chain whose parts work at the same time, each Regst with its own quota.
+"""Data loading as actors: the SOURCE task becomes a chain of tasks that work at the same time, each Regst with its own quota.
 
                  stream disk           stream prepare                 stream copy
     files  -->  SOURCE  --raw [q]-->  PREPARE  --prepared [q]-->  COPY  --batch [held + q - 1]-->  compute
                 reads bytes           decodes, casts, normalises  into the device's memory
 
-In OneFlow, too, loading, preprocessing and copying are actors with registers of their own, so that quotas alone decide how far each runs
-ahead [Yuan et al. 2021, section 4.3 and figure 6].  PREPARE is left out where nothing has to be changed, COPY where host and device share memory.
+In OneFlow, too, loading, preprocessing and copying are actors with registers of their own, so that quotas alone determine how far each runs
+ahead [Yuan et al. 2021, section 4.3 and figure 6].  There is no PREPARE if samples need no preparation, and no COPY if host and device share
+memory.
 
-(1) blocks of the batch = held + q - 1     held: what compute keeps for its backward pass -> _held
-(2) rows a rank reads   = rows of its part of the micro-batch, where all tensors that are made of them agree -> _rows_sbp
+(1) blocks of the batch = held + q - 1     held: blocks that compute tasks hold for the backward pass -> _held
+(2) rows a rank reads   = rows of its part of the micro-batch, if all tensors made of them have the same rows -> _rows_sbp
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from planner.lower.names import value_of
 __all__ = ["RAW", "RawTensor", "is_raw", "with_loading"]
 
 RAW = "raw:"
-"""What the names of raw tensors begin with."""
+"""The prefix of the names of raw tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTensor:
-    """What a reader gives for one sample before it is prepared.
+    """A tensor that a reader gives per sample, before it is prepared.
 
-    shape: of one sample; a micro-batch has the samples in front.   inputs: places in plan.batch_inputs of what is made of it.
+    shape: of one sample; the first dim of a micro-batch is the sample.   inputs: indices in plan.batch_inputs of the inputs made of it.
     """
 
     name: str
@@ -47,16 +48,16 @@ def is_raw(name: str) -> bool:
 
 
 def with_loading(plan: Plan, raw: Sequence[RawTensor] = (), *, load_quota: int = 2, copy: bool | None = None) -> Plan:
-    """The same Plan with a chain of loading actors in the place of every SOURCE; what is computed stays the same.
+    """The same Plan with a chain of loading actors instead of every SOURCE; its results stay the same.
 
     Args:
-        raw: what the reader gives per sample (backend.data); empty: SOURCE gives finished tensors and there is no PREPARE.
-        load_quota: blocks of every Regst of the chain; equation (1) for what compute tasks read.  1: the next block is loaded once compute
-            has given back the last; 2: while it works on it.
-        copy: with a COPY actor; None: where the device is not a CPU.
+        raw: the tensors that the reader gives per sample (backend.data); empty: SOURCE gives prepared tensors, and there is no PREPARE.
+        load_quota: quota of every Regst of the chain, and of equation (1) for the batch that compute tasks read.  1: a block is loaded after
+            compute has freed the last one; 2: while compute uses the last one.
+        copy: whether there is a COPY actor; None: if the device is not a CPU.
 
     Raises:
-        InvalidPlan: a quota below 1, a Plan without SOURCE or with a chain already, batch inputs that micro-batches do not slice.
+        InvalidPlan: the quota is below 1, the Plan has no SOURCE or has a chain already, or micro-batches do not slice a batch input.
         OutOfMemory: the blocks of the chain do not fit.
     """
     sources = [task for task in plan.tasks if task.kind is TaskKind.SOURCE]
@@ -123,9 +124,9 @@ def _chained(plan: Plan, source: Task, raw: tuple[RawTensor, ...], load_quota: i
 
 
 def _held(plan: Plan, regst: Regst) -> int:
-    """Blocks that compute keeps at once: as many micro-batches as wait on the placement for their backward pass.
+    """Blocks that compute tasks hold at once: one per micro-batch that waits on the placement for its backward pass.
 
-    Where a schedule gives compute streams an order, the quota is what that order needs.
+    If compute streams have an order, the Regst's quota is already the number that the order needs.
     """
     readers = [task for task, _ in plan.consumers[regst.id]]
     if any(plan.stream[task.stream].order for task in readers):

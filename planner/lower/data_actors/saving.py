@@ -1,9 +1,9 @@
-"""Saving as an actor: per placement one task that reads all state that is at home there, once per step, on a stream of its own.
+"""Saving as an actor: per placement, one task on a stream of its own reads all state that is saved there, once per step.
 
     state (version k) --> forward, backward of step k --> update of step k writes version k+1
-                     \\-> SAVE act k copies version k and acknowledges; the update waits for no more than that copy
+                     \\-> SAVE act k copies version k and acknowledges; the update waits only for that copy
 
-Act k sees the state after k steps, the same k on every rank, whatever the stages are doing: that is what makes a checkpoint consistent.
+Act k reads the state after k steps, with the same k on every rank, whatever the stages perform meanwhile.  So a checkpoint is consistent.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import replace
 from planner.ir.plan import Access, Plan, Port, State, Stream, StreamKind, Task, TaskKind
 from planner.ir.traces.trace import Trace
 
-__all__ = ["homes", "plain", "with_saving", "without_saving"]
+__all__ = ["saved_states", "plain", "with_saving", "without_saving"]
 
 _LAST = 100
-"""Priority: nothing else runs on these streams."""
+"""Priority of SAVE tasks; it has no effect, because their streams have no other tasks."""
 
 
-def homes(plan: Plan) -> Mapping[str, State]:
-    """State name -> where its value is saved; a tied weight lies in several places with one value, the first is its home."""
+def saved_states(plan: Plan) -> Mapping[str, State]:
+    """State name -> the State entry that is saved; of a tied weight, which has several entries with one value, the first."""
     first_of_name: dict[str, State] = {}
     for entry in plan.states:
         first_of_name.setdefault(entry.name, entry)
@@ -29,14 +29,14 @@ def homes(plan: Plan) -> Mapping[str, State]:
 
 
 def with_saving(plan: Plan) -> Plan:
-    """The same Plan with a SAVE task on every placement that is home to state; a Plan that has them is returned as it is.
+    """The same Plan with a SAVE task on every placement on which state is saved; a Plan that has SAVE tasks is returned unchanged.
 
-    The task acts once per step and has nothing but inputs, so it delays nobody except the next update, by its own duration.
+    The task acts once per step and produces nothing, so it delays only the next update, by its own duration.
     """
     if any(task.kind is TaskKind.SAVE for task in plan.tasks):
         return plan
     reads: dict[str, list[Access]] = {}
-    for entry in homes(plan).values():
+    for entry in saved_states(plan).values():
         reads.setdefault(plan.regst[entry.regst].placement, []).append(Access(name=entry.name, regst=entry.regst, index=entry.index))
     streams = tuple(Stream(id=f"{placement}.save", kind=StreamKind.HOST, placement=placement) for placement in reads)
     tasks = tuple(
@@ -57,7 +57,7 @@ def with_saving(plan: Plan) -> Plan:
 
 
 def plain(plan: Plan) -> Plan:
-    """The Plan that ``with_saving`` was given."""
+    """The Plan without SAVE tasks and their streams: the inverse of ``with_saving``."""
     saving = {task.id for task in plan.tasks if task.kind is TaskKind.SAVE}
     streams = {task.stream for task in plan.tasks if task.id in saving}
     if not saving:
@@ -70,9 +70,9 @@ def plain(plan: Plan) -> Plan:
 
 
 def without_saving(plan: Plan, trace: Trace) -> Trace:
-    """A trace of ``with_saving(plan)`` as one of ``plan``: the other acts as they were.  A trace of ``plan`` itself stays what it is.
+    """A trace of ``with_saving(plan)`` as a trace of ``plan``, without the acts of SAVE tasks.  A trace of ``plan`` is returned unchanged.
 
-    A reader less only loosens the laws of a trace, so those of ``plan`` hold.
+    To remove a reader only weakens the laws of a trace, so the result obeys those of ``plan``.
     """
     if trace.plan_id == plan.plan_id:
         return trace

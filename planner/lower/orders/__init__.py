@@ -1,1 +1,1 @@
-"""Orders inside a Plan: of the passes on a compute stream, and of ZeRO-3's gathers before the blocks that read them."""
+"""Orders inside a Plan: of the passes on compute streams, and of ZeRO-3's gathers relative to the blocks that read their results."""

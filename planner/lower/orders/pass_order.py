@@ -1,12 +1,12 @@
-"""A pipeline schedule inside a Plan: the order of each compute stream, and the blocks that this order needs.
+"""A pipeline schedule inside a Plan: the order of each compute stream, and the quotas that this order needs.
 
-Tasks of one pass of one stage (F, B, I or W of planner.schedule) stand together, in an order in which they can be performed; the schedule puts
-the passes in order; what acts once per step stands before the first pass or, if it needs any of them, after the last:
+The tasks of one pass of one stage (F, B, I or W of planner.schedule) are consecutive, in topological order; the schedule orders the passes.  A task
+that acts once per step comes before the first pass or, if it needs the result of a pass, after the last:
 
     order of s0.compute    F(0)   F(0)   I(0)          W(0)   F(0)   ...                update
                            fwd.0  fwd.0  bwd.0 bwd.1   wgt.0  fwd.0                     upd.0
 
-1F1B and GPipe need none of this: their order follows from quotas alone (SEMANTICS 3.8).
+1F1B and GPipe have no such order: it follows from quotas alone (SEMANTICS 3.8).
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ __all__ = ["PassOrder", "pass_order"]
 
 @dataclass(frozen=True)
 class PassOrder:
-    """pass_of: tasks that act once per micro-batch as part of a pass.   before, after: per compute stream, those that act once per step."""
+    """pass_of: task -> its pass, of tasks that act per micro-batch.   before, after: compute stream -> tasks that act once per step.
+
+    on_compute: compute task -> its stream.
+    """
 
     schedule: PipelineSchedule
     pass_of: Mapping[str, StagePass]
@@ -62,12 +65,13 @@ class PassOrder:
         return {(k, a.stage, a.micro_batch): n for order in self.schedule.orders for n, a in enumerate(order) for k in _parts(a.kind)}
 
     def blocks(self, producer: Task, consumers: Sequence[Task], siblings: Sequence[Task]) -> int:
-        """Blocks of a Regst that is filled once per micro-batch: as many as the order keeps at once, so that no pass waits for a block.
+        """The quota of a Regst that is filled once per micro-batch: the blocks in use at once in the order, so that no pass waits for a block.
 
-        What another stream fills or empties has one block more than that, or two, so that moving and computing overlap.
+        A Regst that another stream fills has one block more; if another stream fills or reads it, it has at least two, so that communication and
+        computing overlap.
 
         Args:
-            siblings: the consumers of all that the producer fills in the same act; it can act only when each has a free block.
+            siblings: the consumers of all Regsts that the producer fills in the same act; it can act only if each has a free block.
         """
         users = [self.pass_of[task.id] for task in consumers if task.id in self.on_compute]
         if producer.id in self.on_compute:
@@ -86,12 +90,12 @@ class PassOrder:
 
 
 def _parts(kind: Pass) -> tuple[Pass, ...]:
-    """A whole backward pass is also both of its parts, one after the other; tasks belong to whichever of the three the Plan has."""
+    """The kinds of pass that an act stands for: a whole backward pass also stands for its input part and its weight part."""
     return (kind, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT) if kind is Pass.BACKWARD else (kind,)
 
 
 def _most_at_once(spans: Sequence[tuple[int, int]]) -> int:
-    """Most spans (first place, last place) that share a place."""
+    """The largest number of spans (first place, last place) that share a place."""
     changes = sorted([(first, 1) for first, _ in spans] + [(last + 1, -1) for _, last in spans])
     now = most = 0
     for _, change in changes:
@@ -110,11 +114,11 @@ def pass_order(
     plan: Plan,
     act_s: Callable[[Task], float],
 ) -> PassOrder | None:
-    """The order that a schedule asks for; None where quotas are enough.
+    """The order that a schedule prescribes; None for schedules that follow from quotas.
 
     Args:
         interleave: stages per placement.   hold: micro-batches that a device may hold (automatic schedule; None: as many as stages).
-        given: the order of Schedule.GIVEN, which fits stages and micro-batches.
+        given: the order of Schedule.GIVEN; its stages and micro-batches must be those of the Plan.
         plan: the Plan so far, without quotas and orders.   act_s: seconds of an act, for the automatic schedule.
     """
     p, m = drafts.staged.num_stages, drafts.micro_batches
@@ -148,7 +152,7 @@ def pass_order(
 
 
 def _before_all_passes(drafts: Drafts) -> set[str]:
-    """Tasks that act once per step and need nothing that the step computes per micro-batch."""
+    """Tasks that act once per step and need no value that the step computes per micro-batch."""
     early: set[str] = set()
     for draft in drafts.tasks.values():
         makers = {drafts.owner.get(i) for i in draft.reads if i not in drafts.stored} - {None}
@@ -158,7 +162,7 @@ def _before_all_passes(drafts: Drafts) -> set[str]:
 
 
 def _times(plan: Plan, pass_of: Mapping[str, StagePass], act_s: Callable[[Task], float], num_stages: int) -> PassTimes:
-    """Seconds of each pass as the Plan's tasks are priced, and of the slowest transfer that acts once per micro-batch."""
+    """Seconds of each pass, by the seconds of its tasks, and of the slowest transfer that acts once per micro-batch."""
     total_s: dict[StagePass, float] = defaultdict(float)
     for task, stage_pass in pass_of.items():
         total_s[stage_pass] += act_s(plan.task[task])
@@ -176,7 +180,7 @@ def _times(plan: Plan, pass_of: Mapping[str, StagePass], act_s: Callable[[Task],
 
 
 def _weight_share(plan: Plan, pass_of: Mapping[str, StagePass]) -> float:
-    """M_W / M_B: bytes that wait for the weight part over bytes that wait for the input part, on the stage where that is most; at most 1."""
+    """M_W / M_B: the bytes saved for the weight part divided by those saved for the backward pass; the largest ratio of a stage, at most 1."""
     whole: dict[int, int] = defaultdict(int)
     weights: dict[int, int] = defaultdict(int)
     for regst in plan.regsts:
@@ -192,7 +196,7 @@ def _weight_share(plan: Plan, pass_of: Mapping[str, StagePass]) -> float:
 
 
 def _filled_once(plan: Plan, regst: Regst) -> bool:
-    """One block per step."""
+    """Whether the Regst has one block per step."""
     if regst.producer is None:
         return True
     producer = plan.task[regst.producer]

@@ -1,4 +1,4 @@
-"""Which pass of a pipeline each task belongs to: F, B, I or W of planner.schedule, and of which stage."""
+"""The pass of a pipeline to which each task belongs: F, B, I or W of planner.schedule, and its stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ StagePass = tuple[Pass, int]
 
 
 def passes_of(drafts: Drafts, *, split: bool) -> dict[str, StagePass]:
-    """Task -> its pass: compute tasks by their kind; boxing belongs to the pass that reads its result, else to the one that made what it moves.
+    """Task -> its pass.  A compute task has the pass of its kind; a boxing task has the pass that reads its result, else the one that made its input.
 
     Args:
         split: the backward pass has an input and a weight part.
@@ -46,7 +46,7 @@ def passes_of(drafts: Drafts, *, split: bool) -> dict[str, StagePass]:
 
 
 def acts_per_step(drafts: Drafts, draft: Draft) -> bool:
-    """Acts once per step, however many micro-batches a step has."""
+    """Whether the task acts once per step, whatever the number of micro-batches."""
     if draft.kind in (TaskKind.UPDATE, TaskKind.FETCH):
         return True
     return draft.kind.is_communication and all(drafts.per_step(i.value) and i.scope is None for i in draft.makes)
