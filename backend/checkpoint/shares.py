@@ -11,7 +11,7 @@ from backend.initial.values import Box, numel_of
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan, State, TaskKind
-from planner.lower.data_actors.saving import saved_states
+from planner.lower.data_actors.saving import saved_entries
 from planner.lower.names import value_of
 from planner.opset.optimizer import UPDATES
 
@@ -40,7 +40,7 @@ def shares(plan: Plan) -> tuple[Share, ...]:
         InvalidPlan: a state is partial.
     """
     parts: list[tuple[int, State, Box, list[int]]] = []
-    for entry in saved_states(plan).values():
+    for entry in saved_entries(plan).values():
         regst = plan.regst[entry.regst]
         placement, tensor = plan.placement[regst.placement], regst.tensors[entry.index]
         if tensor.sbp.has_partial:
@@ -65,7 +65,7 @@ def saved_states(plan: Plan, work: tuple[Share, ...]) -> tuple[SavedState, ...]:
     for share in work:
         pieces[share.state.name].append(SavedPiece(file=file_name(share.rank), box=share.box))
     states = []
-    for name, entry in saved_states(plan).items():
+    for name, entry in saved_entries(plan).items():
         tensor = plan.regst[entry.regst].tensors[entry.index]
         states.append(SavedState(name=name, kind=entry.kind, shape=tensor.shape, dtype=tensor.dtype, pieces=tuple(pieces[name])))
     return tuple(states)
@@ -90,7 +90,7 @@ def optimizer_groups(plan: Plan, given: Mapping[str, float]) -> tuple[Group, ...
                     numbers = (given.get(value_of(a.value)) if isinstance(a, Ref) else a for a in op.args)
                     optimizers[parameter] = op.target, tuple(float(n) for n in numbers if isinstance(n, bool | int | float))
     groups: dict[tuple[str, tuple[float, ...]], list[str]] = defaultdict(list)
-    for name in saved_states(plan):
+    for name in saved_entries(plan):
         if name in optimizers:
             groups[optimizers[name]].append(name)
     return tuple(Group(target=t, numbers=n, parameters=tuple(members)) for (t, n), members in groups.items())

@@ -124,7 +124,9 @@ def _levels(
     graph: LogicalGraph, producers: Mapping[str, Op], region: Mapping[str, tuple[int, Role]], num_moves: Callable[[Op, str], int]
 ) -> dict[str, int]:
     level: dict[str, int] = {}
-    light: set[str] = set()  # ops that depend on inputs only, or, if recomputed, on other regions only: they take the level of their readers
+    light: set[str] = (
+        set()
+    )  # ops that depend on inputs only, or, if recomputed, on other regions only: they take the level of their readers
     for op in graph.ops:
         update = region[op.id][1] is Role.UPDATE
         made = [(producers[v], num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]

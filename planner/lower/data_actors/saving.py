@@ -14,13 +14,13 @@ from dataclasses import replace
 from planner.ir.plan import Access, Plan, Port, State, Stream, StreamKind, Task, TaskKind
 from planner.ir.traces.trace import Trace
 
-__all__ = ["saved_states", "plain", "with_saving", "without_saving"]
+__all__ = ["saved_entries", "plain", "with_saving", "without_saving"]
 
 _LAST = 100
 """Priority of SAVE tasks; it has no effect, because their streams have no other tasks."""
 
 
-def saved_states(plan: Plan) -> Mapping[str, State]:
+def saved_entries(plan: Plan) -> Mapping[str, State]:
     """State name -> the State entry that is saved; of a tied weight, which has several entries with one value, the first."""
     first_of_name: dict[str, State] = {}
     for entry in plan.states:
@@ -36,7 +36,7 @@ def with_saving(plan: Plan) -> Plan:
     if any(task.kind is TaskKind.SAVE for task in plan.tasks):
         return plan
     reads: dict[str, list[Access]] = {}
-    for entry in saved_states(plan).values():
+    for entry in saved_entries(plan).values():
         reads.setdefault(plan.regst[entry.regst].placement, []).append(Access(name=entry.name, regst=entry.regst, index=entry.index))
     streams = tuple(Stream(id=f"{placement}.save", kind=StreamKind.HOST, placement=placement) for placement in reads)
     tasks = tuple(

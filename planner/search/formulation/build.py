@@ -154,7 +154,7 @@ class _Builder:
         )
 
     def _add_state(self, value: str) -> None:
-        logical, entry, home = self.graph.values[value], self.inputs[value], self.staged.state_stage(value)
+        logical, entry, stage = self.graph.values[value], self.inputs[value], self.staged.state_stage(value)
         split_from_level = {InputKind.OPTIMIZER_STATE: 1, InputKind.PARAMETER: 3}.get(entry.kind)
         is_split = self.options.zero is not None and split_from_level is not None and self.options.zero >= split_from_level
         layouts, tie_s = self.layout_sets.storable(logical, only_most_split=is_split)
@@ -162,9 +162,9 @@ class _Builder:
             layouts, tie_s = self.pinned[value], np.zeros(1)
         node = self.draft.add_node(f"state {entry.name}", tie_s)
         self.states[value] = (node, layouts)
-        self.memory.add_state(node, layouts, logical, home)
+        self.memory.add_state(node, layouts, logical, stage)
         count = self.options.pipeline_slots if entry.kind is InputKind.BUFFER else 1
-        self.sources[value] = Source(node, layouts, home, count, bucketed=True)
+        self.sources[value] = Source(node, layouts, stage, count, bucketed=True)
 
     def _add_op(self, op: Op) -> None:
         stage, options, strategies = self.staged.stage[op.id], self.options, self.strategies.of(op)

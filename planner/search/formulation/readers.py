@@ -46,7 +46,7 @@ class Readers:
         return self._ops.get((value, stage), [])
 
     def replaced(self, value: str, stage: int) -> list[str]:
-        """The states at home on a stage that the value replaces."""
+        """The states stored on a stage that the value replaces."""
         return self._replaced.get((value, stage), [])
 
     def num_passes(self, value: str, stage: int) -> int:

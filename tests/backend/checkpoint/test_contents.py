@@ -21,7 +21,7 @@ from backend.layout.views import box_view
 from backend.memory.blocks import initial_states
 from planner.ir.graph import InputKind
 from planner.ir.plan import Plan
-from planner.lower.data_actors.saving import saved_states
+from planner.lower.data_actors.saving import saved_entries
 from tests.backend.checkpoint.checkpoint_cases import drawn_state, save
 
 
@@ -58,7 +58,7 @@ def test_copies_share_the_bytes_to_within_the_largest_tensor(way: str) -> None:
 def test_the_manifest_knows_the_optimizer_of_each_parameter() -> None:
     for way in WAYS:
         (group,) = optimizer_groups(plan_for(way), {})
-        wanted = [n for n, s in saved_states(plan_for(way)).items() if s.kind is InputKind.PARAMETER]
+        wanted = [n for n, s in saved_entries(plan_for(way)).items() if s.kind is InputKind.PARAMETER]
         assert group.target == "regista.adamw" and group.numbers == (1e-2, 0.9, 0.999, 1e-3, 0.01)
         assert sorted(group.parameters) == sorted(wanted)
 
@@ -102,7 +102,7 @@ def test_uneven_parts_are_saved_and_loaded(folder: Path, tmp_path: Path) -> None
 
 
 def _home(plan: Plan, name: str) -> tuple[str, int]:
-    return saved_states(plan)[name].regst, saved_states(plan)[name].index
+    return saved_entries(plan)[name].regst, saved_entries(plan)[name].index
 
 
 @given(st.data())

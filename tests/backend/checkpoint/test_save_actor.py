@@ -24,7 +24,7 @@ from planner.cost import AnalyticCost
 from planner.ir.errors import RegistaError
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.traces.trace import check_trace
-from planner.lower.data_actors.saving import saved_states, with_saving, without_saving
+from planner.lower.data_actors.saving import saved_entries, with_saving, without_saving
 from simulator import Engine, simulate
 from tests.backend.checkpoint.checkpoint_cases import Store, drawn_state, full_disk
 
@@ -35,7 +35,7 @@ def test_saving_adds_one_reader_of_all_state_per_placement_and_nothing_else() ->
         saving = with_saving(plan)
         extra = [task for task in saving.tasks if task.id not in plan.task]
         assert {task.kind for task in extra} == {TaskKind.SAVE} and all(task.acts == 1 and not task.produces for task in extra)
-        assert sorted(a.name for task in extra for a in task.reads) == sorted(saved_states(plan))
+        assert sorted(a.name for task in extra for a in task.reads) == sorted(saved_entries(plan))
         assert with_saving(saving) is saving
         assert replace(saving, tasks=plan.tasks, streams=plan.streams).plan_id == plan.plan_id
 
