@@ -106,7 +106,7 @@ def test_choice_file_is_a_list_of_strategies(tmp_path: Path) -> None:
 def test_command_prints_the_figures_and_writes_the_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.json").write_text(json.dumps(instance()))
     out = tmp_path / "c.json"
-    assert main(["iopddl", str(tmp_path / "a.json"), "--seconds", "20", "--json", "--out", str(out)]) == 0
+    assert main(["iopddl", str(tmp_path / "a.json"), "--seconds", "600", "--json", "--out", str(out)]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert list(figures) == ["objective", "lower_bound", "gap", "seconds"]
     assert (figures["objective"], figures["lower_bound"], figures["gap"]) == (10, 10, 0.0)
@@ -119,7 +119,7 @@ def test_command_prints_the_figures_and_writes_the_choice(tmp_path: Path, capsys
 
 def test_command_shows_objective_bound_and_gap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.json").write_text(json.dumps(instance()))
-    assert main(["iopddl", str(tmp_path / "a.json"), "--seconds", "20"]) == 0
+    assert main(["iopddl", str(tmp_path / "a.json"), "--seconds", "600"]) == 0
     shown = capsys.readouterr().out
     assert "objective    10" in shown
     assert "lower bound  10" in shown
