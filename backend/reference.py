@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from backend.acts.act import Batches, accumulate, loss_position, prepared_parts, read_inputs, source_parts, write_outputs
+from backend.acts.act import Batches, accumulate, loss_position, read_inputs, write_outputs
 from backend.acts.bookkeeper import BegunAct, Bookkeeper
+from backend.acts.kinds import loaded_parts, method_of
 from backend.acts.rows import act_of
-from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers, step_input_parts
+from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.acts.transfer import pieces_of
 from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.initial.values import Values
@@ -33,6 +34,9 @@ from planner.ir.plan import Boxing, Plan, Task, TaskKind
 from planner.ir.traces.trace import Act
 
 __all__ = ["ReferencePerformer", "perform"]
+
+_Act = tuple[Sequence[Actor], int]
+"""The actors of all ranks that perform an act together, in axis order, and its number."""
 
 
 def perform(
@@ -183,47 +187,56 @@ class ReferencePerformer:
 
     def _perform(self, actors: Sequence[Actor], number: int) -> None:
         """The work of act ``number`` of one task, on all ranks that perform it together."""
-        actor = actors[0]
-        task, rank, blocks = actor.task, actor.rank, self._blocks[actor.rank]
-        match task.kind:
-            case TaskKind.BOXING:
-                self._box(actors)
-            case TaskKind.TRANSFER:
-                self._transfer(actor, number)
-            case TaskKind.SOURCE:
-                write_outputs(actor, blocks, source_parts(self.plan, task, rank, number, self._batches), self.accumulate)
-            case TaskKind.STEP_INPUT:
-                write_outputs(actor, blocks, step_input_parts(task, number, self._numbers), self.accumulate)
-            case TaskKind.SAVE:
-                pass  # files are the processes' business; the act is what orders it before the next update
-            case TaskKind.PREPARE:
-                parts = prepared_parts(self.plan, task, rank, read_inputs(actor, blocks), self._batches)
-                write_outputs(actor, blocks, parts, self.accumulate)
-            case TaskKind.COPY:
-                write_outputs(actor, blocks, read_inputs(actor, blocks), self.accumulate)
-            case TaskKind.FETCH:
-                self._losses.setdefault(number, float(read_inputs(actor, blocks)[loss_position(self.plan, task)]))
-            case _:
-                inputs: list[Tensor | int] = [*read_inputs(actor, blocks)]
-                if draws(task):
-                    inputs.append(number % task.acts)
-                write_outputs(actor, blocks, self.run_fragment(task, rank, inputs), self.accumulate)
+        method_of(self, actors[0].task.kind)((actors, number))
 
-    def _box(self, actors: Sequence[Actor]) -> None:
+    def _inputs(self, actor: Actor) -> list[Tensor]:
+        return read_inputs(actor, self._blocks[actor.rank])
+
+    def _write(self, actor: Actor, results: Sequence[Tensor]) -> None:
+        write_outputs(actor, self._blocks[actor.rank], results, self.accumulate)
+
+    # The kinds of tasks (backend.acts.kinds).
+
+    def load(self, act: _Act) -> None:
+        (actor,), number = act
+        parts = loaded_parts(self.plan, actor.task, actor.rank, number, self._inputs(actor), self._batches, self._numbers)
+        self._write(actor, parts)
+
+    def copy(self, act: _Act) -> None:
+        (actor,), _ = act
+        self._write(actor, self._inputs(actor))
+
+    def compute(self, act: _Act) -> None:
+        (actor,), number = act
+        inputs: list[Tensor | int] = [*self._inputs(actor)]
+        if draws(actor.task):
+            inputs.append(number % actor.task.acts)
+        self._write(actor, self.run_fragment(actor.task, actor.rank, inputs))
+
+    def fetch(self, act: _Act) -> None:
+        (actor,), number = act
+        self._losses.setdefault(number, float(self._inputs(actor)[loss_position(self.plan, actor.task)]))
+
+    def save(self, act: _Act) -> None:
+        """Nothing: files are the processes' business; the act is what orders it before the next update."""
+
+    def box(self, act: _Act) -> None:
+        actors, _ = act
         task, body = actors[0].task, actors[0].task.body
         assert isinstance(body, Boxing)
         if body.collective is Collective.LOCAL:
             (actor,) = actors
             mover = GroupExchange(self.plan, task, actor.rank, None)
-            write_outputs(actor, self._blocks[actor.rank], mover.run(read_inputs(actor, self._blocks[actor.rank])), self.accumulate)
+            self._write(actor, mover.run(self._inputs(actor)))
             return
-        inputs = [read_inputs(actor, self._blocks[actor.rank]) for actor in actors]
+        inputs = [self._inputs(actor) for actor in actors]
         results = [self.run_boxing(task, body, parts) for parts in zip(*inputs, strict=True)]
         for position, actor in enumerate(actors):
-            write_outputs(actor, self._blocks[actor.rank], [moved[position] for moved in results], self.accumulate)
+            self._write(actor, [moved[position] for moved in results])
 
-    def _transfer(self, actor: Actor, number: int) -> None:
-        inputs = read_inputs(actor, self._blocks[actor.rank])
+    def transfer(self, act: _Act) -> None:
+        (actor,), number = act
+        inputs = self._inputs(actor)
         for value, write, moves in zip(inputs, actor.task.writes, self._pieces[actor.task.id], strict=True):
             for piece in moves:
                 if piece.src_rank == actor.rank:

@@ -12,8 +12,9 @@ from functools import partial
 
 from torch import Tensor
 
-from backend.acts.act import Batches, loss_position, prepared_parts, source_parts
-from backend.acts.step_inputs import StepNumbers, step_input_parts
+from backend.acts.act import Batches, loss_position
+from backend.acts.kinds import copied_values, loaded_parts, method_of
+from backend.acts.step_inputs import StepNumbers
 from backend.acts.transfer import pieces_of
 from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.devices.device import Device, ImmediateLane, Lane, Work
@@ -64,6 +65,7 @@ class ProcessBody:
         self._replays: dict[tuple[ActorId, tuple[int, ...]], Work | None] = {}
         self._lane_of: dict[ActorId, Lane] = {}
         self._local_exchanges: dict[ActorId, GroupExchange] = {}
+        self._methods = {task.id: method_of(self, task.kind) for task in plan.tasks}
         for task in plan.tasks:
             for rank in plan.ranks_of(task):
                 if isinstance(task.body, Boxing):
@@ -113,36 +115,42 @@ class ProcessBody:
 
     def bind(self, joint: JointAct) -> Work:
         """What to put into the act's lane; called before the counters of its ports move on."""
-        actor, number, _ = joint[0]
-        task = actor.task
-        if len(joint) > 1:
-            return self._collective(joint)
+        return self._methods[joint[0][0].task.id](joint)
+
+    # The kinds of tasks (backend.acts.kinds).
+
+    def load(self, act: JointAct) -> Work:
+        ((actor, number, _),) = act
+        bindings, task = self._bindings_of(actor), actor.task
+        values, destinations = bindings.values(), bindings.destinations()
+        return lambda: store_results(loaded_parts(self.plan, task, actor.rank, number, values, self._batches, self._numbers), destinations)
+
+    def copy(self, act: JointAct) -> Work:
+        ((actor, _, _),) = act
         bindings = self._bindings_of(actor)
-        match task.kind:
-            case TaskKind.SOURCE:
-                destinations = bindings.destinations()
-                return lambda: store_results(source_parts(self.plan, task, actor.rank, number, self._batches), destinations)
-            case TaskKind.STEP_INPUT:
-                destinations = bindings.destinations()
-                return lambda: store_results(step_input_parts(task, number, self._numbers), destinations)
-            case TaskKind.SAVE:
-                return lambda: None
-            case TaskKind.PREPARE:
-                values, destinations = bindings.values(), bindings.destinations()
-                return lambda: store_results(prepared_parts(self.plan, task, actor.rank, values, self._batches), destinations)
-            case TaskKind.FETCH:
-                values = bindings.values()
-                return lambda: self._fetch(task, number, values)
-            case TaskKind.TRANSFER:
-                return self._transfer(actor, number, bindings.values())
-            case TaskKind.COPY:
-                values, destinations = bindings.values(), bindings.destinations()
-                has_slots = bool(destinations) and destinations[0].slot is not None
-                return lambda: store_results(values if has_slots else [value.clone() for value in values], destinations)
-            case TaskKind.BOXING:
-                return self._local_step(actor, bindings)
-            case _:
-                return self._compute(actor, bindings, number % task.acts)
+        values, destinations = bindings.values(), bindings.destinations()
+        return lambda: store_results(copied_values(values, bindings.slots(destinations)), destinations)
+
+    def compute(self, act: JointAct) -> Work:
+        ((actor, number, _),) = act
+        return self._fragment(actor, self._bindings_of(actor), number % actor.task.acts)
+
+    def box(self, act: JointAct) -> Work:
+        return self._collective(act) if len(act) > 1 else self._local_step(act[0][0], self._bindings_of(act[0][0]))
+
+    def transfer(self, act: JointAct) -> Work:
+        ((actor, number, _),) = act
+        return self._transfer(actor, number, self._bindings_of(actor).values())
+
+    def save(self, act: JointAct) -> Work:
+        return lambda: None
+
+    def fetch(self, act: JointAct) -> Work:
+        ((actor, number, _),) = act
+        values = self._bindings_of(actor).values()
+        return lambda: self._fetch(actor.task, number, values)
+
+    # How they are performed.
 
     def _bindings_of(self, actor: Actor) -> DeferredBindings:
         bindings = self._bindings.get(actor.id)
@@ -151,7 +159,7 @@ class ProcessBody:
             bindings = self._bindings[actor.id] = DeferredBindings(actor, self._blocks[actor.rank], writes=writes)
         return bindings
 
-    def _compute(self, actor: Actor, bindings: DeferredBindings, micro_batch: int) -> Work:
+    def _fragment(self, actor: Actor, bindings: DeferredBindings, micro_batch: int) -> Work:
         is_random = draws(actor.task)
         fragment = partial(self._fragments[actor.id], micro_batch=micro_batch) if is_random else self._fragments[actor.id]
         values, destinations = bindings.values(), bindings.destinations()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import mmap
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,11 +26,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from backend.acts.act import accumulate
+from backend.acts.kinds import copied_values, method_of
 from backend.acts.rows import ActRow
 from backend.memory.heap import keep_heap
 from backend.run_folder.files import BATCHES, Options
 from backend.worker.loop import EventLoop
-from backend.worker.rank import RankBody
+from backend.worker.rank import Announce, RankBody
 from backend.worker.registers import process_bytes, reset_process_peak, resident_bytes
 from planner.ir.plan import Plan, Task, TaskKind
 
@@ -138,31 +139,56 @@ def _once(
     return spans
 
 
-def _perform(body: RankBody, task: Task, number: int, scratch: dict[tuple[str, int], Tensor]) -> Callable[[], None] | None:
-    """The act's work without its blocks; sums of micro-batches go to ``scratch``, which nobody reads."""
-    assert body.captured is not None
-    if task.kind in (TaskKind.SOURCE, TaskKind.STEP_INPUT):
-        body.source(task, number % task.acts)
-        return None
-    values = body.captured[task.id]
-    if task.kind is TaskKind.TRANSFER:
-        return body.send(task, number, values)
-    if task.kind is TaskKind.SAVE:
-        for value in values:
+_Act = tuple[Task, int, list[Tensor]]
+"""A task, the number of its act, and what it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutBlocks:
+    """The work of acts (backend.acts.kinds) without their blocks; sums of micro-batches go to ``scratch``, which nobody reads."""
+
+    body: RankBody
+    scratch: dict[tuple[str, int], Tensor]
+
+    def load(self, act: _Act) -> None:
+        task, number, values = act
+        self._add(task, self.body.loaded(task, number % task.acts, values))
+
+    def copy(self, act: _Act) -> None:
+        task, _, values = act
+        self._add(task, copied_values(values, self.body.first_slots(task)))
+
+    def compute(self, act: _Act) -> None:
+        task, _, values = act
+        self._add(task, self.body.computed(task, values, self.body.first_slots(task), 0))
+
+    def box(self, act: _Act) -> None:
+        task, _, values = act
+        self._add(task, self.body.boxed(task, values, self.body.first_slots(task)))
+
+    def transfer(self, act: _Act) -> Announce:
+        return self.body.send(*act)
+
+    def fetch(self, act: _Act) -> None:
+        float(act[2][0])
+
+    def save(self, act: _Act) -> None:
+        for value in act[2]:
             value.clone()
-        return None
-    if task.kind is TaskKind.FETCH:
-        float(values[0])
-        return None
-    results = body.compute(task, values)
-    filling = {port.regst: port.acts_per_block for port in task.produces if port.acts_per_block > 1}
-    for access, value in zip(task.writes, results, strict=True):
-        if access.regst in filling:
-            key = access.regst, access.index
-            if key not in scratch:
-                scratch[key] = _zeros_off_the_heap(value)
-            accumulate(scratch[key], value, filling[access.regst])
-    return None
+
+    def _add(self, task: Task, results: Sequence[Tensor]) -> None:
+        filling = {port.regst: port.acts_per_block for port in task.produces if port.acts_per_block > 1}
+        for access, value in zip(task.writes, results, strict=True):
+            if access.regst in filling:
+                key = access.regst, access.index
+                if key not in self.scratch:
+                    self.scratch[key] = _zeros_off_the_heap(value)
+                accumulate(self.scratch[key], value, filling[access.regst])
+
+
+def _perform(body: RankBody, task: Task, number: int, scratch: dict[tuple[str, int], Tensor]) -> Announce | None:
+    assert body.captured is not None
+    return method_of(_WithoutBlocks(body, scratch), task.kind)((task, number, body.captured[task.id]))
 
 
 def _zeros_off_the_heap(value: Tensor) -> Tensor:

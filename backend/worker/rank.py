@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from backend.acts.act import Batches, loss_position, prepared_parts, source_parts
-from backend.acts.step_inputs import StepNumbers, no_numbers, step_input_parts
+from backend.acts.act import Batches, loss_position
+from backend.acts.kinds import copied_values, loaded_parts, method_of
+from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.acts.transfer import pieces_of
 from backend.comm.buckets import largest
 from backend.comm.collectives import GroupExchange
@@ -36,7 +37,13 @@ from planner.ir.actors.actor import Actor
 from planner.ir.actors.routes import Piece, routes
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
 
-__all__ = ["RankBody", "axis_groups"]
+__all__ = ["Announce", "RankBody", "axis_groups"]
+
+Announce = Callable[[], None]
+"""What is to be called after an act's end was recorded."""
+
+_RankAct = tuple[Task, int, list[Tensor], DirectBindings]
+"""A task, the number of its act, what it reads, and where it writes."""
 
 GroupKey = tuple[str, int]
 """(stream, axis)"""
@@ -103,7 +110,7 @@ class RankBody:
         self.waiting: frozenset[str] = frozenset()
         """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
         self._mapped: Mapping[int, Tables] = {}
-        self._bindings: dict[str, DirectBindings] = {}
+        self._bound: dict[str, tuple[DirectBindings, Callable[[_RankAct], Announce | None]]] = {}
         self._workspace: Workspace | None = None
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
         self._drawing = frozenset(task.id for task in here if draws(task))
@@ -186,67 +193,80 @@ class RankBody:
         assert self._mesh is not None
         return self._mesh
 
-    def perform(self, actor: Actor, number: int) -> Callable[[], None] | None:
-        """Do one act.  What it returns, if anything, is to be called after the act's end was recorded."""
+    def perform(self, actor: Actor, number: int) -> Announce | None:
+        """Do one act."""
         task = actor.task
-        bindings = self._bindings.get(task.id)
-        if bindings is None:
-            bindings = self._bindings[task.id] = DirectBindings(actor, self.blocks, writes=task.kind is not TaskKind.TRANSFER)
-        if task.kind in (TaskKind.SOURCE, TaskKind.STEP_INPUT):
-            bindings.store(self.source(task, number))
-            return None
+        bound = self._bound.get(task.id)
+        if bound is None:
+            bindings = DirectBindings(actor, self.blocks, writes=task.kind is not TaskKind.TRANSFER)
+            bound = self._bound[task.id] = bindings, method_of(self, task.kind)
+        bindings, method = bound
         values = bindings.values()
         if self.captured is not None:
             self.captured[task.id] = values
-        if task.kind is TaskKind.TRANSFER:
-            return self.send(task, number, values)
-        if task.kind is TaskKind.SAVE:
-            if self.on_save is not None:
-                self.on_save(task, number, values)
-        elif task.kind is TaskKind.FETCH:
-            self._fetch(task, self.first_step + number, values)
-        else:
-            results = self.compute(task, values, bindings.slots(), number % task.acts)
-            if self.loss_watch is not None and task.id in self.loss_watch.places:
-                self.loss_watch.check(task, self.rank, values, results, number % task.acts)
-            bindings.store(results)
-        return None
+        return method((task, number, values, bindings))
 
-    def compute(
-        self, task: Task, values: list[Tensor], slots: list[Tensor] | None = None, micro_batch: int = 0
-    ) -> list[Tensor] | tuple[Tensor, ...]:
-        """A fragment or a collective.
+    # The kinds of tasks (backend.acts.kinds).
 
-        Args:
-            slots: memory for the results at bindings.slot_places; the first blocks, unless given.
-        """
-        if slots is None:
-            slots = [self.blocks.read(task.writes[n].regst, 0, task.writes[n].index) for n in slot_places(task, self.blocks.mode)]
-        if task.kind is TaskKind.PREPARE:
-            return prepared_parts(self.plan, task, self.rank, values, self._batches)
-        if task.kind is TaskKind.COPY:
-            return values if slots else [value.clone() for value in values]
-        if task.kind is TaskKind.BOXING:
-            return self._exchanges[task.id].run(values, slots if len(slots) == len(values) else ())
+    def load(self, act: _RankAct) -> None:
+        task, number, values, bindings = act
+        bindings.store(self.loaded(task, number, values))
+
+    def copy(self, act: _RankAct) -> None:
+        _, _, values, bindings = act
+        bindings.store(copied_values(values, bindings.slots()))
+
+    def compute(self, act: _RankAct) -> None:
+        task, number, values, bindings = act
+        results = self.computed(task, values, bindings.slots(), number % task.acts)
+        if self.loss_watch is not None and task.id in self.loss_watch.places:
+            self.loss_watch.check(task, self.rank, values, results, number % task.acts)
+        bindings.store(results)
+
+    def box(self, act: _RankAct) -> None:
+        task, _, values, bindings = act
+        bindings.store(self.boxed(task, values, bindings.slots()))
+
+    def transfer(self, act: _RankAct) -> Announce:
+        task, number, values, _ = act
+        return self.send(task, number, values)
+
+    def save(self, act: _RankAct) -> None:
+        task, number, values, _ = act
+        if self.on_save is not None:
+            self.on_save(task, number, values)
+
+    def fetch(self, act: _RankAct) -> None:
+        task, number, values, _ = act
+        step, loss = self.first_step + number, float(values[loss_position(self.plan, task)])
+        self.losses[step] = loss
+        if self._reports:
+            os.write(self._progress, f"{step} {loss!r}\n".encode())
+            if self.on_loss is not None:
+                self.on_loss(step, loss)
+
+    # Their work without the blocks.
+
+    def loaded(self, task: Task, number: int, values: list[Tensor]) -> list[Tensor]:
+        """What comes into the run from outside: a part of a batch, or the numbers of a step."""
+        act = self.first_step * task.acts + number
+        return loaded_parts(self.plan, task, self.rank, act, values, self._batches, self._step_numbers)
+
+    def computed(self, task: Task, values: list[Tensor], slots: list[Tensor], micro_batch: int) -> list[Tensor] | tuple[Tensor, ...]:
+        """The results of a fragment; ``slots``: memory for those at bindings.slot_places."""
         if task.id in self._drawing:
             return self._fragments[task.id](*values, *slots, micro_batch)
         return self._fragments[task.id](*values, *slots)
 
-    def source(self, task: Task, number: int) -> list[Tensor]:
-        """What comes into the run from outside: a part of a batch, or the numbers of a step."""
-        if task.kind is TaskKind.STEP_INPUT:
-            return step_input_parts(task, self.first_step + number, self._step_numbers)
-        return source_parts(self.plan, task, self.rank, self.first_step * task.acts + number, self._batches)
+    def boxed(self, task: Task, values: list[Tensor], slots: list[Tensor]) -> list[Tensor]:
+        """The results of a collective, in ``slots`` if all have one."""
+        return self._exchanges[task.id].run(values, slots if len(slots) == len(values) else ())
 
-    def _fetch(self, task: Task, number: int, values: list[Tensor]) -> None:
-        loss = float(values[loss_position(self.plan, task)])
-        self.losses[number] = loss
-        if self._reports:
-            os.write(self._progress, f"{number} {loss!r}\n".encode())
-            if self.on_loss is not None:
-                self.on_loss(number, loss)
+    def first_slots(self, task: Task) -> list[Tensor]:
+        """The memory that a task's results lie in, at their first blocks."""
+        return [self.blocks.read(task.writes[n].regst, 0, task.writes[n].index) for n in slot_places(task, self.blocks.mode)]
 
-    def send(self, task: Task, number: int, values: list[Tensor]) -> Callable[[], None]:
+    def send(self, task: Task, number: int, values: list[Tensor]) -> Announce:
         """Send this rank's pieces; the returned call tells the receivers that the act has ended."""
         index = self._numbers[task.id]
         for target in self.targets[task.id]:
