@@ -1,6 +1,6 @@
 """The table of ops: a factor rule for each target, from which its SBP signatures follow, its flop and the bytes it moves.
 
-To add an op, add one row to the ``TABLE`` of its family and one case to ``tests/cases/opset_cases.py``.  The tests run every signature
+To add an op, add one row to the ``TABLE`` of its family and one case to ``tests/cases/opset_cases``.  The tests run every signature
 that the rule gives (SEMANTICS 1.6).  An op of torch that has no row takes and gives whole tensors (without_rule.py).  This room does not
 import torch.
 """

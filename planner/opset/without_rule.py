@@ -45,5 +45,5 @@ def how_to_add(op: Op) -> str:
         f"    def _rule(op: Op, types: Types) -> FactorRule:\n"
         f'        return FactorRule(operands=(("m", "k"), ("k", "n")), results=(("m", "n"),))\n'
         f'    TABLE["{op.target}"] = OpSpec(rule=_rule)\n'
-        f"and a case for it in tests/cases/opset_cases.py; tests/planner/opset/test_opset.py checks every signature by execution"
+        f"and a case for it in tests/cases/opset_cases; tests/planner/opset/test_opset.py checks every signature by execution"
     )
