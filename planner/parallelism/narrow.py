@@ -1,13 +1,13 @@
-"""The limit within which layouts are searched next, when a Plan holds more bytes than the search counted.
+"""The next memory limit of the search, after a Plan needed more bytes than the search counted.
 
-The search counts what lies in Regsts for certain; boxing buffers, workspace and what waits between acts are known once the Plan is made:
+The search counts the bytes that are certainly in Regsts.  Boxing buffers, workspace and blocks between acts are known only from the Plan:
 
     needed by the Plan   |======== counted ========|== not counted ==|
     memory of a device   |=================================|
     next limit           |====== counted - excess ======|
 
-The limit is never below the smallest peak that any layout has.  Where even that, with most of what was not counted, is more than the memory, the
-shape is given up: a further try costs as much as the first and more (GPT-3 on 128 GPUs: 10 to 30 s), and what is not counted hardly shrinks.
+The limit is never below the smallest peak of any layout.  If that peak and most of the uncounted bytes exceed the memory, the shape is given up:
+another try takes at least as long as the first (GPT-3 on 128 GPUs: 10 to 30 s), and the uncounted bytes hardly shrink.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from math import inf
 __all__ = ["LimitSearch"]
 
 _STAYS = 0.75
-"""Share of what was not counted that stays, whatever the limit: from one try to the next it shrank by 15 % at most [GPT-3, 128 A100, 4 shapes]."""
+"""Share of the uncounted bytes that remains at any limit: they shrank by at most 15 % from one try to the next [GPT-3, 128 A100, 4 shapes]."""
 _SPARE = 1.02
 
 
@@ -45,7 +45,7 @@ class LimitSearch:
         return self.least_bytes_of()
 
     def raise_limit(self) -> bool:
-        """No layout holds as little as the limit: the next is higher; False: it is the device's memory already."""
+        """After a try without a layout within the limit: raise it; False if it is the device's memory already."""
         if self.limit_bytes >= self.memory_bytes:
             return False
         self._too_small_bytes = self.limit_bytes
@@ -53,7 +53,7 @@ class LimitSearch:
         return True
 
     def lower_limit(self, needed_bytes: float, held_bytes: float) -> bool:
-        """The Plan needs too much, its layouts hold ``held_bytes`` of what is counted: the next limit is lower; False: that would not help."""
+        """After a Plan that needs too much, with ``held_bytes`` counted: lower the limit; False if no lower limit would help."""
         if self.limit_bytes == inf:
             self.limit_bytes = self.first_bytes
             return True

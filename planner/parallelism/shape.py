@@ -1,4 +1,4 @@
-"""The shapes of a plan: how many pipeline stages, which mesh inside them, how many micro-batches, whether to recompute."""
+"""The shapes of a plan: the number of pipeline stages, the mesh of a stage, the number of micro-batches, and whether to recompute."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def shapes(
     most_stages: int = 1,
     recompute: bool = False,
 ) -> tuple[Shape, ...]:
-    """The shapes worth looking at; what is given is kept.
+    """The shapes to search over; a part of the shape that is given is the same in all of them.
 
     Args:
-        most_stages: how many stages the model can be cut into.   recompute: of all shapes.
+        most_stages: the largest number of stages into which the model can be cut.   recompute: of all shapes.
 
     Raises:
         Unsupported: a batch without samples.

@@ -1,14 +1,15 @@
-"""What an equal share of the model costs a device, from its pieces: bounds on a shape's step before any layout of the whole is searched.
+"""Bounds on a shape's step from the pieces of the model, if each stage has an equal share of them; no layout of the whole model is searched.
 
-With p stages, m micro-batches, pieces k (times n_k), t_k and u_k the seconds of a piece per micro-batch and once per step, h_k what it holds:
+With p stages, m micro-batches, pieces k (n_k times), t_k and u_k the seconds of a piece per micro-batch and once per step, h_k its bytes:
 
     step  =  sum_i t_i + (m - 1) max t_i + max u_i
          >=  (p - 1) T + min over layouts of the first stage [ m t_0 + u_0 ]           T = sum_k n_k min t_k / p                (1)
-         >=  (p - 1) T + sum_k (n_k / p) min [ m t_k + u_k + y h_k ] - y M             for every price y >= 0 of a byte         (2)
-         >=  p T + (m - 1) max over stages of what the plan's own cut puts there       (whole blocks, and the rest's roofline)  (3)
+         >=  (p - 1) T + sum_k (n_k / p) min [ m t_k + u_k + y h_k ] - y M             for every multiplier y >= 0 (s/byte)     (2)
+         >=  p T + (m - 1) max over stages of the work that the plan's own cut assigns (whole blocks, and the rest's roofline)  (3)
 
-where M is the memory that a device has, h counts the micro-batches in flight on the first stage, and the stages are equal, as the plan's own
-cut aims at.  (2) is largest where the two cheapest choices, one too large and one that fits, cost the same: a secant search finds that y.
+where M is the memory of a device, h counts the micro-batches in flight on the first stage, and the stages are equal, as the plan's own cut
+intends.  (2) is largest at the y at which the cheapest choice that is too large and the cheapest that fits cost the same; a secant search
+computes it.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ class EqualShare:
     cut: Sequence[tuple[Sequence[int], float]] = ()
 
     def cheapest_at(self, s_per_byte: float = 0.0) -> ShareChoice:
-        """The cheapest choice at a price per byte."""
+        """The cheapest choice if every byte costs ``s_per_byte``."""
         cost_s = held = bound_s = 0.0
         for model in self.models:
-            price, weight = model.best(s_per_byte), model.times / self.stages
-            cost_s += weight * price.cost_s
-            held += weight * price.held_bytes
-            bound_s += weight * price.bound_s
+            piece, weight = model.best(s_per_byte), model.times / self.stages
+            cost_s += weight * piece.cost_s
+            held += weight * piece.held_bytes
+            bound_s += weight * piece.bound_s
         return ShareChoice(cost_s, held, bound_s)
 
     @cached_property
@@ -79,7 +80,7 @@ class EqualShare:
 
     @cached_property
     def uneven_cut_s(self) -> float:
-        """(3): blocks that do not divide among the stages, or the head, make one of them slow."""
+        """(3), in seconds; it is large if the blocks cannot be divided equally among the stages, or if the head makes one stage slow."""
         if self.stages == 1:
             return 0.0
         once_s = sum(model.least_micro_s * model.times for model in self.models)
@@ -97,11 +98,11 @@ class EqualShare:
         return (self.stages - 1) * sum(model.least_micro_s * model.times / self.stages for model in self.models)
 
     def bound_within(self, memory_bytes: float) -> tuple[float, float]:
-        """(bound on the step in seconds, the price per byte behind it) where a device has ``memory_bytes``; the smallest choice fits in it."""
+        """(bound on the step in seconds, the multiplier that gave it) if a device has ``memory_bytes``, into which the smallest choice must fit."""
         large, small = self.cheapest, self.smallest
-        best, price = self.cheapest.bound_s, 0.0
+        best, multiplier = self.cheapest.bound_s, 0.0
         if large.held_bytes <= memory_bytes:
-            return max(self.fill_s + best, self.uneven_cut_s), price
+            return max(self.fill_s + best, self.uneven_cut_s), multiplier
         for _ in range(_MOST):
             y = (small.cost_s - large.cost_s) / (large.held_bytes - small.held_bytes)
             if y <= 0:
@@ -109,15 +110,15 @@ class EqualShare:
             try:
                 choice = self.cheapest_at(y)
             except NotFoundInTime:
-                break  # the bound at the prices so far holds
+                break  # the bound so far is valid
             value = choice.bound_s - y * memory_bytes
             if value > best:
-                best, price = value, y
-            line = large.cost_s + y * (large.held_bytes - memory_bytes)  # what both ends cost at y
+                best, multiplier = value, y
+            line = large.cost_s + y * (large.held_bytes - memory_bytes)  # the Lagrangian of both choices at y
             if value >= line - _SAME * abs(line):
                 break
             if choice.held_bytes > memory_bytes:
                 large = choice
             else:
                 small = choice
-        return max(self.fill_s + best, self.uneven_cut_s), price
+        return max(self.fill_s + best, self.uneven_cut_s), multiplier

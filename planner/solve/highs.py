@@ -1,4 +1,4 @@
-"""The choice problem as an ILP for HiGHS, built from arrays; memory rows are added only where a solution breaks them.
+"""The choice problem as an ILP for HiGHS, built from arrays; a memory row is added when a solution violates it.
 
 Variables  x[v,s] in {0,1}    node v takes strategy s
            y[e,P,Q] >= 0      edge e = (u,v) joins class P of u's strategies with class Q of v's
@@ -9,8 +9,8 @@ Variables  x[v,s] in {0,1}    node v takes strategy s
          sum_P y[e,P,Q] = sum over t in Q of x[v,t]                for each e, Q         (4)
          sum held[t,v,s] x[v,s] <= limit                           for each listed t     (5)  -> HighsIlp.add_times
 
-Two rows of an edge's matrix that differ by a constant are one class: the constant moves to the cost of the strategy.    -> flat.matrix_classes
-(3) and (4) as equalities make the relaxation the local polytope.  Every bound is one of (1)-(5) with some of (5) left out, so it holds.
+Two rows of an edge's matrix that differ by a constant are one class: the constant moves to the cost of the strategy.    -> arrays.matrix_classes
+(3) and (4) as equalities make the relaxation the local polytope.  Every bound is that of (1)-(5) without some rows (5), so it is valid.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from planner.solve.time_limit import TimeLimit
 
 __all__ = ["TOLERANCE", "HighsIlp", "IlpOutcome"]
 
-_SCALE_TO = 1e5  # the largest objective coefficient that the solver sees: its tolerances are absolute
+_SCALE_TO = 1e5  # the largest objective coefficient after scaling, because the solver's tolerances are absolute
 _FEASIBILITY = 1e-6  # HiGHS's default tolerance for rows and for whole numbers
-_MEMORY_TO = 1e3  # and the limit it sees
+_MEMORY_TO = 1e3  # the memory limit after scaling
 
 
 TOLERANCE = 1e-9
-"""HiGHS works in floats: two objectives closer than this share of their size are one to it, and every bound is lowered by it."""
+"""HiGHS does not distinguish objectives that differ relatively by less than this, so every bound of HiGHS is lowered by it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IlpOutcome:
-    """choice: within the limit and cheaper than the cutoff, or None.  bound: no choice costs less, or none less than the cutoff."""
+    """choice: within the limit and cheaper than the cutoff, or None.  bound: a lower bound on all choices, or the cutoff if none is cheaper."""
 
     choice: Ints | None
     bound: float
 
 
 def _usage_at(problem: Problem, choice: Ints, times: int) -> Floats:
-    """What is held at each time 0 .. times - 1."""
+    """The memory held at each time 0 .. times - 1."""
     change = np.zeros(times + 1)
     for d in problem.demands:
         held = d.amount[choice[d.node]]
@@ -57,7 +57,7 @@ def _usage_at(problem: Problem, choice: Ints, times: int) -> Floats:
 class HighsIlp:
     """One HiGHS model of a problem whose times are 0 .. n - 1 (see crop_times).
 
-    cutoff: only choices that cost less are asked for.  step: objectives differ by a multiple of it (1 for whole costs, 0: nothing is known).
+    cutoff: only cheaper choices are searched for.  step: objectives differ by a multiple of it (1 for whole costs, else 0).
     """
 
     def __init__(self, problem: Problem, cutoff: float = np.inf, step: float = 0.0) -> None:
@@ -93,17 +93,17 @@ class HighsIlp:
                 values += [np.ones(p.size), -np.ones(of.size)]
             num_rows += edge_cost.shape[0] + edge_cost.shape[1]
             num_columns += p.size
-        # Whatever is always paid would only cost digits.
+        # Constant terms are removed, because they would cost digits.
         least = [float(c.min()) for c in costs]
         self.offset += float(np.sum(least))
         cost = np.concatenate([*(c - low for c, low in zip(costs, least, strict=True)), *edge_costs])
-        # What costs more than the cutoff even if all else costs its least is as good as forbidden, and large numbers cost digits too.
-        dear = ~np.isfinite(cost) | (cost > cutoff - self.offset + TOLERANCE * abs(self.offset))
-        cost[dear] = 0.0
+        # A variable is fixed to 0 if its cost alone, with the least cost of all others, exceeds the cutoff; large costs would cost digits too.
+        excluded = ~np.isfinite(cost) | (cost > cutoff - self.offset + TOLERANCE * abs(self.offset))
+        cost[excluded] = 0.0
         self.scale = _SCALE_TO / max(float(cost.max(initial=0.0)), 1e-300)
         self.num_x = num_x
         right = np.concatenate([np.ones(len(problem.costs)), np.zeros(num_rows - len(problem.costs))])
-        upper = np.where(dear, 0.0, np.where(np.arange(cost.size) < num_x, 1.0, np.inf))
+        upper = np.where(excluded, 0.0, np.where(np.arange(cost.size) < num_x, 1.0, np.inf))
         self.model = highspy.Highs()  # type: ignore[no-untyped-call]
         self.model.setOptionValue("output_flag", False)
         self.model.setOptionValue("threads", 1)
@@ -145,7 +145,7 @@ class HighsIlp:
         return np.cumsum(change)[: self.times]
 
     def worst(self, held: Floats, most: int = 12) -> Ints:
-        """Times that break the limit: the worst of each stretch, at most ``most``."""
+        """At most ``most`` times at which the limit is exceeded: of times close to each other, the one with the largest excess."""
         over = held - self.problem.limit * (1 + 1e-9)
         times: list[int] = []
         for t in np.argsort(-over, kind="stable"):
@@ -156,7 +156,7 @@ class HighsIlp:
         return np.array(times, dtype=np.int64)
 
     def relaxed(self, time_limit: TimeLimit) -> tuple[Floats | None, float]:
-        """(x, bound) of (1)-(5) with x >= 0 instead of whole: rows (5) are listed until x keeps the limit, or the bound passes the cutoff."""
+        """(x, bound) of the relaxation of (1)-(5): rows (5) are added until x is within the limit, or the bound reaches the cutoff."""
         # Interior point for the first one, then the simplex method from the last basis.
         self.model.setOptionValue("solver", "ipm" if self.model.getNumCol() > 20_000 else "choose")
         bound = -np.inf
@@ -180,7 +180,7 @@ class HighsIlp:
         return x, bound
 
     def solve(self, time_limit: TimeLimit, start: Ints | None = None) -> IlpOutcome:
-        """The cheapest choice within the limit that costs less than the cutoff, or the best found in time, and a bound.
+        """The cheapest choice within the limit that costs less than the cutoff, or the best in time, and a bound.
 
         Args:
             start: an allowed choice that costs the cutoff, for the solver to begin from.
@@ -252,7 +252,7 @@ class HighsIlp:
         return np.array([int(x[a:b].argmax()) for a, b in zip(self.first, self.first[1:], strict=False)], dtype=np.int64)
 
     def _forbid(self, choice: Ints, time_: int) -> None:
-        """The solver took a row (5) as kept within its tolerance, and it is not: no choice may hold as much in all these nodes at once."""
+        """Exclude a choice that satisfies row (5) of a time only within the solver's tolerance, and all choices that hold as much per node."""
         at: list[int] = []
         count = 0
         held = [np.zeros(c.size) for c in self.problem.costs]
@@ -266,7 +266,7 @@ class HighsIlp:
         self.model.addRow(-np.inf, count - 1.0, len(at), np.array(at, dtype=np.int32), np.ones(len(at)))
 
     def _near(self, held: Floats, most: int = 30) -> Ints:
-        """Peaks that almost reach the limit: whole numbers will often break them, and each new row starts the search anew."""
+        """Peaks that nearly reach the limit.  An integral solution often exceeds it there, and a row that is added later restarts the search."""
         inner = np.concatenate([[-np.inf], held, [-np.inf]])
         peaks = np.flatnonzero((held >= inner[:-2]) & (held > inner[2:]) & (held > 0.95 * self.problem.limit))
         return peaks[np.argsort(-held[peaks], kind="stable")][:most]

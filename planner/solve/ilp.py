@@ -28,10 +28,10 @@ def solve_ilp(problem: Problem, *, seconds: float = inf, upper: float = inf) -> 
     """Solve (1)-(5), one thread, so that the same problem always gives the same answer.
 
     Args:
-        upper: cost of a known choice; only cheaper ones are asked for.
+        upper: cost of some choice; only cheaper choices are searched for.
 
     Returns:
-        (choice or None, its cost, lower bound); no choice and a bound of ``upper`` means that nothing cheaper exists.
+        (choice or None, its cost, lower bound); no choice and a bound of ``upper`` mean that no cheaper choice exists.
     """
     scale = _scale(problem)
     model = pulp.LpProblem("choice", pulp.LpMinimize)

@@ -1,4 +1,4 @@
-"""The choice problem: every node takes one strategy, at least cost, within memory.
+"""The choice problem: every node takes one strategy, such that the cost is minimal and the memory limit holds at every time.
 
     min   sum_v cost[v][x_v]  +  sum_(u,v) matrix[u,v][x_u, x_v]
     s.t.  sum over demands d with start_d <= t < stop_d of amount_d[x_node(d)]  <=  limit        for every time t
@@ -6,8 +6,8 @@
 A forbidden pair or strategy costs infinity.  SBP search, and Google's public contest problem (IOPDDL), are both of this form, so one solver
 serves both.  Units are the caller's: seconds for SBP search.
 
-Problems derived from a problem:  reweighted (other weights)   charged (a price per unit held)   without_limit (no demands)
-                                  restricted, allowing (fewer strategies)   conditioned (some nodes, the others as chosen)
+Problems derived from a problem:  reweighted (other weights)   charged (Lagrange multipliers)   without_limit (no demands)
+                                  restricted, allowing (fewer strategies)   conditioned (some nodes, given a choice of the others)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Contradiction(Unsupported):
 
 
 class NotFoundInTime(Unsupported):
-    """The time was up before any choice was found.   lower_bound: no choice costs less, as far as the search came."""
+    """The time was up before the search had a choice.   lower_bound: no choice costs less."""
 
     def __init__(self, message: str, lower_bound: float) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """amount[s]: what ``node`` holds of the limited resource under strategy s at every time in [start, stop)."""
+    """amount[s]: the memory that ``node`` holds under strategy s at every time in [start, stop)."""
 
     node: int
     start: int
@@ -172,7 +172,7 @@ def _times(costs: Floats, weight: float) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """choice[v]: strategy of node v.  lower_bound <= every feasible objective.  method: what found it;  proof: what the bound rests on."""
+    """choice[v]: strategy of node v.  lower_bound <= every feasible objective.  method: that gave the choice;  proof: that gave the bound."""
 
     choice: Ints
     objective: float
@@ -192,7 +192,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is known after ``seconds``; objective is infinite while nothing feasible is known."""
+    """The best objective and bound after ``seconds``; the objective is infinite while there is no feasible choice."""
 
     seconds: float
     objective: float

@@ -1,1 +1,1 @@
-"""Exact reductions: a smaller choice problem with the same optimum, and the way back to the first one."""
+"""Exact reductions: a smaller choice problem with the same optimum, and the expansion of its choices to the original problem."""

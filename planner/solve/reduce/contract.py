@@ -1,11 +1,11 @@
-"""Exact reductions: a smaller problem with the same optimum, and the way back from its choices to the first problem's.
+"""Exact reductions: a smaller problem with the same optimum, and the expansion of its choices to the original problem.
 
-a node that holds nothing and has at most two neighbours is minimised away         -> Elimination.run
-strategies without a finite partner go                                             -> _contract
-functional edge: each strategy of u leaves v at most one -> v is part of u         -> _contract, Elimination.tie
-an edge that is a sum a[s] + b[t] is a cost of its ends                            -> _contract
-times that cannot bind leave the limit                                             -> crop_times
-dominated strategies go                                                            -> Elimination.prune
+a node without demands and with at most two neighbours is eliminated               -> Elimination.run
+strategies without a finite partner are dropped                                    -> _contract
+functional edge: each strategy of u allows at most one of v -> v is merged into u  -> _contract, Elimination.tie
+an edge that is a sum a[s] + b[t] becomes costs of its ends                        -> _contract
+times at which the limit cannot bind are dropped                                   -> crop_times
+dominated strategies are dropped                                                   -> Elimination.prune
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["ReducedProblem", "reduce_in_place", "reduce_problem"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReducedProblem:
-    """problem: equal in optimum to the first one.  Its last node has one strategy and carries what is always paid and held."""
+    """problem: has the optimum of the original one.  Its last node has one strategy, with the constant cost and the constant demands."""
 
     problem: Problem
     alive: tuple[int, ...]
     work: Elimination
 
     def expand(self, choice: Sequence[int] | Ints) -> Ints:
-        """A choice of the first problem from one of the reduced; same objective, same demand at every time that can bind."""
+        """The choice of the original problem for one of the reduced: same objective, same demand at every time that can bind."""
         return self.work.expand(zip(self.alive, np.asarray(choice)[: len(self.alive)], strict=True))
 
     def restricted_choice(self, choice: Sequence[int] | Ints) -> Ints | None:
-        """The way down: a choice of the first problem in the reduced one; None if one of its strategies is gone."""
+        """The choice of the reduced problem for one of the original; None if one of its strategies has been dropped."""
         now = self.work.restricted_choice(choice)
         return None if now is None else np.append(now[np.asarray(self.alive, dtype=np.int64)], 0)
 
@@ -45,9 +45,9 @@ def reduce_problem(problem: Problem, *, dominance: bool = True, eliminate: bool 
     """Apply all reductions until none applies.
 
     Args:
-        dominance: also drop strategies that some optimum does without (all others keep every choice).
-        eliminate: also minimise over nodes with at most two neighbours that hold nothing.
-        largest: no edge between the neighbours of such a node may get more entries.
+        dominance: also drop dominated strategies: some optimum remains, but not every choice, as it does under the other reductions.
+        eliminate: also eliminate nodes without demands and with at most two neighbours.
+        largest: no elimination may make an edge with more entries.
 
     Raises:
         Contradiction: forbidden entries leave no choice.   OutOfMemory: the limit is too low at some time, whatever is chosen.
@@ -113,7 +113,7 @@ def _contract_around(work: Elimination, v: int) -> None:
             continue
         w = scope[0] + scope[1] - v
         form = work.form(v, scope)
-        # Where either may follow the other, the one with more to carry along stays.
+        # If either may be merged into the other, the one with more tables and demands stays.
         if form.column_of is not None and not (form.row_of is not None and _load(work, w) > _load(work, v)):
             work.tie(w, v, form.column_of)
         elif form.row_of is not None:

@@ -1,6 +1,6 @@
 """A problem being reduced, step by step, and the way back from the choices of what is left.
 
-keep       strategies leave                                                           x_v <- kept[x_v]
+keep       strategies leave                                                           x_v <- strategies[x_v]
 tie        v's strategy follows from one neighbour's, which takes over all of v's     x_v <- table[x_u]
 eliminate  min-plus bucket elimination: the tables around v become one over its neighbours
                new[n1..nk] = min over s of  sum of the tables around v at (s, n1..nk)           x_v <- best[x_n1 .. x_nk]
@@ -31,7 +31,7 @@ Scope = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReductionStep:
-    """best[i] over the nodes ``around`` is the strategy of ``node``; around itself: strategies that were kept."""
+    """best[i] over the nodes ``around`` is the strategy of ``node``; around itself: the strategies to which the node was restricted."""
 
     node: int
     around: Scope
@@ -122,13 +122,13 @@ class Elimination:
         time_limit: TimeLimit | None = None,
         among: Iterable[int] | None = None,
     ) -> bool:
-        """Eliminate while a step's new table has at most ``widest`` entries (and the node at most ``neighbours``).
+        """Eliminate nodes while the new table has at most ``widest`` entries (and the node at most ``neighbours`` neighbours).
 
         Args:
             among: nodes to begin with; their neighbours follow.   time_limit: no step begins after it.
 
         Returns:
-            True if nothing is left, so that the optimum is known.
+            True if all nodes are eliminated, so that ``constant`` is the optimum.
         """
         start = self.remaining if among is None else self.remaining.intersection(among)
         queue = [(*self._size(v), v) for v in start if v not in self.demands]
@@ -141,7 +141,7 @@ class Elimination:
             if size > widest:
                 break
             if neighbours is not None and degree > neighbours:
-                continue  # it comes back when a neighbour goes
+                continue  # it is queued again when a neighbour is eliminated
             if time_limit is not None and time_limit.is_up():
                 break
             for n in self._eliminate(v):
@@ -154,7 +154,7 @@ class Elimination:
         return not self.remaining
 
     def _eliminate_fixed(self, v: int) -> Scope:
-        """A node with one strategy leaves every table by itself."""
+        """Eliminate a node with one strategy: its dim is removed from every table."""
         around = self.neighbours(v)
         for scope in list(self.factors[v]):
             number = self.remove_table(scope)
@@ -195,24 +195,24 @@ class Elimination:
         self.changed.discard(v)
         self.demands.pop(v, None)
 
-    def keep_strategies(self, v: int, kept: tuple[int, ...]) -> None:
-        """Drop all strategies of v but ``kept``.
+    def keep_strategies(self, v: int, strategies: tuple[int, ...]) -> None:
+        """Drop all strategies of v but ``strategies``.
 
         Raises:
             Contradiction: none would be left.
         """
-        if not kept:
+        if not strategies:
             raise Contradiction(
                 f"no legal combination: {self.problem.names[v]} has no strategy left that its neighbours allow; "
                 "remove a pin, allow more strategies or choose another mesh"
             )
-        self.steps.append(ReductionStep(v, (v,), np.array(kept, dtype=np.int64)))
-        self.extent[v] = len(kept)
+        self.steps.append(ReductionStep(v, (v,), np.array(strategies, dtype=np.int64)))
+        self.extent[v] = len(strategies)
         for scope in list(self.factors[v]):
             number = self.remove_table(scope)
-            self.add_table(scope, self.tables.take(number, scope.index(v), kept))
+            self.add_table(scope, self.tables.take(number, scope.index(v), strategies))
         for start, stop, number in self.demands.pop(v, ()):
-            self.add_demand(v, start, stop, self.tables.take(number, 0, kept))
+            self.add_demand(v, start, stop, self.tables.take(number, 0, strategies))
 
     def tie(self, v: int, u: int, table: tuple[int, ...]) -> None:
         """v's strategy is table[strategy of u]: u takes over v's cost, edges and demands (while all of v's tables are pairwise)."""
@@ -236,7 +236,7 @@ class Elimination:
         """Drop strategies that another one of the same node beats whatever the neighbours choose (prune), while tables are pairwise.
 
         Returns:
-            How many strategies went.
+            The number of dropped strategies.
         """
         dropped = 0
         queue = sorted(self.remaining if among is None else self.remaining.intersection(among))
@@ -246,16 +246,16 @@ class Elimination:
                 if self.extent[v] == 1:
                     continue
                 key = tuple(sorted(self.factors[v][scope] if len(scope) == 1 else self.matrix(v, scope) for scope in self.factors[v]))
-                kept = self.tables.undominated(key, tuple(sorted(self.demands.get(v, ()))))
-                if len(kept) < self.extent[v]:
-                    dropped += self.extent[v] - len(kept)
-                    self.keep_strategies(v, kept)
+                strategies = self.tables.undominated(key, tuple(sorted(self.demands.get(v, ()))))
+                if len(strategies) < self.extent[v]:
+                    dropped += self.extent[v] - len(strategies)
+                    self.keep_strategies(v, strategies)
                     again.update(self.neighbours(v), (v,))
             queue = sorted(again)
         return dropped
 
     def core(self) -> tuple[Problem, tuple[int, ...]]:
-        """What is left, as a problem of its own (only while every table has at most two dims), and its nodes' old numbers."""
+        """(the remaining problem, its nodes' numbers here); only while every table has at most two dims."""
         nodes = tuple(sorted(self.remaining))
         index = {v: i for i, v in enumerate(nodes)}
         costs: list[Floats] = [np.zeros(self.extent[v]) for v in nodes]
@@ -276,7 +276,7 @@ class Elimination:
         return Problem(names, tuple(costs), tuple(edges), tuple(held), self.problem.limit), nodes
 
     def expand(self, chosen: Iterable[tuple[int, int]] = ()) -> Ints:
-        """The whole choice, from the core's."""
+        """The choice of all nodes, from (node, strategy) of the remaining nodes."""
         choice = np.zeros(len(self.extent), dtype=np.int64)
         for v, s in chosen:
             choice[v] = s
@@ -285,7 +285,7 @@ class Elimination:
         return choice
 
     def restricted_choice(self, choice: Sequence[int] | Ints) -> Ints | None:
-        """The way down: strategies of the nodes left (of all nodes, in their own numbers) for a whole choice; None if one of them is gone."""
+        """The strategies of the remaining nodes for a choice of all nodes; None if one of them has been dropped."""
         now = np.array(choice, dtype=np.int64)
         for step in self.steps:
             if step.around == (step.node,):

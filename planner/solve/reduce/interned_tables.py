@@ -1,6 +1,6 @@
-"""Tables with an identity: equal numbers are one table, and what was done with it once is looked up from then on.
+"""Interned tables: equal tables have one number, and the result of a step on tables is computed once and then looked up.
 
-The layers of a model repeat, so all but the first cost a dictionary lookup each; nothing ties them together, each may still choose differently.
+The layers of a model repeat, so each step costs only a lookup for all layers but the first.  The layers may still choose different strategies.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["MatrixForm", "InternedTables"]
 
 @dataclass(frozen=True, slots=True)
 class MatrixForm:
-    """What a matrix (rows: strategies of u, columns: of v) says about its ends; None where it says nothing.
+    """Properties of a matrix (rows: strategies of u, columns: of v); None if it does not have them.
 
-    rows, columns: those with a finite entry, where some have none.   column_of: the only column that each row allows.   row_of: likewise.
-    parts: numbers of the row and column costs that it is the sum of.
+    rows, columns: those with a finite entry, if some have none.   column_of: the only finite column of each row.   row_of: likewise.
+    parts: numbers of the row costs and column costs whose sum it is.
     """
 
     rows: tuple[int, ...] | None
@@ -51,7 +51,7 @@ class InternedTables:
         self._raised: dict[int, tuple[float, int | None]] = {}
 
     def number(self, table: Floats) -> int:
-        """The identity of a table's numbers."""
+        """The number of a table; equal tables have the same number."""
         content = np.asarray(table, dtype=np.float64, order="C")
         key = (content.shape, blake2b(content.tobytes(), digest_size=16).digest())
         number = self._by_content.setdefault(key, len(self.tables))
@@ -60,7 +60,7 @@ class InternedTables:
         return number
 
     def number_of_given(self, table: Floats) -> int:
-        """The same for an array of the problem itself, which many nodes or edges share."""
+        """The number of an array of the problem itself, which many nodes or edges share."""
         return self._given.of(table, self.number)
 
     def transpose(self, number: int, order: tuple[int, ...] = (1, 0)) -> int:
@@ -80,11 +80,11 @@ class InternedTables:
             self._sums[key] = self.number(self.tables[a] + self.tables[b])
         return self._sums[key]
 
-    def take(self, number: int, dim: int, kept: tuple[int, ...]) -> int:
-        """The entries ``kept`` of a dim, in that order; one may be taken several times."""
-        key = (number, dim, kept)
+    def take(self, number: int, dim: int, entries: tuple[int, ...]) -> int:
+        """The entries ``entries`` of a dim, in that order; one may be taken several times."""
+        key = (number, dim, entries)
         if key not in self._taken:
-            self._taken[key] = self.number(np.take(self.tables[number], kept, axis=dim))
+            self._taken[key] = self.number(np.take(self.tables[number], entries, axis=dim))
         return self._taken[key]
 
     def pick(self, number: int, table: tuple[int, ...]) -> int:
@@ -102,7 +102,7 @@ class InternedTables:
         return self._single[key]
 
     def above_least(self, number: int) -> tuple[float, int | None]:
-        """(least entry, the table less that; None if nothing is left)."""
+        """(least entry, number of the table minus that entry; None if that is 0 everywhere)."""
         least_and_rest = self._raised.get(number)
         if least_and_rest is None:
             amount = self.tables[number]
@@ -112,7 +112,7 @@ class InternedTables:
         return least_and_rest
 
     def form(self, number: int) -> MatrixForm:
-        """What the matrix says about its ends."""
+        """The properties of a matrix."""
         form = self._forms.get(number)
         if form is None:
             form = self._forms[number] = self._formed(self.tables[number])
@@ -135,7 +135,7 @@ class InternedTables:
         )
 
     def undominated(self, numbers: tuple[int, ...], held: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
-        """Strategies (dim 0 of every table) that no other one beats; among equals the first stays.   held: (start, stop, table of amounts)."""
+        """Strategies (dim 0 of every table) that no other dominates; of equal ones the first.   held: (start, stop, table of amounts)."""
         key = (numbers, held)
         surviving = self._undominated.get(key)
         if surviving is None:
@@ -154,7 +154,7 @@ class InternedTables:
         return surviving
 
     def _profile(self, held: tuple[tuple[int, int, int], ...], size: int) -> Floats:
-        """[strategy, piece of time]: what is held."""
+        """[strategy, interval]: the memory held, on the intervals between the times at which it changes."""
         cuts = sorted({t for a, b, _ in held for t in (a, b)})
         place = {t: i for i, t in enumerate(cuts)}
         profile = np.zeros((size, max(len(cuts) - 1, 0)))

@@ -88,17 +88,17 @@ def _largest(demands: Sequence[tuple[int, int, Floats]]) -> list[tuple[int, int,
 
 
 def _not_dominated(base: Floats, spans: Ints) -> Ints:
-    """Indices of the times to keep, of times 0 .. len(base) - 1 and intervals [a, b) among them.
+    """Indices of the times that are not dominated, of times 0 .. len(base) - 1 and intervals [a, b) among them.
 
     Where no interval begins between two times, the first holds all that the second holds; where none ends, the second does.
     """
     spans = spans[spans[:, 0] < spans[:, 1]]
     begun = np.cumsum(np.bincount(spans[:, 0], minlength=base.size + 1))
     ended = np.cumsum(np.bincount(spans[:, 1], minlength=base.size + 1))
-    kept: list[int] = []
+    candidates: list[int] = []
     for i in range(base.size):
-        while kept and ended[kept[-1]] == ended[i] and base[kept[-1]] <= base[i]:
-            kept.pop()
-        if not (kept and begun[kept[-1]] == begun[i] and base[i] <= base[kept[-1]]):
-            kept.append(i)
-    return np.array(kept, dtype=np.int64)
+        while candidates and ended[candidates[-1]] == ended[i] and base[candidates[-1]] <= base[i]:
+            candidates.pop()
+        if not (candidates and begun[candidates[-1]] == begun[i] and base[i] <= base[candidates[-1]]):
+            candidates.append(i)
+    return np.array(candidates, dtype=np.int64)
