@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.frontend.random.kernels import RANDOM_STATE
+from planner.frontend.to_graph.kept_buffers import kept_buffers
 from planner.frontend.to_graph.update import MEAN_LOSS, Appended, Update
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
@@ -56,6 +57,13 @@ def finished(body: Body, update: Update) -> LogicalGraph:
             raise Unsupported(body.refused[op.id])
     if not any(body.loss in op.outputs for op in ops):
         raise InvalidProgram("the loss is one of the step's inputs, not computed from them; there is nothing to train")
+    kept = kept_buffers(ops, body.updates)
+    ops = kept.ops
+    body = replace(
+        body,
+        places=dict(body.places) | {copy: body.places[op] for copy, op in kept.beside.items()},
+        types=dict(body.types) | {copy: body.types[value] for copy, value in kept.original_of.items()},
+    )
     numbered = _numbered(ops, body)
     read = {value for op in ops for value in op.inputs}
     inputs = [i for i in body.inputs if i.kind not in (InputKind.CONSTANT, InputKind.RANDOM) or i.value in read]

@@ -36,6 +36,7 @@ RECORDER, MAKE_FX = "_recorded", "_made_fx"
 
 NEEDS_MAKE_FX = {  # they write into views, take views of what they wrote, or conjugate without moving
     *("complex", "fourier", "fourier_layer", "short_time_fourier", "statistics"),
+    *("spectral_norm", "spectral_norm_of_attributes"),
     "bce_logits",
     "bce_pos_weight",
     "distances",

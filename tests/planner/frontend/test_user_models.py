@@ -315,6 +315,8 @@ ROWS: dict[str, Row] = {
     "antialiased": _on(lambda x: F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True), BATCH, 4, 5, 5),
     "unpool": _on(_unpooled, BATCH, 4, 6, 6),
     "weight_norm": _of(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 4)), BATCH, 6),
+    "spectral_norm": _of(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4)), BATCH, 6),
+    "spectral_norm_of_attributes": _of(lambda: nn.utils.spectral_norm(nn.Linear(6, 4)), BATCH, 6),
     "inverse": _on(lambda x: torch.linalg.inv(x + 5 * torch.eye(4)) + torch.linalg.solve(x + 5 * torch.eye(4), x), BATCH, 4, 4),
     "decompositions": _on(_decomposed, BATCH, 4, 4),
     "statistics": _on(lambda x: x.median(1)[0] + x.kthvalue(2, 1)[0] + x.sort(dim=1, stable=True)[0][:, 0] + x.quantile(0.3, 1), BATCH, 6),
@@ -395,6 +397,16 @@ def test_bags_of_embeddings_train_on_two_devices_like_on_one() -> None:
     options = PlanOptions(pins=("0.weight=S(1)",), strict=True)
     plan = make_plan(source.graph(), model="bags", batch_size=BATCH, cluster=roomy_cluster(2), options=options)
     assert_transparent(perform(plan, source.initial_state(), source.batch, STEPS, gradients=True), train_eagerly(source, 1, STEPS))
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_buffer_that_forward_updates_and_backward_reads_is_copied_first(stages: int) -> None:
+    """Spectral norm's vectors: the state has one block, and forward waited for ever until backward had read it."""
+    layers = [nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)) for _ in range(2)]
+    source = Program(nn.Sequential(*layers), torch.randn(BATCH, 6), lambda y: y.square().mean(), SGD(lr=0.05))
+    options = PlanOptions(stages=stages, micro_batches=2, cuts=("1",) if stages == 2 else ())
+    plan = make_plan(source.graph(2), model="spectral", batch_size=BATCH, cluster=roomy_cluster(2), options=options)
+    assert_transparent(perform(plan, source.initial_state(2), source.batch, STEPS, gradients=True), train_eagerly(source, 2, STEPS))
 
 
 class MatrixExponential(nn.Module):

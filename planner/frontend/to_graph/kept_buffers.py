@@ -1,0 +1,65 @@
+"""A buffer that forward updates while backward reads it, as it was or as it became: backward reads a copy (spectral norm's vectors).
+
+    buffer --> clone --> all that read the old value             in front of its first reader
+       '<--- new value --> clone --> all that read the new one   behind the op that computes it
+
+The state has one block.  Were backward to read it, forward could not write the new value before backward has ended, and would wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from planner.ir.graph import Op, Ref, Role
+from planner.opset import is_view, known_targets
+
+__all__ = ["KeptBuffers", "kept_buffers"]
+
+_CLONE = "aten.clone.default"
+
+
+class KeptBuffers:
+    """Ops with the copies that backward reads.
+
+    ops: in trace order.   original_of: copy -> the value that it copies.   beside: id of a copy's op -> id of the op that it stands beside.
+    """
+
+    def __init__(self, ops: Sequence[Op], copied: Sequence[str]) -> None:
+        self.original_of: dict[str, str] = {f"{value}.kept": value for value in copied}
+        self.beside: dict[str, str] = {}
+        self.ops: list[Op] = []
+        renamed = {value: copy for copy, value in self.original_of.items()}
+        waiting = dict(renamed)
+        for op in ops:
+            for value in [v for v in dict.fromkeys(op.inputs) if v in waiting]:
+                self._copy(value, waiting.pop(value), op)
+            self.ops.append(op.renamed(renamed))
+            for value in [v for v in op.outputs if v in waiting]:
+                assert value is not None
+                self._copy(value, waiting.pop(value), op)
+
+    def _copy(self, value: str, copy: str, beside: Op) -> None:
+        self.beside[copy] = beside.id
+        self.ops.append(Op(id=copy, target=_CLONE, args=(Ref(value),), outputs=(copy,), role=Role.FORWARD, module=beside.module))
+
+
+def kept_buffers(ops: Sequence[Op], updates: Mapping[str, str]) -> KeptBuffers:
+    """Copies of the old and new values of buffers, as far as backward reads them.
+
+    Args:
+        updates: value of a buffer -> the value that replaces it.
+    """
+    role_of = {value: op.role for op in ops for value in op.outputs if value is not None}
+    values = [value for buffer, new in updates.items() if role_of.get(new) is Role.FORWARD for value in (buffer, new)]
+    return KeptBuffers(ops, [value for value in dict.fromkeys(values) if any(op.role is Role.BACKWARD for op in _readers(ops, value))])
+
+
+def _readers(ops: Sequence[Op], value: str) -> Iterator[Op]:
+    """Ops that read the value or a view of it: a view is made anew wherever it is read."""
+    seen = {value}
+    for op in ops:
+        if seen.isdisjoint(op.inputs):
+            continue
+        yield op
+        if op.target in known_targets() and is_view(op):
+            seen.update(out for out in op.outputs if out is not None)
