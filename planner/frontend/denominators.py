@@ -7,7 +7,7 @@ number unless every micro-batch counts the same:
     whole batch                    (l1 + .. + l6) / 6
     mean of two means              ((l1 + l2) / 2 + (l3 + .. + l6) / 4) / 2
 
-So the counts of each batch are worked out from the batch alone, and a batch whose micro-batches differ is refused.
+So the counts of each batch are worked out from the batch alone, and a batch whose micro-batches differ is told.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from torch._ops import OpOverload
 
 from planner.frontend.tracing.stamp import STAMP, Stamp
 from planner.frontend.tracing.trace import Capture
-from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Role
 
 __all__ = ["Denominators"]
@@ -67,28 +66,26 @@ class Denominators:
                 held[node] = node.target(*args, **kwargs)
         return tuple(float(torch.as_tensor(held[node])) for node in self._found)
 
-    def check(self, micro_batches: Sequence[Sequence[Tensor]], what: str) -> None:
-        """Refuse a batch whose micro-batches divide by different numbers.
+    def difference(self, micro_batches: Sequence[Sequence[Tensor]], what: str) -> str:
+        """What is to be told of a batch whose micro-batches divide by different numbers: the numbers, where they are and the way out; else empty.
 
         Args:
             what: the batch, as messages name it.
-
-        Raises:
-            InvalidProgram: with the numbers, where they are and the way out.
         """
         if not self._found or any(t.is_meta or isinstance(t, torch._subclasses.FakeTensor) for t in micro_batches[0]):
-            return
+            return ""
         counts = [self.values(inputs) for inputs in micro_batches]
         for node, of_node in zip(self._found, zip(*counts, strict=True), strict=True):
             if not all(math.isclose(value, of_node[0], rel_tol=_RELATIVE) for value in of_node):
                 stamp = node.meta.get(STAMP)
                 where = f"module {stamp.module!r}" if isinstance(stamp, Stamp) and stamp.module else "the loss"
                 shown = ", ".join(f"{value:g}" for value in of_node[:_MOST_SHOWN]) + (", ..." if len(of_node) > _MOST_SHOWN else "")
-                raise InvalidProgram(
+                return (
                     f"{where} takes a mean whose count depends on the data: the {len(of_node)} micro-batches of {what} count {shown} (ignored "
-                    "targets, class weights, a mask), and the mean of their means is not the mean of the batch; plan with micro_batches=1, or "
-                    "divide a sum by a number that every micro-batch has"
+                    "targets, class weights, a mask), and each weighs alike, as where one device accumulates: the mean of their means is not the "
+                    "mean of the batch; plan with one micro-batch, or divide a sum by a number that every micro-batch has"
                 )
+        return ""
 
 
 def _divisors(node: fx.Node) -> tuple[fx.Node, ...]:

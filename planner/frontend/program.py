@@ -200,33 +200,47 @@ class Program:
                 )
                 if micro_batches > 1:
                     self._denominators[micro_batches] = Denominators(captured)
-                    self._check_denominators(self.example_inputs, micro_batches, "example_inputs")
+                    self._tell_of_counts(self.example_inputs, micro_batches, "example_inputs")
                 self._translated[micro_batches] = translate(captured, self._update)
             self._tell(captured)
         return self._translated[micro_batches]
 
-    def _check_denominators(self, batch: Sequence[Tensor], micro_batches: int, what: str) -> None:
+    def _tell_of_counts(self, batch: Sequence[Tensor], micro_batches: int, what: str) -> None:
         if micro_batches > 1:
             slices = [self.micro_batch(batch, micro_batches, index) for index in range(micro_batches)]
-            self._denominators[micro_batches].check(slices, what)
+            told = "" if "counts" in self._told else self._denominators[micro_batches].difference(slices, what)
+            if told:
+                self._told.add("counts")
+                _LOGGER.warning("%s: %s", self.name, told)
 
     def batches(self, micro_batches: int) -> Callable[[int], tuple[Tensor, ...]]:
-        """``batch``, for a run in so many micro-batches: a batch whose micro-batches take their means over different counts is refused.
+        """``batch``, for a run in so many micro-batches: the first whose micro-batches take their means over different counts is told.
 
         Raises:
-            InvalidProgram: as graph(); the function that is returned: as batch(), or for such a batch.
+            InvalidProgram: as graph(); the function that is returned: as batch(), or when the first batch that it is asked for is another
+                one when it is asked for again.
         """
         self._translate(micro_batches)
         checked: list[int] = []  # the last step: a worker asks once per micro-batch
 
         def batch(step: int) -> tuple[Tensor, ...]:
             given = self.batch(step)
+            if not checked and self.data is not None:
+                self._check_asked_again(given, step)
             if [step] != checked:
-                self._check_denominators(given, micro_batches, f"the batch of step {step}")
+                self._tell_of_counts(given, micro_batches, f"the batch of step {step}")
                 checked[:] = [step]
             return given
 
         return batch
+
+    def _check_asked_again(self, given: Sequence[Tensor], step: int) -> None:
+        for number, (first, second) in enumerate(zip(given, self.batch(step), strict=True)):
+            if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+                raise InvalidProgram(
+                    f"data({step}) gives another input.{number} when it is asked again: every rank asks for every step, once per micro-batch; "
+                    "let the batch follow from the step alone, for example torch.Generator().manual_seed(step)"
+                )
 
     def _refuse_ambiguous(self) -> None:
         refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self._form)

@@ -115,6 +115,13 @@ class _Step(nn.Module):
         (loss,) = self._loss
         self._hooks.attach(dict(zip(self._names, parameter_values, strict=True)))
         value = loss_of(self.module, loss, self._form, inputs)
+        if (
+            written := next((n for n, p in zip(self._names, parameter_values, strict=True) if p.requires_grad and p.grad is not None), None)
+        ) is not None:
+            raise _OwnBackward(
+                f"forward calls backward() itself, which adds to the gradient of {written}: a plan has the gradient of the loss alone; "
+                "use torch.autograd.grad in forward, or add it to the loss"
+            )
         wanted = {name: p for name, p in zip(self._names, parameter_values, strict=True) if name in self._trainable}
         if not value.requires_grad:
             raise InvalidProgram(_UNREACHED)
@@ -127,6 +134,10 @@ class _Step(nn.Module):
             raise InvalidProgram(_UNREACHED)
         self._trained.extend(of_trained)
         return [value, *of_trained.values()]
+
+
+class _OwnBackward(InvalidProgram):
+    """Forward has differentiated by itself; the other tracer would only say so worse."""
 
 
 _UNREACHED = "the loss does not depend on any trainable parameter; look for no_grad() or detach() on its way"
@@ -155,6 +166,8 @@ def capture(
     with untouched({"": module, "loss": loss}) as snapshot:
         try:
             captured = work.traced(Tracer.RECORDER)
+        except _OwnBackward:
+            raise
         except RegistaError as error:
             # make_fx serves, or says better why the module cannot be traced
             snapshot.restore()
