@@ -183,10 +183,6 @@ RANDOM_STATE = ("random:seed", "random:steps")
 """Names of the state that random ops draw from: int64 scalars."""
 
 
-def _draws(seed: Tensor, steps: Tensor, size: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return seed.new_empty(list(size), dtype=dtype)
-
-
 @torch.library.custom_op("regista::uniform", mutates_args=())
 def _uniform(
     seed: Tensor,
@@ -217,29 +213,6 @@ def _bernoulli(
 
 
 @_uniform.register_fake
-def _uniform_type(
-    seed: Tensor,
-    steps: Tensor,
-    size: Sequence[int],
-    dtype: torch.dtype,
-    whole: Sequence[int],
-    cuts: Sequence[int],
-    draw: int,
-    micro_batch: int = 0,
-) -> Tensor:
-    return _draws(seed, steps, size, dtype)
-
-
 @_bernoulli.register_fake
-def _bernoulli_type(
-    seed: Tensor,
-    steps: Tensor,
-    size: Sequence[int],
-    dtype: torch.dtype,
-    p: float,
-    whole: Sequence[int],
-    cuts: Sequence[int],
-    draw: int,
-    micro_batch: int = 0,
-) -> Tensor:
-    return _draws(seed, steps, size, dtype)
+def _drawn_type(seed: Tensor, steps: Tensor, size: Sequence[int], dtype: torch.dtype, *_: object) -> Tensor:
+    return seed.new_empty(list(size), dtype=dtype)
