@@ -16,7 +16,7 @@ from planner.ir.errors import DeadLock
 from planner.schedule.actions import Action, PipelineSchedule
 from planner.schedule.greedy import MemoryLimit
 from planner.schedule.legality import peak_memory
-from planner.schedule.timing import PassTimes, act_times, needs
+from planner.schedule.timing import PassTimes, act_times, needs, spans_of
 
 __all__ = ["polish"]
 
@@ -61,7 +61,7 @@ def polish(schedule: PipelineSchedule, times: PassTimes, memory: MemoryLimit, mo
 
 def _cost_s(schedule: PipelineSchedule, intervals: Intervals) -> tuple[float, float]:
     """(longest span, sum of spans)."""
-    spans = [intervals[order[-1]][1] - intervals[order[0]][0] for order in schedule.orders]
+    spans = spans_of(schedule, intervals)
     return max(spans), sum(spans)
 
 
@@ -94,7 +94,7 @@ def _moved(schedule: PipelineSchedule, device: int, place: int, step: int) -> Pi
 
 def _delaying(schedule: PipelineSchedule, times: PassTimes, intervals: Intervals) -> list[tuple[int, int]]:
     """(device, place) of acts for whose end the next act of their device, on the critical path, had to wait; from the end back."""
-    spans = [intervals[order[-1]][1] - intervals[order[0]][0] for order in schedule.orders]
+    spans = spans_of(schedule, intervals)
     longest = max(range(len(spans)), key=spans.__getitem__)
     gradient_of = {(a.stage, a.micro_batch): a for a in schedule.actions() if a.kind.sends_gradient}
     place = {act: (device, n) for device, order in enumerate(schedule.orders) for n, act in enumerate(order)}

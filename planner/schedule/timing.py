@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from planner.ir.errors import DeadLock, Unsupported
 from planner.schedule.actions import Action, Pass, PipelineSchedule
 
-__all__ = ["PassTimes", "act_times", "bubble_rate", "makespan_s", "needs", "spans_s"]
+__all__ = ["PassTimes", "act_times", "bubble_rate", "makespan_s", "needs", "spans_of", "spans_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,11 @@ def act_times(schedule: PipelineSchedule, times: PassTimes) -> Mapping[Action, t
 
 def spans_s(schedule: PipelineSchedule, times: PassTimes) -> tuple[float, ...]:
     """(2): per device, seconds from the start of its first act to the end of its last."""
-    intervals = act_times(schedule, times)
+    return spans_of(schedule, act_times(schedule, times))
+
+
+def spans_of(schedule: PipelineSchedule, intervals: Mapping[Action, tuple[float, float]]) -> tuple[float, ...]:
+    """(2), where ``act_times`` is known."""
     return tuple(intervals[order[-1]][1] - intervals[order[0]][0] for order in schedule.orders)
 
 

@@ -30,8 +30,7 @@ def ring_reduce_scatter(num_ranks: int) -> Rounds:
         Unsupported: num_ranks < 1.
     """
     p = _at_least_one(num_ranks, "a ring reduce-scatter")
-    rounds = _ring(p, Landing.ADD)
-    return Rounds(name=f"ring_reduce_scatter_{p}", collective=Collective.REDUCE_SCATTER, num_ranks=p, num_chunks=p, rounds=rounds)
+    return _one_ring(Collective.REDUCE_SCATTER, p, _ring(p, Landing.ADD))
 
 
 def ring_all_gather(num_ranks: int) -> Rounds:
@@ -41,8 +40,7 @@ def ring_all_gather(num_ranks: int) -> Rounds:
         Unsupported: num_ranks < 1.
     """
     p = _at_least_one(num_ranks, "a ring all-gather")
-    rounds = _ring(p, Landing.PUT)
-    return Rounds(name=f"ring_all_gather_{p}", collective=Collective.ALL_GATHER, num_ranks=p, num_chunks=p, rounds=rounds)
+    return _one_ring(Collective.ALL_GATHER, p, _ring(p, Landing.PUT))
 
 
 def ring_all_reduce(num_ranks: int) -> Rounds:
@@ -52,8 +50,13 @@ def ring_all_reduce(num_ranks: int) -> Rounds:
         Unsupported: num_ranks < 1.
     """
     p = _at_least_one(num_ranks, "a ring all-reduce")
-    halves = ring_reduce_scatter(p).rounds + ring_all_gather(p).rounds
-    return Rounds(name=f"ring_all_reduce_{p}", collective=Collective.ALL_REDUCE, num_ranks=p, num_chunks=p, rounds=halves)
+    return _one_ring(Collective.ALL_REDUCE, p, _ring(p, Landing.ADD) + _ring(p, Landing.PUT))
+
+
+def _one_ring(collective: Collective, num_ranks: int, rounds: tuple[_Round, ...]) -> Rounds:
+    """Rounds around one ring, with a chunk per rank."""
+    name = f"ring_{collective.value}_{num_ranks}"
+    return Rounds(name=name, collective=collective, num_ranks=num_ranks, num_chunks=num_ranks, rounds=rounds)
 
 
 def _ring(num_ranks: int, landing: Landing) -> tuple[_Round, ...]:
