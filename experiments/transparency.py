@@ -57,7 +57,7 @@ def _matrix() -> Any:
 
 
 def cells(models: Sequence[str] = (), ways: Sequence[str] = (), dtypes: Sequence[str] = DTYPES) -> Iterator[tuple[str, str, str]]:
-    """(model, way, dtype) of every wished cell, refused ones too; nothing named means all."""
+    """(model, way, dtype) of every requested cell, refused ones too; nothing named means all."""
     matrix = _matrix()
     for dtype in dtypes:
         for model, way in (*matrix.CELLS, *matrix.REFUSED):
@@ -99,15 +99,15 @@ def _errors(model: str, dtype: str, plan: Plan, outcome: Outcome) -> dict[str, t
     return error_of
 
 
-def measure(wished: Sequence[tuple[str, str, str]], minutes: float) -> None:
+def measure(requested: Sequence[tuple[str, str, str]], minutes: float) -> None:
     matrix, began = _matrix(), perf_counter()
     rows: list[dict[str, object]] = _rows()
     CSV.parent.mkdir(exist_ok=True)
     columns = (TextColumn("{task.description:<44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     about = {"kind": "run", "performer": "gloo", "torch": torch.__version__, "cores": len(os.sched_getaffinity(0))}
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("", total=len(wished))
-        for key in wished:
+        bar = progress.add_task("", total=len(requested))
+        for key in requested:
             if perf_counter() - began > 60 * minutes:
                 break
             model, way, dtype = key

@@ -64,8 +64,8 @@ def _refuse_unknown_representatives(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if (chosen := item.get_closest_marker("representatives")) is not None:
             seen.setdefault((item.nodeid.partition("[")[0], chosen.args), set()).add(_case(item))
-    for (test, wished), cases in seen.items():
-        if len(cases) > 1 and (unknown := set(wished) - cases):
+    for (test, requested), cases in seen.items():
+        if len(cases) > 1 and (unknown := set(requested) - cases):
             raise pytest.UsageError(f"{test} has no cases {sorted(unknown)}; its representatives are among {sorted(cases)}")
 
 

@@ -1,4 +1,4 @@
-"""What performers note of every act, and the acts of a trace that come of it."""
+"""The row that performers write for every act, and the acts of a trace that are made from the rows."""
 
 from __future__ import annotations
 

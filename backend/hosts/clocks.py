@@ -5,8 +5,9 @@
 
 (1) of several round trips the shortest is the best one; its half is the bound                                     -> estimate()
 (2) clocks drift (by 10 ppm or so: 36 ms in an hour), so the offset is taken before and after the run,
-    and every time in between is moved by what lies on the line through both                                       -> Correction.apply()
-(3) outside of the two the nearer one counts: on a short run most of their difference is error, and the line would carry it far
+    and a time in between is corrected by the linear interpolation of the two                                      -> Correction.apply()
+(3) a time before the first or after the second is corrected by the nearer one: on a short run most of their difference is error, which
+    extrapolation would enlarge
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a worker does in addition when the ranks of a run are on several hosts: the same inputs everywhere, one clock, results sent to rank 0.
 
-On one host all of it is nothing: values lie in one file, CLOCK_MONOTONIC is shared, results lie in one folder.
-Round trips and results travel over the default process group, everything short over the store.
+On one host none of it is needed: values lie in one file, CLOCK_MONOTONIC is shared, results lie in one folder.
+Round trips and results travel over the default process group, short messages over the store.
 """
 
 from __future__ import annotations

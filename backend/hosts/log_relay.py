@@ -1,8 +1,8 @@
-"""Brings what the ranks of other hosts report while a run goes on to host 0's folder: losses and heartbeats, twice a second, over the store.
+"""Copies the losses and heartbeats of ranks on other hosts to host 0's folder during a run, twice a second, over the store.
 
     host 1: progress, rank*.heartbeat --its first rank--> store --rank 0--> host 0: progress, rank*.heartbeat --> launcher of host 0
 
-It is for looking on only: the last lines may miss the end of the run, whose losses are in its results.
+It serves the display of progress only: lines of the last half second may be missing; the results of the run hold all losses.
 """
 
 from __future__ import annotations

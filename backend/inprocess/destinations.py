@@ -1,4 +1,4 @@
-"""Where the results of an act go, decided when it is put into its lane: when the lane comes to it, the ports may point elsewhere already."""
+"""The slots that receive the results of an act, fixed when the act is put into its lane: when it is performed, its ports may have moved on."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     thread:  take an act --> [work] --> lock: end it, deliver its messages, start what may start now --> take the next, of whatever stream
                                                    more than one: wake others
 
-A monitor, like backend.worker.loop, but with one lock for all ranks: a message is a call.  A stream is busy or free by its gate, so any thread may
-serve any stream, and a chain of acts across streams and ranks runs on one thread without a wake-up (14 us each, measured 2026-11).  There are
-at most as many threads as streams, so that no stream waits for a thread.
+As in backend.worker.loop, the thread that brings an event handles it under a lock; here one lock serves all ranks, and a message is a call.
+The bookkeeper knows which streams are busy, so any thread may perform acts of any stream, and a chain of acts across streams and ranks runs on
+one thread without waking another (14 us each, measured 2026-11).  There are up to as many threads as streams, so no stream waits for one.
 
 On devices with lanes an act ends, for its actor, when it has been put into its lane; events keep the order (backend.inprocess.hazards).
 """

@@ -1,4 +1,4 @@
-"""What the caller of a run in one process is told when it fails."""
+"""The errors that a run in one process raises: they name the act, its rank and its micro-batch."""
 
 from __future__ import annotations
 

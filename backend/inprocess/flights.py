@@ -1,4 +1,4 @@
-"""Acts that were put into lanes and have not been seen to end; their times, and their errors, come out here.
+"""Acts in flight: they were put into lanes, and nobody has observed their ends yet.  At its end an act gives its times, or its error.
 
 put into the lane --> [in flight, at most ``ahead`` per lane] --> seen to end --> rows
 """

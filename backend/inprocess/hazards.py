@@ -1,11 +1,11 @@
-"""Who must wait for whom on devices whose work ends later than it was put there.
+"""Which act must wait for which event, on devices that perform work later than it is enqueued.
 
-Actors decide *whether* an act may be put into its lane; the quota holds in the order of lanes then, if every act waits for
+Actors decide *whether* an act may be put into its lane.  Quotas then hold in the order of the lanes, provided that every act waits for
 
     what it reads      the events of those who wrote the block            (read after write)
     what it overwrites the events of those who read it, and wrote it last (write after read, write after write)
 
-A block here is a key of any kind; lanes are told apart by identity: acts of one lane are in order anyway.
+A block is identified by a key of any kind, a lane by its identity.  Acts of one lane need no event: a lane performs them in order.
 """
 
 from __future__ import annotations

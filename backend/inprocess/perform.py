@@ -1,5 +1,5 @@
 """Performing a Plan with all its devices in one process: for acts of a millisecond or more, for debugging, and for several virtual devices
-on one GPU.  Threads share Python's interpreter lock, so acts that are shorter than that get in each other's way.
+on one GPU.  Threads share Python's interpreter lock, so shorter acts of different ranks delay each other.
 """
 
 from __future__ import annotations

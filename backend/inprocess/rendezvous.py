@@ -4,7 +4,7 @@
     rank 2  --come--> | open act   | --> the last one gets all, in axis order, and does the work for all
     rank 1  --come--> |            |
 
-Nobody waits in it: a rank that has come leaves its stream busy and its thread free.
+No thread waits for the others: a rank that has come leaves its stream busy, and its thread goes on to other acts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the C library does with freed memory of a worker (glibc; elsewhere nothing happens).
 
-keep_heap      freed memory stays in the process: allocation is quick, and holes pile up             (workers.ENVIRONMENT)
-tighten_heap   freed memory goes back to the kernel: the process stays small, and every new tensor faults its pages in
+keep_heap      freed memory stays in the process: allocation is quick, and the heap fragments         (workers.ENVIRONMENT)
+tighten_heap   freed memory goes back to the kernel: the process stays small, and every new tensor costs page faults
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     begin of the first act that writes it          last ack arrives at the producer
       |----------------- block live --------------------|                             (planner.ir.actors.ledger)
 
-Where the count does not give the engine's peak to the byte (acts that take no time at the very peak), there is no answer.
+If the count does not equal the engine's peak to the byte (because acts without duration lie at the peak), the result is None.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 
 r_s, r_c: acts per block of the other end; full: 1 for state, else 0; terms with a negative act count as 0 (the tokens at the start).
 
-Lanes run as far as they can, first come first served, and wait for one act when they cannot.  No act is looked at before what it waits for
-is known, so no order of evaluation has to be found beforehand.
+Each lane is evaluated up to the first act whose terms are not all computed yet, and goes on when that missing term is.  So every act is
+evaluated after all that it waits for, and no topological order has to be computed beforehand.
 
 Source: Baccelli, Cohen, Olsder, Quadrat 1992, "Synchronization and Linearity", ch. 2 (dater equations).
 """

@@ -3,8 +3,8 @@
 (1) share of link l = bytes of the act over l / (bandwidth of l x duration of the act alone), at most 1                       -> link_shares()
 
 A collective goes around the ring of its ranks (an all-to-all from each to each), a transfer from each sender to the receivers of its pieces.
-Prices say how long, routes say where: what a price adds for latency or for the lines of an axis that share a nic is in the duration, and makes
-the share smaller.  So lines that were priced together fit on the link together, and are not charged twice.
+The price gives the duration, the route gives the links.  A price that already includes latency, or lines of an axis that share a nic, makes the
+duration longer and the share smaller; so lines that were priced together fit on the link together and are not charged twice.
 """
 
 from __future__ import annotations

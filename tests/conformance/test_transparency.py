@@ -61,10 +61,10 @@ def test_a_cell_that_cannot_be_is_refused_and_says_why(model: str, way: str) -> 
 
 def test_every_model_goes_every_common_way_or_is_refused() -> None:
     common = {way for way in WAYS if all((model, way) in REFUSED or (model, way) in CELLS for model in MODELS)}
-    for wished in ("data2", "tensor2", "sequence2", "gpipe2", "pipeline2", "interleaved2", "zb_h1", "data2_tensor2"):
-        assert wished in common
-    for wished in ("pipeline2_data2_tensor2", "zero1", "zero2", "zero3", "recompute_data2", "recompute_pipeline2"):
-        assert wished in common
+    for requested in ("data2", "tensor2", "sequence2", "gpipe2", "pipeline2", "interleaved2", "zb_h1", "data2_tensor2"):
+        assert requested in common
+    for requested in ("pipeline2_data2_tensor2", "zero1", "zero2", "zero3", "recompute_data2", "recompute_pipeline2"):
+        assert requested in common
 
 
 WRONG: list[tuple[type[Wrong], str]] = [
