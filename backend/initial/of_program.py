@@ -27,6 +27,10 @@ def program_values(program: Program, micro_batches: int, *, seed: int | None = N
     """
     if (seed is None) == (weights is None):
         raise Unsupported("initial values come from a seed or from weights; give exactly one of the two")
+    if program.averages:
+        raise Unsupported(
+            f"program {program.name} keeps moving averages, which begin at the parameters' first values; begin with the module's own (init module)"
+        )
     graph = program.graph(micro_batches)
     zeros = {
         given.name: filled(graph.values[given.value].shape, graph.values[given.value].dtype)

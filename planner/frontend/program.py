@@ -21,11 +21,12 @@ from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
 from planner.frontend.optim.groups import held_state
 from planner.frontend.optim.schedule import LrSchedule, rates_of
+from planner.frontend.optim.updates import checked_decay
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.random.eager import EagerDraws
 from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.translate import Translated, translate
-from planner.frontend.to_graph.update import Update
+from planner.frontend.to_graph.update import Update, average_of
 from planner.frontend.tracing.hooks import refuse_hooks
 from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of
 from planner.frontend.trial import refuse_ambiguous
@@ -62,6 +63,8 @@ class Program:
         clip_norm: gradients are scaled down together where their 2-norm over all trained parameters is larger, as
             torch.nn.utils.clip_grad_norm_ does; or a ClipNorm.
         clip_value: each element of a gradient is cut to [-clip_value, clip_value], after clip_norm if both are given.
+        ema: decay of a moving average of each trained parameter, ema x average + (1 - ema) x parameter after each step, from its first value on.
+            It is a state ``NAME:ema``, saved, split and resumed as optimizer state is.
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
         seed: of the random ops (dropout); also for whoever makes data or weights.
@@ -81,6 +84,7 @@ class Program:
         batch_dim: BatchDim = None,
         clip_norm: ClipNorm | float | None = None,
         clip_value: float | None = None,
+        ema: float | None = None,
         name: str | None = None,
         data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
         seed: int = 0,
@@ -108,6 +112,7 @@ class Program:
             scheduled=self._rates is not None,
             clip_norm=clip_norm_of(clip_norm),
             clip_value=clip_value_of(clip_value),
+            ema=checked_decay(ema),
         )
         self.name = name or type(module).__name__.lower()
         self.data = data
@@ -258,19 +263,25 @@ class Program:
         translated = self._translate(micro_batches)
         held = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         held_by_optimizer = self.optimizer_state()
+        averaged = {average: _copied(held[name], name) for name, average in self.averages.items()}
         state: dict[str, Tensor] = {}
         for given in translated.graph.inputs:
             if given.kind is InputKind.PARAMETER or given.kind is InputKind.BUFFER:
                 state[given.name] = _copied(held[given.name], given.name)
             elif given.kind is InputKind.OPTIMIZER_STATE:
                 type_ = translated.graph.values[given.value]
-                stepped = held_by_optimizer.get(given.name)
+                stepped = averaged.get(given.name, held_by_optimizer.get(given.name))
                 state[given.name] = torch.zeros(type_.shape, dtype=getattr(torch, type_.dtype.value)) if stepped is None else stepped
             elif given.kind is InputKind.RANDOM:
                 state[given.name] = self.random_state[given.name]
             elif given.kind is InputKind.CONSTANT:
                 state[given.name] = translated.constants[given.name].clone()
         return state
+
+    @property
+    def averages(self) -> dict[str, str]:
+        """Trained parameter -> the state that is its moving average; none without ``ema``."""
+        return {} if self._update.ema is None else {name: average_of(name) for name in self._update.group_of}
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """What the given torch optimizer holds now, by GraphInput.name; what it does not hold is zero (InvalidProgram: of a wrong shape)."""

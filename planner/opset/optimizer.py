@@ -1,4 +1,4 @@
-"""The end of a step: norms of gradients, and parameter updates, one op per parameter.
+"""The end of a step: norms of gradients, parameter updates, one op per parameter, and moving averages of parameters.
 
 Of a norm a measure of a part is a part of the measure, P(sum) of squares and P(max) of absolute values.  Squares are added up before they are
 reduced: adding 0-d values is linear in all of them together, so one number is reduced, not one per gradient.
@@ -91,6 +91,7 @@ TABLE: dict[str, OpSpec] = {
     "regista.add_norms": OpSpec(rule=partial(_scalars, linear=True)),
     "regista.join_norms": OpSpec(rule=_scalars),
     "regista.clip_scale": OpSpec(rule=_scalars),
+    "regista.moving_average": OpSpec(rule=_update, flop=_measure_flop),
 } | _UPDATES
 
 UPDATES = frozenset(_UPDATES)

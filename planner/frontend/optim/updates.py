@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-__all__ = ["KERNELS", "Rate", "adamw_update", "number", "sgd_update"]
+from planner.ir.errors import InvalidProgram
+
+__all__ = ["KERNELS", "Rate", "adamw_update", "checked_decay", "number", "sgd_update"]
 
 Rate = float | Tensor
 
@@ -211,6 +213,20 @@ def muon_update(
     return [param.mul(1 - rate * weight_decay).add_(x.T if rows > columns else x, alpha=-rate * ratio), buffer]
 
 
+def moving_average(average: Tensor, param: Tensor, decay: float) -> list[Tensor]:
+    """decay x average + (1 - decay) x param."""
+    return [average.lerp(param, 1 - decay)]
+
+
+def checked_decay(decay: float | None) -> float | None:
+    """Raises InvalidProgram: not between 0 and 1."""
+    if decay is not None and not 0 < decay < 1:
+        raise InvalidProgram(
+            f"ema={decay}: the decay of a moving average lies between 0 and 1, 0.999 for instance; leave ema out to keep none"
+        )
+    return decay
+
+
 KERNELS: Mapping[str, Callable[..., list[Tensor]]] = {
     "regista.sgd": sgd_update,
     "regista.adamw": adamw_update,
@@ -219,5 +235,6 @@ KERNELS: Mapping[str, Callable[..., list[Tensor]]] = {
     "regista.rmsprop": rmsprop_update,
     "regista.adafactor": adafactor_update,
     "regista.muon": muon_update,
+    "regista.moving_average": moving_average,
 }
 """Target -> what it computes."""

@@ -18,7 +18,7 @@ from planner.frontend.optim.rules import slot_type
 from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, Op, Ref, Role, step_input_value
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["MEAN_LOSS", "Appended", "Update"]
+__all__ = ["MEAN_LOSS", "Appended", "Update", "average_of"]
 
 MEAN_LOSS = "mean:loss"
 _SCALE = "clip:scale"
@@ -31,17 +31,24 @@ class Update:
     groups: how parameters are trained; the gradients of all others are not computed.
     scheduled: the learning rate of each group is an input of the step instead of a constant.
     clip_norm, clip_value: gradients are clipped before.
+    ema: decay of a moving average of each trained parameter, kept beside its optimizer state.
     """
 
     groups: Sequence[Group]
     scheduled: bool = False
     clip_norm: ClipNorm | None = None
     clip_value: float | None = None
+    ema: float | None = None
 
     @property
     def group_of(self) -> dict[str, int]:
         """Trained parameter -> number of its group."""
         return {name: number for number, group in enumerate(self.groups) for name in group.parameters}
+
+
+def average_of(parameter: str) -> str:
+    """The name of the state that is the moving average of a parameter."""
+    return f"{parameter}:ema"
 
 
 class Appended:
@@ -130,3 +137,13 @@ class Appended:
         args = (Ref(parameter), Ref(gradient), *held, rate, *numbers)
         self._append(rule.target, args, outputs, Role.UPDATE, name.rpartition(".")[0])
         self.updates |= new
+        if self._update.ema is not None:
+            self._average(name, parameter, new[parameter], self._update.ema)
+
+    def _average(self, name: str, parameter: str, updated: str, decay: float) -> None:
+        state, made = f"{InputKind.OPTIMIZER_STATE.value}:{average_of(name)}", f"updated:{average_of(name)}"
+        self.inputs.append(GraphInput(value=state, kind=InputKind.OPTIMIZER_STATE, name=average_of(name)))
+        self.types[state] = self.types[parameter]
+        args = (Ref(state), Ref(updated), decay)
+        self._append("regista.moving_average", args, {made: self.types[parameter]}, Role.UPDATE, name.rpartition(".")[0])
+        self.updates[state] = made

@@ -103,6 +103,9 @@ def _norm(t: str, d: Draw) -> Iterator[Case]:
 
 
 _each("regista.square_sum regista.largest regista.add_norms regista.join_norms regista.clip_scale", _norm)
+_each(
+    "regista.moving_average", lambda t, d: iter((make_case(t, d.real(6, 4), d.real(6, 4), 0.9), make_case(t, d.real(12), d.real(12), 0.5)))
+)
 _each("regista.sgd regista.adamw", _update)
 _each("regista.adam regista.adagrad regista.rmsprop regista.adafactor regista.muon", _other_update)
 

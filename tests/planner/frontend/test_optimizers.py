@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from trainer import train_plainly
 
+import regista
 from backend.initial import Given, program_values
 from planner.frontend import AdamW, Program
 from planner.frontend.optim.clipping import ClipNorm
@@ -278,3 +279,24 @@ def test_weights_from_elsewhere_leave_the_optimizer_its_state() -> None:
     values = program_values(program_with(module, optimizer), 1, weights=Given(dict(module.named_parameters())))
     assert torch.equal(values.part("0.bias:sum", ((0, 12),)), torch.full((12,), 0.5))
     assert torch.equal(values.part("0.bias", ((2, 3),)), module[0].bias[2:5])  # type: ignore[index]
+
+
+def test_a_moving_average_follows_each_trained_parameter_from_its_first_value_on() -> None:
+    module = small()
+    optimizer = torch.optim.AdamW(module[0].parameters(), lr=0.1)  # type: ignore[operator]
+    program = Program(module, (X, Y), mse, optimizer, ema=0.75)
+    average = module[0].weight.detach().clone()  # type: ignore[union-attr, operator]
+    for steps in range(1, 4):
+        average = 0.75 * average + 0.25 * train_plainly(program, optimizer, steps).parameters["0.weight"]
+    plan = regista.plan(program, "local:2", pins=["input.*=S(0)"], zero=1)
+    outcome = regista.run(plan, program, steps=3, performer=regista.Performer.REFERENCE)
+    torch.testing.assert_close(outcome.states["0.weight:ema"], average, rtol=1e-5, atol=1e-6)
+    assert program.averages == {"0.weight": "0.weight:ema", "0.bias": "0.bias:ema"}
+    with pytest.raises(Unsupported, match="begin with the module's own"):
+        program_values(program, 1, weights=Given({}))
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, nan])
+def test_a_decay_that_is_none_is_refused(decay: float) -> None:
+    with pytest.raises(InvalidProgram, match=r"ema=.*between 0 and 1"):
+        Program(small(), (X, Y), mse, ema=decay)
