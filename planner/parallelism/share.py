@@ -29,9 +29,9 @@ _MOST = 24
 
 @dataclass(frozen=True, slots=True)
 class ShareChoice:
-    """A device of a stage that holds an equal share, at a price of bytes.
+    """A choice of layouts for an equal share of the model, at a multiplier y.
 
-    cost_s: m t + u.   held_bytes: what the choice holds.   bound_s: (2) without (p - 1) T and without the memory that there is.
+    cost_s: m t + u.   held_bytes: of a device.   bound_s: the sum of (2), without (p - 1) T and y M.
     """
 
     cost_s: float
@@ -39,7 +39,7 @@ class ShareChoice:
     bound_s: float
 
 
-@dataclass(frozen=True)  # no slots: what was worked out is kept
+@dataclass(frozen=True)  # no slots, because of the cached properties
 class EqualShare:
     """The pieces of a model on the mesh of one stage of ``stages``.
 

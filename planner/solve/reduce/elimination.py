@@ -1,12 +1,13 @@
-"""A problem being reduced, step by step, and the way back from the choices of what is left.
+"""A problem under reduction by three kinds of steps, and the expansion of choices of the remaining nodes to all nodes.
 
-keep       strategies leave                                                           x_v <- strategies[x_v]
-tie        v's strategy follows from one neighbour's, which takes over all of v's     x_v <- table[x_u]
-eliminate  min-plus bucket elimination: the tables around v become one over its neighbours
-               new[n1..nk] = min over s of  sum of the tables around v at (s, n1..nk)           x_v <- best[x_n1 .. x_nk]
+                                                                                      expansion
+keep       drop some strategies of v                                                  x_v <- strategies[x_v]
+tie        v's strategy is a function of that of u, which takes over v's tables       x_v <- table[x_u]
+eliminate  min-plus bucket elimination: the tables of v become one over its neighbours
+               new[n1..nk] = min over s of  sum of the tables of v at (s, n1..nk)               x_v <- best[x_n1 .. x_nk]
 
-Equal tables are one and equal steps are done once (tables).  The cost is governed by the widest table, which ``widest`` limits.
-A node that holds something of the limited resource is never eliminated.
+Equal tables are stored once, and equal steps are computed once (interned_tables).  The time depends on the largest table, which ``widest``
+limits.  A node with a demand is never eliminated.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class ReductionStep:
 
 
 class Elimination:
-    """A problem on its way to its optimum; ``run`` may be called again with a wider limit.
+    """A problem under reduction; ``run`` may be called again with a larger limit.
 
-    left: nodes still there.   constant: cost that no choice changes.   always: (start, stop, amount) that is always held.
-    changed: nodes whose tables changed since someone emptied it.
+    remaining: nodes that are not eliminated.   constant: cost that no choice changes.   always: (start, stop, amount) that is always held.
+    changed: nodes whose tables have changed since the caller emptied it.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -85,7 +86,7 @@ class Elimination:
         return number
 
     def add_demand(self, v: int, start: int, stop: int, number: int) -> None:
-        """Add a demand; what all strategies hold alike goes to ``always``."""
+        """Add a demand; an amount that all strategies share goes to ``always``."""
         least, rest = self.tables.above_least(number)
         if least:
             self.constant_demands.append((start, stop, least))
@@ -233,7 +234,7 @@ class Elimination:
         self._record_elimination(v, (u,), np.array(table, dtype=np.int64))
 
     def prune(self, among: Iterable[int] | None = None) -> int:
-        """Drop strategies that another one of the same node beats whatever the neighbours choose (prune), while tables are pairwise.
+        """Drop dominated strategies (planner.solve.reduce.prune); only while tables are pairwise.
 
         Returns:
             The number of dropped strategies.
