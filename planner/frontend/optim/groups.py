@@ -70,7 +70,7 @@ def held_state(given: object, groups: tuple[Group, ...], parameters: Mapping[str
     """
     if not isinstance(given, torch.optim.Optimizer):
         return {}
-    found: dict[str, Tensor] = {}
+    initial: dict[str, Tensor] = {}
     for group in groups:
         for name in group.parameters:
             parameter = parameters[name]
@@ -78,8 +78,8 @@ def held_state(given: object, groups: tuple[Group, ...], parameters: Mapping[str
             held = given.state.get(parameter, {})
             for slot in group.rule.slots(parameter.ndim):
                 if (value := held.get(slot)) is not None:
-                    found[f"{name}:{slot}"] = _typed(value, slot_type(slot, type_), f"{name}:{slot}")
-    return found
+                    initial[f"{name}:{slot}"] = _typed(value, slot_type(slot, type_), f"{name}:{slot}")
+    return initial
 
 
 def _typed(value: Tensor | float, wanted: TensorType, name: str) -> Tensor:

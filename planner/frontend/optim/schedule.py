@@ -59,13 +59,13 @@ def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Ra
         )
 
     def checked(step: int) -> tuple[float, ...]:
-        found = rates(step)
-        for group, rate in enumerate(found):
+        step_rates = rates(step)
+        for group, rate in enumerate(step_rates):
             if not (math.isfinite(rate) and rate >= 0):
                 raise InvalidProgram(
                     f"the learning rate of step {step} is {rate} in group {group}; mend the schedule: a rate is a finite number of at least 0"
                 )
-        return found
+        return step_rates
 
     checked(0)
     return checked
@@ -85,14 +85,16 @@ def _checked_function(function: Callable[[int], float | Sequence[float]], num_gr
     def rates(step: int) -> tuple[float, ...]:
         try:
             value = function(step)
-            found = tuple(float(v) for v in value) if isinstance(value, Sequence) else (float(value),) * num_groups
+            step_rates = tuple(float(v) for v in value) if isinstance(value, Sequence) else (float(value),) * num_groups
         except Exception as error:
             raise InvalidProgram(
                 f"lr_schedule({step}) raised {type(error).__name__}: {error}; it must give a rate at every step"
             ) from error
-        if len(found) != num_groups:
-            raise InvalidProgram(f"lr_schedule({step}) gives {len(found)} rates and the optimizer has {num_groups} groups; give one each")
-        return found
+        if len(step_rates) != num_groups:
+            raise InvalidProgram(
+                f"lr_schedule({step}) gives {len(step_rates)} rates and the optimizer has {num_groups} groups; give one each"
+            )
+        return step_rates
 
     return rates
 

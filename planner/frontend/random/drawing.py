@@ -33,10 +33,10 @@ class Drawing:
     @staticmethod
     def current() -> Drawing:
         """Raises InvalidProgram: nothing says what is drawn."""
-        found = _CURRENT.get()
-        if found is None:
+        present = _CURRENT.get()
+        if present is None:
             raise InvalidProgram("a random op is traced outside of a step, so nothing says which numbers it draws")
-        return found
+        return present
 
     @property
     def state(self) -> tuple[Tensor, Tensor]:

@@ -31,8 +31,8 @@ def _dropout(product: Op, makers: Mapping[str, Op], types: Mapping[str, TensorTy
     if product.target != _MUL or len(product.inputs) != 2 or made is None:
         return None
     for x, noise in (product.inputs, product.inputs[::-1]):
-        if types[x] == types[noise] == types[made] and (found := _noise(noise, makers)) is not None:
-            draw, divisor = found
+        if types[x] == types[noise] == types[made] and (draw_and_divisor := _noise(noise, makers)) is not None:
+            draw, divisor = draw_and_divisor
             seed, steps, _, _, p, whole, cuts = draw.args
             return replace(product, target=_DROPOUT, args=(Ref(x), seed, steps, p, divisor, whole, cuts), draw=draw.draw)
     return None

@@ -57,12 +57,12 @@ def _name(op: OpOverload) -> str:
 
 def core_operators() -> tuple[OpOverload, ...]:
     """The operators that torch tags as Core ATen, sorted by name; those that write into operands are not among them."""
-    found = []
+    core = []
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         namespace, _, rest = name.partition("::")
         packet, _, overload = rest.partition(".")
         if namespace == "aten":
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
             if torch.Tag.core in op.tags and not op._schema.is_mutable:
-                found.append(op)
-    return tuple(found)
+                core.append(op)
+    return tuple(core)

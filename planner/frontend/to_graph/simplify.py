@@ -114,9 +114,9 @@ def _as_copy(target: OpOverload) -> OpOverload:
     if not any(result.alias_info is not None for result in target._schema.returns):
         return target
     copying = getattr(torch.ops.aten, f"{target.overloadpacket.__name__}_copy", None)
-    found = getattr(copying, target._overloadname, target)
-    assert isinstance(found, OpOverload)
-    return found
+    overload = getattr(copying, target._overloadname, target)
+    assert isinstance(overload, OpOverload)
+    return overload
 
 
 def refusal(node: fx.Node) -> str | None:

@@ -51,10 +51,10 @@ def test_the_compiled_loop_and_torchs_arithmetic_give_the_same_words() -> None:
 
 def test_words_far_behind_the_first_four_billion_blocks_have_a_counter_of_their_own() -> None:
     shape = (1 << 18, 1 << 18)
-    found = words(SEED, STEPS, (1, 4), shape, ((1 << 18) - 1, 0), 0, 0)
+    drawn = words(SEED, STEPS, (1, 4), shape, ((1 << 18) - 1, 0), 0, 0)
     block = (((1 << 18) - 1) << 18) // 4
     counter = (word(block & 0xFFFFFFFF), word(block >> 32), word(0), STEPS)
-    assert [int(w) for w in found[0]] == [int(w) for w in philox(counter, (SEED & 0xFFFFFFFF, SEED >> 32))]
+    assert [int(w) for w in drawn[0]] == [int(w) for w in philox(counter, (SEED & 0xFFFFFFFF, SEED >> 32))]
 
 
 def test_any_part_of_a_draw_is_that_part_of_the_whole() -> None:

@@ -66,8 +66,8 @@ def test_an_input_that_is_no_batch_is_refused_by_what_the_step_runs_with() -> No
 def test_an_input_without_batch_is_seen_whole_by_every_micro_batch(micro_batches: int) -> None:
     """The mean over micro-batches is the whole batch's loss: 2.837 against 2.886 when the anchors were cut, too."""
     program = anchors((0, None, 0))
-    found = interpret(program, program.graph(micro_batches), micro_batches, 2)
-    assert found.losses == pytest.approx(train_eagerly(anchors((0, None, 0)), 1, 2).losses, rel=1e-5)
+    outcome = interpret(program, program.graph(micro_batches), micro_batches, 2)
+    assert outcome.losses == pytest.approx(train_eagerly(anchors((0, None, 0)), 1, 2).losses, rel=1e-5)
 
 
 class Recurrent(nn.Module):

@@ -90,8 +90,8 @@ PERFORMED: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("make", PERFORMED.values(), ids=list(PERFORMED))
 def test_a_hook_that_returns_a_gradient_is_performed_as_torch_performs_it(make: Callable[[], nn.Module], micro_batches: int) -> None:
     program = _program(make())
-    found = interpret(program, program.graph(micro_batches), micro_batches, 3)
-    assert found.losses == pytest.approx(_torch_losses(make(), micro_batches), rel=1e-5)
+    outcome = interpret(program, program.graph(micro_batches), micro_batches, 3)
+    assert outcome.losses == pytest.approx(_torch_losses(make(), micro_batches), rel=1e-5)
 
 
 def test_the_law_above_is_not_empty() -> None:

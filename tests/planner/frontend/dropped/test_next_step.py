@@ -310,7 +310,7 @@ def test_a_value_that_decides_is_refused_with_the_users_line(function: Callable[
 
 def _identities(module: nn.Module) -> list[tuple[int, list[tuple[object, int]]]]:
     """Every object beneath the module's attributes, dicts and lists, in order, by identity."""
-    found: list[tuple[int, list[tuple[object, int]]]] = []
+    attributes: list[tuple[int, list[tuple[object, int]]]] = []
     waiting: list[object] = [child.__dict__ for child in module.modules()]
     seen: set[int] = set()
     while waiting:
@@ -319,9 +319,9 @@ def _identities(module: nn.Module) -> list[tuple[int, list[tuple[object, int]]]]
             continue
         seen.add(id(held))
         items = list(held.items()) if isinstance(held, dict) else list(enumerate(held))
-        found.append((id(held), [(key, id(value)) for key, value in items]))
+        attributes.append((id(held), [(key, id(value)) for key, value in items]))
         waiting += [value for _, value in items]
-    return found
+    return attributes
 
 
 SMALL: dict[str, dict[str, int]] = {
