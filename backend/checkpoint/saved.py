@@ -1,4 +1,4 @@
-"""A checkpoint as values: any box of any state, put together from the pieces that it overlaps, by mapping files and not by reading them."""
+"""A checkpoint as values: any box of any state, assembled from the saved boxes that overlap it; files are mapped, not read whole."""
 
 from __future__ import annotations
 

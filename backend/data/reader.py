@@ -1,4 +1,4 @@
-"""What every reader offers, and reading bytes without trusting that a file stays as it was."""
+"""The protocol of readers, and files that are read in place and refused when they change under a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a performed Plan leaves behind."""
+"""The result of a performed Plan: its trace, losses, gradients and final states."""
 
 from __future__ import annotations
 

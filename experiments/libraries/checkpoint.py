@@ -29,7 +29,8 @@ import regista
 from backend.checkpoint import Saved, SaveRequest, latest, verify
 from backend.checkpoint.saver import Saver
 from backend.checkpoint.shares import Share, shares
-from backend.initial.values import Box, cut_box, whole_box
+from backend.initial.values import Box, whole_box
+from backend.layout.views import box_view
 from backend.memory.blocks import initial_states
 from planner.ir.errors import InvalidFile
 from planner.ir.files import load_plan, save_plan
@@ -96,7 +97,7 @@ class _LoadPlanner(planner.LoadPlanner):  # type: ignore[misc]
     def load_bytes(self, read_item: Any, value: Any) -> None: ...
 
     def resolve_tensor(self, read_item: Any) -> Tensor:
-        return cut_box(self._values[read_item.dest_index.fqn], tuple(zip(read_item.dest_offsets, read_item.lengths, strict=True)))
+        return box_view(self._values[read_item.dest_index.fqn], tuple(zip(read_item.dest_offsets, read_item.lengths, strict=True)))
 
     def commit_tensor(self, read_item: Any, tensor: Tensor) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Where a Plan's seconds and bytes go, told by the Plan alone.
+"""Where a Plan's seconds and bytes go, from the Plan alone.
 
 seconds   every task at the prices of the Plan's cluster, acts per step times seconds per act, as if nothing overlapped
 bytes     every block of every Regst and the largest workspace of every stream; their sum is what planner.ir.actors.verify.device_bytes counts

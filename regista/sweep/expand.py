@@ -1,4 +1,4 @@
-"""Expands a manifest's sections to points: the full product of their lists, in which the last list changes fastest."""
+"""Expands a manifest's sections to points: the full product of their lists, in which the last list varies fastest."""
 
 from __future__ import annotations
 
