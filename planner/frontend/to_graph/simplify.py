@@ -38,7 +38,7 @@ RENAMED = {
     aten.mul.Scalar: aten.mul.Tensor,
     aten.div.Scalar: aten.div.Tensor,
 }
-STRIDED = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.new_empty_strided.default})
+STRIDED = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.new_empty_strided.default, aten.empty_strided.default})
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 _TRANSPOSES = frozenset({aten.t.default, aten.transpose.int})
 

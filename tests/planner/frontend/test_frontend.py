@@ -461,7 +461,11 @@ REFUSED: dict[str, tuple[Callable[[], Program], type[RegistaError], str]] = {
     "loss detached": (lambda: around(lambda b, x: b(x).detach()), InvalidProgram, "does not depend"),
     "parameter written": (lambda: around(_double_the_weight), InvalidProgram, "body.weight in place"),
     "input written": (lambda: around(lambda b, x: b(x.mul_(2))), InvalidProgram, "input.0 in place"),
-    "random": (lambda: around(lambda b, x: b(x) * torch.rand(8, generator=torch.Generator())), Unsupported, "generator of its own"),
+    "random": (
+        lambda: around(lambda b, x: b(x) * torch.rand(8, generator=torch.Generator())),
+        Unsupported,
+        "aten.rand.generator with a Generator",
+    ),
     "strides": (lambda: around(lambda b, x: b(x)[:, :, :4].as_strided((4, 6, 8), (48, 8, 1))), Unsupported, "strides"),
     "outside parameter": (lambda: around(lambda b, x: b(x) * _OUTSIDE), InvalidProgram, "no parameter of the module"),
     "wrong shapes": (lambda: Program(nn.Sequential(nn.Linear(8, 8), nn.Linear(5, 5)), (X, Y), mse), InvalidProgram, "module '1' raised"),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["as_strided", "as_strided_scatter", "strided_view"]
+__all__ = ["as_strided", "as_strided_scatter", "empty_strided", "new_empty_strided", "strided_view"]
 
 
 def strided_view(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor | None:
@@ -77,3 +77,21 @@ def as_strided_scatter(x: Tensor, source: Tensor, size: Sequence[int], stride: S
     if named is None:
         return NotImplemented  # type: ignore[no-any-return]
     return x.reshape(-1).scatter(0, named.reshape(-1), source.reshape(-1)).reshape(x.shape)
+
+
+def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
+    """Memory that is not written yet; zeros, in row-major order alone, keep the step a function."""
+    return torch.zeros(list(size), dtype=dtype) if _row_major(size, stride) else NotImplemented
+
+
+def new_empty_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
+    return x.new_zeros(list(size), dtype=dtype) if _row_major(size, stride) else NotImplemented
+
+
+def _row_major(size: Sequence[int], stride: Sequence[int]) -> bool:
+    expected = 1
+    for n, s in reversed(list(zip(size, stride, strict=True))):
+        if n != 1 and s != expected:
+            return False
+        expected *= n
+    return True

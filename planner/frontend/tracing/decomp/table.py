@@ -78,6 +78,8 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.baddbmm.default: reductions.baddbmm,
             aten.as_strided.default: strides.as_strided,
             aten.as_strided_scatter.default: strides.as_strided_scatter,
+            aten.empty_strided.default: strides.empty_strided,
+            aten.new_empty_strided.default: strides.new_empty_strided,
             aten.mv.default: reductions.mv,
             aten.trace.default: reductions.trace,
             aten.dot.default: reductions.dot,

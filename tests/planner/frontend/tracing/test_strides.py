@@ -74,3 +74,18 @@ def test_addresses_outside_of_a_slice_are_refused() -> None:
 
     with pytest.raises(Unsupported, match="addresses memory by strides"):
         Program(Outside((), ()), torch.randn(BATCH, 6), lambda y: y.square().mean()).graph()
+
+
+def test_memory_that_is_not_written_yet_is_zeros_where_it_lies_in_rows() -> None:
+    def filled(x: Tensor) -> Tensor:
+        made = torch.empty_strided((BATCH, 6), (6, 1))
+        made[:, 1:] = x[:, 1:]
+        return made[:, 1:] * x[:, :1]
+
+    class Filling(Strided):
+        def forward(self, x: Tensor) -> Tensor:
+            return filled(x * self.weight)
+
+    source = Program(Filling((), ()), torch.randn(BATCH, 6), lambda y: y.square().mean(), SGD(lr=0.1))
+    plan = make_plan(source.graph(), model="filling", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions(strict=True))
+    assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
