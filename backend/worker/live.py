@@ -43,8 +43,8 @@ def live_numbers(folder: Path) -> StepNumbers:
     """Step -> its numbers, from the file that the session wrote before it allowed the step."""
 
     def numbers(step: int) -> Mapping[str, float]:
-        found: dict[str, float] = json.loads((folder / f"numbers{step}.json").read_text())
-        return found
+        number_of: dict[str, float] = json.loads((folder / f"numbers{step}.json").read_text())
+        return number_of
 
     return numbers
 

@@ -32,8 +32,8 @@ class Body(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
         if self.inside is not None:
-            found = self.inside(x)
-            x = found[0] if isinstance(found, tuple) else found
+            output = self.inside(x)
+            x = output[0] if isinstance(output, tuple) else output
         if self.between[0] is not None:
             x = self.between[0](x)
         out: Tensor = self.last(x)

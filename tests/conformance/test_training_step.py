@@ -96,7 +96,7 @@ def test_another_schedule_keeps_the_plans_id(way: str) -> None:
 def test_one_number_per_placement_crosses_stages_for_the_norm_and_one_comes_back() -> None:
     plan = plan_of("mixed")
     targets = {task.id: [op.target for op in task.body.ops] for task in plan.tasks if isinstance(task.body, Fragment)}
-    assert sum(found.count("regista.clip_scale") for found in targets.values()) == 1
+    assert sum(of_task.count("regista.clip_scale") for of_task in targets.values()) == 1
     sent = [task for task in plan.tasks if task.kind is TaskKind.TRANSFER and task.acts == 1]
     assert [(task.id, [plan.regst[a.regst].tensors[a.index].shape for a in task.writes]) for task in sent] == [
         ("s1-s0.param.0", [()]),
