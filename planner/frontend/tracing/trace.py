@@ -115,9 +115,8 @@ class _Step(nn.Module):
         (loss,) = self._loss
         self._hooks.attach(dict(zip(self._names, parameter_values, strict=True)))
         value = loss_of(self.module, loss, self._form, inputs)
-        if (
-            written := next((n for n, p in zip(self._names, parameter_values, strict=True) if p.requires_grad and p.grad is not None), None)
-        ) is not None:
+        leaves = [(n, p) for n, p in zip(self._names, parameter_values, strict=True) if p.requires_grad and p.is_leaf]
+        if (written := next((n for n, p in leaves if p.grad is not None), None)) is not None:
             raise _OwnBackward(
                 f"forward calls backward() itself, which adds to the gradient of {written}: a plan has the gradient of the loss alone; "
                 "use torch.autograd.grad in forward, or add it to the loss"
