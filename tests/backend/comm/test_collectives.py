@@ -98,6 +98,14 @@ def test_a_step_that_does_not_move_what_it_says_is_refused() -> None:
         check_boxing(task, replace(body, src=NdSbp((P, P)), dst=NdSbp((B, B))))
 
 
+def test_a_rank_refuses_a_step_that_does_not_move_what_it_says_before_its_first_act() -> None:
+    plan, task = gloo_exchange.boxing_plan(2, P, B, (DType.FLOAT32,), ((4, 4),))
+    assert isinstance(task.body, Boxing)
+    wrong = replace(task, body=replace(task.body, dst=NdSbp((S(0),))))
+    with pytest.raises(InvalidPlan, match="is not"):
+        GroupExchange(plan, wrong, 0, None)
+
+
 def test_the_outer_of_two_axes_that_cut_one_dim_cannot_move_first() -> None:
     _, task = gloo_exchange.boxing_plan(2, S(0), B, (DType.FLOAT32,), ((4, 4),))
     body = task.body

@@ -255,6 +255,16 @@ def test_a_descriptor_arrives_as_another_number_of_the_same_file_and_its_absence
         mesh.close()
 
 
+def test_what_is_sent_right_after_a_descriptor_reaches_the_readers() -> None:
+    made = connect({0: {1}, 1: {0}})
+    made[0].send_descriptor(1, -1)
+    made[0].send_done(1, 3, 4)
+    assert made[1].receive_descriptor(0) == -1
+    assert Inbox(made[1]).data.get(timeout=WAIT_S) == (0, Frame.DONE, 3, 4)
+    for mesh in made.values():
+        mesh.close()
+
+
 def test_a_peer_that_ends_before_its_descriptor_is_named() -> None:
     made = connect({0: {1}, 1: {0}})
     made[1].close()
