@@ -60,8 +60,8 @@ def test_without_dominance_and_elimination_every_choice_within_the_limit_survive
 def test_what_is_reduced_once_is_reduced_as_far_as_it_goes() -> None:
     """A strategy that leaves takes away partners of others, and an edge that has become functional merges its ends: both are followed up."""
     smaller = 0
-    for seed in range(60):
-        problem = random_problem(seed, nodes=9, forbidden=0.5, functional=0.3)
+    for seed in range(100):
+        problem = random_problem(seed, nodes=9, forbidden=0.35, functional=0.5, limit=2.0)
         try:
             once = reduce_problem(problem, dominance=False, eliminate=False).problem
         except (Contradiction, OutOfMemory):
@@ -70,7 +70,7 @@ def test_what_is_reduced_once_is_reduced_as_far_as_it_goes() -> None:
         open_nodes = sorted(costs.size for costs in once.costs if costs.size > 1)
         assert sorted(costs.size for costs in again.costs if costs.size > 1) == open_nodes
         smaller += len(open_nodes) < len(problem.costs)
-    assert smaller > 10
+    assert smaller >= 5
 
 
 def test_follow_undoes_expand() -> None:
