@@ -1,81 +1,24 @@
-"""The front end: what it traces means what eager training does, and what it cannot trace it refuses by name."""
+"""The front end: what it traces means what eager training does."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from interpret import interpret
-from oracle import Outcome, train_eagerly
+from oracle import train_eagerly
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from planner.frontend import SGD, AdamW, Program, load_program
-from planner.ir.errors import InvalidFile, InvalidProgram, RegistaError, Unsupported
+from planner.frontend import SGD, AdamW, Program
+from planner.ir.errors import InvalidProgram, RegistaError
 from planner.ir.graph import ACCUMULATE, InputKind, LogicalGraph, Op, Role
+from tests.planner.frontend.programs import RNG, SMALL, Around, X, Y, around, assert_close, assert_transparent, mse, zoo
 from zoo import ZOO
-
-SMALL = {
-    "mlp": {"batch": 8, "width": 16, "hidden": 32},
-    "gpt": {"batch": 4, "seq": 8, "width": 32, "heads": 4, "vocab": 64, "layers": 2},
-    "convnet": {"batch": 8, "channels": 4, "size": 8},
-}
-_RNG = torch.Generator().manual_seed(0)
-X, Y = torch.randn(4, 6, 8, generator=_RNG), torch.randn(4, 6, 8, generator=_RNG)
-
-
-def mse(output: Tensor, target: Tensor) -> Tensor:
-    return F.mse_loss(output, target)
-
-
-class Around(nn.Module):
-    """A body and a function of it: forward(*inputs) = function(body, *inputs)."""
-
-    def __init__(self, body: nn.Module, function: Callable[..., object]) -> None:
-        super().__init__()
-        self.body = body
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> object:
-        return self.function(self.body, *inputs)
-
-
-def zoo(name: str, optimizer: SGD | AdamW | str = "sgd") -> Program:
-    program = ZOO[name](**SMALL[name])
-    return Program(program.module, program.example_inputs, program.loss, optimizer, data=program.data)
-
-
-def around(function: Callable[..., object], body: nn.Module | None = None, loss: Callable[..., object] | None = mse) -> Program:
-    torch.manual_seed(0)
-    return Program(Around(body or nn.Linear(8, 8), function), (X, Y), loss)
-
-
-def assert_close(outcome: Outcome, expected: Outcome, *, parameters: float = 1e-6) -> None:
-    assert outcome.losses == pytest.approx(expected.losses, rel=1e-5)
-    rows = (
-        (outcome.gradients_of_last_step, expected.gradients_of_last_step, 1e-6),
-        (outcome.parameters, expected.parameters, parameters),
-        (outcome.buffers, expected.buffers, 1e-6),
-    )
-    for values, wanted, atol in rows:
-        assert values.keys() == wanted.keys()
-        for name, value in wanted.items():
-            torch.testing.assert_close(values[name], value, rtol=1e-5, atol=atol, msg=lambda text, n=name: f"{n}: {text}")
-
-
-def assert_transparent(program: Program, micro_batches: int, steps: int = 3, *, parameters: float = 1e-6) -> LogicalGraph:
-    graph = program.graph(micro_batches)
-    expected = train_eagerly(program, micro_batches, steps)
-    assert_close(interpret(program, graph, micro_batches, steps), expected, parameters=parameters)
-    return graph
-
-
-# -- transparency: the graph means what eager training does ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
@@ -104,19 +47,19 @@ def test_oracle_comparison_catches_a_planted_wrong_op() -> None:
 LOSSES: dict[str, tuple[Callable[..., object], Tensor]] = {
     "label smoothing": (
         lambda o, t: F.cross_entropy(o.transpose(1, 2), t, label_smoothing=0.1),
-        torch.randint(0, 8, (4, 6), generator=_RNG),
+        torch.randint(0, 8, (4, 6), generator=RNG),
     ),
-    "class weights": (nn.CrossEntropyLoss(weight=torch.arange(1.0, 7.0)), torch.randint(0, 6, (4, 8), generator=_RNG)),
+    "class weights": (nn.CrossEntropyLoss(weight=torch.arange(1.0, 7.0)), torch.randint(0, 6, (4, 8), generator=RNG)),
     "ignored targets, sum": (
         lambda o, t: F.cross_entropy(o.reshape(-1, 8), t.reshape(-1), ignore_index=3, reduction="sum"),
-        torch.randint(0, 8, (4, 6), generator=_RNG),
+        torch.randint(0, 8, (4, 6), generator=RNG),
     ),
     "unreduced": (
         lambda o, t: F.cross_entropy(o.reshape(-1, 8), t.reshape(-1), reduction="none").pow(2).mean(),
-        torch.randint(0, 8, (4, 6), generator=_RNG),
+        torch.randint(0, 8, (4, 6), generator=RNG),
     ),
-    "2-d targets": (lambda o, t: F.cross_entropy(o.view(-1, 8, 2, 3), t), torch.randint(0, 8, (4, 2, 3), generator=_RNG)),
-    "binary": (F.binary_cross_entropy_with_logits, torch.rand(4, 6, 8, generator=_RNG)),
+    "2-d targets": (lambda o, t: F.cross_entropy(o.view(-1, 8, 2, 3), t), torch.randint(0, 8, (4, 2, 3), generator=RNG)),
+    "binary": (F.binary_cross_entropy_with_logits, torch.rand(4, 6, 8, generator=RNG)),
     "huber": (nn.HuberLoss(), Y),
     "smooth l1": (nn.SmoothL1Loss(), Y),
     "mse sum": (nn.MSELoss(reduction="sum"), Y),
@@ -136,7 +79,7 @@ MODULES: dict[str, Callable[[], Program]] = {
     "lstm": lambda: around(lambda b, x: b(x)[0], nn.LSTM(8, 8, batch_first=True)),
     "pooling": lambda: Program(
         nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4, momentum=0.3), nn.ReLU(True), nn.MaxPool2d(2), nn.AvgPool2d(2)),
-        (X.unsqueeze(1), torch.randn(4, 4, 1, 2, generator=_RNG)),
+        (X.unsqueeze(1), torch.randn(4, 4, 1, 2, generator=RNG)),
         mse,
     ),
     "batch norm without affine or statistics": lambda: Program(
@@ -144,7 +87,7 @@ MODULES: dict[str, Callable[[], Program]] = {
     ),
     "batch norm in eval": lambda: Program(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(6)).eval(), (X, Y), mse),
     "embedding": lambda: Program(
-        Around(nn.Embedding(9, 8, padding_idx=0), lambda b, i: b(i)), (torch.randint(0, 9, (4, 6), generator=_RNG), Y), mse
+        Around(nn.Embedding(9, 8, padding_idx=0), lambda b, i: b(i)), (torch.randint(0, 9, (4, 6), generator=RNG), Y), mse
     ),
     "weight norm": lambda: Program(torch.nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), (X, Y), mse),
 }
@@ -436,159 +379,3 @@ def test_a_module_without_memory_has_a_graph_but_no_state() -> None:
     assert program.graph(2) == Program(nn.Linear(8, 8), (X, Y), mse).graph(2)
     with pytest.raises(InvalidProgram, match="no values"):
         program.initial_state()
-
-
-# -- refusals --------------------------------------------------------------------------------------------------------------------
-
-
-def _double_the_weight(body: nn.Linear, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        body.weight.mul_(2)
-    return body(x)
-
-
-_OUTSIDE = nn.Parameter(torch.ones(8))
-
-REFUSED: dict[str, tuple[Callable[[], Program], type[RegistaError], str]] = {
-    "loss not a scalar": (lambda: Program(nn.Linear(8, 8), (X, Y), lambda o, t: o - t), InvalidProgram, r"\(4, 6, 8\)"),
-    "loss of integers": (lambda: around(lambda b, x, y: b(x).argmax(), loss=None), InvalidProgram, "int64"),
-    "module returns no tensor": (lambda: around(lambda b, x, y: {"logits": b(x)}, loss=None), InvalidProgram, "dict"),
-    "module returns no loss": (lambda: around(lambda b, x, y: b(x), loss=None), InvalidProgram, r"loss=\.\.\."),
-    "branch on a value": (lambda: around(lambda b, x: b(x) if x.sum() > 0 else x), InvalidProgram, "torch.where"),
-    "shape from a value": (lambda: around(lambda b, x: b(x)[x > 0], loss=lambda o, t: o.sum()), InvalidProgram, "torch.where"),
-    "nothing trainable": (lambda: around(lambda b, x: b(x), nn.Linear(8, 8).requires_grad_(False)), InvalidProgram, "no trainable"),
-    "no parameter at all": (lambda: Program(nn.ReLU(), (X, Y), mse), InvalidProgram, "no trainable"),
-    "loss detached": (lambda: around(lambda b, x: b(x).detach()), InvalidProgram, "does not depend"),
-    "parameter written": (lambda: around(_double_the_weight), InvalidProgram, "body.weight in place"),
-    "input written": (lambda: around(lambda b, x: b(x.mul_(2))), InvalidProgram, "input.0 in place"),
-    "random": (
-        lambda: around(lambda b, x: b(x) * torch.rand(8, generator=torch.Generator())),
-        Unsupported,
-        "aten.rand.generator with a Generator",
-    ),
-    "strides": (lambda: around(lambda b, x: b(x)[:, :, :4].as_strided((4, 6, 8), (48, 8, 1))), Unsupported, "strides"),
-    "outside parameter": (lambda: around(lambda b, x: b(x) * _OUTSIDE), InvalidProgram, "no parameter of the module"),
-    "wrong shapes": (lambda: Program(nn.Sequential(nn.Linear(8, 8), nn.Linear(5, 5)), (X, Y), mse), InvalidProgram, "module '1' raised"),
-    "quantized": (lambda: around(lambda b, x: b(x).to(torch.float8_e4m3fn).to(torch.float32)), InvalidProgram, "float8_e4m3fn"),
-    "sparse": (lambda: around(lambda b, x: b(x) @ b.weight.to_sparse().to_dense()), Unsupported, "layout torch.sparse_coo"),
-    "unknown optimizer": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, "lamb"), InvalidProgram, "'sgd' or 'adamw'"),
-    "negative rate": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, SGD(lr=-1)), InvalidProgram, "lr=-1"),
-    "no module": (lambda: Program(mse, (X, Y), mse), InvalidProgram, "nn.Module"),  # type: ignore[arg-type]
-    "no tensors": (lambda: Program(nn.Linear(8, 8), (X, {1, 2}), mse), InvalidProgram, "is a set; inputs are tensors"),
-    "no batch": (lambda: Program(nn.Linear(8, 8), torch.tensor(1.0), mse), InvalidProgram, "dim 0"),
-    "too many targets": (lambda: Program(nn.Linear(8, 8), (X,), lambda o, a, b: o.sum()), InvalidProgram, "2 targets"),
-    "loss without parameters": (lambda: Program(nn.Linear(8, 8), (X,), lambda: 0), InvalidProgram, "module's output"),
-}
-
-
-@pytest.mark.parametrize(("make", "kind", "words"), REFUSED.values(), ids=list(REFUSED))
-def test_refusals_name_the_cause(make: Callable[[], Program], kind: type[RegistaError], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        make().graph()
-
-
-def test_a_refused_trace_leaves_no_hook_behind() -> None:
-    with pytest.raises(InvalidProgram):
-        around(lambda b, x: b(x) if x.sum() > 0 else x).graph()
-    assert not torch.nn.modules.module._global_forward_hooks and not torch.nn.modules.module._global_forward_pre_hooks
-
-
-@pytest.mark.parametrize("micro_batches", [3, 0, -1, 16])
-def test_micro_batches_divide_the_batch(micro_batches: int) -> None:
-    with pytest.raises(InvalidProgram, match=r"one of \[1, 2, 4, 8\]"):
-        zoo("mlp").graph(micro_batches)
-
-
-def test_data_of_another_shape_is_refused() -> None:
-    program = Program(nn.Linear(8, 8), (X, Y), mse, data=lambda step: (X, Y[:2]))
-    with pytest.raises(InvalidProgram, match=r"data\(7\)"):
-        program.batch(7)
-
-
-def test_torch_optimizers_are_converted() -> None:
-    module = nn.Linear(8, 8)
-    sgd = Program(module, (X, Y), mse, torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9, weight_decay=0.1, nesterov=True))
-    adamw = Program(module, (X, Y), mse, torch.optim.AdamW(module.parameters(), lr=0.5, betas=(0.8, 0.9), eps=1e-6))
-    assert sgd.optimizer == SGD(0.5, 0.9, 0.1, True)
-    assert adamw.optimizer == AdamW(0.5, (0.8, 0.9), 1e-6, 0.01)
-    assert Program(module, (X, Y), mse).optimizer == SGD(0.01)
-
-
-# -- loading ---------------------------------------------------------------------------------------------------------------------
-
-FACTORY = """
-import torch
-from planner.frontend import Program
-from zoo import ZOO
-
-def small():
-    return ZOO["mlp"](batch=4, width=8, hidden=8)
-
-def number():
-    return 3
-
-def broken():
-    raise KeyError("weights")
-"""
-
-
-def test_zoo_strings_take_numbers_and_words() -> None:
-    program = load_program("zoo:gpt?layers=1&width=16&heads=2&vocab=32&batch=2&seq=4&optimizer=sgd", ZOO)
-    assert program.batch_size == 2 and program.optimizer == SGD()
-
-
-def test_a_file_gives_a_program(tmp_path: Path) -> None:
-    path = tmp_path / "model.py"
-    path.write_text(FACTORY)
-    assert_transparent(load_program(f"{path}:small", ZOO), 2)
-
-
-class WithLoss(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1d(6)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.mse_loss(self.norm(self.linear(x)), y)
-
-
-def test_an_exported_program_trains_as_its_module(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt2"
-    batch = torch.export.Dim("batch")
-    torch.export.save(torch.export.export(WithLoss(), (X, Y), dynamic_shapes={"x": {0: batch}, "y": {0: batch}}), path)
-    graph = assert_transparent(load_program(str(path), {}), 2)
-    assert set(graph.gradients) == {"linear.weight", "linear.bias", "norm.weight", "norm.bias"}
-
-
-def test_an_export_without_loss_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt2"
-    torch.export.save(torch.export.export(nn.Linear(8, 8), (X,)), path)
-    with pytest.raises(InvalidProgram, match="must return the loss"):
-        load_program(str(path), {})
-
-
-@pytest.mark.parametrize(
-    ("model", "kind", "words"),
-    [
-        ("zoo:resnet", InvalidProgram, "the zoo has no 'resnet'; it has .*convnet, .*resnet50"),
-        ("zoo:mlp?depth", InvalidProgram, "key=value"),
-        ("zoo:mlp?height=3", InvalidProgram, "height"),
-        ("zoo:gpt?heads=7", InvalidProgram, "7 heads"),
-        ("model", InvalidProgram, "zoo:NAME"),
-        ("{}/missing.py:f", InvalidFile, "does not exist"),
-        ("{}/missing.pt2", InvalidFile, "does not exist"),
-        ("{}/model.py", InvalidProgram, "names no factory"),
-        ("{}/model.py:other", InvalidProgram, "small, number, broken"),
-        ("{}/model.py:number", InvalidProgram, "returned a int"),
-        ("{}/model.py:broken", InvalidProgram, "KeyError"),
-        ("{}/syntax.py:f", InvalidFile, "SyntaxError"),
-        ("{}/syntax.pt2", InvalidFile, "not an exported program"),
-    ],
-)
-def test_what_cannot_be_loaded_is_refused(tmp_path: Path, model: str, kind: type[RegistaError], words: str) -> None:
-    (tmp_path / "model.py").write_text(FACTORY)
-    (tmp_path / "syntax.py").write_text("def f(:")
-    (tmp_path / "syntax.pt2").write_text("not a zip")
-    with pytest.raises(kind, match=words):
-        load_program(model.format(tmp_path), ZOO)

@@ -1,14 +1,11 @@
-"""A plan repeats one step for ever: a module whose Python makes the next step another one is refused; one that only keeps a record is not.
-
-And whatever tracing ran, all that the module reaches is afterwards the very same objects with the same contents.
-"""
+"""A plan repeats one step for ever: a module whose Python makes the next step another one is refused; one that only keeps a record is not."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -19,9 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.frontend import Program
-from planner.frontend.tracing.reachable import Snapshot
 from planner.ir.errors import InvalidProgram
-from zoo import ZOO
 
 _RNG = torch.Generator().manual_seed(0)
 X, Y = torch.randn(8, 6, generator=_RNG), torch.randn(8, 4, generator=_RNG)
@@ -53,6 +48,22 @@ class Keeping(nn.Module):
 
 def _program(module: nn.Module) -> Program:
     return Program(module, (X, Y), F.mse_loss)
+
+
+def identities(module: nn.Module) -> list[tuple[int, list[tuple[object, int]]]]:
+    """Every object beneath the module's attributes, dicts and lists, in order, by identity."""
+    attributes: list[tuple[int, list[tuple[object, int]]]] = []
+    waiting: list[object] = [child.__dict__ for child in module.modules()]
+    seen: set[int] = set()
+    while waiting:
+        held = waiting.pop()
+        if id(held) in seen or not isinstance(held, dict | list | deque):
+            continue
+        seen.add(id(held))
+        items = list(held.items()) if isinstance(held, dict) else list(enumerate(held))
+        attributes.append((id(held), [(key, id(value)) for key, value in items]))
+        waiting += [value for _, value in items]
+    return attributes
 
 
 def _counter(m: Keeping, y: Tensor) -> Tensor:
@@ -250,13 +261,13 @@ def test_what_nothing_is_computed_with_is_planned_told_and_put_back(
     function: Callable[[Keeping, Tensor], Tensor], caplog: pytest.LogCaptureFixture
 ) -> None:
     module = Keeping(function)
-    before = _identities(module)
+    before = identities(module)
     with caplog.at_level(logging.WARNING):
         program = _program(module)
         program.graph()
         program.graph(2)
     assert sum("a run leaves it as it is" in message for message in caplog.messages) == 1
-    assert _identities(module) == before
+    assert identities(module) == before
 
 
 def test_python_random_numbers_are_refused_and_the_generators_put_back() -> None:
@@ -303,102 +314,3 @@ def _nonzero(m: Keeping, y: Tensor) -> Tensor:
 def test_a_value_that_decides_is_refused_with_the_users_line(function: Callable[[Keeping, Tensor], Tensor], line: str) -> None:
     with pytest.raises(InvalidProgram, match=rf"at .*test_next_step\.py:\d+ '{line}.*torch\.where"):
         _program(Keeping(function)).graph()
-
-
-# -- all that a module reaches is the same afterwards ----------------------------------------------------------------------------
-
-
-def _identities(module: nn.Module) -> list[tuple[int, list[tuple[object, int]]]]:
-    """Every object beneath the module's attributes, dicts and lists, in order, by identity."""
-    attributes: list[tuple[int, list[tuple[object, int]]]] = []
-    waiting: list[object] = [child.__dict__ for child in module.modules()]
-    seen: set[int] = set()
-    while waiting:
-        held = waiting.pop()
-        if id(held) in seen or not isinstance(held, dict | list | deque):
-            continue
-        seen.add(id(held))
-        items = list(held.items()) if isinstance(held, dict) else list(enumerate(held))
-        attributes.append((id(held), [(key, id(value)) for key, value in items]))
-        waiting += [value for _, value in items]
-    return attributes
-
-
-SMALL: dict[str, dict[str, int]] = {
-    "mlp": {"batch": 8, "width": 16, "hidden": 32},
-    "gpt": {"batch": 4, "seq": 8, "width": 32, "heads": 4, "vocab": 64, "layers": 2},
-    "convnet": {"batch": 8, "channels": 4, "size": 8},
-}
-
-
-@pytest.mark.parametrize("name", list(SMALL))
-def test_a_zoo_model_is_the_same_objects_after_planning(name: str) -> None:
-    program = ZOO[name](**SMALL[name])
-    before, values = _identities(program.module), {n: t.clone() for n, t in program.module.state_dict().items()}
-    versions = [p._version for p in program.module.parameters()]
-    program.graph(2)
-    assert _identities(program.module) == before
-    assert all(torch.equal(tensor, values[n]) for n, tensor in program.module.state_dict().items())
-    assert [p._version for p in program.module.parameters()] == versions
-    assert all(p.grad is None for p in program.module.parameters())
-
-
-class Nasty(nn.Module):
-    """Changes whatever it has, in place, each time it runs; none of it is computed with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.spare = nn.Linear(6, 4), nn.Linear(2, 2)
-        self.ordered: OrderedDict[str, object] = OrderedDict(a=[1, 2], b={"c": [3]})
-        self.window: deque[object] = deque([1, 2], maxlen=2)
-        self.nested = SimpleNamespace(inner=SimpleNamespace(values=[0]), tags={"x"})
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(x)
-        self.ordered.move_to_end("a")
-        assert isinstance(self.ordered["b"], dict)
-        self.ordered["b"]["c"].append(out)
-        self.ordered["new"] = out
-        self.window.append(out)
-        self.nested.inner.values[0] = out
-        self.nested.inner = SimpleNamespace(values=[])
-        self.nested.tags.clear()
-        self.spare.register_forward_pre_hook(lambda *_: None)
-        self.linear.register_full_backward_hook(lambda _m, inputs, _o: inputs)
-        self.spare.weight.requires_grad_(True)
-        self._buffers["late"] = out.detach()
-        self.add_module("late_module", nn.Linear(1, 1))
-        del self.ordered["a"]
-        return out
-
-
-def test_a_module_that_changes_all_it_has_is_the_same_objects_after_a_refused_trace() -> None:
-    """The second trace fails (there is no 'a' any more): whatever was done until then is undone."""
-    module = Nasty()
-    inner = module.nested.inner
-    before = _identities(module)
-    with pytest.raises(InvalidProgram, match="ordered"):
-        _program(module).graph()
-    assert _identities(module) == before and module.nested.inner is inner and inner.values == [0]
-    assert module.nested.tags == {"x"} and list(module.ordered) == ["a", "b"] and module.ordered["b"] == {"c": [3]}
-
-
-def test_a_snapshot_names_each_change_and_undoes_it() -> None:
-    module = Keeping(_count_only)
-    tensor = torch.zeros(2)
-    module.names["t"] = tensor
-    snapshot = Snapshot({"": module})
-    assert snapshot.changes() == []
-    module.names["t"].add_(1)  # type: ignore[attr-defined]
-    module.names["b"] = module.names.pop("a")
-    module.calls = 3
-    del module.flag
-    assert {change.path for change in snapshot.changes()} >= {
-        "names['t']",
-        "names['b']",
-        "names['a']",
-        "calls",
-        "flag",
-    }
-    snapshot.restore()
-    assert list(module.names) == ["a", "t"] and module.names["t"] is tensor and not tensor.any() and module.flag is None

@@ -1,0 +1,80 @@
+"""Models that need more than a row of test_user_models: split tables of bags, buffers that forward updates, ops without a rule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from matrix import assert_transparent, roomy_cluster
+from oracle import train_eagerly
+from torch import Tensor, nn
+
+from backend.reference import perform
+from planner.frontend import SGD, Program
+from planner.ir.errors import UnknownOp
+from planner.opset import flop
+from planner.parallelism.make import PlanOptions, make_plan, search_plans
+from planner.parallelism.replicated import Replicated, replicated_work
+from tests.planner.frontend.test_user_models import BATCH, STEPS, program
+
+
+def test_bags_of_embeddings_train_on_two_devices_like_on_one() -> None:
+    """Bags hold indices from one offset to the next, so the batch is whole and the columns of the table may be split."""
+    model = nn.Sequential(nn.EmbeddingBag(12, 6, mode="sum"), nn.Linear(6, 4))
+    source = Program(model, torch.arange(BATCH * 4).view(BATCH, 4) % 12, lambda y: y.square().mean(), SGD(lr=0.05))
+    options = PlanOptions(pins=("0.weight=S(1)",), strict=True)
+    plan = make_plan(source.graph(), model="bags", batch_size=BATCH, cluster=roomy_cluster(2), options=options)
+    assert_transparent(perform(plan, source.initial_state(), source.batch, STEPS, gradients=True), train_eagerly(source, 1, STEPS))
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_buffer_that_forward_updates_and_backward_reads_is_copied_first(stages: int) -> None:
+    """Spectral norm's vectors: the state has one block, and forward waited for ever until backward had read it."""
+    layers = [nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)) for _ in range(2)]
+    source = Program(nn.Sequential(*layers), torch.randn(BATCH, 6), lambda y: y.square().mean(), SGD(lr=0.05))
+    options = PlanOptions(stages=stages, micro_batches=2, cuts=("1",) if stages == 2 else ())
+    plan = make_plan(source.graph(2), model="spectral", batch_size=BATCH, cluster=roomy_cluster(2), options=options)
+    assert_transparent(perform(plan, source.initial_state(2), source.batch, STEPS, gradients=True), train_eagerly(source, 2, STEPS))
+
+
+class MatrixExponential(nn.Module):
+    """An op that has no rule, in forward and in backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.matrix_exp(x)
+
+
+def without_rule() -> Program:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(MatrixExponential()), nn.Linear(4, 2))
+    return Program(model, torch.randn(BATCH, 4, 4), lambda y: y.square().mean(), SGD(lr=0.01))
+
+
+def test_an_op_without_a_rule_is_performed_with_whole_inputs_and_named_with_its_cost() -> None:
+    source = without_rule()
+    with pytest.warns(
+        Replicated, match=r"no SBP rule for aten.linalg_matrix_exp.default \(2\): .* whole inputs, \d+\.\d% of .* flop"
+    ) as warned:
+        plan = search_plans(
+            source.graph, model="far", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions(pins=("input.0=S(0)",))
+        ).plan
+    assert len([w for w in warned if w.category is Replicated]) == 1
+    outcome = perform(plan, source.initial_state(), source.batch, STEPS, gradients=True)
+    assert_transparent(outcome, train_eagerly(source, 1, STEPS))
+
+
+def test_the_share_of_an_op_without_a_rule_is_that_of_the_whole_step() -> None:
+    """Of 10 samples of 4 x 4: matrix_exp has 160 of flop, its backward, of matrices twice as large, 640."""
+    graph = without_rule().graph()
+    work = replicated_work(graph, 1)
+    assert work is not None and work.targets == {"aten.linalg_matrix_exp.default": 2}
+    assert work.flop_share == (160 + 640) / sum(flop(op, graph.values) for op in graph.ops)
+
+
+def test_a_plan_whose_ops_all_have_rules_warns_of_none() -> None:
+    assert replicated_work(program("softmax").graph(), 1) is None
+
+
+def test_a_strict_plan_refuses_an_op_without_a_rule_with_its_module() -> None:
+    source = without_rule()
+    refused = pytest.raises(UnknownOp, match=r"aten.linalg_matrix_exp.default, forward, module 1\.0\) has no SBP rule")
+    with refused:
+        make_plan(source.graph(), model="far", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions(strict=True))
