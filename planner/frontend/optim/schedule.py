@@ -72,13 +72,18 @@ def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Ra
 
 
 def _attached(optimizer: object) -> str | None:
-    """What changes the rates of a torch optimizer.  Schedulers wrap its ``step``; ReduceLROnPlateau does not, so it is looked for by its type."""
+    """What changes the rates of a torch optimizer.  Schedulers wrap its ``step``; ReduceLROnPlateau does not, but it holds the optimizer.
+
+    Python says who holds an object: an object with attributes of its own, or their dictionary.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer):
         return None
     if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
         return "a learning-rate scheduler"
-    plateaus = (thing for thing in gc.get_objects() if issubclass(type(thing), ReduceLROnPlateau))
-    return "ReduceLROnPlateau" if any(plateau.optimizer is optimizer for plateau in plateaus) else None
+    for holder in gc.get_referrers(optimizer):
+        if issubclass(type(holder), ReduceLROnPlateau) or (type(holder) is dict and "num_bad_epochs" in holder):
+            return "ReduceLROnPlateau"
+    return None
 
 
 def _checked_function(function: Callable[[int], float | Sequence[float]], num_groups: int) -> Rates:
