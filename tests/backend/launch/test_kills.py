@@ -81,7 +81,7 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
     assert list((tmp_path / "work").iterdir()) == []
 
 
-@pytest.mark.representatives("SIGKILL-first stage-forward", "SIGSTOP-last stage-collective")
+@pytest.mark.representatives("SIGKILL-first stage-forward")
 @pytest.mark.parametrize("where", ["forward", "collective", "checkpoint"])
 @pytest.mark.parametrize("role", ["first stage", "last stage", "launcher"])
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["SIGKILL", "SIGSTOP"])
