@@ -47,7 +47,7 @@ from time import perf_counter, process_time
 import pandas as pd
 from rich.console import Console
 
-from experiments.buyer_view import EARLY, PLANNED, configuration_text, draw, report
+from experiments.common.buyer_view import EARLY, PLANNED, configuration_text, draw, report
 from experiments.common.small_size import refuse_over_committed
 from planner.cost import AnalyticCost
 from planner.frontend import Program

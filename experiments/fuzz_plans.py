@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 import regista
-from experiments.plan_damage import Text, damaged
+from experiments.common.plan_damage import Text, damaged
 from planner.cost import AnalyticCost
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan, save_plan

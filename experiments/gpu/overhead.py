@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import Batches
+from backend.acts.step_inputs import no_numbers
 from backend.devices.device import CpuDevice, Device, Work
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
@@ -44,7 +45,7 @@ def idle_act_s(plan: Plan, state: Mapping[str, Tensor], batches: Batches, device
     blocks = make_blocks(plan, devices)
     for of_rank in blocks.values():
         of_rank.fill_state(state_parts(plan, of_rank.rank, state))
-    body = _Idle(plan, blocks, devices, batches, allow_nan=True)
+    body = _Idle(plan, blocks, devices, batches, no_numbers, allow_nan=True)
     engine = Engine(plan, steps, body, blocks, devices, timeout_s=60.0, ahead=8)
     begin = time.perf_counter()
     engine.run()
