@@ -2,7 +2,7 @@
 
 held(t, x) <= limit must be kept only at t where
   (1) the largest amounts of all nodes alive at t add up to more than the limit            -> crop_times
-  (2) no neighbouring time holds as much or more whatever the choice                       -> _not_dominated
+  (2) no neighbouring time holds as much or more whatever the choice                       -> not_dominated
 
 A strategy that breaks the limit even when all other nodes hold their least is forbidden.
 """
@@ -40,7 +40,7 @@ def crop_times(work: Elimination) -> None:
         raise out_of_memory(float(base.max()), limit)
     stays = np.flatnonzero(most > limit)
     spans = np.searchsorted(cuts, np.array([(a, b) for _, a, b, _ in held], dtype=np.int64).reshape(-1, 2))
-    stays = stays[_not_dominated(base[stays], np.searchsorted(stays, spans))]
+    stays = stays[not_dominated(base[stays], np.searchsorted(stays, spans))]
     spans = np.searchsorted(stays, spans)
     work.demands.clear()
     work.constant_demands = [(i, i + 1, float(base[t])) for i, t in enumerate(stays) if base[t]]
@@ -87,7 +87,7 @@ def _largest(demands: Sequence[tuple[int, int, Floats]]) -> list[tuple[int, int,
     return [(a, b, float(top)) for a, b, top in zip(cuts, cuts[1:], tops, strict=False) if top > 0]
 
 
-def _not_dominated(base: Floats, spans: Ints) -> Ints:
+def not_dominated(base: Floats, spans: Ints) -> Ints:
     """Indices of the times that are not dominated, of times 0 .. len(base) - 1 and intervals [a, b) among them.
 
     Where no interval begins between two times, the first holds all that the second holds; where none ends, the second does.

@@ -312,3 +312,10 @@ def test_an_ilp_that_its_time_ends_bounds_every_choice_whether_it_found_one_or_n
     assert problem.feasible(start(problem))
     assert outcome.bound <= problem.objective(start(problem))
     assert outcome.choice is None or outcome.bound <= problem.objective(outcome.choice)
+
+
+@pytest.mark.parametrize("looks_until_the_end", [2, 3, 5])
+def test_a_search_whose_time_is_up_at_once_comes_back_with_a_choice(looks_until_the_end: int) -> None:
+    problem, looks = replace(chain(40, 4), demands=()), itertools.count()
+    solution = solve_exactly(problem, seconds=1, clock=lambda: 2.0 if next(looks) >= looks_until_the_end else 0.0)
+    assert solution.lower_bound <= solution.objective == problem.objective(solution.choice) < np.inf

@@ -11,6 +11,7 @@ from planner.ir.errors import OutOfMemory
 from planner.solve.problem import Contradiction, Demand, Edge, Problem
 from planner.solve.reduce.contract import reduce_problem
 from planner.solve.reduce.elimination import Elimination
+from planner.solve.reduce.times import not_dominated
 from tests.planner.solve.small import best_by_trying, random_problem
 
 SETTINGS = [{"dominance": False, "eliminate": False}, {"dominance": True, "eliminate": False}, {"dominance": True, "eliminate": True}]
@@ -145,3 +146,17 @@ def test_limit_below_the_least_demand_is_refused() -> None:
     held = (Demand(0, 0, 2, np.array([7.0, 8.0])),)
     with pytest.raises(OutOfMemory, match="more than the limit 6"):
         reduce_problem(Problem(("a",), (np.zeros(2),), (), held, 6.0))
+
+
+@pytest.mark.parametrize(
+    ("base", "spans", "kept"),
+    [
+        ([2.0, 2.0], [[0, 1]], [0]),  # none begins between: the first holds all that the second holds
+        ([2.0, 2.0], [[1, 2]], [1]),  # none ends between: the second does
+        ([1.0, 2.0], [[0, 1]], [0, 1]),
+        ([2.0, 1.0], [[1, 2]], [0, 1]),
+        ([2.0, 2.0, 2.0], [[0, 1], [2, 3]], [0, 2]),
+    ],
+)
+def test_of_two_times_the_one_that_holds_no_more_leaves(base: list[float], spans: list[list[int]], kept: list[int]) -> None:
+    assert not_dominated(np.array(base), np.array(spans)).tolist() == kept
