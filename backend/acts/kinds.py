@@ -1,4 +1,4 @@
-"""What each kind of task does, as the methods of a performer: the one place that a new kind is added to, and mypy then names the performers.
+"""Which method of a performer carries out each kind of task.  A new kind is added here; mypy then names the performers that lack it.
 
 kind                                 method      reads            writes                        ranks
 SOURCE, STEP_INPUT, PREPARE          load        nothing or raw   what the host makes of it     one by one

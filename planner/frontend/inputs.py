@@ -1,4 +1,4 @@
-"""How a batch is given to the module and to the loss: tensors in mappings, sequences and dataclasses, among settings that are no tensors.
+"""The form of a batch: where its tensors lie in nested mappings, sequences and dataclasses, and how the module and the loss are called with it.
 
     {"x": tensor, "extra": (tensor, None), "flag": True}  --tensors-->  (tensor, tensor)  --call-->  module(x=., extra=(., None), flag=True)
 

@@ -193,7 +193,7 @@ class Program:
             raise InvalidProgram(f"{micro_batches} micro-batches do not divide a batch of {self.batch_size}; choose one of {divisors}")
         if micro_batches not in self._translated:
             if micro_batches > 1 and not any(count > 1 for count in self._translated):
-                self._refuse_ambiguous()
+                refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self._form)
             with collector_paused():
                 captured = capture(
                     self._module,
@@ -246,9 +246,6 @@ class Program:
                     f"data({step}) gives another input.{number} when it is asked again: every rank asks for every step, once per micro-batch; "
                     "let the batch follow from the step alone, for example torch.Generator().manual_seed(step)"
                 )
-
-    def _refuse_ambiguous(self) -> None:
-        refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self._form)
 
     def initial_state(self, micro_batches: int = 1) -> dict[str, Tensor]:
         """Values of the state inputs of ``graph(micro_batches)`` by GraphInput.name.

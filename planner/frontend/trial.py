@@ -58,9 +58,9 @@ def refuse_ambiguous(
     Raises:
         InvalidProgram: an input need not go along with the batch, or a layer takes the batch for time; with the way out.
     """
-    batched = [index for index, dim in enumerate(dims.dims) if dim is not None]
     if dims.given:
         return
+    batched = [index for index, dim in enumerate(dims.dims) if dim is not None]
     forward = _Forward(module, loss, form)
     taken = {int(extent) for t in inputs for extent in t.shape}
     other = next((extent for extent in _PRIMES if extent not in taken), max(taken) + 1)

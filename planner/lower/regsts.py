@@ -167,7 +167,7 @@ def size_regst(
 
 
 def apply_asked_quotas(regsts: Mapping[str, Regst], asked: Mapping[str, int]) -> dict[str, Regst]:
-    """Replace quotas by those that the user asked for, by id pattern.
+    """Give the Regsts whose ids match the user's patterns the quotas asked for.
 
     Raises:
         Unsupported: a pattern matches no data Regst.

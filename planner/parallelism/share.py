@@ -80,7 +80,7 @@ class EqualShare:
 
     @cached_property
     def uneven_cut_s(self) -> float:
-        """(3), in seconds; it is large if the blocks cannot be divided equally among the stages, or if the head makes one stage slow."""
+        """(3): a lower bound from the slowest stage, in seconds; large if the blocks do not divide equally among the stages, or the head is slow."""
         if self.stages == 1:
             return 0.0
         once_s = sum(model.least_micro_s * model.times for model in self.models)

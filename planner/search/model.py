@@ -1,4 +1,4 @@
-"""The choice problem of a staged graph, the meaning of its strategies, and the decisions that a choice stands for."""
+"""The choice of all layouts of a staged graph as one problem for the solver, and the Assignment that a solution of it means."""
 
 from __future__ import annotations
 

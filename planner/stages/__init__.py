@@ -1,4 +1,4 @@
-"""Pipeline stages: the cut of a graph into stages, by the user or by balanced work, and passes that prepare the graph for the search."""
+"""Pipeline stages: where a graph is cut, by the user or by balanced work, and the passes that make the staged graph ready for the search."""
 
 from planner.stages.assign import assign_stages
 from planner.stages.blocks import block_of

@@ -19,4 +19,4 @@ NAMES = sorted(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_module_of_the_experiments_is_imported(name: str) -> None:
-    importlib.import_module(name)
+    assert importlib.import_module(name).__name__ == name

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from planner.frontend.optim.from_torch import check_untouched, group_names, rule_of
-from planner.frontend.optim.rules import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop, slot_type
+from planner.frontend.optim.rules import SGD, AdamW, Optimizer, slot_type
 from planner.ir.errors import InvalidProgram
 from planner.ir.tensor import DType, TensorType
 
 __all__ = ["Group", "as_groups", "held_state"]
-
-_RULES = (SGD, AdamW, Adam, Adagrad, RMSprop, Adafactor, Muon)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ def as_groups(given: object, parameters: Mapping[str, Tensor]) -> tuple[Group, .
 def _rule(given: object) -> Optimizer:
     if given is None:
         return SGD()
-    if isinstance(given, _RULES):
+    if isinstance(given, Optimizer):
         return given
     if isinstance(given, str):
         if given not in ("sgd", "adamw"):

@@ -47,6 +47,16 @@ def _blocks(first: np.uint64, count: int, draw: np.uint32, step: np.uint32, k0: 
         words[4 * lane + 3] = c3
 
 
+@numba.njit(inline="always", nogil=True)
+def _chunk(begin: int, end: int, draw: int, step: int, k0: np.uint32, k1: np.uint32, words: Lanes) -> tuple[int, int]:
+    """Draw the words of elements begin .. end - 1, or of as many as fit; returns where in ``words`` they begin, and how many they are."""
+    first = begin >> 2
+    count = min(_CHUNK, ((end + 3) >> 2) - first)
+    _blocks(np.uint64(first), count, np.uint32(draw), np.uint32(step), k0, k1, words)
+    skip = begin - 4 * first
+    return skip, min(4 * count - skip, end - begin)
+
+
 @numba.njit(cache=True, nogil=True)
 def fill_words(starts: npt.NDArray[np.int64], length: int, draw: int, step: int, seed: int, out: Lanes) -> None:
     """out[rows * length]: the words of the elements, row after row."""
@@ -56,11 +66,7 @@ def fill_words(starts: npt.NDArray[np.int64], length: int, draw: int, step: int,
     for row in range(starts.shape[0]):
         begin, end = starts[row], starts[row] + length
         while begin < end:
-            first = begin >> 2
-            count = min(_CHUNK, ((end + 3) >> 2) - first)
-            _blocks(np.uint64(first), count, np.uint32(draw), np.uint32(step), k0, k1, words)
-            skip = begin - 4 * first
-            number = min(4 * count - skip, end - begin)
+            skip, number = _chunk(begin, end, draw, step, k0, k1, words)
             for n in range(number):
                 out[at + n] = words[skip + n]
             at += number
@@ -79,11 +85,7 @@ def dropped(
     for row in range(starts.shape[0]):
         begin, end = starts[row], starts[row] + length
         while begin < end:
-            first = begin >> 2
-            count = min(_CHUNK, ((end + 3) >> 2) - first)
-            _blocks(np.uint64(first), count, np.uint32(draw), np.uint32(step), k0, k1, words)
-            skip = begin - 4 * first
-            number = min(4 * count - skip, end - begin)
+            skip, number = _chunk(begin, end, draw, step, k0, k1, words)
             for n in range(number):
                 out[at + n] = x[at + n] * (kept if words[skip + n] <= largest else zero)
             at += number

@@ -1,4 +1,4 @@
-"""Everything that a module reaches, as it was before a trace: attributes, containers, closures, class attributes and globals.
+"""A snapshot of the Python state that a module can reach, to compare it with and put it back after a trace: attributes, containers, globals.
 
     with Snapshot(...) taken --> trace --> changes(): what differs, by name --> restore(): the same objects with the same contents
 

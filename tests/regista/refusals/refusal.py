@@ -10,7 +10,7 @@ from typing import Any
 from command_line import Command, files_of
 
 
-def refused(command: Command, folder: Path, *arguments: object, says: str = "") -> str:
+def assert_refused(command: Command, folder: Path, *arguments: object, says: str = "") -> str:
     """Run twice, with and without --json, prove the law, and return the message."""
     before = files_of(folder)
     plain, machine = command(*arguments), command(*arguments, "--json")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import CLUSTER, TINY, Command
 
-from tests.regista.refusals.refusal import refused
+from tests.regista.refusals.refusal import assert_refused
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_cluster_that_no_machine_can_be_is_refused_in_the_units_of_its_file(
     assert old in CLUSTER
     path = tmp_path / "c.toml"
     path.write_text(CLUSTER.replace(old, new, 1))
-    refused(command, tmp_path, "plan", TINY, "--cluster", path, "-o", tmp_path / "p.json", says=says)
+    assert_refused(command, tmp_path, "plan", TINY, "--cluster", path, "-o", tmp_path / "p.json", says=says)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_cluster_that_no_machine_can_be_is_refused_in_the_units_of_its_file(
     ],
 )
 def test_a_name_that_is_no_cluster_is_refused(command: Command, tmp_path: Path, cluster: str, says: str):
-    refused(command, tmp_path, "plan", TINY, "--cluster", cluster, "-o", tmp_path / "p.json", says=says)
+    assert_refused(command, tmp_path, "plan", TINY, "--cluster", cluster, "-o", tmp_path / "p.json", says=says)
 
 
 def test_more_devices_than_cores_is_a_warning_not_a_refusal(command: Command, tmp_path: Path):
@@ -83,7 +83,7 @@ def test_the_slowest_and_fastest_links_still_plan_and_simulate(command: Command,
 
 def test_a_plan_too_large_for_its_devices_is_refused_with_the_numbers_and_a_way_out(command: Command, tmp_path: Path):
     (tmp_path / "c.toml").write_text(CLUSTER.replace("memory_GB = 8.0", "memory_GB = 1e-5"))
-    refused(
+    assert_refused(
         command, tmp_path, "plan", TINY, "--cluster", tmp_path / "c.toml", "-o", tmp_path / "p.json",
         says=r"rank 0 needs [\d.]+ KiB \(state [\d.]+ KiB, largest regst \S+: .*\) but a device of small has 9\.8 KiB .*; use more devices or stages",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from stories import TableCost, chain
 from planner.ir.files import load_trace, save_trace
 from planner.ir.traces.trace import Source
 from simulator import simulate
-from tests.regista.refusals.refusal import refused
+from tests.regista.refusals.refusal import assert_refused
 
 MODELS = """
 import dataclasses, torch
@@ -102,7 +102,7 @@ def lion(): return make(lambda x: x.mean(), optimizer="lion")
 )
 def test_a_model_that_cannot_be_planned_is_refused_by_op_module_or_factory(command: Command, tmp_path: Path, factory: str, says: str):
     (tmp_path / "m.py").write_text(MODELS)
-    refused(command, tmp_path, "plan", f"{tmp_path}/m.py:{factory}", "--cluster", "local:2", "-o", tmp_path / "p.json", says=says)
+    assert_refused(command, tmp_path, "plan", f"{tmp_path}/m.py:{factory}", "--cluster", "local:2", "-o", tmp_path / "p.json", says=says)
 
 
 def test_a_schedule_that_gives_no_number_later_is_refused_before_the_run_writes_anything(command: Command, tmp_path: Path):
@@ -110,7 +110,7 @@ def test_a_schedule_that_gives_no_number_later_is_refused_before_the_run_writes_
     plan = tmp_path / "p.json"
     assert command("plan", f"{tmp_path}/m.py:nan_later", "--cluster", "local:1", "-o", plan).code == 0
     says = "the learning rate of step 3 is nan in group 0"
-    refused(command, tmp_path, "run", plan, "--steps", 5, "--checkpoint", tmp_path / "saves", "-o", tmp_path / "run.json", says=says)
+    assert_refused(command, tmp_path, "run", plan, "--steps", 5, "--checkpoint", tmp_path / "saves", "-o", tmp_path / "run.json", says=says)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_schedule_that_gives_no_number_later_is_refused_before_the_run_writes_
 )
 def test_a_file_that_cannot_be_imported_is_refused(command: Command, tmp_path: Path, content: str, says: str):
     (tmp_path / "m.py").write_text(content)
-    refused(command, tmp_path, "plan", f"{tmp_path}/m.py:f", "--cluster", "local:2", "-o", tmp_path / "p.json", says=says)
+    assert_refused(command, tmp_path, "plan", f"{tmp_path}/m.py:f", "--cluster", "local:2", "-o", tmp_path / "p.json", says=says)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_file_that_cannot_be_imported_is_refused(command: Command, tmp_path: P
     ],
 )
 def test_a_name_that_is_no_model_is_refused_with_the_forms(command: Command, tmp_path: Path, model: str, says: str):
-    refused(command, tmp_path, "plan", model, "--cluster", "local:2", "-o", tmp_path / "p.json", says=says)
+    assert_refused(command, tmp_path, "plan", model, "--cluster", "local:2", "-o", tmp_path / "p.json", says=says)
 
 
 def test_a_pt2_that_is_none_or_returns_no_loss_is_refused(command: Command, tmp_path: Path):
@@ -150,8 +150,10 @@ def test_a_pt2_that_is_none_or_returns_no_loss_is_refused(command: Command, tmp_
     (tmp_path / "junk.pt2").write_bytes(b"junk")
     torch.export.save(torch.export.export(torch.nn.Linear(4, 4), (torch.randn(8, 4),)), tmp_path / "vector.pt2")
     goal = ("--cluster", "local:2", "-o", tmp_path / "p.json")
-    refused(command, tmp_path, "plan", tmp_path / "junk.pt2", *goal, says="is not an exported program; write it with torch.export.save")
-    refused(command, tmp_path, "plan", tmp_path / "vector.pt2", *goal, says="a .pt2 must return the loss, one scalar")
+    assert_refused(
+        command, tmp_path, "plan", tmp_path / "junk.pt2", *goal, says="is not an exported program; write it with torch.export.save"
+    )
+    assert_refused(command, tmp_path, "plan", tmp_path / "vector.pt2", *goal, says="a .pt2 must return the loss, one scalar")
 
 
 # Training that diverges is no bad input.

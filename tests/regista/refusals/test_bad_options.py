@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import TINY, Command
 
-from tests.regista.refusals.refusal import refused
+from tests.regista.refusals.refusal import assert_refused
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,14 @@ from tests.regista.refusals.refusal import refused
     ],
 )
 def test_an_option_that_cannot_be_granted_is_refused_by_name(command: Command, tmp_path: Path, options: list[str], says: str):
-    refused(command, tmp_path, "plan", TINY, "--cluster", "local:2", "-o", tmp_path / "p.json", *options, says=says)
+    assert_refused(command, tmp_path, "plan", TINY, "--cluster", "local:2", "-o", tmp_path / "p.json", *options, says=says)
 
 
 def test_a_pin_that_cuts_unevenly_is_refused_with_the_shape(command: Command, tmp_path: Path):
     goal = ("--cluster", "local:2", "-o", tmp_path / "p.json", "--pin", "head.weight=S(0)")
-    refused(command, tmp_path, "plan", TINY + "&classes=5", *goal, says=r"head.weight has shape \(5, 16\), which does not split evenly")
+    assert_refused(
+        command, tmp_path, "plan", TINY + "&classes=5", *goal, says=r"head.weight has shape \(5, 16\), which does not split evenly"
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,10 +69,12 @@ def test_a_pin_that_cuts_unevenly_is_refused_with_the_shape(command: Command, tm
     ],
 )
 def test_arguments_that_make_no_command_are_refused_in_one_line(command: Command, tmp_path: Path, arguments: list[str], says: str):
-    message = refused(command, tmp_path, *arguments, says=says)
+    message = assert_refused(command, tmp_path, *arguments, says=says)
     assert message.count("\n") == 1
 
 
 def test_an_option_without_meaning_here_is_refused_not_ignored(command: Command, made: dict[str, Path], tmp_path: Path):
-    refused(command, tmp_path, "run", made["plan"], "--performer", "reference", "--timeout", "3", says="--timeout watches processes")
-    refused(command, tmp_path, "calibrate", made["plan"], "--cluster", "local:2", "-o", tmp_path / "c", says="has no meaning beside a plan")
+    assert_refused(command, tmp_path, "run", made["plan"], "--performer", "reference", "--timeout", "3", says="--timeout watches processes")
+    assert_refused(
+        command, tmp_path, "calibrate", made["plan"], "--cluster", "local:2", "-o", tmp_path / "c", says="has no meaning beside a plan"
+    )

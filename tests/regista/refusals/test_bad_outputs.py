@@ -8,7 +8,7 @@ import pytest
 from command_line import TINY, Command
 
 from planner.ir.files import load_trace
-from tests.regista.refusals.refusal import refused
+from tests.regista.refusals.refusal import assert_refused
 
 
 @pytest.mark.parametrize("verb", ["plan", "simulate", "run", "compare", "gantt", "export", "calibrate"])
@@ -44,7 +44,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
         "calibrate": [],
     }[verb]
     path, says = places[where]
-    refused(command, tmp_path, verb, *arguments, "-o", path, says=says)
+    assert_refused(command, tmp_path, verb, *arguments, "-o", path, says=says)
 
 
 def test_an_output_never_replaces_an_input_or_another_output(command: Command, made: dict[str, Path], tmp_path: Path):
@@ -52,22 +52,22 @@ def test_an_output_never_replaces_an_input_or_another_output(command: Command, m
     plan.write_bytes(made["plan"].read_bytes())
     (tmp_path / "link").symlink_to(plan)
     for name in (plan, tmp_path / "." / "plan.json", tmp_path / "link"):
-        refused(command, tmp_path, "simulate", plan, "-o", name, says="the same command reads or writes that file")
+        assert_refused(command, tmp_path, "simulate", plan, "-o", name, says="the same command reads or writes that file")
     one = tmp_path / "one.png"
-    refused(command, tmp_path, "compare", made["sim"], made["run"], "-o", one, "--gantt", one, says="reads or writes that file")
+    assert_refused(command, tmp_path, "compare", made["sim"], made["run"], "-o", one, "--gantt", one, says="reads or writes that file")
 
 
 def test_a_picture_of_unknown_format_is_refused_before_anything_is_written(command: Command, made: dict[str, Path], tmp_path: Path):
     goal = ("compare", made["sim"], made["run"], "-o", tmp_path / "c.json", "--gantt", tmp_path / "g.xyz")
-    refused(command, tmp_path, *goal, says="format 'xyz' is not among .*; name it .png or .svg")
-    refused(command, tmp_path, "gantt", made["sim"], "-o", tmp_path / "g", says="without suffix")
+    assert_refused(command, tmp_path, *goal, says="format 'xyz' is not among .*; name it .png or .svg")
+    assert_refused(command, tmp_path, "gantt", made["sim"], "-o", tmp_path / "g", says="without suffix")
 
 
 def test_demo_refuses_its_folder_and_model_before_it_measures(command: Command, tmp_path: Path):
     (tmp_path / "file").write_text("")
-    refused(command, tmp_path, "demo", "--out", tmp_path / "file", says="cannot make folder")
+    assert_refused(command, tmp_path, "demo", "--out", tmp_path / "file", says="cannot make folder")
     (tmp_path / "out").mkdir()
-    refused(command, tmp_path, "demo", "--out", tmp_path / "out", "--model", "zoo:nope", says="the zoo has no 'nope'")
+    assert_refused(command, tmp_path, "demo", "--out", tmp_path / "out", "--model", "zoo:nope", says="the zoo has no 'nope'")
 
 
 def test_a_link_is_written_through_and_a_failed_write_leaves_the_old_file(
@@ -82,7 +82,7 @@ def test_a_link_is_written_through_and_a_failed_write_leaves_the_old_file(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        refused(command, tmp_path, "simulate", made["plan"], "-o", tmp_path / "link.json", says="No space left on device")
+        assert_refused(command, tmp_path, "simulate", made["plan"], "-o", tmp_path / "link.json", says="No space left on device")
     assert command("simulate", made["plan"], "-o", tmp_path / "link.json").code == 0
     assert (tmp_path / "link.json").is_symlink()
     load_trace(str(tmp_path / "real.json"))

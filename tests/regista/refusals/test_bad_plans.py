@@ -11,12 +11,12 @@ from stories import Story
 
 from planner.ir.files import save_plan
 from planner.ir.plan import Plan
-from tests.regista.refusals.refusal import edited, refused
+from tests.regista.refusals.refusal import assert_refused, edited
 
 
 @pytest.mark.parametrize("verb", [["explain"], ["simulate"], ["run", "--performer", "reference"]], ids=lambda v: v[0])
 def test_a_missing_plan_is_refused_with_the_command_that_writes_one(command: Command, tmp_path: Path, verb: list[str]):
-    refused(command, tmp_path, *verb, tmp_path / "nope.json", says=r"nope\.json: no such file; 'regista plan ")
+    assert_refused(command, tmp_path, *verb, tmp_path / "nope.json", says=r"nope\.json: no such file; 'regista plan ")
 
 
 @pytest.mark.parametrize(
@@ -41,29 +41,29 @@ def test_a_missing_plan_is_refused_with_the_command_that_writes_one(command: Com
 )
 def test_what_is_no_plan_is_refused(command: Command, tmp_path: Path, content: bytes, says: str):
     (tmp_path / "plan.json").write_bytes(content)
-    refused(command, tmp_path, "explain", tmp_path / "plan.json", says=says)
+    assert_refused(command, tmp_path, "explain", tmp_path / "plan.json", says=says)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.999])
 def test_a_truncated_plan_is_refused(command: Command, made: dict[str, Path], tmp_path: Path, share: float):
     content = made["plan"].read_bytes()
     (tmp_path / "plan.json").write_bytes(content[: int(len(content) * share)])
-    refused(command, tmp_path, "simulate", tmp_path / "plan.json", says="truncated")
+    assert_refused(command, tmp_path, "simulate", tmp_path / "plan.json", says="truncated")
 
 
 def test_a_folder_is_no_plan(command: Command, tmp_path: Path):
-    refused(command, tmp_path, "explain", tmp_path, says="Is a directory")
+    assert_refused(command, tmp_path, "explain", tmp_path, says="Is a directory")
 
 
 def test_another_schema_version_is_refused_with_both_versions(command: Command, made: dict[str, Path], tmp_path: Path):
     old = edited(made["plan"], tmp_path / "plan.json", lambda d: d.update(version=7))
-    refused(command, tmp_path, "simulate", old, says="schema version 7, but this regista reads plan version 2; write the file anew")
+    assert_refused(command, tmp_path, "simulate", old, says="schema version 7, but this regista reads plan version 2; write the file anew")
 
 
 def test_a_trace_is_no_plan_and_a_plan_is_no_trace(command: Command, made: dict[str, Path], tmp_path: Path):
-    refused(command, tmp_path, "simulate", made["sim"], says="expected a regista plan file, found 'trace'; check the order")
-    refused(command, tmp_path, "export", made["plan"], "-o", tmp_path / "x", says="expected a regista trace file, found 'plan'")
-    refused(command, tmp_path, "simulate", made["plan"], "--cost", made["plan"], says="expected a regista cost file, found 'plan'")
+    assert_refused(command, tmp_path, "simulate", made["sim"], says="expected a regista plan file, found 'trace'; check the order")
+    assert_refused(command, tmp_path, "export", made["plan"], "-o", tmp_path / "x", says="expected a regista trace file, found 'plan'")
+    assert_refused(command, tmp_path, "simulate", made["plan"], "--cost", made["plan"], says="expected a regista cost file, found 'plan'")
 
 
 # Plans that were edited.
@@ -107,7 +107,7 @@ def first(data: Any, table: str, **fields: Any) -> Any:
 def test_an_edited_plan_that_breaks_a_law_is_refused_by_that_law(
     command: Command, made: dict[str, Path], tmp_path: Path, edit: Any, says: str
 ):
-    refused(command, tmp_path, "simulate", edited(made["plan"], tmp_path / "plan.json", edit), says=says)
+    assert_refused(command, tmp_path, "simulate", edited(made["plan"], tmp_path / "plan.json", edit), says=says)
 
 
 def test_keyword_arguments_of_ops_cannot_smuggle_code_into_fragments(command: Command, made: dict[str, Path], tmp_path: Path):
@@ -115,7 +115,9 @@ def test_keyword_arguments_of_ops_cannot_smuggle_code_into_fragments(command: Co
         op = first(data, "tasks", kind="forward")["body"]["ops"][0]
         op["kwargs"] = [["x=__import__('os').abort(), y", 1]]
 
-    refused(command, tmp_path, "run", edited(made["plan"], tmp_path / "p.json", edit), "--performer", "reference", says="must be names")
+    assert_refused(
+        command, tmp_path, "run", edited(made["plan"], tmp_path / "p.json", edit), "--performer", "reference", says="must be names"
+    )
 
 
 def test_an_op_that_its_kernel_does_not_take_ends_the_run_with_task_and_rank(command: Command, made: dict[str, Path], tmp_path: Path):
@@ -123,7 +125,7 @@ def test_an_op_that_its_kernel_does_not_take_ends_the_run_with_task_and_rank(com
         first(data, "tasks", kind="forward")["body"]["ops"][0]["args"] = []
 
     bad = edited(made["plan"], tmp_path / "p.json", edit)
-    refused(command, tmp_path, "run", bad, "--performer", "reference", says=r"rank \d failed in task s0\.fwd\.0: ")
+    assert_refused(command, tmp_path, "run", bad, "--performer", "reference", says=r"rank \d failed in task s0\.fwd\.0: ")
 
 
 # Plans that dead-lock.
@@ -147,7 +149,7 @@ def shared(quota: int) -> Plan:
 def test_a_quota_that_dead_locks_is_refused_with_the_cycle_and_the_quota_to_raise(command: Command, tmp_path: Path):
     path = tmp_path / "plan.json"
     save_plan(shared(1), str(path))
-    message = refused(command, tmp_path, "simulate", path, says=r"raise the quota of regst x from 1 to 2")
+    message = assert_refused(command, tmp_path, "simulate", path, says=r"raise the quota of regst x from 1 to 2")
     for actor in ("A waits until D frees a block of regst x", "D waits for data of regst y from B", "B waits for data of regst x from A"):
         assert actor in message
     edited(path, path, lambda d: first(d, "regsts", id="x").update(quota=2))
@@ -163,7 +165,7 @@ def test_an_edge_against_the_flow_is_refused_with_its_actors(command: Command, m
         early["consumes"].append({"is": "Port", "regst": "back", "acts_per_block": 1})
 
     bad = edited(made["plan"], tmp_path / "plan.json", edit)
-    message = refused(command, tmp_path, "simulate", bad, says="not live .* wait for each other for ever")
+    message = assert_refused(command, tmp_path, "simulate", bad, says="not live .* wait for each other for ever")
     assert "s0.fwd.0 waits for data of regst back from s0.upd" in message
     assert "no quota is on the cycle" in message
 
@@ -178,4 +180,4 @@ def test_collectives_ordered_against_the_data_are_refused_with_their_stream(comm
         assert len(stream["order"]) > 1
         stream["order"].reverse()
 
-    refused(command, tmp_path, "simulate", edited(path, path, edit), says=r"waits for its turn after \S+ on stream s0\.axis0")
+    assert_refused(command, tmp_path, "simulate", edited(path, path, edit), says=r"waits for its turn after \S+ on stream s0\.axis0")

@@ -105,7 +105,8 @@ def test_a_layer_behind_a_transpose_is_no_ambiguity() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x.transpose(0, 1)).transpose(0, 1)
 
-    Program(Turned(), (_randn(BATCH, STEPS, 5), _randn(BATCH, STEPS, 3)), F.mse_loss).graph(2)
+    graph = Program(Turned(), (_randn(BATCH, STEPS, 5), _randn(BATCH, STEPS, 3)), F.mse_loss).graph(2)
+    assert {i.batch_dim for i in graph.inputs if i.kind is InputKind.BATCH} == {0}
 
 
 def test_ordinary_batches_need_no_word() -> None:
