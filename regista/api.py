@@ -45,6 +45,7 @@ from regista.clusters import resolve_cluster
 from regista.data import Data, batches_for
 from regista.schedule_file import read_schedule
 from regista.starting import beginning, typed_state
+from regista.update_options import NO_UPDATE_OPTIONS, UpdateOptions, own_rates
 from simulator.analysis.replay import message_times
 from zoo import ZOO
 
@@ -87,6 +88,7 @@ def plan(
     hold: int | None = None,
     strict: bool = False,
     batch_dim: BatchDim = None,
+    update: UpdateOptions = NO_UPDATE_OPTIONS,
     method: str = "exact",
     seconds: float = inf,
     on_progress: Watch | None = None,
@@ -106,6 +108,7 @@ def plan(
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
         batch_dim: the dim of the program's inputs that is the batch, as Program(batch_dim=...) takes it; None: the program's own.
+        update: learning rates by step, clipping and a moving average for a program that is named (a Program says them itself).
         strict: refuse ops without an SBP rule; otherwise every device of their stage performs them with whole inputs, and a warning
             (planner.parallelism.replicated.Replicated) names them and their share of the work.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
@@ -121,6 +124,7 @@ def plan(
     source = program_of(program) if isinstance(program, str) else program
     if batch_dim is not None:
         source = source.cut_along(batch_dim)
+    source = update.applied(source)
     order = read_schedule(schedule) if schedule.endswith(".csv") else ""
     named = [s.value for s in Schedule if s is not Schedule.GIVEN]
     if not order and schedule not in named:
@@ -160,10 +164,10 @@ def plan(
         on_shape=on_shape,
         dry_run=simulator.dry_run,
     ).plan
-    if not source.batch_dims.given:
-        return plan
-    shown = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
-    return replace(plan, options={**plan.options, "batch_dim": shown})
+    recorded = update.recorded
+    if source.batch_dims.given:
+        recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
+    return replace(plan, options={**plan.options, **recorded}) if recorded else plan
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:
@@ -193,6 +197,7 @@ def run(
     timeout_s: float = 30.0,
     on_progress: Callable[[int, float], None] | None = None,
     data: Data | None = None,
+    lr_schedule: str | None = None,
     init: str = "module",
     checkpoint: str | None = None,
     save_every: int = 0,
@@ -210,6 +215,7 @@ def run(
         gradients: also return the last step's mean gradients.
         timeout_s: give up when nothing happens for so long.
         data: where training data lies, or batches of Python's (regista.data); None: the program's own batches.
+        lr_schedule: learning rates by step as the command line gives them (regista.update_options), of a plan that takes them from outside.
         init: first values: ``module``, ``philox:SEED``, ``weights:FILE`` or ``checkpoint:DIR`` (regista.starting).
         checkpoint: folder for checkpoints; the state after the last step is saved there, and after every ``save_every`` steps (0: none);
             the ``keep`` newest stay (0: all).
@@ -226,6 +232,7 @@ def run(
     if steps < 1:
         raise Unsupported(f"steps = {steps}; a run has at least 1")
     source = program if program is not None else planned_program(plan)
+    source = own_rates(plan, source, lr_schedule, performs=program is None)
     if performer is not Performer.GLOO and (checkpoint is not None or resume):
         raise Unsupported(f"checkpoints are saved by real processes; performer {performer.value} has none, leave out --checkpoint")
     if performer is not Performer.THREADS and device != "cpu":
@@ -287,14 +294,14 @@ def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init:
     Raises:
         As ``run``.
     """
-    source = program if program is not None else planned_program(plan)
+    source = program if program is not None else own_rates(plan, planned_program(plan), None, performs=True)
     start = beginning(plan, source, init=init, checkpoint=None, resume=False)
     check_program(plan, source, typed_state(plan, start.values))
     return Session(plan, start.values, ahead=ahead, timeout_s=timeout_s, numbers=source.step_numbers)
 
 
 def planned_program(plan: Plan) -> Program:
-    """The Program that the Plan names.
+    """The Program that the Plan names; where the Plan takes rates from outside and the program has none, its optimizer's own stand in.
 
     Raises:
         Mismatch: the Plan was made from a value, which only the caller has.   InvalidFile, InvalidProgram: see program_of.
@@ -304,7 +311,7 @@ def planned_program(plan: Plan) -> Program:
             f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; "
             f"call regista.run(plan, program), or plan file.py:factory"
         )
-    source = program_of(plan.model)
+    source = own_rates(plan, UpdateOptions.of(plan).applied(program_of(plan.model)), None, performs=False)
     dims = tuple(entry.batch_dim for entry in plan.batch_inputs)
     return source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
 

@@ -12,6 +12,7 @@ from planner.ir.plan import Plan
 from regista.api import check_program, planned_program
 from regista.data import loader
 from regista.deploy import node_layout
+from regista.update_options import own_rates
 
 __all__ = ["nodes_of", "run_share"]
 
@@ -41,6 +42,7 @@ def run_share(
     timeout_s: float,
     on_progress: Callable[[int, float], None] | None = None,
     data: str | None = None,
+    lr_schedule: str | None = None,
 ) -> Outcome | None:
     """Perform this host's ranks of the Plan; the outcome on host 0, None on the others.
 
@@ -48,7 +50,7 @@ def run_share(
         Mismatch: the Plan was made for other hosts, or the program is not the one that was planned.   And as backend.launch.nodes.run_on_nodes.
     """
     node_layout(plan, nodes.count)
-    source = planned_program(plan)
+    source = own_rates(plan, planned_program(plan), lr_schedule, performs=True)
     state = source.initial_state(plan.micro_batches)
     check_program(plan, source, state)
     batches: Batches = source.batches(plan.micro_batches)

@@ -8,6 +8,7 @@ A step knows tensors alone, in the order in which they stand (``input.0`` is the
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["InputForm", "loss_in"]
+__all__ = ["InputForm", "loss_in", "num_targets_of"]
 
 _SETTINGS = (type(None), bool, int, float, str, torch.dtype)
 
@@ -171,3 +172,27 @@ def _scalar(given: object, source: str, hint: str) -> Tensor:
     if not given.dtype.is_floating_point:
         raise InvalidProgram(f"the loss must be floating but {source} returned {given.dtype}{hint}")
     return given
+
+
+def num_targets_of(loss: Callable[..., object], num_inputs: int) -> int:
+    """How many of a batch's entries are targets: as many as the loss has required positional parameters beside the module's output.
+
+    Raises:
+        InvalidProgram: it cannot be called, or not with what the batch has.
+    """
+    if not callable(loss):
+        raise InvalidProgram(f"loss must be callable but is a {type(loss).__name__}; give loss(output, *targets)")
+    function = loss.forward if isinstance(loss, nn.Module) else loss
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise InvalidProgram("the loss has no signature to count its targets; wrap it: def loss(output, target): ...") from None
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
+    if required < 1:
+        raise InvalidProgram("the loss must take the module's output as its first parameter: def loss(output, target): ...")
+    if required - 1 > num_inputs:
+        raise InvalidProgram(
+            f"the loss needs {required - 1} targets but example_inputs holds {num_inputs} entries; targets stand at its end"
+        )
+    return required - 1

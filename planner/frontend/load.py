@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 from zipfile import is_zipfile
 
@@ -17,7 +19,7 @@ from planner.frontend.program import Program
 from planner.ir.errors import InvalidFile, InvalidProgram, RegistaError
 from planner.ir.text import number_or_text
 
-__all__ = ["load_program"]
+__all__ = ["function_of_file", "load_program"]
 
 _FORMS = "write zoo:NAME?key=value&..., path/to/file.py:factory, or model.pt2"
 
@@ -74,8 +76,22 @@ def _made(factory: Callable[[], object], where: str) -> Program:
 
 
 def _from_file(path: Path, factory: str) -> Program:
+    with function_of_file(path, factory, _FORMS) as function:
+        return _made(function, f"{path}:{factory}")
+
+
+@contextmanager
+def function_of_file(path: Path, name: str, forms: str = "") -> Iterator[Callable[..., Any]]:
+    """The function ``name`` of a Python file; while it is called here its file's neighbours can be imported.
+
+    Args:
+        forms: what else could have been written, for the message.
+
+    Raises:
+        InvalidFile: there is no such file, or it cannot be imported.   InvalidProgram: it has no such function.
+    """
     if not path.is_file():
-        raise InvalidFile(f"{path} does not exist; {_FORMS}")
+        raise InvalidFile(f"{path} does not exist{f'; {forms}' if forms else ''}")
     spec = importlib.util.spec_from_file_location(f"regista_model_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -84,18 +100,20 @@ def _from_file(path: Path, factory: str) -> Program:
     sys.path.insert(0, folder)
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
-        function = getattr(module, factory, None)
-        if callable(function):
-            return _made(function, f"{path}:{factory}")
-    except RegistaError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise InvalidFile(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        try:
+            spec.loader.exec_module(module)
+        except RegistaError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise InvalidFile(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        function = getattr(module, name, None)
+        if not callable(function):
+            functions = [key for key, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == spec.name]
+            raise InvalidProgram(f"{path} has no function {name!r}; it has {', '.join(functions) or 'none'}")
+        yield function
     finally:
-        sys.path.remove(folder)
-    functions = [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == spec.name]
-    raise InvalidProgram(f"{path} has no function {factory!r}; it has {', '.join(functions) or 'none'}")
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 def _from_export(path: Path) -> Program:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
 from planner.frontend.denominators import Denominators
-from planner.frontend.inputs import InputForm
+from planner.frontend.inputs import InputForm, num_targets_of
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
 from planner.frontend.optim.groups import held_state
@@ -96,7 +95,7 @@ class Program:
             raise InvalidProgram(f"a Program needs an nn.Module but was given a {type(module).__name__}")
         self._module = module
         form = InputForm.of(example_inputs, 0)
-        self.num_targets = 0 if loss is None else _num_targets(loss, form.num_entries)
+        self.num_targets = 0 if loss is None else num_targets_of(loss, form.num_entries)
         self._form = replace(form, num_targets=self.num_targets)
         self.example_inputs = form.tensors(example_inputs, "example_inputs")
         if form.requires_grad:
@@ -152,6 +151,32 @@ class Program:
         """
         other = copy.copy(self)
         other.batch_dims = resolved(batch_dim, self._form.example, self.example_inputs)
+        other._translated, other._denominators = {}, {}
+        return other
+
+    def updated_by(
+        self,
+        *,
+        lr_schedule: LrSchedule | None = None,
+        clip_norm: ClipNorm | float | None = None,
+        clip_value: float | None = None,
+        ema: float | None = None,
+    ) -> Program:
+        """The same program with another update; what is None stays as it is.
+
+        Raises:
+            As Program().
+        """
+        other, old = copy.copy(self), self._update
+        if lr_schedule is not None:
+            other._rates = rates_of(lr_schedule, self._given_optimizer, len(self.groups))
+        other._update = replace(
+            old,
+            scheduled=other._rates is not None,
+            clip_norm=old.clip_norm if clip_norm is None else clip_norm_of(clip_norm),
+            clip_value=old.clip_value if clip_value is None else clip_value_of(clip_value),
+            ema=old.ema if ema is None else checked_decay(ema),
+        )
         other._translated, other._denominators = {}, {}
         return other
 
@@ -344,25 +369,6 @@ class Program:
     def micro_batch(self, batch: Sequence[Tensor], micro_batches: int, index: int) -> tuple[Tensor, ...]:
         """Slice ``index`` of a global batch, as the graph's batch inputs take it."""
         return self.batch_dims.sliced(batch, micro_batches, index)
-
-
-def _num_targets(loss: Callable[..., object], num_inputs: int) -> int:
-    if not callable(loss):
-        raise InvalidProgram(f"loss must be callable but is a {type(loss).__name__}; give loss(output, *targets)")
-    function = loss.forward if isinstance(loss, nn.Module) else loss
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        raise InvalidProgram("the loss has no signature to count its targets; wrap it: def loss(output, target): ...") from None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
-    if required < 1:
-        raise InvalidProgram("the loss must take the module's output as its first parameter: def loss(output, target): ...")
-    if required - 1 > num_inputs:
-        raise InvalidProgram(
-            f"the loss needs {required - 1} targets but example_inputs holds {num_inputs} entries; targets stand at its end"
-        )
-    return required - 1
 
 
 def _copied(tensor: Tensor, name: str) -> Tensor:

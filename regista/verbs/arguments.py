@@ -13,12 +13,14 @@ __all__ = [
     "PLAN_HELP",
     "Usage",
     "add_cost",
+    "add_lr_schedule",
     "add_plan",
     "count",
     "count_or_auto",
     "counts",
     "positive",
     "rank_number",
+    "share",
 ]
 
 MODEL_HELP = "zoo:NAME?key=value&..., file.py:factory (a function without arguments that returns a regista.Program), or a .pt2"
@@ -65,14 +67,33 @@ def positive(text: str) -> float:
     return number
 
 
+def share(text: str) -> float:
+    """A number between 0 and 1."""
+    number = float(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a number between 0 and 1 is needed")
+    return number
+
+
 # What argparse calls them in its messages.
 count.__name__ = rank_number.__name__ = "whole number"
 count_or_auto.__name__, counts.__name__, positive.__name__ = "whole number or auto", "list of whole numbers", "number"
+share.__name__ = "number"
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """PLAN, the plan that a verb reads."""
     parser.add_argument("plan", metavar="PLAN", help=PLAN_HELP)
+
+
+def add_lr_schedule(parser: argparse._ActionsContainer, remark: str = "") -> None:
+    """--lr-schedule, the learning rate by step (regista.update_options)."""
+    parser.add_argument(
+        "--lr-schedule",
+        metavar="RATES",
+        help="learning rate by step: constant:RATE, linear:PEAK?warmup=W&steps=N&end=0, cosine:PEAK?warmup=W&steps=N&end=0, "
+        f"step:RATE?every=K&factor=0.1, or FILE.py:FUNCTION of the step{remark}",
+    )
 
 
 def add_cost(parser: argparse.ArgumentParser, purpose: str = "") -> None:

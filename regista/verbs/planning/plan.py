@@ -16,7 +16,7 @@ from planner.ir.plan import Plan
 from planner.ir.units import MB, show_s
 from planner.schedule.kinds import Schedule
 from regista.targets import check_targets
-from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, count, count_or_auto, positive
+from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, add_lr_schedule, count, count_or_auto, positive, share
 from regista.verbs.screen import Json, show, status, status_text
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER_HELP)
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the plan (JSON)")
     _add_fixed(parser.add_argument_group("what to fix (the rest is searched)"))
+    _add_update(parser.add_argument_group("what each step does with the gradients (default: what the program says)"))
     _add_search(parser.add_argument_group("how to search (Ctrl-C takes the best plan so far)"))
 
 
@@ -112,6 +113,18 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_update(group: argparse._ArgumentGroup) -> None:
+    add_lr_schedule(group, "; the plan is the same for all schedules, so 'regista run' takes it again")
+    group.add_argument("--clip-norm", type=positive, metavar="N", help="scale all gradients down where their 2-norm is above N")
+    group.add_argument("--clip-value", type=positive, metavar="V", help="cut each element of a gradient to between -V and V")
+    group.add_argument(
+        "--ema",
+        type=share,
+        metavar="D",
+        help="keep a moving average of each trained parameter, D x average + (1 - D) x parameter after each step",
+    )
+
+
 def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--method",
@@ -124,6 +137,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
 
 def perform(args: argparse.Namespace) -> Json:
     import regista.api as api
+    from regista.update_options import UpdateOptions
     from regista.views.tables.explanation import gap_text
     from regista.views.tables.show import show_plan
 
@@ -146,6 +160,7 @@ def perform(args: argparse.Namespace) -> Json:
             hold=args.hold,
             strict=args.strict,
             batch_dim=args.batch_dim,
+            update=UpdateOptions(lr_schedule=args.lr_schedule, clip_norm=args.clip_norm, clip_value=args.clip_value, ema=args.ema),
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,

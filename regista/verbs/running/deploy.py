@@ -44,6 +44,11 @@ def perform(args: argparse.Namespace) -> Json:
         raise Unsupported(
             f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; plan file.py:factory instead"
         )
+    if "lr_schedule" in plan.options:
+        raise Unsupported(
+            f"plan {plan.plan_id} takes its learning rates from outside, which a job has no place for; "
+            "plan file.py:factory whose Program has lr_schedule="
+        )
     layout = node_layout(plan, args.nnodes)
     text = _manifest(args, plan, layout) if args.kind == "k8s" else _script(args, plan, layout)
     if args.out is not None:

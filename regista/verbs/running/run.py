@@ -15,7 +15,7 @@ from planner.ir.plan import Plan
 from planner.ir.traces.trace import Trace, check_trace
 from regista.analysis.comparison import summarise
 from regista.targets import check_targets
-from regista.verbs.arguments import DATA_HELP, add_cost, add_plan, count, positive, rank_number
+from regista.verbs.arguments import DATA_HELP, add_cost, add_lr_schedule, add_plan, count, positive, rank_number
 from regista.verbs.screen import Json, show
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="cpu", metavar="DEVICES", help="threads: cpu, cuda, cuda:1, or by rank, 0=cpu,1=cuda (default cpu)"
     )
     parser.add_argument("--data", metavar="DATA", help=DATA_HELP + " (default: the program's own batches)")
+    add_lr_schedule(parser, "; of a plan that was made with one")
     parser.add_argument(
         "--timeout", type=positive, metavar="S", help="gloo, threads: give up when nothing happens for so long (default 30 s)"
     )
@@ -136,7 +137,9 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
     timeout_s = args.timeout or 30.0
     if nodes is not None:
         _refuse_on_hosts(args)
-        return run_share(plan, nodes, steps=args.steps, timeout_s=timeout_s, on_progress=screen, data=args.data)
+        return run_share(
+            plan, nodes, steps=args.steps, timeout_s=timeout_s, on_progress=screen, data=args.data, lr_schedule=args.lr_schedule
+        )
     return api.run(
         plan,
         steps=args.steps,
@@ -144,6 +147,7 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
         timeout_s=timeout_s,
         on_progress=screen,
         data=args.data,
+        lr_schedule=args.lr_schedule,
         init=args.init,
         checkpoint=args.checkpoint,
         save_every=args.save_every or 0,

@@ -1,0 +1,184 @@
+"""What the command line says of a program's update: learning rates by step, clipping, a moving average.
+
+    constant:RATE                                   the same rate at every step
+    linear:PEAK?warmup=100&steps=1000&end=0         up to PEAK in ``warmup`` steps, then down to ``end`` at step ``steps``, and there from then on
+    cosine:PEAK?warmup=100&steps=1000&end=0         down along half a cosine
+    step:RATE?every=30&factor=0.1&warmup=0          times ``factor`` after every so many steps
+    FILE.py:FUNCTION                                a function of the step that gives the rate, or one rate per parameter group
+
+Clipping and averages are part of a Plan's graph and are recorded in its options.  A schedule is not: a Plan records only that its rates come
+from outside, so another schedule is the same Plan with the same id, and whoever performs it says which one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from planner.frontend import Program
+from planner.frontend.load import function_of_file
+from planner.ir.errors import InvalidProgram, Mismatch
+from planner.ir.plan import Plan, TaskKind
+
+__all__ = ["NO_UPDATE_OPTIONS", "SCHEDULE_FORMS", "UpdateOptions", "own_rates", "parse_rates"]
+
+SCHEDULE_FORMS = (
+    "constant:RATE, linear:PEAK?warmup=W&steps=N&end=0, cosine:PEAK?warmup=W&steps=N&end=0, "
+    "step:RATE?every=K&factor=0.1, or FILE.py:FUNCTION"
+)
+
+_RECORDED = "by step"
+"""What a Plan's option ``lr_schedule`` says: the rates come from outside."""
+
+Rates = Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateOptions:
+    """None: as the program itself says.   lr_schedule: a text of the forms above.   clip_norm, clip_value, ema: as in Program."""
+
+    lr_schedule: str | None = None
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    ema: float | None = None
+
+    def applied(self, program: Program) -> Program:
+        """The program with this update.
+
+        Raises:
+            InvalidProgram, InvalidFile: a norm, a value, a decay or a schedule that cannot be.
+        """
+        if self == NO_UPDATE_OPTIONS:
+            return program
+        rates = None if self.lr_schedule is None else parse_rates(self.lr_schedule)
+        return program.updated_by(lr_schedule=rates, clip_norm=self.clip_norm, clip_value=self.clip_value, ema=self.ema)
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What a Plan's options keep of them."""
+        numbers = {"clip_norm": self.clip_norm, "clip_value": self.clip_value, "ema": self.ema}
+        texts = {name: repr(number) for name, number in numbers.items() if number is not None}
+        return texts if self.lr_schedule is None else texts | {"lr_schedule": _RECORDED}
+
+    @staticmethod
+    def of(plan: Plan) -> UpdateOptions:
+        """What a Plan records, without its schedule."""
+        clip_norm, clip_value, ema = (
+            float(plan.options[name]) if name in plan.options else None for name in ("clip_norm", "clip_value", "ema")
+        )
+        return UpdateOptions(clip_norm=clip_norm, clip_value=clip_value, ema=ema)
+
+
+NO_UPDATE_OPTIONS = UpdateOptions()
+
+
+def own_rates(plan: Plan, program: Program, lr_schedule: str | None, *, performs: bool) -> Program:
+    """The program with the rates that performing ``plan`` takes.
+
+    Args:
+        lr_schedule: the schedule that was given now; None: none.
+        performs: it is trained by them; otherwise (a trace, a measurement) the optimizer's own rates stand in for a schedule that is not given.
+
+    Raises:
+        Mismatch: a schedule is needed and not given, or given and not needed.
+    """
+    takes_rates = any(task.kind is TaskKind.STEP_INPUT for task in plan.tasks)
+    if lr_schedule is not None:
+        if not takes_rates:
+            raise Mismatch(f"plan {plan.plan_id} has constant learning rates; leave --lr-schedule out, or give it to 'regista plan', too")
+        return UpdateOptions(lr_schedule=lr_schedule).applied(program)
+    if "lr_schedule" not in plan.options:
+        return program
+    if performs:
+        raise Mismatch(
+            f"plan {plan.plan_id} takes its learning rates from outside and holds no schedule, so that all schedules have one plan; "
+            f"give --lr-schedule again: {SCHEDULE_FORMS}"
+        )
+    rates = tuple(group.rule.lr for group in program.groups)
+    return program.updated_by(lr_schedule=lambda step: rates)
+
+
+def parse_rates(text: str) -> Callable[[int], float]:
+    """A schedule from its form on the command line.
+
+    Raises:
+        InvalidProgram: an unknown form or key, or a number that cannot be.   InvalidFile: the file cannot be read.
+
+    >>> [parse_rates("linear:1.0?warmup=2&steps=6")(step) for step in range(7)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    path, colon, name = text.rpartition(":")
+    if colon and path.endswith(".py"):
+        with function_of_file(Path(path), name) as function:
+            of_file: Rates = function
+        return of_file
+    head, _, query = text.partition("?")
+    kind, _, peak = head.partition(":")
+    if kind not in _FORMS or not peak:
+        raise InvalidProgram(f"learning rates {text!r} are not understood; write {SCHEDULE_FORMS}")
+    make, defaults = _FORMS[kind]
+    pairs = parse_qsl(query, keep_blank_values=True)
+    given = dict(pairs)
+    if len(given) < len(pairs) or (query and len(pairs) != query.count("&") + 1):
+        raise InvalidProgram(f"learning rates {text!r}: options are key=value, joined by &, each once; write {SCHEDULE_FORMS}")
+    if unknown := sorted(set(given) - set(defaults)):
+        raise InvalidProgram(
+            f"learning rates {text!r}: {', '.join(unknown)} is not known; {kind} has {', '.join(defaults) or 'no options'}"
+        )
+    numbers = {key: _number(text, key, given.get(key, default)) for key, default in defaults.items()}
+    return make(text, _number(text, "the rate", peak), numbers)
+
+
+def _number(text: str, key: str, word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise InvalidProgram(
+            f"learning rates {text!r}: {key} is {word or 'missing'}; give a finite number of at least 0; write {SCHEDULE_FORMS}"
+        )
+    return number
+
+
+def _constant(text: str, rate: float, numbers: Mapping[str, float]) -> Rates:
+    return lambda step: rate
+
+
+def _decaying(shape: Callable[[float], float]) -> Callable[[str, float, Mapping[str, float]], Rates]:
+    """shape: share of the way down -> share of the height, 1 at 0 and 0 at 1."""
+
+    def make(text: str, peak: float, numbers: Mapping[str, float]) -> Rates:
+        warmup, steps, end = numbers["warmup"], numbers["steps"], numbers["end"]
+        if not steps > warmup:
+            raise InvalidProgram(
+                f"learning rates {text!r}: the way down ends at step {steps:g} and begins at {warmup:g}; give steps=N above warmup"
+            )
+
+        def rates(step: int) -> float:
+            if step < warmup:
+                return peak * (step + 1) / warmup
+            return end + (peak - end) * shape(min(1.0, (step - warmup) / (steps - warmup)))
+
+        return rates
+
+    return make
+
+
+def _stepped(text: str, rate: float, numbers: Mapping[str, float]) -> Rates:
+    every, factor, warmup = numbers["every"], numbers["factor"], numbers["warmup"]
+    if every < 1 or every != int(every):
+        raise InvalidProgram(f"learning rates {text!r}: every={every:g}; give a whole number of steps, at least 1")
+    return lambda step: rate * (step + 1) / warmup if step < warmup else rate * factor ** (step // every)
+
+
+_FORMS: Mapping[str, tuple[Callable[[str, float, Mapping[str, float]], Rates], Mapping[str, str]]] = {
+    "constant": (_constant, {}),
+    "linear": (_decaying(lambda share: 1 - share), {"warmup": "0", "steps": "", "end": "0"}),
+    "cosine": (_decaying(lambda share: (1 + math.cos(math.pi * share)) / 2), {"warmup": "0", "steps": "", "end": "0"}),
+    "step": (_stepped, {"every": "", "factor": "0.1", "warmup": "0"}),
+}
+"""Kind -> how it is made, and its options with their defaults (empty: it must be given)."""
