@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from regista.api import Performer, plan, run, session, simulate
     from regista.calibrate import calibrate_machine, calibrate_plan
     from regista.data import with_data
+    from regista.training import TrainJob, train
 
 __all__ = [
     "SGD",
@@ -32,6 +33,7 @@ __all__ = [
     "Program",
     "RegistaError",
     "Trace",
+    "TrainJob",
     "calibrate_machine",
     "calibrate_plan",
     "check_trace",
@@ -45,6 +47,7 @@ __all__ = [
     "save_trace",
     "session",
     "simulate",
+    "train",
     "with_data",
 ]
 
@@ -59,6 +62,7 @@ _HOME = {
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
     "RegistaError": "planner.ir.errors",
     "with_data": "regista.data",
+    **dict.fromkeys(("TrainJob", "train"), "regista.training"),
     **dict.fromkeys(("Comparison", "compare"), "regista.analysis.comparison"),
 }
 

@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         return _refuse(given, as_json, type(error).__name__, str(error), 2)
-    except KeyboardInterrupt:
-        return _refuse(given, as_json, "Interrupted", "interrupted", 130)
+    except KeyboardInterrupt as stop:
+        return _refuse(given, as_json, "Interrupted", str(stop) or "interrupted", 130)
 
 
 def _perform(argv: list[str]) -> int:

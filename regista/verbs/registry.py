@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from regista.verbs.planning import clusters, diff, explain, iopddl, loading, ops, plan, quotas, search_time, whatif
-from regista.verbs.running import calibrate, checkpoint, demo, deploy, doctor, run, sweep
+from regista.verbs.running import calibrate, checkpoint, demo, deploy, doctor, run, sweep, train
 from regista.verbs.screen import Json
 from regista.verbs.showing import compare, export, gantt, report, simulate, timeline
 
@@ -59,6 +59,7 @@ VERBS = (
     ),
     Verb(name="simulate", module=simulate, help="predict a plan's throughput, utilisation, memory and timeline"),
     Verb(name="run", module=run, help="perform a plan with real processes"),
+    Verb(name="train", module=train, help="train a job: plan once, perform, evaluate, save, and draw the loss"),
     Verb(name="checkpoint", module=checkpoint, help="look at the checkpoints of a run"),
     Verb(name="deploy", module=deploy, help="write a plan as a Kubernetes manifest (Kubeflow TrainJob) or as a Slurm script"),
     Verb(name="compare", module=compare, help="lay a simulated and a measured trace over each other"),

@@ -76,6 +76,7 @@ class Watched:
     steps_done: int = 0
     loss: float | None = None
     changed: Callable[[], None] = lambda: None
+    evaluated: Callable[[int, dict[str, float]], None] = lambda step, values: None
     _heartbeats: dict[int, deque[Heartbeat]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=LAST_HEARTBEATS)))
     _dated_by: int | None = None
     _last: tuple[int, float] | None = None
@@ -95,6 +96,10 @@ class Watched:
                 self._last = step, end_s
         self.changed()
 
+    def on_evaluation(self, step: int, values: dict[str, float]) -> None:
+        """What an evaluation after ``step`` steps measured."""
+        self.evaluated(step, values)
+
     def facts(self) -> Facts:
         """What is known now."""
         step_s = median(self._times_s) if self._times_s else None
@@ -111,7 +116,8 @@ class Watched:
     def _slowest(self) -> tuple[str, int, float] | None:
         streams: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
         for rank, heartbeats in self._heartbeats.items():
-            for task in {task for heartbeat in heartbeats for task in heartbeat.busy_s}:
+            # A run that saves has tasks that its plan has not.
+            for task in {task for heartbeat in heartbeats for task in heartbeat.busy_s if task in self.plan.task}:
                 streams[self.plan.task[task].stream, rank][task] = self._share(task, rank)
         if not any(shares for shares in streams.values()):
             return None

@@ -66,6 +66,14 @@ def test_a_beat_counts_whole_acts_and_dates_the_steps() -> None:
     assert (heartbeat.rank, heartbeat.begin_s, heartbeat.end_s) == (1, pytest.approx(100e-9), pytest.approx(400e-9))
 
 
+def test_a_run_that_saves_shows_its_plans_tasks_alone() -> None:
+    """Saving is a task of the run that the plan does not have: its first long save ended the run with a KeyError."""
+    watch = Watched(plan=DATA, steps=3)
+    watch.on_heartbeat(Heartbeat(rank=0, begin_s=0.0, end_s=1.0, busy_s={"s0.save": 0.9, "forward": 0.5}, compute_s=0.5, ends_s=()))
+    slowest = watch.facts().slowest
+    assert slowest is not None and slowest[0] == "forward"
+
+
 def test_heartbeats_are_read_as_they_were_written_and_hold_each_act_once(tmp_path: Path) -> None:
     import time
 

@@ -1,0 +1,61 @@
+"""What a training leaves in its folder.
+
+DIR/plan.json          the Plan, made once; a training that is resumed performs the same
+DIR/checkpoints/       as 'regista run --checkpoint' writes them
+DIR/metrics.csv        a row per step (regista.training.history)
+DIR/curve.png          the picture of it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.checkpoint.folder import steps_of
+from planner.ir.errors import InvalidFile
+
+__all__ = ["TrainFolder"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainFolder:
+    """The files of one training."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.png"
+
+    @property
+    def saved_steps(self) -> int | None:
+        """Of the newest checkpoint; None: there is none."""
+        steps = steps_of(self.checkpoints)
+        return steps[-1] if steps else None
+
+    def check_new(self) -> None:
+        """Raises InvalidFile: the folder holds a training already, or is a file."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidFile(f"{self.path} is a file; give a folder for the training")
+        if self.saved_steps is not None or self.metrics.exists():
+            saved = f"saved after {self.saved_steps} steps" if self.saved_steps is not None else "without a checkpoint"
+            raise InvalidFile(f"{self.path} holds a training, {saved}; go on with it (--resume), or give another folder")
+
+    def make(self) -> None:
+        """Make the folder.  Raises InvalidFile: the system refuses."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidFile(f"cannot make folder {self.path}: {error.strerror}; give another one") from error

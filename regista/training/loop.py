@@ -1,0 +1,188 @@
+"""The training itself: runs of the Plan from one evaluation to the next, each beginning at the checkpoint that the last one left.
+
+    plan once -> [run to the next evaluation -> checkpoint -> evaluate -> rows]* -> the table and the picture
+
+What a run computes does not depend on where it began (SEMANTICS 6.1 and the checkpoints' laws), so a training that is cut into runs, or interrupted
+and resumed, is bit for bit the training in one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import regista.api as api
+from backend.monitor import Heartbeat
+from planner.ir.errors import Mismatch
+from planner.ir.files import load_plan, save_plan
+from planner.ir.plan import Plan
+from planner.ir.text import content_id
+from regista.training.batches import Batches
+from regista.training.evaluation import Evaluation, evaluation_of
+from regista.training.folder import TrainFolder
+from regista.training.history import History, load_history
+from regista.training.job import TrainJob, epoch_of
+
+__all__ = ["Screen", "Trained", "train"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a training leaves.   history: its table.   first_step: steps that were done before this call.   plan: what was performed."""
+
+    plan: Plan
+    history: History
+    first_step: int
+    folder: Path
+
+    @property
+    def last_evaluation(self) -> dict[str, float] | None:
+        """What the evaluation after the last step measured; None: there is none."""
+        return self.history.evaluation(max(self.history.rows))
+
+
+class Screen(Protocol):
+    """Whoever watches: told the phase, each step, what ranks report, and each evaluation."""
+
+    def __call__(self, step: int, loss: float) -> None: ...
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None: ...
+
+    def on_evaluation(self, step: int, values: dict[str, float]) -> None: ...
+
+
+Watching = Callable[[Plan, int], AbstractContextManager[Screen | None]]
+
+
+def train(
+    job: TrainJob,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    timeout_s: float = 30.0,
+    watching: Watching = lambda plan, steps: nullcontext(),
+) -> Trained:
+    """Train a job; see the module's text and regista.training.folder.
+
+    Args:
+        folder: where everything goes.
+        resume: go on where the newest checkpoint in ``folder`` ends; the same job, though it may last longer or evaluate at other steps.
+        timeout_s: as in regista.run.
+        watching: Plan, number of steps -> who watches while the training goes on.
+
+    Raises:
+        InvalidFile: the folder holds a training and ``resume`` is off; a file is damaged.
+        InvalidProgram, Unsupported: what the job asks for and cannot be.   Mismatch: the folder's Plan is of another step.
+        WorkerFailed: a process died, hung or raised.   KeyboardInterrupt: Ctrl-C; all rows until then are in the table.
+    """
+    places = TrainFolder(Path(folder))
+    if not resume:
+        places.check_new()
+    batches, evaluation = job.training(), evaluation_of(job)
+    steps = job.num_steps(batches)
+    for step in range(steps):
+        job.program.step_numbers(step)  # a schedule without a rate is refused before anything is written
+    names = () if evaluation is None else evaluation.names
+    done = (places.saved_steps or 0) if resume else 0
+    history = load_history(places.metrics, names).up_to(done) if done else History(names)
+    if callable(batches.feed):
+        batches.feed(done)  # so is data of another form
+    plan = _plan(job, places, resume=resume)
+    training = _Training(job, plan, places, batches, evaluation, history, steps, timeout_s)
+    with watching(plan, steps) as screen:
+        training.go_on(done, screen)
+    return Trained(plan=plan, history=training.history, first_step=done, folder=places.path)
+
+
+def _plan(job: TrainJob, places: TrainFolder, *, resume: bool) -> Plan:
+    """The folder's Plan, or a new one."""
+    if resume and places.plan.exists():
+        plan = load_plan(str(places.plan))
+        given = content_id(job.program.graph(plan.micro_batches))
+        if plan.options.get("graph") != given:
+            raise Mismatch(
+                f"{places.plan} was made of graph {plan.options.get('graph')}, the job's step is graph {given} now: its ops, its batch or the "
+                f"optimizer's numbers have changed; give another folder"
+            )
+        return plan
+    arguments: dict[str, Any] = dict(job.plan)
+    plan = api.plan(job.program, job.cluster, **arguments)
+    places.make()
+    save_plan(plan, str(places.plan))
+    return plan
+
+
+@dataclass
+class _Training:
+    job: TrainJob
+    plan: Plan
+    places: TrainFolder
+    batches: Batches
+    evaluation: Evaluation | None
+    history: History
+    steps: int
+    timeout_s: float
+
+    def go_on(self, done: int, screen: Screen | None) -> None:
+        """From ``done`` steps to the end."""
+        ends = self.job.evaluated_at(self.steps)
+        while True:
+            if self.evaluation is not None and done in ends and self.history.evaluation(done) is None:
+                values = self.evaluation.measure(self.plan, self.places.checkpoints, self.timeout_s)
+                self.history.add_evaluation(done, values)
+                self.history.save(self.places.metrics)
+                if screen is not None:
+                    screen.on_evaluation(done, values)
+            if done >= self.steps:
+                return
+            done = self._run(done, next(end for end in ends if end > done), screen)
+
+    def _run(self, done: int, end: int, screen: Screen | None) -> int:
+        recorder = _Recorder(self, screen)
+        try:
+            outcome = api.run(
+                self.plan,
+                self.job.program,
+                steps=end,
+                data=self.batches.feed,
+                checkpoint=str(self.places.checkpoints),
+                save_every=self.job.save_every,
+                keep=self.job.keep,
+                resume=True,
+                timeout_s=self.timeout_s,
+                on_progress=recorder,
+            )
+        except BaseException:
+            if self.history.rows:
+                self.history.save(self.places.metrics)
+            raise
+        for number, loss in enumerate(outcome.losses, start=outcome.first_step):
+            self.add_step(number, loss)
+        self.history.save(self.places.metrics)
+        return end
+
+    def add_step(self, step: int, loss: float) -> None:
+        """Step number ``step``, from 0, is done."""
+        rates = self.job.program.step_numbers(step)
+        rate = next(iter(rates.values())) if rates else self.job.program.groups[0].rule.lr
+        self.history.add_step(step + 1, epoch=epoch_of(step + 1, self.batches), learning_rate=rate, train_loss=loss)
+
+
+@dataclass
+class _Recorder:
+    """Rows of steps as they are reported, so that an interrupted run leaves them."""
+
+    training: _Training
+    screen: Screen | None
+
+    def __call__(self, step: int, loss: float) -> None:
+        self.training.add_step(step, loss)
+        if self.screen is not None:
+            self.screen(step, loss)
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        if self.screen is not None:
+            self.screen.on_heartbeat(heartbeat)

@@ -1,0 +1,219 @@
+"""'regista train': a whole training is the training of one device, and an interrupted one that goes on is the undisturbed one, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import Command, commands
+from torch import nn
+
+import regista
+import regista.training.loop as loop
+from planner.ir.errors import InvalidFile, InvalidProgram, Mismatch
+from tests.regista.refusals.refusal import refused
+
+SCRIPT = """
+import torch
+from torch import nn
+import regista
+
+def job(steps=4, every=2, width=8):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, width, bias=False), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.25), nn.Linear(width, 3))
+    x, y = torch.randn(40, 4), torch.randint(0, 3, (40,))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+    program = regista.Program(module, (x[:8], y[:8]), loss=nn.functional.cross_entropy, optimizer=optimizer, lr_schedule=schedule,
+                              clip_norm=0.5, name="small", seed=3)
+    return regista.TrainJob(program=program, train_data=(x, y), eval_data=(x[:16], y[:16]), steps=steps, eval_every=every,
+                            metrics=("accuracy",), cluster="local:1")
+
+def wider():
+    return job(width=16)
+
+def nothing():
+    return 3
+
+def fails():
+    raise ValueError("no data today")
+"""
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands(capsys)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def made(script: Path, **arguments: int) -> regista.TrainJob:
+    names: dict[str, object] = {}
+    exec(script.read_text(), names)
+    make = names["job"]
+    assert callable(make)
+    job = make(**arguments)
+    assert isinstance(job, regista.TrainJob)
+    return job
+
+
+def one_device(job: regista.TrainJob) -> tuple[list[float], list[tuple[float, float]]]:
+    """Losses of the steps and (loss, accuracy) of the evaluations, in plain PyTorch."""
+    program, batches, evaluation = job.program, job.training(), job.evaluation()
+    assert callable(batches.feed) and evaluation is not None and callable(evaluation.feed)
+    module = program.module
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
+    losses, found = [], []
+    for step in range(job.num_steps(batches)):
+        optimizer.param_groups[0]["lr"] = program.step_numbers(step)["lr.0"]
+        optimizer.zero_grad()
+        batch = batches.feed(step)
+        with program.drawing(step):
+            loss = program.loss_of(module, batch)
+            loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        optimizer.step()
+        losses.append(loss.item())
+        if (step + 1) % 2 == 0:
+            module.eval()
+            with torch.no_grad():
+                pairs = [(module(x), y) for x, y in map(evaluation.feed, range(2))]
+                mean = sum(nn.functional.cross_entropy(out, y).item() for out, y in pairs) / 2
+                right = sum((out.argmax(1) == y).sum().item() for out, y in pairs) / 16
+            module.train()
+            found.append((mean, right))
+    return losses, found
+
+
+@pytest.mark.processes
+def test_a_training_is_that_of_one_device_and_resumes_bit_for_bit(
+    command: Command, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, batch norm, schedule and clipping; interrupted in the midst of a run, after a checkpoint."""
+    whole = command("train", f"{script}:job", "--out", tmp_path / "whole", "--json").json
+    losses, found = one_device(made(script))
+    assert whole["losses"] == pytest.approx(losses, rel=1e-5)
+    assert [(e["loss"], e["accuracy"]) for e in whole["evaluations"].values()] == [pytest.approx(pair, rel=1e-5) for pair in found]
+    assert list(whole["evaluations"]) == ["2", "4"]
+    assert (tmp_path / "whole/curve.png").stat().st_size > 1000
+
+    real, calls = loop.api.run, []
+
+    def stopped(*args: object, **kwargs: object) -> object:
+        calls.append(kwargs)
+        if len(calls) == 2:
+            on_progress = kwargs["on_progress"]
+            assert callable(on_progress)
+            on_progress(2, 1.0)
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop.api, "run", stopped)
+    ran = command("train", f"{script}:job", "--out", tmp_path / "cut")
+    assert (ran.code, ran.err.splitlines()[-1]) == (
+        130,
+        f"regista train: interrupted; 2 steps are saved, go on: regista train {script}:job --out {tmp_path}/cut --resume",
+    )
+    monkeypatch.undo()
+    refused(command, tmp_path, "train", f"{script}:job", "--out", tmp_path / "cut", says=r"holds a training, saved after 2 steps.*--resume")
+    resumed = command("train", f"{script}:job", "--out", tmp_path / "cut", "--resume", "--json").json
+    assert resumed["first_step"] == 2
+    assert (tmp_path / "cut/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
+    last = {name: next((tmp_path / name / "checkpoints/step-00000004").glob("*.pt")) for name in ("cut", "whole")}
+    states = {name: torch.load(path, weights_only=True) for name, path in last.items()}
+    assert all(torch.equal(states["cut"][name], value) for name, value in states["whole"].items())
+    with pytest.raises(Mismatch, match=r"the job's step is graph .* now"):
+        regista.train(made(script, width=16), tmp_path / "cut", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        ("script.py", "is no job; write SCRIPT.py:FUNCTION"),
+        ("none.py:job", "none.py does not exist"),
+        ("script.py:jobs", "has no function 'jobs'; it has job"),
+        ("script.py:nothing", "returned a int; it must return a regista.TrainJob"),
+        ("script.py:fails", "raised ValueError: no data today"),
+        ("none.toml", "cannot be read"),
+    ],
+)
+def test_what_is_no_job_is_refused_and_nothing_is_written(command: Command, script: Path, tmp_path: Path, job: str, says: str) -> None:
+    refused(command, tmp_path, "train", tmp_path / job, "--out", tmp_path / "out", says=says)
+
+
+def test_options_that_contradict_a_job_are_refused(command: Command, script: Path, tmp_path: Path) -> None:
+    goal = ("train", f"{script}:job", "--out", tmp_path / "out")
+    refused(command, tmp_path, *goal, "--steps", "3", "--epochs", "2", says="--steps 3 and --epochs 2 both say how long")
+    refused(command, tmp_path, *goal, "--cluster", "nowhere", says="nowhere")
+    refused(command, tmp_path, "train", f"{script}:job", "--out", script, says="is a file; give a folder")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"steps": None}, "steps = None or epochs = None; give one of the two"),
+        ({"epochs": 2}, "steps = 4 or epochs = 2"),
+        ({"eval_every": -1}, "eval_every = -1; a whole number of at least 0"),
+        ({"metrics": ("f1",)}, "metric 'f1' is not known"),
+        ({"steps": None, "epochs": 1, "train_data": None}, "which has no length; give steps, or train_data"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(script: Path, change: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidProgram, match=says):
+        replace(made(script), **change)  # type: ignore[arg-type]
+
+
+def test_evaluation_data_that_leaves_samples_over_is_refused_before_anything_is_written(script: Path, tmp_path: Path) -> None:
+    job = replace(made(script), eval_data=(torch.randn(20, 4), torch.zeros(20, dtype=torch.int64)))
+    with pytest.raises(InvalidProgram, match="eval_data leaves 4 samples over after 2 batches of 8"):
+        regista.train(job, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_schedule_without_a_rate_is_refused_before_anything_is_written(script: Path, tmp_path: Path) -> None:
+    job = made(script)
+    broken = replace(job, program=job.program.updated_by(lr_schedule=lambda step: float("nan") if step == 3 else 0.1))
+    with pytest.raises(InvalidProgram, match="the learning rate of step 3 is nan"):
+        regista.train(broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[train]\nmodel = 'zoo:mlp'\nstep = 3\n", r"\[train\] has no key 'step'; did you mean steps"),
+        ("[train]\nsteps = 3\n", r"needs a section \[train\] with model"),
+        ("[train]\nmodel = 'zoo:mlp'\nsteps = 'three'\n", r"steps = 'three': a whole number is needed"),
+        ("[train]\nmodel = 'zoo:mlp'\nsteps = 3\n[plan]\nstage = 2\n", r"\[plan\] has no key 'stage'; did you mean stages"),
+        ("[train\n", "is no TOML"),
+    ],
+)
+def test_a_toml_with_a_slip_is_refused_with_the_nearest_key(command: Command, tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "job.toml").write_text(text)
+    refused(command, tmp_path, "train", tmp_path / "job.toml", "--out", tmp_path / "out", says=says)
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_a_toml_trains_what_the_zoo_has(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(
+        "[train]\nmodel = 'zoo:mlp?batch=8&width=16&hidden=16&depth=2'\nsteps = 3\ncluster = 'local:2'\n"
+        "lr_schedule = 'linear:0.1?steps=3'\nclip_norm = 1\nsave_every = 1\nkeep = 0\n[plan]\nstages = 2\nmicro_batches = 2\n"
+    )
+    ran = command("train", tmp_path / "job.toml", "--out", tmp_path / "out", "--json").json
+    assert len(ran["losses"]) == 3 and ran["evaluations"] == {}
+    assert json.loads((tmp_path / "out/plan.json").read_text())["kind"]
+    assert sorted(path.name for path in (tmp_path / "out/checkpoints").iterdir()) == [f"step-0000000{n}" for n in (1, 2, 3)]
+
+
+def test_a_folder_that_is_a_file_is_refused(script: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="is a file; give a folder"):
+        regista.train(made(script), script)
