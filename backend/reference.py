@@ -15,6 +15,7 @@ from torch import Tensor
 from backend.acts.act import Batches, accumulate, loss_position, read_inputs, write_outputs
 from backend.acts.bookkeeper import BegunAct, Bookkeeper
 from backend.acts.kinds import loaded_parts, method_of
+from backend.acts.outputs import OutputCollector, StepOutputs
 from backend.acts.rows import act_of
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.acts.transfer import pieces_of
@@ -105,6 +106,8 @@ class ReferencePerformer:
         self._fragments: dict[ActorId, CompiledFragment] = {}
         self._pieces = {task.id: pieces_of(plan, task) for task in plan.tasks if task.kind is TaskKind.TRANSFER}
         self._losses: dict[int, float] = {}
+        self._outputs: dict[int, StepOutputs] = {}
+        self._collector = OutputCollector(plan, self._outputs.__setitem__)
         self._zero_ns = time.monotonic_ns()
 
     # What tests override.
@@ -154,6 +157,7 @@ class ReferencePerformer:
             steps=self._steps,
             rows=self._book.rows,
             losses=self._losses,
+            outputs=self._outputs,
             gradients=self._gradients,
             about={"torch": torch.__version__, "threads": "1"},
         )
@@ -219,6 +223,10 @@ class ReferencePerformer:
 
     def save(self, act: _Act) -> None:
         """Nothing: files are the processes' business; the act is what orders it before the next update."""
+
+    def output(self, act: _Act) -> None:
+        (actor,), number = act
+        self._collector.add(actor.task, actor.rank, number, self._inputs(actor))
 
     def box(self, act: _Act) -> None:
         actors, _ = act

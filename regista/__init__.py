@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from regista.api import Performer, plan, run, session, simulate
     from regista.calibrate import calibrate_machine, calibrate_plan
     from regista.data import with_data
+    from regista.evaluation import Evaluation, evaluator
     from regista.training import TrainJob, train
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "ClipNorm",
     "Cluster",
     "Comparison",
+    "Evaluation",
     "Performer",
     "Plan",
     "Program",
@@ -38,6 +40,7 @@ __all__ = [
     "calibrate_plan",
     "check_trace",
     "compare",
+    "evaluator",
     "load_cluster",
     "load_plan",
     "load_trace",
@@ -62,6 +65,7 @@ _HOME = {
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
     "RegistaError": "planner.ir.errors",
     "with_data": "regista.data",
+    **dict.fromkeys(("Evaluation", "evaluator"), "regista.evaluation"),
     **dict.fromkeys(("TrainJob", "train"), "regista.training"),
     **dict.fromkeys(("Comparison", "compare"), "regista.analysis.comparison"),
 }

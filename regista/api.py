@@ -24,6 +24,7 @@ from backend.acts.step_inputs import check_numbers
 from backend.checkpoint import SaveRequest
 from backend.devices.device import parse_devices
 from backend.devices.opening import open_devices
+from backend.initial import Values
 from backend.launch import Session
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder import Outcome
@@ -32,6 +33,7 @@ from planner.frontend import Program, load_program
 from planner.frontend.batch import BatchDim
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Mismatch, Unsupported
+from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.text import content_id
@@ -49,7 +51,7 @@ from regista.update_options import NO_UPDATE_OPTIONS, UpdateOptions, own_rates
 from simulator.analysis.replay import message_times
 from zoo import ZOO
 
-__all__ = ["Performer", "check_program", "plan", "planned_program", "program_of", "run", "session", "simulate"]
+__all__ = ["Performer", "check_program", "plan", "planned_program", "program_for", "program_of", "run", "session", "simulate"]
 
 
 class Performer(Enum):
@@ -86,6 +88,8 @@ def plan(
     zero: int | None = None,
     interleave: int = 1,
     hold: int | None = None,
+    mode: str = Mode.TRAIN.value,
+    outputs: bool | Sequence[str] = False,
     strict: bool = False,
     batch_dim: BatchDim = None,
     update: UpdateOptions = NO_UPDATE_OPTIONS,
@@ -107,6 +111,9 @@ def plan(
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
+        mode: ``train``, or ``eval``: the forward pass alone, of the module in eval mode, without gradients, update and optimizer state.
+        outputs: of an evaluation, what a run gives beside the loss: all that the module returns (True), or outputs by name
+            (planner.frontend.outputs).
         batch_dim: the dim of the program's inputs that is the batch, as Program(batch_dim=...) takes it; None: the program's own.
         update: learning rates by step, clipping and a moving average for a program that is named (a Program says them itself).
         strict: refuse ops without an SBP rule; otherwise every device of their stage performs them with whole inputs, and a warning
@@ -133,6 +140,7 @@ def plan(
         raise Unsupported(f"search method {method!r} is not known; choose from {', '.join(m.value for m in Method)}")
     if not seconds > 0:
         raise Unsupported(f"seconds = {seconds}: a search needs some time; give a number above 0")
+    source = _in_mode(source, mode, outputs, update)
     options = PlanOptions(
         stages=stages,
         mesh=tuple(mesh) if mesh is not None else None,
@@ -143,10 +151,11 @@ def plan(
         schedule=Schedule.GIVEN if order else Schedule(schedule),
         order=order,
         quotas=dict(quotas or {}),
-        recompute=recompute,
+        recompute=False if recompute is None and source.mode is Mode.EVAL else recompute,
         zero=zero,
         interleave=interleave,
         hold=hold,
+        mode=source.mode,
         strict=strict,
         method=Method(method),
         seconds=seconds,
@@ -168,6 +177,18 @@ def plan(
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     return replace(plan, options={**plan.options, **recorded}) if recorded else plan
+
+
+def _in_mode(program: Program, mode: str, outputs: bool | Sequence[str], update: UpdateOptions) -> Program:
+    if mode not in {m.value for m in Mode}:
+        raise Unsupported(f"mode {mode!r} is not known; choose from {', '.join(m.value for m in Mode)}")
+    if Mode(mode) is Mode.TRAIN:
+        if outputs:
+            raise Unsupported("outputs leave an evaluation; plan it with mode eval, or leave them out")
+        return program
+    if asked := ", ".join(update.recorded):
+        raise Unsupported(f"an evaluation updates nothing, and {asked} was asked for; leave it out, or plan a training step")
+    return program.evaluating(outputs)
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:
@@ -207,6 +228,8 @@ def run(
     allow_nan: bool = False,
     max_restarts: int = 0,
     memory: MemoryOptions = DEFAULT_MEMORY,
+    state: Mapping[str, Tensor] | Values | None = None,
+    ema: bool = False,
 ) -> Outcome:
     """Perform the Plan on real devices.
 
@@ -217,6 +240,8 @@ def run(
         data: where training data lies, or batches of Python's (regista.data); None: the program's own batches.
         lr_schedule: learning rates by step as the command line gives them (regista.update_options), of a plan that takes them from outside.
         init: first values: ``module``, ``philox:SEED``, ``weights:FILE`` or ``checkpoint:DIR`` (regista.starting).
+        state: first values by name instead, of any Plan of the program (regista.starting); what this Plan has no state for is left out.
+        ema: moving averages of parameters take the place of the parameters.
         checkpoint: folder for checkpoints; the state after the last step is saved there, and after every ``save_every`` steps (0: none);
             the ``keep`` newest stay (0: all).
         resume: begin where the newest checkpoint ends; ``steps`` counts from the very first one, so the rest is done.
@@ -232,7 +257,9 @@ def run(
     if steps < 1:
         raise Unsupported(f"steps = {steps}; a run has at least 1")
     source = program if program is not None else planned_program(plan)
-    source = own_rates(plan, source, lr_schedule, performs=program is None)
+    source = program_for(plan, own_rates(plan, source, lr_schedule, performs=program is None))
+    if plan.mode is Mode.EVAL:
+        refuse_training(checkpoint=checkpoint is not None or resume, gradients=gradients)
     if performer is not Performer.GLOO and (checkpoint is not None or resume):
         raise Unsupported(f"checkpoints are saved by real processes; performer {performer.value} has none, leave out --checkpoint")
     if performer is not Performer.THREADS and device != "cpu":
@@ -243,7 +270,7 @@ def run(
     check_numbers(plan, source.step_numbers, range(steps))  # before a folder is made
     if checkpoint is None and (save_every or keep):
         raise Unsupported("save_every and keep belong to checkpoints; give their folder, too")
-    start = beginning(plan, source, init=init, checkpoint=checkpoint, resume=resume)
+    start = beginning(plan, source, init=init, checkpoint=checkpoint, resume=resume, state=state, ema=ema)
     if start.first_step >= steps:
         raise Unsupported(f"{checkpoint} is at step {start.first_step} already, {steps} were asked for; ask for more steps to go on")
     check_program(plan, source, typed_state(plan, start.values))
@@ -295,7 +322,8 @@ def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init:
         As ``run``.
     """
     source = program if program is not None else own_rates(plan, planned_program(plan), None, performs=True)
-    start = beginning(plan, source, init=init, checkpoint=None, resume=False)
+    source = program_for(plan, source)
+    start = beginning(plan, source, init=init)
     check_program(plan, source, typed_state(plan, start.values))
     return Session(plan, start.values, ahead=ahead, timeout_s=timeout_s, numbers=source.step_numbers)
 
@@ -313,7 +341,29 @@ def planned_program(plan: Plan) -> Program:
         )
     source = own_rates(plan, UpdateOptions.of(plan).applied(program_of(plan.model)), None, performs=False)
     dims = tuple(entry.batch_dim for entry in plan.batch_inputs)
-    return source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
+    source = source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
+    return program_for(plan, source)
+
+
+def program_for(plan: Plan, program: Program | None) -> Program:
+    """The program (None: the one that the Plan names) as the Plan has it: as an evaluation with its outputs, or as a training step."""
+    source = program if program is not None else planned_program(plan)
+    return source.evaluating([output.name for output in plan.outputs]) if plan.mode is Mode.EVAL else source
+
+
+def refuse_training(*, checkpoint: bool, gradients: bool) -> None:
+    """What an evaluation is asked to do that only a training step can.
+
+    Raises:
+        Unsupported: with the way out.
+    """
+    if checkpoint:
+        raise Unsupported(
+            "this plan is an evaluation: it updates nothing, so there is no state to save or to resume; leave --checkpoint and --resume out "
+            "(--init checkpoint:DIR evaluates what a training run has saved)"
+        )
+    if gradients:
+        raise Unsupported("this plan is an evaluation, which has no gradients; ask a training plan for them")
 
 
 def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> None:

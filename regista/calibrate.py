@@ -16,7 +16,7 @@ from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
-from regista.api import check_program, planned_program
+from regista.api import check_program, program_for
 from regista.data import loader
 
 __all__ = ["beside_of", "calibrate_machine", "calibrate_plan", "cost_of"]
@@ -62,7 +62,7 @@ def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 
     Raises:
         Mismatch: the program is not the one that was planned.   WorkerFailed: a process died, hung or raised.
     """
-    source = program if program is not None else planned_program(plan)
+    source = program_for(plan, program)
     state = source.initial_state(plan.micro_batches)
     check_program(plan, source, state)
     return cost_of(

@@ -49,6 +49,8 @@ def run_share(
     Raises:
         Mismatch: the Plan was made for other hosts, or the program is not the one that was planned.   And as backend.launch.nodes.run_on_nodes.
     """
+    if plan.outputs:
+        raise Unsupported("outputs of a plan come from one host so far; plan it without outputs, or leave out --nnodes")
     node_layout(plan, nodes.count)
     source = own_rates(plan, planned_program(plan), lr_schedule, performs=True)
     state = source.initial_state(plan.micro_batches)

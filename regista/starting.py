@@ -4,6 +4,7 @@ init       "module"          the module's own values, built once in this process
            "philox:SEED"     the module's distributions, drawn by counter: every rank draws just its part, nobody holds the model
            "weights:FILE"    a state_dict on disk, cut without any rank holding the whole; optimizer state is zero
            "checkpoint:DIR"  parameters and optimizer state of another run, from its newest checkpoint; steps count from 0
+state      given values, of any other Plan of the program: a run's last states, a session's, a checkpoint; its optimizer state is left out
 resume     the newest checkpoint of the run's own folder, and its step number; ``init`` where there is none yet
 """
 
@@ -18,9 +19,12 @@ from torch import Tensor
 
 from backend.checkpoint import Saved, find, resume_point, verify
 from backend.checkpoint.resume import empty_folder
-from backend.initial import Given, Layers, Values, Weights, program_values
+from backend.initial import Given, Layers, Renamed, Values, Weights, program_values
+from backend.initial.values import as_values
 from planner.frontend import Program
+from planner.frontend.to_graph.update import average_of
 from planner.ir.errors import Unsupported
+from planner.ir.graph import InputKind
 from planner.ir.plan import Plan
 
 __all__ = ["Beginning", "beginning", "typed_state"]
@@ -35,9 +39,19 @@ class Beginning:
 
 
 def beginning(
-    plan: Plan, program: Program, *, init: str = "module", checkpoint: str | Path | None = None, resume: bool = False
+    plan: Plan,
+    program: Program,
+    *,
+    init: str = "module",
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    state: Mapping[str, Tensor] | Values | None = None,
+    ema: bool = False,
 ) -> Beginning:
     """See the module's text.
+
+    Args:
+        ema: the moving averages of parameters instead of the parameters, of those that have one.
 
     Raises:
         Unsupported: ``init`` is none of the forms, or ``resume`` without a folder.
@@ -50,7 +64,10 @@ def beginning(
         return Beginning(values=_from_checkpoint(plan, program, resumed.values), first_step=resumed.steps)
     if checkpoint is not None:
         empty_folder(checkpoint)
-    return Beginning(values=_first(plan, program, init))
+    if state is not None and init != "module":
+        raise Unsupported(f"a run begins with one state; give state or init={init!r}, not both")
+    values = _first(plan, program, init) if state is None else _given(plan, program, state)
+    return Beginning(values=_averaged(plan, values) if ema else values)
 
 
 def _first(plan: Plan, program: Program, init: str) -> Mapping[str, Tensor] | Values:
@@ -66,6 +83,20 @@ def _first(plan: Plan, program: Program, init: str) -> Mapping[str, Tensor] | Va
         verify(path)
         return _from_checkpoint(plan, program, Saved(str(path)))
     raise Unsupported(f"initial values {init!r} are not known; write module, philox:SEED, weights:FILE or checkpoint:DIR")
+
+
+def _given(plan: Plan, program: Program, state: Mapping[str, Tensor] | Values) -> Layers:
+    """Constants of the trace belong to the Plan; where nothing was drawn before, draws begin as in a first step."""
+    return Layers((Given(program.constants(plan.micro_batches)), as_values(state), Given(program.random_state)))
+
+
+def _averaged(plan: Plan, values: Mapping[str, Tensor] | Values) -> Values:
+    source = as_values(values)
+    parameters = [entry.name for entry in plan.states if entry.kind is InputKind.PARAMETER]
+    names = {name: average_of(name) for name in parameters if source.type_of(average_of(name)) is not None}
+    if not names:
+        raise Unsupported("this state holds no moving averages of parameters; train with Program(ema=...), or leave ema out")
+    return Renamed(source, names)
 
 
 def _from_checkpoint(plan: Plan, program: Program, saved: Saved) -> Layers:

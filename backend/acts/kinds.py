@@ -8,6 +8,7 @@ BOXING                               box         parts            parts in anoth
 TRANSFER                             transfer    parts            blocks of the receivers       sender by sender
 FETCH                                fetch       the loss         nothing: the caller has it    one by one
 SAVE                                 save        the state        nothing: files have it        one by one
+OUTPUT                               output      the outputs      nothing: the caller has them  one by one
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Performer(Protocol[_Act, _Done]):
     def transfer(self, act: _Act) -> _Done: ...
     def fetch(self, act: _Act) -> _Done: ...
     def save(self, act: _Act) -> _Done: ...
+    def output(self, act: _Act) -> _Done: ...
 
 
 def method_of(performer: Performer[_Act, _Done], kind: TaskKind) -> Callable[[_Act], _Done]:
@@ -56,6 +58,8 @@ def method_of(performer: Performer[_Act, _Done], kind: TaskKind) -> Callable[[_A
             return performer.fetch
         case TaskKind.SAVE:
             return performer.save
+        case TaskKind.OUTPUT:
+            return performer.output
     assert_never(kind)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from backend.checkpoint.saved import Saved
 from backend.initial.drawn import Drawn
-from backend.initial.values import Given, Layers, Values
+from backend.initial.values import Given, Layers, Renamed, Values
 from backend.initial.weights import Weights
 from planner.ir.errors import Unsupported
 from planner.ir.text import canonical, decode, encode, load_json, save_text
@@ -32,9 +32,20 @@ class Tensors:
     key: str
 
 
+_Source = Drawn | Weights | Saved | Tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """A source under other names (backend.initial.values.Renamed)."""
+
+    source: _Source
+    names: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    items: tuple[Drawn | Weights | Saved | Tensors, ...]
+    items: tuple[_Source | Other, ...]
 
 
 def compact(value: Tensor) -> Tensor:
@@ -56,29 +67,42 @@ def hand_over(folder: Path, state: Mapping[str, Tensor] | Values, names: set[str
         torch.save({name: compact(value) for name, value in state.items() if name in names}, folder / "state.pt")
         return
     tensors: dict[str, dict[str, Tensor]] = {}
-    items: list[Drawn | Weights | Saved | Tensors] = []
-    for source in _flat(state):
-        match source:
-            case Given(tensors=given):
-                key = str(len(tensors))
-                tensors[key] = {name: compact(value) for name, value in given.items() if name in names}
-                items.append(Tensors(key=key))
-            case Weights(path=path):
-                items.append(Weights(str(Path(path).absolute())))
-            case Saved(folder=where):
-                items.append(Saved(str(Path(where).absolute())))
-            case Drawn():
-                items.append(source)
-            case _:
-                raise Unsupported(
-                    f"values of type {type(source).__name__} cannot be sent to processes; give Layers of the sources of backend.initial"
-                )
+    items: list[_Source | Other] = []
+    for source, other_names in _flat(state):
+        wanted = {other_names.get(name, name) for name in names}
+        item = _described(source, wanted, tensors)
+        items.append(Other(source=item, names=other_names) if other_names else item)
     torch.save(tensors, folder / "values.pt")
     save_text(folder / "values.json", canonical({"kind": "values", "version": VERSION, "values": encode(Sources(items=tuple(items)))}))
 
 
-def _flat(values: Values) -> tuple[Values, ...]:
-    return tuple(inner for source in values.sources for inner in _flat(source)) if isinstance(values, Layers) else (values,)
+def _described(source: Values, names: set[str], tensors: dict[str, dict[str, Tensor]]) -> _Source:
+    """What is written of a source; tensors in memory are put into ``tensors``."""
+    match source:
+        case Given(tensors=given):
+            key = str(len(tensors))
+            tensors[key] = {name: compact(value) for name, value in given.items() if name in names}
+            return Tensors(key=key)
+        case Weights(path=path):
+            return Weights(str(Path(path).absolute()))
+        case Saved(folder=where):
+            return Saved(str(Path(where).absolute()))
+        case Drawn():
+            return source
+        case _:
+            raise Unsupported(
+                f"values of type {type(source).__name__} cannot be sent to processes; give Layers of the sources of backend.initial"
+            )
+
+
+def _flat(values: Values) -> tuple[tuple[Values, Mapping[str, str]], ...]:
+    """Sources in their order, each with the names under which its values stand there."""
+    match values:
+        case Layers(sources=sources):
+            return tuple(inner for source in sources for inner in _flat(source))
+        case Renamed(source=source, names=names):
+            return tuple((inner, {**own, **{name: own.get(there, there) for name, there in names.items()}}) for inner, own in _flat(source))
+    return ((values, {}),)
 
 
 def take_over(folder: Path) -> Values:
@@ -86,5 +110,11 @@ def take_over(folder: Path) -> Values:
     if not (folder / "values.json").exists():
         return Given(torch.load(folder / "state.pt", mmap=True, weights_only=True))
     sources = decode(Sources, load_json(folder / "values.json", "values", VERSION).get("values"), "values")
-    tensors = torch.load(folder / "values.pt", mmap=True, weights_only=True) if any(isinstance(s, Tensors) for s in sources.items) else {}
-    return Layers(tuple(Given(tensors[item.key]) if isinstance(item, Tensors) else item for item in sources.items))
+    tensors = torch.load(folder / "values.pt", mmap=True, weights_only=True)
+
+    def taken(item: _Source | Other) -> Values:
+        if isinstance(item, Other):
+            return Renamed(taken(item.source), item.names)
+        return Given(tensors[item.key]) if isinstance(item, Tensors) else item
+
+    return Layers(tuple(map(taken, sources.items)))

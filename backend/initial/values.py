@@ -5,6 +5,7 @@ Values   Given        tensors in memory
          Weights      a file of torch.save, mapped                                  backend.initial.weights
          Saved        one of our checkpoints, on any layout                         backend.checkpoint.saved
          Layers       the first of several that has the name
+         Renamed      another source under other names
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from backend.layout.views import box_view
 from planner.ir.errors import InvalidPlan
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["Box", "Given", "Layers", "Values", "as_values", "numel_of", "overlap", "whole_box"]
+__all__ = ["Box", "Given", "Layers", "Renamed", "Values", "as_values", "numel_of", "overlap", "whole_box"]
 
 Box = tuple[tuple[int, int], ...]
 """(offset, length) per dim."""
@@ -108,6 +109,20 @@ class Layers:
     def part(self, name: str, box: Box) -> Tensor:
         known_type(self, name)
         return next(source for source in self.sources if source.type_of(name) is not None).part(name, box)
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A source in which some values stand under other names.   names: the name asked for -> the name there."""
+
+    source: Values
+    names: Mapping[str, str]
+
+    def type_of(self, name: str) -> TensorType | None:
+        return self.source.type_of(self.names.get(name, name))
+
+    def part(self, name: str, box: Box) -> Tensor:
+        return self.source.part(self.names.get(name, name), box)
 
 
 def as_values(state: Mapping[str, Tensor] | Values) -> Values:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from backend.acts.act import Batches, loss_position
 from backend.acts.kinds import copied_values, loaded_parts, method_of
+from backend.acts.outputs import OutputCollector, StepOutputs
 from backend.acts.step_inputs import StepNumbers
 from backend.acts.transfer import pieces_of
 from backend.comm.collectives import GroupExchange, check_boxing, exchange
@@ -54,6 +55,8 @@ class ProcessBody:
         allow_nan: bool = False,
     ) -> None:
         self.plan, self.losses = plan, dict[int, float]()
+        self.outputs = dict[int, StepOutputs]()
+        self._collector = OutputCollector(plan, self.outputs.__setitem__)
         self._blocks, self._devices, self._batches, self._graphs, self.on_loss = blocks, devices, batches, graphs, on_loss
         self._numbers = numbers
         self._watch = None if allow_nan else LossWatch(plan)
@@ -95,7 +98,7 @@ class ProcessBody:
         """A lane of the rank's own device; where data leaves an immediate device for another one, of that one; for a collective, of the first
         of its devices with lanes.
         """
-        if task.kind in (TaskKind.PREPARE, TaskKind.FETCH, TaskKind.SAVE):
+        if task.kind in (TaskKind.PREPARE, TaskKind.FETCH, TaskKind.SAVE, TaskKind.OUTPUT):
             return self._host
         candidates = [rank, *(self.targets((task.id, rank)) if task.kind is TaskKind.TRANSFER else self.plan.peers(task, rank))]
         for candidate in candidates:
@@ -144,6 +147,11 @@ class ProcessBody:
 
     def save(self, act: JointAct) -> Work:
         return lambda: None
+
+    def output(self, act: JointAct) -> Work:
+        ((actor, number, _),) = act
+        values = self._bindings_of(actor).values()
+        return lambda: self._collector.add(actor.task, actor.rank, number, values)
 
     def fetch(self, act: JointAct) -> Work:
         ((actor, number, _),) = act

@@ -99,5 +99,13 @@ def run(
         "device facts": "; ".join(names),
     }
     return assemble_here(
-        plan, blocks, performer="threads", steps=steps, rows=engine.rows, losses=body.losses, gradients=gradients, about=about
+        plan,
+        blocks,
+        performer="threads",
+        steps=steps,
+        rows=engine.rows,
+        losses=body.losses,
+        outputs=body.outputs,
+        gradients=gradients,
+        about=about,
     )

@@ -33,12 +33,14 @@ class LiveRun:
     """Workers that do as many steps as they are allowed to; it is made once all are ready.
 
     losses: step -> loss, of those that are done.   failure: why the run broke.   over: no further step is taken.
+    num_outputs: step -> acts that have handed over outputs of it.
     """
 
     def __init__(
         self, plan: Plan, state: Mapping[str, Tensor] | Values, data: Loader | None, options: Options, workdir: str | Path | None
     ) -> None:
         self.losses: dict[int, float] = {}
+        self.num_outputs: dict[int, int] = {}
         self.failure: BaseException | None = None
         self.over = False
         self._plan, self._options = plan, options
@@ -151,6 +153,8 @@ class LiveRun:
                 case "loss":
                     self.losses[message["step"]] = message["loss"]
                     (self.folder / f"batch{message['step']}.pt").unlink(missing_ok=True)
+                case "output":
+                    self.num_outputs[message["step"]] = self.num_outputs.get(message["step"], 0) + 1
                 case "done":
                     self._num_answers[message["number"]] = self._num_answers.get(message["number"], 0) + 1
             self._changed.notify_all()

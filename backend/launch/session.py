@@ -13,6 +13,7 @@ The steps' boundary is no barrier: the next step's loading and forward pass begi
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,8 +27,9 @@ import torch
 from torch import Tensor
 
 from backend.acts.act import check_batch
+from backend.acts.outputs import StepOutputs, num_handovers
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
-from backend.checkpoint.handover import compact
+from backend.checkpoint.handover import compact, hand_over
 from backend.data.loader import Loader
 from backend.initial.values import Values
 from backend.launch.live_run import LiveRun
@@ -36,6 +38,7 @@ from backend.memory.blocks import check_state
 from backend.run_folder.files import Options
 from backend.run_folder.merge import merge
 from backend.run_folder.outcome import Outcome, gather, parts_of_ranks, state_locations
+from backend.run_folder.outputs import take_outputs
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidPlan, InvalidProgram
 from planner.ir.plan import Plan
@@ -63,6 +66,14 @@ class Step:
         """
         return self._session._loss(self.number, timeout_s)
 
+    def outputs(self, timeout_s: float | None = None) -> StepOutputs:
+        """Wait for this step's outputs, and for nothing else; they can be had once.
+
+        Raises:
+            InvalidProgram: the Plan has no outputs, or they were had before.   WorkerFailed, TimeoutError: as loss().
+        """
+        return self._session._outputs(self.number, timeout_s)
+
 
 class PausedRun:
     """The run between two steps: no act is running, and none starts before the critical section ends."""
@@ -77,6 +88,14 @@ class PausedRun:
             InvalidPlan: the Plan has no state of that name.
         """
         return self._session._read(names)
+
+    def load(self, state: Mapping[str, Tensor] | Values) -> None:
+        """Give all states new values, from wherever they can be had in pieces: each rank reads just its parts.
+
+        Raises:
+            InvalidPlan: a state of the Plan is missing there, or has another shape or dtype.
+        """
+        self._session._load(state)
 
     def write(self, values: Mapping[str, Tensor]) -> None:
         """Give states new values, on every rank that holds a part.
@@ -96,6 +115,7 @@ class Session:
         ahead: how many unfinished steps there may be; ``step`` waits for the oldest when there are so many.
         gradients: keep the last step's mean gradients for ``outcome``.
         timeout_s: when steps are waiting and nothing moves for so long, the run is given up.
+        allow_nan: go on when a loss is no finite number.
         workdir: where the run's temporary folder is made.
         numbers: step -> what its STEP_INPUT tasks write (learning rates), of Plans that have such.
 
@@ -112,6 +132,7 @@ class Session:
         ahead: int = 2,
         gradients: bool = False,
         timeout_s: float = 30.0,
+        allow_nan: bool = False,
         workdir: str | Path | None = None,
         numbers: StepNumbers = no_numbers,
     ) -> None:
@@ -123,9 +144,12 @@ class Session:
         self.plan = plan
         self.outcome: Outcome | None = None
         self._ahead = ahead
-        self._options = Options(run_id=uuid.uuid4().hex[:12], steps=0, gradients=gradients, timeout_s=timeout_s, live=True)
+        self._options = Options(
+            run_id=uuid.uuid4().hex[:12], steps=0, gradients=gradients, timeout_s=timeout_s, live=True, allow_nan=allow_nan
+        )
         self._section = threading.RLock()
         self._num_asked = 0
+        self._num_handovers, self._outputs_taken = num_handovers(plan), set[int]()
         self._data = data
         self._numbers = numbers
         self._run = LiveRun(plan, state, data, self._options, workdir)
@@ -208,6 +232,10 @@ class Session:
                 self._run.end()
         return self.outcome
 
+    def end(self) -> None:
+        """End the workers at once; nothing is left to return."""
+        self._run.end()
+
     def __enter__(self) -> Session:
         return self
 
@@ -220,6 +248,15 @@ class Session:
     def _loss(self, number: int, timeout_s: float | None) -> float:
         self._run.wait_until(lambda: number in self._run.losses, timeout_s)
         return self._run.losses[number]
+
+    def _outputs(self, number: int, timeout_s: float | None) -> StepOutputs:
+        if not self.plan.outputs:
+            raise InvalidProgram("the plan has no outputs; plan it with mode='eval' and outputs=True")
+        if number in self._outputs_taken:
+            raise InvalidProgram(f"the outputs of step {number} were had before, and are not kept; keep them yourself")
+        self._run.wait_until(lambda: self._run.num_outputs.get(number, 0) == self._num_handovers, timeout_s)
+        self._outputs_taken.add(number)
+        return take_outputs(self._run.folder, self.plan, number)
 
     # Critical sections.
 
@@ -248,6 +285,14 @@ class Session:
         torch.save({name: compact(value) for name, value in values.items()}, path)
         self._run.request(message="write", file=path.name)
         path.unlink()
+
+    def _load(self, state: Mapping[str, Tensor] | Values) -> None:
+        check_state(self.plan, state)
+        folder = self._run.folder / "load"
+        folder.mkdir()
+        hand_over(folder, state, {entry.name for entry in self.plan.states})
+        self._run.request(message="load", folder=folder.name)
+        shutil.rmtree(folder)
 
     def _check_names(self, names: Collection[str], types: Mapping[str, object]) -> None:
         unknown = [name for name in names if name not in types]

@@ -1,7 +1,8 @@
 """Kernels: what an op of the graph runs on one part.
 
 ``aten.mm.default`` is ``torch.ops.aten.mm.default``; ``regista.accumulate`` is the identity (adding up m micro-batches is the
-runtime's work); ``regista.sgd`` and its like are the functions of ``planner.frontend.optim.updates``; ``regista.embedding`` and its like are
+runtime's work) and ``regista.output`` a copy;
+``regista.sgd`` and its like are the functions of ``planner.frontend.optim.updates``; ``regista.embedding`` and its like are
 the functions of ``planner.frontend.tracing.lookup``, called without torch's dispatcher, and those of random ops of ``planner.frontend.random``.
 """
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from backend.ops.fused import KERNELS as WHOLE
 from planner.ir.errors import UnknownOp
-from planner.ir.graph import ACCUMULATE, Arg, Dt, Effect, Op, Ref
+from planner.ir.graph import ACCUMULATE, OUTPUT, Arg, Dt, Effect, Op, Ref
 from planner.opset import is_creation
 
 __all__ = ["HERE", "Place", "call", "drawn_arguments", "kernel", "part_offsets"]
@@ -63,7 +64,7 @@ def kernel(target: str) -> Callable[..., object]:
         return _identity
     if target in _RESHAPED:
         return _overload("aten.reshape.default")
-    if target == "aten.clone.default":
+    if target in ("aten.clone.default", OUTPUT):
         return _packed
     if target == "aten._grouped_mm.default":
         return _grouped_mm

@@ -16,6 +16,7 @@ import torch
 
 from backend.layout.boxing import BOXING
 from backend.ops.fused import KERNELS, LOG_SOFTMAX_GRADIENT, MM_BIAS
+from planner.ir.graph import OUTPUT
 
 __all__ = ["COPIES", "NEW_MEMORY", "RESHAPES", "workspace_kernel", "out_kernel"]
 
@@ -85,7 +86,7 @@ _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     **dict.fromkeys(RESHAPES, _reshaped_into),
 }
 
-NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {MM_BIAS, "regista.uniform", "regista.bernoulli"}
+NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {MM_BIAS, OUTPUT, "regista.uniform", "regista.bernoulli"}
 """Kernels whose result never lies in the memory of what they read, although no schema says so."""
 
 
@@ -107,7 +108,7 @@ def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
         return KERNELS[target], "out"
     if target == DROPOUT:
         return _dropout_into, "out"
-    if target == "aten.clone.default":
+    if target in ("aten.clone.default", OUTPUT):
         return _copy_into, "out"
     if not target.startswith("aten.") or target == BOXING:
         return None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from backend.run_folder.files import Options
 from backend.run_folder.outcome import Outcome, assemble, parts_of_ranks
+from backend.run_folder.outputs import take_outputs
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan
 
@@ -44,11 +45,12 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
             raise WorkerFailed(f"rank {rank} ended without a result; look for a full disk or a killed process")
         results[rank] = torch.load(path, weights_only=True)
     first_step = min(result["first_step"] for result in results.values())
+    performed = range(first_step, options.first_step + options.steps)
     losses_of: dict[int, float] = next((result["losses"] for result in results.values() if result["losses"]), {})
     outcome = assemble(
         plan,
         performer="gloo",
-        steps=options.first_step + options.steps - first_step,
+        steps=len(performed),
         rows={rank: result["acts"].tolist() for rank, result in results.items()},
         losses=losses_of,
         states=_tensors(results, "states"),
@@ -57,6 +59,7 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         about=hardware(plan.num_ranks) | _agreed({rank: result["about"] for rank, result in results.items()}),
         first_step=first_step,
         memory={rank: result["memory"] for rank, result in results.items()},
+        outputs={step: take_outputs(folder, plan, step) for step in performed} if plan.outputs and not options.live else None,
     )
     return Merged(outcome=outcome, timings={rank: result["timings"] for rank, result in results.items()})
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from backend.acts.outputs import StepOutputs
 from backend.acts.rows import acts_of
 from backend.layout.sharding import join_parts
 from backend.memory.blocks import Blocks
@@ -25,6 +26,7 @@ class Outcome:
     """``states`` and ``gradients`` are logical tensors by name; ``gradients`` are the last step's, empty unless asked for.
 
     first_step: steps that were done before this run; ``losses`` begin there.
+    outputs: per step, name -> whole tensor in the order of the global batch; of Plans that have outputs.
     memory: rank -> bytes of its registers, planned and allocated, and of its process (backend.worker.registers.Registers.ended).
     """
 
@@ -34,6 +36,7 @@ class Outcome:
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
     first_step: int = 0
     memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    outputs: tuple[StepOutputs, ...] = ()
 
 
 def assemble(
@@ -49,6 +52,7 @@ def assemble(
     about: Mapping[str, str],
     first_step: int = 0,
     memory: Mapping[int, Mapping[str, int]] | None = None,
+    outputs: Mapping[int, StepOutputs] | None = None,
 ) -> Outcome:
     """One Outcome of what the ranks of a run left behind.
 
@@ -56,6 +60,7 @@ def assemble(
         rows: rank -> its acts (backend.acts.rows).   losses: step -> loss.
         states, gradients: parts of state_locations(plan) and plan.gradients; None: nobody asked for gradients.
         peak_bytes: rank -> the most that its blocks held at once.
+        outputs: step -> what left it beside the loss.
     """
     in_order = tuple(losses[step] for step in sorted(losses))
     held = {str(rank): size_bytes for rank, size_bytes in peak_bytes.items()}
@@ -77,6 +82,7 @@ def assemble(
         gradients={} if gradients is None else gather(plan, plan.gradients, gradients),
         first_step=first_step,
         memory=memory or {},
+        outputs=tuple(outputs[step] for step in sorted(outputs)) if outputs else (),
     )
 
 
@@ -88,6 +94,7 @@ def assemble_here(
     steps: int,
     rows: Mapping[int, Sequence[Sequence[int]]],
     losses: Mapping[int, float],
+    outputs: Mapping[int, StepOutputs],
     gradients: bool,
     about: Mapping[str, str],
 ) -> Outcome:
@@ -108,6 +115,7 @@ def assemble_here(
         gradients=tapped if gradients else None,
         peak_bytes={rank: of_rank.peak_bytes for rank, of_rank in blocks.items()},
         about=about,
+        outputs=outputs,
     )
 
 

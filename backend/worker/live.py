@@ -12,9 +12,10 @@ from torch import Tensor
 
 from backend.acts.act import Batches
 from backend.acts.step_inputs import StepNumbers
+from backend.checkpoint.handover import take_over
 from backend.comm.channel import Channel, Message, connect
 from backend.layout.sharding import slice_part
-from backend.memory.blocks import Blocks
+from backend.memory.blocks import Blocks, state_parts
 from backend.run_folder.files import Failure, FailureKind
 from backend.run_folder.outcome import copied
 from backend.worker.loop import EventLoop
@@ -59,6 +60,7 @@ class LiveWorker:
 
     def start(self, body: RankBody) -> None:
         body.on_loss = lambda step, loss: self._channel.send(message="loss", step=step, loss=loss)
+        body.on_output = lambda step: self._channel.send(message="output", step=step)
         self._channel.send(message="ready", rank=self._rank)
         self._channel.start_receiving(self._handle)
 
@@ -84,9 +86,17 @@ class LiveWorker:
                 }
                 torch.save(copied(parts), self._folder / f"read{message['number']}.{self._rank}.pt")
                 self._channel.send(message="done", number=message["number"])
+            case "load":
+                self._load(self._folder / message["folder"])
+                self._channel.send(message="done", number=message["number"])
             case "write":
                 self._write(torch.load(self._folder / message["file"], mmap=True, weights_only=True))
                 self._channel.send(message="done", number=message["number"])
+
+    def _load(self, folder: Path) -> None:
+        with torch.no_grad():
+            for (regst, index), part in state_parts(self._plan, self._rank, take_over(folder)):
+                self._blocks.state_of(regst, index).copy_(part)
 
     def _holds(self, regst: str) -> bool:
         return self._rank in self._plan.ranks_holding(regst)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from backend.acts.act import Batches, loss_position
 from backend.acts.kinds import copied_values, loaded_parts, method_of
+from backend.acts.outputs import handed_over
 from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.acts.transfer import pieces_of
 from backend.comm.buckets import largest
@@ -33,6 +34,7 @@ from backend.ops.bindings import DirectBindings
 from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment, draws
 from backend.ops.workspace import Workspace, WorkspaceBytes, uses_workspace
 from backend.ops.writable import slot_places, writable_blocks
+from backend.run_folder.outputs import save_outputs
 from planner.ir.actors.actor import Actor
 from planner.ir.actors.routes import Piece, routes
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
@@ -104,6 +106,8 @@ class RankBody:
         self.first_step = 0
         self.on_save: Callable[[Task, int, Sequence[Tensor]], None] | None = None
         self.on_loss: Callable[[int, float], None] | None = None
+        self.on_output: Callable[[int], None] | None = None
+        self._folder = folder
         self.captured: dict[str, list[Tensor]] | None = None
         self._batches, self._step_numbers, self._memory = batches, numbers, memory
         self._mesh: Mesh | None = None
@@ -186,7 +190,9 @@ class RankBody:
             return any(target != self.rank and target not in self._mapped for target in self.targets[task.id])
         if task.kind is TaskKind.BOXING:
             return len(self.plan.peers(task, self.plan.ranks_of(task)[0])) > 1
-        return task.kind in (TaskKind.SAVE, TaskKind.PREPARE) or (task.kind is TaskKind.SOURCE and isinstance(self._batches, Loader))
+        if task.kind is TaskKind.SOURCE:
+            return isinstance(self._batches, Loader)
+        return task.kind in (TaskKind.SAVE, TaskKind.PREPARE, TaskKind.OUTPUT)
 
     @property
     def _connected(self) -> Mesh:
@@ -235,6 +241,14 @@ class RankBody:
         task, number, values, _ = act
         if self.on_save is not None:
             self.on_save(task, number, values)
+
+    def output(self, act: _RankAct) -> None:
+        task, number, values, _ = act
+        if wanted := handed_over(self.plan, task, self.rank):
+            step, micro_batch = self.first_step + number // task.acts, number % task.acts
+            save_outputs(self._folder, step, {(place, micro_batch, self.rank): values[read] for place, read in wanted})
+            if self.on_output is not None:
+                self.on_output(step)
 
     def fetch(self, act: _RankAct) -> None:
         task, number, values, _ = act

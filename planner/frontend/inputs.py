@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["InputForm", "loss_in", "num_targets_of"]
+__all__ = ["InputForm", "check_asked_again", "loss_in", "num_targets_of"]
 
 _SETTINGS = (type(None), bool, int, float, str, torch.dtype)
 
@@ -196,3 +196,13 @@ def num_targets_of(loss: Callable[..., object], num_inputs: int) -> int:
             f"the loss needs {required - 1} targets but example_inputs holds {num_inputs} entries; targets stand at its end"
         )
     return required - 1
+
+
+def check_asked_again(first: Sequence[Tensor], second: Sequence[Tensor], step: int) -> None:
+    """Raises InvalidProgram: a program's ``data`` gave two batches for one step."""
+    for number, (given, again) in enumerate(zip(first, second, strict=True)):
+        if not torch.equal(given.nan_to_num(), again.nan_to_num()):
+            raise InvalidProgram(
+                f"data({step}) gives another input.{number} when it is asked again: every rank asks for every step, once per micro-batch; "
+                "let the batch follow from the step alone, for example torch.Generator().manual_seed(step)"
+            )

@@ -15,15 +15,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
 from planner.frontend.denominators import Denominators
-from planner.frontend.inputs import InputForm, num_targets_of
+from planner.frontend.evaluation import in_mode
+from planner.frontend.inputs import InputForm, check_asked_again, num_targets_of
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
 from planner.frontend.optim.groups import held_state
 from planner.frontend.optim.schedule import LrSchedule, rates_of
 from planner.frontend.optim.updates import checked_decay
+from planner.frontend.outputs import AskedOutputs, asked_outputs
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.random.eager import EagerDraws
 from planner.frontend.random.kernels import RANDOM_STATE
+from planner.frontend.to_graph.outputs import put_together
 from planner.frontend.to_graph.translate import Translated, translate
 from planner.frontend.to_graph.update import Update, average_of
 from planner.frontend.tracing.hooks import refuse_hooks
@@ -31,7 +34,7 @@ from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of
 from planner.frontend.trial import refuse_ambiguous
 from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidProgram, Unsupported
-from planner.ir.graph import InputKind, LogicalGraph
+from planner.ir.graph import InputKind, LogicalGraph, Mode
 
 __all__ = ["Program"]
 
@@ -119,6 +122,8 @@ class Program:
         self._translated: dict[int, Translated] = {}
         self._denominators: dict[int, Denominators] = {}
         self._told: set[str] = set()
+        self._asked: AskedOutputs | None = None
+        self._evaluations: dict[AskedOutputs, Program] = {}
 
     @property
     def module(self) -> nn.Module:
@@ -149,9 +154,8 @@ class Program:
         Raises:
             InvalidProgram: they do not fit the inputs.
         """
-        other = copy.copy(self)
+        other = self._anew()
         other.batch_dims = resolved(batch_dim, self._form.example, self.example_inputs)
-        other._translated, other._denominators = {}, {}
         return other
 
     def updated_by(
@@ -167,7 +171,7 @@ class Program:
         Raises:
             As Program().
         """
-        other, old = copy.copy(self), self._update
+        other, old = self._anew(), self._update
         if lr_schedule is not None:
             other._rates = rates_of(lr_schedule, self._given_optimizer, len(self.groups))
         other._update = replace(
@@ -177,8 +181,30 @@ class Program:
             clip_value=old.clip_value if clip_value is None else clip_value_of(clip_value),
             ema=old.ema if ema is None else checked_decay(ema),
         )
-        other._translated, other._denominators = {}, {}
         return other
+
+    def _anew(self) -> Program:
+        """A copy that has traced nothing."""
+        other = copy.copy(self)
+        other._translated, other._denominators, other._evaluations = {}, {}, {}
+        return other
+
+    def evaluating(self, outputs: object = False) -> Program:
+        """The same program as an evaluation: graphs of the forward pass alone, of the module in eval mode, without gradient and update.
+
+        ``outputs``: what they give beside the loss: all that the module returns (True), or some by name (planner.frontend.outputs).  Raises
+        InvalidProgram: it is neither.
+        """
+        asked = asked_outputs(outputs)
+        if asked not in self._evaluations:
+            other = self._evaluations[asked] = self._anew()
+            other._asked, other._rates = asked, None
+        return self._evaluations[asked]
+
+    @property
+    def mode(self) -> Mode:
+        """The kind of step."""
+        return Mode.TRAIN if self._asked is None else Mode.EVAL
 
     def loss_of(self, module: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
         """The scalar loss of ``module`` on one (micro-)batch in the order of example_inputs, as an ordinary training loop computes it.
@@ -217,9 +243,9 @@ class Program:
             divisors = [d for d in range(1, self.batch_size + 1) if self.batch_size % d == 0]
             raise InvalidProgram(f"{micro_batches} micro-batches do not divide a batch of {self.batch_size}; choose one of {divisors}")
         if micro_batches not in self._translated:
-            if micro_batches > 1 and not any(count > 1 for count in self._translated):
-                refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self._form)
-            with collector_paused():
+            with collector_paused(), in_mode(self._module, self.mode):
+                if micro_batches > 1 and not any(count > 1 for count in self._translated):
+                    refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self._form)
                 captured = capture(
                     self._module,
                     self.batch_dims.sliced(self.example_inputs, micro_batches, 0),
@@ -227,11 +253,15 @@ class Program:
                     form=self._form,
                     batch_dims=self.batch_dims.dims,
                     micro_batches=micro_batches,
+                    asked=self._asked,
                 )
                 if micro_batches > 1:
                     self._denominators[micro_batches] = Denominators(captured)
                     self._tell_of_counts(self.example_inputs, micro_batches, "example_inputs")
-                self._translated[micro_batches] = translate(captured, self._update)
+                translated = translate(captured, self._update)
+            if micro_batches > 1 and translated.graph.outputs:
+                translated = replace(translated, graph=put_together(translated.graph, self._translate(1).graph, micro_batches))
+            self._translated[micro_batches] = translated
             self._tell(captured)
         return self._translated[micro_batches]
 
@@ -256,21 +286,13 @@ class Program:
         def batch(step: int) -> tuple[Tensor, ...]:
             given = self.batch(step)
             if not checked and self.data is not None:
-                self._check_asked_again(given, step)
+                check_asked_again(given, self.batch(step), step)
             if [step] != checked:
                 self._tell_of_counts(given, micro_batches, f"the batch of step {step}")
                 checked[:] = [step]
             return given
 
         return batch
-
-    def _check_asked_again(self, given: Sequence[Tensor], step: int) -> None:
-        for number, (first, second) in enumerate(zip(given, self.batch(step), strict=True)):
-            if not torch.equal(first.nan_to_num(), second.nan_to_num()):
-                raise InvalidProgram(
-                    f"data({step}) gives another input.{number} when it is asked again: every rank asks for every step, once per micro-batch; "
-                    "let the batch follow from the step alone, for example torch.Generator().manual_seed(step)"
-                )
 
     def initial_state(self, micro_batches: int = 1) -> dict[str, Tensor]:
         """Values of the state inputs of ``graph(micro_batches)`` by GraphInput.name.

@@ -26,9 +26,12 @@ __all__ = [
     "Dt",
     "Effect",
     "GraphInput",
+    "GraphOutput",
     "InputKind",
     "LogicalGraph",
+    "Mode",
     "OMITTED",
+    "OUTPUT",
     "Op",
     "Ref",
     "Role",
@@ -38,9 +41,18 @@ __all__ = [
 ]
 
 ACCUMULATE = "regista.accumulate"
+OUTPUT = "regista.output"
+"""The identity on whole values or parts of them, never on partial sums: what leaves the step."""
 
 OMITTED = {"omitted": True}
 """Metadata of a field that stands in files only where it is not its default (planner.ir.text)."""
+
+
+class Mode(Enum):
+    """The kind of step.  EVAL: the forward pass alone, of the module in eval mode, without gradient and update."""
+
+    TRAIN = "train"
+    EVAL = "eval"
 
 
 class Role(Enum):
@@ -186,6 +198,19 @@ class GraphInput:
     batch_dim: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphOutput:
+    """What leaves the step of every micro-batch beside the loss.
+
+    ``name``: where it stands in what the module returns (``logits``, ``output.1``).   ``value``: what an op OUTPUT makes.
+    ``batch_dim``: along which the values of the micro-batches are put together; None: there is one micro-batch.
+    """
+
+    name: str
+    value: str
+    batch_dim: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)  # no slots: the inputs by value are kept
 class LogicalGraph:
     """Ops in topological (trace) order.
@@ -194,6 +219,7 @@ class LogicalGraph:
     loss: the per-micro-batch scalar;  mean_loss: its accumulated value (one per step).
     gradients: parameter name -> accumulated gradient value.
     updates: value of a state input -> value that replaces it (parameters, optimizer state, buffers).
+    outputs: what leaves a forward-only step beside the loss.
     """
 
     values: Mapping[str, TensorType]
@@ -203,6 +229,12 @@ class LogicalGraph:
     mean_loss: str
     gradients: Mapping[str, str] = field(default_factory=dict)
     updates: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[GraphOutput, ...] = field(default=(), metadata=OMITTED)
+
+    @property
+    def output_values(self) -> frozenset[str]:
+        """The values of ``outputs``."""
+        return frozenset(output.value for output in self.outputs)
 
     def producers(self) -> dict[str, Op]:
         return {out: op for op in self.ops for out in op.outputs if out is not None}
@@ -239,7 +271,7 @@ class LogicalGraph:
                 if made in known:
                     raise InvalidProgram(f"{op.where()} produces {made} a second time; values are assigned once")
                 known.add(made)
-        named = {self.loss, self.mean_loss, *self.gradients.values(), *self.updates.values(), *known}
+        named = {self.loss, self.mean_loss, *self.gradients.values(), *self.updates.values(), *self.output_values, *known}
         for value in named:
             if value not in known or value not in self.values:
                 raise InvalidProgram(f"the graph names {value}, which is {'not typed' if value in known else 'never produced'}")

@@ -13,13 +13,13 @@ updates it, may write the next version in place as soon as all readers have ackn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
-from planner.ir.graph import InputKind, Op
+from planner.ir.graph import OMITTED, InputKind, Mode, Op
 from planner.ir.sbp import NdSbp, coordinates
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
@@ -30,6 +30,7 @@ __all__ = [
     "Boxing",
     "DTypeFlop",
     "Fragment",
+    "Output",
     "PlacedTensor",
     "Placement",
     "Plan",
@@ -46,7 +47,10 @@ __all__ = [
 
 
 class TaskKind(Enum):
-    """STEP_INPUT writes the numbers of a step (learning rates) that whoever performs the Plan gives; its writes are named as the graph's inputs."""
+    """STEP_INPUT writes the numbers of a step (learning rates) that whoever performs the Plan gives; its writes are named as the graph's inputs.
+
+    OUTPUT hands a rank's part of a micro-batch's outputs to whoever performs the Plan.
+    """
 
     SOURCE = "source"
     PREPARE = "prepare"
@@ -60,6 +64,7 @@ class TaskKind(Enum):
     FETCH = "fetch"
     STEP_INPUT = "step_input"
     SAVE = "save"
+    OUTPUT = "output"
 
     @property
     def is_compute(self) -> bool:
@@ -267,6 +272,16 @@ class BatchInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What leaves the step of every micro-batch: tensor number ``index`` of ``regst``.   name, batch_dim: as planner.ir.graph.GraphOutput."""
+
+    name: str
+    regst: str
+    index: int
+    batch_dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """What the search claims: objective and lower bound in seconds per step, of the cost model named."""
 
@@ -294,10 +309,16 @@ class Plan:
     loss: Access
     gradients: Mapping[str, Access]
     search: Search
+    outputs: tuple[Output, ...] = field(default=(), metadata=OMITTED)
 
     @cached_property
     def plan_id(self) -> str:
         return content_id(self)
+
+    @property
+    def mode(self) -> Mode:
+        """The kind of step that it was made of."""
+        return Mode.EVAL if self.options.get("mode") == Mode.EVAL.value else Mode.TRAIN
 
     @cached_property
     def task(self) -> Mapping[str, Task]:

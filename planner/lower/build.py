@@ -14,6 +14,7 @@ from planner.ir.plan import (
     Access,
     BatchInput,
     Fragment,
+    Output,
     Placement,
     Plan,
     Port,
@@ -29,7 +30,7 @@ from planner.ir.tensor import TensorType
 from planner.lower.drafts import Draft, Drafts
 from planner.lower.fragments import draft_fragments, draft_state_writers
 from planner.lower.instances import Instance
-from planner.lower.moves import draft_fetch, draft_moves, draft_sources
+from planner.lower.moves import draft_fetch, draft_moves, draft_outputs, draft_sources
 from planner.lower.names import placement_id
 from planner.lower.orders.pass_order import pass_order
 from planner.lower.orders.prefetch import controls_of, with_controls
@@ -77,6 +78,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
     draft_fragments(drafts, recipe.bucket_bytes, split=recipe.schedule.splits_backward)
     draft_state_writers(drafts)
     loss = draft_fetch(drafts)
+    draft_outputs(drafts)
     draft_moves(drafts)
     draft_sources(drafts)
     _order(drafts)
@@ -117,6 +119,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
             objective_s=assignment.objective_s,
             lower_bound_s=assignment.lower_bound_s,
         ),
+        outputs=tuple(_outputs(drafts, access)),
     )
     order = pass_order(
         recipe.schedule,
@@ -221,6 +224,11 @@ def _states(drafts: Drafts, access: Mapping[Instance, Access]) -> list[State]:
             accesses.setdefault(instance.value, []).append(where)
     states = [i for i in drafts.staged.graph.inputs if i.kind.is_state]
     return [State(name=i.name, kind=i.kind, regst=a.regst, index=a.index) for i in states for a in accesses.get(i.value, [])]
+
+
+def _outputs(drafts: Drafts, access: Mapping[Instance, Access]) -> list[Output]:
+    at = [(output, access[drafts.native(output.value)]) for output in drafts.staged.graph.outputs]
+    return [Output(name=output.name, regst=a.regst, index=a.index, batch_dim=output.batch_dim) for output, a in at]
 
 
 def _with_orders(plan: Plan, compute: Mapping[str, tuple[str, ...]]) -> Plan:

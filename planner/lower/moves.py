@@ -1,4 +1,4 @@
-"""Drafts of the tasks that do not compute: sources, fetch, and the boxing and transfer tasks between fragments."""
+"""Drafts of the tasks that do not compute: sources, fetch, outputs, and the boxing and transfer tasks between fragments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.lower.instances import Instance
 from planner.lower.names import axis_stream, compute_stream, host_stream, link_stream, name_in_layout, placement_id
 from planner.search.routes import Move, StageTransfer
 
-__all__ = ["draft_fetch", "draft_moves", "draft_sources"]
+__all__ = ["draft_fetch", "draft_moves", "draft_outputs", "draft_sources"]
 
 
 def draft_fetch(drafts: Drafts) -> Instance:
@@ -24,6 +24,15 @@ def draft_fetch(drafts: Drafts) -> Instance:
     last = drafts.follow(native, way.moves)
     drafts.tasks["fetch"] = Draft("fetch", TaskKind.FETCH, stage, host_stream(stage), 1, {last: last.name}, {})
     return last
+
+
+def draft_outputs(drafts: Drafts) -> None:
+    """Draft, per stage, a task that hands over what leaves the step there, in the layout in which it is made."""
+    natives = dict.fromkeys(drafts.native(output.value) for output in drafts.staged.graph.outputs)
+    for stage in sorted({native.stage for native in natives}):
+        task_id = f"{placement_id(stage)}.{TaskKind.OUTPUT.value}"
+        reads = {native: native.name for native in natives if native.stage == stage}
+        drafts.tasks[task_id] = Draft(task_id, TaskKind.OUTPUT, stage, host_stream(stage), drafts.micro_batches, reads, {})
 
 
 def draft_moves(drafts: Drafts) -> None:

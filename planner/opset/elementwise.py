@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from planner.ir.graph import Dt, Op, Ref
+from planner.ir.graph import ACCUMULATE, OUTPUT, Dt, Op, Ref
 from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, argument, labels, result_shape
 
@@ -116,5 +116,5 @@ TABLE: dict[str, OpSpec] = (
     | _rows("where.self where.ScalarOther where.ScalarSelf", _branches)
     | _rows("masked_fill.Scalar masked_fill.Tensor", _fill)
     | _rows("_to_copy.default", _cast)
-    | {"regista.accumulate": OpSpec(rule=partial(elementwise, linear=_first))}
+    | {ACCUMULATE: OpSpec(rule=partial(elementwise, linear=_first)), OUTPUT: OpSpec(rule=partial(elementwise, linear=_none))}
 )

@@ -8,6 +8,7 @@ from math import inf, prod
 
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
+from planner.ir.graph import Mode
 from planner.ir.units import MB
 from planner.parallelism.asked_quotas import text_of_quotas
 from planner.schedule import PipelineSchedule, Schedule, check_schedule, from_torch_csv
@@ -30,6 +31,7 @@ class PlanOptions:
     schedule: the order of a pipeline's passes.  interleave: stages per placement (interleaved).  hold: micro-batches' activations that a
         device may hold under the automatic schedule (None: as many as stages, what 1F1B holds).  order: torch's CSV (schedule GIVEN).
     zero: ZeRO level 0 to 3 (planner.search.zero) that states and gradients must have (None: searched).
+    mode: the kind of step; an evaluation has no backward pass, no gradients and no optimizer state.
     strict: refuse ops without a rule, which otherwise every device performs with whole inputs.
     method, seconds: how to search, and when to stop with the best plan so far (these and strict are no part of the record).
     """
@@ -48,6 +50,7 @@ class PlanOptions:
     interleave: int = 1
     hold: int | None = None
     order: str = ""
+    mode: Mode = Mode.TRAIN
     strict: bool = False
     method: Method = Method.EXACT
     seconds: float = inf
@@ -67,6 +70,7 @@ class PlanOptions:
             **({} if self.interleave == 1 else {"interleave": str(self.interleave)}),
             **({} if self.hold is None else {"hold": str(self.hold)}),
             **({} if not self.order else {"order": self.order}),
+            **({} if self.mode is Mode.TRAIN else {"mode": self.mode.value}),
         }
 
 
@@ -83,6 +87,7 @@ def check_options(options: PlanOptions, cluster: Cluster) -> None:
             raise Unsupported(f"quota {pattern}={asked_for}: an actor needs at least 1 block to write to, ask for 1 or more")
     if options.zero is not None and options.zero not in LEVELS:
         raise Unsupported(f"there is no ZeRO level {options.zero}; levels are {', '.join(map(str, LEVELS))}, or none for a free search")
+    _check_mode(options)
     _check_schedule(options)
     if options.bucket_bytes < 1:
         raise Unsupported(f"buckets of {options.bucket_bytes} bytes hold no gradient; give at least 1 byte")
@@ -99,6 +104,23 @@ def check_options(options: PlanOptions, cluster: Cluster) -> None:
     if any(extent < 1 for extent in mesh) or cluster.num_devices % prod(mesh):
         raise Unsupported(
             f"mesh {by(mesh)} has {prod(mesh)} places, which do not divide the {cluster.num_devices} devices of {cluster.name}"
+        )
+
+
+def _check_mode(options: PlanOptions) -> None:
+    if options.mode is Mode.TRAIN:
+        return
+    way_out = "leave it out, or plan a training step"
+    if options.zero is not None:
+        raise Unsupported(
+            f"ZeRO level {options.zero} of an evaluation, which has neither gradients nor optimizer state to split; {way_out}"
+        )
+    if options.recompute:
+        raise Unsupported(f"recomputation in an evaluation, which has no backward pass to keep anything for; {way_out}")
+    if options.schedule.splits_backward:
+        raise Unsupported(
+            f"schedule {options.schedule.value} of an evaluation orders the parts of a backward pass, which it does not have; "
+            "ask for 1f1b or interleaved"
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from planner.ir.errors import InvalidPlan, Unsupported
-from planner.ir.graph import LogicalGraph, Role
+from planner.ir.graph import OUTPUT, LogicalGraph, Role
 from planner.ir.sbp import Broadcast, NdSbp, Sbp
 
 __all__ = ["Pin", "applicable", "parse_pins", "pinned_inputs", "pinned_outputs"]
@@ -69,7 +69,7 @@ def pinned_outputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ..
     """
     last: dict[str, str] = {}
     for op in graph.ops:
-        if op.role is not Role.FORWARD or op.outputs[0] is None:
+        if op.role is not Role.FORWARD or op.outputs[0] is None or op.target == OUTPUT:
             continue
         parts = op.module.split(".") if op.module else []
         for depth in range(1, len(parts) + 1):

@@ -53,7 +53,7 @@ def copy_into_regions(graph: LogicalGraph, stage: Mapping[str, int], again: Coll
     producers, stage = graph.producers(), dict(stage)
     regions = {op.id: region_of(op, stage, producers) for op in graph.ops}
     read_in: dict[str, dict[Region, None]] = {}  # value -> regions that read it; ops are visited from the last to the first
-    results = {graph.loss, graph.mean_loss, *graph.gradients.values(), *graph.updates.values()}
+    results = {graph.loss, graph.mean_loss, *graph.gradients.values(), *graph.updates.values(), *graph.output_values}
     values = dict(graph.values)
     ops: list[Op] = []
     for op in reversed(graph.ops):

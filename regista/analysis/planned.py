@@ -64,6 +64,7 @@ def options_of(plan: Plan) -> PlanOptions:
         interleave=int(recorded.get("interleave", "1")),
         hold=int(recorded["hold"]) if "hold" in recorded else None,
         order=recorded.get("order", ""),
+        mode=plan.mode,
         method=methods.get(plan.search.method.partition(",")[0], Method.EXACT),
     )
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.kept_buffers import kept_buffers
+from planner.frontend.to_graph.outputs import with_output_ops
 from planner.frontend.to_graph.update import MEAN_LOSS, Appended, Update
 from planner.ir.errors import InvalidProgram, Unsupported
-from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
+from planner.ir.graph import GraphInput, GraphOutput, InputKind, LogicalGraph, Op, Role
 from planner.ir.tensor import TensorType
 
 __all__ = ["Body", "finished"]
@@ -21,7 +22,7 @@ class Body:
     """The lowered micro-batch, before anything is dropped.
 
     ops: in trace order, with the traced node's name as id.
-    gradients: parameter name -> value.   updates: buffer input -> value.
+    gradients: parameter name -> value.   outputs: name -> value.   updates: buffer input -> value.
     places: op id -> place in the trace.   forward_of: op id of a backward op -> place of the forward node it differentiates.
     refused: op id -> why no plan can carry it out.
     """
@@ -31,27 +32,26 @@ class Body:
     ops: tuple[Op, ...]
     loss: str
     gradients: Mapping[str, str]
+    outputs: Mapping[str, str]
     updates: Mapping[str, str]
     places: Mapping[str, int]
     forward_of: Mapping[str, int]
     refused: Mapping[str, str]
 
 
-def finished(body: Body, update: Update) -> LogicalGraph:
+def finished(body: Body, update: Update | None) -> LogicalGraph:
     """The verified graph of a whole step.
+
+    Args:
+        update: of a training step; None: the step is an evaluation.
 
     Raises:
         InvalidProgram: the loss is computed by no op, or depends on no parameter of a group.
         Unsupported: the step needs an op that no plan can carry out.
     """
-    group_of = update.group_of
-    body = replace(body, gradients={name: value for name, value in body.gradients.items() if name in group_of})
-    if not body.gradients:
-        raise InvalidProgram(
-            f"the loss depends on none of the {len(group_of)} parameters in the optimizer's groups ({', '.join(list(group_of)[:4])}); "
-            "there is nothing to train: put parameters that the loss depends on into a group"
-        )
-    ops = _live(body.ops, {body.loss, *body.gradients.values(), *body.updates.values()})
+    if update is not None:
+        body = _trained(body, update)
+    ops = _live(body.ops, {body.loss, *body.gradients.values(), *body.outputs.values(), *body.updates.values()})
     for op in ops:
         if op.id in body.refused:
             raise Unsupported(body.refused[op.id])
@@ -64,14 +64,32 @@ def finished(body: Body, update: Update) -> LogicalGraph:
         places=dict(body.places) | {copy: body.places[op] for copy, op in kept.beside.items()},
         types=dict(body.types) | {copy: body.types[value] for copy, value in kept.original_of.items()},
     )
+    ops, copies = with_output_ops(ops, body.outputs)
+    body = replace(
+        body,
+        places=dict(body.places) | dict.fromkeys(copies, 0),
+        types=dict(body.types) | {copy: body.types[value] for copy, value in copies.items()},
+    )
     numbered = _numbered(ops, body)
     read = {value for op in ops for value in op.inputs}
     inputs = [i for i in body.inputs if i.kind not in (InputKind.CONSTANT, InputKind.RANDOM) or i.value in read]
     known = {i.value for i in inputs} | {out for op in ops for out in op.outputs if out is not None}
     types = {value: type_ for value, type_ in body.types.items() if value in known}
-    graph = _with_update(Appended(update, numbered, inputs, types), body)
+    graph = _with_end(Appended(update or Update(groups=()), numbered, inputs, types), body)
     graph.verify()
     return graph
+
+
+def _trained(body: Body, update: Update) -> Body:
+    """With the gradients of the parameters in groups alone."""
+    group_of = update.group_of
+    trained = {name: value for name, value in body.gradients.items() if name in group_of}
+    if not trained:
+        raise InvalidProgram(
+            f"the loss depends on none of the {len(group_of)} parameters in the optimizer's groups ({', '.join(list(group_of)[:4])}); "
+            "there is nothing to train: put parameters that the loss depends on into a group"
+        )
+    return replace(body, gradients=trained)
 
 
 def _live(ops: Sequence[Op], wanted: set[str]) -> list[Op]:
@@ -104,13 +122,14 @@ def _numbered(ops: Sequence[Op], body: Body) -> list[Op]:
     ]
 
 
-def _with_update(step: Appended, body: Body) -> LogicalGraph:
+def _with_end(step: Appended, body: Body) -> LogicalGraph:
     modules = {out: op.module for op in step.ops for out in op.outputs if out is not None}
     gradients = {name: f"gradient:{name}" for name in body.gradients}
     step.accumulate(body.loss, MEAN_LOSS, modules[body.loss])
     for name, gradient in body.gradients.items():
         step.accumulate(gradient, gradients[name], name.rpartition(".")[0])
-    step.update_all(tuple(gradients))
+    if gradients:
+        step.update_all(tuple(gradients))
     _, steps = RANDOM_STATE
     if steps in step.types:
         step.count(steps)
@@ -122,4 +141,5 @@ def _with_update(step: Appended, body: Body) -> LogicalGraph:
         mean_loss=MEAN_LOSS,
         gradients=gradients,
         updates={**body.updates, **step.updates},
+        outputs=tuple(GraphOutput(name=name, value=f"output:{name}") for name in body.outputs),
     )

@@ -29,7 +29,7 @@ from planner.frontend.to_graph.update import Update
 from planner.frontend.tracing.stamp import STAMP, Stamp
 from planner.frontend.tracing.trace import Capture, Tracer
 from planner.ir.errors import InvalidProgram, Unsupported
-from planner.ir.graph import Arg, Dt, GraphInput, InputKind, LogicalGraph, Op, Ref
+from planner.ir.graph import Arg, Dt, GraphInput, InputKind, LogicalGraph, Mode, Op, Ref
 from planner.ir.tensor import DType, TensorType
 
 __all__ = ["Translated", "translate"]
@@ -96,9 +96,9 @@ class _Translation:
                 self._values[node] = self._call(node)
         (output,) = nodes[-1].args
         assert isinstance(output, Sequence)
-        num_results, num_buffers = 1 + len(captured.trained), len(captured.buffers)
+        num_results, num_buffers = 1 + len(captured.trained) + len(captured.outputs), len(captured.buffers)
         self._refuse_changes(output[num_results + num_buffers :])
-        loss, *gradient_values = [self._name(node) for node in output[:num_results]]
+        loss, *results = [self._name(node) for node in output[:num_results]]
         new_buffers = [self._name(node) for node in output[num_results : num_results + num_buffers]]
         buffers = zip(captured.buffers, new_buffers, strict=True)
         body = dropped(
@@ -108,7 +108,8 @@ class _Translation:
                     types=self._types,
                     ops=tuple(self._ops),
                     loss=loss,
-                    gradients=dict(zip(captured.trained, gradient_values, strict=True)),
+                    gradients=dict(zip(captured.trained, results, strict=False)),
+                    outputs=dict(zip(captured.outputs, results[len(captured.trained) :], strict=True)),
                     updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"},
                     places={node.name: place for node, place in self._order.items()},
                     forward_of=self._forward_of(),
@@ -116,7 +117,7 @@ class _Translation:
                 )
             )
         )
-        graph = finished(body, update)
+        graph = finished(body, update if captured.mode is Mode.TRAIN else None)
         read = {i.name for i in graph.inputs if i.kind is InputKind.CONSTANT}
         return Translated(
             graph=graph,

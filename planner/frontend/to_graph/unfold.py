@@ -31,6 +31,7 @@ def unfolded(body: Body) -> Body:
         types=work.types,
         loss=same.get(body.loss, body.loss),
         gradients={name: same.get(value, value) for name, value in body.gradients.items()},
+        outputs={name: same.get(value, value) for name, value in body.outputs.items()},
         updates={name: same.get(value, value) for name, value in body.updates.items()},
         places=work.places,
         forward_of=work.forward_of,

@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.inputs import InputForm, loss_in
+from planner.frontend.outputs import AskedOutputs
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
@@ -37,6 +38,7 @@ from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched, without_checks
 from planner.frontend.tracing.values import usual_rewrite
 from planner.ir.errors import InvalidProgram, RegistaError
+from planner.ir.graph import Mode
 
 __all__ = ["Capture", "Tracer", "capture", "loss_of", "quiet"]
 
@@ -53,7 +55,9 @@ class Capture:
     """The traced micro-batch.  Placeholders and outputs stand in the order of the names; behind them the seed and the number of steps.
 
     constants: what the graph's get_attr nodes name.
-    trained: names of the parameters that have a gradient, in the order of the gradients.
+    trained: names of the parameters that have a gradient, in the order of the gradients; of an evaluation none.
+    outputs: names of what an evaluation gives beside the loss, in the order behind it.
+    mode: the kind of step.
     batch_dims: per batch input the dim that micro-batches slice, or None.
     tracer: what made the graph.   refusal: of make_fx, why the recorder did not; else empty.
     left_alone: what forward changes in Python without an op depending on it, in words: a run leaves it as it is.
@@ -65,6 +69,8 @@ class Capture:
     buffers: tuple[str, ...]
     batch_dims: tuple[int | None, ...]
     trained: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+    mode: Mode = Mode.TRAIN
     tracer: Tracer
     refusal: str = ""
     left_alone: str = ""
@@ -79,10 +85,17 @@ def loss_of(module: nn.Module, loss: Callable[..., object] | None, form: InputFo
     Raises:
         InvalidProgram: what comes out is no scalar floating tensor, nor anything that holds one or several (``loss_in``).
     """
-    output, targets = form.output(module, inputs)
+    return _loss_and_returned(module, loss, form, inputs)[0]
+
+
+def _loss_and_returned(
+    module: nn.Module, loss: Callable[..., object] | None, form: InputForm, inputs: Sequence[Tensor]
+) -> tuple[Tensor, object]:
+    """The same, and what the module returned."""
+    returned, targets = form.output(module, inputs)
     if loss is not None:
-        return loss_in(loss(output, *targets), "the loss callable")
-    return loss_in(output, "the module", "; return the loss from the module, or give Program(loss=...)")
+        return loss_in(loss(returned, *targets), "the loss callable"), returned
+    return loss_in(returned, "the module", "; return the loss from the module, or give Program(loss=...)"), returned
 
 
 class _Step(nn.Module):
@@ -101,15 +114,19 @@ class _Step(nn.Module):
         trained: list[str],
         hooks: BackwardHooks,
         micro_batches: int,
+        asked: AskedOutputs | None,
     ) -> None:
         super().__init__()
         self.module = module
         self._hooks, self._micro_batches = hooks, micro_batches
         self._loss, self._form = (loss,), form  # in a tuple: a loss that is a module must not become a submodule
         self._trainable = [name for name, p in parameters.items() if p.requires_grad]
-        self._names, self._stamper, self._trained = tuple(parameters), stamper, trained
+        self._names, self._stamper, self._trained, self._asked = tuple(parameters), stamper, trained, asked
+        self.outputs: tuple[str, ...] = ()
 
     def forward(self, parameter_values: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+        if self._asked is not None:
+            return self._evaluated(inputs, self._asked)
         if not self._trainable:
             raise InvalidProgram("the module has no trainable parameter; set requires_grad on at least one")
         (loss,) = self._loss
@@ -134,6 +151,13 @@ class _Step(nn.Module):
         self._trained.extend(of_trained)
         return [value, *of_trained.values()]
 
+    def _evaluated(self, inputs: list[Tensor], asked: AskedOutputs) -> list[Tensor]:
+        (loss,) = self._loss
+        value, returned = _loss_and_returned(self.module, loss, self._form, inputs)
+        outputs = asked.of(returned, value)
+        self.outputs = tuple(outputs)
+        return [value, *outputs.values()]
+
 
 class _OwnBackward(InvalidProgram):
     """Forward has differentiated by itself; the other tracer would only say so worse."""
@@ -150,6 +174,7 @@ def capture(
     form: InputForm,
     batch_dims: tuple[int | None, ...],
     micro_batches: int,
+    asked: AskedOutputs | None = None,
 ) -> Capture:
     """Trace forward, loss and backward of one micro-batch.
 
@@ -157,11 +182,12 @@ def capture(
         batch: one micro-batch; only shapes and dtypes are used.   batch_dims: of its tensors, None where one has no batch.
         loss: applied to the module's output and the targets; None when the module returns the loss.
         form: how the tensors of ``batch`` are given to both.
+        asked: trace an evaluation, the forward pass under no_grad, with these outputs; None: trace a training step.
 
     Raises:
         InvalidProgram: the step cannot be traced; the message names the module that raised.
     """
-    work = _Work(module, batch, loss, form, batch_dims, micro_batches)
+    work = _Work(module, batch, loss, form, batch_dims, micro_batches, asked)
     with untouched({"": module, "loss": loss}) as snapshot:
         try:
             captured = work.traced(Tracer.RECORDER)
@@ -201,8 +227,9 @@ class _Work:
         form: InputForm,
         batch_dims: tuple[int | None, ...],
         micro_batches: int,
+        asked: AskedOutputs | None,
     ) -> None:
-        self._module, self._batch, self._loss, self._form = module, batch, loss, form
+        self._module, self._batch, self._loss, self._form, self._asked = module, batch, loss, form, asked
         self._batch_dims, self._micro_batches = batch_dims, micro_batches
         self._parameters, self._buffers = dict(module.named_parameters()), dict(module.named_buffers())
         self._hooks = BackwardHooks(module)
@@ -221,6 +248,7 @@ class _Work:
             trained,
             self._hooks,
             self._micro_batches,
+            self._asked,
         )
 
         def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values, random: _Values) -> tuple[_Values, ...]:
@@ -242,7 +270,7 @@ class _Work:
             with (
                 quiet(),
                 FakeTensorMode(allow_non_fake_inputs=True),
-                torch.enable_grad(),
+                torch.set_grad_enabled(self._asked is None),
                 self._hooks.noticed(),
                 stamper,
                 sdpa_kernel(SDPBackend.MATH),
@@ -261,6 +289,8 @@ class _Work:
             buffers=tuple(buffers),
             batch_dims=self._batch_dims,
             trained=tuple(trained),
+            outputs=whole.outputs,
+            mode=Mode.TRAIN if self._asked is None else Mode.EVAL,
             tracer=tracer,
         )
 

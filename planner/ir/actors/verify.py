@@ -74,6 +74,8 @@ def verify_structure(plan: Plan) -> None:
         _tensor_exists(plan, label, access.regst, access.index)
     for state in plan.states:
         _tensor_exists(plan, f"state {state.name}", state.regst, state.index)
+    for output in plan.outputs:
+        _tensor_exists(plan, f"output {output.name}", output.regst, output.index)
 
 
 def _verify_placements(plan: Plan) -> None:

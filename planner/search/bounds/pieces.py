@@ -230,6 +230,7 @@ def _subgraph(graph: LogicalGraph, ops: Sequence[Op], results: Iterable[str]) ->
         values={v: graph.values[v] for v in graph.values if v in used},
         gradients={name: v for name, v in graph.gradients.items() if v in made} | {f"leaves.{v}": v for v in results},
         updates=updates,
+        outputs=tuple(output for output in graph.outputs if output.value in made),
         # A graph must name a loss; a piece without one names its first input.
         loss=graph.loss if graph.loss in made else inputs[0].value,
         mean_loss=graph.mean_loss if graph.mean_loss in made else inputs[0].value,

@@ -12,6 +12,7 @@ from planner.cost import parse_mesh
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.files import save_plan
+from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.units import MB, show_s
 from planner.schedule.kinds import Schedule
@@ -50,6 +51,10 @@ def _batch_dim(text: str) -> int | tuple[int | None, ...]:
     return dims[0] if len(dims) == 1 and dims[0] is not None else dims
 
 
+def _outputs(text: str) -> bool | list[str]:
+    return text == "all" or text.split(",")
+
+
 def _add_fixed(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--stages", type=count_or_auto, default=1, metavar="P", help="pipeline stages, or auto: searched (default 1)")
     group.add_argument(
@@ -57,6 +62,19 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--micro-batches", type=count_or_auto, default=1, metavar="M", help="micro-batches per step, or auto: searched (default 1)"
+    )
+    group.add_argument(
+        "--mode",
+        default=Mode.TRAIN.value,
+        choices=[mode.value for mode in Mode],
+        help="train: a training step (default); eval: the forward pass alone, of the module in eval mode, without update",
+    )
+    group.add_argument(
+        "--outputs",
+        type=_outputs,
+        default=False,
+        metavar="NAMES",
+        help="of --mode eval: what leaves the step beside the loss, by name with commas (logits,hidden.0), or all",
     )
     group.add_argument(
         "--batch-dim",
@@ -150,6 +168,8 @@ def perform(args: argparse.Namespace) -> Json:
             stages=args.stages,
             mesh=None if args.mesh is None else parse_mesh(args.mesh),
             micro_batches=args.micro_batches,
+            mode=args.mode,
+            outputs=args.outputs,
             recompute=_RECOMPUTE[args.recompute],
             zero=None if args.zero == "auto" else int(args.zero),
             cuts=args.cut,
@@ -205,6 +225,7 @@ def plan_json(plan: Plan) -> Json:
     return {
         "plan_id": plan.plan_id,
         "model": plan.model,
+        "mode": plan.mode.value,
         "cluster": plan.cluster.name,
         "num_ranks": plan.num_ranks,
         "micro_batches": plan.micro_batches,

@@ -45,6 +45,7 @@ COLOURS: Mapping[TaskKind, str] = {
     TaskKind.FETCH: "#7F7F7F",
     TaskKind.STEP_INPUT: "#999933",
     TaskKind.SAVE: "#332288",
+    TaskKind.OUTPUT: "#AAAAAA",
 }
 LABELS: Mapping[TaskKind, str] = {
     TaskKind.BOXING: "boxing (collective)",
@@ -52,6 +53,7 @@ LABELS: Mapping[TaskKind, str] = {
     TaskKind.STEP_INPUT: "learning rate",
     TaskKind.SOURCE: "source (data)",
     TaskKind.SAVE: "save (copy of the state)",
+    TaskKind.OUTPUT: "output (to the caller)",
     TaskKind.PREPARE: "prepare (data)",
     TaskKind.COPY: "copy (host to device)",
 }

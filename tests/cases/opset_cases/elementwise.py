@@ -47,7 +47,7 @@ _each(
     elu.default softplus.default hardtanh.default floor.default ceil.default round.default isnan.default isinf.default
     neg.default clone.default tan.default sinh.default cosh.default asin.default acos.default atan.default erfc.default exp2.default
     log2.default log10.default hardswish.default hardsigmoid.default mish.default trunc.default
-    alias.default detach.default lift_fresh_copy.default regista.accumulate asinh.default lgamma.default digamma.default
+    alias.default detach.default lift_fresh_copy.default regista.accumulate regista.output asinh.default lgamma.default digamma.default
     sinc.default i0.default special_i1.default special_i0e.default special_i1e.default special_log_ndtr.default special_ndtri.default
     special_entr.default special_erfcx.default erfinv.default atanh.default acosh.default nan_to_num.default frac.default logit.default
     hardshrink.default softshrink.default deg2rad.default rad2deg.default signbit.default isposinf.default isneginf.default angle.default""",

@@ -1,0 +1,95 @@
+"""An evaluation gives, in every way to distribute it, the loss and the outputs that one device gives in eval mode (SEMANTICS 8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import regista
+from planner.ir.graph import InputKind, Mode, Role
+from planner.ir.plan import TaskKind
+from regista import Performer
+from tests.regista.evaluation.evaluated import WAYS, batch_of, classifier, eager, planned
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+QUICK = "pipeline"
+
+
+@pytest.mark.parametrize("way", [way if way == QUICK else pytest.param(way, marks=pytest.mark.thorough) for way in WAYS])
+def test_loss_and_outputs_are_those_of_one_device_in_eval_mode(way: str) -> None:
+    program = classifier()
+    plan = planned(program, way)
+    outcome = regista.run(plan, program, steps=2, performer=Performer.REFERENCE)
+    for step, found in enumerate(outcome.outputs):
+        loss, outputs = eager(program, {}, step)
+        assert list(found) == ["logits", "hidden.0", "hidden.1"]
+        torch.testing.assert_close(torch.tensor(outcome.losses[step]), loss, **CLOSE)
+        for name, value in outputs.items():
+            torch.testing.assert_close(found[name], value, **CLOSE)
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+@pytest.mark.parametrize("performer", [Performer.THREADS, Performer.GLOO])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_performer_gives_the_outputs_of_the_reference_bit_for_bit(way: str, performer: Performer) -> None:
+    program = classifier()
+    plan = planned(program, way)
+    wanted = regista.run(plan, program, steps=3, performer=Performer.REFERENCE)
+    outcome = regista.run(plan, program, steps=3, performer=performer)
+    assert len(outcome.outputs) == 3
+    for found, of_reference in zip(outcome.outputs, wanted.outputs, strict=True):
+        assert all(torch.equal(found[name], of_reference[name]) for name in of_reference)
+
+
+def test_an_evaluation_plan_has_no_backward_pass_no_update_and_the_memory_of_neither() -> None:
+    program = classifier(optimizer="adamw")
+    evaluation, training = planned(program, QUICK), regista.plan(program, "local:2", stages=2, micro_batches=4)
+    assert evaluation.mode is Mode.EVAL and training.mode is Mode.TRAIN
+    assert {task.kind for task in evaluation.tasks}.isdisjoint({TaskKind.BACKWARD, TaskKind.WEIGHT, TaskKind.UPDATE})
+    assert not evaluation.gradients and {state.kind for state in evaluation.states} <= {InputKind.PARAMETER, InputKind.BUFFER}
+    graph = program.evaluating().graph(4)
+    assert not graph.updates and {op.role for op in graph.ops} == {Role.FORWARD, Role.ACCUMULATE}
+    held = [max(regista.simulate(plan).peak_bytes.values()) for plan in (evaluation, training)]
+    assert held[0] * 3 < held[1]
+
+
+def test_planning_an_evaluation_leaves_the_module_in_training() -> None:
+    program = classifier()
+    program.module.blocks[1].norm.eval()
+    before = {name: (child.training, id(child)) for name, child in program.module.named_modules()}
+    planned(program, "one device")
+    assert {name: (child.training, id(child)) for name, child in program.module.named_modules()} == before
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_the_state_of_a_training_run_is_evaluated_in_other_layouts_on_other_numbers_of_devices(tmp_path: Path) -> None:
+    program = classifier(optimizer=regista.AdamW(lr=0.05))
+    training = regista.plan(program, "local:2", pins=["input.*=S(0)"])
+    trained = regista.run(training, program, steps=4, checkpoint=str(tmp_path))
+    loss, outputs = eager(program, trained.states, 9)
+    assert abs(float(loss) - float(eager(program, {}, 9)[0])) > 1e-3
+    for way in WAYS:
+        plan = planned(program, way)
+        for start in ({"state": trained.states}, {"init": f"checkpoint:{tmp_path}"}):
+            outcome = regista.run(plan, program, steps=1, data=[batch_of(9)], performer=Performer.REFERENCE, **start)
+            torch.testing.assert_close(torch.tensor(outcome.losses[0]), loss, **CLOSE)
+            torch.testing.assert_close(outcome.outputs[0]["logits"], outputs["logits"], **CLOSE)
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_moving_averages_take_the_place_of_the_parameters(tmp_path: Path) -> None:
+    program = classifier(optimizer=regista.AdamW(lr=0.05), ema=0.5)
+    trained = regista.run(regista.plan(program, "local:2"), program, steps=4, checkpoint=str(tmp_path))
+    averaged = {name: trained.states.get(f"{name}:ema", value) for name, value in trained.states.items()}
+    loss, _ = eager(program, averaged, 0)
+    assert abs(float(loss) - float(eager(program, trained.states, 0)[0])) > 1e-4
+    plan = planned(program, "pipeline")
+    for performer in (Performer.REFERENCE, Performer.GLOO):
+        for start in ({"state": trained.states}, {"init": f"checkpoint:{tmp_path}"}):
+            outcome = regista.run(plan, program, steps=1, ema=True, performer=performer, **start)
+            torch.testing.assert_close(torch.tensor(outcome.losses[0]), loss, **CLOSE)
