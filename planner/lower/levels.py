@@ -1,7 +1,9 @@
 """Fragments: the parts of one stage's graph between communications.
 
-The level of an op is the largest number of communications on a path to it.  Ops of one (stage, role, level) form a fragment: edges inside it need
-no communication, and edges out of it go to a higher level or a later role, so fragments cannot wait for each other in a cycle.
+The level of an op is the largest number of communications on a path to it.  An op that could stand at several levels stands at the
+latest, beside its first reader, if it belongs to the forward or backward part, and at the earliest if it updates.  Ops of one (stage, role, level)
+form a fragment: edges inside it need no communication, and edges out of it go to a higher level or a later role, so fragments cannot wait for
+each other in a cycle.
 
     forward, level 0 --> all-reduce --> forward, level 1 --> ... --> backward, level k --> gradient all-reduce --> update
 """
@@ -12,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.ir.graph import LogicalGraph, Op, Role
-from planner.stages.copies import is_recomputed
 from planner.stages.staged import region_of
 
 __all__ = ["FragmentKey", "fragment_keys"]
@@ -123,22 +124,16 @@ def _weight_part(graph: LogicalGraph, region: Mapping[str, tuple[int, Role]]) ->
 def _levels(
     graph: LogicalGraph, producers: Mapping[str, Op], region: Mapping[str, tuple[int, Role]], num_moves: Callable[[Op, str], int]
 ) -> dict[str, int]:
+    """Op id -> level.  An op of the forward or backward part takes the latest level that its readers allow, an update the earliest."""
     level: dict[str, int] = {}
-    light: set[str] = (
-        set()
-    )  # ops that depend on inputs only, or, if recomputed, on other regions only: they take the level of their readers
     for op in graph.ops:
         update = region[op.id][1] is Role.UPDATE
         made = [(producers[v], num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]
         # Levels of updates count communications between updates only, because the step's forward and backward parts read no update.
-        made = [(p, n) for p, n in made if not update or region[p.id][1] is Role.UPDATE]
-        level[op.id] = max((level[p.id] + n for p, n in made), default=0)
-        waits = not update and all(p.id in light or (is_recomputed(op) and region[p.id] != region[op.id]) for p, _ in made)
-        if waits:
-            light.add(op.id)
+        level[op.id] = max((level[p.id] + n for p, n in made if not update or region[p.id][1] is Role.UPDATE), default=0)
     consumers = graph.consumers()
     for op in reversed(graph.ops):
-        if op.id not in light:
+        if region[op.id][1] is Role.UPDATE:
             continue
         readers = [(r, num_moves(r, v)) for v in op.outputs if v for r in consumers[v]]
         latest = [level[r.id] - n for r, n in readers if region[r.id] == region[op.id] or n]
