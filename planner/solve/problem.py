@@ -184,10 +184,8 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """(objective - lower bound) / objective; 0 is a proof of optimality."""
-        if self.objective <= self.lower_bound:
-            return 0.0
-        return (self.objective - self.lower_bound) / max(abs(self.objective), 1e-30)
+        """(objective - lower bound) / |objective|, and the difference itself where the objective is 0; a gap of 0 is a proof of optimality."""
+        return max(0.0, self.objective - self.lower_bound) / (abs(self.objective) or 1.0)
 
 
 @dataclass(frozen=True, slots=True)

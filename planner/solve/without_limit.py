@@ -31,7 +31,7 @@ from planner.solve.time_limit import Clock, TimeLimit
 __all__ = ["EQUAL", "NO_CHOICE", "Sizes", "solve_exactly"]
 
 EQUAL = 1e-10
-_WORK_PER_ENTRY = 64
+_LOOKED_AT = 64  # entries that a whole elimination may look at, per entry of the largest table allowed
 _PATIENCE = 12
 _MARGINS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
@@ -80,7 +80,7 @@ def solve_exactly(
     work = Elimination(problem)
     reduce_in_place(work)
     stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.remaining))}
-    if not work.remaining or _width(work, sizes.wide) <= sizes.narrow:
+    if _is_narrow(work, sizes.narrow, _LOOKED_AT * sizes.wide):
         work.run(widest=sizes.wide)
         if not work.remaining:
             return _solution(problem, work.expand(), time_limit, inf, "elimination", stats)
@@ -117,28 +117,26 @@ NO_CHOICE = (
 )
 
 
-def _width(work: Elimination, limit: int) -> int:
-    """Entries of the largest table that eliminating all nodes would make, from extents alone; above ``limit`` if that or the work is too much."""
+def _is_narrow(work: Elimination, widest: int, most_entries: int) -> bool:
+    """Whether an elimination of all nodes makes no table of more than ``widest`` entries and looks at ``most_entries`` at most, by extents alone."""
     around = {v: {n for scope in work.factors[v] for n in scope if n != v} for v in work.remaining}
     size = {v: prod(work.extent[n] for n in neighbours) for v, neighbours in around.items()}
     queue = [(entries, v) for v, entries in size.items()]
     heapify(queue)
-    widest, work_left = 1, _WORK_PER_ENTRY * limit
     while queue:
         entries, v = heappop(queue)
         if v not in around or size[v] != entries:
             continue
-        widest = max(widest, entries)
-        work_left -= entries * work.extent[v]
-        if widest > limit or work_left < 0:
-            return max(widest, limit + 1)
+        most_entries -= entries * work.extent[v]
+        if entries > widest or most_entries < 0:
+            return False
         neighbours = around.pop(v)
         for n in neighbours:
             around[n].discard(v)
             around[n] |= neighbours - {n}
             size[n] = prod(work.extent[m] for m in around[n])
             heappush(queue, (size[n], n))
-    return widest
+    return True
 
 
 @dataclass(slots=True)
@@ -189,7 +187,7 @@ def _close(
         if (work := _rest(core, strategies)) is None:
             return _nothing_cheaper(best, upper)
         widest = sizes.widest if last else sizes.wide
-        if _width(work, widest) <= widest:
+        if _is_narrow(work, widest, _LOOKED_AT * widest):
             if not work.run(widest=widest, time_limit=time_limit):
                 break
             choice = _lifted(work.expand(), strategies)
@@ -269,7 +267,7 @@ def _near(core: Problem, dual: Dual, margin: float, sizes: Sizes) -> Ints | None
     for near in (m for m in _MARGINS if m <= margin):
         strategies = dual.per_node(dual.alive & (above <= near * scale))
         work = _rest(core, strategies)
-        if work is not None and _width(work, sizes.wide) <= sizes.narrow:
+        if work is not None and _is_narrow(work, sizes.narrow, _LOOKED_AT * sizes.wide):
             work.run(widest=sizes.narrow)
             return _lifted(work.expand(), strategies)
     return None

@@ -57,7 +57,6 @@ class Elimination:
         self.constant = 0.0
         self.remaining: set[int] = set(range(len(problem.costs)))
         self.changed: set[int] = set()
-        self.largest = 0
         for v, costs in enumerate(problem.costs):
             self.add_table((v,), self.tables.number_of_given(costs))
         for edge in problem.edges:
@@ -181,7 +180,6 @@ class Elimination:
             self.remove_table(scope)
         parts.sort()
         extents = (self.extent[v], *(self.extent[n] for n in around))
-        self.largest = max(self.largest, int(np.prod(extents[1:], dtype=np.int64)))
         number, best = self.tables.minimise(parts, extents)
         self._record_elimination(v, around, best)
         if around:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_plans import live_dags, prices
-from stories import TableCost, chain, data_parallel, pipeline
+from stories import Story, TableCost, chain, data_parallel, pipeline
 
 from planner.ir.actors.actor import Actor, Message, MessageKind
 from planner.ir.actors.game import Observer, TokenGame
 from planner.ir.actors.liveness import play
 from planner.ir.actors.peak import live_bytes
+from planner.ir.plan import TaskKind
 from simulator import Engine, simulate
 
 
@@ -60,6 +61,23 @@ def test_a_message_that_completes_nothing_makes_nobody_ready():
     chosen = game.choice(("compute0", 0))
     assert chosen is not None and chosen.task.id == "F0"
     assert game.choice(("compute1", 1)) is None
+
+
+def test_streams_begin_in_the_order_of_the_plan_whichever_was_ready_first():
+    story = Story()
+    for reader in ("left", "right"):
+        story.regst(f"for_{reader}", "load")
+    story.task("load", produces=["for_left", "for_right"], kind=TaskKind.SOURCE)
+    story.task("left", ["for_left"])
+    story.task("right", ["for_right"])
+    for last_first in (False, True):
+        game = TokenGame(story.freeze(), 1)
+        ((load, _),) = game.begin_acts()
+        messages = game.end(load)
+        assert [message.receiver[0] for message in messages] == ["left", "right"]
+        for message in reversed(messages) if last_first else messages:
+            game.deliver(message)
+        assert [actor.task.id for actor, _ in game.begin_acts()] == ["left", "right"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.solve import Edge, Problem, solve_exactly
+from planner.solve.problem import Solution
 from planner.solve.without_limit import Sizes
 
 WITHIN = "message passing, to within the gap"
@@ -50,3 +51,13 @@ def test_a_small_rest_is_solved_whatever_the_gap() -> None:
     solution = solve_exactly(tangled(1), gap=0.1, sizes=replace(LARGE, large=10**6))
     assert solution.proof == "message passing, then branch and bound"
     assert solution.lower_bound == solution.objective
+
+
+@pytest.mark.parametrize(
+    ("objective", "lower_bound", "gap"),
+    [(4.0, 3.0, 0.25), (1e-6, 5e-7, 0.5), (-4.0, -6.0, 0.5), (0.0, -0.5, 0.5), (4.0, 4.0, 0.0), (4.0, 4.5, 0.0)],
+)
+def test_a_gap_is_relative_to_the_objective_and_never_below_0(objective: float, lower_bound: float, gap: float) -> None:
+    choice = np.zeros(1, dtype=np.int64)
+    solution = Solution(choice=choice, objective=objective, lower_bound=lower_bound, seconds=0.0, method="exact")
+    assert solution.gap == pytest.approx(gap)

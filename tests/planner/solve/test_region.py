@@ -7,18 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.solve.bounds.memory_multipliers import MultiplierAscent
-from planner.solve.limited.incumbent import Incumbent
-from planner.solve.limited.partial_ilps import PartialIlps
 from planner.solve.limited.region import Regions
 from planner.solve.problem import Demand, Edge, Problem
-from planner.solve.reduce.contract import reduce_problem
-from planner.solve.time_limit import TimeLimit
 from tests.planner.solve.small import best_by_trying, random_problem
-
-
-def choices_of(problem: Problem) -> list[tuple[int, ...]]:
-    return list(itertools.product(*(range(c.size) for c in problem.costs)))
 
 
 def held_by(problem: Problem, choice: np.ndarray) -> np.ndarray:
@@ -82,20 +73,3 @@ def test_a_region_is_connected_begins_where_the_weight_is_and_ends_at_nodes_with
 
 def test_nothing_to_choose_gives_no_region() -> None:
     assert Regions(chain(3, 2)).draw(np.ones(3), np.ones(3, dtype=np.int64), 100).size == 0
-
-
-def test_solving_regions_makes_a_bad_choice_the_best() -> None:
-    problem = random_problem(1, nodes=5, strategies=4, limit=0.5, forbidden=0.0, functional=0.0)
-    reduced = reduce_problem(problem, dominance=False, eliminate=False)
-    ascent = MultiplierAscent(reduced.problem)
-    ascent.step()
-    ascent.finish()
-    incumbent = Incumbent(problem, TimeLimit(8.0), None)
-    worst = max((c for c in choices_of(problem) if problem.feasible(c)), key=problem.objective)
-    assert incumbent.offer(np.array(worst), "the worst")
-    assert incumbent.objective > best_by_trying(problem)
-    parts = PartialIlps(incumbent, reduced, ascent)
-    parts.part = 10**9  # regions only
-    assert parts.solve_next()
-    assert incumbent.method == "ILPs over regions"
-    assert incumbent.objective == pytest.approx(best_by_trying(problem))
