@@ -188,14 +188,14 @@ def overheads(plan: Plan, trace: Trace, skip_steps: int = 1) -> dict[str, Spread
     """What lies between acts of a measured trace; see Profile."""
     gaps_of: dict[str, list[float]] = {}
     acts = {(act.task, act.rank, act.number): act for act in trace.acts}
-    lanes: dict[tuple[str, int], list[Act]] = {}
+    acts_of_streams: dict[tuple[str, int], list[Act]] = {}
     for act in sorted(trace.acts, key=lambda a: a.start_s):
-        lanes.setdefault((plan.task[act.task].stream, act.rank), []).append(act)
-    for (stream, _), lane in lanes.items():
+        acts_of_streams.setdefault((plan.task[act.task].stream, act.rank), []).append(act)
+    for (stream, _), of_stream in acts_of_streams.items():
         # A collective's start is its last rank's; the gap before it would count waiting for peers.
         if plan.stream[stream].kind is StreamKind.COLLECTIVE:
             continue
-        for before, after in itertools.pairwise(lane):
+        for before, after in itertools.pairwise(of_stream):
             if after.number < skip_steps * plan.task[after.task].acts:
                 continue
             if after.ready_s <= before.end_s:

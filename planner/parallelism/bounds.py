@@ -40,10 +40,11 @@ class ShapeBounds:
     """Lower bounds on the step of every shape, from the pieces of the model.
 
     graph_of: micro-batches -> the graph at that size.   batch_size: samples per step.
-    even: stages are the plan's own even cut, between blocks; else nothing is known of where they begin.
-    time_limit: once it is up, no piece is solved any more; bounds that it ended hold and are lower.
+    even: the stages are those of the even cut between blocks; if not, the bounds do not know where they begin.
+    time_limit: once it is up, no further piece is solved; the bounds still hold, but they are lower.
 
-    Two sizes are traced; the pieces of the others follow from them where all numbers are proportional to the size (planner.search.bounds.scaled).
+    Two micro-batch sizes are traced.  Where all numbers of the pieces grow in proportion to the size, those of other sizes are computed from
+    the two (planner.search.bounds.scaled); else the graph is traced at that size, too.
     """
 
     graph_of: Callable[[int], LogicalGraph]
@@ -67,9 +68,9 @@ class ShapeBounds:
         return self._shares[shape]
 
     def s_per_byte(self, shape: Shape, memory_bytes: float) -> tuple[float, ...]:
-        """Per stage, about what a byte is worth to the search, in seconds times stages; 0 where memory does not bind or the time is up.
+        """Per stage, the approximate price of one byte of memory, in seconds times stages; 0 where memory does not bind or the time is up.
 
-        Worked out for 1, 2, 4, ... micro-batches in flight; a stage takes the next larger number.
+        Prices are computed for 1, 2, 4, ... micro-batches in flight; a stage takes that of the next larger number.
         """
         by_flight: dict[int, float] = {}
         per_stage = []
@@ -93,7 +94,7 @@ class ShapeBounds:
         ]
 
     def roofline_s(self, shape: Shape) -> float:
-        """(1), with the largest piece's number of whole blocks on the fullest stage: seconds that no plan of the shape goes below."""
+        """(1) in seconds; with an even cut the fullest stage holds at least its share of each piece's blocks, rounded up to whole ones."""
         key = (shape.micro_batches, shape.recompute)
         if key not in self._work:
             self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
@@ -107,7 +108,8 @@ class ShapeBounds:
     def _cut(self, shape: Shape) -> list[tuple[tuple[int, ...], float]]:
         """Per stage of the plan's own cut: blocks of each piece, and the roofline time of what is outside of repeated blocks.
 
-        That time is of the largest micro-batch that was traced, in proportion: parameters are read whole by smaller ones as well.
+        The time is that of the largest micro-batch traced, scaled down.  It is a lower bound, because smaller micro-batches read the
+        parameters whole, too.
         """
         if shape.stages not in self._cuts:
             self._pieces_of(shape.micro_batches, False)
@@ -130,7 +132,7 @@ class ShapeBounds:
         return [(blocks, step_s * share) for blocks, step_s in self._cuts[shape.stages]]
 
     def floor_bytes(self, shape: Shape) -> float:
-        """Bytes that a device of the first stage holds at least: states and what waits for the backward part, split among all devices."""
+        """A lower bound on the bytes of a device of the first stage: its states and saved activations, split evenly among all devices."""
         flight = _in_flight(shape, 0)
         pieces = self._pieces_of(shape.micro_batches, shape.recompute)
         return sum(p.times * (p.state_bytes + flight * p.saved_bytes) for p in pieces) / (shape.stages * prod(shape.mesh))

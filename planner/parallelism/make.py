@@ -34,7 +34,7 @@ __all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
 class FoundPlans:
     """The best plan, and, where it was asked for, the best of another shape (stages, mesh, micro-batches, recomputation).
 
-    second: None: no other shape was worked out.
+    second: None if no other shape was worked out.
     least_other_s: a lower bound in seconds on every plan of another shape (kind ``theory``); infinite: no other shape can be planned; 0: not asked for.
     """
 
@@ -60,10 +60,10 @@ def search_plans(
     Args:
         graph_of: micro-batches -> one step, traced at that micro-batch size.
         batch_size: samples per step.
-        dry_run: plays a Plan to see what it holds; None: the planner's own, which is slow for long pipelines.
-        on_shape: told of every shape that was looked at: (shape, best step in seconds so far, bound in seconds).
-        runner_up: search on until the second is as certain as the first: no shape that is left can be better than it by more than the
-            search's gap, unless ``options.seconds`` ended the search; ``least_other_s`` says what is proven.
+        dry_run: plays a Plan and returns the bytes that it holds; None: the planner plays it itself, which is slow for long pipelines.
+        on_shape: called with (shape, best step so far in seconds, bound in seconds) whenever a shape was bounded or worked out.
+        runner_up: also find the second best shape: the search goes on until no other shape can be better than it by more than the
+            search's gap, or ``options.seconds`` are over; ``least_other_s`` is what is proven.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.

@@ -35,12 +35,15 @@ __all__ = ["Job", "plan_one_shape"]
 
 _ATTEMPTS = 6
 _MARGIN = 0.03
-"""Share of a device's memory that the first try leaves for what the search does not count, where memory is known to bind."""
+"""Share of a device's memory that the first attempt leaves free if memory binds; the search does not count all that a Plan holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is planned, whatever the shape, and who looks on.  dry_run: plays a Plan to see what it holds (None: the planner's own)."""
+    """What all shapes of a search have in common.
+
+    watch: called with the progress.   dry_run: plays a Plan and returns the bytes that it holds; None: the planner plays it itself.
+    """
 
     model: str
     batch_size: int
@@ -61,8 +64,8 @@ def plan_one_shape(
 
     Args:
         options: with stages, mesh and micro-batches.
-        memory_binds: a search without limit is known to give what does not fit.
-        s_per_byte: memory of a device -> about what a byte is worth, per stage.
+        memory_binds: it is known that the layouts of a search without limit do not fit.
+        s_per_byte: memory of a device in bytes -> per stage, the approximate price of one byte (ShapeBounds.s_per_byte).
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
@@ -100,7 +103,7 @@ class _ShapePlanner:
         self._model = self._model_within(limit_bytes=self._limits.limit_bytes)
 
     def plan(self) -> Plan:
-        """The first Plan that fits; where none does, the last one, which verify refuses.
+        """The first Plan that fits; if none does, the last one, which verify refuses.
 
         Raises:
             OutOfMemory: no layout fits the first limit.
@@ -123,7 +126,7 @@ class _ShapePlanner:
         return plan
 
     def _search(self, limit_bytes: float) -> Assignment:
-        """Layouts that hold no more than the limit; memory rows are added to the problem with the first finite one."""
+        """Layouts that hold no more than the limit; the first finite limit adds memory demands to the problem."""
         if limit_bytes < inf and not self._model.problem.demands:
             self._model = self._model_within(limit_bytes=limit_bytes)
         assignment = assign_layouts(
@@ -152,14 +155,14 @@ class _ShapePlanner:
         return lower(self._staged, proven, self._job.cluster, self._recipe)
 
     def _is_final(self, plan: Plan, assignment: Assignment) -> bool:
-        """Whether the Plan fits, or no lower limit is worth a try."""
+        """Whether the Plan fits, or no lower limit is left to try."""
         needed_bytes = self._needed_bytes(plan)
         if needed_bytes <= self._memory_bytes or self._options.method is not Method.EXACT:
             return True
         return not self._limits.lower_limit(needed_bytes, assignment.held_bytes)
 
     def _needed_bytes(self, plan: Plan) -> int:
-        """Of the fullest device: all blocks of its Regsts if they fit, else live bytes, with acts of equal length and with the cluster's prices."""
+        """Bytes of the fullest device: all blocks of its Regsts if they fit, else the live bytes, at equal prices or the cluster's, the larger."""
         if (whole_bytes := max(device_bytes(plan).values())) <= self._memory_bytes:
             return whole_bytes
         cost = AnalyticCost(self._job.cluster)

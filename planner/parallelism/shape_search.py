@@ -1,12 +1,14 @@
 """Best-first search over shapes.
 
-Every shape stands in a queue with a lower bound on its plans, and the one with the least bound is looked at more closely (planner.parallelism.bounds,
-from quick to close), until the least of the queue is no better than the best plan worked out in full.
+Every shape stands in a queue by a lower bound on its plans.  The one with the least bound gets a closer bound (planner.parallelism.bounds) or,
+if it has the closest, is worked out in full, until the least bound in the queue is no better than the best plan.
 
-Once the time of the bounds is up, no shape is bounded any more: if none was worked out yet, the one with the least bound is, and the search ends.
+When the time limit of the bounds is up, no further bound is computed.  If no shape has been worked out by then, the one with the least
+bound is worked out, and the search ends.
 
-A shape whose bound is within ``gap`` of the best step is not worked out; the bound over all shapes says what that may cost.
-The same queue, taken further until it is no better than the second best step, gives the runner-up.
+A shape that could be better than the best one by less than the share ``gap`` is not worked out; the bound over all shapes shows how much that
+may cost.
+To find the runner-up, the search goes on until the least bound in the queue is no better than the second best step.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ ShapeWatch = Callable[[str, float, float], None]
 """(shape, best step so far in seconds, bound in seconds)"""
 
 
-class _LookedAt(IntEnum):
-    """The closest bound that was worked out of a shape (planner.parallelism.bounds (1) to (3))."""
+class _Bound(IntEnum):
+    """The bound by which a shape stands in the queue: (1), (2) or (3) of planner.parallelism.bounds."""
 
     ROOFLINE = 1
     UNLIMITED = 2
@@ -53,10 +55,10 @@ class RunnerUp:
 class ShapeSearch:
     """Best-first search over shapes.
 
-    work_out: (shape, whether memory binds) -> its step in seconds, solved in full, and the bound of that;
-        raises OutOfMemory where it does not fit.
-    recompute: where a shape does not fit, try it with recomputation too.
-    gap: a shape that can be better by no more than this share of the best step is left alone.
+    work_out: (shape, whether memory binds) -> the step of its best plan in seconds, and a lower bound on it;
+        raises OutOfMemory if it does not fit.
+    recompute: try a shape that does not fit with recomputation, too.
+    gap: a shape that could be better by at most this share of the best step is not worked out.
     """
 
     bounds: ShapeBounds
@@ -64,7 +66,7 @@ class ShapeSearch:
     recompute: bool = False
     gap: float = 0.0
     on_progress: ShapeWatch | None = None
-    _queue: list[tuple[float, Shape, _LookedAt, bool]] = field(default_factory=list)
+    _queue: list[tuple[float, Shape, _Bound, bool]] = field(default_factory=list)
     _entered: set[Shape] = field(default_factory=set)
     _refused: list[Exception] = field(default_factory=list)
     _worked: dict[Shape, tuple[float, float]] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class ShapeSearch:
         return best, self._bound_s(best)
 
     def two_best(self, candidates: Sequence[Shape]) -> tuple[Shape, float, RunnerUp]:
-        """As ``best``, and the best shape but one: shapes are worked out until it, too, is within ``gap`` of all that are left.
+        """As ``best``, and the second best shape: shapes are worked out until no other can be better than it by more than ``gap``.
 
         Raises:
             OutOfMemory, Unsupported, InvalidProgram, KeyboardInterrupt: as ``best``.
@@ -108,11 +110,11 @@ class ShapeSearch:
         return is_whole
 
     def _ranked(self) -> list[Shape]:
-        """What was worked out, the best first; of equals the one worked out first."""
+        """The shapes that were worked out, the best first; of equal ones, the one that was worked out first."""
         return sorted(self._worked, key=lambda shape: self._worked[shape][0])
 
     def _limit_s(self, place: int) -> float:
-        """The step of the shape in that place, 1 the best."""
+        """The step of the shape in that place; place 1 is the best one's."""
         steps = sorted(step_s for step_s, _ in self._worked.values())
         return steps[place - 1] if len(steps) >= place else inf
 
@@ -122,27 +124,27 @@ class ShapeSearch:
         return min(self._worked[best][0], *bounds)
 
     def _open_s(self) -> list[float]:
-        """Lower bounds that together hold for the shapes of which no plan is known, and one may be."""
+        """Lower bounds for the shapes without a known plan: the least of the queue, and those of shapes of which none was found in time."""
         return [least_s for least_s, *_ in self._queue[:1]] + self._undecided_s
 
     def _work_until(self, place: int) -> bool:
-        """Look at shapes until none in the queue can be better than the one in that place, by more than ``gap``; False: interrupted."""
+        """Take shapes from the queue until none can be better than the one in that place by more than ``gap``; False: interrupted."""
         while self._queue and self._queue[0][0] < self._limit_s(place) * (1 - self.gap):
             is_up = self.bounds.time_limit.is_up()
             if is_up and self._worked:
                 break
-            least_s, shape, looked_at, memory_binds = heapq.heappop(self._queue)
+            least_s, shape, bound_kind, memory_binds = heapq.heappop(self._queue)
             try:
-                if is_up or looked_at is _LookedAt.WITHIN_MEMORY:
+                if is_up or bound_kind is _Bound.WITHIN_MEMORY:
                     self._work_out(least_s, shape, memory_binds)
-                elif looked_at is _LookedAt.ROOFLINE:
+                elif bound_kind is _Bound.ROOFLINE:
                     self._bound_unlimited(least_s, shape)
                 else:
                     self._bound_within_memory(least_s, shape)
             except KeyboardInterrupt:
                 if not self._worked:
                     raise
-                heapq.heappush(self._queue, (least_s, shape, looked_at, memory_binds))
+                heapq.heappush(self._queue, (least_s, shape, bound_kind, memory_binds))
                 return False
             except OutOfMemory as error:
                 self._refuse(least_s, shape, error)
@@ -155,14 +157,14 @@ class ShapeSearch:
 
     def _work_out(self, least_s: float, shape: Shape, memory_binds: bool) -> None:
         try:
-            value, proven = self.work_out(shape, memory_binds)
+            step_s, bound_s = self.work_out(shape, memory_binds)
         except NotFoundInTime:
             self._undecided_s.append(least_s)
             raise
-        self._worked[shape] = value, max(proven, least_s)
+        self._worked[shape] = step_s, max(bound_s, least_s)
 
     def _enter(self, least_s: float, shape: Shape) -> None:
-        """Queue a shape, once, unless what it holds at the very least is too much."""
+        """Put a shape into the queue, unless it has been there or its lower bound on memory exceeds the device's."""
         if shape in self._entered:
             return
         self._entered.add(shape)
@@ -170,7 +172,7 @@ class ShapeSearch:
         if floor > memory:
             self._refuse(least_s, shape, self._too_large(shape, floor))
         else:
-            heapq.heappush(self._queue, (least_s, shape, _LookedAt.ROOFLINE, False))
+            heapq.heappush(self._queue, (least_s, shape, _Bound.ROOFLINE, False))
 
     def _refuse(self, least_s: float, shape: Shape, error: OutOfMemory) -> None:
         self._refused.append(error)
@@ -191,7 +193,7 @@ class ShapeSearch:
 
     def _bound_unlimited(self, least_s: float, shape: Shape) -> None:
         bound_s = max(least_s, self.bounds.of(shape).unlimited_s)
-        heapq.heappush(self._queue, (bound_s, shape, _LookedAt.UNLIMITED, False))
+        heapq.heappush(self._queue, (bound_s, shape, _Bound.UNLIMITED, False))
 
     def _bound_within_memory(self, least_s: float, shape: Shape) -> None:
         share, memory = self.bounds.of(shape), self.bounds.cluster.device.memory_bytes
@@ -202,7 +204,7 @@ class ShapeSearch:
                     raise self._too_large(shape, share.smallest.held_bytes)
                 memory_binds, bound_s = True, max(least_s, share.bound_within(memory)[0])
         except NotFoundInTime:
-            pass  # whether memory binds is not known then, and the bound is the one that was
-        heapq.heappush(self._queue, (bound_s, shape, _LookedAt.WITHIN_MEMORY, memory_binds))
+            pass  # it is not known whether memory binds, and the bound stays as it is
+        heapq.heappush(self._queue, (bound_s, shape, _Bound.WITHIN_MEMORY, memory_binds))
         if memory_binds:
             self._with_recompute(least_s, shape)

@@ -1,7 +1,7 @@
 """Charts of a page: matplotlib draws them, its SVG stands inside the page, takes the page's colours (light and dark) and needs no script.
 
 matplotlib writes each colour as a number; the numbers of COLOURS are replaced by the variables of the style sheet.  Text stays text, in the page's
-font, and each dot and bar says what it is when the pointer rests on it.
+font, and the text of a dot or bar is shown when the pointer rests on it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STYLE: dict[Any, Any] = {
 _BAND: Mapping[str, Any] = {"facecolor": _COLOURS["soft"], "alpha": 0.18, "linewidth": 0}
 _MARGIN = 1.12
 _TITLED = "titled"
-"""Mark of the shapes that say something when the pointer rests on them."""
+"""The id of shapes that have a text."""
 _SVG = "{http://www.w3.org/2000/svg}"
 _REFERENCE = re.compile(r"#(\w+)")
 
@@ -51,19 +51,19 @@ def sets_of(names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """figure: None where there is nothing to draw.   said: what its dots or bars say, in the order in which they are drawn."""
+    """figure: None where there is nothing to draw.   texts: one per dot or bar, shown when the pointer rests on it, in the order of drawing."""
 
     label: str
     figure: Figure | None = None
-    said: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
     def __html__(self) -> str:
-        """What a template shows of it."""
-        return _inline(self.figure, self.label, self.said) if self.figure else "<p>Nothing to draw.</p>"
+        """The HTML that a template inserts for the chart."""
+        return _inline(self.figure, self.label, self.texts) if self.figure else "<p>Nothing to draw.</p>"
 
 
 def histogram(values: Sequence[float], label: str, *, most: float = 1.0, bins: int = 41) -> Chart:
-    """Counts of relative errors between -most and +most; what lies outside is counted in the outermost bars, and the text says how many.
+    """Counts of relative errors between -most and +most; errors beyond are counted in the outermost bars, and the label gives their number.
 
     Args:
         values: relative errors (0.05: 5 %), none of them nan.   label: of the x axis.   bins: odd, so that one bar is centred on 0.
@@ -87,8 +87,8 @@ def histogram(values: Sequence[float], label: str, *, most: float = 1.0, bins: i
     axes.spines[["top", "left", "right"]].set_visible(False)
     number = f"n = {len(values)}" + (f", {outside} beyond the scale, in the outermost bars" if outside else "")
     axes.set_xlabel(f"{label}\n{number}")
-    said = [f"{counts[n]} between {_percent(edges[n])} and {_percent(edges[n + 1])}" for n in bars]
-    return Chart(label=f"{label}; {number}", figure=figure, said=tuple(said))
+    texts = [f"{counts[n]} between {_percent(edges[n])} and {_percent(edges[n + 1])}" for n in bars]
+    return Chart(label=f"{label}; {number}", figure=figure, texts=tuple(texts))
 
 
 def parity(points: Sequence[Point], label_x: str, label_y: str, *, band: float = 0.0, sets: Sequence[str] | None = None) -> Chart:
@@ -111,8 +111,8 @@ def parity(points: Sequence[Point], label_x: str, label_y: str, *, band: float =
     ticks = _decades(low, high)
     axes.set_xticks(*ticks)
     axes.set_yticks(*ticks)
-    said = [f"{name}: {label_x} {x:.4g}, {label_y} {y:.4g}" for x, y, name in _dots(axes, shown)]
-    return Chart(label=label, figure=figure, said=tuple(said))
+    texts = [f"{name}: {label_x} {x:.4g}, {label_y} {y:.4g}" for x, y, name in _dots(axes, shown)]
+    return Chart(label=label, figure=figure, texts=tuple(texts))
 
 
 def residuals(points: Sequence[Point], label_x: str, label_y: str, *, band: float = 0.0, sets: Sequence[str] | None = None) -> Chart:
@@ -133,8 +133,8 @@ def residuals(points: Sequence[Point], label_x: str, label_y: str, *, band: floa
     axes.set(xscale="log", xlim=(low, high), ylim=(-most, most), xlabel=label_x, ylabel=label_y)
     axes.set_xticks(*_decades(low, high))
     axes.set_yticks(*_percents(most))
-    said = [f"{name}: {label_x} {x:.4g}, {label_y} {y:+.1%}" for x, y, name in _dots(axes, shown)]
-    return Chart(label=label, figure=figure, said=tuple(said))
+    texts = [f"{name}: {label_x} {x:.4g}, {label_y} {y:+.1%}" for x, y, name in _dots(axes, shown)]
+    return Chart(label=label, figure=figure, texts=tuple(texts))
 
 
 def _axes(width: int, height: int, *, left: int, bottom: int) -> tuple[Figure, Axes]:
@@ -161,7 +161,7 @@ def _dots(axes: Axes, shown: Sequence[tuple[Point, str]]) -> list[Point]:
 
 
 def _decades(low: float, high: float) -> tuple[list[float], list[str]]:
-    """Ticks at 1, 2 and 5 times powers of ten; at the ends where there is none; closer ones would run into each other and are left out."""
+    """Ticks at 1, 2 and 5 times powers of ten, or at the two ends if there is none; a tick too close to the one before is left out."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     values = [m * 10.0**power for power in powers for m in (1, 2, 5) if low <= m * 10.0**power <= high]
     spaced: list[float] = []
@@ -184,7 +184,7 @@ def _percent(x: float) -> str:
     return f"{100 * x:+.0f} %" if x else "0"
 
 
-def _inline(figure: Figure, label: str, said: Sequence[str]) -> str:
+def _inline(figure: Figure, label: str, texts: Sequence[str]) -> str:
     """The figure as SVG for the inside of a page."""
     file = io.StringIO()
     with mpl.rc_context(_STYLE):
@@ -192,14 +192,14 @@ def _inline(figure: Figure, label: str, said: Sequence[str]) -> str:
     ElementTree.register_namespace("", _SVG[1:-1])
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(file.getvalue())
-    for shape, text in zip(_told(root), said, strict=True):
+    for shape, text in zip(_marked_shapes(root), texts, strict=True):
         ElementTree.SubElement(shape, f"{_SVG}title").text = text
     used = set(re.findall(r"#(\w+)", file.getvalue()))
     for element in root.iter():
         if element.get("id") not in used:
-            element.attrib.pop("id", None)  # the drawings of a page would share it
+            element.attrib.pop("id", None)  # several drawings of a page would have the same id
     for part in [part for part in root if part.tag == f"{_SVG}metadata" or part.find(f"{_SVG}style") is not None]:
-        root.remove(part)  # a style sheet in a drawing would hold for the whole page
+        root.remove(part)  # a style sheet in a drawing would apply to the whole page
     width = float(root.attrib.pop("width").removesuffix("pt"))
     del root.attrib["height"]
     root.attrib |= {"class": "chart", "role": "img", "aria-label": label, "style": f"max-width:{1.2 * width:.0f}px"}
@@ -209,7 +209,7 @@ def _inline(figure: Figure, label: str, said: Sequence[str]) -> str:
     return f'<div class="drawing">{re.sub(r" font-family: [^;]*;", "", drawn)}</div>'
 
 
-def _told(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
+def _marked_shapes(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
     """The marked shapes: the bars, or the places of the dots."""
     for group in root.iter(f"{_SVG}g"):
         if group.get("id") == _TITLED:

@@ -1,8 +1,8 @@
 """What if: the same Plan with other quotas, links or devices, simulated with the durations of the simulated trace.
 
-The trace holds every act's predicted duration and every message's, so no cost table is needed, and the first row, the Plan as it is, must come
-out as predicted (which a test asserts).  Durations are scaled whole: "links twice as fast" halves latencies, too, so these rows say what
-a change could bring at most; 'regista whatif' plans anew for a changed cluster and says what it would bring.
+The trace holds the predicted duration of every act and message, so no cost table is needed; the first row simulates the Plan as it is and equals
+the prediction.  A duration is scaled as a whole: "links twice as fast" halves latencies, too.  So the rows are upper bounds on what a change of
+hardware brings; 'regista whatif' plans anew for a changed cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulator import simulate
 __all__ = ["Change", "TracePrices", "what_if_changes"]
 
 MOST_ACTS = 1_000_000
-"""Acts of one row's simulation; a larger Plan has no table, because nine such simulations would take minutes."""
+"""Acts of the simulation of one row; a larger Plan gets no table, because nine such simulations take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class TracePrices:
-    """The CostModel that a trace shows: the median duration of every task's acts on every rank.
+    """A CostModel from a trace: the median duration of the acts of every task on every rank.
 
-    factor: task -> by what its durations are multiplied.
+    factor: task -> the factor of its durations.
     """
 
     id: str
@@ -68,7 +68,7 @@ def what_if_changes(plan: Plan, sim: Trace, run: Trace | None = None) -> tuple[C
 
     Args:
         sim: a simulated trace of the Plan, without noise.
-        run: a measured one; its durations make a last row, which separates errors of durations from errors of order and waiting.
+        run: a measured trace; a last row has its durations, so that errors of durations and errors of order and waiting are told apart.
     """
     steps = sim.steps
     own = TracePrices.of(sim)

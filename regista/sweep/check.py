@@ -46,7 +46,7 @@ class Verdict:
 
 
 class _Unchecked(Exception):
-    """What is missing for a verdict."""
+    """A relation cannot be checked; the text says what is missing."""
 
 
 def select(rows: Sequence[Row], conditions: Sequence[Condition], columns: Sequence[str]) -> list[Row]:
@@ -65,12 +65,12 @@ def _meets(cell: Cell, condition: Condition) -> bool:
 
 
 def _same(left: object, right: object) -> bool:
-    """Numbers are compared to nine digits, for a CSV rounds them."""
+    """Numbers are compared to nine digits, because a CSV rounds them."""
     return isclose(left, right, rel_tol=1e-9) if isinstance(left, float) and isinstance(right, float) else left == right
 
 
 def check_relation(relation: Relation, rows: Sequence[Row], axes: Sequence[str], columns: Sequence[str]) -> Verdict:
-    """Does it hold?  A value that is missing breaks it; nothing is passed over.
+    """Whether the relation holds; a missing value breaks it.
 
     Args:
         rows: one per point.   axes: the columns that tell points apart.   columns: of the sweep, for aliases.
@@ -99,7 +99,7 @@ def evaluate(expression: str, rows: Sequence[Row], axes: Sequence[str], columns:
 
 @dataclass(frozen=True, slots=True)
 class _Evaluator:
-    """Walks the tree of a relation's side; parse_relation has made sure that there is nothing in it but what is read here."""
+    """Evaluates one side of a relation; parse_relation has refused every construct that is not handled here."""
 
     rows: Sequence[Row]
     axes: tuple[str, ...]
@@ -112,9 +112,9 @@ class _Evaluator:
             case ast.Name() | ast.Subscript():
                 return self._column(node)
             case ast.UnaryOp(operand=operand):
-                return _joined("-", 0.0, self.value(operand))
+                return _combined("-", 0.0, self.value(operand))
             case ast.BinOp(left=left, op=sign, right=right):
-                return _joined(ARITHMETIC[type(sign)], self.value(left), self.value(right))
+                return _combined(ARITHMETIC[type(sign)], self.value(left), self.value(right))
             case ast.Call(func=ast.Name(id="count"), args=[column]):
                 name, _, chosen = self._selected(column)
                 return float(sum(row.get(name) not in (None, "") for row in chosen))
@@ -186,7 +186,7 @@ def _of_two(function: str, first: _Value, second: _Value) -> float:
         if not 0 <= share <= 1:
             raise _Unchecked(f"quantile takes a share between 0 and 1, not {share:g}")
         return quantile(_numbers(first, function), share)
-    first, second = _met(first, second)
+    first, second = _aligned(first, second)
     a, b = _numbers(first, function), _numbers(second, function)
     if function == "where_least":
         return a[b.index(min(b))]
@@ -198,8 +198,8 @@ def _of_two(function: str, first: _Value, second: _Value) -> float:
     return correlation
 
 
-def _met(left: _Value, right: _Value) -> tuple[_Value, _Value]:
-    """Two columns in the same order of points; a single value meets every point."""
+def _aligned(left: _Value, right: _Value) -> tuple[_Value, _Value]:
+    """The two values with their points in the same order; a single value stands for every point."""
     if isinstance(left, tuple) or isinstance(right, tuple):
         raise _Unchecked("an order can be compared with an order only, by == or !=")
     if not isinstance(left, pd.Series) or not isinstance(right, pd.Series):
@@ -207,24 +207,24 @@ def _met(left: _Value, right: _Value) -> tuple[_Value, _Value]:
     if left.index.names != right.index.names or set(left.index) != set(right.index):
         apart = [_where(a.index.names, key) for a, b in ((left, right), (right, left)) for key in a.index if key not in b.index]
         raise _Unchecked(
-            f"the two sides have {len(left)} and {len(right)} points that do not meet ({'; '.join(apart[:3])}); add conditions or axes"
+            f"the two sides have {len(left)} and {len(right)} points that do not match ({'; '.join(apart[:3])}); add conditions or axes"
         )
     return left, right.reindex(left.index)
 
 
-def _joined(sign: str, left: _Value, right: _Value) -> _Value:
-    left, right = _met(left, right)
+def _combined(sign: str, left: _Value, right: _Value) -> _Value:
+    left, right = _aligned(left, right)
     _numbers(left, sign)
     divisors = _numbers(right, sign)
     if sign == "/" and 0.0 in divisors:
         where = _where(right.index.names, right.index[divisors.index(0.0)]) if isinstance(right, pd.Series) else ""
         raise _Unchecked(f"a division by 0 at {where or 'the point'}")
-    joined: float | _Series = _JOIN[sign](left, right)
-    return joined
+    combined: float | _Series = _JOIN[sign](left, right)
+    return combined
 
 
 def _compared(left: _Value, sign: str, right: _Value) -> tuple[bool, float, str, str, str, int]:
-    """(held, slack, left, right, where, points) of the point with the least slack; one where it is broken comes before all others."""
+    """(held, slack, left, right, where, points) of the point with the least slack among those that break the relation, or else among all."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         if sign not in ("==", "!="):
             raise _Unchecked(f"an order is compared by == or !=, not by {sign}")
@@ -232,7 +232,7 @@ def _compared(left: _Value, sign: str, right: _Value) -> tuple[bool, float, str,
             raise _Unchecked(f"the two orders are of {len(left)} and {len(right)} other points; give both the same conditions")
         texts = [" < ".join("/".join(map(_show, point)) for point in order) for order in (left, right)]
         return (left == right) == (sign == "=="), 0.0, texts[0], texts[1], "", len(left)
-    left, right = _met(left, right)
+    left, right = _aligned(left, right)
     index = next((side.index for side in (left, right) if isinstance(side, pd.Series)), None)
     if index is None:
         return _held(left, sign, right), _slack(left, sign, right), _show(left), _show(right), "", 1
@@ -255,7 +255,7 @@ def _held(left: object, sign: str, right: object) -> bool:
 
 
 def _slack(left: object, sign: str, right: object) -> float:
-    """How far a point is from breaking, relative to the larger side; below 0 where it is broken."""
+    """The distance of a point from breaking the relation, relative to the larger side; below 0 if it breaks it."""
     if sign in ("==", "!=") or not isinstance(left, float) or not isinstance(right, float):
         return 0.0
     return ((right - left) if sign.startswith("<") else (left - right)) / (max(abs(left), abs(right)) or 1.0)

@@ -105,12 +105,12 @@ class _Begins(ReplayObserver):
         first_s = min(begin_s for begin_s, _ in self.begin_of.values())
         last_s = max(act.end_s for act in trace.acts)
         place = {stream.id: number for number, stream in enumerate(plan.streams)}
-        lanes: dict[tuple[int, int], list[Act]] = {
+        acts_of_streams: dict[tuple[int, int], list[Act]] = {
             (rank, number): [] for number, stream in enumerate(plan.streams) for rank in plan.placement[stream.placement].ranks
         }
         for act in trace.acts:
-            lanes[act.rank, place[plan.task[act.task].stream]].append(act)
-        for (rank, number), acts in sorted(lanes.items()):
+            acts_of_streams[act.rank, place[plan.task[act.task].stream]].append(act)
+        for (rank, number), acts in sorted(acts_of_streams.items()):
             if rank not in wanted:
                 continue
             stream, free_s = plan.streams[number].id, first_s

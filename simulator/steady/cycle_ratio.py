@@ -3,8 +3,9 @@
 (1) period    lambda = max over cycles of (sum of weights / sum of tokens)                               -> max_cycle_ratio()
 (2) proof     lambda <= r  if there are potentials x with  x(dst) >= x(src) + w - r t  on every arc of every cycle: summed over a cycle, the
               potentials cancel and  sum w <= r sum t  is left                                           -> CycleRatio.excess_s
-(3) policy    each node keeps the one in-arc that makes it wait longest; the cycles of these arcs have ratios, the rest hangs on them by
-              x(dst) = x(src) + w - r t; an in-arc that leads to a greater ratio, or to a greater x, replaces the chosen one; none left: done
+(3) policy    each node has one chosen in-arc.  The cycles of the chosen arcs have ratios r; every other node takes the ratio of the cycle that
+              leads to it, and x(dst) = x(src) + w - r t.  An in-arc that gives a node a greater ratio, or a greater x at the same ratio, becomes
+              the chosen one.  When there is none, the greatest ratio is lambda
 
 Sources: Cochet-Terrasson, Cohen, Gaubert, McGettrick, Quadrat 1998, "Numerical computation of spectral elements in max-plus algebra" (3);
 Dasdan 2004, "Experimental analysis of the fastest optimum cycle ratio and mean algorithms"; SEMANTICS 4.2.
@@ -27,7 +28,7 @@ Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 MOST_ROUNDS = 1000
-"""Howard's iteration needs some tens of rounds; more mean that rounding keeps it from ending."""
+"""Howard's iteration needs some tens of rounds; after so many, rounding keeps it from ending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +40,7 @@ class CycleRatio:
     potential_s: x of (2), shape [n]: when each node starts in a schedule that repeats every rate_s.
     rate_s: shape [n], the greatest ratio among the cycles that lead to a node; ratio_s for all nodes of a connected plan.
     excess_s: the most by which an arc breaks (2), from rounding; so the true ratio is at most ratio_s + n excess_s.
-    rounds: policies looked at.
+    rounds: policies that were tried.
     """
 
     ratio_s: float
@@ -68,15 +69,15 @@ def max_cycle_ratio(num_nodes: int, src: Ints, dst: Ints, weight_s: Reals, token
     Raises:
         Unsupported: a cycle without tokens was met, or rounding keeps the iteration from ending.
     """
-    # A node that nothing waits for gets an arc to itself that never binds, so that every node has an in-arc to keep.
-    bare = np.flatnonzero(np.bincount(dst, minlength=num_nodes) == 0)
+    # A node without an in-arc gets an arc to itself that never binds, because every node must have one.
+    without_in_arc = np.flatnonzero(np.bincount(dst, minlength=num_nodes) == 0)
     arcs = len(src)
-    src, dst = np.concatenate([src, bare]), np.concatenate([dst, bare])
-    weight_s = np.concatenate([weight_s, np.zeros(len(bare))])
-    tokens = np.concatenate([tokens, np.ones(len(bare), dtype=np.int64)])
+    src, dst = np.concatenate([src, without_in_arc]), np.concatenate([dst, without_in_arc])
+    weight_s = np.concatenate([weight_s, np.zeros(len(without_in_arc))])
+    tokens = np.concatenate([tokens, np.ones(len(without_in_arc), dtype=np.int64)])
     pointer, order = _by_node(num_nodes, dst)
     scale_s = max(float(weight_s.max(initial=0.0)), 1e-300)
-    small = np.int32  # half the memory to walk through; a plan has at most 10^7 acts
+    small = np.int32  # half the memory of int64; a plan has at most 10^7 acts
     chosen_arc, rate_s, potential_s, excess_s, rounds = _howard(
         pointer, src[order].astype(small), dst[order].astype(small), weight_s[order] / scale_s, tokens[order].astype(small), MOST_ROUNDS
     )
@@ -124,7 +125,7 @@ def _by_node(n, end):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _spread(out_pointer, out_arcs, src, dst, weight, tokens, chosen_arc, rate, x, near, queue, queued):  # type: ignore[no-untyped-def]
-    """Nodes that an arc with a greater rate leads to keep that arc, by breadth from the greatest rate on; in place."""
+    """Each node that can be reached from one with a greater rate takes that rate and the arc that leads to it, the greatest rate first; in place."""
     n = len(rate)
     top = rate.max()
     filled = 0

@@ -2,7 +2,7 @@
 
     stage 1 backward -> link 1->0 -> stage 0 backward -> quota 2 of `h.11.out` -> stage 0 forward -> link 0->1 -> stage 1 forward
 
-Each act is followed by why the next one waits for it, unless it only brings data.  What repeats stands once: ``(a -> b) x 3``.
+After each act stands why the next one waits for it, unless it waits for data only.  A stretch that repeats stands once: ``(a -> b) x 3``.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from simulator.steady.graph import ArcKind, MarkedGraph
 __all__ = ["fold_repeats", "task_name", "describe_cycle"]
 
 _STAGE = re.compile(r"^(?:s|stage)(\d+)$")
-MOST_WIDE = 100
-"""Repetitions of longer stretches are not folded."""
-MOST_TURNED = 400
-"""Longer cycles begin where they were found; shorter ones begin where their text is shortest."""
+LONGEST_FOLDED = 100
+"""Longer stretches are not folded where they repeat."""
+LONGEST_ROTATED = 400
+"""The text of a longer cycle begins at its first arc; that of others where it is shortest."""
 
 
 def describe_cycle(graph: MarkedGraph, cycle: Sequence[int], *, acts: bool = False) -> str:
     """The arcs of a cycle, in the direction of time.
 
     Args:
-        acts: number every act (from 0 in its step) and fold nothing: for dead-locks, where the very acts matter.
+        acts: give every act its number in the step, from 0, and fold nothing; a dead-lock is about single acts.
     """
     names: dict[str, str] = {}
     units = [_unit_text(graph, arc, acts, names) for arc in cycle]
     if acts:
         return " -> ".join(units)
-    turns = [units[i:] + units[:i] for i in (range(len(units)) if len(units) <= MOST_TURNED else range(1))]
-    return min((" -> ".join(fold_repeats(turn)) for turn in turns), key=len, default="")
+    rotations = [units[i:] + units[:i] for i in (range(len(units)) if len(units) <= LONGEST_ROTATED else range(1))]
+    return min((" -> ".join(fold_repeats(rotation)) for rotation in rotations), key=len, default="")
 
 
 def task_name(plan: Plan, task: Task) -> str:
@@ -44,7 +44,7 @@ def task_name(plan: Plan, task: Task) -> str:
 
 
 def fold_repeats(words: Sequence[str]) -> list[str]:
-    """Units that stand several times in a row, folded into one with a count.
+    """The words with each stretch that repeats at once written one time, with its count.
 
     >>> fold_repeats(["F", "B", "F", "B", "F", "B", "U"])
     ['(F -> B) x 3', 'U']
@@ -55,7 +55,7 @@ def fold_repeats(words: Sequence[str]) -> list[str]:
     i = 0
     while i < len(words):
         best, times = 1, 1
-        for width in range(1, min(MOST_WIDE, (len(words) - i) // 2) + 1):
+        for width in range(1, min(LONGEST_FOLDED, (len(words) - i) // 2) + 1):
             if words[i + width] != words[i]:
                 continue
             count = 1

@@ -12,8 +12,8 @@
 
 a, b: acts per block of the producer and of the consumer; n: blocks per step; w: the source's duration and the message's latency.
 
-A stream without an order chooses while it runs.  Its order is then the one of the simulated steady step (simulator.steady.observed_order), which may
-start an act of the next step before one of this step: then tokens of its arcs are negative, though never their sum over a cycle.
+A stream without an order chooses while it runs.  Its order is then that of the simulated steady step (simulator.steady.observed_order).  If an act of
+the next step starts there before one of this step, some of its arcs have negative tokens; their sum over a cycle is never negative.
 
 Source: Baccelli, Cohen, Olsder, Quadrat 1992, "Synchronization and Linearity", ch. 2; SEMANTICS 3 and 4.
 """
@@ -49,7 +49,7 @@ class OrderPolicy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MarkedGraph:
-    """See the module's text.  Nodes are numbered 0 .. n-1, the acts of one actor in a row; arcs 0 .. m-1.
+    """The header of the module defines nodes and arcs.  Nodes are numbered 0 .. n-1, the acts of one actor in a row; arcs 0 .. m-1.
 
     Shapes: node_* and duration_s [n];  src, dst, tokens, weight_s, kind, regst, block, into [m].
 
@@ -96,7 +96,7 @@ class MarkedGraph:
         return self.plan.regsts[place] if place >= 0 else None
 
     def with_quotas(self, quotas: Mapping[str, int]) -> MarkedGraph:
-        """The graph of ``plan.with_quotas(quotas)`` with the same stream orders; only quota arcs move (2).
+        """The graph of ``plan.with_quotas(quotas)`` with the same stream orders; only the quota arcs (2) differ.
 
         A stream that chooses while it runs may choose otherwise at other quotas; build the graph anew to see that.
 
@@ -164,11 +164,11 @@ class _Builder:
 
     def build(self, cost: CostModel, order_policy: OrderPolicy) -> MarkedGraph:
         self._add_nodes()
-        rings, free = self._rings(order_policy)
-        orders = observed_orders(self.plan, cost, free, folded=self.folded) if free else {}
+        rings, without_order = self._rings(order_policy)
+        orders = observed_orders(self.plan, cost, without_order, folded=self.folded) if without_order else {}
         arcs = [self._regsts(), rings, *(self._chain(chain) for chain in orders.values())]
         return self._freeze(
-            tuple(free), contention_left_out(cost), ArcColumns(*(np.concatenate(column) for column in zip(*arcs, strict=True)))
+            tuple(without_order), contention_left_out(cost), ArcColumns(*(np.concatenate(column) for column in zip(*arcs, strict=True)))
         )
 
     def ranks(self, task: Task) -> tuple[int, ...]:
@@ -191,11 +191,11 @@ class _Builder:
                 starts.append(here)
 
     def _regsts(self) -> ArcColumns:
-        """(1), (2) and (3): for each producer and consumer of a Regst its arcs forward, one per block, and then its arcs back."""
+        """(1), (2) and (3): for each pair of a producer and a consumer of a Regst, the arcs forward, one per block, and then those back."""
         plan, starts = self.plan, self.starts
-        froms: list[int] = []
-        tos: list[int] = []
-        talks: list[tuple[int, int, int]] = []  # place of the Regst, pairs of actors, the consumer's acts per block
+        producer_nodes: list[int] = []
+        consumer_nodes: list[int] = []
+        exchanges: list[tuple[int, int, int]] = []  # place of the Regst, pairs of actors, the consumer's acts per block
         routed: list[tuple[int, list[float], list[float]]] = []  # first pair of actors, latencies of ready and of ack
         for place, regst in enumerate(plan.regsts):
             if regst.producer is None:
@@ -204,21 +204,21 @@ class _Builder:
             for consumer, port in plan.consumers[regst.id]:
                 if producer.kind is TaskKind.TRANSFER:
                     here, far, ready_s, ack_s = self._routed(producer, consumer)
-                    routed.append((len(froms), ready_s, ack_s))
+                    routed.append((len(producer_nodes), ready_s, ack_s))
                 else:
                     here, far = starts[producer.id], starts[consumer.id]
-                froms += here
-                tos += far
-                talks.append((place, len(here), port.acts_per_block))
-        there_s, back_s = np.zeros(len(froms)), np.zeros(len(froms))
+                producer_nodes += here
+                consumer_nodes += far
+                exchanges.append((place, len(here), port.acts_per_block))
+        there_s, back_s = np.zeros(len(producer_nodes)), np.zeros(len(producer_nodes))
         for pair, ready_s, ack_s in routed:
             there_s[pair : pair + len(ready_s)], back_s[pair : pair + len(ack_s)] = ready_s, ack_s
-        places, pairs, reads = ints([x for talk in talks for x in talk]).reshape(-1, 3).T
+        places, pairs, reads = ints([x for exchange in exchanges for x in exchange]).reshape(-1, 3).T
         quota, per_block, blocks = _rates(plan)
         full_first = np.array([regst.kind is RegstKind.STATE for regst in plan.regsts], dtype=np.int64)
         of = np.repeat(places, pairs)
         link, number = counted(blocks[of])
-        at, src, dst, read = of[link], ints(froms)[link], ints(tos)[link], np.repeat(reads, pairs)[link]
+        at, src, dst, read = of[link], ints(producer_nodes)[link], ints(consumer_nodes)[link], np.repeat(reads, pairs)[link]
         wrote, n, state = per_block[at], blocks[at], full_first[at]
         due = number + state
         # A block of state that C gives back is the one that P's act of the same number overwrites: quota 1, one block ahead.
@@ -242,26 +242,26 @@ class _Builder:
         return [self.first[producer.id, src] for src, _ in pairs], [self.first[consumer.id, dst] for _, dst in pairs], there_s, back_s
 
     def _rings(self, order_policy: OrderPolicy) -> tuple[ArcColumns, Sequence[str]]:
-        """(4) where the Plan itself says the order.  Also returns the streams whose order must be read off a simulation."""
+        """(4) of streams that have an order, one ring of arcs per stream and rank; and the streams whose order a simulation must show."""
         members: dict[str, list[Task]] = {}
         for task in self.plan.tasks:
             members.setdefault(task.stream, []).append(task)
-        free: list[str] = []
+        without_order: list[str] = []
         starts: list[int] = []
         sizes: list[int] = []
         kinds: list[int] = []
-        written: list[tuple[int, list[int]]] = []  # number of the ring, its nodes
+        ordered_rings: list[tuple[int, list[int]]] = []  # number of the ring, its nodes
         for stream, tasks in members.items():
             order = self.plan.stream[stream].order
             if order:
                 for nodes in self._ordered(order, tasks):
-                    written.append((len(starts), nodes))
+                    ordered_rings.append((len(starts), nodes))
                     starts.append(0)
                     sizes.append(len(nodes))
                     kinds.append(ArcKind.STREAM)
                 continue
             if len(tasks) > 1 and order_policy is OrderPolicy.SIMULATED:
-                free.append(stream)
+                without_order.append(stream)
                 continue
             for at in range(len(self.starts[tasks[0].id])):
                 for task in tasks:
@@ -269,15 +269,15 @@ class _Builder:
                     sizes.append(task.acts)
                     kinds.append(ArcKind.TASK)
         size = ints(sizes)
-        ring, turn = counted(size)
-        src = ints(starts)[ring] + turn
+        ring, place_in_ring = counted(size)
+        src = ints(starts)[ring] + place_in_ring
         begin = np.cumsum(size) - size
-        for number, nodes in written:
+        for number, nodes in ordered_rings:
             src[begin[number] : begin[number] + len(nodes)] = nodes
-        closing = turn == size[ring] - 1
+        closing = place_in_ring == size[ring] - 1
         dst = np.roll(src, -1)
         dst[closing] = src[begin[ring[closing]]]
-        return plain(src, dst, closing.astype(np.int64), ints(kinds)[ring]), free
+        return plain(src, dst, closing.astype(np.int64), ints(kinds)[ring]), without_order
 
     def _ordered(self, order: tuple[str, ...], tasks: Sequence[Task]) -> list[list[int]]:
         """The nodes of one step of a stream, per rank."""

@@ -1,7 +1,7 @@
 """Liveness without playing (SEMANTICS 4.1): a Plan is live iff every cycle of its marked graph carries a token.
 
-(1) cycle    acts from which acts without tokens can be peeled off for ever hold no cycle without tokens; what cannot be peeled holds one
-             -> token_free_cycle()
+(1) cycle    take away every act that waits for no other over an arc without tokens, and repeat; what is left at the end, if anything, holds
+             a cycle without tokens                                                                              -> token_free_cycle()
 (2) way out  more blocks only move arcs to later acts, so liveness is monotone in every quota, and with n blocks (n per step)
              every quota arc carries a token: the smallest quota that helps is found by bisection                     -> way_out()
 
@@ -26,8 +26,8 @@ from simulator.steady.graph import ArcKind, Ints, MarkedGraph, OrderPolicy, mark
 __all__ = ["check_live", "is_live", "token_free_cycle", "way_out"]
 
 
-class _Free:
-    """Prices of zero, for questions that time does not decide."""
+class _NoPrices:
+    """Acts and messages take no time; whether a Plan is live does not depend on it."""
 
     id = "no prices"
 
@@ -38,18 +38,18 @@ class _Free:
         return 0.0
 
 
-_FREE: CostModel = _Free()
+_NO_PRICES: CostModel = _NoPrices()
 
 
 def check_live(plan: Plan) -> None:
     """Refuse a Plan that would dead-lock, before it runs.
 
-    All ranks of a placement behave alike, so one of them is looked at.
+    All ranks of a placement behave alike, so the graph holds one of them.
 
     Raises:
         DeadLock: names the cycle, and the smallest quota that alone would break it.
     """
-    graph = marked_graph(plan, _FREE, folded=True, order_policy=OrderPolicy.NONE)
+    graph = marked_graph(plan, _NO_PRICES, folded=True, order_policy=OrderPolicy.NONE)
     cycle = token_free_cycle(graph)
     if cycle is None:
         return
@@ -80,9 +80,9 @@ def _stuck(graph: MarkedGraph) -> tuple[Ints, NDArray[np.bool_]]:
     tokens = graph.tokens
     if tokens.min(initial=0) < 0:
         tokens = _shifted(graph.num_nodes, graph.src, graph.dst, tokens)
-    bare = np.flatnonzero(tokens <= 0)
-    left = _unpeeled(graph.num_nodes, graph.src[bare], graph.dst[bare])
-    return bare[left[graph.src[bare]] & left[graph.dst[bare]]], left
+    without_tokens = np.flatnonzero(tokens <= 0)
+    left = _unpeeled(graph.num_nodes, graph.src[without_tokens], graph.dst[without_tokens])
+    return without_tokens[left[graph.src[without_tokens]] & left[graph.dst[without_tokens]]], left
 
 
 def way_out(graph: MarkedGraph) -> Mapping[str, int] | None:
@@ -90,9 +90,9 @@ def way_out(graph: MarkedGraph) -> Mapping[str, int] | None:
     plan = graph.plan
     if is_live(graph):
         return {}
-    enough = {name: _enough(graph, name) for name in _on_cycles(graph)}
+    sufficient = {name: _sufficient_quota(graph, name) for name in _on_cycles(graph)}
     alone = []
-    for name, most in enough.items():
+    for name, most in sufficient.items():
         if is_live(graph.with_quotas({name: most})):
             quota = _smallest(graph, name, most)
             added = (quota - plan.regst[name].quota) * plan.block_bytes(plan.regst[name])
@@ -100,16 +100,16 @@ def way_out(graph: MarkedGraph) -> Mapping[str, int] | None:
     if alone:
         _, quota, name = min(alone)
         return {name: quota}
-    if not enough or not is_live(graph.with_quotas(enough)):
+    if not sufficient or not is_live(graph.with_quotas(sufficient)):
         return None
-    # Several cycles, no Regst on all of them: start from enough everywhere and take back what is not needed, the largest blocks first.
-    chosen = dict(enough)
-    for name in sorted(enough, key=lambda r: -plan.block_bytes(plan.regst[r])):
-        chosen[name] = _smallest(graph.with_quotas(chosen), name, enough[name], least=plan.regst[name].quota)
+    # No Regst is on all cycles: give each its sufficient quota, then take back what is not needed, the largest blocks first.
+    chosen = dict(sufficient)
+    for name in sorted(sufficient, key=lambda r: -plan.block_bytes(plan.regst[r])):
+        chosen[name] = _smallest(graph.with_quotas(chosen), name, sufficient[name], least=plan.regst[name].quota)
     return {name: quota for name, quota in chosen.items() if quota > plan.regst[name].quota}
 
 
-def _enough(graph: MarkedGraph, name: str) -> int:
+def _sufficient_quota(graph: MarkedGraph, name: str) -> int:
     """The quota at which every quota arc of the Regst carries a token."""
     regst = graph.plan.regst[name]
     assert regst.producer is not None
@@ -131,7 +131,7 @@ def _smallest(graph: MarkedGraph, name: str, most: int, least: int | None = None
 
 
 def _on_cycles(graph: MarkedGraph) -> tuple[str, ...]:
-    """Regsts whose quota arcs carry no token and lie among acts that can never start; more blocks of others change nothing."""
+    """Regsts with a quota arc that carries no token and lies among acts that never start; more blocks of other Regsts change nothing."""
     arcs, _ = _stuck(graph)
     names = [graph.plan.regsts[place] for place in np.unique(graph.regst[arcs[graph.kind[arcs] == ArcKind.QUOTA]]).tolist()]
     return tuple(regst.id for regst in names if regst.kind is not RegstKind.STATE)
@@ -154,7 +154,7 @@ def _short_cycle(graph: MarkedGraph, arcs: Ints) -> tuple[int, ...]:
 
 
 def _around(start: int, out: Mapping[int, list[int]], dst: Ints) -> tuple[int, ...]:
-    """A shortest way from a node back to it, by breadth."""
+    """A shortest path from a node back to it, by breadth-first search; empty if there is none."""
     reached: dict[int, tuple[int, ...]] = {start: ()}
     queue = deque([start])
     while queue:
@@ -181,7 +181,7 @@ def _unpeeled(num_nodes: int, src: Ints, dst: Ints) -> NDArray[np.bool_]:
 
 @numba.njit(cache=True)
 def _peel(pointer, dst, waits):  # type: ignore[no-untyped-def]
-    """Take away nodes that wait for none, again and again; ``waits`` ends as the waits that are left."""
+    """Take away nodes that wait for none until there is none; ``waits`` is left with the waits of the others."""
     n = len(waits)
     stack = np.empty(n, dtype=np.int64)
     depth = 0

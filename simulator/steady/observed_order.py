@@ -2,7 +2,8 @@
 
     acts of a stream:   ... | F0 B0 F1 B1 | F0 B0 F1 B1 | ...       one step's acts, each once, and then the same again one step later
 
-A run has a fill and a drain, so the window is looked for in its middle, in longer and longer runs.
+A run begins and ends with steps that are not like the others, so one step of its middle is compared with the next; if they differ, a longer
+run is simulated.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ Place = tuple[ActorId, int, int]
 LENGTHS = (8, 16, 32)
 """Lengths, in steps, of the simulated runs that are searched for a repeating step."""
 MOST_ACTS = 2_000_000
-"""Runs are no longer than this: about half a minute of SimPy where the compiled engine cannot decide."""
+"""No run has more acts; SimPy, which decides where the compiled engine cannot, performs so many in about half a minute."""
 FEW_ACTS = 500
-"""SimPy performs so many in the time that the compiled kernel takes to be loaded from its cache [measured: 10 ms, 2026-11]."""
+"""SimPy performs so many acts while the compiled kernel is loaded from its cache [measured: 10 ms, 2026-11]."""
 
-_Turn = tuple[str, int]
+_NumberedAct = tuple[str, int]
 """(task, number of the act, counted over all steps)."""
 
 
@@ -58,30 +59,31 @@ def observed_orders(
         DeadLock: the plan is not live.
         Unsupported: the acts do not repeat step by step within 32 steps or MOST_ACTS acts; such a plan has no one order.
     """
-    game, prices = (representatives(plan, cost)) if folded else (plan, cost)
-    rank_of = {p.ranks[0]: plan.placement[p.id].ranks[0] for p in game.placements} if folded else {}
-    acts_per_step = sum(task.acts * len(game.ranks_of(task)) for task in game.tasks)
+    simulated_plan, prices = representatives(plan, cost) if folded else (plan, cost)
+    rank_of = {p.ranks[0]: plan.placement[p.id].ranks[0] for p in simulated_plan.placements} if folded else {}
+    acts_per_step = sum(task.acts * len(simulated_plan.ranks_of(task)) for task in simulated_plan.tasks)
     compiled: CompiledPlan | None = None
     tried = 0
     for steps in LENGTHS:
         if steps * acts_per_step > MOST_ACTS:
             break
         tried = steps
-        lanes = None
+        acts_of_streams = None
         if steps * acts_per_step > FEW_ACTS:
             if compiled is None:
-                compiled = compile_plan(game, prices, sizes=False)
-            lanes = _played(compiled, streams, steps)
-        if lanes is None:
-            lanes = _simulated(game, prices, streams, steps)
+                compiled = compile_plan(simulated_plan, prices, sizes=False)
+            acts_of_streams = _played(compiled, streams, steps)
+        if acts_of_streams is None:
+            acts_of_streams = _simulated(simulated_plan, prices, streams, steps)
         orders = {}
-        for (stream, rank), acts in lanes.items():
-            window = _window(game, acts, steps)
-            if window is None:
+        for (stream, rank), acts in acts_of_streams.items():
+            step_acts = _repeated_step(simulated_plan, acts, steps)
+            if step_acts is None:
                 break
             real = rank_of.get(rank, rank)
             orders[stream, real] = tuple(
-                ((task, real), number % game.task[task].acts, number // game.task[task].acts) for task, number in window
+                ((task, real), number % simulated_plan.task[task].acts, number // simulated_plan.task[task].acts)
+                for task, number in step_acts
             )
         else:
             return orders
@@ -91,69 +93,70 @@ def observed_orders(
     )
 
 
-def _simulated(plan: Plan, cost: CostModel, streams: Collection[str], steps: int) -> dict[tuple[str, int], Sequence[_Turn]]:
+def _simulated(plan: Plan, cost: CostModel, streams: Collection[str], steps: int) -> dict[tuple[str, int], Sequence[_NumberedAct]]:
     """All acts on each of ``streams``, per rank, in the order in which SimPy ends them."""
-    lanes: dict[tuple[str, int], list[_Turn]] = {}
+    acts_of_streams: dict[tuple[str, int], list[_NumberedAct]] = {}
 
-    def note(act: Act) -> None:
+    def write_down(act: Act) -> None:
         stream = plan.task[act.task].stream
         if stream in streams:
-            lanes.setdefault((stream, act.rank), []).append((act.task, act.number))
+            acts_of_streams.setdefault((stream, act.rank), []).append((act.task, act.number))
 
-    simulate(plan, cost, steps=steps, on_act=note)
-    return dict(lanes)
+    simulate(plan, cost, steps=steps, on_act=write_down)
+    return dict(acts_of_streams)
 
 
-def _played(compiled: CompiledPlan, streams: Collection[str], steps: int) -> dict[tuple[str, int], Sequence[_Turn]] | None:
+def _played(compiled: CompiledPlan, streams: Collection[str], steps: int) -> dict[tuple[str, int], Sequence[_NumberedAct]] | None:
     """The same from the arrays of the compiled engine.
 
-    A lane performs one act at a time, so ends are in the order of the acts; where two ends are equal, the one that took time came first.
-    None: two acts without any duration end together, or the plan is not live; then only SimPy tells the order, or the reason.
+    A stream of a rank performs one act at a time, so its acts end in the order in which they begin; of two that end together, the one that took
+    time came first.
+    None: two acts without any duration end together, or the Plan is not live; SimPy then gives the order, or the reason.
     """
-    played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=False)
-    if not played.complete:
+    events = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=False)
+    if not events.complete:
         return None
     members: dict[tuple[str, int], list[int]] = {}
     for actor, (task, rank_class) in enumerate(compiled.actors):
         if task.stream in streams:
             members.setdefault((task.stream, rank_class), []).append(actor)
-    lanes: dict[tuple[str, int], Sequence[_Turn]] = {}
+    acts_of_streams: dict[tuple[str, int], Sequence[_NumberedAct]] = {}
     for (stream, rank_class), actors in members.items():
         total = steps * compiled.tables.acts[actors]
         row, number = counted(total)
-        end_s = played.end_s[played.base[actors][row] + number]
+        end_s = events.end_s[events.base[actors][row] + number]
         duration_s = compiled.tables.duration_s[actors][row]
-        instant = (end_s + duration_s == end_s) | (end_s - duration_s == end_s)  # rounding calls too many instant rather than too few
-        turns = np.lexsort((instant, end_s))
-        same = (end_s[turns[1:]] == end_s[turns[:-1]]) & (instant[turns[1:]] == instant[turns[:-1]])
-        if same.any():
+        instant = (end_s + duration_s == end_s) | (end_s - duration_s == end_s)  # rounding errs towards instant
+        in_order = np.lexsort((instant, end_s))
+        are_equal = (end_s[in_order[1:]] == end_s[in_order[:-1]]) & (instant[in_order[1:]] == instant[in_order[:-1]])
+        if are_equal.any():
             return None
         names = [compiled.actors[actor][0].id for actor in actors]
-        acts = list(zip(map(names.__getitem__, row[turns].tolist()), number[turns].tolist(), strict=True))
+        acts = list(zip(map(names.__getitem__, row[in_order].tolist()), number[in_order].tolist(), strict=True))
         placement = compiled.plan.placement[compiled.plan.stream[stream].placement]
         for position in compiled.ranks.members[placement.id][rank_class]:
-            lanes[stream, placement.ranks[position]] = acts
-    return lanes
+            acts_of_streams[stream, placement.ranks[position]] = acts
+    return acts_of_streams
 
 
-def _window(plan: Plan, acts: Sequence[_Turn], steps: int) -> list[_Turn] | None:
-    """(task, number) of one step's worth of acts from the middle of the run, if the next step's worth is the same one step later."""
+def _repeated_step(plan: Plan, acts: Sequence[_NumberedAct], steps: int) -> list[_NumberedAct] | None:
+    """The acts of one step from the middle of the run, if those of the next step are the same one step later; else None."""
     size = len(acts) // steps
     start = (steps // 2) * size
-    here = list(acts[start : start + size])
-    then = [(task, number - plan.task[task].acts) for task, number in acts[start + size : start + 2 * size]]
-    once = len({(task, number % plan.task[task].acts) for task, number in here}) == size
-    return here if once and here == then else None
+    acts_here = list(acts[start : start + size])
+    acts_after = [(task, number - plan.task[task].acts) for task, number in acts[start + size : start + 2 * size]]
+    each_once = len({(task, number % plan.task[task].acts) for task, number in acts_here}) == size
+    return acts_here if each_once and acts_here == acts_after else None
 
 
 @dataclass(frozen=True, slots=True)
 class _OfRepresentatives:
-    """Prices for the Plan of representatives: an act costs what it costs the slowest rank, a message what it costs the slowest pair."""
+    """Prices of the Plan of representatives: those of an act on the slowest rank, and of a message between the slowest pair of ranks."""
 
     plan: Plan
     cost: CostModel
-    talk: Mapping[tuple[int, int], frozenset[tuple[int, int]]]
-    """(placement's place, placement's place) -> the pairs of ranks that send to each other, both ways."""
+    sending_pairs: Mapping[tuple[int, int], frozenset[tuple[int, int]]]
+    """(place of one placement in the Plan, place of another) -> the (sending, receiving) ranks between them."""
 
     @property
     def id(self) -> str:
@@ -164,26 +167,26 @@ class _OfRepresentatives:
         return max(self.cost.act_s(self.plan, real, r) for r in self.plan.ranks_of(real))
 
     def message_s(self, src_rank: int, dst_rank: int) -> float:
-        pairs = self.talk.get((src_rank, dst_rank), frozenset())
+        pairs = self.sending_pairs.get((src_rank, dst_rank), frozenset())
         return max((self.cost.message_s(src, dst) for src, dst in pairs if src != dst), default=0.0)
 
 
 def representatives(plan: Plan, cost: CostModel) -> tuple[Plan, CostModel]:
     """The Plan with one rank per placement, rank i for placement i, and its prices.
 
-    Good for questions of order among equal ranks; bytes and collectives of the whole are not in it.
+    It answers in which order equal ranks perform their acts; it has neither the bytes nor the collectives of the whole Plan.
     """
     place = {p.id: i for i, p in enumerate(plan.placements)}
-    talk: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    sending_pairs: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for task in plan.tasks:
         if task.kind is TaskKind.TRANSFER:
             ends = place[task.placement], place[plan.regst[task.produces[0].regst].placement]
             for src, targets in routes(plan, task).items():
                 for dst in targets:
-                    talk.setdefault(ends, set()).add((src, dst))
-                    talk.setdefault(ends[::-1], set()).add((dst, src))
+                    sending_pairs.setdefault(ends, set()).add((src, dst))
+                    sending_pairs.setdefault(ends[::-1], set()).add((dst, src))
     small = tuple(replace(p, ranks=(i,), mesh=(1,) * len(p.mesh)) for i, p in enumerate(plan.placements))
     nothing = {p.id: NdSbp.broadcast(len(p.mesh)) for p in plan.placements}
     regsts = tuple(replace(r, tensors=tuple(replace(t, sbp=nothing[r.placement]) for t in r.tensors)) for r in plan.regsts)
     folded = replace(plan, placements=small, regsts=regsts)
-    return folded, _OfRepresentatives(plan, cost, {ends: frozenset(pairs) for ends, pairs in talk.items()})
+    return folded, _OfRepresentatives(plan, cost, {ends: frozenset(pairs) for ends, pairs in sending_pairs.items()})

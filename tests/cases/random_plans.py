@@ -20,7 +20,7 @@ def dags(draw: st.DrawFn, *, max_tasks: int = 6, same_rate: bool = False) -> Pla
     """A DAG of up to ``max_tasks`` tasks; it may dead-lock (small quotas and unequal rates)."""
     count = draw(st.integers(2, max_tasks))
     acts = [4] * count if same_rate else draw(st.lists(st.sampled_from([1, 2, 4]), min_size=count, max_size=count))
-    lanes = draw(st.lists(st.integers(0, count - 1), min_size=count, max_size=count))
+    streams = draw(st.lists(st.integers(0, count - 1), min_size=count, max_size=count))
     story = Story()
     consumes: dict[int, dict[str, int]] = defaultdict(dict)
     produces: dict[int, dict[str, int]] = defaultdict(dict)
@@ -42,7 +42,7 @@ def dags(draw: st.DrawFn, *, max_tasks: int = 6, same_rate: bool = False) -> Pla
     for i in range(count):
         kind = TaskKind.SOURCE if i == 0 else draw(st.sampled_from([TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.FETCH]))
         priority = draw(st.integers(0, 2))
-        story.task(f"t{i}", consumes[i], produces[i], acts=acts[i], kind=kind, stream=f"s{lanes[i]}", priority=priority)
+        story.task(f"t{i}", consumes[i], produces[i], acts=acts[i], kind=kind, stream=f"s{streams[i]}", priority=priority)
     return story.freeze(micro_batches=4)
 
 

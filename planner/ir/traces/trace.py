@@ -166,10 +166,10 @@ def check_trace(plan: Plan, trace: Trace, *, slack_s: float | None = None) -> No
 
 
 def _check_streams(plan: Plan, trace: Trace, slack_s: float) -> None:
-    lanes: dict[tuple[str, int], list[Act]] = defaultdict(list)
+    acts_of_streams: dict[tuple[str, int], list[Act]] = defaultdict(list)
     for act in trace.acts:
-        lanes[plan.task[act.task].stream, act.rank].append(act)
-    for (stream, rank), acts in lanes.items():
+        acts_of_streams[plan.task[act.task].stream, act.rank].append(act)
+    for (stream, rank), acts in acts_of_streams.items():
         acts.sort(key=lambda a: (a.start_s, a.end_s))
         for before, after in zip(acts, acts[1:], strict=False):
             if after.start_s < before.end_s - slack_s:

@@ -96,12 +96,12 @@ def _about(rows: Rows, points: Sequence[Measured]) -> str:
     versions = ", ".join(sorted({point.cells.get("torch", "") for point in points} - {""}))
     clusters = ", ".join(sorted({point.cells.get("cluster", "") for point in points} - {""}))
     times = sorted(point.cells.get("written_at", "") for point in points)
-    said = f"{len(points)} points were predicted, then run" + (
+    about = f"{len(points)} points were predicted, then run" + (
         f"; {len(asked) - len(points)} more have no run" if len(asked) > len(points) else ""
     )
-    said += f". Cluster {clusters}" if clusters else ""
-    said += f", torch {versions}" if versions else ""
-    return said + (f", run {times[0][:16].replace('T', ' ')} to {times[-1][:16].replace('T', ' ')} UTC" if times[0] else "")
+    about += f". Cluster {clusters}" if clusters else ""
+    about += f", torch {versions}" if versions else ""
+    return about + (f", run {times[0][:16].replace('T', ' ')} to {times[-1][:16].replace('T', ' ')} UTC" if times[0] else "")
 
 
 def _tiles(every: Group) -> tuple[tuple[str, str], ...]:
@@ -118,19 +118,19 @@ def _tiles(every: Group) -> tuple[tuple[str, str], ...]:
 def _relations(checked: Checked) -> Table | None:
     def row(verdict: Verdict, reason: str = "") -> tuple[str, ...]:
         state = "held" if verdict.held else "not checked" if verdict.says else bad("broken")
-        said = "; ".join(text for text in (verdict.where, verdict.says, f"known: {reason}" if reason else "") if text)
-        return Markup("<code>{}</code>").format(verdict.relation), state, verdict.left, verdict.right, said
+        remarks = "; ".join(text for text in (verdict.where, verdict.says, f"known: {reason}" if reason else "") if text)
+        return Markup("<code>{}</code>").format(verdict.relation), state, verdict.left, verdict.right, remarks
 
     rows = [row(verdict) for verdict in checked.expect] + [row(verdict, why) for verdict, why in checked.broken]
     if not rows:
         return None
     held = sum(verdict.held for verdict in checked.expect)
-    said = f"what the manifest expects: {held} of {len(checked.expect)} hold" + (
+    caption = f"what the manifest expects: {held} of {len(checked.expect)} hold" + (
         f"; {checked.pending} of the manifest's {len(checked.rows)} points are not in the CSV as it now asks for them"
         if checked.pending
         else ""
     )
-    return Table(caption=said, heads=("relation", "", "left", "right", "where it is closest to breaking"), rows=rows, words=(0, 4))
+    return Table(caption=caption, heads=("relation", "", "left", "right", "where it is closest to breaking"), rows=rows, words=(0, 4))
 
 
 def _workloads(groups: Sequence[Group]) -> Table:

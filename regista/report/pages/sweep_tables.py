@@ -122,5 +122,5 @@ def kinds_table(points: Sequence[Measured]) -> Table:
         for kind in by_kind(points)
     ]
     heads = ("kind", "points", "share of busy time (run)", "median error (sim / run - 1)", "median |error|", "90th percentile")
-    said = "busy seconds of a step by kind of task, on the rank where that kind is busiest; a kind of small share may err much and matter little"
-    return Table(caption=said, heads=heads, rows=rows)
+    caption = "busy seconds of a step by kind of task, on the rank where that kind is busiest; a kind of small share may err much and matter little"
+    return Table(caption=caption, heads=heads, rows=rows)

@@ -114,15 +114,15 @@ def _events(plan: Plan, trace: Trace, rank: int) -> Iterator[Event]:
     for number, act in enumerate(sorted(acts, key=lambda act: (act.start_s, act.end_s, act.task)), start=1):
         task = plan.task[act.task]
         step, micro_batch = divmod(act.number, task.acts)
-        lane = numbers[task.stream]
+        thread = numbers[task.stream]
         own: Event = {"External id": number, "step": step, "micro_batch": micro_batch}
         if plan.stream[task.stream].kind.is_host:
-            yield event("cpu_op", f"{task.kind.value}: {task.id}", (host, lane), act.start_s, act.end_s, **own)
+            yield event("cpu_op", f"{task.kind.value}: {task.id}", (host, thread), act.start_s, act.end_s, **own)
             continue
         own |= {"correlation": number}
         yield event("cuda_runtime", "cudaLaunchKernel", (host, 1), begins_s[step], begins_s[step], **own)
-        more = {"stream": lane, "device": rank, **_communication(plan, task, rank)}
-        yield event("kernel", _kernel(task), (rank, lane), act.start_s, act.end_s, **own, **more)
+        more = {"stream": thread, "device": rank, **_communication(plan, task, rank)}
+        yield event("kernel", _kernel(task), (rank, thread), act.start_s, act.end_s, **own, **more)
 
 
 def _step_begins_s(plan: Plan, trace: Trace, acts: list[Act]) -> list[float]:

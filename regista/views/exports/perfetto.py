@@ -61,14 +61,14 @@ def _pid(plan: Plan, trace_number: int, rank: int) -> int:
 
 
 def _names(plan: Plan, trace: Trace, trace_number: int) -> Iterator[Event]:
-    lanes = sorted({(act.rank, plan.task[act.task].stream) for act in trace.acts})
+    streams = sorted({(act.rank, plan.task[act.task].stream) for act in trace.acts})
     threads = {stream.id: number + 1 for number, stream in enumerate(plan.streams)}
-    for rank in sorted({rank for rank, _ in lanes}):
+    for rank in sorted({rank for rank, _ in streams}):
         pid = _pid(plan, trace_number, rank)
         yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"rank {rank} ({trace.source.value})"}}
         # Rank by rank, each trace's process beneath the other's.
         yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": rank * 16 + trace_number}}
-    for rank, stream in lanes:
+    for rank, stream in streams:
         place: Event = {"pid": _pid(plan, trace_number, rank), "tid": threads[stream]}
         yield {"ph": "M", "name": "thread_name", **place, "args": {"name": stream}}
         yield {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": threads[stream]}}

@@ -162,12 +162,12 @@ def _table(plan: Plan, window: Window, ranks: Sequence[int], idle: Sequence[Idle
     reasons = [reason for reason in Reason if any(gap.reason is reason for gap in idle)]
     waited = {(rank, reason): 0.0 for rank in ranks for reason in reasons}
     streams = compute_streams(plan)
-    lanes = Counter(rank for stream in streams for rank in plan.placement[plan.stream[stream].placement].ranks)
+    num_streams = Counter(rank for stream in streams for rank in plan.placement[plan.stream[stream].placement].ranks)
     for gap in idle:
         if gap.stream in streams and window.length_s:
             begin_s = max(gap.begin_s, window.begin_s)
             idle_s = max(0.0, min(gap.end_s, window.begin_s + window.length_s) - begin_s)
-            waited[gap.rank, gap.reason] += idle_s / window.length_s / lanes[gap.rank]
+            waited[gap.rank, gap.reason] += idle_s / window.length_s / num_streams[gap.rank]
     rows = []
     for rank in ranks:
         curve = curves[rank]

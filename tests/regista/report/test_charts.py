@@ -35,7 +35,7 @@ def test_a_histogram_counts_every_value_once(values):
         assert (chart.figure, chart.__html__()) == (None, "<p>Nothing to draw.</p>")
         return
     assert sum(bar.get_height() for bar in titled(chart.figure)) == len(values)
-    assert [int(said.split()[0]) for said in chart.said] == [bar.get_height() for bar in titled(chart.figure)]
+    assert [int(said.split()[0]) for said in chart.texts] == [bar.get_height() for bar in titled(chart.figure)]
     for value in values:
         inside = [bar for bar in titled(chart.figure) if bar.get_x() <= min(max(value, -1.0), 1.0) < bar.get_x() + 2 / 41 + 1e-9]
         assert inside, "the bar over the value itself, or the outermost one"

@@ -84,7 +84,7 @@ def test_a_missing_value_breaks_a_relation_and_says_which_point_lacks_it() -> No
     ("text", "says"),
     [
         ("throughput[stages == 3] > 0", "no point has stages == 3"),
-        ("throughput[schedule == '1f1b'] > throughput[stages == 1]", "do not meet"),
+        ("throughput[schedule == '1f1b'] > throughput[stages == 1]", "do not match"),
         ("order(throughput[stages == 1, schedule == '1f1b']) == order(paper)", "fewer than two"),
         ("order(throughput) > order(paper)", "not by >"),
         ("status + 1 > 0", "needs numbers"),
