@@ -99,7 +99,7 @@ class Program:
         self._module = module
         form = InputForm.of(example_inputs, 0)
         self.num_targets = 0 if loss is None else num_targets_of(loss, form.num_entries)
-        self._form = replace(form, num_targets=self.num_targets)
+        self.form = replace(form, num_targets=self.num_targets)
         self.example_inputs = form.tensors(example_inputs, "example_inputs")
         if form.requires_grad:
             raise InvalidProgram("an example input requires grad: it would be trained by nobody; detach() it, or make it a parameter")
@@ -155,7 +155,7 @@ class Program:
             InvalidProgram: they do not fit the inputs.
         """
         other = self._anew()
-        other.batch_dims = resolved(batch_dim, self._form.example, self.example_inputs)
+        other.batch_dims = resolved(batch_dim, self.form.example, self.example_inputs)
         return other
 
     def updated_by(
@@ -212,7 +212,7 @@ class Program:
         Raises:
             InvalidProgram: it is no scalar of floating type.
         """
-        return loss_of(module, self.loss, self._form, inputs)
+        return loss_of(module, self.loss, self.form, inputs)
 
     def graph(self, micro_batches: int = 1) -> LogicalGraph:
         """The step as a graph, traced at batch_size / micro_batches samples.
@@ -245,12 +245,12 @@ class Program:
         if micro_batches not in self._translated:
             with collector_paused(), in_mode(self._module, self.mode):
                 if micro_batches > 1 and not any(count > 1 for count in self._translated):
-                    refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self._form)
+                    refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self.form)
                 captured = capture(
                     self._module,
                     self.batch_dims.sliced(self.example_inputs, micro_batches, 0),
                     self.loss,
-                    form=self._form,
+                    form=self.form,
                     batch_dims=self.batch_dims.dims,
                     micro_batches=micro_batches,
                     asked=self._asked,
@@ -380,7 +380,7 @@ class Program:
         Raises:
             InvalidProgram: the batch, which messages call ``what``, has another form, or other shapes or dtypes than example_inputs.
         """
-        tensors = self._form.tensors(batch, what)
+        tensors = self.form.tensors(batch, what)
         given, wanted = ([f"{str(t.dtype)[6:]}{list(t.shape)}" for t in tensors] for tensors in (tensors, self.example_inputs))
         if given != wanted:
             raise InvalidProgram(

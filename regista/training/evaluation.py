@@ -1,73 +1,95 @@
-"""One evaluation: the states of a checkpoint, the module as it predicts (no dropout, kept statistics), every batch once."""
+"""One evaluation after another: a Plan of mode ``eval``, fed by the checkpoints of the training, sees every batch once."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+import regista.api as api
+from backend.acts.outputs import StepOutputs
 from backend.checkpoint import Saved, find
-from backend.initial.values import whole_box
+from planner.ir.errors import InvalidProgram
+from planner.ir.files import load_plan
 from planner.ir.plan import Plan
 from regista.data import loader
+from regista.evaluation import evaluator
 from regista.training.batches import Batches
 from regista.training.job import TrainJob
 from regista.training.metrics import Measured, check_metrics
 
-__all__ = ["Evaluation", "evaluation_of"]
+__all__ = ["Evaluation", "evaluation_plan", "measured_names"]
+
+_CARRIED = ("stages", "mesh", "micro_batches", "cuts", "balance", "batch_dim", "strict", "method", "seconds")
+"""Planning options of a training that an evaluation has, too; beside pins."""
 
 
-@dataclass(frozen=True, slots=True)
+def measured_names(job: TrainJob) -> tuple[str, ...]:
+    """What an evaluation of the job measures, in the table's order; nothing without data."""
+    if job.eval_data is None:
+        return ()
+    return ("loss", *(check_metrics(job.metrics) if isinstance(job.metrics, Mapping) else job.metrics))
+
+
+def evaluation_plan(job: TrainJob, path: Path, *, resume: bool) -> Plan:
+    """The Plan at ``path``, or a new one that is not saved yet.
+
+    Raises:
+        RegistaError: see regista.plan and load_plan.
+    """
+    if resume and path.exists():
+        return load_plan(str(path))
+    options: dict[str, Any] = {name: job.plan[name] for name in _CARRIED if name in job.plan}
+    pins = job.plan.get("pins", ())
+    assert isinstance(pins, list | tuple)
+    options["pins"] = [pin for pin in pins if ":" not in pin or pin.startswith("out:")]  # an evaluation has no optimizer state
+    return api.plan(job.program, job.cluster, mode="eval", outputs=bool(check_metrics(job.metrics)), **options)
+
+
 class Evaluation:
-    """How a job is evaluated."""
+    """Measures checkpoints of one job; the workers wait between two evaluations, and end with ``close``.
 
-    job: TrainJob
-    batches: Batches
+    Raises:
+        RegistaError: see regista.evaluator.
+    """
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What is measured, in the table's order."""
-        metrics = self.job.metrics
-        return ("loss", *(check_metrics(metrics) if isinstance(metrics, Mapping) else metrics))
+    def __init__(self, job: TrainJob, batches: Batches, plan: Plan, timeout_s: float) -> None:
+        self._job, self._batches, self._plan = job, batches, plan
+        self._measured, self._failures = Measured(job.metrics), list[InvalidProgram]()
+        metrics = {"all": self._measure} if check_metrics(job.metrics) else None
+        self._workers = evaluator(plan, job.program, metrics=metrics, timeout_s=timeout_s)
 
-    def measure(self, plan: Plan, checkpoints: Path, timeout_s: float) -> dict[str, float]:
+    def measure(self, checkpoints: Path) -> dict[str, float]:
         """Name -> value, of the newest checkpoint.
 
         Raises:
-            InvalidFile: the checkpoint is damaged.   InvalidProgram: a metric cannot be computed.
+            InvalidFile: the checkpoint is damaged.   InvalidProgram: a metric cannot be computed.   WorkerFailed: a process died, hung or raised.
         """
-        program = self.job.program
-        module = copy.deepcopy(program.module).eval()
-        _fill(module, Saved(str(find(checkpoints))))
-        feed = self.batches.feed
-        batch_of: Callable[[int], tuple[Tensor, ...]] = (
-            feed if callable(feed) else loader(plan, feed) if feed is not None else program.batch
-        )
-        measured = Measured(self.job.metrics)
-        outputs: list[object] = []
-        module.register_forward_hook(lambda module, args, output: outputs.append(output))
-        with torch.no_grad():
-            for number in range(self.batches.per_epoch or 1):
-                tensors = batch_of(number)
-                outputs.clear()
-                loss = program.loss_of(module, tensors)
-                measured.add(float(loss), outputs[-1], tensors[len(tensors) - program.num_targets :])
-        return measured.values()
+        self._measured = Measured(self._job.metrics)
+        found = self._workers.evaluate(Saved(str(find(checkpoints))), self._all_batches())
+        if self._failures:
+            raise self._failures[0]
+        self._measured.losses.extend(found.losses)
+        return self._measured.values()
 
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.close()
 
-def _fill(module: nn.Module, saved: Saved) -> None:
-    with torch.no_grad():
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            type_ = saved.type_of(name)
-            if type_ is not None:
-                tensor.copy_(saved.part(name, whole_box(type_.shape)))
+    def _all_batches(self) -> Iterator[object]:
+        feed, program = self._batches.feed, self._job.program
+        assert feed is not None
+        batch_of = feed if callable(feed) else loader(self._plan, feed)
+        for number in range(self._batches.per_epoch or 1):
+            yield program.form.entries(batch_of(number))
 
-
-def evaluation_of(job: TrainJob) -> Evaluation | None:
-    """How ``job`` is evaluated; None: not at all.  Raises InvalidProgram: its data does not serve."""
-    batches = job.evaluation()
-    return None if batches is None else Evaluation(job, batches)
+    def _measure(self, outputs: StepOutputs, batch: tuple[Tensor, ...]) -> float:
+        """One batch; its sums and counts are kept here, where batches weigh by what they count."""
+        output = outputs["output"] if tuple(outputs) == ("output",) else outputs
+        try:
+            self._measured.add_output(output, batch[len(batch) - self._job.program.num_targets :])
+        except InvalidProgram as error:
+            self._failures.append(error)
+        return 0.0

@@ -1,6 +1,7 @@
 """What a training leaves in its folder.
 
 DIR/plan.json          the Plan, made once; a training that is resumed performs the same
+DIR/eval_plan.json     the Plan of its evaluations
 DIR/checkpoints/       as 'regista run --checkpoint' writes them
 DIR/metrics.csv        a row per step (regista.training.history)
 DIR/curve.png          the picture of it
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from backend.checkpoint.folder import steps_of
 from planner.ir.errors import InvalidFile
+from planner.ir.files import save_plan
+from planner.ir.plan import Plan
 
 __all__ = ["TrainFolder"]
 
@@ -26,6 +29,10 @@ class TrainFolder:
     @property
     def plan(self) -> Path:
         return self.path / "plan.json"
+
+    @property
+    def eval_plan(self) -> Path:
+        return self.path / "eval_plan.json"
 
     @property
     def checkpoints(self) -> Path:
@@ -53,9 +60,10 @@ class TrainFolder:
             saved = f"saved after {self.saved_steps} steps" if self.saved_steps is not None else "without a checkpoint"
             raise InvalidFile(f"{self.path} holds a training, {saved}; go on with it (--resume), or give another folder")
 
-    def make(self) -> None:
-        """Make the folder.  Raises InvalidFile: the system refuses."""
+    def save(self, plan: Plan, path: Path) -> None:
+        """Save a plan of the training; the folder is made if need be.  Raises InvalidFile: the system refuses."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidFile(f"cannot make folder {self.path}: {error.strerror}; give another one") from error
+        save_plan(plan, str(path))

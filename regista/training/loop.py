@@ -9,7 +9,7 @@ and resumed, is bit for bit the training in one run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import regista.api as api
 from backend.monitor import Heartbeat
 from planner.ir.errors import Mismatch
-from planner.ir.files import load_plan, save_plan
+from planner.ir.files import load_plan
 from planner.ir.plan import Plan
 from planner.ir.text import content_id
 from regista.training.batches import Batches
-from regista.training.evaluation import Evaluation, evaluation_of
+from regista.training.evaluation import Evaluation, evaluation_plan, measured_names
 from regista.training.folder import TrainFolder
 from regista.training.history import History, load_history
 from regista.training.job import TrainJob, epoch_of
@@ -81,19 +81,25 @@ def train(
     places = TrainFolder(Path(folder))
     if not resume:
         places.check_new()
-    batches, evaluation = job.training(), evaluation_of(job)
+    batches, eval_batches = job.training(), job.evaluation()
     steps = job.num_steps(batches)
     for step in range(steps):
         job.program.step_numbers(step)  # a schedule without a rate is refused before anything is written
-    names = () if evaluation is None else evaluation.names
+    names = measured_names(job)
     done = (places.saved_steps or 0) if resume else 0
     history = load_history(places.metrics, names).up_to(done) if done else History(names)
-    if callable(batches.feed):
-        batches.feed(done)  # so is data of another form
+    for feed in [batches.feed] if eval_batches is None else [batches.feed, eval_batches.feed]:
+        if callable(feed):
+            feed(0)  # so is data of another form
     plan = _plan(job, places, resume=resume)
-    training = _Training(job, plan, places, batches, evaluation, history, steps, timeout_s)
-    with watching(plan, steps) as screen:
-        training.go_on(done, screen)
+    training = _Training(job, plan, places, batches, history, steps, timeout_s)
+    with ExitStack() as stack:
+        if eval_batches is not None:
+            eval_plan = evaluation_plan(job, places.eval_plan, resume=resume)
+            training.evaluation = stack.enter_context(closing(Evaluation(job, eval_batches, eval_plan, timeout_s)))
+            places.save(eval_plan, places.eval_plan)
+        places.save(plan, places.plan)
+        training.go_on(done, stack.enter_context(watching(plan, steps)))
     return Trained(plan=plan, history=training.history, first_step=done, folder=places.path)
 
 
@@ -109,10 +115,7 @@ def _plan(job: TrainJob, places: TrainFolder, *, resume: bool) -> Plan:
             )
         return plan
     arguments: dict[str, Any] = dict(job.plan)
-    plan = api.plan(job.program, job.cluster, **arguments)
-    places.make()
-    save_plan(plan, str(places.plan))
-    return plan
+    return api.plan(job.program, job.cluster, **arguments)
 
 
 @dataclass
@@ -121,17 +124,17 @@ class _Training:
     plan: Plan
     places: TrainFolder
     batches: Batches
-    evaluation: Evaluation | None
     history: History
     steps: int
     timeout_s: float
+    evaluation: Evaluation | None = None
 
     def go_on(self, done: int, screen: Screen | None) -> None:
         """From ``done`` steps to the end."""
         ends = self.job.evaluated_at(self.steps)
         while True:
             if self.evaluation is not None and done in ends and self.history.evaluation(done) is None:
-                values = self.evaluation.measure(self.plan, self.places.checkpoints, self.timeout_s)
+                values = self.evaluation.measure(self.places.checkpoints)
                 self.history.add_evaluation(done, values)
                 self.history.save(self.places.metrics)
                 if screen is not None:

@@ -67,19 +67,18 @@ def check_metrics(metrics: Mapping[str, Metric] | Sequence[str]) -> dict[str, Me
 
 @dataclass(slots=True)
 class Measured:
-    """Adds up the batches of one evaluation."""
+    """Adds up the batches of one evaluation.   losses: of its batches."""
 
     metrics: Mapping[str, Metric] | Sequence[str]
-    _losses: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     _totals: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def add(self, loss: float, output: object, targets: Sequence[object]) -> None:
-        """One more batch.
+    def add_output(self, output: object, targets: Sequence[object]) -> None:
+        """What the module returned for one more batch, whose loss stands in ``losses``.
 
         Raises:
             InvalidProgram: a metric raised, or gave no number.
         """
-        self._losses.append(loss)
         for name, metric in check_metrics(self.metrics).items():
             total, count = _numbers(name, metric, output, targets)
             before = self._totals.get(name, (0.0, 0.0))
@@ -87,7 +86,7 @@ class Measured:
 
     def values(self) -> dict[str, float]:
         """Name -> value over all batches; the loss is the mean of the batches' losses."""
-        loss = math.fsum(self._losses) / len(self._losses)
+        loss = math.fsum(self.losses) / len(self.losses)
         values = {"loss": loss} | {name: total / count if count else math.nan for name, (total, count) in self._totals.items()}
         if not isinstance(self.metrics, Mapping) and PERPLEXITY in self.metrics:
             values[PERPLEXITY] = math.exp(loss) if loss < 700 else math.inf

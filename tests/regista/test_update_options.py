@@ -12,7 +12,7 @@ import regista.api as api
 from planner.ir.errors import InvalidFile, InvalidProgram
 from planner.ir.files import load_plan
 from regista.update_options import parse_rates
-from tests.regista.refusals.refusal import refused
+from tests.regista.refusals.refusal import assert_refused
 
 
 @pytest.fixture
@@ -84,13 +84,15 @@ def test_two_schedules_are_one_plan_and_another_run(command: Command, tmp_path: 
     assert losses[1] == list(direct.losses)
     assert {name for name in direct.states if name.endswith(":ema")}
     assert command("diff", tmp_path / "0.json", tmp_path / "1.json", "--json").code == 0  # a trace needs no rates
-    refused(
+    assert_refused(
         command, tmp_path, "run", tmp_path / "0.json", says="takes its learning rates from outside and holds no schedule.*--lr-schedule"
     )
-    refused(command, tmp_path, "deploy", tmp_path / "0.json", "--kind", "slurm", says="takes its learning rates from outside")
+    assert_refused(command, tmp_path, "deploy", tmp_path / "0.json", "--kind", "slurm", says="takes its learning rates from outside")
 
 
 def test_rates_for_a_plan_of_constant_rates_are_refused(command: Command, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     assert command("plan", TINY, "--cluster", "local:2", "-o", plan, "--json").code == 0
-    refused(command, tmp_path, "run", plan, "--lr-schedule", "constant:0.1", says="has constant learning rates; leave --lr-schedule out")
+    assert_refused(
+        command, tmp_path, "run", plan, "--lr-schedule", "constant:0.1", says="has constant learning rates; leave --lr-schedule out"
+    )

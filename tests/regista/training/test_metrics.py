@@ -20,17 +20,15 @@ def test_accuracy_counts_what_is_asked_for_in_both_orders_of_dims() -> None:
 
 
 def test_batches_weigh_by_what_they_count() -> None:
-    measured = Measured({"share": lambda output, target: (output.sum(), output.numel()), "mean": lambda output, target: output.mean()})
-    measured.add(1.0, torch.tensor([1.0, 1.0, 1.0]), [torch.zeros(3)])
-    measured.add(2.0, torch.tensor([0.0]), [torch.zeros(1)])
+    functions = {"share": lambda output, target: (output.sum(), output.numel()), "mean": lambda output, target: output.mean()}
+    measured = Measured(functions, [1.0, 2.0])
+    measured.add_output(torch.tensor([1.0, 1.0, 1.0]), [torch.zeros(3)])
+    measured.add_output(torch.tensor([0.0]), [torch.zeros(1)])
     assert measured.values() == {"loss": 1.5, "share": 0.75, "mean": 0.5}
 
 
 def test_perplexity_is_exp_of_the_loss() -> None:
-    measured = Measured(("perplexity",))
-    measured.add(1.0, None, [])
-    measured.add(2.0, None, [])
-    assert measured.values() == {"loss": 1.5, "perplexity": math.exp(1.5)}
+    assert Measured(("perplexity",), [1.0, 2.0]).values() == {"loss": 1.5, "perplexity": math.exp(1.5)}
 
 
 def raises(output: torch.Tensor) -> float:
@@ -54,4 +52,4 @@ def test_metrics_that_cannot_be_are_refused_before_the_training(metrics: object,
 
 def test_a_metric_that_raises_is_named() -> None:
     with pytest.raises(InvalidProgram, match="metric odd raised ValueError: no such thing; it is called with"):
-        Measured({"odd": raises}).add(1.0, torch.zeros(1), [])
+        Measured({"odd": raises}).add_output(torch.zeros(1), [])

@@ -14,7 +14,7 @@ from torch import nn
 import regista
 import regista.training.loop as loop
 from planner.ir.errors import InvalidFile, InvalidProgram, Mismatch
-from tests.regista.refusals.refusal import refused
+from tests.regista.refusals.refusal import assert_refused
 
 SCRIPT = """
 import torch
@@ -123,7 +123,9 @@ def test_a_training_is_that_of_one_device_and_resumes_bit_for_bit(
         f"regista train: interrupted; 2 steps are saved, go on: regista train {script}:job --out {tmp_path}/cut --resume",
     )
     monkeypatch.undo()
-    refused(command, tmp_path, "train", f"{script}:job", "--out", tmp_path / "cut", says=r"holds a training, saved after 2 steps.*--resume")
+    assert_refused(
+        command, tmp_path, "train", f"{script}:job", "--out", tmp_path / "cut", says=r"holds a training, saved after 2 steps.*--resume"
+    )
     resumed = command("train", f"{script}:job", "--out", tmp_path / "cut", "--resume", "--json").json
     assert resumed["first_step"] == 2
     assert (tmp_path / "cut/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
@@ -146,14 +148,14 @@ def test_a_training_is_that_of_one_device_and_resumes_bit_for_bit(
     ],
 )
 def test_what_is_no_job_is_refused_and_nothing_is_written(command: Command, script: Path, tmp_path: Path, job: str, says: str) -> None:
-    refused(command, tmp_path, "train", tmp_path / job, "--out", tmp_path / "out", says=says)
+    assert_refused(command, tmp_path, "train", tmp_path / job, "--out", tmp_path / "out", says=says)
 
 
 def test_options_that_contradict_a_job_are_refused(command: Command, script: Path, tmp_path: Path) -> None:
     goal = ("train", f"{script}:job", "--out", tmp_path / "out")
-    refused(command, tmp_path, *goal, "--steps", "3", "--epochs", "2", says="--steps 3 and --epochs 2 both say how long")
-    refused(command, tmp_path, *goal, "--cluster", "nowhere", says="nowhere")
-    refused(command, tmp_path, "train", f"{script}:job", "--out", script, says="is a file; give a folder")
+    assert_refused(command, tmp_path, *goal, "--steps", "3", "--epochs", "2", says="--steps 3 and --epochs 2 both say how long")
+    assert_refused(command, tmp_path, *goal, "--cluster", "nowhere", says="nowhere")
+    assert_refused(command, tmp_path, "train", f"{script}:job", "--out", script, says="is a file; give a folder")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_a_schedule_without_a_rate_is_refused_before_anything_is_written(script:
 )
 def test_a_toml_with_a_slip_is_refused_with_the_nearest_key(command: Command, tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "job.toml").write_text(text)
-    refused(command, tmp_path, "train", tmp_path / "job.toml", "--out", tmp_path / "out", says=says)
+    assert_refused(command, tmp_path, "train", tmp_path / "job.toml", "--out", tmp_path / "out", says=says)
 
 
 @pytest.mark.processes
