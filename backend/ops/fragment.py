@@ -34,8 +34,8 @@ from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import store, store_first
 from backend.ops.fused import fuse
 from backend.ops.kernels import drawn_arguments, kernel
-from backend.ops.optimizer import fuse_adamws, update_call
-from backend.ops.outs import COPIES, RESHAPES, out_kernel, workspace_kernel
+from backend.ops.optimizer import fuse_adams, update_call
+from backend.ops.outs import COPIES, RESHAPES, out_kernel, placed_result, workspace_kernel
 from backend.ops.writable import NO_BLOCKS, WritableBlocks
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import ACCUMULATE, Arg, Dt, Effect, Op, Ref
@@ -138,14 +138,15 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
     arguments = [writer.arg(a) for a in args] + [f"{key}={writer.arg(a)}" for key, a in op.kwargs] + [MICRO_BATCH] * is_random
     if writer.device and not op.inputs and is_creation(op):
         arguments.append(f"device={writer.device!r}")
-    slot = writer.slots.get(op.outputs[0]) if len(op.outputs) == 1 and op.outputs[0] is not None else None
+    placed = placed_result(op)
+    slot = writer.slots.get(placed) if placed is not None else None
     if slot is not None and writer.into_slots and (into := out_kernel(op.target)) is not None:
-        del writer.slots[op.outputs[0]]  # type: ignore[arg-type]  # it is there already
+        del writer.slots[placed]  # type: ignore[arg-type]  # it is there already
         return f"{writer.bind('o', into[0])}({', '.join([*arguments, f'{into[1]}={slot}'])})"
     if slot is not None and writer.into_slots and op.target in COPIES and isinstance(op.args[0], Ref):
-        del writer.slots[op.outputs[0]]  # type: ignore[arg-type]
+        del writer.slots[placed]  # type: ignore[arg-type]
         return f"{slot}.copy_({writer.arg(op.args[0])})"
-    place = writer.workspace.get(op.outputs[0]) if slot is None and len(op.outputs) == 1 and op.outputs[0] is not None else None
+    place = writer.workspace.get(placed) if slot is None and placed is not None else None
     if place is not None and (into := workspace_kernel(op.target)) is not None:
         arguments.append(f"{into[1]}={writer.bind('w', place)}")
         return f"{writer.bind('o', into[0])}({', '.join(arguments)})"
@@ -191,7 +192,7 @@ def fragment_ops(task: Task, writable: WritableBlocks = NO_BLOCKS) -> tuple[Op, 
     if not isinstance(task.body, Fragment):
         raise InvalidPlan(f"task {task.id} of kind {task.kind.value} has no fragment to compile")
     ops = fuse(task.body.ops, frozenset(access.name for access in task.writes))
-    return fuse_adamws(ops, frozenset(access.name for access in task.reads)) if writable.overwritable else ops
+    return fuse_adams(ops, frozenset(access.name for access in task.reads)) if writable.overwritable else ops
 
 
 def values_in_slots(task: Task, ops: Sequence[Op], writable: WritableBlocks) -> frozenset[str]:
@@ -241,9 +242,10 @@ def fragment_source(
             writer.lines.append(f"{outputs[0]} = {call}")
         else:
             writer.lines.append(f"{', '.join(outputs)}, = as_list({call})")
-        if observe is not None and len(op.outputs) == 1 and op.outputs[0] not in writer.slots and workspace_kernel(op.target) is not None:
+        placed = placed_result(op)
+        if observe is not None and placed is not None and placed not in writer.slots and workspace_kernel(op.target) is not None:
             source = writer.names[op.inputs[0]] if op.target in RESHAPES else "None"
-            writer.lines.append(f"observe({op.outputs[0]!r}, {outputs[0]}, {source})")
+            writer.lines.append(f"observe({placed!r}, {outputs[0]}, {source})")
         for out in op.outputs:
             if out is not None and out in writer.slots:
                 slot = writer.slots.pop(out)

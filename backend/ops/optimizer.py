@@ -1,13 +1,14 @@
 """The optimizer ops as a runtime performs them: in one pass over memory, in place where the Plan allows it, all parameters in one call.
 
-The reference performer runs ``regista.adamw`` and ``regista.sgd`` as they stand in planner.frontend.optim.updates: functional, a dozen passes, a new
-tensor per pass.  A worker owns the blocks of its state, and once all readers have acknowledged a block (SEMANTICS 3.2) nobody can see it change.
+The reference performer runs ``regista.adamw``, ``regista.adam`` and ``regista.sgd`` as they stand in planner.frontend.optim.updates: functional,
+a dozen passes, a new tensor per pass.  A worker owns the blocks of its state, and once all readers have acknowledged a block (SEMANTICS 3.2)
+nobody can see it change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,18 +16,52 @@ from torch import Tensor
 from planner.frontend.optim.updates import Rate, number
 from planner.ir.graph import Arg, Op, Ref
 
-__all__ = ["adamw_in_place", "fuse_adamws", "sgd_in_place", "update_call"]
+__all__ = ["AdamNumbers", "adam_in_place", "fuse_adams", "sgd_in_place", "update_call"]
 
-ADAMWS, SGD = "fused.adamws", "regista.sgd"
-_WIDTH = 5
-"""Operands of one parameter: param, grad, exp_avg, exp_avg_sq, step."""
+ADAMW, ADAM, ADAMS, SGD = "regista.adamw", "regista.adam", "fused.adams", "regista.sgd"
 
 Updated = tuple[Tensor, ...]
-"""(param, exp_avg, exp_avg_sq, step) of the first parameter, then of the second, ..."""
+"""(param, exp_avg, exp_avg_sq, step, with amsgrad max_exp_avg_sq) of the first parameter, then of the second, ..."""
 
 
-def fuse_adamws(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
-    """The fragment's ops with one ``fused.adamws`` for the ``regista.adamw`` that have the same constants.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamNumbers:
+    """What the updates of several parameters have in common.
+
+    lr: None where it is the last argument.
+    decoupled: weight decay as in AdamW.   amsgrad: a parameter has a sixth operand, max_exp_avg_sq.
+    """
+
+    lr: float | None
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled: bool = True
+    amsgrad: bool = False
+
+    @property
+    def width(self) -> int:
+        """Operands of one parameter: param, grad, exp_avg, exp_avg_sq, step, with amsgrad max_exp_avg_sq."""
+        return 6 if self.amsgrad else 5
+
+
+def _operands(op: Op) -> tuple[Arg, ...]:
+    return tuple(arg for arg in op.args[: 5 if op.target == ADAMW else 6] if arg is not None)
+
+
+def _constants(op: Op) -> tuple[Arg, ...]:
+    """lr, beta1, beta2, eps, weight_decay, decoupled, amsgrad."""
+    if op.target == ADAMW:
+        return (*op.args[5:], True, False)
+    return (*op.args[6:], op.args[5] is not None)
+
+
+_CONSTANTS = 7
+
+
+def fuse_adams(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
+    """The fragment's ops with one ``fused.adams`` for the ``regista.adamw`` and ``regista.adam`` that have the same constants.
 
     The one op stands where the last of them stood.  So it covers only updates whose operands the fragment reads (a gradient computed in the
     fragment would live longer than the Plan counts) and whose results no op of the fragment reads; every other update becomes an op of its own.
@@ -37,18 +72,18 @@ def fuse_adamws(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
     read = {value for op in ops for value in op.inputs}
     groups: dict[tuple[object, ...], list[Op]] = {}
     for op in ops:
-        if op.target == "regista.adamw":
+        if op.target in (ADAMW, ADAM):
             free = given.issuperset(op.inputs) and not any(value in read for value in op.outputs)
-            groups.setdefault((*op.args[_WIDTH:], "" if free else op.id), []).append(op)
+            groups.setdefault((*_constants(op), "" if free else op.id), []).append(op)
     wholes = {members[-1].id: _merged(members) for members in groups.values()}
     merged_away = {op.id for members in groups.values() for op in members[:-1]}
     return tuple(wholes.get(op.id, op) for op in ops if op.id not in merged_away)
 
 
 def _merged(members: Sequence[Op]) -> Op:
-    args = tuple(arg for op in members for arg in op.args[:_WIDTH])
+    args = tuple(arg for op in members for arg in _operands(op))
     outputs = tuple(value for op in members for value in op.outputs)
-    return replace(members[-1], target=ADAMWS, args=(*args, *members[0].args[_WIDTH:]), outputs=outputs)
+    return replace(members[-1], target=ADAMS, args=(*args, *_constants(members[0])), outputs=outputs)
 
 
 def update_call(op: Op, overwritable: frozenset[str]) -> tuple[Callable[..., Updated], tuple[Arg, ...]] | None:
@@ -61,12 +96,12 @@ def update_call(op: Op, overwritable: frozenset[str]) -> tuple[Callable[..., Upd
         param, buffer = op.args[0], op.args[2]
         may_write = isinstance(param, Ref) and param.value in overwritable
         return sgd_in_place((may_write, buffer is None or (isinstance(buffer, Ref) and buffer.value in overwritable))), op.args
-    if op.target == ADAMWS:
-        values, (lr, *others) = op.args[:-_WIDTH], op.args[-_WIDTH:]
-        own = tuple(isinstance(arg, Ref) and (place % _WIDTH == 1 or arg.value in overwritable) for place, arg in enumerate(values))
-        if isinstance(lr, Ref):
-            return adamw_in_place(own, (None, *others)), (*values, lr)  # type: ignore[arg-type]  # numbers
-        return adamw_in_place(own, (lr, *others)), values  # type: ignore[arg-type]  # five numbers
+    if op.target == ADAMS:
+        values, (lr, *others) = op.args[:-_CONSTANTS], op.args[-_CONSTANTS:]
+        names = ("beta1", "beta2", "eps", "weight_decay", "decoupled", "amsgrad")
+        numbers = AdamNumbers(lr=None if isinstance(lr, Ref) else lr, **dict(zip(names, others, strict=True)))  # type: ignore[arg-type]
+        own = tuple(isinstance(arg, Ref) and (place % numbers.width == 1 or arg.value in overwritable) for place, arg in enumerate(values))
+        return adam_in_place(own, numbers), (*values, lr) if isinstance(lr, Ref) else values
     return None
 
 
@@ -75,50 +110,55 @@ def _one_piece(value: Tensor, own: bool) -> Tensor:
     return value if own and value.is_contiguous() else value.clone(memory_format=torch.contiguous_format)
 
 
-def adamw_in_place(own: Sequence[bool], hyper: tuple[float | None, float, float, float, float]) -> Callable[..., Updated]:
-    """A kernel for some ``regista.adamw`` on torch's fused CPU/CUDA kernel (the arithmetic of torch.optim.AdamW, to rounding).
+def adam_in_place(own: Sequence[bool], numbers: AdamNumbers) -> Callable[..., Updated]:
+    """A kernel for some Adam or AdamW updates on torch's fused CPU/CUDA kernel (the arithmetic of torch.optim, to rounding).
 
     Args:
         own: for each argument, whether the kernel may use its memory; gradients may always be used (nothing is written to them), other
             arguments are copied where it is False.
-        hyper: lr, beta1, beta2, eps, weight_decay of all of them; lr None: it is an argument.
 
     Returns:
-        a function of (param, grad, exp_avg, exp_avg_sq, step) of the first, then of the second, ..., at the end lr if it is an argument.
+        a function of the operands (AdamNumbers.width) of the first parameter, then of the second, ..., at the end lr if it is an argument.
     """
-    lr, beta1, beta2, eps, weight_decay = hyper
+    width = numbers.width
+    kernel = torch._fused_adamw_ if numbers.decoupled else torch._fused_adam_
 
-    def adamw(*values: Tensor) -> Updated:
-        rate = number(values[-1] if lr is None else lr)
-        values = values[:-1] if lr is None else values
+    def adam(*values: Tensor) -> Updated:
+        rate: Rate = _rate(values[-1]) if numbers.lr is None else numbers.lr
+        values = values[:-1] if numbers.lr is None else values
         updated = [_one_piece(value, mine) for value, mine in zip(values, own, strict=True)]
         # The kernel takes tensors of one dtype at a time.
         by_dtype: dict[torch.dtype, list[list[Tensor]]] = {}
-        for at in range(0, len(updated), _WIDTH):
-            lists = by_dtype.setdefault(updated[at].dtype, [[] for _ in range(_WIDTH)])
-            for members, value in zip(lists, updated[at : at + _WIDTH], strict=True):
+        for at in range(0, len(updated), width):
+            lists = by_dtype.setdefault(updated[at].dtype, [[] for _ in range(width)])
+            for members, value in zip(lists, updated[at : at + width], strict=True):
                 members.append(value)
-        for params, grads, averages, squares, steps in by_dtype.values():
+        for params, grads, averages, squares, steps, *largest in by_dtype.values():
             torch._foreach_add_(steps, 1)
-            torch._fused_adamw_(
+            kernel(  # type: ignore[call-overload]  # lr is a number or a tensor: two overloads
                 params,
                 grads,
                 averages,
                 squares,
-                [],
+                *(largest or [[]]),
                 steps,
                 lr=rate,
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=weight_decay,
-                eps=eps,
-                amsgrad=False,
+                beta1=numbers.beta1,
+                beta2=numbers.beta2,
+                weight_decay=numbers.weight_decay,
+                eps=numbers.eps,
+                amsgrad=numbers.amsgrad,
                 maximize=False,
             )
-        del updated[1::_WIDTH]  # the gradients
+        del updated[1::width]  # the gradients
         return tuple(updated)
 
-    return adamw
+    return adam
+
+
+def _rate(value: Tensor) -> Rate:
+    """The learning rate as torch's kernel takes it: on an accelerator as it is, because a number would wait for the device."""
+    return number(value) if value.is_cpu else value.float()
 
 
 def sgd_in_place(own: tuple[bool, bool]) -> Callable[..., Updated]:

@@ -15,10 +15,14 @@ from functools import cache
 import torch
 
 from backend.layout.boxing import BOXING
-from backend.ops.fused import KERNELS, LOG_SOFTMAX_GRADIENT, MM_BIAS
-from planner.ir.graph import OUTPUT
+from backend.ops.fused import KERNELS
+from backend.ops.fused.batch_norm import BATCH_NORM
+from backend.ops.fused.batch_norm_gradient import BATCH_NORM_GRADIENT
+from backend.ops.fused.log_softmax import LOG_SOFTMAX_GRADIENT
+from backend.ops.fused.products import MM_BIAS
+from planner.ir.graph import OUTPUT, Op
 
-__all__ = ["COPIES", "NEW_MEMORY", "RESHAPES", "workspace_kernel", "out_kernel"]
+__all__ = ["COPIES", "NEW_MEMORY", "RESHAPES", "out_kernel", "placed_result", "workspace_kernel"]
 
 COPIES = frozenset({"aten._to_copy.default"})
 """Their result is what ``slot.copy_(input)`` leaves in a contiguous slot, conversion of the dtype included."""
@@ -86,8 +90,20 @@ _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     **dict.fromkeys(RESHAPES, _reshaped_into),
 }
 
-NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {MM_BIAS, OUTPUT, "regista.uniform", "regista.bernoulli"}
+NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
+    MM_BIAS,
+    BATCH_NORM,
+    BATCH_NORM_GRADIENT,
+    OUTPUT,
+    "regista.uniform",
+    "regista.bernoulli",
+}
 """Kernels whose result never lies in the memory of what they read, although no schema says so."""
+
+
+def placed_result(op: Op) -> str | None:
+    """The result for which a kernel can be given memory: the only one, or the first of those of batch norm."""
+    return op.outputs[0] if len(op.outputs) == 1 or op.target == BATCH_NORM else None
 
 
 @cache
@@ -104,7 +120,7 @@ _KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
 @cache
 def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
     """(kernel, name of the argument that takes the memory); None where there is no such kernel."""
-    if target == MM_BIAS:
+    if target in (MM_BIAS, BATCH_NORM):
         return KERNELS[target], "out"
     if target == DROPOUT:
         return _dropout_into, "out"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from backend.memory.packing import Lifetime, pack
 from backend.ops.lifetimes import ESCAPES, last_needs
-from backend.ops.outs import RESHAPES, workspace_kernel
+from backend.ops.outs import RESHAPES, placed_result, workspace_kernel
 from planner.ir.graph import Op
 
 __all__ = ["HeapLayout", "Strides", "WorkspaceLayout", "lay_out_workspace", "lifetimes_of"]
@@ -74,7 +74,7 @@ def lifetimes_of(
     needs = last_needs(ops, copied, ending, escaping)
     lifetimes: dict[str, Lifetime] = {}
     for place, op in enumerate(ops):
-        value = op.outputs[0] if len(op.outputs) == 1 else None
+        value = placed_result(op)
         layout = heap.get(value) if value is not None else None
         if value is None or layout is None or value in copied or needs[value] == ESCAPES or not layout.size_bytes:
             continue

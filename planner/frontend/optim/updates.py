@@ -61,20 +61,7 @@ def adamw_update(
     Returns:
         [new parameter, new exp_avg, new exp_avg_sq, new step].
     """
-    rate = number(lr)
-    step = step + 1
-    decayed = param.mul(1 - rate * weight_decay)
-    average = exp_avg.lerp(grad, 1 - beta1)
-    square = exp_avg_sq.mul(beta2).addcmul_(grad, grad, value=1 - beta2)
-    if step.is_cpu:
-        count = step.item()
-        denominator = (square.sqrt() / (1 - beta2**count) ** 0.5).add_(eps)
-        return [decayed.addcdiv_(average, denominator, value=-rate / (1 - beta1**count)), average, square, step]
-    # On an accelerator item() would wait for the device; 1 - beta2 cancels, so the correction is formed in float64.
-    exact = step.double()
-    scale = (1 - torch.pow(beta2, exact)).sqrt().to(param.dtype)
-    size = (rate / (1 - torch.pow(beta1, exact))).to(param.dtype)
-    return [decayed.sub_(average / (square.sqrt() / scale).add_(eps) * size), average, square, step]
+    return adam_update(param, grad, exp_avg, exp_avg_sq, step, None, lr, beta1, beta2, eps, weight_decay, True)
 
 
 def adam_update(
@@ -96,7 +83,7 @@ def adam_update(
     Returns:
         [new parameter, new exp_avg, new exp_avg_sq, new step], with amsgrad also the new max_exp_avg_sq.
     """
-    rate, step = number(lr), step + 1
+    rate, step = (number(lr) if step.is_cpu else lr), step + 1
     if weight_decay != 0 and decoupled:
         param = param.mul(1 - rate * weight_decay)
     elif weight_decay != 0:
@@ -104,9 +91,16 @@ def adam_update(
     average = exp_avg.lerp(grad, 1 - beta1)
     square = exp_avg_sq.mul(beta2).addcmul_(grad, grad, value=1 - beta2)
     largest = square if max_exp_avg_sq is None else torch.maximum(max_exp_avg_sq, square)
-    count = step.item()
-    denominator = (largest.sqrt() / (1 - beta2**count) ** 0.5).add_(eps)
-    new = param.addcdiv(average, denominator, value=-rate / (1 - beta1**count))
+    if step.is_cpu:
+        count = step.item()
+        denominator = (largest.sqrt() / (1 - beta2**count) ** 0.5).add_(eps)
+        new = param.addcdiv(average, denominator, value=-number(rate) / (1 - beta1**count))
+    else:
+        # On an accelerator item() would wait for the device; 1 - beta2 cancels, so the correction is formed in float64.
+        exact = step.double()
+        scale = (1 - torch.pow(beta2, exact)).sqrt().to(param.dtype)
+        size = (rate / (1 - torch.pow(beta1, exact))).to(param.dtype)
+        new = param.sub(average / (largest.sqrt() / scale).add_(eps) * size)
     return [new, average, square, step] if max_exp_avg_sq is None else [new, average, square, step, largest]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backend.ops.optimizer import adamw_in_place, fuse_adamws, sgd_in_place, update_call
-from planner.frontend.optim.updates import adamw_update, sgd_update
+from backend.ops.optimizer import AdamNumbers, adam_in_place, fuse_adams, sgd_in_place, update_call
+from planner.frontend.optim.updates import adam_update, adamw_update, sgd_update
 from planner.ir.graph import Op, Ref, Role
 
 HYPER = (1e-3, 0.9, 0.999, 1e-8, 0.01)
+NUMBERS = AdamNumbers(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
 SLOTS = ("w", "g", "m", "v", "t")
 
 
@@ -33,22 +36,22 @@ def given_to(*names: str) -> frozenset[str]:
 def test_updates_with_the_same_constants_are_one_op_at_the_place_of_the_last() -> None:
     other = (1e-2, *HYPER[1:])
     ops = (adamw("a"), adamw("b"), adamw("c", other), relu("x", "y"), adamw("d"))
-    merged = fuse_adamws(ops, given_to(*"abcd") | {"x"})
+    merged = fuse_adams(ops, given_to(*"abcd") | {"x"})
     assert [op.id for op in merged] == ["opc", "relu.y", "opd"]
     assert merged[2].inputs == (*adamw("a").inputs, *adamw("b").inputs, *adamw("d").inputs)
     assert merged[2].outputs == (*adamw("a").outputs, *adamw("b").outputs, *adamw("d").outputs)
-    assert merged[2].args[-5:] == HYPER and merged[0].args[-5:] == other
+    assert merged[2].args[-7:] == (*HYPER, True, False) and merged[0].args[-7:] == (*other, True, False)
 
 
 def test_an_update_of_a_gradient_computed_here_stays_where_it_is_so_that_the_gradient_dies_there() -> None:
     ops = (adamw("a"), relu("x", "gb"), adamw("b"), relu("x", "gc"), adamw("c"))
-    merged = fuse_adamws(ops, (given_to(*"abc") | {"x"}) - {"gb", "gc"})
+    merged = fuse_adams(ops, (given_to(*"abc") | {"x"}) - {"gb", "gc"})
     assert [op.id for op in merged] == ["opa", "relu.gb", "opb", "relu.gc", "opc"]
 
 
 def test_an_update_whose_result_is_read_here_stays_where_it_is() -> None:
     ops = (adamw("a"), relu("new_wa", "y"), adamw("b"), adamw("c"))
-    assert [op.id for op in fuse_adamws(ops, given_to(*"abc"))] == ["opa", "relu.y", "opc"]
+    assert [op.id for op in fuse_adams(ops, given_to(*"abc"))] == ["opa", "relu.y", "opc"]
 
 
 def values_of(shapes: list[tuple[int, ...]], dtypes: list[torch.dtype], rng: torch.Generator) -> list[Tensor]:
@@ -71,8 +74,8 @@ def test_one_call_for_many_parameters_gives_the_bits_of_one_call_each(kinds: lis
     values = values_of([tuple(s) for s, _ in kinds], [d for _, d in kinds], torch.Generator().manual_seed(seed))
     apart = [value.clone() for value in values]
     held = [value.data_ptr() for n, value in enumerate(values) if n % 5 != 1]
-    got = adamw_in_place([True] * len(values), HYPER)(*values)
-    wanted = [new for at in range(0, len(apart), 5) for new in adamw_in_place([True] * 5, HYPER)(*apart[at : at + 5])]
+    got = adam_in_place([True] * len(values), NUMBERS)(*values)
+    wanted = [new for at in range(0, len(apart), 5) for new in adam_in_place([True] * 5, NUMBERS)(*apart[at : at + 5])]
     assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
     assert [value.data_ptr() for value in got] == held
 
@@ -82,11 +85,49 @@ def test_adamw_computes_what_the_op_means_and_writes_only_to_what_it_owns(own: l
     values = values_of([(3, 4)], [torch.float64], torch.Generator().manual_seed(seed))
     before = [value.clone() for value in values]
     wanted = adamw_update(*values, *HYPER)
-    got = adamw_in_place(own, HYPER)(*values)
+    got = adam_in_place(own, NUMBERS)(*values)
     for a, b in zip(got, wanted, strict=True):
         torch.testing.assert_close(a, b)
     for n, (value, old) in enumerate(zip(values, before, strict=True)):
         assert torch.equal(value, old) != (own[n] and n != 1)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_updates_of_adam_are_one_op_of_what_each_of_them_means(amsgrad: bool, decoupled: bool, weight_decay: float) -> None:
+    slots = (*SLOTS, "x") if amsgrad else SLOTS
+    numbers = (1e-2, 0.9, 0.99, 1e-8, weight_decay, decoupled)
+
+    def adam(name: str) -> Op:
+        operands = tuple(Ref(f"{slot}{name}") for slot in slots)
+        made = tuple(f"new_{slot}{name}" for slot in slots if slot != "g")
+        args = (*operands, *(None,) * (not amsgrad), *numbers)
+        return Op(id=f"op{name}", target="regista.adam", args=args, kwargs=(), outputs=made, role=Role.UPDATE)
+
+    given = [f"{slot}{name}" for name in "ab" for slot in slots]
+    (op,) = fuse_adams((adam("a"), adam("b")), frozenset(given))
+    assert op.inputs == tuple(given) and op.outputs == (*adam("a").outputs, *adam("b").outputs)
+    called = update_call(op, frozenset(given))
+    assert called is not None
+    rng, width = torch.Generator().manual_seed(3), len(slots)
+    values = [torch.rand((3, 4), generator=rng, dtype=torch.float64) for _ in given]
+    values[4::width] = [torch.tensor(float(count)) for count in (0, 3)]
+    largest = [value.clone() if amsgrad else None for value in values[width - 1 :: width]]
+    wanted = [new for at, most in zip((0, width), largest, strict=True) for new in adam_update(*values[at : at + 5], most, *numbers)]
+    got = called[0](*values)
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+    assert all(value.data_ptr() in {v.data_ptr() for v in values} for value in got)
+
+
+def test_a_rate_that_is_an_input_of_the_step_is_the_last_argument() -> None:
+    values = values_of([(2, 3)], [torch.float32], torch.Generator().manual_seed(2))
+    wanted = adamw_update(*[value.clone() for value in values], *HYPER)
+    rate = torch.tensor(HYPER[0], dtype=torch.float64)
+    for a, b in zip(adam_in_place([True] * 5, replace(NUMBERS, lr=None))(*values, rate), wanted, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("momentum", [None, 0.9])
@@ -110,7 +151,7 @@ def test_sgd_in_place_gives_the_bits_of_the_op_and_writes_only_to_what_it_owns(
 
 
 def test_an_update_takes_in_place_exactly_the_values_that_may_be_overwritten() -> None:
-    (op,) = fuse_adamws((adamw("a"),), given_to("a"))
+    (op,) = fuse_adams((adamw("a"),), given_to("a"))
     call = update_call(op, frozenset({"wa", "ma", "ta"}))
     assert call is not None
     values = values_of([(2,)], [torch.float32], torch.Generator().manual_seed(1))

@@ -18,6 +18,7 @@ from backend.initial import Given, program_values
 from planner.frontend import AdamW, Program
 from planner.frontend.optim.clipping import ClipNorm
 from planner.frontend.optim.rules import Adam
+from planner.frontend.optim.updates import adam_update
 from planner.ir.errors import InvalidProgram, RegistaError, Unsupported
 from planner.ir.graph import InputKind
 
@@ -300,3 +301,14 @@ def test_a_moving_average_follows_each_trained_parameter_from_its_first_value_on
 def test_a_decay_that_is_none_is_refused(decay: float) -> None:
     with pytest.raises(InvalidProgram, match=r"ema=.*between 0 and 1"):
         Program(small(), (X, Y), mse, ema=decay)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_on_an_accelerator_adam_asks_the_device_for_no_number(amsgrad: bool) -> None:
+    """A tensor on the meta device has none to give."""
+    param, step = torch.empty(3, 4, device="meta"), torch.empty((), device="meta")
+    rate = torch.empty((), dtype=torch.float64, device="meta")
+    for lr in (0.1, rate):
+        made = adam_update(param, param, param, param, step, param if amsgrad else None, lr, 0.9, 0.99, 1e-8, 0.1, True)
+        assert [value.shape for value in made] == [(3, 4)] * 3 + [()] + [(3, 4)] * amsgrad
+        assert all(value.dtype == torch.float32 for value in made)
