@@ -47,7 +47,7 @@ from regista.clusters import resolve_cluster
 from regista.data import Data, batches_for
 from regista.schedule_file import read_schedule
 from regista.starting import beginning, typed_state
-from regista.update_options import NO_UPDATE_OPTIONS, UpdateOptions, own_rates
+from regista.update_options import NO_UPDATE_OPTIONS, UpdateOptions, as_planned, asked_formats, in_mode, own_rates, recorded_formats
 from simulator.analysis.replay import message_times
 from zoo import ZOO
 
@@ -93,6 +93,8 @@ def plan(
     strict: bool = False,
     batch_dim: BatchDim = None,
     update: UpdateOptions = NO_UPDATE_OPTIONS,
+    precision: str | None = None,
+    grad_dtype: str | None = None,
     method: str = "exact",
     seconds: float = inf,
     on_progress: Watch | None = None,
@@ -116,6 +118,7 @@ def plan(
             (planner.frontend.outputs).
         batch_dim: the dim of the program's inputs that is the batch, as Program(batch_dim=...) takes it; None: the program's own.
         update: learning rates by step, clipping and a moving average for a program that is named (a Program says them itself).
+        precision, grad_dtype: as Program(precision=..., grad_dtype=...) takes them; None: the program's own.
         strict: refuse ops without an SBP rule; otherwise every device of their stage performs them with whole inputs, and a warning
             (planner.parallelism.replicated.Replicated) names them and their share of the work.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
@@ -131,7 +134,7 @@ def plan(
     source = program_of(program) if isinstance(program, str) else program
     if batch_dim is not None:
         source = source.cut_along(batch_dim)
-    source = update.applied(source)
+    source = update.applied(asked_formats(source, precision, grad_dtype))
     order = read_schedule(schedule) if schedule.endswith(".csv") else ""
     named = [s.value for s in Schedule if s is not Schedule.GIVEN]
     if not order and schedule not in named:
@@ -140,7 +143,7 @@ def plan(
         raise Unsupported(f"search method {method!r} is not known; choose from {', '.join(m.value for m in Method)}")
     if not seconds > 0:
         raise Unsupported(f"seconds = {seconds}: a search needs some time; give a number above 0")
-    source = _in_mode(source, mode, outputs, update)
+    source = in_mode(source, mode, outputs, update)
     options = PlanOptions(
         stages=stages,
         mesh=tuple(mesh) if mesh is not None else None,
@@ -173,22 +176,10 @@ def plan(
         on_shape=on_shape,
         dry_run=simulator.dry_run,
     ).plan
-    recorded = update.recorded
+    recorded = update.recorded | recorded_formats(source)
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     return replace(plan, options={**plan.options, **recorded}) if recorded else plan
-
-
-def _in_mode(program: Program, mode: str, outputs: bool | Sequence[str], update: UpdateOptions) -> Program:
-    if mode not in {m.value for m in Mode}:
-        raise Unsupported(f"mode {mode!r} is not known; choose from {', '.join(m.value for m in Mode)}")
-    if Mode(mode) is Mode.TRAIN:
-        if outputs:
-            raise Unsupported("outputs leave an evaluation; plan it with mode eval, or leave them out")
-        return program
-    if asked := ", ".join(update.recorded):
-        raise Unsupported(f"an evaluation updates nothing, and {asked} was asked for; leave it out, or plan a training step")
-    return program.evaluating(outputs)
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:
@@ -256,7 +247,7 @@ def run(
     """
     if steps < 1:
         raise Unsupported(f"steps = {steps}; a run has at least 1")
-    source = program if program is not None else planned_program(plan)
+    source = as_planned(plan, program) if program is not None else planned_program(plan)
     source = program_for(plan, own_rates(plan, source, lr_schedule, performs=program is None))
     if plan.mode is Mode.EVAL:
         refuse_training(checkpoint=checkpoint is not None or resume, gradients=gradients)
@@ -321,7 +312,7 @@ def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init:
     Raises:
         As ``run``.
     """
-    source = program if program is not None else own_rates(plan, planned_program(plan), None, performs=True)
+    source = as_planned(plan, program) if program is not None else own_rates(plan, planned_program(plan), None, performs=True)
     source = program_for(plan, source)
     start = beginning(plan, source, init=init)
     check_program(plan, source, typed_state(plan, start.values))
@@ -339,7 +330,7 @@ def planned_program(plan: Plan) -> Program:
             f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; "
             f"call regista.run(plan, program), or plan file.py:factory"
         )
-    source = own_rates(plan, UpdateOptions.of(plan).applied(program_of(plan.model)), None, performs=False)
+    source = own_rates(plan, UpdateOptions.of(plan).applied(as_planned(plan, program_of(plan.model))), None, performs=False)
     dims = tuple(entry.batch_dim for entry in plan.batch_inputs)
     source = source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
     return program_for(plan, source)
@@ -379,9 +370,10 @@ def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> 
     wrong = []
     for entry in plan.states:
         tensor = plan.regst[entry.regst].tensors[entry.index]
-        wanted = tensor.shape, tensor.dtype.value
-        if state_types.get(entry.name) != wanted:
-            actual = state_types.get(entry.name)
+        wanted, actual = (tensor.shape, tensor.dtype.value), state_types.get(entry.given_as)
+        if actual is not None and entry.copy_of is not None:
+            actual = actual[0], wanted[1]
+        if actual != wanted:
             wrong.append(
                 f"{entry.name} is {actual[1]}{list(actual[0])}, not {wanted[1]}{list(wanted[0])}" if actual else f"no {entry.name}"
             )

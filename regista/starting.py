@@ -108,5 +108,5 @@ def typed_state(plan: Plan, values: Mapping[str, Tensor] | Values) -> Mapping[st
     """Tensors without memory of the shapes and dtypes that ``values`` has for the Plan's states."""
     if isinstance(values, Mapping):
         return values
-    types = {entry.name: values.type_of(entry.name) for entry in plan.states}
+    types = {entry.given_as: values.type_of(entry.given_as) for entry in plan.states}
     return {name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.value), device="meta") for name, t in types.items() if t is not None}

@@ -1,4 +1,6 @@
-"""What the command line says of a program's update: learning rates by step, clipping, a moving average.
+"""What is asked of a program's step beside what it says itself: its update, its formats, its mode.
+
+Learning rates by step:
 
     constant:RATE                                   the same rate at every step
     linear:PEAK?warmup=100&steps=1000&end=0         up to PEAK in ``warmup`` steps, then down to ``end`` at step ``steps``, and there from then on
@@ -13,17 +15,29 @@ from outside, so another schedule is the same Plan with the same id, and whoever
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from planner.frontend import Program
 from planner.frontend.load import function_of_file
-from planner.ir.errors import InvalidProgram, Mismatch
+from planner.frontend.precision import Precision
+from planner.ir.errors import InvalidProgram, Mismatch, Unsupported
+from planner.ir.graph import Mode
 from planner.ir.plan import Plan, TaskKind
 
-__all__ = ["NO_UPDATE_OPTIONS", "SCHEDULE_FORMS", "UpdateOptions", "own_rates", "parse_rates"]
+__all__ = [
+    "NO_UPDATE_OPTIONS",
+    "SCHEDULE_FORMS",
+    "UpdateOptions",
+    "as_planned",
+    "asked_formats",
+    "in_mode",
+    "own_rates",
+    "parse_rates",
+    "recorded_formats",
+]
 
 SCHEDULE_FORMS = (
     "constant:RATE, linear:PEAK?warmup=W&steps=N&end=0, cosine:PEAK?warmup=W&steps=N&end=0, "
@@ -99,6 +113,44 @@ def own_rates(plan: Plan, program: Program, lr_schedule: str | None, *, performs
         )
     rates = tuple(group.rule.lr for group in program.groups)
     return program.updated_by(lr_schedule=lambda step: rates)
+
+
+def asked_formats(program: Program, precision: str | None, grad_dtype: str | None) -> Program:
+    """The program in these formats; None: in its own.  Raises as Program.in_formats does."""
+    if precision is None and grad_dtype is None:
+        return program
+    return program.in_formats(precision or program.precision, grad_dtype or program.grad_dtype)
+
+
+def recorded_formats(program: Program) -> dict[str, str]:
+    """What a Plan's options say of the formats in which a program computes and adds up gradients; nothing of those that the module has."""
+    precision = {} if program.precision is Precision.FP32 else {"precision": program.precision.value}
+    return precision if program.grad_dtype is None else {**precision, "grad_dtype": program.grad_dtype}
+
+
+def as_planned(plan: Plan, program: Program) -> Program:
+    """The program in the formats that were asked for when it was planned; one that says its formats itself is left as it is."""
+    recorded = {option: plan.options[option] for option in ("precision", "grad_dtype") if option in plan.options}
+    if not recorded or recorded_formats(program):
+        return program
+    return program.in_formats(recorded.get("precision", Precision.FP32), recorded.get("grad_dtype"))
+
+
+def in_mode(program: Program, mode: str, outputs: bool | Sequence[str], update: UpdateOptions) -> Program:
+    """The program as a training step or as an evaluation.
+
+    Raises:
+        Unsupported: an unknown mode, outputs of a training step, or an update of an evaluation.
+    """
+    if mode not in {m.value for m in Mode}:
+        raise Unsupported(f"mode {mode!r} is not known; choose from {', '.join(m.value for m in Mode)}")
+    if Mode(mode) is Mode.TRAIN:
+        if outputs:
+            raise Unsupported("outputs leave an evaluation; plan it with mode eval, or leave them out")
+        return program
+    if asked := ", ".join(update.recorded):
+        raise Unsupported(f"an evaluation updates nothing, and {asked} was asked for; leave it out, or plan a training step")
+    return program.evaluating(outputs)
 
 
 def parse_rates(text: str) -> Callable[[int], float]:

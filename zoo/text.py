@@ -50,6 +50,8 @@ def float_type(model: str, dtype: str) -> torch.dtype:
 def in_format(build: Callable[[], nn.Module], model: str, dtype: str) -> Callable[[], nn.Module]:
     """``build`` with all floating parameters and buffers as ``dtype``: fp32, bf16 or fp16 (optimizer state too).
 
+    That is training in the format alone, 8 bytes per parameter with AdamW, not mixed precision (Program(precision=...)), which keeps 16 or 18.
+
     Raises:
         InvalidProgram: another format.
     """

@@ -123,7 +123,7 @@ def _as_folder_name(run_id: str) -> str:
 def _digest(plan: Plan, state: Mapping[str, Tensor], batches: Batches, steps: int, gradients: bool, numbers: StepNumbers) -> str:
     """A digest of what must be equal on all hosts: the number of steps, their numbers, the initial values, the first and the last batch."""
     crc32 = zlib.crc32(f"{plan.plan_id} {steps} {gradients}".encode())
-    for name in sorted({entry.name for entry in plan.states}):
+    for name in sorted({entry.given_as for entry in plan.states}):
         crc32 = zlib.crc32(_bytes(state[name]), zlib.crc32(name.encode(), crc32))
     crc32 = zlib.crc32(repr([sorted(numbers(step).items()) for step in range(steps)]).encode(), crc32)
     for step in sorted({0, steps - 1}):

@@ -273,7 +273,8 @@ class Session:
         return gather(self.plan, {name: locations[name] for name in wanted}, parts_of_ranks(parts))
 
     def _write(self, values: Mapping[str, Tensor]) -> None:
-        types = {entry.name: self.plan.regst[entry.regst].tensors[entry.index] for entry in self.plan.states}
+        given = [entry for entry in self.plan.states if entry.copy_of is None]
+        types = {entry.name: self.plan.regst[entry.regst].tensors[entry.index] for entry in given}
         self._check_names(values, types)
         for name, value in values.items():
             wanted = types[name]

@@ -95,10 +95,10 @@ def check_state(plan: Plan, state: Mapping[str, Tensor] | Values) -> None:
     values = as_values(state)
     for entry in plan.states:
         tensor = plan.regst[entry.regst].tensors[entry.index]
-        held = values.type_of(entry.name)
+        held = values.type_of(entry.given_as)
         if held is None:
-            raise InvalidPlan(f"the plan needs state {entry.name}, which was not given; give the state of the model it was made for")
-        if held.shape != tensor.shape or held.dtype is not tensor.dtype:
+            raise InvalidPlan(f"the plan needs state {entry.given_as}, which was not given; give the state of the model it was made for")
+        if held.shape != tensor.shape or (held.dtype is not tensor.dtype and entry.copy_of is None):
             wanted = f"{tensor.shape} {tensor.dtype.value}"
             raise InvalidPlan(f"state {entry.name} has shape {held.shape} torch.{held.dtype.value}, the plan was made for {wanted}")
 
@@ -122,10 +122,8 @@ def state_parts(plan: Plan, rank: int, state: Mapping[str, Tensor] | Values) -> 
         if rank not in placement.ranks:
             continue
         tensor = regst.tensors[entry.index]
-        yield (
-            (entry.regst, entry.index),
-            values.part(entry.name, tensor.sbp.region(tensor.shape, placement.mesh, placement.coordinate(rank))),
-        )
+        part = values.part(entry.given_as, tensor.sbp.region(tensor.shape, placement.mesh, placement.coordinate(rank)))
+        yield (entry.regst, entry.index), part.to(getattr(torch, tensor.dtype.value))
 
 
 class Blocks:

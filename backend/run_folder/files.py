@@ -107,7 +107,7 @@ def prepare(
 ) -> None:
     """Write the parent's files; a batch that is the same object at several steps is stored once."""
     save_plan(plan, str(folder / "plan.json"))
-    names = {entry.name for entry in plan.states}
+    names = {entry.given_as for entry in plan.states}
     hand_over(folder, state, names)
     save_options(folder, options)
     steps = range(options.first_step, options.first_step + options.steps)

@@ -103,10 +103,10 @@ class LiveWorker:
 
     def _write(self, values: Mapping[str, Tensor]) -> None:
         for entry in self._plan.states:
-            if entry.name not in values or not self._holds(entry.regst):
+            if entry.given_as not in values or not self._holds(entry.regst):
                 continue
             regst = self._plan.regst[entry.regst]
             placement = self._plan.placement[regst.placement]
-            part = slice_part(values[entry.name], regst.tensors[entry.index].sbp, placement.mesh, placement.coordinate(self._rank))
+            part = slice_part(values[entry.given_as], regst.tensors[entry.index].sbp, placement.mesh, placement.coordinate(self._rank))
             with torch.no_grad():
                 self._blocks.state_of(entry.regst, entry.index).copy_(part)

@@ -1,7 +1,7 @@
 """Plans against torch's own means: step times of the same training, measured in one run.
 
     python -m experiments.rivals                          measure all, write results/rivals.csv, draw figures/rivals.png
-    python -m experiments.rivals --only data,pipeline     some of data, sharded, kept, pipeline, single; nothing is written
+    python -m experiments.rivals --only data,pipeline     some of these ways; nothing is written
     python -m experiments.rivals --redraw                 draw from the CSV
 
     data      data-parallel Plan    against  DistributedDataParallel                  2 ranks
@@ -9,6 +9,8 @@
     kept      ZeRO-2 Plan           against  fully_shard(reshard_after_forward=False) 2 ranks
     pipeline  two stages, 1F1B      against  pipelining.Schedule1F1B                  2 ranks, 8 micro-batches
     single    one device            against  eager training                           1 rank
+    mixed     data-parallel Plan    against  DistributedDataParallel under autocast   2 ranks, bf16-mixed, dropout 0.1
+    mixed-sharded  ZeRO-3 Plan      against  fully_shard(mp_policy=...)               2 ranks, bf16-mixed, dropout 0.1
 
 Same model, values, batches, micro-batches, cut, AdamW (torch's fused kernel on both sides), gloo, threads and malloc settings; the losses of the
 first steps must agree.  Both sides are alive all the time and take turns of some steps (rivals/turns.py), so that a machine whose speed drifts

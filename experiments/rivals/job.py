@@ -26,6 +26,8 @@ class Way(Enum):
     KEPT = "kept"
     PIPELINE = "pipeline"
     SINGLE = "single"
+    MIXED = "mixed"
+    MIXED_SHARDED = "mixed-sharded"
 
     @property
     def rival(self) -> str:
@@ -42,6 +44,8 @@ _RIVALS = {
     Way.KEPT: "fully_shard(reshard_after_forward=False)",
     Way.PIPELINE: "pipelining.Schedule1F1B",
     Way.SINGLE: "eager training",
+    Way.MIXED: "DistributedDataParallel, autocast",
+    Way.MIXED_SHARDED: "fully_shard(mp_policy)",
 }
 _OURS = {
     Way.DATA: "data-parallel Plan",
@@ -49,13 +53,15 @@ _OURS = {
     Way.KEPT: "sharded Plan (ZeRO-2)",
     Way.PIPELINE: "2-stage Plan (1F1B)",
     Way.SINGLE: "one-device Plan",
+    Way.MIXED: "data-parallel Plan, bf16-mixed",
+    Way.MIXED_SHARDED: "ZeRO-3 Plan, bf16-mixed",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """``steps``: performed by each side, warm-up and what runs after the last turn included.  ``cut``: number of the block that begins
-    stage 1 (PIPELINE only).
+    stage 1 (PIPELINE only).  ``close``: how near losses of the two sides must be; masks of dropout differ, so there they are alike only.
     """
 
     way: Way
@@ -64,6 +70,8 @@ class Job:
     micro_batches: int = 1
     cut: int = 0
     steps: int = 40
+    precision: str = "fp32"
+    close: float = 1e-5
 
     def of_steps(self, steps: int) -> Job:
         """The same job, so many steps of it."""
@@ -76,6 +84,8 @@ JOBS = (
     Job(way=Way.KEPT),
     Job(way=Way.PIPELINE, model=f"{MODEL}&tied=0", micro_batches=MICRO_BATCHES, cut=2),
     Job(way=Way.SINGLE, ranks=1),
+    Job(way=Way.MIXED, model=f"{MODEL}&dropout=0.1", precision="bf16-mixed", close=0.02),
+    Job(way=Way.MIXED_SHARDED, model=f"{MODEL}&dropout=0.1", precision="bf16-mixed", close=0.02),
 )
 
 
@@ -86,11 +96,11 @@ def plan_of(job: Job) -> Plan:
         RegistaError: the model cannot be planned so.
     """
     cluster = resolve_cluster(f"local:{job.ranks}")
-    program = program_of(job.model)
+    program = program_of(job.model).in_formats(job.precision, None)
     match job.way:
-        case Way.DATA:
+        case Way.DATA | Way.MIXED:
             return regista.plan(program, cluster, pins=(*BY_SAMPLES, "*:exp_avg*=B"))
-        case Way.SHARDED:
+        case Way.SHARDED | Way.MIXED_SHARDED:
             return regista.plan(program, cluster, pins=BY_SAMPLES, zero=3)
         case Way.KEPT:
             return regista.plan(program, cluster, pins=BY_SAMPLES, zero=2)

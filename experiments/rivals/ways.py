@@ -8,6 +8,8 @@ All use torch's fused AdamW and drop gradients between steps (set_to_none).
     kept       the same, but parameters stay until the backward pass
     pipeline   PipelineStage and Schedule1F1B, micro-batch gradients averaged
     single     the plain loop
+    mixed      as data, forward and loss under torch.autocast
+    mixed-sharded   as sharded, parameters cast to bfloat16 by MixedPrecisionPolicy, gradients reduced in float32
 """
 
 from __future__ import annotations
@@ -73,6 +75,11 @@ def step_of(job: Job, rank: int) -> Step:
     """Build this rank's model and optimizer; the default process group exists unless there is one rank only."""
     program = program_of(job.model)
     match job.way:
+        case Way.MIXED:
+            mixed = program.in_formats(job.precision, None)
+            return _loop(mixed, DistributedDataParallel(program.module, gradient_as_bucket_view=True))
+        case Way.MIXED_SHARDED:
+            return _loop(program, _fully_sharded(program.module, again=True, mixed=True))
         case Way.DATA:
             return _loop(program, DistributedDataParallel(program.module, gradient_as_bucket_view=True))
         case Way.SHARDED | Way.KEPT:
@@ -96,14 +103,15 @@ def _loop(program: Program, module: nn.Module) -> Step:
     return step
 
 
-def _fully_sharded(module: nn.Module, *, again: bool) -> nn.Module:
+def _fully_sharded(module: nn.Module, *, again: bool, mixed: bool = False) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if mixed else MixedPrecisionPolicy()
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     for block in module.h:  # type: ignore[union-attr]
-        fully_shard(block, mesh=mesh, reshard_after_forward=again)
-    fully_shard(module, mesh=mesh, reshard_after_forward=False)
+        fully_shard(block, mesh=mesh, reshard_after_forward=again, mp_policy=policy)
+    fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
     return module
 
 

@@ -64,6 +64,16 @@ class InputForm:
         whole = (given,) if isinstance(given, Tensor) else given
         return tuple(tensor.detach() for tensor in _flat(self.example, whole, what))
 
+    def like(self, example_inputs: Sequence[Tensor], given: object, what: str) -> tuple[Tensor, ...]:
+        """The tensors of a batch, which have the types of the example's.  Raises as ``tensors``, or InvalidProgram: other types."""
+        tensors = self.tensors(given, what)
+        types, wanted = ([f"{str(t.dtype)[6:]}{list(t.shape)}" for t in many] for many in (tensors, example_inputs))
+        if types != wanted:
+            raise InvalidProgram(
+                f"{what} gives {', '.join(types)} but example_inputs are {', '.join(wanted)}; every step has the same types"
+            )
+        return tensors
+
     @property
     def requires_grad(self) -> bool:
         """Whether a tensor of the example does: as an input it would be trained by nobody."""

@@ -16,6 +16,7 @@ from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
 from planner.frontend.denominators import Denominators
 from planner.frontend.evaluation import in_mode
+from planner.frontend.first_values import first_values
 from planner.frontend.inputs import InputForm, check_asked_again, num_targets_of
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
@@ -23,6 +24,7 @@ from planner.frontend.optim.groups import held_state
 from planner.frontend.optim.schedule import LrSchedule, rates_of
 from planner.frontend.optim.updates import checked_decay
 from planner.frontend.outputs import AskedOutputs, asked_outputs
+from planner.frontend.precision import Precision, grad_dtype_of, precision_of
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.random.eager import EagerDraws
 from planner.frontend.random.kernels import RANDOM_STATE
@@ -67,6 +69,9 @@ class Program:
         clip_value: each element of a gradient is cut to [-clip_value, clip_value], after clip_norm if both are given.
         ema: decay of a moving average of each trained parameter, ema x average + (1 - ema) x parameter after each step, from its first value on.
             It is a state ``NAME:ema``, saved, split and resumed as optimizer state is.
+        precision: "fp32", which leaves formats as the module has them; "bf16-mixed" computes under torch.autocast with
+            low-precision working copies of float32 parameters (planner.frontend.precision).
+        grad_dtype: "fp32" or "bf16": in which format gradients are accumulated and reduced; as autograd gives them by default.
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
         seed: of the random ops (dropout); also for whoever makes data or weights.
@@ -87,6 +92,8 @@ class Program:
         clip_norm: ClipNorm | float | None = None,
         clip_value: float | None = None,
         ema: float | None = None,
+        precision: Precision | str = Precision.FP32,
+        grad_dtype: str | None = None,
         name: str | None = None,
         data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
         seed: int = 0,
@@ -115,7 +122,9 @@ class Program:
             clip_norm=clip_norm_of(clip_norm),
             clip_value=clip_value_of(clip_value),
             ema=checked_decay(ema),
+            grad_dtype=grad_dtype_of(grad_dtype),
         )
+        self.precision, self.grad_dtype = precision_of(precision, module), grad_dtype
         self.name = name or type(module).__name__.lower()
         self.data = data
         self.seed = seed
@@ -206,13 +215,24 @@ class Program:
         """The kind of step."""
         return Mode.TRAIN if self._asked is None else Mode.EVAL
 
+    def in_formats(self, precision: Precision | str, grad_dtype: str | None) -> Program:
+        """The same program in another precision, and with gradients in another format, both as Program takes them.
+
+        Raises:
+            InvalidProgram: one of them is unknown, or the parameters are not float32.
+        """
+        other = self._anew()
+        other.precision, other.grad_dtype = precision_of(precision, self._module), grad_dtype
+        other._update = replace(self._update, grad_dtype=grad_dtype_of(grad_dtype))
+        return other
+
     def loss_of(self, module: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
         """The scalar loss of ``module`` on one (micro-)batch in the order of example_inputs, as an ordinary training loop computes it.
 
-        Raises:
-            InvalidProgram: it is no scalar of floating type.
+        Raises InvalidProgram: it is no scalar of floating type.
         """
-        return loss_of(module, self.loss, self.form, inputs)
+        with self.precision.autocast():
+            return loss_of(module, self.loss, self.form, inputs)
 
     def graph(self, micro_batches: int = 1) -> LogicalGraph:
         """The step as a graph, traced at batch_size / micro_batches samples.
@@ -245,7 +265,7 @@ class Program:
         if micro_batches not in self._translated:
             with collector_paused(), in_mode(self._module, self.mode):
                 if micro_batches > 1 and not any(count > 1 for count in self._translated):
-                    refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self.form)
+                    refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self.form, self.precision)
                 captured = capture(
                     self._module,
                     self.batch_dims.sliced(self.example_inputs, micro_batches, 0),
@@ -254,6 +274,7 @@ class Program:
                     batch_dims=self.batch_dims.dims,
                     micro_batches=micro_batches,
                     asked=self._asked,
+                    precision=self.precision,
                 )
                 if micro_batches > 1:
                     self._denominators[micro_batches] = Denominators(captured)
@@ -295,7 +316,7 @@ class Program:
         return batch
 
     def initial_state(self, micro_batches: int = 1) -> dict[str, Tensor]:
-        """Values of the state inputs of ``graph(micro_batches)`` by GraphInput.name.
+        """Values of the state inputs of ``graph(micro_batches)`` by GraphInput.name, without working copies: they are parameters, cast.
 
         Returns:
             Detached tensors of the graph's types: parameters and buffers are copies of the module's (bit-identical), optimizer
@@ -306,21 +327,8 @@ class Program:
         """
         translated = self._translate(micro_batches)
         held = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
-        held_by_optimizer = self.optimizer_state()
-        averaged = {average: _copied(held[name], name) for name, average in self.averages.items()}
-        state: dict[str, Tensor] = {}
-        for given in translated.graph.inputs:
-            if given.kind is InputKind.PARAMETER or given.kind is InputKind.BUFFER:
-                state[given.name] = _copied(held[given.name], given.name)
-            elif given.kind is InputKind.OPTIMIZER_STATE:
-                type_ = translated.graph.values[given.value]
-                stepped = averaged.get(given.name, held_by_optimizer.get(given.name))
-                state[given.name] = torch.zeros(type_.shape, dtype=getattr(torch, type_.dtype.value)) if stepped is None else stepped
-            elif given.kind is InputKind.RANDOM:
-                state[given.name] = self.random_state[given.name]
-            elif given.kind is InputKind.CONSTANT:
-                state[given.name] = translated.constants[given.name].clone()
-        return state
+        averaged = {average: held[name] for name, average in self.averages.items()}
+        return first_values(translated.graph, held, self.optimizer_state() | averaged | self.random_state | translated.constants)
 
     @property
     def averages(self) -> dict[str, str]:
@@ -380,20 +388,8 @@ class Program:
         Raises:
             InvalidProgram: the batch, which messages call ``what``, has another form, or other shapes or dtypes than example_inputs.
         """
-        tensors = self.form.tensors(batch, what)
-        given, wanted = ([f"{str(t.dtype)[6:]}{list(t.shape)}" for t in tensors] for tensors in (tensors, self.example_inputs))
-        if given != wanted:
-            raise InvalidProgram(
-                f"{what} gives {', '.join(given)} but example_inputs are {', '.join(wanted)}; every step has the same types"
-            )
-        return tensors
+        return self.form.like(self.example_inputs, batch, what)
 
     def micro_batch(self, batch: Sequence[Tensor], micro_batches: int, index: int) -> tuple[Tensor, ...]:
         """Slice ``index`` of a global batch, as the graph's batch inputs take it."""
         return self.batch_dims.sliced(batch, micro_batches, index)
-
-
-def _copied(tensor: Tensor, name: str) -> Tensor:
-    if tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor):
-        raise InvalidProgram(f"{name} has no values (it is on the meta device or fake); build the module with real weights to run it")
-    return tensor.detach().cpu().contiguous().clone()

@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from planner.frontend.batch import BatchDims
 from planner.frontend.inputs import InputForm
+from planner.frontend.precision import Precision
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.trace import loss_of, quiet
@@ -36,14 +37,15 @@ _SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLaye
 class _Forward(nn.Module):
     """Forward and loss, as loss_of has them."""
 
-    def __init__(self, module: nn.Module, loss: Callable[..., object] | None, form: InputForm) -> None:
+    def __init__(self, module: nn.Module, loss: Callable[..., object] | None, form: InputForm, precision: Precision) -> None:
         super().__init__()
-        self.module = module
+        self.module, self._precision = module, precision
         self._loss, self._form = (loss,), form
 
     def forward(self, *inputs: Tensor) -> Tensor:
         (loss,) = self._loss
-        return loss_of(self.module, loss, self._form, inputs)
+        with self._precision.autocast():
+            return loss_of(self.module, loss, self._form, inputs)
 
 
 def refuse_ambiguous(
@@ -52,6 +54,7 @@ def refuse_ambiguous(
     module: nn.Module,
     loss: Callable[..., object] | None,
     form: InputForm,
+    precision: Precision = Precision.FP32,
 ) -> None:
     """Try out dims that were found by their extents; those that the user gave are the user's.
 
@@ -61,7 +64,7 @@ def refuse_ambiguous(
     if dims.given:
         return
     batched = [index for index, dim in enumerate(dims.dims) if dim is not None]
-    forward = _Forward(module, loss, form)
+    forward = _Forward(module, loss, form, precision)
     taken = {int(extent) for t in inputs for extent in t.shape}
     other = next((extent for extent in _PRIMES if extent not in taken), max(taken) + 1)
     tried = [_with_extent(t, other) if index in batched else t for index, t in enumerate(inputs)]

@@ -76,7 +76,7 @@ class Effect(Enum):
 
 
 class InputKind(Enum):
-    """RANDOM: the seed, and the number of steps taken, that random ops draw from."""
+    """RANDOM: the seed, and the number of steps taken, that random ops draw from.   WORKING_COPY: a low-precision copy of a parameter."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -85,6 +85,7 @@ class InputKind(Enum):
     CONSTANT = "constant"
     STEP_INPUT = "step_input"
     RANDOM = "random"
+    WORKING_COPY = "working_copy"
 
     @property
     def is_state(self) -> bool:
@@ -190,12 +191,14 @@ class GraphInput:
     ``name``: a parameter's or buffer's FQN; ``FQN:slot`` for optimizer state (``h.0.weight:exp_avg``); for the batch the
     argument's position (``input.0``); for a step input what it is (``lr.0``, the learning rate of parameter group 0).
     ``batch_dim`` is the tensor dim that micro-batches slice (None: every micro-batch sees it all).
+    ``copy_of`` of a working copy is the value of the parameter (``FQN:bfloat16`` is its name).
     """
 
     value: str
     kind: InputKind
     name: str
     batch_dim: int | None = None
+    copy_of: str | None = field(default=None, metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +248,13 @@ class LogicalGraph:
     @cached_property
     def _input_by_value(self) -> Mapping[str, GraphInput]:
         return {i.value: i for i in reversed(self.inputs)}
+
+    @cached_property
+    def masters(self) -> frozenset[str]:
+        """Values of parameters that updates alone read, since forward and backward read their working copies."""
+        copied = {i.copy_of for i in self.inputs if i.copy_of is not None}
+        passes = (op for op in self.ops if op.role.per_micro_batch) if copied else ()
+        return frozenset(copied.difference(value for op in passes for value in op.inputs))
 
     def consumers(self) -> dict[str, list[Op]]:
         """Value id -> ops that read it, each op once."""

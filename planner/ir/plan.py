@@ -254,12 +254,21 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A parameter, buffer, optimizer state or constant: where the logical tensor ``name`` lives."""
+    """A parameter, buffer, optimizer state or constant: where the logical tensor ``name`` lives.
+
+    ``copy_of``: of a working copy, the name of the parameter: it is never given nor saved, but is the parameter, cast.
+    """
 
     name: str
     kind: InputKind
     regst: str
     index: int
+    copy_of: str | None = field(default=None, metadata=OMITTED)
+
+    @property
+    def given_as(self) -> str:
+        """The name under which its value is given before the first step."""
+        return self.copy_of or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,7 +223,12 @@ def _states(drafts: Drafts, access: Mapping[Instance, Access]) -> list[State]:
         if instance.parent is None:
             accesses.setdefault(instance.value, []).append(where)
     states = [i for i in drafts.staged.graph.inputs if i.kind.is_state]
-    return [State(name=i.name, kind=i.kind, regst=a.regst, index=a.index) for i in states for a in accesses.get(i.value, [])]
+    names = {i.value: i.name for i in states}
+    return [
+        State(name=i.name, kind=i.kind, regst=a.regst, index=a.index, copy_of=None if i.copy_of is None else names[i.copy_of])
+        for i in states
+        for a in accesses.get(i.value, [])
+    ]
 
 
 def _outputs(drafts: Drafts, access: Mapping[Instance, Access]) -> list[Output]:

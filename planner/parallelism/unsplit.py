@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind
-from planner.ir.plan import Plan
+from planner.ir.plan import Plan, TaskKind
 from planner.ir.units import show_bytes
 from planner.search.zero import num_splits
 
@@ -52,12 +52,19 @@ def check_zero(plan: Plan, level: int) -> UnsplitStates | None:
     Raises:
         Unsupported: there are states and devices to split over, and nothing is split.
     """
-    kinds = {InputKind.OPTIMIZER_STATE, InputKind.PARAMETER} if level == 3 else {InputKind.OPTIMIZER_STATE}
+    kinds = {InputKind.OPTIMIZER_STATE}
+    if level == 3:
+        kinds |= {InputKind.PARAMETER, InputKind.WORKING_COPY}
+    copied = {state.copy_of for state in plan.states}
+    passes = {
+        (read.regst, read.index) for task in plan.tasks if task.kind.is_compute and task.kind is not TaskKind.UPDATE for read in task.reads
+    }
     names, sizes, asked, extents = [], [], [], [1]
     for state in plan.states:
         regst = plan.regst[state.regst]
         tensor, placement = regst.tensors[state.index], plan.placement[regst.placement]
-        if state.kind not in kinds or not tensor.shape:
+        is_master = state.name in copied and (state.regst, state.index) not in passes  # updates alone read it
+        if (state.kind not in kinds and not is_master) or not tensor.shape:
             continue
         asked.append(math.prod(tensor.shape) * tensor.dtype.size_bytes)
         extents.append(math.prod(placement.mesh))

@@ -3,6 +3,8 @@
 h.*.mlp.c_fc.weight=S(1)      a parameter          input.0=S(0)        a batch input
 *:exp_avg=S(0)                optimizer state      input.*=S(0),B      on a mesh of two axes
 out:h.*=S(0)                  what these modules return (an activation)
+
+In mixed precision a parameter's pin is that of its working copy, with which the step computes; the layout of its master is searched.
 """
 
 from __future__ import annotations
@@ -55,8 +57,10 @@ def pinned_inputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...
     Raises:
         Unsupported: a pin names no input, has another number of axes, splits unevenly, or contradicts another pin of the same tensor.
     """
-    by_name = {i.name: i.value for i in graph.inputs}
-    return _resolve(graph, [pin for pin in pins if not pin.pattern.startswith(_OUT)], mesh, by_name, "parameter, state or input")
+    names = {i.value: i.name for i in graph.inputs}
+    named = [(i.name, i.value) for i in graph.inputs if i.value not in graph.masters]
+    named += [(names[i.copy_of], i.value) for i in graph.inputs if i.copy_of in names]
+    return _resolve(graph, [pin for pin in pins if not pin.pattern.startswith(_OUT)], mesh, named, "parameter, state or input")
 
 
 def pinned_outputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ...]) -> Mapping[str, NdSbp]:
@@ -74,28 +78,28 @@ def pinned_outputs(graph: LogicalGraph, pins: Sequence[Pin], mesh: tuple[int, ..
         parts = op.module.split(".") if op.module else []
         for depth in range(1, len(parts) + 1):
             last[_OUT + ".".join(parts[:depth])] = op.outputs[0]
-    return _resolve(graph, [pin for pin in pins if pin.pattern.startswith(_OUT)], mesh, last, "module")
+    return _resolve(graph, [pin for pin in pins if pin.pattern.startswith(_OUT)], mesh, list(last.items()), "module")
 
 
 def _resolve(
     graph: LogicalGraph,
     pins: Sequence[Pin],
     mesh: tuple[int, ...],
-    by_name: Mapping[str, str],
+    entries: Sequence[tuple[str, str]],
     what: str,
 ) -> Mapping[str, NdSbp]:
     pinned: dict[str, tuple[Pin, NdSbp]] = {}
     for pin in pins:
-        named = {name: value for name, value in by_name.items() if fnmatchcase(name, pin.pattern)}
+        named = [(name, value) for name, value in entries if fnmatchcase(name, pin.pattern)]
         if not named:
-            raise Unsupported(f"pin {pin} names no {what} of the model; names are like {', '.join(sorted(by_name)[:8])} ...")
+            raise Unsupported(f"pin {pin} names no {what} of the model; names are like {', '.join(sorted(n for n, _ in entries)[:8])} ...")
         if len(pin.sbp) != len(mesh):
             raise Unsupported(
                 f"pin {pin} has {len(pin.sbp)} entries, the mesh {'x'.join(map(str, mesh))} has {len(mesh)} axes; write one per axis"
             )
         if pin.sbp.has_partial:
             raise Unsupported(f"pin {pin}: only values can be pinned, not parts of a sum; use S(d) or B")
-        for name, value in named.items():
+        for name, value in named:
             logical = graph.values[value]
             if name.endswith(":step"):
                 continue  # the 0-d step counter of an optimizer is always whole

@@ -6,6 +6,8 @@ level  parameters        gradients (m > 1)  optimizer state   bytes sent per ste
 2      as they are read  split              split             2 T (n-1)/n   the same; (m + 1) T (n-1)/n with m > 1 micro-batches
 3      split             split              split             3 T (n-1)/n   all-gather forward and backward, reduce-scatter
 
+In mixed precision the working copies are the parameters of this table, and the parameters are optimizer state.
+
 "split" means along every mesh axis that some dim allows.  If no level is given, the search chooses all layouts; where memory is limited, it
 may also gather a parameter again for the backward part, which is the only part of level 3 that costs time.
 [Rajbhandari et al. 2020, ZeRO, section 7]

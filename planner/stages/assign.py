@@ -52,6 +52,9 @@ def assign_stages(
     producers = graph.producers()
     stage_of_value = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
     parameters = {i.name: i.value for i in graph.inputs if i.kind is InputKind.PARAMETER}
+    for given in graph.inputs:
+        if given.copy_of is not None and given.value in stage_of_value:  # the passes read the copy, perhaps it alone
+            stage_of_value[given.copy_of] = min(stage_of_value[given.value], stage_of_value.get(given.copy_of, num_stages))
     stage_of_value |= {
         gradient: stage_of_value.get(parameters[name], 0) for name, gradient in graph.gradients.items() if name in parameters
     }

@@ -126,9 +126,13 @@ def work_dag(graph: LogicalGraph, micro_batches: int = 1) -> WorkDag:
             flows[tuple(sorted(readers | {group_of[made.id]})), False] += micro_batches * size_bytes
         elif kinds[value].is_state:
             flows[tuple(sorted(readers)), True] += size_bytes
+    copies: dict[str, list[str]] = defaultdict(list)
+    for given in graph.inputs:
+        if given.copy_of is not None:
+            copies[given.copy_of].append(given.value)
     for value, groups in _gradient_groups(graph, makers, group_of, sums).items():
         # The parameter is stored on the stage of its first reader (planner.stages.staged); its gradient is sent there.
-        first_reader = {min(members[value])} if value in members else set()
+        first_reader = {min(reads)} if (reads := [n for v in (value, *copies[value]) for n in members.get(v, ())]) else set()
         flows[tuple(sorted(groups | first_reader)), True] += graph.values[value].size_bytes
     work = [0.0] * len(anchors)
     for op in graph.ops:

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.ir.graph import LogicalGraph, Op, Ref, Role
+from planner.opset import is_view
 
-__all__ = ["GradientSum", "addends", "split_accumulations"]
+__all__ = ["GradientSum", "addends", "split_accumulations", "widened_terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,32 @@ def addends(value: str, producers: Mapping[str, Op], consumers: Mapping[str, Seq
         return GradientSum((), (value,))
     left, right = (addends(part, producers, consumers) for part in made_by.inputs)
     return GradientSum((made_by, *left.additions, *right.additions), (*left.terms, *right.terms))
+
+
+def widened_terms(graph: LogicalGraph) -> frozenset[str]:
+    """Ids of the casts to a wider format of what is then accumulated, and of views in front: to reduce there is to reduce in the narrow format."""
+    producers = graph.producers()
+    casts = [op for op in graph.ops if op.target == _CAST and op.role is Role.BACKWARD and _widens(op, graph)]
+    if not casts:
+        return frozenset()
+    consumers = graph.consumers()
+    terms = {v for op in graph.ops if op.role is Role.ACCUMULATE for v in addends(op.inputs[0], producers, consumers).terms}
+    narrow: set[str] = set()
+    for op in casts:
+        here: Op | None = op if op.outputs[0] in terms else None
+        while here is not None:
+            narrow.add(here.id)
+            made_by = producers.get(here.inputs[0])
+            here = made_by if made_by is not None and is_view(made_by) and len(consumers[here.inputs[0]]) == 1 else None
+    return frozenset(narrow)
+
+
+def _widens(op: Op, graph: LogicalGraph) -> bool:
+    (value, *_), (made, *_) = op.inputs, op.outputs
+    return made is not None and graph.values[value].dtype.size_bytes < graph.values[made].dtype.size_bytes
+
+
+_CAST = "aten._to_copy.default"
 
 
 def split_accumulations(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int) -> tuple[LogicalGraph, dict[str, int]]:

@@ -27,6 +27,7 @@ class Use(Enum):
     """What bytes on a device are for."""
 
     PARAMETERS = "parameters"
+    WORKING_COPIES = "working copies"
     OPTIMIZER_STATE = "optimizer state"
     BUFFERS = "buffers and constants"
     GRADIENTS = "gradients"
@@ -41,6 +42,7 @@ _USE_OF_STATE: Mapping[InputKind, Use] = {
     InputKind.BUFFER: Use.BUFFERS,
     InputKind.CONSTANT: Use.BUFFERS,
     InputKind.RANDOM: Use.BUFFERS,
+    InputKind.WORKING_COPY: Use.WORKING_COPIES,
 }
 
 

@@ -1,6 +1,6 @@
 """What the bytes of a Plan are for: every Regst, tensor by tensor, under one word.
 
-parameters    STATE: parameters, buffers, constants
+parameters    STATE: parameters, working copies, buffers, constants
 optimizer     STATE: optimizer state
 gradients     DATA that an UPDATE task reads, itself or boxed or sent; and what ``Plan.gradients`` names
 activations   DATA of the forward part (or of the batch) that a BACKWARD or WEIGHT task reads, itself or boxed or sent

@@ -20,7 +20,16 @@ TINY = "zoo:gpt?layers=2&width=16&heads=2&vocab=32&batch=4&seq=8&tied=0"
 
 def tiny(job: Job) -> Job:
     """The same way of training, at the smallest size that has all its parts."""
-    return Job(way=job.way, model=TINY, ranks=job.ranks, micro_batches=min(job.micro_batches, 4), cut=min(job.cut, 1), steps=3)
+    return Job(
+        way=job.way,
+        model=TINY,
+        ranks=job.ranks,
+        micro_batches=min(job.micro_batches, 4),
+        cut=min(job.cut, 1),
+        steps=3,
+        precision=job.precision,
+        close=job.close,
+    )
 
 
 @pytest.mark.processes
@@ -28,7 +37,7 @@ def tiny(job: Job) -> Job:
 def test_rival_computes_the_losses_of_the_plan(job: Job, tmp_path: Path) -> None:
     small = tiny(job)
     (tmp_path / "job.json").write_text(to_json(small))
-    same_losses(ours(small)["losses"], theirs(small, tmp_path)["losses"], first=small.steps)
+    same_losses(ours(small)["losses"], theirs(small, tmp_path)["losses"], first=small.steps, close=small.close)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +48,8 @@ def test_rival_computes_the_losses_of_the_plan(job: Job, tmp_path: Path) -> None
         ("kept", {Collective.ALL_GATHER, Collective.REDUCE_SCATTER}),
         ("pipeline", set()),
         ("single", set()),
+        ("mixed", {Collective.ALL_REDUCE}),
+        ("mixed-sharded", {Collective.ALL_GATHER, Collective.REDUCE_SCATTER}),
     ],
 )
 def test_plan_moves_parameters_and_gradients_as_its_rival_does(way: str, wanted: set[Collective]) -> None:

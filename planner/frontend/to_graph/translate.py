@@ -26,6 +26,7 @@ from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.simplify import is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
 from planner.frontend.to_graph.unfold import unfolded
 from planner.frontend.to_graph.update import Update
+from planner.frontend.to_graph.working_copies import with_gradients_in, with_working_copies
 from planner.frontend.tracing.stamp import STAMP, Stamp
 from planner.frontend.tracing.trace import Capture, Tracer
 from planner.ir.errors import InvalidProgram, Unsupported
@@ -117,6 +118,10 @@ class _Translation:
                 )
             )
         )
+        if (working := captured.precision.working) is not None:
+            body = with_working_copies(body, DType.parse(str(working)), update.group_of)
+        if update.grad_dtype is not None:
+            body = with_gradients_in(body, update.grad_dtype)
         graph = finished(body, update if captured.mode is Mode.TRAIN else None)
         read = {i.name for i in graph.inputs if i.kind is InputKind.CONSTANT}
         return Translated(

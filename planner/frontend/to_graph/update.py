@@ -4,6 +4,8 @@ gradient --accumulate--> gradient:FQN --[clip]--[negate]--.
 parameter:FQN ---------------------------------------------+--> regista.sgd / regista.adamw / ... --> updated:FQN, updated:FQN:slot
 optimizer_state:FQN:slot, step_input:lr.GROUP -------------'
 
+working copy:   updated:FQN --cast--> updated:FQN:bfloat16
+
 clip by norm:   gradient:FQN --square_sum--> square:FQN ..all gradients.. --add_norms--> norm --clip_scale--> clip:scale
 """
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from planner.frontend.optim import Group, Optimizer
 from planner.frontend.optim.clipping import ClipNorm, norm_dtype
 from planner.frontend.optim.rules import slot_type
-from planner.ir.graph import ACCUMULATE, Arg, GraphInput, InputKind, Op, Ref, Role, step_input_value
+from planner.ir.graph import ACCUMULATE, Arg, Dt, GraphInput, InputKind, Op, Ref, Role, step_input_value
 from planner.ir.tensor import DType, TensorType
 
 __all__ = ["MEAN_LOSS", "Appended", "Update", "average_of"]
@@ -32,6 +34,7 @@ class Update:
     scheduled: the learning rate of each group is an input of the step instead of a constant.
     clip_norm, clip_value: gradients are clipped before.
     ema: decay of a moving average of each trained parameter, kept beside its optimizer state.
+    grad_dtype: of accumulated and reduced gradients; None: as autograd gives them.
     """
 
     groups: Sequence[Group]
@@ -39,6 +42,7 @@ class Update:
     clip_norm: ClipNorm | None = None
     clip_value: float | None = None
     ema: float | None = None
+    grad_dtype: DType | None = None
 
     @property
     def group_of(self) -> dict[str, int]:
@@ -61,6 +65,10 @@ class Appended:
         self._update, self._group_of = update, update.group_of
         self.ops, self.inputs, self.types = list(ops), list(inputs), dict(types)
         self.updates: dict[str, str] = {}
+
+    def _copies(self, parameter: str) -> list[GraphInput]:
+        """The working copies of a parameter."""
+        return [given for given in self.inputs if given.copy_of == parameter]
 
     def accumulate(self, value: str, total: str, module: str) -> None:
         """The mean of a value over the micro-batches."""
@@ -90,8 +98,17 @@ class Appended:
     def _rule(self, name: str) -> Optimizer:
         return self._update.groups[self._group_of[name]].rule
 
-    def _append(self, target: str, args: tuple[Arg, ...], outputs: Mapping[str, TensorType], role: Role, module: str) -> None:
-        self.ops.append(Op(id=f"n{len(self.ops)}", target=target, args=args, outputs=tuple(outputs), role=role, module=module))
+    def _append(
+        self,
+        target: str,
+        args: tuple[Arg, ...],
+        outputs: Mapping[str, TensorType],
+        role: Role,
+        module: str,
+        kwargs: tuple[tuple[str, Arg], ...] = (),
+    ) -> None:
+        op = Op(id=f"n{len(self.ops)}", target=target, args=args, kwargs=kwargs, outputs=tuple(outputs), role=role, module=module)
+        self.ops.append(op)
         self.types.update(outputs)
 
     def _measure(self, names: Sequence[str], clip: ClipNorm) -> None:
@@ -110,7 +127,11 @@ class Appended:
     def _taken(self, name: str) -> str:
         """What the update takes as the parameter's gradient."""
         gradient, module = f"gradient:{name}", name.rpartition(".")[0]
-        type_, value = self.types[gradient], self._update.clip_value
+        type_, value = self.types[f"{InputKind.PARAMETER.value}:{name}"], self._update.clip_value
+        if self.types[gradient] != type_:
+            cast = (("dtype", Dt(type_.dtype)),)
+            self._append("aten._to_copy.default", (Ref(gradient),), {f"cast:{name}": type_}, Role.UPDATE, module, cast)
+            gradient = f"cast:{name}"
         if self._update.clip_norm is not None:
             self._append("aten.mul.Tensor", (Ref(gradient), Ref(_SCALE)), {f"clipped:{name}": type_}, Role.UPDATE, module)
             gradient = f"clipped:{name}"
@@ -137,6 +158,13 @@ class Appended:
         args = (Ref(parameter), Ref(gradient), *held, rate, *numbers)
         self._append(rule.target, args, outputs, Role.UPDATE, name.rpartition(".")[0])
         self.updates |= new
+        for copy in self._copies(parameter):
+            made = f"updated:{copy.name}"
+            cast = (("dtype", Dt(self.types[copy.value].dtype)),)
+            self._append(
+                "aten._to_copy.default", (Ref(new[parameter]),), {made: self.types[copy.value]}, Role.UPDATE, name.rpartition(".")[0], cast
+            )
+            self.updates[copy.value] = made
         if self._update.ema is not None:
             self._average(name, parameter, new[parameter], self._update.ema)
 

@@ -28,6 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.inputs import InputForm, loss_in
 from planner.frontend.outputs import AskedOutputs
+from planner.frontend.precision import Precision
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
@@ -61,6 +62,7 @@ class Capture:
     batch_dims: per batch input the dim that micro-batches slice, or None.
     tracer: what made the graph.   refusal: of make_fx, why the recorder did not; else empty.
     left_alone: what forward changes in Python without an op depending on it, in words: a run leaves it as it is.
+    precision: forward and loss were traced in it.
     """
 
     graph: fx.Graph
@@ -74,6 +76,7 @@ class Capture:
     tracer: Tracer
     refusal: str = ""
     left_alone: str = ""
+    precision: Precision = Precision.FP32
 
 
 def loss_of(module: nn.Module, loss: Callable[..., object] | None, form: InputForm, inputs: Sequence[Tensor]) -> Tensor:
@@ -115,9 +118,10 @@ class _Step(nn.Module):
         hooks: BackwardHooks,
         micro_batches: int,
         asked: AskedOutputs | None,
+        precision: Precision,
     ) -> None:
         super().__init__()
-        self.module = module
+        self.module, self._precision = module, precision
         self._hooks, self._micro_batches = hooks, micro_batches
         self._loss, self._form = (loss,), form  # in a tuple: a loss that is a module must not become a submodule
         self._trainable = [name for name, p in parameters.items() if p.requires_grad]
@@ -131,7 +135,8 @@ class _Step(nn.Module):
             raise InvalidProgram("the module has no trainable parameter; set requires_grad on at least one")
         (loss,) = self._loss
         self._hooks.attach(dict(zip(self._names, parameter_values, strict=True)))
-        value = loss_of(self.module, loss, self._form, inputs)
+        with self._precision.autocast():
+            value = loss_of(self.module, loss, self._form, inputs)
         leaves = [(n, p) for n, p in zip(self._names, parameter_values, strict=True) if p.requires_grad and p.is_leaf]
         if (written := next((n for n, p in leaves if p.grad is not None), None)) is not None:
             raise _OwnBackward(
@@ -153,7 +158,8 @@ class _Step(nn.Module):
 
     def _evaluated(self, inputs: list[Tensor], asked: AskedOutputs) -> list[Tensor]:
         (loss,) = self._loss
-        value, returned = _loss_and_returned(self.module, loss, self._form, inputs)
+        with self._precision.autocast():
+            value, returned = _loss_and_returned(self.module, loss, self._form, inputs)
         outputs = asked.of(returned, value)
         self.outputs = tuple(outputs)
         return [value, *outputs.values()]
@@ -175,6 +181,7 @@ def capture(
     batch_dims: tuple[int | None, ...],
     micro_batches: int,
     asked: AskedOutputs | None = None,
+    precision: Precision = Precision.FP32,
 ) -> Capture:
     """Trace forward, loss and backward of one micro-batch.
 
@@ -183,11 +190,12 @@ def capture(
         loss: applied to the module's output and the targets; None when the module returns the loss.
         form: how the tensors of ``batch`` are given to both.
         asked: trace an evaluation, the forward pass under no_grad, with these outputs; None: trace a training step.
+        precision: forward and loss run under its autocast.
 
     Raises:
         InvalidProgram: the step cannot be traced; the message names the module that raised.
     """
-    work = _Work(module, batch, loss, form, batch_dims, micro_batches, asked)
+    work = _Work(module, batch, loss, form, batch_dims, micro_batches, asked, precision)
     with untouched({"": module, "loss": loss}) as snapshot:
         try:
             captured = work.traced(Tracer.RECORDER)
@@ -228,8 +236,10 @@ class _Work:
         batch_dims: tuple[int | None, ...],
         micro_batches: int,
         asked: AskedOutputs | None,
+        precision: Precision,
     ) -> None:
-        self._module, self._batch, self._loss, self._form, self._asked = module, batch, loss, form, asked
+        self._precision, self._asked = precision, asked
+        self._module, self._batch, self._loss, self._form = module, batch, loss, form
         self._batch_dims, self._micro_batches = batch_dims, micro_batches
         self._parameters, self._buffers = dict(module.named_parameters()), dict(module.named_buffers())
         self._hooks = BackwardHooks(module)
@@ -249,6 +259,7 @@ class _Work:
             self._hooks,
             self._micro_batches,
             self._asked,
+            self._precision,
         )
 
         def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values, random: _Values) -> tuple[_Values, ...]:
@@ -292,6 +303,7 @@ class _Work:
             outputs=whole.outputs,
             mode=Mode.TRAIN if self._asked is None else Mode.EVAL,
             tracer=tracer,
+            precision=self._precision,
         )
 
 

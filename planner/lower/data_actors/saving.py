@@ -21,10 +21,14 @@ _LAST = 100
 
 
 def saved_entries(plan: Plan) -> Mapping[str, State]:
-    """State name -> the State entry that is saved; of a tied weight, which has several entries with one value, the first."""
+    """State name -> the State entry that is saved; of a tied weight, which has several entries with one value, the first.
+
+    Working copies are not saved: they are parameters, cast.
+    """
     first_of_name: dict[str, State] = {}
     for entry in plan.states:
-        first_of_name.setdefault(entry.name, entry)
+        if entry.copy_of is None:
+            first_of_name.setdefault(entry.name, entry)
     return first_of_name
 
 

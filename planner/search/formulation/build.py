@@ -42,6 +42,7 @@ from planner.search.pins import Pin, pinned_inputs, pinned_outputs
 from planner.search.strategies import Strategy, StrategySets
 from planner.search.zero import DeliveryMode
 from planner.stages import Staged
+from planner.stages.sums import widened_terms
 
 __all__ = ["build_model"]
 
@@ -110,6 +111,7 @@ class _Builder:
         self.matrices = BoxingMatrices(costs)
         self.readers = Readers(staged, is_limited=options.is_limited)
         self.delivery = DeliveryRules(self.graph, self.readers, options)
+        self.widened_terms = widened_terms(self.graph)
         self.draft = ProblemDraft()
         self.memory = MemoryDemands(self.draft, mesh, options)
         self.ops: dict[str, tuple[int, tuple[Strategy, ...]]] = {}
@@ -155,7 +157,9 @@ class _Builder:
 
     def _add_state(self, value: str) -> None:
         logical, entry, stage = self.graph.values[value], self.inputs[value], self.staged.state_stage(value)
-        split_from_level = {InputKind.OPTIMIZER_STATE: 1, InputKind.PARAMETER: 3}.get(entry.kind)
+        split_from_level = {InputKind.OPTIMIZER_STATE: 1, InputKind.PARAMETER: 3, InputKind.WORKING_COPY: 3}.get(entry.kind)
+        if value in self.graph.masters:
+            split_from_level = 1
         is_split = self.options.zero is not None and split_from_level is not None and self.options.zero >= split_from_level
         layouts, tie_s = self.layout_sets.storable(logical, only_most_split=is_split)
         if value in self.pinned:
@@ -172,7 +176,7 @@ class _Builder:
         node = self.draft.add_node(op.id, self.strategies.cost_s(op), stage, count)
         self.ops[op.id] = (node, strategies.strategies)
         for value in dict.fromkeys(op.inputs):
-            self._add_need(value, stage, node, self.layout_sets.operand(strategies, op.inputs.index(value)), op.role)
+            self._add_need(value, stage, node, self.layout_sets.operand(strategies, op.inputs.index(value)), op)
         for place, made in enumerate(op.outputs):
             if made is None:
                 continue
@@ -205,8 +209,9 @@ class _Builder:
             self.deliveries[value, stage] = (node, layouts)
             self.modes[value, stage] = modes
 
-    def _add_need(self, value: str, stage: int, node: int, needs: LayoutSet, role: Role | None = None) -> None:
-        """Add the edge to ``node`` from the node that delivers a value.   role: of the reading op; None: the reader is a state or the user."""
+    def _add_need(self, value: str, stage: int, node: int, needs: LayoutSet, reader: Op | None = None) -> None:
+        """Add the edge to ``node`` from the node that delivers a value.   reader: None: it is a state or the user."""
+        role = None if reader is None else reader.role
         logical, source = self.graph.values[value], self.sources.get(value)
         if source is None:
             if value in self.pinned:
@@ -219,8 +224,10 @@ class _Builder:
             delivery, layouts = self.deliveries[value, stage]
             source = Source(delivery, layouts, stage, source.count, source.bucketed)
             only_local = tuple(self.delivery.is_final(value, stage, mode, role) for mode in self.modes[value, stage])
-        elif self.delivery.is_update_of_zero_0(value, role):
+        elif self.delivery.is_final_update(value, role):
             only_local = (True,)
+        if reader is not None and reader.id in self.widened_terms and source.stage == stage:
+            only_local = (True,)  # gradients are reduced in the format in which they are accumulated
         if role is Role.ACCUMULATE and self.options.micro_batches > 1:
             source = replace(source, bucketed=True)  # a block's gradients travel together
         self._connect(source, stage, node, needs, logical, only_local=only_local)

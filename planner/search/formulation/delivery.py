@@ -16,11 +16,16 @@ class DeliveryRules:
     def __init__(self, graph: LogicalGraph, readers: Readers, options: FormulationOptions) -> None:
         self._readers, self._options = readers, options
         self._states = frozenset(graph.updates)
-        self._parameters = frozenset(i.value for i in graph.inputs if i.kind is InputKind.PARAMETER and i.value in graph.updates)
+        kinds = (InputKind.PARAMETER, InputKind.WORKING_COPY)
+        trained = frozenset(i.value for i in graph.inputs if i.kind in kinds and i.value in graph.updates)
+        self._parameters = trained - graph.masters
         self._new_states = frozenset(graph.updates.values())
+        updates = [op for op in graph.ops if op.role is Role.UPDATE]
+        self._read_on = self._new_states.intersection(v for op in updates for v in op.inputs)
+        self._updated = frozenset(v for op in updates for v in op.outputs if v is not None and graph.values[v].ndim) | self._new_states
 
     def is_parameter(self, value: str) -> bool:
-        """Whether the value is a parameter that is trained."""
+        """Whether the value is a parameter that is trained, or its working copy; not a parameter that updates alone read."""
         return value in self._parameters
 
     def modes(self, value: str, stage: int, source_stage: int) -> tuple[DeliveryMode, ...]:
@@ -28,7 +33,7 @@ class DeliveryRules:
         zero, is_own_parameter = self._options.zero, self.is_parameter(value) and source_stage == stage
         if is_own_parameter and zero is not None:
             return (DeliveryMode.IN_PLACE, DeliveryMode.REGATHERED) if zero == 3 else (DeliveryMode.IN_PLACE,)
-        if zero == 0 and value in self._new_states:
+        if (zero == 0 and value in self._new_states) or (value in self._read_on and source_stage == stage):
             return (DeliveryMode.IN_PLACE,)
         if not self._options.is_limited:
             return (DeliveryMode.ANY,)
@@ -72,8 +77,15 @@ class DeliveryRules:
         if role in (Role.FORWARD, Role.BACKWARD):
             is_counted = self._options.is_limited or (mode is DeliveryMode.IN_PLACE and self._options.zero is not None)
             return mode is DeliveryMode.REGATHERED or (is_counted and self.is_parameter(value))
-        return self.is_update_of_zero_0(value, role)
+        return self.is_final_update(value, role)
 
-    def is_update_of_zero_0(self, value: str, role: Role | None) -> bool:
-        """Whether the reader is a state that is replaced under ZeRO level 0, at which optimizer states have the layout of their parameters."""
-        return self._options.zero == 0 and role is None and value in self._new_states
+    def is_final_update(self, value: str, role: Role | None) -> bool:
+        """Whether a reader of what an update makes may box it only without communication.
+
+        Under ZeRO level 0 optimizer states have the layout of their parameters.  At any level an op that makes another state of a new state (a
+        working copy, a moving average) has it from the fragment that makes it: what is boxed lies in the state's block already, and then nothing
+        says which of the state's versions the op would read.
+        """
+        if role is Role.UPDATE and value in self._read_on:
+            return True
+        return self._options.zero == 0 and role in (None, Role.UPDATE) and value in self._updated

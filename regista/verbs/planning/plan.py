@@ -84,6 +84,17 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
         "default: dim 0 of the first, and of all of that extent",
     )
     group.add_argument(
+        "--precision",
+        metavar="P",
+        help="fp32: formats as the module has them; bf16-mixed: float32 parameters and moments, low-precision working copies, "
+        "under torch.autocast (default: the program's own)",
+    )
+    group.add_argument(
+        "--grad-dtype",
+        metavar="D",
+        help="fp32 or bf16: in which format gradients are accumulated and reduced (default: as autograd gives them, fp32 in mixed precision)",
+    )
+    group.add_argument(
         "--recompute",
         default="auto",
         choices=list(_RECOMPUTE),
@@ -181,6 +192,8 @@ def perform(args: argparse.Namespace) -> Json:
             strict=args.strict,
             batch_dim=args.batch_dim,
             update=UpdateOptions(lr_schedule=args.lr_schedule, clip_norm=args.clip_norm, clip_value=args.clip_value, ema=args.ema),
+            precision=args.precision,
+            grad_dtype=args.grad_dtype,
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,
@@ -222,6 +235,8 @@ def _shape_text(shape: str, best_s: float, bound_s: float) -> str:
 
 def plan_json(plan: Plan) -> Json:
     """The facts of a plan for machines."""
+    from regista.analysis.state_bytes import state_bytes
+
     return {
         "plan_id": plan.plan_id,
         "model": plan.model,
@@ -240,5 +255,6 @@ def plan_json(plan: Plan) -> Json:
             "objective_s": plan.search.objective_s,
             "lower_bound_s": plan.search.lower_bound_s,
         },
+        "state_bytes_per_parameter": state_bytes(plan).per_parameter,
         "planned_bytes": {str(rank): size for rank, size in device_bytes(plan).items()},
     }

@@ -12,6 +12,7 @@ from planner.ir.actors.verify import device_bytes
 from planner.ir.plan import Boxing, Fragment, Plan, Port, RegstKind, Task
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.comparison import Comparison, Pair, Summary
+from regista.analysis.state_bytes import state_bytes
 
 __all__ = ["MEASURED", "PREDICTED", "show_comparison", "show_layouts", "show_plan", "show_summary"]
 
@@ -93,6 +94,7 @@ def show_plan(plan: Plan) -> RenderableType:
     head.add_row("batch dims", escape(_batch_dims(plan)))
     head.add_row("cluster", escape(f"{plan.cluster.name}: {plan.cluster.num_devices} x {plan.cluster.device.kind}, {plan.num_ranks} used"))
     head.add_row("search", escape(f"{plan.search.method}, cost model {plan.search.cost_model}"))
+    head.add_row("state per parameter", escape(str(state_bytes(plan))))
     head.add_row("objective", f"{show_s(plan.search.objective_s)} per step (lower bound {show_s(plan.search.lower_bound_s)})")
     for option, value in plan.options.items():
         if option == "batch_dim":

@@ -27,15 +27,17 @@ class Bf16Error:
 
 
 @cache
-def float32_training(model: str, micro_batches: int) -> Eager:
-    """The bfloat16 model's numbers, trained in float32."""
+def float32_training(model: str, micro_batches: int, dtype: str = "bf16") -> Eager:
+    """The model's numbers, trained in float32."""
+    if dtype != "bf16":
+        return expected(model, micro_batches)
     return train_eagerly(widened(program(model, "bf16"), model, torch.float32), micro_batches, STEPS)
 
 
-def bf16_errors(model: str, outcome: Outcome, micro_batches: int) -> tuple[Bf16Error, Bf16Error]:
+def bf16_errors(model: str, outcome: Outcome, micro_batches: int, dtype: str = "bf16") -> tuple[Bf16Error, Bf16Error]:
     """(of the plan, of plain bfloat16 training: the largest over 1, 2 and 4 micro-batches, which round in another order each)."""
-    mine = _bf16_error(outcome.losses, outcome.gradients, outcome.states, float32_training(model, micro_batches))
-    plain = [_plain_bf16_error(model, count) for count in {1, 2, 4, micro_batches}]
+    mine = _bf16_error(outcome.losses, outcome.gradients, outcome.states, float32_training(model, micro_batches, dtype))
+    plain = [_plain_bf16_error(model, count, dtype) for count in {1, 2, 4, micro_batches}]
     return mine, Bf16Error(
         loss=max(e.loss for e in plain),
         gradient=max(e.gradient for e in plain),
@@ -45,8 +47,8 @@ def bf16_errors(model: str, outcome: Outcome, micro_batches: int) -> tuple[Bf16E
 
 
 @cache
-def _plain_bf16_error(model: str, micro_batches: int) -> Bf16Error:
-    truth, plain = float32_training(model, micro_batches), expected(model, micro_batches, "bf16")
+def _plain_bf16_error(model: str, micro_batches: int, dtype: str) -> Bf16Error:
+    truth, plain = float32_training(model, micro_batches, dtype), expected(model, micro_batches, dtype)
     return _bf16_error(plain.losses, plain.gradients_of_last_step, {**plain.parameters, **plain.buffers}, truth)
 
 
@@ -72,23 +74,23 @@ of the same size; two roundings instead of one bound it by twice.  A single tens
 small there: 6.  [measured over all cells: all gradients 1.5, parameters 1.3, buffers 1.0; one gradient 4.2]"""
 
 
-def assert_transparent_in_bf16(model: str, outcome: Outcome, micro_batches: int) -> None:
+def assert_transparent_in_bf16(model: str, outcome: Outcome, micro_batches: int, dtype: str = "bf16") -> None:
     """SEMANTICS 6.1 in bfloat16: no further from float32 training than a small multiple of what plain bfloat16 training is."""
-    worst = errors_in_bf16(model, outcome, micro_batches)
+    worst = errors_in_bf16(model, outcome, micro_batches, dtype)
     too_large = {what: f"{error:.3g} times what is allowed ({where})" for what, (error, where) in worst.items() if not error <= 1}
     assert not too_large, too_large
 
 
-def errors_in_bf16(model: str, outcome: Outcome, micro_batches: int) -> dict[str, tuple[float, str]]:
+def errors_in_bf16(model: str, outcome: Outcome, micro_batches: int, dtype: str = "bf16") -> dict[str, tuple[float, str]]:
     """'loss', 'gradient', 'state' -> distance from float32 training as a multiple of what is allowed, and where; 1 at most is right.
 
     Allowed is BF16_FACTOR times the distance of plain bfloat16 training.  A loss is one number; so half a unit in its last place, 2^-9, is
     allowed besides for each rounding on its way: the sum over the batch, the mean, and the mean over the micro-batches.  A single
     gradient may be off by BF16_FACTOR_OF_ONE times as much, and a unit, 2^-7 of its size, besides.
     """
-    plan, plain = bf16_errors(model, outcome, micro_batches)
-    truth = float32_training(model, micro_batches).gradients_of_last_step
-    eager = expected(model, micro_batches, "bf16").gradients_of_last_step
+    plan, plain = bf16_errors(model, outcome, micro_batches, dtype)
+    truth = float32_training(model, micro_batches, dtype).gradients_of_last_step
+    eager = expected(model, micro_batches, dtype).gradients_of_last_step
     slopes = [(_over(plan.gradient, BF16_FACTOR * plain.gradient), "all")]
     for name, slope in truth.items():
         mine, theirs = (float((values[name].double() - slope.double()).norm()) for values in (outcome.gradients, eager))

@@ -40,8 +40,10 @@ def program(model: str, dtype: str = "fp32") -> Program:
     eps is large on purpose: where a gradient is exactly 0 (the key's bias), m / (sqrt(v) + 1e-8) would turn rounding noise into full steps.
 
     Args:
-        dtype: of parameters, optimizer state and inputs: "fp32", "bf16", or "fp64" (the fp32 values, exactly).
+        dtype: of parameters, optimizer state and inputs: "fp32", "bf16", or "fp64" (the fp32 values, exactly); or a mixed precision.
     """
+    if dtype.endswith("-mixed"):
+        return program(model).in_formats(dtype, None)
     made = ZOO[model](**MODELS[model].sizes, dtype="fp32" if dtype == "fp64" else dtype)
     return trained(made, model) if dtype != "fp64" else widened(made, model, torch.float64)
 
