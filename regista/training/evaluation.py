@@ -68,7 +68,7 @@ class Evaluation:
             InvalidFile: the checkpoint is damaged.   InvalidProgram: a metric cannot be computed.   WorkerFailed: a process died, hung or raised.
         """
         self._measured = Measured(self._job.metrics)
-        found = self._workers.evaluate(Saved(str(find(checkpoints))), self._all_batches())
+        found = self._workers.evaluate(Saved(str(find(checkpoints))), self._all_batches(), ema=self._job.eval_ema)
         if self._failures:
             raise self._failures[0]
         self._measured.losses.extend(found.losses)

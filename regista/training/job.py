@@ -25,6 +25,7 @@ class TrainJob:
         eval_data: what evaluations see, in the same forms, in its own order; its samples fill batches of the program's size.  None: no evaluation.
         steps, epochs: how long; one of the two.  An epoch has as many steps as its data fills batches.
         eval_every: evaluate after every so many steps, and at the end; 0: at the end only.
+        eval_ema: evaluate the moving averages of the parameters, which Program(ema=...) keeps, instead of the parameters.
         metrics: name -> Metric, beside the loss of the evaluation; or names of regista.training.metrics (``accuracy``, ``perplexity``).
         save_every: save a checkpoint after every so many steps, beside those that evaluations need; 0: only those.
         keep: so many newest checkpoints stay; 0: all.
@@ -41,6 +42,7 @@ class TrainJob:
     steps: int | None = None
     epochs: int | None = None
     eval_every: int = 0
+    eval_ema: bool = False
     metrics: Mapping[str, Metric] | tuple[str, ...] = ()
     save_every: int = 0
     keep: int = 3
@@ -57,6 +59,10 @@ class TrainJob:
                 raise InvalidProgram(f"{name} = {number!r}; a whole number of at least {least} is needed")
         if self.epochs is not None and self.train_data is None:
             raise InvalidProgram(f"epochs = {self.epochs} of a program's own data, which has no length; give steps, or train_data")
+        if self.eval_ema and not self.program.averages:
+            raise InvalidProgram(
+                "eval_ema evaluates moving averages, and the program keeps none; give Program(ema=0.999), or leave eval_ema out"
+            )
         check_metrics(self.metrics)
 
     def training(self) -> Batches:

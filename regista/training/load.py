@@ -44,6 +44,7 @@ _JOB: dict[str, _Kinds] = {
     "steps": int,
     "epochs": int,
     "eval_every": int,
+    "eval_ema": bool,
     "metrics": list,
     "save_every": int,
     "keep": int,
@@ -109,13 +110,13 @@ def _parsed(data: Mapping[str, Any]) -> TrainJob:
     known_keys(asked, _JOB, "[train]")
     known_keys(plan, [key for key in inspect.signature(api.plan).parameters if key not in _NOT_OF_PLAN], "[plan]")
     for key, value in asked.items():
-        if isinstance(value, bool) or not isinstance(value, _JOB[key]):
-            raise InvalidFile(f"[train] {key} = {value!r}: a {_named(_JOB[key])} is needed")
+        if isinstance(value, bool) != (_JOB[key] is bool) or not isinstance(value, _JOB[key]):
+            raise InvalidFile(f"[train] {key} = {value!r}: {_named(_JOB[key])} is needed")
     program = UpdateOptions(**{key: asked[key] for key in _UPDATE if key in asked}).applied(api.program_of(asked["model"]))
     rest = {key: value for key, value in asked.items() if key not in _UPDATE and key not in ("model", "data", "metrics")}
     return TrainJob(program=program, train_data=asked.get("data"), metrics=tuple(asked.get("metrics", ())), plan=dict(plan), **rest)
 
 
 def _named(kinds: _Kinds) -> str:
-    words = {str: "text", int: "whole number", float: "number", list: "list"}
-    return words[kinds] if isinstance(kinds, type) else "number"
+    words = {bool: "true or false", str: "a text", int: "a whole number", float: "a number", list: "a list"}
+    return words[kinds] if isinstance(kinds, type) else "a number"

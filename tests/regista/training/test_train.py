@@ -94,10 +94,21 @@ def one_device(job: regista.TrainJob) -> tuple[list[float], list[tuple[float, fl
 
 
 @pytest.mark.processes
-def test_a_training_is_that_of_one_device_and_resumes_bit_for_bit(
+def test_a_training_is_that_of_one_device(script: Path, tmp_path: Path) -> None:
+    """With dropout, batch norm, schedule and clipping."""
+    trained = regista.train(made(script, steps=2), tmp_path / "out")
+    losses, found = one_device(made(script, steps=2))
+    assert list(trained.history.losses().values()) == pytest.approx(losses, rel=1e-5)
+    ((loss, right),) = found
+    assert trained.last_evaluation == pytest.approx({"loss": loss, "accuracy": right}, rel=1e-5)
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_an_interrupted_training_goes_on_bit_for_bit(
     command: Command, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout, batch norm, schedule and clipping; interrupted in the midst of a run, after a checkpoint."""
+    """Interrupted in the midst of a run, after a checkpoint: the table and the states are those of the undisturbed training."""
     whole = command("train", f"{script}:job", "--out", tmp_path / "whole", "--json").json
     losses, found = one_device(made(script))
     assert whole["losses"] == pytest.approx(losses, rel=1e-5)
@@ -165,6 +176,7 @@ def test_options_that_contradict_a_job_are_refused(command: Command, script: Pat
         ({"epochs": 2}, "steps = 4 or epochs = 2"),
         ({"eval_every": -1}, "eval_every = -1; a whole number of at least 0"),
         ({"metrics": ("f1",)}, "metric 'f1' is not known"),
+        ({"eval_ema": True}, "the program keeps none; give Program\\(ema=0.999\\)"),
         ({"steps": None, "epochs": 1, "train_data": None}, "which has no length; give steps, or train_data"),
     ],
 )
@@ -219,3 +231,62 @@ def test_a_toml_trains_what_the_zoo_has(command: Command, tmp_path: Path) -> Non
 def test_a_folder_that_is_a_file_is_refused(script: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="is a file; give a folder"):
         regista.train(made(script), script)
+
+
+class ByName(nn.Module):
+    """Takes keywords and gives a mapping with its loss and logits, as models of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 8), nn.Linear(8, 11)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.head(self.embed(ids))
+        return {"loss": nn.functional.cross_entropy(logits.transpose(1, 2), labels), "logits": logits}
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_an_evaluation_of_averages_is_that_of_the_averaged_module(script: Path, tmp_path: Path) -> None:
+    plain = made(script, steps=2)
+    job = replace(plain, program=plain.program.updated_by(ema=0.5), eval_ema=True)
+    trained = regista.train(job, tmp_path / "out")
+    direct = regista.run(trained.plan, job.program, steps=2, data=job.training().feed, performer=regista.Performer.REFERENCE)
+    module, evaluation = job.program.module, job.evaluation()
+    assert evaluation is not None and callable(evaluation.feed) and trained.last_evaluation is not None
+    with torch.no_grad():
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            tensor.copy_(direct.states.get(f"{name}:ema", direct.states[name]))
+        module.eval()
+        mean = sum(nn.functional.cross_entropy(module(x), y).item() for x, y in map(evaluation.feed, range(2))) / 2
+    assert trained.last_evaluation["loss"] == pytest.approx(mean, rel=1e-5)
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_inputs_by_name_and_outputs_by_name_reach_the_metrics(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = {"ids": torch.randint(0, 11, (24, 5)), "labels": torch.randint(0, 11, (24, 5))}
+    program = regista.Program(ByName(), {name: value[:8] for name, value in data.items()}, optimizer=regista.AdamW(lr=0.01))
+    metrics = {"size": lambda outputs: outputs["logits"].abs().max()}
+    job = regista.TrainJob(program=program, train_data=data, eval_data=data, epochs=1, metrics=metrics, cluster="local:2")
+    trained = regista.train(job, tmp_path / "out")
+    assert len(trained.history.rows) == 3
+    evaluation = trained.last_evaluation
+    assert evaluation is not None and 1.0 < evaluation["loss"] < 4.0 and evaluation["size"] > 0
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_data_by_description_is_read_by_the_workers(tmp_path: Path) -> None:
+    import numpy as np
+
+    np.random.default_rng(0).integers(0, 11, 8 * 5 * 6 + 1).astype("uint16").tofile(tmp_path / "tokens.bin")
+    text = f"tokens:{tmp_path}/tokens.bin?seq=5"
+    ids = torch.zeros(8, 5, dtype=torch.int64)
+    program = regista.Program(ByName(), (ids, ids))
+    job = regista.TrainJob(
+        program=program, train_data=text, eval_data=f"{text}&shuffle=0", epochs=1, metrics=("perplexity",), cluster="local:2"
+    )
+    trained = regista.train(job, tmp_path / "out")
+    assert len(trained.history.rows) == 6 and trained.last_evaluation is not None
