@@ -331,7 +331,7 @@ def planned_program(plan: Plan) -> Program:
             f"call regista.run(plan, program), or plan file.py:factory"
         )
     source = own_rates(plan, UpdateOptions.of(plan).applied(as_planned(plan, program_of(plan.model))), None, performs=False)
-    dims = tuple(entry.batch_dim for entry in plan.batch_inputs)
+    dims = tuple(entry.batch_dim for entry in plan.batch_inputs if entry.whole_of is None)
     source = source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
     return program_for(plan, source)
 

@@ -101,10 +101,12 @@ def source_parts(plan: Plan, task: Task, rank: int, act: int, batches: Batches) 
     _refuse_raw(task, [access.name for access in task.writes])
     step, micro_batch = divmod(act, task.acts)
     batch = batches(step)
-    if len(batch) != len(plan.batch_inputs):
-        raise InvalidProgram(f"the batch of step {step} has {len(batch)} tensors, the plan was made for {len(plan.batch_inputs)}")
+    arguments = [entry for entry in plan.batch_inputs if entry.whole_of is None]
+    if len(batch) != len(arguments):
+        raise InvalidProgram(f"the batch of step {step} has {len(batch)} tensors, the plan was made for {len(arguments)}")
     placement = plan.placement[task.placement]
-    by_value = {entry.value: (entry, tensor) for entry, tensor in zip(plan.batch_inputs, batch, strict=True)}
+    by_name = {entry.name: tensor for entry, tensor in zip(arguments, batch, strict=True)}
+    by_value = {entry.value: (entry, by_name[entry.whole_of or entry.name]) for entry in plan.batch_inputs}
     parts: list[Tensor] = []
     for access in task.writes:
         value = access.name if access.name in by_value else value_of(access.name)

@@ -42,8 +42,11 @@ class Loader:
         self.reader = reader
         self.batch_size, self.micro_batches = plan.batch_size, plan.micro_batches
         self.micro_size = plan.batch_size // plan.micro_batches
-        self._dims = [entry.batch_dim for entry in plan.batch_inputs]
-        self._numbers = {entry.value: number for number, entry in enumerate(plan.batch_inputs)}
+        arguments = [entry for entry in plan.batch_inputs if entry.whole_of is None]
+        number_of = {entry.name: number for number, entry in enumerate(arguments)}
+        self._dims = [entry.batch_dim for entry in arguments]
+        self._numbers = {entry.value: number_of[entry.whole_of or entry.name] for entry in plan.batch_inputs}
+        self._whole = {entry.value for entry in plan.batch_inputs if entry.whole_of is not None}
         self._raw_numbers = {RAW + tensor.name: number for number, tensor in enumerate(reader.raw)}
         self._check(plan)
 
@@ -128,13 +131,22 @@ class Loader:
         """What a SOURCE writes in one act: raw tensors in a chain of loading actors, this rank's parts of the batch otherwise."""
         step, micro_batch = divmod(act, task.acts)
         if not all(is_raw(access.name) for access in task.writes):
-            return self._summed(plan, task, rank, self.part(step, micro_batch, self._boxes(plan, task, rank)))
+            return self._summed(plan, task, rank, self._parts(step, micro_batch, task, self._boxes(plan, task, rank)))
         rows = {self._raw_numbers[access.name]: _region(plan, task, rank, access.regst, access.index)[0] for access in task.writes}
         raw: dict[int, Tensor] = {}
         for span in dict.fromkeys(rows.values()):
             numbers = [number for number, other in rows.items() if other == span]
             raw |= zip(numbers, self.reader.read(self.samples(step, micro_batch, span), numbers), strict=True)
         return [raw[self._raw_numbers[access.name]] for access in task.writes]
+
+    def _parts(self, step: int, micro_batch: int, task: Task, boxes: Sequence[tuple[int, Box]]) -> list[Tensor]:
+        """The boxes that a task writes, one per write; those of inputs that stand for the whole batch count rows from its beginning."""
+        whole = [_value(self._numbers, access.name) in self._whole for access in task.writes]
+        parts: dict[bool, list[Tensor]] = {}
+        for is_whole in dict.fromkeys(whole):
+            alike = [box for box, other in zip(boxes, whole, strict=True) if other is is_whole]
+            parts[is_whole] = self.part(step, 0 if is_whole else micro_batch, alike)
+        return [parts[is_whole].pop(0) for is_whole in whole]
 
     def prepare(self, plan: Plan, task: Task, rank: int, values: Sequence[Tensor]) -> list[Tensor]:
         """What a PREPARE writes, from the raw tensors that it read."""
@@ -173,8 +185,8 @@ class Loader:
 
     def _check(self, plan: Plan) -> None:
         made = self.reader.made
-        if len(made) != len(plan.batch_inputs):
-            names = [entry.name for entry in plan.batch_inputs]
+        if len(made) != len(self._dims):
+            names = [entry.name for entry in plan.batch_inputs if entry.whole_of is None]
             raise InvalidProgram(f"the data makes {len(made)} tensors per sample, the plan was made for {len(names)}: {names}")
         if plan.batch_size % plan.micro_batches:
             raise InvalidProgram(f"a batch of {plan.batch_size} samples does not divide into {plan.micro_batches} micro-batches")
@@ -201,12 +213,14 @@ class Loader:
             )
 
     def _check_made(self, plan: Plan, name: str, placed: PlacedTensor) -> None:
-        number = self._numbers[_value(self._numbers, name)]
-        entry, made = plan.batch_inputs[number], self.reader.made[number]
-        if entry.batch_dim is None:
+        value = _value(self._numbers, name)
+        number = self._numbers[value]
+        made, dim = self.reader.made[number], self._dims[number]
+        (entry,) = (entry for entry in plan.batch_inputs if entry.value == value)
+        if dim is None:
             raise InvalidProgram(f"batch input {entry.name} is not sliced by micro-batches, so no sample holds it; feed it from Python")
         shape = list(made.shape)
-        shape.insert(entry.batch_dim, self.micro_size)
+        shape.insert(dim, self.batch_size if value in self._whole else self.micro_size)
         if tuple(shape) != placed.shape or made.dtype is not placed.dtype:
             raise InvalidProgram(
                 f"batch input {entry.name}: the data makes {made.dtype.value}{shape} per micro-batch, the plan was made for "

@@ -7,13 +7,14 @@ number unless every micro-batch counts the same:
     whole batch                    (l1 + .. + l6) / 6
     mean of two means              ((l1 + l2) / 2 + (l3 + .. + l6) / 4) / 2
 
-So the counts of each batch are worked out from the batch alone, and a batch whose micro-batches differ is told.
+So the counts of each batch are worked out from the batch alone.  Where those of the example differ, each micro-batch divides by the count of
+the whole batch (planner.frontend.whole_batch).  Where that cannot be, or only a later batch differs, it is told.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -22,35 +23,46 @@ from torch._ops import OpOverload
 
 from planner.frontend.tracing.stamp import STAMP, Stamp
 from planner.frontend.tracing.trace import Capture
-from planner.ir.graph import Role
+from planner.frontend.whole_batch import quotients, reached_from, with_whole_counts
 
-__all__ = ["Denominators"]
-
-aten = torch.ops.aten
+__all__ = ["Denominators", "counted"]
 
 _MOST_SHOWN = 4
 _RELATIVE = 1e-6
 
 
+def counted(part: Capture, whole: Callable[[], Capture], micro_batches: Sequence[Sequence[Tensor]]) -> Capture:
+    """``part``, with the counts of the whole batch where those of the micro-batches differ.
+
+    Args:
+        part: the step traced at one micro-batch.   whole: traces it at the whole batch.
+        micro_batches: of the example.
+    """
+    if not (found := Denominators(part)).differ(micro_batches):
+        return part
+    return with_whole_counts(part, whole(), found.divisors, found.varying, len(micro_batches))
+
+
 class Denominators:
-    """The scalars of a traced micro-batch that the forward part divides scalars by, and that follow from the batch alone."""
+    """The scalars of a traced micro-batch that the forward part divides by, and that follow from the batch alone.
+
+    varying: nodes that depend on what micro-batches cut.
+    """
 
     def __init__(self, captured: Capture) -> None:
         nodes = list(captured.graph.nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         first = len(captured.parameters) + len(captured.buffers)
-        sliced = {
-            node
-            for node, dim in zip(placeholders[first : first + len(captured.batch_dims)], captured.batch_dims, strict=True)
-            if dim is not None
-        }
-        self._places = {node: place for place, node in enumerate(placeholders[first : first + len(captured.batch_dims)])}
+        inputs = placeholders[first : first + len(captured.batch_dims)]
+        cut = {node for node, dim in zip(inputs, captured.batch_dims, strict=True) if dim is not None}
+        self._places = {node: place for place, node in enumerate(inputs)}
         self._constants: Mapping[str, Tensor] = captured.constants
         known = _follows_from(nodes, set(self._places))
-        varies = _reached_from(nodes, sliced)
-        found = dict.fromkeys(b for node in nodes for b in _divisors(node) if b in known and b in varies)
-        self._found = tuple(found)
-        self._work = _needed(nodes, found)
+        self.varying = reached_from(nodes, cut)
+        divided = [q for q in quotients(nodes) if q.divisor in known and q.divisor in self.varying]
+        self.divisors = tuple(dict.fromkeys(q.divisor for q in divided))
+        self._of_means = {q.divisor for q in divided if _is_scalar(q.dividend)}
+        self._work = _needed(nodes, self.divisors)
 
     def values(self, inputs: Sequence[Tensor]) -> tuple[float, ...]:
         """What one micro-batch divides by."""
@@ -64,40 +76,39 @@ class Denominators:
                 args, kwargs = fx.map_arg((node.args, node.kwargs), cast(Any, held.__getitem__))
                 assert callable(node.target)
                 held[node] = node.target(*args, **kwargs)
-        return tuple(float(torch.as_tensor(held[node])) for node in self._found)
+        return tuple(float(torch.as_tensor(held[node])) for node in self.divisors)
 
-    def difference(self, micro_batches: Sequence[Sequence[Tensor]], what: str) -> str:
-        """What is to be told of a batch whose micro-batches divide by different numbers: the numbers, where they are and the way out; else empty.
+    def _different(self, micro_batches: Sequence[Sequence[Tensor]]) -> dict[fx.Node, tuple[float, ...]]:
+        """Divisors that micro-batches do not share, with the value in each."""
+        if not self.divisors or any(t.is_meta or isinstance(t, torch._subclasses.FakeTensor) for t in micro_batches[0]):
+            return {}
+        by_divisor = zip(self.divisors, zip(*(self.values(inputs) for inputs in micro_batches), strict=True), strict=True)
+        return {node: counts for node, counts in by_divisor if not all(math.isclose(c, counts[0], rel_tol=_RELATIVE) for c in counts)}
+
+    def differ(self, micro_batches: Sequence[Sequence[Tensor]]) -> bool:
+        """Whether micro-batches divide by different numbers."""
+        return bool(self._different(micro_batches))
+
+    def difference(self, micro_batches: Sequence[Sequence[Tensor]], what: str, way_out: str = "") -> str:
+        """What is to be told of a batch whose micro-batches take means over different counts: the counts, where they are and the way out.
 
         Args:
-            what: the batch, as messages name it.
+            what: the batch, as messages name it.   way_out: one more, beside those that there always are.
+
+        Returns:
+            empty if there is nothing to tell.
         """
-        if not self._found or any(t.is_meta or isinstance(t, torch._subclasses.FakeTensor) for t in micro_batches[0]):
-            return ""
-        counts = [self.values(inputs) for inputs in micro_batches]
-        for node, of_node in zip(self._found, zip(*counts, strict=True), strict=True):
-            if not all(math.isclose(value, of_node[0], rel_tol=_RELATIVE) for value in of_node):
+        for node, counts in self._different(micro_batches).items():
+            if node in self._of_means:
                 stamp = node.meta.get(STAMP)
                 where = f"module {stamp.module!r}" if isinstance(stamp, Stamp) and stamp.module else "the loss"
-                shown = ", ".join(f"{value:g}" for value in of_node[:_MOST_SHOWN]) + (", ..." if len(of_node) > _MOST_SHOWN else "")
+                shown = ", ".join(f"{value:g}" for value in counts[:_MOST_SHOWN]) + (", ..." if len(counts) > _MOST_SHOWN else "")
                 return (
-                    f"{where} takes a mean whose count depends on the data: the {len(of_node)} micro-batches of {what} count {shown} (ignored "
+                    f"{where} takes a mean whose count depends on the data: the {len(counts)} micro-batches of {what} count {shown} (ignored "
                     "targets, class weights, a mask), and each weighs alike, as where one device accumulates: the mean of their means is not the "
-                    "mean of the batch; plan with one micro-batch, or divide a sum by a number that every micro-batch has"
+                    f"mean of the batch; {way_out}plan with one micro-batch, or divide a sum by a number that every micro-batch has"
                 )
         return ""
-
-
-def _divisors(node: fx.Node) -> tuple[fx.Node, ...]:
-    """Scalars that a forward node divides a scalar by."""
-    stamp = node.meta.get(STAMP)
-    if not isinstance(stamp, Stamp) or stamp.role is not Role.FORWARD or node.op != "call_function":
-        return ()
-    if node.target is aten.div.Tensor and all(isinstance(arg, fx.Node) for arg in node.args[:2]) and _is_scalar(node):
-        (_, divisor) = node.args[:2]
-        return (divisor,) if isinstance(divisor, fx.Node) else ()
-    (operand, *_) = node.args or (None,)
-    return (operand,) if node.target is aten.reciprocal.default and isinstance(operand, fx.Node) and _is_scalar(node) else ()
 
 
 def _is_scalar(node: fx.Node) -> bool:
@@ -115,15 +126,7 @@ def _follows_from(nodes: Sequence[fx.Node], inputs: set[fx.Node]) -> set[fx.Node
     return known
 
 
-def _reached_from(nodes: Sequence[fx.Node], inputs: set[fx.Node]) -> set[fx.Node]:
-    reached = set(inputs)
-    for node in nodes:
-        if any(n in reached for n in node.all_input_nodes):
-            reached.add(node)
-    return reached
-
-
-def _needed(nodes: Sequence[fx.Node], wanted: Mapping[fx.Node, None]) -> tuple[fx.Node, ...]:
+def _needed(nodes: Sequence[fx.Node], wanted: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
     needed = set(wanted)
     for node in reversed(nodes):
         if node in needed:

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
-from planner.frontend.denominators import Denominators
+from planner.frontend.denominators import Denominators, counted
 from planner.frontend.evaluation import in_mode
 from planner.frontend.first_values import first_values
 from planner.frontend.inputs import InputForm, check_asked_again, num_targets_of
@@ -41,6 +41,8 @@ from planner.ir.graph import InputKind, LogicalGraph, Mode
 __all__ = ["Program"]
 
 _LOGGER = logging.getLogger("planner.frontend")
+
+_COUNTED_BY_EXAMPLE = "let example_inputs be such a batch, and the plan divides by what the whole batch counts, "
 
 
 class Program:
@@ -247,16 +249,11 @@ class Program:
         """What traced ``graph(micro_batches)``: the recorder, or make_fx where the recorder cannot serve.  Raises as graph() does."""
         return self._translate(micro_batches).tracer
 
-    def _tell(self, captured: Capture) -> None:
-        """Log, once per program, why the recorder did not trace it, and what a run leaves as it is."""
-        told = {
-            "slow": f"{self.name} is traced by make_fx, about ten times slower, since the recorder cannot: {captured.refusal}",
-            "left alone": f"{self.name}: forward changes {captured.left_alone}; nothing is computed with it, and a run leaves it as it is",
-        }
-        for kind, given in (("slow", captured.refusal), ("left alone", captured.left_alone)):
-            if given and kind not in self._told:
-                self._told.add(kind)
-                _LOGGER.warning("%s", told[kind])
+    def _tell(self, kind: str, text: str) -> None:
+        """Log the text, if it is the first of its kind."""
+        if text and kind not in self._told:
+            self._told.add(kind)
+            _LOGGER.warning("%s: %s", self.name, text)
 
     def _translate(self, micro_batches: int) -> Translated:
         if micro_batches < 1 or self.batch_size % micro_batches:
@@ -266,33 +263,37 @@ class Program:
             with collector_paused(), in_mode(self._module, self.mode):
                 if micro_batches > 1 and not any(count > 1 for count in self._translated):
                     refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self.form, self.precision)
-                captured = capture(
-                    self._module,
-                    self.batch_dims.sliced(self.example_inputs, micro_batches, 0),
-                    self.loss,
-                    form=self.form,
-                    batch_dims=self.batch_dims.dims,
-                    micro_batches=micro_batches,
-                    asked=self._asked,
-                    precision=self.precision,
-                )
+                captured = self._captured(micro_batches)
                 if micro_batches > 1:
+                    example = [self.micro_batch(self.example_inputs, micro_batches, index) for index in range(micro_batches)]
+                    captured = counted(captured, lambda: self._captured(1), example)
                     self._denominators[micro_batches] = Denominators(captured)
-                    self._tell_of_counts(self.example_inputs, micro_batches, "example_inputs")
+                    self._tell_of_counts(self.example_inputs, micro_batches, "example_inputs", "")
                 translated = translate(captured, self._update)
             if micro_batches > 1 and translated.graph.outputs:
                 translated = replace(translated, graph=put_together(translated.graph, self._translate(1).graph, micro_batches))
             self._translated[micro_batches] = translated
-            self._tell(captured)
+            for kind, text in captured.notes().items():
+                self._tell(kind, text)
         return self._translated[micro_batches]
 
-    def _tell_of_counts(self, batch: Sequence[Tensor], micro_batches: int, what: str) -> None:
+    def _captured(self, micro_batches: int) -> Capture:
+        """The step traced at one of so many micro-batches."""
+        return capture(
+            self._module,
+            self.batch_dims.sliced(self.example_inputs, micro_batches, 0),
+            self.loss,
+            form=self.form,
+            batch_dims=self.batch_dims.dims,
+            micro_batches=micro_batches,
+            asked=self._asked,
+            precision=self.precision,
+        )
+
+    def _tell_of_counts(self, batch: Sequence[Tensor], micro_batches: int, what: str, way_out: str) -> None:
         if micro_batches > 1:
             slices = [self.micro_batch(batch, micro_batches, index) for index in range(micro_batches)]
-            told = "" if "counts" in self._told else self._denominators[micro_batches].difference(slices, what)
-            if told:
-                self._told.add("counts")
-                _LOGGER.warning("%s: %s", self.name, told)
+            self._tell("counts", self._denominators[micro_batches].difference(slices, what, way_out))
 
     def batches(self, micro_batches: int) -> Callable[[int], tuple[Tensor, ...]]:
         """``batch``, for a run in so many micro-batches: the first whose micro-batches take their means over different counts is told.
@@ -309,7 +310,7 @@ class Program:
             if not checked and self.data is not None:
                 check_asked_again(given, self.batch(step), step)
             if [step] != checked:
-                self._tell_of_counts(given, micro_batches, f"the batch of step {step}")
+                self._tell_of_counts(given, micro_batches, f"the batch of step {step}", _COUNTED_BY_EXAMPLE)
                 checked[:] = [step]
             return given
 

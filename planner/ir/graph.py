@@ -192,6 +192,7 @@ class GraphInput:
     argument's position (``input.0``); for a step input what it is (``lr.0``, the learning rate of parameter group 0).
     ``batch_dim`` is the tensor dim that micro-batches slice (None: every micro-batch sees it all).
     ``copy_of`` of a working copy is the value of the parameter (``FQN:bfloat16`` is its name).
+    ``whole_of``: the name of the batch input that this one is once more, of the whole batch in every micro-batch.
     """
 
     value: str
@@ -199,6 +200,7 @@ class GraphInput:
     name: str
     batch_dim: int | None = None
     copy_of: str | None = field(default=None, metadata=OMITTED)
+    whole_of: str | None = field(default=None, metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

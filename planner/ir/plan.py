@@ -273,11 +273,15 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchInput:
-    """A batch argument: ``value`` is its name inside SOURCE tasks, ``batch_dim`` the dim that micro-batches slice."""
+    """A batch argument: ``value`` is its name inside SOURCE tasks, ``batch_dim`` the dim that micro-batches slice.
+
+    ``whole_of``: no argument, but the one of that name once more, of the whole batch in every micro-batch.
+    """
 
     name: str
     value: str
     batch_dim: int | None
+    whole_of: str | None = field(default=None, metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,7 +110,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
         regsts=(*(draft.regst for draft in regsts.values()), *(control.regst for control in controls)),
         tasks=tuple(tasks.values()),
         states=tuple(_states(drafts, access)),
-        batch_inputs=tuple(BatchInput(name=i.name, value=i.value, batch_dim=i.batch_dim) for i in batch),
+        batch_inputs=tuple(BatchInput(name=i.name, value=i.value, batch_dim=i.batch_dim, whole_of=i.whole_of) for i in batch),
         loss=access[loss],
         gradients=gradients,
         search=Search(

@@ -57,7 +57,10 @@ def interpret(program: Program, graph: LogicalGraph, micro_batches: int, steps: 
         sums = {}
         for index in range(micro_batches):
             env = dict(held)
-            env.update(zip((i.value for i in batch_inputs), program.micro_batch(program.batch(step), micro_batches, index), strict=True))
+            cut = program.micro_batch(program.batch(step), micro_batches, index)
+            env.update(zip((i.value for i in batch_inputs if i.whole_of is None), cut, strict=True))
+            whole = {f"input.{number}": tensor for number, tensor in enumerate(program.batch(step))}
+            env.update({i.value: whole[i.whole_of] for i in batch_inputs if i.whole_of is not None})
             for op in graph.ops:
                 if op.target == ACCUMULATE:
                     (out,), (value,) = op.outputs, op.inputs

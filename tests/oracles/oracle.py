@@ -39,13 +39,17 @@ def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:
     """Train a deep copy of the program's module; the program is left as it is.
 
     Args:
-        micro_batches: slices per step; each loss is divided by it before backward.
+        micro_batches: slices per step; each loss is divided by it before backward.  Where the step divides by what the whole batch counts, the
+            whole batch is taken at once.
         steps: number of optimizer steps, on program.batch(0), program.batch(1), ...
     """
     module = copy.deepcopy(program.module)
     optimizer = torch_optimizer(program, [p for p in module.parameters() if p.requires_grad])
     losses: list[float] = []
-    is_random = any(given.kind is InputKind.RANDOM for given in program.graph(micro_batches).inputs)
+    given = program.graph(micro_batches).inputs
+    is_random = any(entry.kind is InputKind.RANDOM for entry in given)
+    if any(entry.whole_of is not None for entry in given):
+        micro_batches = 1
     for step in range(steps):
         optimizer.zero_grad(set_to_none=True)
         total = 0.0

@@ -146,16 +146,17 @@ class _Translation:
 
     def _declare(self, placeholders: Sequence[fx.Node]) -> None:
         captured = self._captured
-        heads: list[tuple[InputKind, str, int | None]] = [(InputKind.PARAMETER, name, None) for name in captured.parameters]
-        heads += [(InputKind.BUFFER, name, None) for name in captured.buffers]
-        heads += [(InputKind.BATCH, f"input.{i}", dim) for i, dim in enumerate(captured.batch_dims)]
-        heads += [(InputKind.RANDOM, name, None) for name in RANDOM_STATE]
-        for node, (kind, name, batch_dim) in zip(placeholders, heads, strict=True):
-            self._values[node] = self._input(kind, name, _type_of(node.meta["val"]), batch_dim)
+        heads: list[tuple[InputKind, str, int | None, str | None]] = [(InputKind.PARAMETER, n, None, None) for n in captured.parameters]
+        heads += [(InputKind.BUFFER, name, None, None) for name in captured.buffers]
+        heads += [(InputKind.BATCH, f"input.{i}", dim, None) for i, dim in enumerate(captured.batch_dims)]
+        heads += [(InputKind.BATCH, f"input.{i}.whole", None, f"input.{i}") for i in captured.whole]
+        heads += [(InputKind.RANDOM, name, None, None) for name in RANDOM_STATE]
+        for node, (kind, name, batch_dim, whole_of) in zip(placeholders, heads, strict=True):
+            self._values[node] = self._input(kind, name, _type_of(node.meta["val"]), batch_dim, whole_of)
 
-    def _input(self, kind: InputKind, name: str, type_: TensorType, batch_dim: int | None = None) -> str:
+    def _input(self, kind: InputKind, name: str, type_: TensorType, batch_dim: int | None = None, whole_of: str | None = None) -> str:
         value = name if kind is InputKind.RANDOM else f"{kind.value}:{name}"
-        self._inputs.append(GraphInput(value=value, kind=kind, name=name, batch_dim=batch_dim))
+        self._inputs.append(GraphInput(value=value, kind=kind, name=name, batch_dim=batch_dim, whole_of=whole_of))
         self._types[value] = type_
         return value
 
@@ -201,7 +202,7 @@ class _Translation:
 
     def _refuse_changes(self, results: Sequence[object]) -> None:
         """Parameters and batch inputs come back as they went in, or forward wrote into them."""
-        unchanged = [i for i in self._inputs if i.kind in (InputKind.PARAMETER, InputKind.BATCH)]
+        unchanged = [i for i in self._inputs if i.kind in (InputKind.PARAMETER, InputKind.BATCH) and i.whole_of is None]
         for given, node in zip(unchanged, results, strict=True):
             if self._name(node) != given.value:
                 assert isinstance(node, fx.Node)

@@ -53,13 +53,14 @@ class Tracer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """The traced micro-batch.  Placeholders and outputs stand in the order of the names; behind them the seed and the number of steps.
+    """The traced micro-batch.  Placeholders and outputs stand in the order of the names; behind them ``whole``, the seed, the number of steps.
 
     constants: what the graph's get_attr nodes name.
     trained: names of the parameters that have a gradient, in the order of the gradients; of an evaluation none.
     outputs: names of what an evaluation gives beside the loss, in the order behind it.
     mode: the kind of step.
     batch_dims: per batch input the dim that micro-batches slice, or None.
+    whole: numbers of the batch inputs that the graph takes once more, as large as the whole batch (planner.frontend.whole_batch).
     tracer: what made the graph.   refusal: of make_fx, why the recorder did not; else empty.
     left_alone: what forward changes in Python without an op depending on it, in words: a run leaves it as it is.
     precision: forward and loss were traced in it.
@@ -77,6 +78,13 @@ class Capture:
     refusal: str = ""
     left_alone: str = ""
     precision: Precision = Precision.FP32
+    whole: tuple[int, ...] = ()
+
+    def notes(self) -> dict[str, str]:
+        """What is to be told of the trace, by kind: why the recorder did not make it, and what a run leaves as it is; empty texts: nothing."""
+        slow = f"traced by make_fx, about ten times slower, since the recorder cannot: {self.refusal}"
+        left = f"forward changes {self.left_alone}; nothing is computed with it, and a run leaves it as it is"
+        return {"slow": slow if self.refusal else "", "left alone": left if self.left_alone else ""}
 
 
 def loss_of(module: nn.Module, loss: Callable[..., object] | None, form: InputForm, inputs: Sequence[Tensor]) -> Tensor:

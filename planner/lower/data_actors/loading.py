@@ -57,7 +57,7 @@ def with_loading(plan: Plan, raw: Sequence[RawTensor] = (), *, load_quota: int =
         copy: whether there is a COPY actor; None: if the device is not a CPU.
 
     Raises:
-        InvalidPlan: the quota is below 1, the Plan has no SOURCE or has a chain already, or micro-batches do not slice a batch input.
+        InvalidPlan: the quota is below 1, the Plan has no SOURCE or has a chain already, or micro-batches do not slice a batch input or take it whole.
         OutOfMemory: the blocks of the chain do not fit.
     """
     sources = [task for task in plan.tasks if task.kind is TaskKind.SOURCE]
@@ -67,6 +67,11 @@ def with_loading(plan: Plan, raw: Sequence[RawTensor] = (), *, load_quota: int =
         raise InvalidPlan(f"plan {plan.model} has no source task, so there is nothing to load")
     if any(task.kind in (TaskKind.PREPARE, TaskKind.COPY) for task in plan.tasks):
         raise InvalidPlan("the plan has a chain of loading actors already; give the plan that it was made from")
+    if whole := next((entry.whole_of for entry in plan.batch_inputs if entry.whole_of is not None and raw), None):
+        raise InvalidPlan(
+            f"every micro-batch counts over the whole of {whole}, so what is loaded has no chain of actors; run this plan with --data as it is, "
+            "or plan with one micro-batch"
+        )
     copies = plan.cluster.device.kind != "cpu" if copy is None else copy
     loading_plan = plan
     for task in sources:

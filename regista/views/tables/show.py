@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from planner.ir.actors.verify import device_bytes
-from planner.ir.plan import Boxing, Fragment, Plan, Port, RegstKind, Task
+from planner.ir.plan import BatchInput, Boxing, Fragment, Plan, Port, RegstKind, Task
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.comparison import Comparison, Pair, Summary
 from regista.analysis.state_bytes import state_bytes
@@ -105,11 +105,17 @@ def show_plan(plan: Plan) -> RenderableType:
 
 def _batch_dims(plan: Plan) -> str:
     """Which dim of which input micro-batches slice, and how that was found."""
-    named = ", ".join(f"{entry.name} {'none' if entry.batch_dim is None else f'dim {entry.batch_dim}'}" for entry in plan.batch_inputs)
+    named = ", ".join(map(_batch_dim, plan.batch_inputs))
     if "batch_dim" in plan.options:
         return f"{named} (as given)"
     tried = "what is ambiguous is refused" if plan.micro_batches > 1 else "not tried out, since one micro-batch cuts nothing"
     return f"{named} (found: the first input's extent {plan.batch_size} in dim 0; {tried})"
+
+
+def _batch_dim(entry: BatchInput) -> str:
+    if entry.whole_of is not None:
+        return f"{entry.whole_of} whole as well (means divide by what the whole batch counts)"
+    return f"{entry.name} {'none' if entry.batch_dim is None else f'dim {entry.batch_dim}'}"
 
 
 def _placements(plan: Plan) -> Table:
