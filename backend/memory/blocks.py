@@ -24,6 +24,7 @@ from backend.memory.arena import Arena, planned_bytes
 from backend.memory.options import RegisterMode
 from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.plan import Access, Plan, RegstKind
+from planner.ir.sbp import Partial, ReduceOp
 
 __all__ = ["Blocks", "check_state", "initial_states", "laid_out", "state_parts", "store", "store_first"]
 
@@ -122,7 +123,11 @@ def state_parts(plan: Plan, rank: int, state: Mapping[str, Tensor] | Values) -> 
         if rank not in placement.ranks:
             continue
         tensor = regst.tensors[entry.index]
-        part = values.part(entry.given_as, tensor.sbp.region(tensor.shape, placement.mesh, placement.coordinate(rank)))
+        coordinate = placement.coordinate(rank)
+        part = values.part(entry.given_as, tensor.sbp.region(tensor.shape, placement.mesh, coordinate))
+        for axis_entry, place in zip(tensor.sbp.entries, coordinate, strict=True):
+            if place and axis_entry == Partial(ReduceOp.SUM):
+                part.zero_()  # a sum counts the value once
         yield (entry.regst, entry.index), part.to(getattr(torch, tensor.dtype.value))
 
 

@@ -58,6 +58,8 @@ class LimitSearch:
             self.limit_bytes = self.first_bytes
             return True
         self._counted_bytes = min(self.limit_bytes, held_bytes)
+        if not self._counted_bytes:
+            return False  # an evaluation may hold nothing that is counted
         excess_bytes = needed_bytes - self.memory_bytes
         self._uncounted_bytes = min(self._uncounted_bytes, needed_bytes - self._counted_bytes)
         wanted_bytes = self._counted_bytes - excess_bytes * _SPARE

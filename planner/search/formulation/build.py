@@ -119,6 +119,7 @@ class _Builder:
         self.sources: dict[str, Source] = {}
         self.deliveries: dict[tuple[str, int], tuple[int, LayoutSet]] = {}
         self.modes: dict[tuple[str, int], tuple[DeliveryMode, ...]] = {}
+        self.frozen: dict[tuple[str, int], Source] = {}
 
     def build(self) -> SearchModel:
         for i in self.graph.inputs:
@@ -218,6 +219,8 @@ class _Builder:
                 fixed = self.draft.add_node(f"pinned {self.inputs[value].name}", np.zeros(1))
                 pinned = Source(fixed, self.pinned[value], stage, self.options.pipeline_slots, bucketed=False)
                 self._connect(pinned, stage, node, needs, logical)
+            elif (frozen := self._frozen_source(value, stage)) is not None:
+                self._connect(frozen, stage, node, needs, logical, only_local=(True,))
             return
         only_local: tuple[bool, ...] = (False,)
         if (value, stage) in self.deliveries:
@@ -231,6 +234,22 @@ class _Builder:
         if role is Role.ACCUMULATE and self.options.micro_batches > 1:
             source = replace(source, bucketed=True)  # a block's gradients travel together
         self._connect(source, stage, node, needs, logical, only_local=only_local)
+
+    def _frozen_source(self, value: str, stage: int) -> Source | None:
+        """The node of a parameter of an evaluation: on each stage that reads it, it lies in one layout, which costs memory and no time.
+
+        None: memory is not counted, or the value is none.
+        """
+        kind = self.inputs[value].kind
+        if not self.options.is_limited or self.graph.gradients or kind not in (InputKind.PARAMETER, InputKind.BUFFER):
+            return None
+        if (value, stage) not in self.frozen:
+            logical, ops = self.graph.values[value], self.readers.ops(value, stage)
+            layouts = self.layout_sets.union(tuple(self.layout_sets.operand(self.strategies.of(op), op.inputs.index(value)) for op in ops))
+            node = self.draft.add_free_node(f"{self.inputs[value].name} on stage {stage}", len(layouts))
+            self.memory.add_state(node, layouts, logical, stage)
+            self.frozen[value, stage] = Source(node, layouts, stage, 1, bucketed=True)
+        return self.frozen[value, stage]
 
     def _connect(
         self,

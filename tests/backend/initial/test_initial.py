@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from small_gpt import WAYS, plan_for, program
 from torch import nn
 
 import backend.initial.philox as philox
+import regista
 from backend.checkpoint.handover import hand_over, take_over
 from backend.initial import Given, Layers, Weights, program_values
 from backend.initial.drawn import initial_values
@@ -25,6 +27,7 @@ from backend.layout.views import box_view
 from backend.memory.blocks import initial_states
 from planner.frontend import Program
 from planner.ir.errors import InvalidFile, InvalidPlan, RegistaError, Unsupported
+from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
 from zoo import ZOO
 
@@ -378,3 +381,14 @@ def test_of_several_sources_the_first_that_has_the_name_gives_it() -> None:
 def test_a_part_in_memory_keeps_nothing_of_the_whole_alive() -> None:
     part = Given({"a": torch.zeros(1000, 10)}).part("a", ((5, 1), (0, 10)))
     assert part.untyped_storage().nbytes() == part.nbytes
+
+
+def test_parts_of_a_sum_give_the_value_once() -> None:
+    program = Program(nn.Linear(4, 4), (torch.zeros(4, 4), torch.zeros(4, 4)), loss=nn.functional.mse_loss)
+    plan = regista.plan(program, "local:2", mode="eval")
+    halves = tuple(replace(r, tensors=tuple(replace(t, sbp=NdSbp.parse("P")) for t in r.tensors)) for r in plan.regsts)
+    summed, state = replace(plan, regsts=halves), program.initial_state()
+    parts = [initial_states(summed, rank, state) for rank in (0, 1)]
+    for entry in plan.states:
+        here, there = (of_rank[entry.regst, entry.index] for of_rank in parts)
+        assert torch.equal(here + there, state[entry.name]) and state[entry.name].any()

@@ -74,3 +74,8 @@ def test_more_is_asked_for_where_nothing_fits_until_all_of_the_memory_was():
     assert narrowing.limit_bytes == 60.0
     narrowing.limit_bytes = MEMORY
     assert not narrowing.raise_limit()
+
+
+def test_a_search_that_counts_nothing_has_no_lower_limit_that_helps():
+    narrowing = LimitSearch(MEMORY, MEMORY, lambda: 0.0, MEMORY)
+    assert not narrowing.lower_limit(150.0, 0.0)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import regista
+from planner.ir.actors.verify import device_bytes
 from planner.ir.graph import InputKind, Mode, Role
 from planner.ir.plan import TaskKind
 from regista import Performer
+from regista.clusters import resolve_cluster
 from tests.regista.evaluation.evaluated import WAYS, batch_of, classifier, eager, planned
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -93,3 +98,18 @@ def test_moving_averages_take_the_place_of_the_parameters(tmp_path: Path) -> Non
         for start in ({"state": trained.states}, {"init": f"checkpoint:{tmp_path}"}):
             outcome = regista.run(plan, program, steps=1, ema=True, performer=performer, **start)
             torch.testing.assert_close(torch.tensor(outcome.losses[0]), loss, **CLOSE)
+
+
+@pytest.mark.parametrize("shape", [{}, pytest.param({"stages": None, "micro_batches": None}, marks=pytest.mark.thorough)])
+def test_parameters_are_split_where_they_do_not_fit_whole_and_the_numbers_stay(shape: dict[str, None]) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))
+    x, target = torch.randn(8, 64), torch.randint(4, (8,))
+    program = regista.Program(module, (x, target), loss=F.cross_entropy)
+    cluster = resolve_cluster("local:2")
+    share = int(0.7 * sum(parameter.nbytes for parameter in module.parameters()))
+    small = replace(cluster, device=replace(cluster.device, memory_bytes=share))
+    plan = regista.plan(program, small, mode="eval", **shape)
+    assert max(device_bytes(plan).values()) <= share
+    outcome = regista.run(plan, program, steps=1, performer=Performer.REFERENCE)
+    torch.testing.assert_close(torch.tensor(outcome.losses[0]), F.cross_entropy(module(x), target).detach(), **CLOSE)
