@@ -92,7 +92,7 @@ def _given(plan: Plan, program: Program, state: Mapping[str, Tensor] | Values) -
 
 def _averaged(plan: Plan, values: Mapping[str, Tensor] | Values) -> Values:
     source = as_values(values)
-    parameters = [entry.name for entry in plan.states if entry.kind is InputKind.PARAMETER]
+    parameters = dict.fromkeys(entry.given_as for entry in plan.states if entry.kind is InputKind.PARAMETER or entry.copy_of)
     names = {name: average_of(name) for name in parameters if source.type_of(average_of(name)) is not None}
     if not names:
         raise Unsupported("this state holds no moving averages of parameters; train with Program(ema=...), or leave ema out")

@@ -291,7 +291,7 @@ class Session:
         check_state(self.plan, state)
         folder = self._run.folder / "load"
         folder.mkdir()
-        hand_over(folder, state, {entry.name for entry in self.plan.states})
+        hand_over(folder, state, {entry.given_as for entry in self.plan.states})
         self._run.request(message="load", folder=folder.name)
         shutil.rmtree(folder)
 
