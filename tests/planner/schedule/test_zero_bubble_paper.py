@@ -8,17 +8,17 @@ import pytest
 from experiments.zero_bubble import TOLERANCE, compute, deviations
 
 
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    """The two models on 8 devices: 6 of the 12 configurations, in seconds rather than minutes."""
-    return deviations(compute({"1.5B", "6.2B"}))
+@pytest.fixture(scope="module", params=["1.5B", pytest.param("6.2B", marks=pytest.mark.thorough)])
+def table(request: pytest.FixtureRequest) -> pd.DataFrame:
+    """A model on 8 devices: 3 of the 12 configurations, in seconds rather than minutes."""
+    return deviations(compute({request.param}))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("schedule", TOLERANCE)
 def test_bubble_rates_equal_the_published_ones_within_the_tolerance(table: pd.DataFrame, schedule: str) -> None:
     rows = table[table.schedule == schedule]
-    assert len(rows) == 6
+    assert len(rows) == 3
     assert rows.deviation.abs().max() <= TOLERANCE[schedule]
 
 
