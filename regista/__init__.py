@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planner.frontend import SGD, AdamW, Program
     from planner.frontend.optim.clipping import ClipNorm
+    from planner.frontend.optim.loss_scale import LossScaling
     from planner.ir.cluster import Cluster, load_cluster
     from planner.ir.errors import RegistaError
     from planner.ir.files import load_plan, load_trace, save_plan, save_trace
@@ -30,6 +31,7 @@ __all__ = [
     "Cluster",
     "Comparison",
     "Evaluation",
+    "LossScaling",
     "Performer",
     "Plan",
     "Program",
@@ -57,6 +59,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("SGD", "AdamW", "Program"), "planner.frontend"),
     "ClipNorm": "planner.frontend.optim.clipping",
+    "LossScaling": "planner.frontend.optim.loss_scale",
     **dict.fromkeys(("Cluster", "load_cluster"), "planner.ir.cluster"),
     **dict.fromkeys(("load_plan", "load_trace", "save_plan", "save_trace"), "planner.ir.files"),
     **dict.fromkeys(("Trace", "check_trace"), "planner.ir.traces.trace"),

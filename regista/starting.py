@@ -22,6 +22,7 @@ from backend.checkpoint.resume import empty_folder
 from backend.initial import Given, Layers, Renamed, Values, Weights, program_values
 from backend.initial.values import as_values
 from planner.frontend import Program
+from planner.frontend.optim.loss_scale import state_of
 from planner.frontend.to_graph.update import average_of
 from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind
@@ -100,8 +101,8 @@ def _averaged(plan: Plan, values: Mapping[str, Tensor] | Values) -> Values:
 
 
 def _from_checkpoint(plan: Plan, program: Program, saved: Saved) -> Layers:
-    """Constants of the trace belong to the Plan, not to the state; all else must be in the checkpoint."""
-    return Layers((Given(program.constants(plan.micro_batches)), saved))
+    """Constants of the trace belong to the Plan, not to the state; all else must be in the checkpoint, but a scale of the loss may begin anew."""
+    return Layers((Given(program.constants(plan.micro_batches)), saved, Given(state_of(program.loss_scaling))))
 
 
 def typed_state(plan: Plan, values: Mapping[str, Tensor] | Values) -> Mapping[str, Tensor]:

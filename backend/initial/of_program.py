@@ -6,6 +6,7 @@ from backend.initial.drawn import Drawn, initial_values
 from backend.initial.recipe import filled
 from backend.initial.values import Given, Layers, Values
 from planner.frontend import Program
+from planner.frontend.optim.loss_scale import state_of
 from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind
 
@@ -37,7 +38,7 @@ def program_values(program: Program, micro_batches: int, *, seed: int | None = N
         for given in graph.inputs
         if given.kind is InputKind.OPTIMIZER_STATE
     }
-    constants = Given(program.constants(micro_batches) | program.random_state)
+    constants = Given(program.constants(micro_batches) | program.random_state | state_of(program.loss_scaling))
     optimizer = Given(program.optimizer_state()), Drawn(seed=seed or 0, recipes=zeros)
     if weights is not None:
         return Layers((weights, *optimizer, constants))

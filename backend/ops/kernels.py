@@ -72,11 +72,11 @@ def kernel(target: str) -> Callable[..., object]:
         return WHOLE[target]
     if target.startswith("aten."):
         return _overload(target)
-    from planner.frontend.optim import clipping, updates  # late, so that kernels of aten need no frontend
+    from planner.frontend.optim import clipping, loss_scale, updates  # late, so that kernels of aten need no frontend
     from planner.frontend.random.kernels import KERNELS as DRAWN
     from planner.frontend.tracing.lookup import KERNELS
 
-    tables: tuple[Mapping[str, Callable[..., object]], ...] = (updates.KERNELS, clipping.KERNELS, DRAWN, KERNELS)
+    tables: tuple[Mapping[str, Callable[..., object]], ...] = (updates.KERNELS, clipping.KERNELS, loss_scale.KERNELS, DRAWN, KERNELS)
     for table in tables:
         if target in table:
             return table[target]

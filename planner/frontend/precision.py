@@ -3,6 +3,7 @@
 precision     forward and loss                       parameters, moments   working copies
 fp32          as the module is                       as the module has     none
 bf16-mixed    under torch.autocast("cpu", bfloat16)  float32               bfloat16
+fp16-mixed    under torch.autocast("cpu", float16)   float32               float16, gradients of a scaled loss (planner.frontend.optim.loss_scale)
 
 Which ops compute in the low format is what torch.autocast says for CPUs, whatever device performs the Plan: the cast stands in the graph, so
 every device casts alike.  torch's list for CUDA differs in that softmax, exponentials, norms and sums of a low-precision operand are computed in
@@ -30,11 +31,17 @@ class Precision(Enum):
 
     FP32 = "fp32"
     BF16_MIXED = "bf16-mixed"
+    FP16_MIXED = "fp16-mixed"
 
     @property
     def working(self) -> torch.dtype | None:
         """The format of working copies; None where there are none."""
-        return {Precision.BF16_MIXED: torch.bfloat16}.get(self)
+        return {Precision.BF16_MIXED: torch.bfloat16, Precision.FP16_MIXED: torch.float16}.get(self)
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether gradients are those of a scaled loss: most of them would be 0 in float16."""
+        return self is Precision.FP16_MIXED
 
     def autocast(self) -> AbstractContextManager[object]:
         """What forward and loss run under."""

@@ -21,6 +21,7 @@ from planner.frontend.inputs import InputForm, check_asked_again, num_targets_of
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
 from planner.frontend.optim.groups import held_state
+from planner.frontend.optim.loss_scale import GivenLossScale, loss_scaling_of, state_of
 from planner.frontend.optim.schedule import LrSchedule, rates_of
 from planner.frontend.optim.updates import checked_decay
 from planner.frontend.outputs import AskedOutputs, asked_outputs
@@ -71,8 +72,9 @@ class Program:
         clip_value: each element of a gradient is cut to [-clip_value, clip_value], after clip_norm if both are given.
         ema: decay of a moving average of each trained parameter, ema x average + (1 - ema) x parameter after each step, from its first value on.
             It is a state ``NAME:ema``, saved, split and resumed as optimizer state is.
-        precision: "fp32", which leaves formats as the module has them; "bf16-mixed" computes under torch.autocast with
+        precision: "fp32", which leaves formats as the module has them; "bf16-mixed" and "fp16-mixed" compute under torch.autocast with
             low-precision working copies of float32 parameters (planner.frontend.precision).
+        loss_scale: of "fp16-mixed": the first scale of the loss, a LossScaling, or a torch.amp.GradScaler, whose numbers and state are taken.
         grad_dtype: "fp32" or "bf16": in which format gradients are accumulated and reduced; as autograd gives them by default.
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
@@ -96,6 +98,7 @@ class Program:
         ema: float | None = None,
         precision: Precision | str = Precision.FP32,
         grad_dtype: str | None = None,
+        loss_scale: GivenLossScale = None,
         name: str | None = None,
         data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
         seed: int = 0,
@@ -126,7 +129,9 @@ class Program:
             ema=checked_decay(ema),
             grad_dtype=grad_dtype_of(grad_dtype),
         )
-        self.precision, self.grad_dtype = precision_of(precision, module), grad_dtype
+        self.precision, self.grad_dtype, self._given_loss_scale = precision_of(precision, module), grad_dtype, loss_scale
+        self.loss_scaling = loss_scaling_of(loss_scale, self.precision, self._update.clip_norm)
+        self._update = replace(self._update, loss_scaling=self.loss_scaling)
         self.name = name or type(module).__name__.lower()
         self.data = data
         self.seed = seed
@@ -160,11 +165,7 @@ class Program:
         return self.batch_dims.size
 
     def cut_along(self, batch_dim: BatchDim) -> Program:
-        """The same program with batch dims that are given.
-
-        Raises:
-            InvalidProgram: they do not fit the inputs.
-        """
+        """The same program with batch dims that are given.  Raises InvalidProgram: they do not fit the inputs."""
         other = self._anew()
         other.batch_dims = resolved(batch_dim, self.form.example, self.example_inputs)
         return other
@@ -225,7 +226,8 @@ class Program:
         """
         other = self._anew()
         other.precision, other.grad_dtype = precision_of(precision, self._module), grad_dtype
-        other._update = replace(self._update, grad_dtype=grad_dtype_of(grad_dtype))
+        other.loss_scaling = loss_scaling_of(self._given_loss_scale, other.precision, self._update.clip_norm)
+        other._update = replace(self._update, grad_dtype=grad_dtype_of(grad_dtype), loss_scaling=other.loss_scaling)
         return other
 
     def loss_of(self, module: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
@@ -329,7 +331,8 @@ class Program:
         translated = self._translate(micro_batches)
         held = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         averaged = {average: held[name] for name, average in self.averages.items()}
-        return first_values(translated.graph, held, self.optimizer_state() | averaged | self.random_state | translated.constants)
+        given = self.optimizer_state() | averaged | self.random_state | state_of(self.loss_scaling) | translated.constants
+        return first_values(translated.graph, held, given)
 
     @property
     def averages(self) -> dict[str, str]:

@@ -76,7 +76,9 @@ class Effect(Enum):
 
 
 class InputKind(Enum):
-    """RANDOM: the seed, and the number of steps taken, that random ops draw from.   WORKING_COPY: a low-precision copy of a parameter."""
+    """RANDOM: the seed, and the number of steps taken, that random ops draw from.   WORKING_COPY: a low-precision copy of a parameter.
+    LOSS_SCALE: what the loss is multiplied by before the backward pass, and for how many steps that was good.
+    """
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -86,6 +88,7 @@ class InputKind(Enum):
     STEP_INPUT = "step_input"
     RANDOM = "random"
     WORKING_COPY = "working_copy"
+    LOSS_SCALE = "loss_scale"
 
     @property
     def is_state(self) -> bool:

@@ -29,7 +29,7 @@ def _measure(op: Op, types: Types, *, by: ReduceOp) -> FactorRule:
 
 def _scalars(op: Op, types: Types, *, linear: bool = False) -> FactorRule:
     number = len(op.inputs)
-    return FactorRule(operands=((),) * number, results=((),), linear=(frozenset(range(number)),) if linear else ())
+    return FactorRule(operands=((),) * number, results=((),) * len(op.outputs), linear=(frozenset(range(number)),) if linear else ())
 
 
 def _measure_flop(op: Op, types: Types) -> int:
@@ -91,6 +91,10 @@ TABLE: dict[str, OpSpec] = {
     "regista.add_norms": OpSpec(rule=partial(_scalars, linear=True)),
     "regista.join_norms": OpSpec(rule=_scalars),
     "regista.clip_scale": OpSpec(rule=_scalars),
+    "regista.overflow": OpSpec(rule=partial(_measure, by=ReduceOp.MAX), flop=elementwise_flop),
+    "regista.unscaling": OpSpec(rule=_scalars),
+    "regista.next_scale": OpSpec(rule=_scalars),
+    "regista.kept_if": OpSpec(rule=_update, flop=elementwise_flop),
     "regista.moving_average": OpSpec(rule=_update, flop=_measure_flop),
 } | _UPDATES
 

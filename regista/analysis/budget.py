@@ -42,6 +42,7 @@ _USE_OF_STATE: Mapping[InputKind, Use] = {
     InputKind.BUFFER: Use.BUFFERS,
     InputKind.CONSTANT: Use.BUFFERS,
     InputKind.RANDOM: Use.BUFFERS,
+    InputKind.LOSS_SCALE: Use.BUFFERS,
     InputKind.WORKING_COPY: Use.WORKING_COPIES,
 }
 

@@ -7,7 +7,7 @@ from oracle import Outcome
 from torch import Tensor
 
 from planner.frontend import Program
-from planner.frontend.optim import clipping, updates
+from planner.frontend.optim import clipping, loss_scale, updates
 from planner.ir.graph import ACCUMULATE, Arg, Dt, InputKind, LogicalGraph, Op, Ref, Role
 
 __all__ = ["call", "interpret"]
@@ -36,6 +36,8 @@ def call(op: Op, env: dict[str, Tensor]) -> None:
         result = updates.KERNELS[op.target](*args)
     elif op.target in clipping.KERNELS:
         result = clipping.KERNELS[op.target](*args)
+    elif op.target in loss_scale.KERNELS:
+        result = loss_scale.KERNELS[op.target](*args)
     else:
         namespace, name, *overload = op.target.split(".")
         packet = getattr(getattr(torch.ops, namespace), name)

@@ -37,6 +37,7 @@ class Body:
     places: Mapping[str, int]
     forward_of: Mapping[str, int]
     refused: Mapping[str, str]
+    micro_batches: int = 1
 
 
 def finished(body: Body, update: Update | None) -> LogicalGraph:
@@ -72,7 +73,7 @@ def finished(body: Body, update: Update | None) -> LogicalGraph:
     )
     numbered = _numbered(ops, body)
     read = {value for op in ops for value in op.inputs}
-    inputs = [i for i in body.inputs if i.kind not in (InputKind.CONSTANT, InputKind.RANDOM) or i.value in read]
+    inputs = [i for i in body.inputs if i.kind not in (InputKind.CONSTANT, InputKind.RANDOM, InputKind.LOSS_SCALE) or i.value in read]
     known = {i.value for i in inputs} | {out for op in ops for out in op.outputs if out is not None}
     types = {value: type_ for value, type_ in body.types.items() if value in known}
     graph = _with_end(Appended(update or Update(groups=()), numbered, inputs, types), body)
@@ -129,7 +130,7 @@ def _with_end(step: Appended, body: Body) -> LogicalGraph:
     for name, gradient in body.gradients.items():
         step.accumulate(gradient, gradients[name], name.rpartition(".")[0])
     if gradients:
-        step.update_all(tuple(gradients))
+        step.update_all(tuple(gradients), body.micro_batches)
     _, steps = RANDOM_STATE
     if steps in step.types:
         step.count(steps)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from planner.frontend.optim.loss_scale import SCALE
 from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
 from planner.frontend.to_graph.dropout import dropped
 from planner.frontend.to_graph.finish import Body, finished
@@ -115,6 +116,7 @@ class _Translation:
                     places={node.name: place for node, place in self._order.items()},
                     forward_of=self._forward_of(),
                     refused=self._refused,
+                    micro_batches=captured.micro_batches,
                 )
             )
         )
@@ -151,11 +153,12 @@ class _Translation:
         heads += [(InputKind.BATCH, f"input.{i}", dim, None) for i, dim in enumerate(captured.batch_dims)]
         heads += [(InputKind.BATCH, f"input.{i}.whole", None, f"input.{i}") for i in captured.whole]
         heads += [(InputKind.RANDOM, name, None, None) for name in RANDOM_STATE]
+        heads += [(InputKind.LOSS_SCALE, SCALE, None, None)] * captured.precision.scales_loss
         for node, (kind, name, batch_dim, whole_of) in zip(placeholders, heads, strict=True):
             self._values[node] = self._input(kind, name, _type_of(node.meta["val"]), batch_dim, whole_of)
 
     def _input(self, kind: InputKind, name: str, type_: TensorType, batch_dim: int | None = None, whole_of: str | None = None) -> str:
-        value = name if kind is InputKind.RANDOM else f"{kind.value}:{name}"
+        value = name if kind in (InputKind.RANDOM, InputKind.LOSS_SCALE) else f"{kind.value}:{name}"
         self._inputs.append(GraphInput(value=value, kind=kind, name=name, batch_dim=batch_dim, whole_of=whole_of))
         self._types[value] = type_
         return value

@@ -4,6 +4,7 @@ gradient --accumulate--> gradient:FQN --[clip]--[negate]--.
 parameter:FQN ---------------------------------------------+--> regista.sgd / regista.adamw / ... --> updated:FQN, updated:FQN:slot
 optimizer_state:FQN:slot, step_input:lr.GROUP -------------'
 
+scaled loss:    gradient:FQN --overflow--> overflow:FQN ..all gradients.. --join_norms--> overflow --kept_if--> state as it was, or as updated
 working copy:   updated:FQN --cast--> updated:FQN:bfloat16
 
 clip by norm:   gradient:FQN --square_sum--> square:FQN ..all gradients.. --add_norms--> norm --clip_scale--> clip:scale
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from planner.frontend.optim import Group, Optimizer
 from planner.frontend.optim.clipping import ClipNorm, norm_dtype
+from planner.frontend.optim.loss_scale import GOOD_STEPS, SCALE, LossScaling
 from planner.frontend.optim.rules import slot_type
 from planner.ir.graph import ACCUMULATE, Arg, Dt, GraphInput, InputKind, Op, Ref, Role, step_input_value
 from planner.ir.tensor import DType, TensorType
@@ -24,6 +26,7 @@ __all__ = ["MEAN_LOSS", "Appended", "Update", "average_of"]
 
 MEAN_LOSS = "mean:loss"
 _SCALE = "clip:scale"
+_OVERFLOW = "overflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class Update:
     clip_norm, clip_value: gradients are clipped before.
     ema: decay of a moving average of each trained parameter, kept beside its optimizer state.
     grad_dtype: of accumulated and reduced gradients; None: as autograd gives them.
+    loss_scaling: gradients are those of a scaled loss, and a step on which one overflows is skipped.
     """
 
     groups: Sequence[Group]
@@ -43,6 +47,7 @@ class Update:
     clip_value: float | None = None
     ema: float | None = None
     grad_dtype: DType | None = None
+    loss_scaling: LossScaling | None = None
 
     @property
     def group_of(self) -> dict[str, int]:
@@ -65,6 +70,7 @@ class Appended:
         self._update, self._group_of = update, update.group_of
         self.ops, self.inputs, self.types = list(ops), list(inputs), dict(types)
         self.updates: dict[str, str] = {}
+        self._gradients: dict[str, str] = {}  # parameter -> what was made of its gradient so far
 
     def _copies(self, parameter: str) -> list[GraphInput]:
         """The working copies of a parameter."""
@@ -74,12 +80,15 @@ class Appended:
         """The mean of a value over the micro-batches."""
         self._append(ACCUMULATE, (Ref(value),), {total: self.types[value]}, Role.ACCUMULATE, module)
 
-    def update_all(self, names: Sequence[str]) -> None:
-        """Clip the accumulated gradients of these parameters and update the parameters."""
+    def update_all(self, names: Sequence[str], micro_batches: int) -> None:
+        """Unscale and clip the accumulated gradients of these parameters and update the parameters."""
         if self._update.scheduled:
             for rate in dict.fromkeys(map(self._rate_input, names)):
                 self.inputs.append(GraphInput(value=step_input_value(rate), kind=InputKind.STEP_INPUT, name=rate))
                 self.types[step_input_value(rate)] = TensorType((), DType.FLOAT64)
+        self._gradients = {name: f"gradient:{name}" for name in names}
+        if self._update.loss_scaling is not None:
+            self._unscale(names, micro_batches, self._update.loss_scaling)
         if self._update.clip_norm is not None:
             self._measure(names, self._update.clip_norm)
         for name in names:
@@ -115,7 +124,7 @@ class Appended:
         """The scale by which all gradients are multiplied."""
         measures: dict[str, TensorType] = {}
         for name in names:
-            gradient, module = f"gradient:{name}", name.rpartition(".")[0]
+            gradient, module = self._gradients[name], name.rpartition(".")[0]
             made = {f"measure:{name}": TensorType((), norm_dtype(self.types[gradient].dtype))}
             self._append(clip.of_gradient, (Ref(gradient),), made, Role.UPDATE, module)
             measures |= made
@@ -126,12 +135,9 @@ class Appended:
 
     def _taken(self, name: str) -> str:
         """What the update takes as the parameter's gradient."""
-        gradient, module = f"gradient:{name}", name.rpartition(".")[0]
+        module = name.rpartition(".")[0]
         type_, value = self.types[f"{InputKind.PARAMETER.value}:{name}"], self._update.clip_value
-        if self.types[gradient] != type_:
-            cast = (("dtype", Dt(type_.dtype)),)
-            self._append("aten._to_copy.default", (Ref(gradient),), {f"cast:{name}": type_}, Role.UPDATE, module, cast)
-            gradient = f"cast:{name}"
+        gradient = self._in_format_of_parameter(name)
         if self._update.clip_norm is not None:
             self._append("aten.mul.Tensor", (Ref(gradient), Ref(_SCALE)), {f"clipped:{name}": type_}, Role.UPDATE, module)
             gradient = f"clipped:{name}"
@@ -142,6 +148,43 @@ class Appended:
             self._append("aten.neg.default", (Ref(gradient),), {f"ascent:{name}": type_}, Role.UPDATE, module)
             gradient = f"ascent:{name}"
         return gradient
+
+    def _in_format_of_parameter(self, name: str) -> str:
+        gradient, type_ = self._gradients[name], self.types[f"{InputKind.PARAMETER.value}:{name}"]
+        if self.types[gradient] != type_:
+            cast = (("dtype", Dt(type_.dtype)),)
+            self._append("aten._to_copy.default", (Ref(gradient),), {f"cast:{name}": type_}, Role.UPDATE, name.rpartition(".")[0], cast)
+            self._gradients[name] = f"cast:{name}"
+        return self._gradients[name]
+
+    def _unscale(self, names: Sequence[str], micro_batches: int, scaling: LossScaling) -> None:
+        """Gradients of the loss from those of the scaled loss; whether one of them is not finite; the next scale."""
+        scalar, count = TensorType((), DType.FLOAT32), TensorType((), DType.INT32)
+        self._append("regista.unscaling", (Ref(SCALE), micro_batches), {"unscaling": scalar}, Role.UPDATE, "")
+        found: dict[str, TensorType] = {}
+        for name in names:
+            found[f"overflow:{name}"] = scalar
+            self._append("regista.overflow", (Ref(f"gradient:{name}"),), {f"overflow:{name}": scalar}, Role.UPDATE, name.rpartition(".")[0])
+        self._append("regista.join_norms", tuple(map(Ref, found)), {_OVERFLOW: scalar}, Role.UPDATE, "")
+        for name in names:
+            gradient, made = self._in_format_of_parameter(name), f"unscaled:{name}"
+            args, type_ = (Ref(gradient), Ref("unscaling")), self.types[gradient]
+            self._append("aten.mul.Tensor", args, {made: type_}, Role.UPDATE, name.rpartition(".")[0])
+            self._gradients[name] = made
+        self.inputs.append(GraphInput(value=GOOD_STEPS, kind=InputKind.LOSS_SCALE, name=GOOD_STEPS))
+        self.types[GOOD_STEPS] = count
+        self.updates |= {SCALE: f"updated:{SCALE}", GOOD_STEPS: f"updated:{GOOD_STEPS}"}
+        numbers = (scaling.growth_factor, scaling.backoff_factor, scaling.growth_interval)
+        outputs = {f"updated:{SCALE}": scalar, f"updated:{GOOD_STEPS}": count}
+        self._append("regista.next_scale", (Ref(SCALE), Ref(GOOD_STEPS), Ref(_OVERFLOW), *numbers), outputs, Role.UPDATE, "")
+
+    def _kept_where_skipped(self, new: Mapping[str, str], module: str) -> dict[str, str]:
+        """State -> its old value where a gradient overflowed, else the new one."""
+        kept = {}
+        for old, made in new.items():
+            kept[old] = f"{made}.kept"
+            self._append("regista.kept_if", (Ref(old), Ref(made), Ref(_OVERFLOW)), {kept[old]: self.types[old]}, Role.UPDATE, module)
+        return kept
 
     def _update_one(self, name: str, gradient: str) -> None:
         rule, parameter = self._rule(name), f"{InputKind.PARAMETER.value}:{name}"
@@ -157,6 +200,8 @@ class Appended:
         outputs = {made: self.types[old] for old, made in new.items()}
         args = (Ref(parameter), Ref(gradient), *held, rate, *numbers)
         self._append(rule.target, args, outputs, Role.UPDATE, name.rpartition(".")[0])
+        if self._update.loss_scaling is not None:
+            new = self._kept_where_skipped(new, name.rpartition(".")[0])
         self.updates |= new
         for copy in self._copies(parameter):
             made = f"updated:{copy.name}"

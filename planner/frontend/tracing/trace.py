@@ -53,7 +53,8 @@ class Tracer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """The traced micro-batch.  Placeholders and outputs stand in the order of the names; behind them ``whole``, the seed, the number of steps.
+    """The traced micro-batch.  Placeholders and outputs stand in the order of the names; behind them ``whole``, the seed, the number of steps, and
+    the scale of the loss where there is one.
 
     constants: what the graph's get_attr nodes name.
     trained: names of the parameters that have a gradient, in the order of the gradients; of an evaluation none.
@@ -63,7 +64,7 @@ class Capture:
     whole: numbers of the batch inputs that the graph takes once more, as large as the whole batch (planner.frontend.whole_batch).
     tracer: what made the graph.   refusal: of make_fx, why the recorder did not; else empty.
     left_alone: what forward changes in Python without an op depending on it, in words: a run leaves it as it is.
-    precision: forward and loss were traced in it.
+    precision: forward and loss were traced in it; where it is scaled, gradients are those of scale x loss / micro_batches.
     """
 
     graph: fx.Graph
@@ -79,6 +80,7 @@ class Capture:
     left_alone: str = ""
     precision: Precision = Precision.FP32
     whole: tuple[int, ...] = ()
+    micro_batches: int = 1
 
     def notes(self) -> dict[str, str]:
         """What is to be told of the trace, by kind: why the recorder did not make it, and what a run leaves as it is; empty texts: nothing."""
@@ -136,7 +138,7 @@ class _Step(nn.Module):
         self._names, self._stamper, self._trained, self._asked = tuple(parameters), stamper, trained, asked
         self.outputs: tuple[str, ...] = ()
 
-    def forward(self, parameter_values: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    def forward(self, parameter_values: list[Tensor], inputs: list[Tensor], scale_of_loss: list[Tensor]) -> list[Tensor]:
         if self._asked is not None:
             return self._evaluated(inputs, self._asked)
         if not self._trainable:
@@ -155,8 +157,10 @@ class _Step(nn.Module):
         if not value.requires_grad:
             raise InvalidProgram(_UNREACHED)
         self._stamper.watch(value)
-        scale = self._micro_batches if self._hooks.present else 1
+        scale = self._micro_batches if self._hooks.present and not scale_of_loss else 1
         seed = None if scale == 1 else torch.full_like(value, 1 / scale)
+        if scale_of_loss:
+            seed = (scale_of_loss[0] / self._micro_batches).to(value.dtype)
         gradients = torch.autograd.grad(value, list(wanted.values()), seed, allow_unused=True)
         of_trained = {name: grad if scale == 1 else grad * scale for name, grad in zip(wanted, gradients, strict=True) if grad is not None}
         if not of_trained:
@@ -222,8 +226,8 @@ def _results(captured: Capture) -> Results:
 
 
 _Values = list[Tensor]
-_StepFunction = Callable[[_Values, _Values, _Values, _Values], tuple[_Values, ...]]
-_Inputs = tuple[list["_Input"], list["_Input"], list["_Input"], list["_Input"]]  # parameters, buffers, batch, seed and steps
+_StepFunction = Callable[[_Values, _Values, _Values, _Values, _Values], tuple[_Values, ...]]
+_Inputs = tuple[list["_Input"], ...]  # parameters, buffers, batch, seed and steps, scale of the loss
 
 
 class _Input(NamedTuple):
@@ -270,11 +274,13 @@ class _Work:
             self._precision,
         )
 
-        def step(parameter_values: _Values, buffer_values: _Values, inputs: _Values, random: _Values) -> tuple[_Values, ...]:
+        def step(
+            parameter_values: _Values, buffer_values: _Values, inputs: _Values, random: _Values, scale_of_loss: _Values
+        ) -> tuple[_Values, ...]:
             state = dict(zip(parameters, parameter_values, strict=True)) | dict(zip(buffers, buffer_values, strict=True))
             swapped = {f"module.{name}": value for name, value in state.items()}
             with drawing(Drawing(seed=random[0], steps=random[1])):
-                results = functional_call(whole, swapped, (parameter_values, inputs), tie_weights=True)
+                results = functional_call(whole, swapped, (parameter_values, inputs, scale_of_loss), tie_weights=True)
             # functional_call writes reassigned buffers back; parameters and inputs come along to see that nobody changed them
             return results, [swapped[f"module.{name}"] for name in buffers], [swapped[f"module.{name}"] for name in parameters], inputs
 
@@ -284,6 +290,7 @@ class _Work:
             [_Input(b.shape, b.dtype, False) for b in buffers.values()],
             [_Input(t.shape, t.dtype, False) for t in self._batch],
             [_Input(torch.Size(), torch.int64, False)] * 2,
+            [_Input(torch.Size(), torch.float32, False)] * self._precision.scales_loss,
         )
         try:
             with (
@@ -312,15 +319,16 @@ class _Work:
             mode=Mode.TRAIN if self._asked is None else Mode.EVAL,
             tracer=tracer,
             precision=self._precision,
+            micro_batches=self._micro_batches,
         )
 
 
 def _recorded(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
     recorder = Recorder(decomposition_table(), stamper.stamp)
-    parameters, buffers, inputs, random = ([recorder.placeholder(*given) for given in group] for group in arguments)
+    groups: list[_Values] = [[recorder.placeholder(*given) for given in group] for group in arguments]
     stamper.begin(recorder.graph)
     with as_in_make_fx(), recorder:
-        results = step(list(parameters), list(buffers), list(inputs), list(random))
+        results = step(*map(list, groups))
     recorder.output([tensor for group in results for tensor in group])
     return recorder.graph, recorder.constants
 

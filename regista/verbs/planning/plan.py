@@ -86,7 +86,7 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--precision",
         metavar="P",
-        help="fp32: formats as the module has them; bf16-mixed: float32 parameters and moments, low-precision working copies, "
+        help="fp32: formats as the module has them; bf16-mixed, fp16-mixed: float32 parameters and moments, low-precision working copies, "
         "under torch.autocast (default: the program's own)",
     )
     group.add_argument(

@@ -102,6 +102,26 @@ def _norm(t: str, d: Draw) -> Iterator[Case]:
             yield make_case(t, d.positive(), 2.0, False, True)
 
 
+def _scaled(t: str, d: Draw) -> Iterator[Case]:
+    match t:
+        case "regista.overflow":
+            large = d.real(6, d.size())
+            large[3, 0] = torch.inf
+            yield make_case(t, large)
+            yield make_case(t, d.real(12))
+            yield make_case(t, d.real())
+        case "regista.kept_if":
+            for overflowed in (0.0, 1.0):
+                yield make_case(t, d.real(6, 4), d.real(6, 4), torch.tensor(overflowed))
+            yield make_case(t, d.real(), d.real(), torch.tensor(1.0))
+        case "regista.next_scale":
+            yield make_case(t, d.positive(), torch.tensor(3), torch.tensor(0.0), 2.0, 0.5, 4)
+            yield make_case(t, d.positive(), torch.tensor(1), torch.tensor(1.0), 2.0, 0.5, 4)
+        case _:
+            yield make_case(t, d.positive(), 4)
+
+
+_each("regista.overflow regista.kept_if regista.next_scale regista.unscaling", _scaled)
 _each("regista.square_sum regista.largest regista.add_norms regista.join_norms regista.clip_scale", _norm)
 _each(
     "regista.moving_average", lambda t, d: iter((make_case(t, d.real(6, 4), d.real(6, 4), 0.9), make_case(t, d.real(12), d.real(12), 0.5)))
