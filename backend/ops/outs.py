@@ -19,6 +19,7 @@ from backend.ops.fused import KERNELS
 from backend.ops.fused.batch_norm import BATCH_NORM
 from backend.ops.fused.batch_norm_gradient import BATCH_NORM_GRADIENT
 from backend.ops.fused.log_softmax import LOG_SOFTMAX_GRADIENT
+from backend.ops.fused.prelu import PRELU, PRELU_GRADIENT
 from backend.ops.fused.products import MM_BIAS
 from planner.ir.graph import OUTPUT, Op
 
@@ -94,6 +95,8 @@ NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
     MM_BIAS,
     BATCH_NORM,
     BATCH_NORM_GRADIENT,
+    PRELU,
+    PRELU_GRADIENT,
     OUTPUT,
     "regista.uniform",
     "regista.bernoulli",

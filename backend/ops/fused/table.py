@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from backend.ops.fused.batch_norm import BATCH_NORM, batch_norm, find_batch_norm
 from backend.ops.fused.batch_norm_gradient import BATCH_NORM_GRADIENT, batch_norm_gradient, find_batch_norm_gradient
 from backend.ops.fused.log_softmax import LOG_SOFTMAX_GRADIENT, find_log_softmax, find_log_softmax_gradient, log_softmax_gradient
+from backend.ops.fused.prelu import PRELU, PRELU_GRADIENT, find_prelu, find_prelu_gradient, prelu, prelu_gradient
 from backend.ops.fused.products import MM_BIAS, find_mm_bias, mm_bias
 from backend.ops.fused.uses import Fusion, Uses, uses_of
 from planner.ir.graph import Op
@@ -18,6 +19,8 @@ KERNELS: Mapping[str, Callable[..., object]] = {
     LOG_SOFTMAX_GRADIENT: log_softmax_gradient,
     BATCH_NORM: batch_norm,
     BATCH_NORM_GRADIENT: batch_norm_gradient,
+    PRELU: prelu,
+    PRELU_GRADIENT: prelu_gradient,
 }
 """Target of a whole op that torch does not have under one name -> what it computes."""
 
@@ -26,6 +29,7 @@ _RULES: Mapping[str, tuple[Callable[[Op, Uses], Fusion], ...]] = {
     "aten.sub.Tensor": (find_log_softmax, find_log_softmax_gradient),
     "aten.rsqrt.default": (find_batch_norm,),
     "aten.mul.Tensor": (find_batch_norm_gradient,),
+    "aten.where.self": (find_prelu, find_prelu_gradient),
 }
 
 

@@ -1,4 +1,4 @@
-"""Batch norm that the front end took apart is performed as torch's one kernel where one fragment holds all parts, of the same values."""
+"""Batch norm and PReLU, which the front end took apart, are performed as torch's kernels where one fragment holds all parts, of the same values."""
 
 from __future__ import annotations
 
@@ -139,3 +139,16 @@ def test_a_gradient_that_lies_in_another_order_gives_the_same_values() -> None:
     for a, b in zip(call(replace(whole), values), call(whole, turned), strict=True):
         assert a is not None and b is not None
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_prelu_and_its_gradients_become_one_kernel_each_of_the_same_bits(channels: int) -> None:
+    graph = graph_of(nn.PReLU(channels), (4, 3, 5, 2))
+    env = values_of(graph)
+    env["batch:input.0"] = env["batch:input.0"] - 0.6
+    for (ops, leaving), whole in zip(fragments(graph), ("fused.prelu", "fused.prelu_gradient"), strict=True):
+        fused = fuse(ops, leaving)
+        assert [op.target for op in fused].count(whole) == 1 and not any("where" in op.target for op in fused)
+        parts, wholes = performed(ops, env), performed(fused, env)
+        assert all(torch.equal(wholes[value], parts[value]) for value in leaving & parts.keys())
+        env = parts
