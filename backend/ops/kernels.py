@@ -74,9 +74,17 @@ def kernel(target: str) -> Callable[..., object]:
         return _overload(target)
     from planner.frontend.optim import clipping, loss_scale, updates  # late, so that kernels of aten need no frontend
     from planner.frontend.random.kernels import KERNELS as DRAWN
+    from planner.frontend.recurrent import KERNELS as RECURRENT
     from planner.frontend.tracing.lookup import KERNELS
 
-    tables: tuple[Mapping[str, Callable[..., object]], ...] = (updates.KERNELS, clipping.KERNELS, loss_scale.KERNELS, DRAWN, KERNELS)
+    tables: tuple[Mapping[str, Callable[..., object]], ...] = (
+        updates.KERNELS,
+        clipping.KERNELS,
+        loss_scale.KERNELS,
+        DRAWN,
+        RECURRENT,
+        KERNELS,
+    )
     for table in tables:
         if target in table:
             return table[target]

@@ -15,6 +15,7 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
 from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.cut_short import SearchCutShort, check_search
 from planner.parallelism.one_shape import Job, plan_one_shape
 from planner.parallelism.options import PlanOptions, by, check_options
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
@@ -105,6 +106,10 @@ def search_plans(
         warnings.warn(str(work), Replicated, stacklevel=3)
     if options.zero and (unmet := check_zero(plans.plan, options.zero)) is not None:
         warnings.warn(str(unmet), ZeroUnmet, stacklevel=3)
+    share = 1.0 if len(open_shapes) == 1 else _SHARE_OF_A_SHAPE
+    cut = check_search(plans.plan.search, options.seconds, time_limit.elapsed_s(), share=share)
+    if cut is not None and options.method is Method.EXACT:
+        warnings.warn(str(cut), SearchCutShort, stacklevel=3)
     return plans
 
 
@@ -122,7 +127,7 @@ def _best_plans(
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
-        fixed = replace(_fixed(options, shape), recompute=shape.recompute, seconds=options.seconds / 4)
+        fixed = replace(_fixed(options, shape), recompute=shape.recompute, seconds=options.seconds * _SHARE_OF_A_SHAPE)
         graph = graph_of(shape.micro_batches)
         plan = plan_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=partial(bounds.s_per_byte, shape))
         plans[shape] = plan
@@ -188,6 +193,8 @@ def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
 
 
 _SHAPE_GAP = 0.01
+_SHARE_OF_A_SHAPE = 0.25
+"""Of the seconds of a search over shapes, for the layouts of one of them."""
 
 
 def _would_fit(

@@ -134,7 +134,7 @@ def test_a_module_that_draws_trains_on_two_devices_like_plain_pytorch(name: str)
         assert_transparent(outcome, train_eagerly(made, micro_batches, STEPS))
 
 
-WRITES = {"dropout in place", "alpha dropout", "feature alpha dropout", "lstm", "gru"}
+WRITES = {"dropout in place", "alpha dropout", "feature alpha dropout"}
 """They write into views, or draw what they then write into."""
 
 

@@ -30,6 +30,7 @@ from planner.frontend.inputs import InputForm, loss_in
 from planner.frontend.outputs import AskedOutputs
 from planner.frontend.precision import Precision
 from planner.frontend.random import Drawing, drawing
+from planner.frontend.recurrent import recurrent_layers
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.record import Recorder
@@ -301,6 +302,7 @@ class _Work:
                 stamper,
                 sdpa_kernel(SDPBackend.MATH),
                 device_neutral(),
+                recurrent_layers(),
                 exporting(),
             ):
                 graph, constants = (_recorded if tracer is Tracer.RECORDER else _made_fx)(step, stamper, arguments)

@@ -255,6 +255,8 @@ ROWS: dict[str, Row] = {
     "lstm_two_way": Row(make=lambda: Recurrent(nn.LSTM(4, 6, 2, bidirectional=True, batch_first=True)), x=(BATCH, 3, 4)),
     "gru": Row(make=lambda: Recurrent(nn.GRU(4, 6, batch_first=True)), x=(BATCH, 3, 4)),
     "rnn": Row(make=lambda: Recurrent(nn.RNN(4, 6, batch_first=True)), x=(BATCH, 3, 4)),
+    "lstm_projected": Row(make=lambda: Recurrent(nn.LSTM(4, 6, 2, proj_size=2, bias=False, batch_first=True)), x=(BATCH, 3, 4)),
+    "rnn_relu_two_way": Row(make=lambda: Recurrent(nn.RNN(4, 6, 2, "relu", bidirectional=True, batch_first=True)), x=(BATCH, 3, 4)),
     "conv1d": _of(lambda: nn.Conv1d(4, 6, 3, padding=1, stride=2), BATCH, 4, 6),
     "conv3d": _of(lambda: nn.Conv3d(2, 4, 2), BATCH, 2, 3, 3, 3),
     "conv_transpose2d": _of(lambda: nn.ConvTranspose2d(4, 6, 2, stride=2), BATCH, 4, 3, 3),
@@ -351,12 +353,11 @@ ROWS: dict[str, Row] = {
     },
 }
 
-# A look-up by (sample, index) runs over the batch; recurrent layers and nn.MultiheadAttention fold [time, sample] into one dim, in which
+# A look-up by (sample, index) runs over the batch; nn.MultiheadAttention folds [time, sample] into one dim, in which
 # a split of the samples is not contiguous.  Such ops take the batch whole: gathered, but right.
 NEEDS_THE_WHOLE_BATCH = {
     *("indexing", "picked_by_target", "scatters"),
     *("encoder_layer", "encoder_layer_pre_norm_gelu", "encoder_with_padding", "attention", "attention_without_weights"),
-    *("lstm", "lstm_two_way", "gru", "rnn"),
 }
 
 

@@ -1,0 +1,20 @@
+"""Recurrent layers as one op per layer and direction: kernels, and how torch's layers become them while they are traced."""
+
+from collections.abc import Callable
+
+from planner.frontend.recurrent.gru import gru, gru_backward
+from planner.frontend.recurrent.layers import recurrent_layers
+from planner.frontend.recurrent.lstm import lstm, lstm_backward
+from planner.frontend.recurrent.rnn import rnn, rnn_backward
+
+__all__ = ["KERNELS", "recurrent_layers"]
+
+KERNELS: dict[str, Callable[..., object]] = {
+    "regista.lstm": lstm,
+    "regista.lstm_backward": lstm_backward,
+    "regista.gru": gru,
+    "regista.gru_backward": gru_backward,
+    "regista.rnn": rnn,
+    "regista.rnn_backward": rnn_backward,
+}
+"""Target -> the function that performs it."""

@@ -1,0 +1,64 @@
+"""Cases of recurrent layers: both directions, with and without biases, projections and a gradient of the last cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from torch import Tensor
+
+from planner.frontend.recurrent import KERNELS
+from tests.cases.opset_cases.drawing import Builder, Draw, add_each
+from tests.oracles.sbp_check import Case, make_case
+
+CASES: dict[str, Builder] = {}
+_each = partial(add_each, CASES)
+
+
+def _lstm(t: str, d: Draw) -> Iterator[Case]:
+    steps, batch, inputs, width = 3, d.size(), 6, 6
+    for units, reverse in ((width, False), (3, True)):
+        x, of_input, of_state = d.real(steps, batch, inputs), d.real(4 * width, inputs), d.real(4 * width, units)
+        hidden, cell = d.real(batch, units), d.real(batch, width)
+        projection, biases = (d.real(units, width), (None, None)) if units != width else (None, (d.real(4 * width), d.real(4 * width)))
+        given = (x, of_input, of_state, *biases, hidden, cell, projection, reverse)
+        if "backward" not in t:
+            yield make_case(t, *given)
+            continue
+        for of_cell in (None, d.real(batch, width)):
+            yield make_case(t, d.real(steps, batch, units), of_cell, *given, reverse)
+
+
+def _gru(t: str, d: Draw) -> Iterator[Case]:
+    steps, batch, inputs, width = 3, d.size(), 6, 6
+    for biased in (False, True):
+        x, of_input, of_state = d.real(steps, batch, inputs), d.real(3 * width, inputs), d.real(3 * width, width)
+        biases = (d.real(3 * width), d.real(3 * width)) if biased else (None, None)
+        hidden = d.real(batch, width)
+        if "backward" not in t:
+            yield make_case(t, x, of_input, of_state, *biases, hidden, biased)
+            continue
+        kept = _results("regista.gru", x, of_input, of_state, *biases, hidden, biased)
+        yield make_case(t, d.real(steps, batch, width), x, of_input, of_state, hidden, *kept, biased, biased)
+
+
+def _rnn(t: str, d: Draw) -> Iterator[Case]:
+    steps, batch, inputs, width = 3, d.size(), 6, 6
+    for relu in (False, True):
+        x, of_input, of_state = d.real(steps, batch, inputs), d.real(width, inputs), d.real(width, width)
+        bias, hidden = d.real(width) if relu else None, d.real(batch, width)
+        if "backward" not in t:
+            yield make_case(t, x, of_input, of_state, bias, hidden, relu, relu)
+            continue
+        (states,) = _results("regista.rnn", x, of_input, of_state, bias, hidden, relu, relu)
+        yield make_case(t, d.real(steps, batch, width), x, of_input, of_state, hidden, states, relu, relu, relu)
+
+
+def _results(target: str, *given: object) -> tuple[Tensor, ...]:
+    made = KERNELS[target](*given)
+    return made if isinstance(made, tuple) else (made,)  # type: ignore[return-value]
+
+
+_each("regista.lstm regista.lstm_backward", _lstm)
+_each("regista.gru regista.gru_backward", _gru)
+_each("regista.rnn regista.rnn_backward", _rnn)

@@ -1,0 +1,143 @@
+"""Recurrent layers are one op per layer and direction, whatever the number of steps, and compute what torch's layers compute."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from matrix import roomy_cluster
+from torch import Tensor, nn
+
+from planner.frontend import Program
+from planner.frontend.recurrent import recurrent_layers
+from planner.frontend.tracing.trace import Tracer
+from planner.ir.graph import LogicalGraph, Role
+from planner.ir.plan import Fragment, TaskKind
+from planner.opset import flop
+from planner.parallelism.make import PlanOptions, make_plan
+
+KINDS: dict[str, tuple[Callable[..., nn.RNNBase], dict[str, object]]] = {
+    "lstm": (nn.LSTM, {}),
+    "lstm of two layers both ways": (nn.LSTM, {"num_layers": 2, "bidirectional": True}),
+    "lstm projected": (nn.LSTM, {"num_layers": 2, "bidirectional": True, "proj_size": 3}),
+    "lstm without bias": (nn.LSTM, {"bias": False, "batch_first": True}),
+    "gru": (nn.GRU, {}),
+    "gru of two layers both ways": (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+    "gru without bias": (nn.GRU, {"bias": False}),
+    "rnn": (nn.RNN, {"num_layers": 2, "bidirectional": True}),
+    "rnn of relu": (nn.RNN, {"nonlinearity": "relu", "batch_first": True}),
+    "rnn without bias": (nn.RNN, {"bias": False}),
+}
+
+
+def layer(kind: str, **more: object) -> nn.RNNBase:
+    make, options = KINDS[kind]
+    torch.manual_seed(0)
+    return make(5, 4, **(options | more)).double()
+
+
+def results(module: nn.RNNBase, x: Tensor, given: object) -> list[Tensor]:
+    """Outputs, last states, and the gradients of everything that a weighted sum of them depends on."""
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    output, states = module(x, given) if given is not None else module(x)
+    made = [output, *(states if isinstance(states, tuple) else (states,))]
+    sum((k + 1) * (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)).sum() for k, y in enumerate(made)).backward()  # type: ignore[union-attr]
+    assert x.grad is not None
+    return [*(y.detach() for y in made), x.grad, *(p.grad for p in module.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", [False, True], ids=["no states given", "states given"])
+def test_a_recurrent_layer_computes_what_torch_computes(kind: str, given: bool) -> None:
+    module, x = layer(kind), torch.randn(3, 3, 5, dtype=torch.float64)
+    states = None
+    if given:
+        made = module(x)[1]
+        states = tuple(torch.rand_like(s) for s in made) if isinstance(made, tuple) else torch.rand_like(made)
+    expected = results(module, x, states)
+    with recurrent_layers():
+        computed = results(module, x, states)
+    assert len(computed) == len(expected)
+    for mine, torchs in zip(computed, expected, strict=True):
+        torch.testing.assert_close(mine, torchs, rtol=1e-10, atol=1e-12)
+
+
+def test_a_sequence_without_a_batch_and_one_step_are_recurrences_too() -> None:
+    module = layer("lstm")
+    for x in (torch.randn(3, 5, dtype=torch.float64), torch.randn(1, 2, 5, dtype=torch.float64)):
+        expected = results(module, x, None)
+        with recurrent_layers():
+            computed = results(module, x, None)
+        for mine, torchs in zip(computed, expected, strict=True):
+            torch.testing.assert_close(mine, torchs, rtol=1e-10, atol=1e-12)
+
+
+def test_torchs_functions_are_back_afterwards() -> None:
+    before = torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu  # type: ignore[attr-defined]
+    with recurrent_layers():
+        assert torch._VF.lstm is not before[0]  # type: ignore[attr-defined]
+    assert before == (torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)  # type: ignore[attr-defined]
+
+
+def test_what_the_ops_do_not_cover_is_torchs_own() -> None:
+    module, x = layer("lstm").float(), torch.randn(3, 2, 5)
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]))
+    with recurrent_layers():
+        assert torch.equal(module(packed)[0].data, module(packed)[0].data)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert "LstmBackward" not in type(module(x)[0].grad_fn).__name__
+
+
+class Tagged(nn.Module):
+    """A recurrent layer and a head."""
+
+    def __init__(self, kind: str, **more: object) -> None:
+        super().__init__()
+        self.body = layer(kind, **more).float()
+        self.head = nn.LazyLinear(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(x)[0])
+        return out
+
+
+def program(kind: str, steps: int, **more: object) -> Program:
+    module = Tagged(kind, batch_first=True, **more)
+    x = torch.randn(4, steps, 5)
+    with torch.no_grad():
+        y = torch.randn(module(x).shape)
+    return Program(module, (x, y), F.mse_loss)
+
+
+def targets(graph: LogicalGraph) -> Counter[str]:
+    return Counter(op.target for op in graph.ops)
+
+
+@pytest.mark.parametrize("kind", ["lstm of two layers both ways", "gru", "rnn"])
+def test_a_recurrent_layer_is_one_op_per_layer_and_direction_however_many_steps(kind: str) -> None:
+    few, many = program(kind, 3), program(kind, 50)
+    assert targets(few.graph()) == targets(many.graph())
+    assert many.tracer() is Tracer.RECORDER
+    name, directions = kind.split()[0], 1 + ("both ways" in kind)
+    layers = 2 if "two layers" in kind else 1
+    made = targets(many.graph())
+    assert made[f"regista.{name}"] == made[f"regista.{name}_backward"] == layers * directions or name == "rnn"
+
+
+def test_the_gradient_of_an_input_that_nobody_trains_is_not_computed() -> None:
+    ops = [op for op in program("lstm of two layers both ways", 3).graph().ops if op.target == "regista.lstm_backward"]
+    assert sorted(op.args[-1] for op in ops) == [False, False, True, True]
+
+
+def test_data_parallelism_splits_a_recurrence_along_its_batch() -> None:
+    graph = program("lstm", 8).graph()
+    options = PlanOptions(pins=("input.0=S(0)",))
+    plan = make_plan(graph, model="tagged", batch_size=4, cluster=roomy_cluster(2), options=options)
+    for kind, role in ((TaskKind.FORWARD, Role.FORWARD), (TaskKind.BACKWARD, Role.BACKWARD)):
+        whole = sum(flop(op, graph.values) for op in graph.ops if op.role is role)
+        on_each = sum(task.body.flop for task in plan.tasks if task.kind is kind and isinstance(task.body, Fragment))
+        assert 0.5 * whole <= on_each < 0.51 * whole
