@@ -174,5 +174,5 @@ def _differentiated(ctx: FunctionCtx, gradient: Tensor, *_: object) -> tuple[Ten
 
 _op = torch.library.custom_op("regista::gru", gru, mutates_args=())
 _op.register_fake(_gru_type)
-_op.register_autograd(_differentiated, setup_context=_keep)  # type: ignore[arg-type]
+_op.register_autograd(_differentiated, setup_context=_keep)
 torch.library.custom_op("regista::gru_backward", gru_backward, mutates_args=()).register_fake(_gru_backward_type)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +57,8 @@ class _Stack:
     batch_first: bool
 
     @staticmethod
-    def of(bias: bool, layers: int, dropout: float, training: bool, both_ways: bool, batch_first: bool) -> _Stack:
+    def of(options: Sequence[Any]) -> _Stack:
+        bias, layers, dropout, training, both_ways, batch_first = options
         return _Stack(bias=bias, layers=layers, dropout=dropout, training=training, both_ways=both_ways, batch_first=batch_first)
 
     def run(self, run: _Run, x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -92,7 +94,7 @@ def _lstm(torchs: _Function, *arguments: object) -> tuple[Tensor, ...]:
     match arguments:
         case [Tensor() as x, [Tensor() as hidden, Tensor() as cell], list() | tuple() as weights, *options]:
             if len(options) == 6 and _covered([x, hidden, cell, *weights]):
-                stack = _Stack.of(*options)
+                stack = _Stack.of(options)
                 return stack.run(partial(_run_lstm, stack.bias), x, (hidden, cell), weights)
     return torchs(*arguments)
 
@@ -101,7 +103,7 @@ def _one_state(torchs: _Function, run: _Run, *arguments: object) -> tuple[Tensor
     match arguments:
         case [Tensor() as x, Tensor() as hidden, list() | tuple() as weights, *options]:
             if len(options) == 6 and _covered([x, hidden, *weights]):
-                return _Stack.of(*options).run(run, x, (hidden,), weights)
+                return _Stack.of(options).run(run, x, (hidden,), weights)
     return torchs(*arguments)
 
 

@@ -174,5 +174,5 @@ def _differentiated(ctx: FunctionCtx, gradient: Tensor | None, cell_gradient: Te
 
 _op = torch.library.custom_op("regista::lstm", lstm, mutates_args=())
 _op.register_fake(_lstm_type)
-_op.register_autograd(_differentiated, setup_context=_keep)  # type: ignore[arg-type]
+_op.register_autograd(_differentiated, setup_context=_keep)
 torch.library.custom_op("regista::lstm_backward", lstm_backward, mutates_args=()).register_fake(_lstm_backward_type)

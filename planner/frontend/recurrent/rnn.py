@@ -101,5 +101,5 @@ def _differentiated(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, 
 
 _op = torch.library.custom_op("regista::rnn", rnn, mutates_args=())
 _op.register_fake(_rnn_type)
-_op.register_autograd(_differentiated, setup_context=_keep)  # type: ignore[arg-type]
+_op.register_autograd(_differentiated, setup_context=_keep)
 torch.library.custom_op("regista::rnn_backward", rnn_backward, mutates_args=()).register_fake(_rnn_backward_type)

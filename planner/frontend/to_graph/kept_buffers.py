@@ -51,15 +51,20 @@ def kept_buffers(ops: Sequence[Op], updates: Mapping[str, str]) -> KeptBuffers:
     """
     role_of = {value: op.role for op in ops for value in op.outputs if value is not None}
     values = [value for buffer, new in updates.items() if role_of.get(new) is Role.FORWARD for value in (buffer, new)]
-    return KeptBuffers(ops, [value for value in dict.fromkeys(values) if any(op.role is Role.BACKWARD for op in _readers(ops, value))])
-
-
-def _readers(ops: Sequence[Op], value: str) -> Iterator[Op]:
-    """Ops that read the value or a view of it: a view is made anew wherever it is read."""
-    seen = {value}
+    readers: dict[str, list[Op]] = {}
     for op in ops:
-        if seen.isdisjoint(op.inputs):
-            continue
-        yield op
-        if op.target in known_targets() and is_view(op):
-            seen.update(out for out in op.outputs if out is not None)
+        for value in dict.fromkeys(op.inputs):
+            readers.setdefault(value, []).append(op)
+    return KeptBuffers(ops, [value for value in dict.fromkeys(values) if any(op.role is Role.BACKWARD for op in _readers(readers, value))])
+
+
+def _readers(readers: Mapping[str, Sequence[Op]], value: str) -> Iterator[Op]:
+    """Ops that read the value or a view of it: a view is made anew wherever it is read.   readers: of each value itself."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for op in readers.get(waiting.pop(), ()):
+            yield op
+            if op.target in known_targets() and is_view(op):
+                fresh = [out for out in op.outputs if out is not None and out not in seen]
+                seen.update(fresh)
+                waiting.extend(fresh)
