@@ -26,7 +26,7 @@ from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.trace import loss_of, quiet
 from planner.frontend.tracing.traced import NotRecordable
-from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched
+from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched, without_reentrance
 from planner.ir.errors import InvalidProgram
 
 __all__ = ["refuse_ambiguous"]
@@ -136,6 +136,7 @@ def _runs(forward: _Forward, inputs: Sequence[Tensor]) -> bool:
         sdpa_kernel(SDPBackend.MATH),
         device_neutral(),
         exporting(),
+        without_reentrance(),
         as_in_make_fx(),
     ):
         warnings.simplefilter("ignore")  # torch's losses warn of shapes that they broadcast

@@ -143,6 +143,7 @@ class Op:
     ``outputs`` has one entry per tensor that the operator returns; None where nobody reads it.
     ``forward_of`` of a backward op is the id of the forward op whose gradient it computes: it decides the stage.
     ``draw`` numbers the random draws of a program (None: the op draws nothing); ops of one number draw the same.
+    ``again``: a backward op that computes no gradient, but what a forward op has computed before (torch.utils.checkpoint).
     """
 
     id: str
@@ -154,6 +155,7 @@ class Op:
     module: str = ""
     forward_of: str | None = None
     draw: int | None = field(default=None, metadata=OMITTED)
+    again: bool = field(default=False, metadata=OMITTED)
 
     @property
     def effect(self) -> Effect:

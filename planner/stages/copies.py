@@ -40,8 +40,8 @@ def original_name(name: str) -> str | None:
 
 
 def is_recomputed(op: Op) -> bool:
-    """Whether the op is a copy that the backward part makes of a forward op."""
-    return op.role is Role.BACKWARD and op.forward_of is None and original_name(op.id) is not None
+    """Whether the op is a copy that the backward part makes of a forward op, as planned, or as the module has it (torch.utils.checkpoint)."""
+    return op.again or (op.role is Role.BACKWARD and op.forward_of is None and original_name(op.id) is not None)
 
 
 def copy_into_regions(graph: LogicalGraph, stage: Mapping[str, int], again: Collection[str]) -> tuple[LogicalGraph, dict[str, int]]:

@@ -245,6 +245,7 @@ class _Translation:
                 role=stamp.role,
                 module=stamp.module,
                 draw=draw,
+                again=stamp.again,
             )
         )
         return tuple(outputs) if several else outputs[0] or ""

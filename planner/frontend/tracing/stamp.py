@@ -36,9 +36,12 @@ class _Removable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
+    """forward: the node that a backward node differentiates.   again: the backward pass computes a forward op once more (checkpointed parts)."""
+
     role: Role
     module: str
     forward: fx.Node | None = None
+    again: bool = False
 
 
 class Stamper:
@@ -118,7 +121,9 @@ class Stamper:
             return Stamp(Role.FORWARD, self.module)
         forward = self._forward
         module: str = forward.meta[STAMP].module if forward is not None else ""
-        return Stamp(Role.BACKWARD, module, forward)
+        # autograd computes gradients without grad mode; torch.utils.checkpoint turns it on to compute its part again
+        again = torch.is_grad_enabled()
+        return Stamp(Role.BACKWARD, self.module if again and self._stack else module, forward, again)
 
     def watch(self, loss: Tensor) -> None:
         """From here on nodes are BACKWARD; each autograd node of ``loss`` announces the forward op it differentiates."""
@@ -138,6 +143,7 @@ class Stamper:
         differentiable = [node for node in nodes if node in self._on_the_way] or nodes
 
         def announce(_grads: object) -> None:
+            self._stack.clear()  # checkpointed parts end by an exception as soon as what is needed is there
             if differentiable:
                 self._forward = differentiable[-1]
 

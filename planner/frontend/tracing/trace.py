@@ -37,7 +37,7 @@ from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.repeat import Results, refuse_other_next_step
 from planner.frontend.tracing.source import raising_line, shown_line
 from planner.frontend.tracing.stamp import Stamper
-from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched, without_checks
+from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched, without_checks, without_reentrance
 from planner.frontend.tracing.values import usual_rewrite
 from planner.ir.errors import InvalidProgram, RegistaError
 from planner.ir.graph import Mode
@@ -304,6 +304,7 @@ class _Work:
                 device_neutral(),
                 recurrent_layers(),
                 exporting(),
+                without_reentrance(),
             ):
                 graph, constants = (_recorded if tracer is Tracer.RECORDER else _made_fx)(step, stamper, arguments)
         except RegistaError:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.utils.checkpoint as torch_checkpoint
+from torch import Tensor
 from torch._higher_order_ops.effects import _register_effectful_op
 from torch._library.effects import EffectType
 
 from planner.frontend.tracing.reachable import Snapshot
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched", "without_checks"]
+__all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched", "without_checks", "without_reentrance"]
 
 
 @contextmanager
@@ -101,3 +103,25 @@ def as_in_make_fx() -> Iterator[None]:
         torch.fx._symbolic_trace._is_fx_tracing_flag = tracing
         torch.set_autocast_cache_enabled(cached)
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class _NotReentrant:
+    """Takes the place of torch's CheckpointFunction, which calls backward() inside of backward: that cannot be traced."""
+
+    @staticmethod
+    def apply(function: Callable[..., object], preserve_rng_state: bool, *args: object) -> object:
+        if not any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
+            with torch.no_grad():  # as torch has it: no operand needs a gradient, so nothing that is computed has one
+                return function(*args)
+        return torch_checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)
+
+
+@contextmanager
+def without_reentrance() -> Iterator[None]:
+    """What ``checkpoint(..., use_reentrant=True)`` computes again, it computes without reentrance: the same values, draws and gradients."""
+    before = torch_checkpoint.CheckpointFunction
+    torch_checkpoint.CheckpointFunction = _NotReentrant  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        torch_checkpoint.CheckpointFunction = before  # type: ignore[misc]

@@ -22,6 +22,8 @@ _MOST_ROWS = 200
 PREDICTED = "predicted (sim)"
 MEASURED = "measured (run)"
 
+_MOST_MODULES = 8
+
 
 def show_comparison(comparison: Comparison, *, actors: bool = True) -> RenderableType:
     """Step time with its spread, throughput, kinds, peak bytes and (``actors``) every actor."""
@@ -92,6 +94,8 @@ def show_plan(plan: Plan) -> RenderableType:
     head = Table(title=f"{escape(plan.model)}, plan {plan.plan_id}", title_justify="left", show_header=False)
     head.add_row("micro-batches", f"{plan.micro_batches} (batch of {plan.batch_size} samples)")
     head.add_row("batch dims", escape(_batch_dims(plan)))
+    if again := _computed_again(plan):
+        head.add_row("computed again", escape(again))
     head.add_row("cluster", escape(f"{plan.cluster.name}: {plan.cluster.num_devices} x {plan.cluster.device.kind}, {plan.num_ranks} used"))
     head.add_row("search", escape(f"{plan.search.method}, cost model {plan.search.cost_model}"))
     head.add_row("state per parameter", escape(str(state_bytes(plan))))
@@ -116,6 +120,14 @@ def _batch_dim(entry: BatchInput) -> str:
     if entry.whole_of is not None:
         return f"{entry.whole_of} whole as well (means divide by what the whole batch counts)"
     return f"{entry.name} {'none' if entry.batch_dim is None else f'dim {entry.batch_dim}'}"
+
+
+def _computed_again(plan: Plan) -> str:
+    """The modules whose ops the backward part computes again because the module says so; empty: none."""
+    ops = [op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops if op.again]
+    modules = list(dict.fromkeys(op.module or "the root module" for op in ops))
+    more = f" and {len(modules) - _MOST_MODULES} more" if len(modules) > _MOST_MODULES else ""
+    return f"{', '.join(modules[:_MOST_MODULES])}{more}: {len(ops)} ops, as the module has it (torch.utils.checkpoint)" if ops else ""
 
 
 def _placements(plan: Plan) -> Table:
