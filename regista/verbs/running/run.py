@@ -6,11 +6,13 @@ import argparse
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from planner.cost import load_cost
 from planner.ir.errors import Unsupported
 from planner.ir.files import load_plan, save_trace
+from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Trace, check_trace
 from regista.analysis.comparison import summarise
@@ -55,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FROM",
         help="first values: module (its own, default), philox:SEED (each rank draws just its part), weights:FILE, checkpoint:DIR",
     )
+    parser.add_argument(
+        "--ema", action="store_true", help="moving averages take the place of parameters, of --init checkpoint:DIR that has them"
+    )
+    parser.add_argument(
+        "--outputs", metavar="FILE", help="write the outputs of an evaluation there, for torch.load: name -> one row per step"
+    )
     parser.add_argument("--checkpoint", metavar="DIR", help="save parameters and optimizer state there, at the end at least")
     parser.add_argument("--save-every", type=count, metavar="N", help="and after every N steps, while training goes on")
     parser.add_argument("--keep", type=count, metavar="K", help="the K newest checkpoints stay (default: all)")
@@ -92,7 +100,7 @@ def perform(args: argparse.Namespace) -> Json:
     from regista.views.tables.show import show_summary
     from regista.views.tables.verdict import predict, show_verdict, verdict
 
-    check_targets([args.out], [args.plan, args.cost])
+    check_targets([args.out, args.outputs], [args.plan, args.cost])
     performer = Performer(args.performer)
     is_gloo = performer is Performer.GLOO
     if not is_gloo:
@@ -100,6 +108,8 @@ def perform(args: argparse.Namespace) -> Json:
         _refuse_beside(performer, {"--timeout": timeout, "--cost": args.cost, "--nnodes": args.nnodes})
     nodes = nodes_of(args.nnodes, args.rdzv, args.node_rank, args.run_id)
     plan = load_plan(args.plan)
+    if args.outputs and not plan.outputs:
+        raise Unsupported(f"plan {plan.plan_id} has no outputs to write; plan it with --mode eval --outputs all, or leave --outputs out")
     prediction = None
     if is_gloo:
         cost = load_cost(args.cost) if args.cost else None
@@ -115,12 +125,30 @@ def perform(args: argparse.Namespace) -> Json:
         warnings.warn(f"the loss is {outcome.losses[diverged]} from step {diverged} on; lower the learning rate", Diverged, stacklevel=2)
     if args.out:
         save_trace(plan, outcome.trace, args.out)
+    if args.outputs:
+        _save_outputs(outcome, args.outputs)
     # One process that plays all ranks in turn is not what was predicted: its own figures alone.
     judged = None if prediction is None else verdict(plan, prediction, outcome.trace)
     table = show_summary(plan, summarise(plan, outcome.trace)) if judged is None else show_verdict(judged)
-    show(args, table, f"loss: {outcome.losses[0]:.4f} -> {outcome.losses[-1]:.4f}")
+    show(args, table, _loss_text(plan, outcome.losses))
     result = trace_json(plan, outcome.trace) | {"losses": list(outcome.losses), "first_step": outcome.first_step}
     return result if judged is None else result | {"prediction": judged.to_json()}
+
+
+def _loss_text(plan: Plan, losses: Sequence[float]) -> str:
+    if plan.mode is Mode.EVAL:
+        return f"loss: {sum(losses) / len(losses):.4f}, the mean over {len(losses)} batches"
+    return f"loss: {losses[0]:.4f} -> {losses[-1]:.4f}"
+
+
+def _save_outputs(outcome: Outcome, path: str) -> None:
+    """``loss``: one number per step; every output: the global batches of the steps, stacked."""
+    import torch
+
+    rows = {name: torch.stack([of_step[name] for of_step in outcome.outputs]) for name in outcome.outputs[0]}
+    neighbour = f"{path}.tmp"
+    torch.save({"loss": torch.tensor(outcome.losses, dtype=torch.float64), **rows}, neighbour)
+    os.replace(neighbour, path)
 
 
 def _refuse_beside(performer: Performer, given: dict[str, object]) -> None:
@@ -149,6 +177,7 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
         data=args.data,
         lr_schedule=args.lr_schedule,
         init=args.init,
+        ema=args.ema,
         checkpoint=args.checkpoint,
         save_every=args.save_every or 0,
         keep=args.keep or 0,
@@ -163,6 +192,7 @@ def _refuse_on_hosts(args: argparse.Namespace) -> None:
     """What one launcher alone can do."""
     given = {
         "--init": args.init != "module",
+        "--ema": args.ema,
         "--checkpoint": args.checkpoint,
         "--resume": args.resume,
         "--device": args.device not in (None, "auto", "cpu"),

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from planner.ir.actors.verify import device_bytes
+from planner.ir.graph import Mode
 from planner.ir.plan import BatchInput, Boxing, Fragment, Plan, Port, RegstKind, Task
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.comparison import Comparison, Pair, Summary
@@ -93,6 +94,9 @@ def show_plan(plan: Plan) -> RenderableType:
     """Placements with their memory, streams, tasks and Regsts with their quotas."""
     head = Table(title=f"{escape(plan.model)}, plan {plan.plan_id}", title_justify="left", show_header=False)
     head.add_row("micro-batches", f"{plan.micro_batches} (batch of {plan.batch_size} samples)")
+    if plan.mode is Mode.EVAL:
+        outputs = ", ".join(output.name for output in plan.outputs)
+        head.add_row("kind of step", f"evaluation: forward pass alone; outputs: {escape(outputs) or 'the loss alone'}")
     head.add_row("batch dims", escape(_batch_dims(plan)))
     if again := _computed_again(plan):
         head.add_row("computed again", escape(again))
@@ -101,7 +105,7 @@ def show_plan(plan: Plan) -> RenderableType:
     head.add_row("state per parameter", escape(str(state_bytes(plan))))
     head.add_row("objective", f"{show_s(plan.search.objective_s)} per step (lower bound {show_s(plan.search.lower_bound_s)})")
     for option, value in plan.options.items():
-        if option == "batch_dim":
+        if option in ("batch_dim", "mode"):
             continue
         head.add_row(escape(option), escape(value))
     return Group(head, _placements(plan), _streams(plan), _tasks(plan), _regsts(plan))
