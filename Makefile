@@ -11,7 +11,7 @@ export MKL_NUM_THREADS = 1
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help demo test test-all test-experiments plans check format bench fidelity gpu reproduce figures report paper mutation clean
+.PHONY: help demo test test-all test-experiments plans check format examples bench fidelity gpu reproduce figures report paper mutation clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -50,6 +50,10 @@ check: $(READY)  ## lint, format, types, import contracts
 format: $(READY)  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format --quiet .
+
+examples: $(READY)  ## three complete trainings beside plain PyTorch on one device, some minutes; writes examples/results, examples/pictures
+	@$(BIN)/python -m examples
+	@$(BIN)/python -m experiments.claims --write
 
 bench: $(READY)  ## speed, as ratios and medians with spread
 	@$(BIN)/python -m experiments.benchmarks

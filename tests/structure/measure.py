@@ -19,7 +19,7 @@ from statistics import median
 __all__ = ["PRODUCT", "TOPS", "Shape", "files_of", "pairs", "shape"]
 
 PRODUCT = ("planner", "zoo", "simulator", "backend", "regista")
-TOPS = (*PRODUCT, "experiments", "paper", "tests")
+TOPS = (*PRODUCT, "examples", "experiments", "paper", "tests")
 WINDOW_LINES = 6
 _FEWEST_LETTERS, _FEWEST_TOKENS = 60, 60
 """Windows with less in all are brackets and keywords, not an idea."""
