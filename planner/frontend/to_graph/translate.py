@@ -121,7 +121,8 @@ class _Translation:
             )
         )
         if (working := captured.precision.working) is not None:
-            body = with_working_copies(body, DType.parse(str(working)), update.group_of)
+            trained = update.group_of if captured.mode is Mode.TRAIN else None
+            body = with_working_copies(body, DType.parse(str(working)), trained)
         if update.grad_dtype is not None:
             body = with_gradients_in(body, update.grad_dtype)
         graph = finished(body, update if captured.mode is Mode.TRAIN else None)

@@ -23,13 +23,18 @@ __all__ = ["with_gradients_in", "with_working_copies"]
 _CAST, _ADD = "aten._to_copy.default", "aten.add.Tensor"
 
 
-def with_working_copies(body: Body, working: DType, trained: Container[str]) -> Body:
-    """The same micro-batch, reading a working copy wherever a trained parameter was cast to that format; each other value is cast once.
+def with_working_copies(body: Body, working: DType, trained: Container[str] | None) -> Body:
+    """The same micro-batch, reading a working copy wherever a parameter that has one was cast to that format; each other value is cast once.
 
     Args:
-        trained: names of parameters.   torch.autocast keeps no copy of others either.
+        trained: names of the parameters that have one, as far as there is a gradient: torch.autocast keeps no copy of others either.  None: all
+            have one, in an evaluation, which then holds no master.
     """
-    parameters = {i.value: i.name for i in body.inputs if i.kind is InputKind.PARAMETER and i.name in body.gradients and i.name in trained}
+    parameters = {
+        i.value: i.name
+        for i in body.inputs
+        if i.kind is InputKind.PARAMETER and (trained is None or (i.name in body.gradients and i.name in trained))
+    }
     copies: dict[str, GraphInput] = {}
     same: dict[str, str] = {}
     cast_of: dict[str, str] = {}
@@ -58,6 +63,7 @@ def with_working_copies(body: Body, working: DType, trained: Container[str]) -> 
         ops=tuple(ops),
         loss=same.get(body.loss, body.loss),
         gradients={name: same.get(value, value) for name, value in body.gradients.items()},
+        outputs={name: same.get(value, value) for name, value in body.outputs.items()},
         updates={name: same.get(value, value) for name, value in body.updates.items()},
     )
 

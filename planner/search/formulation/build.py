@@ -46,6 +46,8 @@ from planner.stages.sums import widened_terms
 
 __all__ = ["build_model"]
 
+_HELD_BY_EVALUATIONS = frozenset({InputKind.PARAMETER, InputKind.WORKING_COPY, InputKind.BUFFER})
+
 
 def build_model(
     staged: Staged,
@@ -241,7 +243,7 @@ class _Builder:
         None: memory is not counted, or the value is none.
         """
         kind = self.inputs[value].kind
-        if not self.options.is_limited or self.graph.gradients or kind not in (InputKind.PARAMETER, InputKind.BUFFER):
+        if not self.options.is_limited or self.graph.gradients or kind not in _HELD_BY_EVALUATIONS:
             return None
         if (value, stage) not in self.frozen:
             logical, ops = self.graph.values[value], self.readers.ops(value, stage)

@@ -113,3 +113,19 @@ def test_parameters_are_split_where_they_do_not_fit_whole_and_the_numbers_stay(s
     assert max(device_bytes(plan).values()) <= share
     outcome = regista.run(plan, program, steps=1, performer=Performer.REFERENCE)
     torch.testing.assert_close(torch.tensor(outcome.losses[0]), F.cross_entropy(module(x), target).detach(), **CLOSE)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["data parallel", "pipeline"])
+def test_in_mixed_precision_it_computes_as_autocast_does_and_holds_low_precision_parameters_alone(way: str) -> None:
+    program = classifier(optimizer=regista.AdamW(lr=0.05), precision="bf16-mixed")
+    trained = regista.run(regista.plan(program, "local:2"), program, steps=3, performer=Performer.REFERENCE)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, outputs = eager(program, trained.states, 0)
+    plan = planned(program, way)
+    outcome = regista.run(plan, program, steps=1, state=trained.states, performer=Performer.REFERENCE)
+    torch.testing.assert_close(torch.tensor(outcome.losses[0]), loss.float(), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(outcome.outputs[0]["logits"], outputs["logits"], rtol=2e-2, atol=2e-2)
+    copies = {state.copy_of for state in plan.states if state.kind is InputKind.WORKING_COPY}
+    assert copies >= {name for name, _ in program.module.named_parameters() if ".norm." not in name}
+    assert {state.name for state in plan.states if state.kind is InputKind.PARAMETER}.isdisjoint(copies)
