@@ -11,7 +11,7 @@ export MKL_NUM_THREADS = 1
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help demo test test-all test-experiments plans check format examples bench fidelity gpu reproduce figures report paper mutation clean
+.PHONY: help demo test test-all test-experiments plans check format examples bench corpus fidelity gpu reproduce figures report paper mutation clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -75,6 +75,11 @@ report: $(READY)  ## pages for the browser of all experiments; writes out/report
 
 paper: $(READY)  ## the paper as PDF, from the committed CSVs; writes out/paper/
 	@$(BIN)/python -m paper.build
+
+corpus: $(READY)  ## models of transformers, torchvision and timm, planned in 3 ways and compared with one device; an hour, goes on where it was
+	@$(BIN)/python -c "import transformers, torchvision, timm" 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,corpus]'
+	@nice -n 5 $(BIN)/python -m experiments.corpus
 
 fidelity: $(READY)  ## published iteration times against the simulator's: plans, calibration, scores (resumable; see experiments/fidelity)
 	@$(BIN)/python -m experiments.fidelity

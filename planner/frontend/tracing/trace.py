@@ -37,7 +37,15 @@ from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.repeat import Results, refuse_other_next_step
 from planner.frontend.tracing.source import raising_line, shown_line
 from planner.frontend.tracing.stamp import Stamper
-from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched, without_checks, without_reentrance
+from planner.frontend.tracing.untouched import (
+    as_in_make_fx,
+    device_neutral,
+    exporting,
+    untouched,
+    wide_grouped_products,
+    without_checks,
+    without_reentrance,
+)
 from planner.frontend.tracing.values import usual_rewrite
 from planner.ir.errors import InvalidProgram, RegistaError
 from planner.ir.graph import Mode
@@ -303,6 +311,7 @@ class _Work:
                 sdpa_kernel(SDPBackend.MATH),
                 device_neutral(),
                 recurrent_layers(),
+                wide_grouped_products(),
                 exporting(),
                 without_reentrance(),
             ):

@@ -13,11 +13,14 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor
 from torch._higher_order_ops.effects import _register_effectful_op
 from torch._library.effects import EffectType
+from torch._ops import OpOverload
+from torch._subclasses.fake_impls import _deregister_op_impl, register_op_impl
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from planner.frontend.tracing.reachable import Snapshot
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched", "without_checks", "without_reentrance"]
+__all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched", "wide_grouped_products", "without_checks", "without_reentrance"]
 
 
 @contextmanager
@@ -65,6 +68,27 @@ def device_neutral() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+
+
+@contextmanager
+def wide_grouped_products() -> Iterator[None]:
+    """torch's description of grouped products knows bfloat16 alone, its kernels float32 too: there, results are typed as bfloat16's are."""
+    op = torch.ops.aten._grouped_mm.default
+
+    def typed(mode: FakeTensorMode, func: OpOverload, *args: object, **kwargs: object) -> object:
+        wanted = next(a.dtype for a in args if isinstance(a, Tensor))
+        if wanted is torch.bfloat16:
+            return NotImplemented
+        with mode:
+            narrow = [a.to(torch.bfloat16) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
+            made: Tensor = func(*narrow, **kwargs)
+            return torch.empty_strided(made.shape, made.stride(), dtype=wanted)
+
+    register_op_impl(op)(typed)
+    try:
+        yield
+    finally:
+        _deregister_op_impl(op)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from oracle import train_eagerly
 from torch import Tensor, nn
 
 from backend.reference import perform
+from experiments.corpus.libraries import make_ready
 from planner.frontend import SGD, Program
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Effect
@@ -54,10 +55,7 @@ _PLAIN = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "n
 MORE: dict[str, Callable[[Any], nn.Module]] = {
     "qwen3": lambda hf: hf.Qwen3ForCausalLM(hf.Qwen3Config(**_PLAIN, num_key_value_heads=2, head_dim=8)),
     "gemma2": lambda hf: hf.Gemma2ForCausalLM(hf.Gemma2Config(**_PLAIN, num_key_value_heads=2, head_dim=8)),
-    # the default, grouped_mm, is a kernel whose groups depend on values
-    "mixtral": lambda hf: hf.MixtralForCausalLM(
-        hf.MixtralConfig(**_PLAIN, num_key_value_heads=2, num_local_experts=4, experts_implementation="batched_mm")
-    ),
+    "mixtral": lambda hf: hf.MixtralForCausalLM(hf.MixtralConfig(**_PLAIN, num_key_value_heads=2, num_local_experts=4)),
     "roberta": lambda hf: hf.RobertaForMaskedLM(hf.RobertaConfig(**_PLAIN, pad_token_id=1)).eval(),
 }
 
@@ -73,6 +71,7 @@ def batch(step: int, *, padded: bool) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def hf() -> ModuleType:
+    make_ready()
     module: ModuleType = pytest.importorskip("transformers")
     return module
 

@@ -36,6 +36,41 @@ def test_a_buffer_that_forward_updates_and_backward_reads_is_copied_first(stages
     assert_transparent(perform(plan, source.initial_state(2), source.batch, STEPS, gradients=True), train_eagerly(source, 2, STEPS))
 
 
+def test_a_repeated_value_is_dense_as_torch_s_is() -> None:
+    """A bias of attention is repeated for each sample, then seen by view() as one per sample and head."""
+
+    class Repeated(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            scores = super().forward(x)[:3].repeat(BATCH, 1, 1).view(BATCH * 3, -1)
+            return scores.square().mean() * x.repeat(1, 1).mean()
+
+    source = Program(Repeated(6, 6), torch.randn(BATCH, 6), optimizer=SGD(lr=0.05))
+    plan = make_plan(source.graph(), model="repeated", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions())
+    assert_transparent(perform(plan, source.initial_state(), source.batch, STEPS, gradients=True), train_eagerly(source, 1, STEPS))
+
+
+class Experts(nn.Module):
+    """Rows sorted by expert, each group by its own matrix, in float32, which torch describes for bfloat16 alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.matrices = nn.Linear(8, 4), nn.Parameter(torch.randn(4, 8, 8) / 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, expert = self.gate(x).softmax(-1).max(-1)
+        order = expert.argsort(stable=True)
+        ends = torch.histc(expert.float(), bins=4, min=0, max=3).cumsum(0).to(torch.int32)
+        made = nn.functional.grouped_mm(x[order], self.matrices, offs=ends)
+        weights /= 2  # make_fx traces what writes into a tensor that has views
+        return (made * weights.view(-1)[order, None]).square().mean()
+
+
+def test_grouped_products_in_float32_train_on_two_devices_like_on_one() -> None:
+    source = Program(Experts(), torch.randn(12, 8), optimizer=SGD(lr=0.05))
+    plan = make_plan(source.graph(), model="experts", batch_size=12, cluster=roomy_cluster(2), options=PlanOptions(pins=("matrices=S(2)",)))
+    assert_transparent(perform(plan, source.initial_state(), source.batch, STEPS, gradients=True), train_eagerly(source, 1, STEPS))
+
+
 class MatrixExponential(nn.Module):
     """An op that has no rule, in forward and in backward."""
 

@@ -132,8 +132,13 @@ def vector_norm(
 
 
 def repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
-    """Each dim of extent s, r times over, is [r, s] folded; a repeat of 1 leaves its dim as it is, so that it can be split."""
+    """Each dim of extent s, r times over, is [r, s] folded; a repeat of 1 leaves its dim as it is, so that it can be split.
+
+    The result is new and dense, as torch's: a new dim in front would else be one element seen r times, which no view() folds into the next dim.
+    """
     extents = [1] * (len(repeats) - x.ndim) + list(x.shape)
     pairs = [(r, s) if r != 1 and s != 1 else (1, r * s) if s != 1 else (r, 1) for r, s in zip(repeats, extents, strict=True)]
     apart = torch.reshape(x, [e for (_, s) in pairs for e in (1, s)])
-    return torch.reshape(apart.expand([e for pair in pairs for e in pair]), [r * s for r, s in pairs])
+    made = torch.reshape(apart.expand([e for pair in pairs for e in pair]), [r * s for r, s in pairs])
+    seen_again = any(stride == 0 and extent > 1 for stride, extent in zip(made.stride(), made.shape, strict=True))
+    return made.clone(memory_format=torch.contiguous_format) if seen_again else made

@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 
 from planner.frontend.random.table import random_table
 from planner.frontend.tracing.decomp import losses, norms, reductions, strides
+from planner.frontend.tracing.decomp.libraries import library_table
 
 __all__ = ["decomposition_table"]
 
@@ -64,6 +65,7 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
     )
     table: dict[OpOverload, Callable[..., object]] = {op: function for op, function in borrowed.items() if isinstance(op, OpOverload)}
     table.update(random_table())
+    table.update(library_table())
     table.update(
         {
             aten.copy.default: reductions.copy,

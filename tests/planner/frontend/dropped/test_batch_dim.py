@@ -151,3 +151,45 @@ def test_batch_dims_that_do_not_fit_are_refused(given: BatchDim, words: str) -> 
 def test_an_example_input_that_requires_grad_is_refused() -> None:
     with pytest.raises(InvalidProgram, match=r"requires grad.*detach\(\)"):
         Program(nn.Linear(6, 1), (_randn(BATCH, 6).requires_grad_(),), lambda y: y.mean())
+
+
+class MaskedByPlace(nn.Module):
+    """As masks are made in Hugging Face's models: the row of a mask is read by the sample's number, at places that arange gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        rows, columns = torch.arange(x.shape[0])[:, None], torch.arange(x.shape[1])[None, :]
+        return (self.layer(x).squeeze(-1) * mask.bool()[rows, columns]).square().mean()
+
+
+def test_an_input_that_is_read_by_the_sample_s_number_goes_along_with_the_batch() -> None:
+    """Tensors without values do not tell that row 6 of 4 is read: 15 language models of Hugging Face were refused for their attention mask."""
+    source = Program(MaskedByPlace(), (torch.randn(4, 5, 3), torch.ones(4, 5)))
+    assert [given.batch_dim for given in source.graph(2).inputs if given.name.startswith("input.")] == [0, 0]
+
+
+def test_an_input_that_is_read_at_places_of_its_own_need_not_go_along() -> None:
+    class Anchored(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor, anchors: Tensor) -> Tensor:
+            return (self.layer(x)[:, None] - anchors[torch.arange(4)]).square().mean()
+
+    with pytest.raises(InvalidProgram, match=r"input\.1 of shape \[4, 3\] has the batch's extent"):
+        Program(Anchored(), (torch.randn(4, 3), torch.randn(4, 3))).graph(2)
+
+
+def test_an_input_whose_extent_fits_by_chance_alone_goes_along_with_the_batch() -> None:
+    """Whisper's decoder folds the encoder's 7 x 8 rows into 4 x 14 without a word."""
+
+    def attend(body: nn.Module, x: Tensor, query: Tensor) -> Tensor:
+        keys = body(x).view(query.shape[0], -1, 6)
+        return (query[:, None] * keys).square().mean()
+
+    source = Program(Around(nn.Linear(6, 6), attend), (_randn(BATCH, 8, 6), _randn(BATCH, 6)))
+    assert [given.batch_dim for given in source.graph(2).inputs if given.name.startswith("input.")] == [0, 0]

@@ -2,6 +2,9 @@
 
     all batch inputs at e                             runs        (or the module is made for one extent, and nothing can be tried)
     the others at e, input i at its own extent        must fail   (or input i need not go along with the batch: it is ambiguous)
+        or, all running at e, at a prime              must fail   (its own extent may fit by chance: view(4, -1, ...) takes all that 4 divides)
+
+To read a tensor at a place that it does not have is to fail, which tensors without values do not tell (planner.frontend.trial.places).
 
 A recurrent or attention layer with batch_first=False whose input has e in dim 0 takes the batch for time.
 """
@@ -26,7 +29,15 @@ from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.trace import loss_of, quiet
 from planner.frontend.tracing.traced import NotRecordable
-from planner.frontend.tracing.untouched import as_in_make_fx, device_neutral, exporting, untouched, without_reentrance
+from planner.frontend.tracing.untouched import (
+    as_in_make_fx,
+    device_neutral,
+    exporting,
+    untouched,
+    wide_grouped_products,
+    without_reentrance,
+)
+from planner.frontend.trial.places import RangeCheck
 from planner.ir.errors import InvalidProgram
 
 __all__ = ["refuse_ambiguous"]
@@ -67,6 +78,7 @@ def refuse_ambiguous(
     forward = _Forward(module, loss, form, precision)
     taken = {int(extent) for t in inputs for extent in t.shape}
     other = next((extent for extent in _PRIMES if extent not in taken), max(taken) + 1)
+    prime = next(extent for extent in (*_PRIMES, 2 * other + 1) if extent not in taken and extent != other)
     tried = [_with_extent(t, other) if index in batched else t for index, t in enumerate(inputs)]
     if any(_is_sequence_first(child) for child in module.modules()):
         with _takes_for_time(module, other) as told:
@@ -79,6 +91,8 @@ def refuse_ambiguous(
     for index in batched[1:]:
         if _runs(forward, [*tried[:index], inputs[index], *tried[index + 1 :]]):
             all_run = _runs(forward, tried)
+            if all_run and not _runs(forward, [*tried[:index], _with_extent(inputs[index], prime), *tried[index + 1 :]]):
+                continue
             seen = (
                 "as well: micro-batches would cut what may be no batch"
                 if all_run
@@ -135,6 +149,7 @@ def _runs(forward: _Forward, inputs: Sequence[Tensor]) -> bool:
         torch.enable_grad(),
         sdpa_kernel(SDPBackend.MATH),
         device_neutral(),
+        wide_grouped_products(),
         exporting(),
         without_reentrance(),
         as_in_make_fx(),
@@ -142,12 +157,13 @@ def _runs(forward: _Forward, inputs: Sequence[Tensor]) -> bool:
         warnings.simplefilter("ignore")  # torch's losses warn of shapes that they broadcast
         try:
             recorder = Recorder(decomposition_table(), lambda _node: None)
-            with recorder:
+            with recorder, RangeCheck():
                 _call(forward, inputs, recorder.placeholder)
         except NotRecordable:  # the slow way
             snapshot.restore()
             try:
-                _call(forward, inputs, lambda shape, dtype, grad: torch.empty(shape, dtype=dtype).requires_grad_(grad))
+                with RangeCheck():
+                    _call(forward, inputs, lambda shape, dtype, grad: torch.empty(shape, dtype=dtype).requires_grad_(grad))
             except Exception:
                 return False
         except Exception:

@@ -1,0 +1,19 @@
+"""The cases: one file per kind of model."""
+
+from __future__ import annotations
+
+from experiments.corpus.case import Case
+from experiments.corpus.models import audio, causal, image, masked, pictures, sequences, several, vision
+
+__all__ = ["CASES"]
+
+CASES: tuple[Case, ...] = (
+    *causal.CASES,
+    *masked.CASES,
+    *sequences.CASES,
+    *audio.CASES,
+    *pictures.CASES,
+    *several.CASES,
+    *vision.CASES,
+    *image.CASES,
+)

@@ -1,0 +1,228 @@
+"""transformers: images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from experiments.corpus.case import BATCH, Case, classes, hugging_face, images
+
+__all__ = ["CASES"]
+
+_VIT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+_VIT_TENSOR = (
+    "*.query.weight=S(0)",
+    "*.key.weight=S(0)",
+    "*.value.weight=S(0)",
+    "*.attention.output.dense.weight=S(1)",
+    "*.intermediate.dense.weight=S(0)",
+    "*.[01].output.dense.weight=S(1)",
+)
+_STAGED = {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "image_size": 32, "patch_size": 2, "window_size": 4}
+_CONV = {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 2, 1]}
+
+
+def _classified(size: int = 32) -> dict[str, Tensor]:
+    return {"pixel_values": images(size), "labels": classes(2)}
+
+
+def _segmented(size: int = 32) -> dict[str, Tensor]:
+    return {"pixel_values": images(size), "labels": torch.randint(0, 2, (BATCH, size, size))}
+
+
+def _masked(patches: int, size: int = 32) -> dict[str, Tensor]:
+    return {"pixel_values": images(size), "bool_masked_pos": torch.rand(BATCH, patches) < 0.4}
+
+
+def _image(model_type: str, *, name: str = "", size: int = 32, tensor: tuple[str, ...] = (), **sizes: object) -> Case:
+    return hugging_face(model_type, "ImageClassification", partial(_classified, size), name=name, tensor=tensor, **sizes)
+
+
+def _dense(model_type: str, task: str, batch: Callable[[], dict[str, Tensor]], *, name: str, **sizes: object) -> Case:
+    return hugging_face(model_type, task, batch, name=name, **sizes)
+
+
+CASES: tuple[Case, ...] = (
+    _image("vit", **_VIT, tensor=_VIT_TENSOR),
+    _dense("vit", "MaskedImageModeling", partial(_masked, 16), name="vit masked", **_VIT, encoder_stride=8),
+    _dense(
+        "vit_mae",
+        "PreTraining",
+        lambda: {"pixel_values": images(32)},
+        name="vit_mae",
+        **_VIT,
+        decoder_hidden_size=16,
+        decoder_num_hidden_layers=1,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=32,
+    ),
+    _image("vit_msn", **_VIT),
+    _image("deit", **_VIT),
+    _image("beit", **_VIT, use_relative_position_bias=True, use_mask_token=True),
+    _image("data2vec-vision", **_VIT, use_relative_position_bias=True),
+    _image("dinov2", **{k: v for k, v in _VIT.items() if k != "intermediate_size"}),
+    _image("dinov2_with_registers", **{k: v for k, v in _VIT.items() if k != "intermediate_size"}),
+    _image("dinov3_vit", **_VIT),
+    _image("ijepa", **_VIT),
+    _image("swin", **_STAGED, tensor=_VIT_TENSOR),
+    _image("swinv2", **_STAGED),
+    _dense("swin", "MaskedImageModeling", partial(_masked, 256), name="swin masked", **_STAGED, encoder_stride=4),
+    _image("focalnet", embed_dim=16, depths=[1, 1, 2, 1], hidden_sizes=[16, 32, 64, 128], image_size=32, patch_size=2),
+    _image(
+        "hiera",
+        embed_dim=16,
+        image_size=[32, 32],
+        patch_size=[3, 3],
+        patch_stride=[2, 2],
+        patch_padding=[1, 1],
+        depths=[1, 1],
+        num_heads=[1, 2],
+        masked_unit_size=[4, 4],
+        query_stride=[2, 2],
+        num_query_pool=1,
+    ),
+    _image("convnext", **_CONV, tensor=("*.pwconv1.weight=S(0)", "*.pwconv2.weight=S(1)")),
+    _image("convnextv2", **_CONV),
+    _image("resnet", embedding_size=16, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], layer_type="bottleneck"),
+    _image("regnet", embedding_size=16, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], groups_width=8),
+    _image("bit", embedding_size=32, hidden_sizes=[32, 64, 64, 96], depths=[1, 1, 1, 1]),
+    _image("mobilenet_v1", size=64, depth_multiplier=0.25, image_size=64),
+    _image(
+        "mobilenet_v2",
+        size=64,
+        depth_multiplier=0.35,
+        image_size=64,
+        tensor=("*.expand_1x1.convolution.weight=S(0)", "*.reduce_1x1.convolution.weight=S(1)"),
+    ),
+    _image(
+        "mobilevit", size=64, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[16, 16, 24, 32, 48, 64, 64], image_size=64, last_hidden_dim=32
+    ),
+    _image("mobilevitv2", size=64, width_multiplier=0.25, image_size=64),
+    _image(
+        "efficientnet",
+        size=64,
+        width_coefficient=0.25,
+        depth_coefficient=0.3,
+        image_size=64,
+        hidden_dim=64,
+        tensor=("*.expand_conv.weight=S(0)", "*.project_conv.weight=S(1)"),
+    ),
+    _image("poolformer", size=64, depths=[1, 1, 1, 1], hidden_sizes=[16, 24, 32, 48]),
+    _image("levit", size=64, image_size=64, hidden_sizes=[16, 32, 48], num_attention_heads=[2, 4, 4], depths=[1, 1, 1], key_dim=[8, 8, 8]),
+    _image("cvt", size=64, embed_dim=[16, 24, 32], num_heads=[1, 2, 4], depth=[1, 1, 2]),
+    _image("pvt", size=64, image_size=64, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4]),
+    _image("pvt_v2", size=64, image_size=64, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4]),
+    _image(
+        "segformer", size=64, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4], decoder_hidden_size=16
+    ),
+    _dense(
+        "segformer",
+        "SemanticSegmentation",
+        partial(_segmented, 64),
+        name="segformer segmentation",
+        hidden_sizes=[16, 24, 32, 48],
+        depths=[1, 1, 1, 1],
+        num_attention_heads=[1, 2, 4, 4],
+        decoder_hidden_size=16,
+    ),
+    _dense(
+        "mobilevit",
+        "SemanticSegmentation",
+        partial(_segmented, 64),
+        name="mobilevit segmentation",
+        hidden_sizes=[16, 24, 32],
+        neck_hidden_sizes=[16, 16, 24, 32, 48, 64, 64],
+        image_size=64,
+        aspp_out_channels=16,
+    ),
+    _dense(
+        "dpt",
+        "SemanticSegmentation",
+        partial(_segmented, 32),
+        name="dpt segmentation",
+        **{**_VIT, "num_hidden_layers": 4},
+        backbone_out_indices=[0, 1, 2, 3],
+        neck_hidden_sizes=[16, 16, 16, 16],
+        fusion_hidden_size=16,
+        reassemble_factors=[4, 2, 1, 0.5],
+        auxiliary_loss_weight=0.4,
+    ),
+    _image("swiftformer", size=64, image_size=64, depths=[1, 1, 1, 1], embed_dims=[16, 24, 32, 48]),
+    _dense(
+        "yolos",
+        "YolosModel",
+        lambda: {"pixel_values": images(32)},
+        name="yolos backbone",
+        **{**_VIT, "image_size": [32, 32]},
+        num_detection_tokens=4,
+        loss=lambda out: out.last_hidden_state.pow(2).mean(),
+    ),
+    _dense(
+        "glpn",
+        "GLPNForDepthEstimation",
+        lambda: {"pixel_values": images(64), "labels": torch.rand(BATCH, 64, 64) + 0.1},
+        name="glpn",
+        hidden_sizes=[16, 24, 32, 48],
+        depths=[1, 1, 1, 1],
+        num_attention_heads=[1, 2, 4, 4],
+        decoder_hidden_size=16,
+    ),
+    _dense(
+        "imagegpt",
+        "ImageGPTForCausalImageModeling",
+        lambda: _pixels(),
+        name="imagegpt",
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        vocab_size=65,
+        n_positions=64,
+    ),
+    _dense(
+        "videomae",
+        "VideoClassification",
+        lambda: {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": classes(2)},
+        name="videomae",
+        **_VIT,
+        num_frames=4,
+        tubelet_size=2,
+    ),
+    _dense(
+        "vivit",
+        "VideoClassification",
+        lambda: {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": classes(2)},
+        name="vivit",
+        **{k: v for k, v in _VIT.items() if k != "patch_size"},
+        num_frames=4,
+        tubelet_size=[2, 8, 8],
+    ),
+    _dense(
+        "timesformer",
+        "VideoClassification",
+        lambda: {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": classes(2)},
+        name="timesformer",
+        **_VIT,
+        num_frames=4,
+    ),
+    _dense(
+        "swin2sr",
+        "Swin2SRForImageSuperResolution",
+        lambda: {"pixel_values": images(16), "target": torch.randn(BATCH, 3, 32, 32)},
+        name="swin2sr",
+        loss=lambda out, target: (out.reconstruction - target).abs().mean(),
+        embed_dim=16,
+        depths=[2, 2],
+        num_heads=[2, 2],
+        window_size=4,
+        image_size=16,
+        upscale=2,
+    ),
+)
+
+
+def _pixels() -> dict[str, Tensor]:
+    tokens = torch.randint(0, 64, (BATCH, 16))
+    return {"input_ids": tokens, "labels": tokens.clone()}
