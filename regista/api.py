@@ -47,7 +47,16 @@ from regista.clusters import resolve_cluster
 from regista.data import Data, batches_for
 from regista.schedule_file import read_schedule
 from regista.starting import beginning, typed_state
-from regista.update_options import NO_UPDATE_OPTIONS, UpdateOptions, as_planned, asked_formats, in_mode, own_rates, recorded_formats
+from regista.update_options import (
+    NO_UPDATE_OPTIONS,
+    UpdateOptions,
+    as_planned,
+    asked_formats,
+    in_mode,
+    own_rates,
+    recorded_of,
+    with_batch_norm,
+)
 from simulator.analysis.replay import message_times
 from zoo import ZOO
 
@@ -92,6 +101,7 @@ def plan(
     outputs: bool | Sequence[str] = False,
     strict: bool = False,
     batch_dim: BatchDim = None,
+    batch_norm: str = "global",
     update: UpdateOptions = NO_UPDATE_OPTIONS,
     precision: str | None = None,
     grad_dtype: str | None = None,
@@ -117,6 +127,7 @@ def plan(
         outputs: of an evaluation, what a run gives beside the loss: all that the module returns (True), or outputs by name
             (planner.frontend.outputs).
         batch_dim: the dim of the program's inputs that is the batch, as Program(batch_dim=...) takes it; None: the program's own.
+        batch_norm: ``global``, or ``local``: over the part of each device, as DistributedDataParallel (regista.update_options.with_batch_norm).
         update: learning rates by step, clipping and a moving average for a program that is named (a Program says them itself).
         precision, grad_dtype: as Program(precision=..., grad_dtype=...) takes them; None: the program's own.
         strict: refuse ops without an SBP rule; otherwise every device of their stage performs them with whole inputs, and a warning
@@ -134,7 +145,8 @@ def plan(
     source = program_of(program) if isinstance(program, str) else program
     if batch_dim is not None:
         source = source.cut_along(batch_dim)
-    source = update.applied(asked_formats(source, precision, grad_dtype))
+    target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
+    source = update.applied(asked_formats(with_batch_norm(source, batch_norm, stages, mesh, target), precision, grad_dtype))
     order = read_schedule(schedule) if schedule.endswith(".csv") else ""
     named = [s.value for s in Schedule if s is not Schedule.GIVEN]
     if not order and schedule not in named:
@@ -165,7 +177,6 @@ def plan(
     )
     if bucket_bytes is not None:
         options = replace(options, bucket_bytes=bucket_bytes)
-    target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
     plan = search_plans(
         source.graph,
         model=model,
@@ -176,7 +187,7 @@ def plan(
         on_shape=on_shape,
         dry_run=simulator.dry_run,
     ).plan
-    recorded = update.recorded | recorded_formats(source)
+    recorded = update.recorded | recorded_of(source)
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     return replace(plan, options={**plan.options, **recorded}) if recorded else plan

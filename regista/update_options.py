@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl
 from planner.frontend import Program
 from planner.frontend.load import function_of_file
 from planner.frontend.precision import Precision
+from planner.ir.cluster import Cluster
 from planner.ir.errors import InvalidProgram, Mismatch, Unsupported
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan, TaskKind
@@ -32,6 +33,8 @@ __all__ = [
     "SCHEDULE_FORMS",
     "UpdateOptions",
     "as_planned",
+    "recorded_of",
+    "with_batch_norm",
     "asked_formats",
     "in_mode",
     "own_rates",
@@ -128,8 +131,39 @@ def recorded_formats(program: Program) -> dict[str, str]:
     return precision if program.grad_dtype is None else {**precision, "grad_dtype": program.grad_dtype}
 
 
+def with_batch_norm(program: Program, batch_norm: str, stages: int | None, mesh: Sequence[int] | None, cluster: Cluster) -> Program:
+    """The program with the statistics of batch norm that were asked for.
+
+    Args:
+        batch_norm: ``global``: of the whole micro-batch, as on one device; ``local``: of each part, as under DistributedDataParallel, with as
+            many parts as the first axis of the mesh has devices (no mesh: as a stage has).
+
+    Raises:
+        Unsupported: it is neither, the number of stages is searched, or the module has no batch norm that can be local.
+    """
+    if batch_norm not in ("global", "local"):
+        raise Unsupported(f"batch norm {batch_norm!r} is not known; choose global or local")
+    if batch_norm == "global":
+        return program
+    if mesh is None and stages is None:
+        raise Unsupported("batch norm local has a part per device of a stage; say how many stages there are, or the mesh")
+    parts = mesh[0] if mesh else cluster.num_devices // (stages or 1)
+    return program.with_local_batch_norm(parts) if parts > 1 else program
+
+
+def recorded_of(program: Program) -> dict[str, str]:
+    """What a Plan's options say of formats (``recorded_formats``) and of batch norm, of which they say nothing where statistics are global."""
+    batch_norm = {"batch_norm": f"{_LOCAL}{program.norm_parts}"} if program.norm_parts > 1 else {}
+    return recorded_formats(program) | batch_norm
+
+
+_LOCAL = "local, parts: "
+
+
 def as_planned(plan: Plan, program: Program) -> Program:
-    """The program in the formats that were asked for when it was planned; one that says its formats itself is left as it is."""
+    """The program with the batch norm and in the formats that were asked for when it was planned; one that says its formats is left in them."""
+    if "batch_norm" in plan.options:
+        program = program.with_local_batch_norm(int(plan.options["batch_norm"].removeprefix(_LOCAL)))
     recorded = {option: plan.options[option] for option in ("precision", "grad_dtype") if option in plan.options}
     if not recorded or recorded_formats(program):
         return program

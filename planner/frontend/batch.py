@@ -27,6 +27,12 @@ class BatchDims:
     size: int
     given: bool
 
+    def check(self, micro_batches: int) -> None:
+        """Raises InvalidProgram: so many micro-batches do not divide the batch."""
+        if micro_batches < 1 or self.size % micro_batches:
+            divisors = [d for d in range(1, self.size + 1) if self.size % d == 0]
+            raise InvalidProgram(f"{micro_batches} micro-batches do not divide a batch of {self.size}; choose one of {divisors}")
+
     def sliced(self, tensors: Sequence[Tensor], micro_batches: int, index: int) -> tuple[Tensor, ...]:
         """Micro-batch ``index`` of the inputs of a global batch; an input without batch is seen whole."""
         size = self.size // micro_batches

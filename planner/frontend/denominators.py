@@ -89,15 +89,16 @@ class Denominators:
         """Whether micro-batches divide by different numbers."""
         return bool(self._different(micro_batches))
 
-    def difference(self, micro_batches: Sequence[Sequence[Tensor]], what: str, way_out: str = "") -> str:
+    def difference(self, micro_batches: Sequence[Sequence[Tensor]], what: str, *, later: bool = False) -> str:
         """What is to be told of a batch whose micro-batches take means over different counts: the counts, where they are and the way out.
 
         Args:
-            what: the batch, as messages name it.   way_out: one more, beside those that there always are.
+            what: the batch, as messages name it.   later: it is not the example, by which a plan would have told.
 
         Returns:
             empty if there is nothing to tell.
         """
+        way_out = "let example_inputs be such a batch, and the plan divides by what the whole batch counts, " if later else ""
         for node, counts in self._different(micro_batches).items():
             if node in self._of_means:
                 stamp = node.meta.get(STAMP)

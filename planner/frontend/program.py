@@ -32,6 +32,7 @@ from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.outputs import put_together
 from planner.frontend.to_graph.translate import Translated, translate
 from planner.frontend.to_graph.update import Update, average_of
+from planner.frontend.tracing.decomp.local_norm import check_batch_norms, statistics_of_parts
 from planner.frontend.tracing.hooks import refuse_hooks
 from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of
 from planner.frontend.trial import refuse_ambiguous
@@ -42,8 +43,6 @@ from planner.ir.graph import InputKind, LogicalGraph, Mode
 __all__ = ["Program"]
 
 _LOGGER = logging.getLogger("planner.frontend")
-
-_COUNTED_BY_EXAMPLE = "let example_inputs be such a batch, and the plan divides by what the whole batch counts, "
 
 
 class Program:
@@ -133,7 +132,7 @@ class Program:
         self.loss_scaling = loss_scaling_of(loss_scale, self.precision, self._update.clip_norm)
         self._update = replace(self._update, loss_scaling=self.loss_scaling)
         self.name = name or type(module).__name__.lower()
-        self.data = data
+        self.data, self.norm_parts = data, 1
         self.seed = seed
         self._translated: dict[int, Translated] = {}
         self._denominators: dict[int, Denominators] = {}
@@ -201,6 +200,13 @@ class Program:
         other._translated, other._denominators, other._evaluations = {}, {}, {}
         return other
 
+    def with_local_batch_norm(self, parts: int) -> Program:
+        """The same program whose batch norms take statistics over each of ``parts`` parts of a micro-batch; Unsupported: it has none."""
+        check_batch_norms(self._module)
+        other = self._anew()
+        other.norm_parts = parts
+        return other
+
     def evaluating(self, outputs: object = False) -> Program:
         """The same program as an evaluation: graphs of the forward pass alone, of the module in eval mode, without gradient and update.
 
@@ -258,11 +264,9 @@ class Program:
             _LOGGER.warning("%s: %s", self.name, text)
 
     def _translate(self, micro_batches: int) -> Translated:
-        if micro_batches < 1 or self.batch_size % micro_batches:
-            divisors = [d for d in range(1, self.batch_size + 1) if self.batch_size % d == 0]
-            raise InvalidProgram(f"{micro_batches} micro-batches do not divide a batch of {self.batch_size}; choose one of {divisors}")
+        self.batch_dims.check(micro_batches)
         if micro_batches not in self._translated:
-            with collector_paused(), in_mode(self._module, self.mode):
+            with collector_paused(), in_mode(self._module, self.mode), statistics_of_parts(self.norm_parts):
                 if micro_batches > 1 and not any(count > 1 for count in self._translated):
                     refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self.form, self.precision)
                 captured = self._captured(micro_batches)
@@ -270,7 +274,7 @@ class Program:
                     example = [self.micro_batch(self.example_inputs, micro_batches, index) for index in range(micro_batches)]
                     captured = counted(captured, lambda: self._captured(1), example)
                     self._denominators[micro_batches] = Denominators(captured)
-                    self._tell_of_counts(self.example_inputs, micro_batches, "example_inputs", "")
+                    self._tell("counts", self._denominators[micro_batches].difference(example, "example_inputs"))
                 translated = translate(captured, self._update)
             if micro_batches > 1 and translated.graph.outputs:
                 translated = replace(translated, graph=put_together(translated.graph, self._translate(1).graph, micro_batches))
@@ -292,11 +296,6 @@ class Program:
             precision=self.precision,
         )
 
-    def _tell_of_counts(self, batch: Sequence[Tensor], micro_batches: int, what: str, way_out: str) -> None:
-        if micro_batches > 1:
-            slices = [self.micro_batch(batch, micro_batches, index) for index in range(micro_batches)]
-            self._tell("counts", self._denominators[micro_batches].difference(slices, what, way_out))
-
     def batches(self, micro_batches: int) -> Callable[[int], tuple[Tensor, ...]]:
         """``batch``, for a run in so many micro-batches: the first whose micro-batches take their means over different counts is told.
 
@@ -311,9 +310,10 @@ class Program:
             given = self.batch(step)
             if not checked and self.data is not None:
                 check_asked_again(given, self.batch(step), step)
-            if [step] != checked:
-                self._tell_of_counts(given, micro_batches, f"the batch of step {step}", _COUNTED_BY_EXAMPLE)
-                checked[:] = [step]
+            if [step] != checked and micro_batches > 1 and "counts" not in self._told:
+                slices = [self.micro_batch(given, micro_batches, index) for index in range(micro_batches)]
+                self._tell("counts", self._denominators[micro_batches].difference(slices, f"the batch of step {step}", later=True))
+            checked[:] = [step]
             return given
 
         return batch

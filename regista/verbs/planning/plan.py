@@ -95,6 +95,13 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
         help="fp32 or bf16: in which format gradients are accumulated and reduced (default: as autograd gives them, fp32 in mixed precision)",
     )
     group.add_argument(
+        "--batch-norm",
+        default="global",
+        choices=["global", "local"],
+        help="statistics of batch norm: of the whole micro-batch, as on one device (default), or of each device's part, as "
+        "DistributedDataParallel has them; running statistics are then those of the first part",
+    )
+    group.add_argument(
         "--recompute",
         default="auto",
         choices=list(_RECOMPUTE),
@@ -191,6 +198,7 @@ def perform(args: argparse.Namespace) -> Json:
             hold=args.hold,
             strict=args.strict,
             batch_dim=args.batch_dim,
+            batch_norm=args.batch_norm,
             update=UpdateOptions(lr_schedule=args.lr_schedule, clip_norm=args.clip_norm, clip_value=args.clip_value, ema=args.ema),
             precision=args.precision,
             grad_dtype=args.grad_dtype,
