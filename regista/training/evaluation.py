@@ -22,7 +22,7 @@ from regista.training.metrics import Measured, check_metrics
 
 __all__ = ["Evaluation", "evaluation_plan", "measured_names"]
 
-_CARRIED = ("stages", "mesh", "micro_batches", "cuts", "balance", "batch_dim", "strict", "method", "seconds")
+_CARRIED = ("stages", "mesh", "micro_batches", "cuts", "balance", "strict", "method", "seconds")
 """Planning options of a training that an evaluation has, too; beside pins."""
 
 
@@ -42,8 +42,7 @@ def evaluation_plan(job: TrainJob, path: Path, *, resume: bool) -> Plan:
     if resume and path.exists():
         return load_plan(str(path))
     options: dict[str, Any] = {name: job.plan[name] for name in _CARRIED if name in job.plan}
-    pins = job.plan.get("pins", ())
-    assert isinstance(pins, list | tuple)
+    pins: Any = job.plan.get("pins", ())
     options["pins"] = [pin for pin in pins if ":" not in pin or pin.startswith("out:")]  # an evaluation has no optimizer state
     return api.plan(job.program, job.cluster, mode="eval", outputs=bool(check_metrics(job.metrics)), **options)
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import regista.api as api
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
+from regista.sweep.keys import nearest
 from regista.training.batches import Batches, TrainData, batches_of
 from regista.training.metrics import Metric, check_metrics
 
-__all__ = ["TrainJob"]
+__all__ = ["PLAN_OPTIONS", "TrainJob", "epoch_of"]
+
+_OF_THE_PROGRAM = ("batch_dim", "update", "precision", "grad_dtype")
+_NOT_OF_A_JOB = ("program", "cluster", "mode", "outputs", "on_progress", "on_shape", *_OF_THE_PROGRAM)
+PLAN_OPTIONS = tuple(name for name in inspect.signature(api.plan).parameters if name not in _NOT_OF_A_JOB)
+"""The arguments of regista.plan that a job may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,6 +71,11 @@ class TrainJob:
             raise InvalidProgram(
                 "eval_ema evaluates moving averages, and the program keeps none; give Program(ema=0.999), or leave eval_ema out"
             )
+        for name in self.plan:
+            if name in _OF_THE_PROGRAM:
+                raise InvalidProgram(f"plan option {name} is of the program that a job trains; give it to Program(...)")
+            if name not in PLAN_OPTIONS:
+                raise InvalidProgram(f"a job has no plan option {name!r}{nearest(name, PLAN_OPTIONS)} (it has {', '.join(PLAN_OPTIONS)})")
         check_metrics(self.metrics)
 
     def training(self) -> Batches:

@@ -11,7 +11,7 @@ save_every = 200
 keep = 3
 cluster = "local:2"
 lr_schedule = "cosine:1e-3?warmup=100&steps=1000"
-clip_norm = 1.0                            # clip_value, ema
+clip_norm = 1.0                            # clip_value, ema, precision = "bf16-mixed", grad_dtype
 
 [plan]                                     # as arguments of regista.plan
 stages = 2
@@ -20,7 +20,6 @@ micro_batches = 4
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,8 +29,8 @@ import regista.api as api
 from planner.frontend.load import function_of_file
 from planner.ir.errors import InvalidFile, InvalidProgram, RegistaError
 from regista.sweep.keys import known_keys
-from regista.training.job import TrainJob
-from regista.update_options import UpdateOptions
+from regista.training.job import PLAN_OPTIONS, TrainJob
+from regista.update_options import UpdateOptions, asked_formats
 
 __all__ = ["load_job"]
 
@@ -49,9 +48,10 @@ _JOB: dict[str, _Kinds] = {
     "save_every": int,
     "keep": int,
     "cluster": str,
+    "precision": str,
+    "grad_dtype": str,
     **_UPDATE,
 }
-_NOT_OF_PLAN = ("program", "cluster", "update", "on_progress", "on_shape", "mode")
 
 
 def load_job(text: str) -> TrainJob:
@@ -108,12 +108,13 @@ def _parsed(data: Mapping[str, Any]) -> TrainJob:
     if not isinstance(asked, Mapping) or not isinstance(plan, Mapping) or "model" not in asked:
         raise InvalidFile('a job needs a section [train] with model = "zoo:NAME" or "file.py:factory", and may have a section [plan]')
     known_keys(asked, _JOB, "[train]")
-    known_keys(plan, [key for key in inspect.signature(api.plan).parameters if key not in _NOT_OF_PLAN], "[plan]")
+    known_keys(plan, PLAN_OPTIONS, "[plan]")
     for key, value in asked.items():
         if isinstance(value, bool) != (_JOB[key] is bool) or not isinstance(value, _JOB[key]):
             raise InvalidFile(f"[train] {key} = {value!r}: {_named(_JOB[key])} is needed")
-    program = UpdateOptions(**{key: asked[key] for key in _UPDATE if key in asked}).applied(api.program_of(asked["model"]))
-    rest = {key: value for key, value in asked.items() if key not in _UPDATE and key not in ("model", "data", "metrics")}
+    program = asked_formats(api.program_of(asked["model"]), asked.get("precision"), asked.get("grad_dtype"))
+    program = UpdateOptions(**{key: asked[key] for key in _UPDATE if key in asked}).applied(program)
+    rest = {key: value for key, value in asked.items() if key not in (*_UPDATE, "model", "data", "metrics", "precision", "grad_dtype")}
     return TrainJob(program=program, train_data=asked.get("data"), metrics=tuple(asked.get("metrics", ())), plan=dict(plan), **rest)
 
 

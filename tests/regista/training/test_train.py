@@ -176,6 +176,8 @@ def test_options_that_contradict_a_job_are_refused(command: Command, script: Pat
         ({"epochs": 2}, "steps = 4 or epochs = 2"),
         ({"eval_every": -1}, "eval_every = -1; a whole number of at least 0"),
         ({"metrics": ("f1",)}, "metric 'f1' is not known"),
+        ({"plan": {"micro_batch": 2}}, "a job has no plan option 'micro_batch'; did you mean micro_batches"),
+        ({"plan": {"precision": "bf16-mixed"}}, "plan option precision is of the program that a job trains"),
         ({"eval_ema": True}, "the program keeps none; give Program\\(ema=0.999\\)"),
         ({"steps": None, "epochs": 1, "train_data": None}, "which has no length; give steps, or train_data"),
     ],
@@ -220,7 +222,7 @@ def test_a_toml_with_a_slip_is_refused_with_the_nearest_key(command: Command, tm
 def test_a_toml_trains_what_the_zoo_has(command: Command, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(
         "[train]\nmodel = 'zoo:mlp?batch=8&width=16&hidden=16&depth=2'\nsteps = 3\ncluster = 'local:2'\n"
-        "lr_schedule = 'linear:0.1?steps=3'\nclip_norm = 1\nsave_every = 1\nkeep = 0\n[plan]\nstages = 2\nmicro_batches = 2\n"
+        "lr_schedule = 'linear:0.1?steps=3'\nclip_norm = 1\nprecision = 'bf16-mixed'\nsave_every = 1\nkeep = 0\n[plan]\nstages = 2\nmicro_batches = 2\n"
     )
     ran = command("train", tmp_path / "job.toml", "--out", tmp_path / "out", "--json").json
     assert len(ran["losses"]) == 3 and ran["evaluations"] == {}
