@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from planner.frontend.tracing.traced import Aliases, NotRecordable, Traced
+from planner.frontend.tracing.traced import Aliases, NotRecordable, TensorMeta, Traced
 
-__all__ = ["as_views", "example_of", "examples_of", "functional_twin", "leaves", "returns_list"]
+__all__ = ["PointwiseTypes", "as_views", "example_of", "examples_of", "functional_twin", "leaves", "returns_list"]
 
 aten = torch.ops.aten
 
@@ -69,6 +69,62 @@ def leaves(args: Sequence[object]) -> Iterator[object]:
             yield from leaves(arg)
         else:
             yield arg
+
+
+class PointwiseTypes:
+    """Types of the results of ops that work element by element: the dtype follows from dtypes and literals, so it is learned once for all shapes.
+
+    Only where the operands are row-major, one has the shape of the result, and no extent is 1: there the result is row-major too.
+    """
+
+    def __init__(self) -> None:
+        self._dtypes: dict[tuple[object, ...], torch.dtype] = {}
+
+    def known(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[tuple[int, ...], torch.dtype] | None:
+        """Shape and dtype of a row-major result; None: it has to be worked out."""
+        asked = _asked(func, args, kwargs)
+        dtype = self._dtypes.get(asked[0]) if asked is not None else None
+        return (asked[1], dtype) if asked is not None and dtype is not None else None
+
+    def learn(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], result: object) -> None:
+        """Keep what was worked out."""
+        asked = _asked(func, args, kwargs)
+        if asked is not None and isinstance(result, TensorMeta) and result.shape == asked[1] and _is_row_major(result):
+            self._dtypes[asked[0]] = result.dtype
+
+
+def _asked(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[tuple[object, ...], tuple[int, ...]] | None:
+    """What the dtype depends on, and the shape; None: more than that decides the type."""
+    if kwargs or torch.Tag.pointwise not in func.tags:
+        return None
+    key: list[object] = [func]
+    shapes: list[tuple[int, ...]] = []
+    for arg in args:
+        if isinstance(arg, Traced) and _is_row_major(arg.meta):
+            shapes.append(arg.meta.shape)
+            key.append((arg.meta.dtype, not arg.meta.shape))
+        elif type(arg) in (bool, int, float):
+            key.append((type(arg), arg))
+        else:
+            return None
+    ndim = max(map(len, shapes), default=0)
+    whole = next((shape for shape in shapes if len(shape) == ndim and 1 not in shape), ())
+    if not whole or not all(_broadcasts(shape, whole) for shape in shapes):
+        return None
+    return tuple(key), whole
+
+
+def _broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    return all(extent in (1, there) for extent, there in zip(reversed(shape), reversed(whole), strict=False))
+
+
+def _is_row_major(meta: TensorMeta) -> bool:
+    stride = 1
+    for extent, given in zip(reversed(meta.shape), reversed(meta.strides), strict=True):
+        if given != stride:
+            return False
+        stride *= extent
+    return not meta.offset and stride > 0
 
 
 def returns_list(func: OpOverload) -> bool:

@@ -25,7 +25,7 @@ from torch._decomp import _should_decompose_because_unsafe_op
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
-from planner.frontend.tracing.operators import as_views, example_of, examples_of, functional_twin, leaves, returns_list
+from planner.frontend.tracing.operators import PointwiseTypes, as_views, example_of, examples_of, functional_twin, leaves, returns_list
 from planner.frontend.tracing.traced import NotRecordable, TensorMeta, Traced, geometry
 
 __all__ = ["Recorder"]
@@ -71,15 +71,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._handlings: dict[tuple[OpOverload, bool], _Handling] = {}
         self._names: dict[object, str] = {}
         self._constant_names: dict[int, str] = {}
-        self._inputs: dict[tuple[torch.Size, torch.dtype], TensorMeta] = {}
+        self._row_majors: dict[tuple[Sequence[int], torch.dtype], TensorMeta] = {}
+        self._pointwise = PointwiseTypes()
         self._again: dict[fx.Node, fx.Node] = {}  # node of an earlier graph -> of this one
         self._decomposing = False
 
     def placeholder(self, shape: torch.Size, dtype: torch.dtype, requires_grad: bool) -> Traced:
         """An input of the graph; called while a fake mode is active."""
-        meta = self._inputs.get((shape, dtype))
-        if meta is None:
-            meta = self._inputs[shape, dtype] = self._meta_of(torch.empty(shape, dtype=dtype))
+        meta = self._row_major(shape, dtype)
         node = self.graph.placeholder("arg")
         node.meta["val"] = meta.example
         made = Traced.make(meta, node)
@@ -277,7 +276,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _worked_out(
         self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> TensorMeta | tuple[TensorMeta | None, ...]:
-        """The types of the results, asked of the fake mode below."""
+        """The types of the results, asked of the fake mode below, where they do not follow from what it said before."""
+        if (known := self._pointwise.known(func, args, kwargs)) is not None:
+            return self._row_major(*known)
+        worked_out = self._asked_below(func, args, kwargs)
+        self._pointwise.learn(func, args, kwargs, worked_out)
+        return worked_out
+
+    def _row_major(self, shape: Sequence[int], dtype: torch.dtype) -> TensorMeta:
+        key = (shape, dtype)
+        if key not in self._row_majors:
+            self._row_majors[key] = self._meta_of(torch.empty(shape, dtype=dtype))
+        return self._row_majors[key]
+
+    def _asked_below(
+        self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> TensorMeta | tuple[TensorMeta | None, ...]:
         result = func(*examples_of(args), **{name: example_of(arg) for name, arg in kwargs.items()})
         if isinstance(result, Tensor):
             return self._meta_of(result)

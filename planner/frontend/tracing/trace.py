@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    disable_fake_tensor_cache,
+)
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -304,7 +309,9 @@ class _Work:
         try:
             with (
                 quiet(),
-                FakeTensorMode(allow_non_fake_inputs=True),
+                FakeTensorMode(allow_non_fake_inputs=True) as fake_mode,
+                # the recorder asks for each type but once
+                disable_fake_tensor_cache(fake_mode) if tracer is Tracer.RECORDER else nullcontext(),
                 torch.set_grad_enabled(self._asked is None),
                 self._hooks.noticed(),
                 stamper,
