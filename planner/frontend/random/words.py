@@ -1,6 +1,8 @@
 """The words of a draw on CPUs: compiled loops over rows of consecutive elements (planner.frontend.random.rows).
 
 Element e takes word e mod 4 of block e div 4, so a loop over blocks makes four elements at a time, and rows may begin and end inside of one.
+A loop over slices that begin at 0 compiles to vector instructions: at + n might be negative, which Python counts from the end, and took 1.5 ns
+per element where it takes 0.4 [2026-11-22, one core of an AMD EPYC with AVX-512].
 All compiled functions stand in this one file: numba's cache looks at the file of the function that Python calls and at no other.
 """
 
@@ -67,8 +69,9 @@ def fill_words(starts: npt.NDArray[np.int64], length: int, draw: int, step: int,
         begin, end = starts[row], starts[row] + length
         while begin < end:
             skip, number = _chunk(begin, end, draw, step, k0, k1, words)
+            drawn, made = words[skip : skip + number], out[at : at + number]
             for n in range(number):
-                out[at + n] = words[skip + n]
+                made[n] = drawn[n]
             at += number
             begin += number
 
@@ -86,7 +89,8 @@ def dropped(
         begin, end = starts[row], starts[row] + length
         while begin < end:
             skip, number = _chunk(begin, end, draw, step, k0, k1, words)
+            drawn, given, made = words[skip : skip + number], x[at : at + number], out[at : at + number]
             for n in range(number):
-                out[at + n] = x[at + n] * (kept if words[skip + n] <= largest else zero)
+                made[n] = given[n] * (kept if drawn[n] <= largest else zero)
             at += number
             begin += number
