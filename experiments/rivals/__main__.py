@@ -5,6 +5,7 @@
     python -m experiments.rivals --redraw                 draw from the CSV
 
     data      data-parallel Plan    against  DistributedDataParallel                  2 ranks
+    dropout   the same              against  the same, both with dropout 0.1          2 ranks
     sharded   ZeRO-3 Plan           against  fully_shard                              2 ranks
     kept      ZeRO-2 Plan           against  fully_shard(reshard_after_forward=False) 2 ranks
     pipeline  two stages, 1F1B      against  pipelining.Schedule1F1B                  2 ranks, 8 micro-batches
@@ -13,8 +14,10 @@
     mixed-sharded  ZeRO-3 Plan      against  fully_shard(mp_policy=...)               2 ranks, bf16-mixed, dropout 0.1
 
 Same model, values, batches, micro-batches, cut, AdamW (torch's fused kernel on both sides), gloo, threads and malloc settings; the losses of the
-first steps must agree.  Both sides are alive all the time and take turns of some steps (rivals/turns.py), so that a machine whose speed drifts
-slows both; a ratio is of one pair of neighbouring turns.
+first steps must agree (with dropout, whose masks differ, to 1 %).  Both sides are alive all the time and take turns of some steps
+(rivals/turns.py), so that a machine whose speed drifts slows both; a ratio is of one pair of neighbouring turns.
+
+``python -m experiments.rivals.eager`` measures one device against eager training, model by model.
 """
 
 from __future__ import annotations

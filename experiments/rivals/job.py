@@ -22,6 +22,7 @@ class Way(Enum):
     """How the step is distributed; ``rival`` names torch's means for it."""
 
     DATA = "data"
+    DROPOUT = "dropout"
     SHARDED = "sharded"
     KEPT = "kept"
     PIPELINE = "pipeline"
@@ -40,6 +41,7 @@ class Way(Enum):
 
 _RIVALS = {
     Way.DATA: "DistributedDataParallel",
+    Way.DROPOUT: "DistributedDataParallel, dropout",
     Way.SHARDED: "fully_shard",
     Way.KEPT: "fully_shard(reshard_after_forward=False)",
     Way.PIPELINE: "pipelining.Schedule1F1B",
@@ -49,6 +51,7 @@ _RIVALS = {
 }
 _OURS = {
     Way.DATA: "data-parallel Plan",
+    Way.DROPOUT: "data-parallel Plan, dropout",
     Way.SHARDED: "sharded Plan (ZeRO-3)",
     Way.KEPT: "sharded Plan (ZeRO-2)",
     Way.PIPELINE: "2-stage Plan (1F1B)",
@@ -61,7 +64,8 @@ _OURS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """``steps``: performed by each side, warm-up and what runs after the last turn included.  ``cut``: number of the block that begins
-    stage 1 (PIPELINE only).  ``close``: how near losses of the two sides must be; masks of dropout differ, so there they are alike only.
+    stage 1 (PIPELINE only).  ``fused``: the rival's AdamW is torch's fused kernel; False: what torch.optim.AdamW takes by itself.
+    ``close``: largest relative difference of the losses of the first steps; masks of dropout differ, so there they are alike only.
     """
 
     way: Way
@@ -71,6 +75,7 @@ class Job:
     cut: int = 0
     steps: int = 40
     precision: str = "fp32"
+    fused: bool = True
     close: float = 1e-5
 
     def of_steps(self, steps: int) -> Job:
@@ -80,6 +85,7 @@ class Job:
 
 JOBS = (
     Job(way=Way.DATA),
+    Job(way=Way.DROPOUT, model=f"{MODEL}&dropout=0.1", close=0.01),
     Job(way=Way.SHARDED),
     Job(way=Way.KEPT),
     Job(way=Way.PIPELINE, model=f"{MODEL}&tied=0", micro_batches=MICRO_BATCHES, cut=2),
@@ -98,7 +104,7 @@ def plan_of(job: Job) -> Plan:
     cluster = resolve_cluster(f"local:{job.ranks}")
     program = program_of(job.model).in_formats(job.precision, None)
     match job.way:
-        case Way.DATA | Way.MIXED:
+        case Way.DATA | Way.DROPOUT | Way.MIXED:
             return regista.plan(program, cluster, pins=(*BY_SAMPLES, "*:exp_avg*=B"))
         case Way.SHARDED | Way.MIXED_SHARDED:
             return regista.plan(program, cluster, pins=BY_SAMPLES, zero=3)

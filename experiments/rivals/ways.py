@@ -1,9 +1,10 @@
 """The rivals: one training step by torch's own means, each as its documentation shows it and with its faster options on.
 
 Every rank makes the same module from the program's seed, so all ways begin with the same values, and takes its own part of the global batch.
-All use torch's fused AdamW and drop gradients between steps (set_to_none).
+All use AdamW, torch's fused kernel unless the job says otherwise, and drop gradients between steps (set_to_none).
 
     data       DistributedDataParallel, gradients as views of their buckets
+    dropout    the same; every rank draws masks of its own
     sharded    fully_shard per block and once around all; parameters are freed after a block's forward pass and gathered again
     kept       the same, but parameters stay until the backward pass
     pipeline   PipelineStage and Schedule1F1B, micro-batch gradients averaged
@@ -52,8 +53,8 @@ class Part(nn.Module):
         return self.lm_head(self.ln_f(x)) if self.lm_head is not None and self.ln_f is not None else x
 
 
-def adamw(program: Program, parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-    """torch's fused AdamW with the program's numbers.
+def adamw(job: Job, program: Program, parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+    """AdamW with the program's numbers.
 
     Raises:
         Unsupported: the program has another optimizer.
@@ -61,7 +62,10 @@ def adamw(program: Program, parameters: Iterable[nn.Parameter]) -> torch.optim.A
     numbers = program.optimizer
     if not isinstance(numbers, AdamW):
         raise Unsupported(f"the rivals train with AdamW, the program has {type(numbers).__name__}; plan it with optimizer=adamw")
-    return torch.optim.AdamW(parameters, lr=numbers.lr, betas=numbers.betas, eps=numbers.eps, weight_decay=numbers.weight_decay, fused=True)
+    fused = True if job.fused else None
+    return torch.optim.AdamW(
+        parameters, lr=numbers.lr, betas=numbers.betas, eps=numbers.eps, weight_decay=numbers.weight_decay, fused=fused
+    )
 
 
 def own_part(job: Job, batch: tuple[Tensor, ...], rank: int) -> tuple[Tensor, ...]:
@@ -77,21 +81,21 @@ def step_of(job: Job, rank: int) -> Step:
     match job.way:
         case Way.MIXED:
             mixed = program.in_formats(job.precision, None)
-            return _loop(mixed, DistributedDataParallel(program.module, gradient_as_bucket_view=True))
+            return _loop(job, mixed, DistributedDataParallel(program.module, gradient_as_bucket_view=True))
         case Way.MIXED_SHARDED:
-            return _loop(program, _fully_sharded(program.module, again=True, mixed=True))
-        case Way.DATA:
-            return _loop(program, DistributedDataParallel(program.module, gradient_as_bucket_view=True))
+            return _loop(job, program, _fully_sharded(program.module, again=True, mixed=True))
+        case Way.DATA | Way.DROPOUT:
+            return _loop(job, program, DistributedDataParallel(program.module, gradient_as_bucket_view=True))
         case Way.SHARDED | Way.KEPT:
-            return _loop(program, _fully_sharded(program.module, again=job.way is Way.SHARDED))
+            return _loop(job, program, _fully_sharded(program.module, again=job.way is Way.SHARDED))
         case Way.PIPELINE:
             return _pipeline(job, program, rank)
         case Way.SINGLE:
-            return _loop(program, program.module)
+            return _loop(job, program, program.module)
 
 
-def _loop(program: Program, module: nn.Module) -> Step:
-    optimizer = adamw(program, module.parameters())
+def _loop(job: Job, program: Program, module: nn.Module) -> Step:
+    optimizer = adamw(job, program, module.parameters())
 
     def step(batch: tuple[Tensor, ...]) -> float:
         optimizer.zero_grad(set_to_none=True)
@@ -136,7 +140,7 @@ def _pipeline(job: Job, program: Program, rank: int) -> Step:
         output_args=between if rank == 0 else logits,
     )
     schedule = Schedule1F1B(stage, job.micro_batches, loss_fn=program.loss)
-    optimizer = adamw(program, part.parameters())
+    optimizer = adamw(job, program, part.parameters())
 
     def step(batch: tuple[Tensor, ...]) -> float | None:
         optimizer.zero_grad(set_to_none=True)
