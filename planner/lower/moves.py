@@ -45,7 +45,7 @@ def draft_moves(drafts: Drafts) -> None:
         root = instance.root
         made_by = drafts.owner.get(root) or f"{drafts.inputs[root.value].kind.value} on {placement_id(root.stage)}"
         per_step = drafts.per_step(root.value)
-        key = (made_by, root.stage, instance.moves, per_step, tuple(sorted(readers[instance])), instance in drafts.stored, instance.scope)
+        key = (made_by, root.stage, instance.moves, per_step, frozenset(readers[instance]), instance in drafts.stored, instance.scope)
         groups[key].append(instance)
     counts: dict[str, int] = defaultdict(int)
     for members in sorted(groups.values(), key=lambda group: len(group[0].moves)):

@@ -80,7 +80,7 @@ def _chain(drafts: Drafts, stage: int) -> list[_Gather]:
                 gather.last, gather.user = place, draft.id
     for scope, gather in gathers.items():
         gather.tasks = starts[scope]
-    return sorted(gathers.values(), key=lambda gather: gather.first)
+    return list(gathers.values())
 
 
 def _credits(chain: Sequence[_Gather], stage: int, flight: int) -> Iterator[Control]:

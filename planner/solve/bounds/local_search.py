@@ -152,16 +152,8 @@ def _costs_of(v, choice, theta, f, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _widest(f):  # type: ignore[no-untyped-def]
-    most = 1
-    for v in range(f.first.size - 1):
-        most = max(most, f.first[v + 1] - f.first[v])
-    return most
-
-
-@numba.njit(cache=True)
 def _settle(choice, rounds, theta, f):  # type: ignore[no-untyped-def]
-    out = np.empty(_widest(f))
+    out = np.empty(f.cost.size)
     for _ in range(rounds):
         moved = False
         for v in range(f.first.size - 1):
@@ -181,17 +173,16 @@ def _settle(choice, rounds, theta, f):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True)
 def _fits(v, s, choice, held, limit, demands, delta):  # type: ignore[no-untyped-def]
     """Whether the choice stays within the limit if v moves to s.  ``delta`` is all zero before and after the call."""
-    low, high, more = held.size, 0, False
+    low, high = held.size, 0
     for i in range(demands.by_node[v], demands.by_node[v + 1]):
         change = demands.amounts[demands.amount_at[i] + s] - demands.amounts[demands.amount_at[i] + choice[v]]
         if change != 0.0:
             low, high = min(low, demands.start[i]), max(high, demands.stop[i])
-            more = more or change > 0.0
             for t in range(demands.start[i], demands.stop[i]):
                 delta[t] += change
     fits = True
     for t in range(low, high):
-        if more and delta[t] > 0.0 and held[t] + delta[t] > limit:
+        if delta[t] > 0.0 and held[t] + delta[t] > limit:
             fits = False
         delta[t] = 0.0
     return fits
@@ -209,7 +200,7 @@ def _move(v, s, choice, held, demands):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _descend(choice, held, limit, rounds, f, demands):  # type: ignore[no-untyped-def]
-    out = np.empty(_widest(f))
+    out = np.empty(f.cost.size)
     delta = np.zeros(held.size)
     for _ in range(rounds):
         moved = False

@@ -200,11 +200,8 @@ def _send(v, h, gamma, least, hat, messages, f, row, out):  # type: ignore[no-un
 
 @numba.njit(cache=True)
 def _sweep(forward, theta, messages, f, excess):  # type: ignore[no-untyped-def]
-    nodes = f.first.size - 1
-    most = 1
-    for v in range(nodes):
-        most = max(most, f.first[v + 1] - f.first[v])
-    hat, row, out = np.empty(most), np.empty(most), np.empty(most)
+    nodes, strategies = f.first.size - 1, f.cost.size
+    hat, row, out = np.empty(strategies), np.empty(strategies), np.empty(strategies)
     bound = 0.0
     for i in range(nodes):
         v = i if forward else nodes - 1 - i

@@ -55,6 +55,13 @@ def test_a_stream_that_no_task_is_left_on_goes() -> None:
     assert "host.1" in plan.stream
 
 
+def test_streams_of_the_chain_stand_among_the_others_by_name() -> None:
+    plan = with_loading(handmade.data_parallel(2, 2), X, copy=True)
+    names = [stream.id for stream in plan.streams]
+    assert {"all.copy", "all.disk", "all.prepare"} < set(names)
+    assert names == sorted(names)
+
+
 @pytest.mark.parametrize("load_quota", [1, 2, 3])
 def test_compute_keeps_what_it_holds_and_the_loader_gets_the_rest(load_quota: int) -> None:
     chained = with_loading(handmade.pipeline(micro_batches=4, quota=2), X, load_quota=load_quota)

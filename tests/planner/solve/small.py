@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
+from planner.solve.limited.memory import least_peak
 from planner.solve.problem import Demand, Edge, Problem
+from planner.solve.without_limit import solve_exactly
 
-__all__ = ["ManualClock", "best_by_trying", "random_problem"]
+__all__ = ["ManualClock", "best_by_trying", "random_problem", "tangled"]
 
 
 class ManualClock:
@@ -70,3 +73,15 @@ def best_by_trying(problem: Problem) -> float:
     """The least objective of all choices within the limit; infinite if none is allowed."""
     choices = itertools.product(*(range(c.size) for c in problem.costs))
     return min((problem.objective(c) for c in choices if problem.feasible(c)), default=float("inf"))
+
+
+def tangled(seed: int, nodes: int = 12, strategies: int = 4) -> Problem:
+    """Half of all pairs are joined at random prices, so that neither reductions nor messages solve it; memory binds."""
+    rng = np.random.default_rng(seed)
+    edges = tuple(Edge(u, v, rng.random((strategies, strategies))) for v in range(nodes) for u in range(v) if rng.random() < 0.5)
+    costs = tuple(rng.random(strategies) for _ in range(nodes))
+    demands = tuple(Demand(v, t, t + 3, rng.integers(0, 20, strategies).astype(float)) for v, t in enumerate(rng.integers(0, 8, nodes)))
+    free = Problem(tuple(f"n{v}" for v in range(nodes)), costs, edges, demands)
+    cheapest = solve_exactly(replace(free, demands=())).choice
+    least = least_peak(free)
+    return replace(free, limit=least + 0.4 * (free.peak(cheapest) - least))

@@ -18,12 +18,12 @@ from planner.solve.bounds.message_passing import Dual
 from planner.solve.highs import HighsIlp
 from planner.solve.ilp import solve_ilp
 from planner.solve.limited import memory, partial_ilps
-from planner.solve.limited.memory import least_peak, solve_within
+from planner.solve.limited.memory import solve_within
 from planner.solve.problem import Contradiction, Demand, Edge, Floats, Ints, NotFoundInTime, Problem, Progress
 from planner.solve.reduce.contract import reduce_problem
 from planner.solve.time_limit import TimeLimit
 from planner.solve.without_limit import Sizes, solve_exactly
-from tests.planner.solve.small import ManualClock, best_by_trying, random_problem
+from tests.planner.solve.small import ManualClock, best_by_trying, random_problem, tangled
 
 
 def reduced(seed: int, limit: float = 0.4, nodes: int = 7) -> Problem | None:
@@ -57,18 +57,6 @@ def test_solve_within_agrees_with_pulp_where_trying_all_takes_too_long() -> None
     for seed in range(4):
         problem = random_problem(seed, nodes=9, strategies=4, limit=0.3, forbidden=0.0, functional=0.0)
         assert solve_within(problem, seconds=600).objective == pytest.approx(solve_ilp(problem)[1])
-
-
-def tangled(seed: int, nodes: int = 12, strategies: int = 4) -> Problem:
-    """Half of all pairs are joined at random prices, so that neither reductions nor messages solve it; memory binds."""
-    rng = np.random.default_rng(seed)
-    edges = tuple(Edge(u, v, rng.random((strategies, strategies))) for v in range(nodes) for u in range(v) if rng.random() < 0.5)
-    costs = tuple(rng.random(strategies) for _ in range(nodes))
-    demands = tuple(Demand(v, t, t + 3, rng.integers(0, 20, strategies).astype(float)) for v, t in enumerate(rng.integers(0, 8, nodes)))
-    free = Problem(tuple(f"n{v}" for v in range(nodes)), costs, edges, demands)
-    cheapest = solve_exactly(replace(free, demands=())).choice
-    least = least_peak(free)
-    return replace(free, limit=least + 0.4 * (free.peak(cheapest) - least))
 
 
 @pytest.mark.thorough

@@ -57,6 +57,19 @@ def test_where_no_choice_is_known_the_first_part_is_the_whole_problem_and_its_pr
     assert parts.incumbent.objective == parts.incumbent.bound == pytest.approx(best_by_trying(problem))
 
 
+def test_parts_that_hold_no_choice_are_followed_by_larger_ones_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_ilps, "_SMALL", 0)
+    problem = limited_problem()
+    parts = parts_of(problem)
+    parts.part = 1
+    assert parts.solve_next(), "no choice in so small a part"
+    assert parts.incumbent.choice is None
+    assert parts.part > 1
+    while parts.solve_next():
+        pass
+    assert parts.incumbent.objective == parts.incumbent.bound == pytest.approx(best_by_trying(problem))
+
+
 def test_a_part_smaller_than_the_problem_begins_from_the_best_choice_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few strategies the bounds leave, those of the best choice are among them."""
     begun_from: list[Ints | None] = []
