@@ -9,6 +9,8 @@ import pytest
 
 from backend.comm.channel import Channel
 
+pytestmark = pytest.mark.timeout(30)  # who waits for ever here has lost a message
+
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Channel, socket.socket]]:
