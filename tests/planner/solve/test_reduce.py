@@ -145,7 +145,9 @@ def test_node_without_an_allowed_strategy_is_refused_by_name() -> None:
 def test_dominated_strategies_leave_unless_the_caller_says_otherwise() -> None:
     held = (Demand(0, 0, 1, np.array([2.0, 1.0, 2.0])), Demand(1, 0, 1, np.array([1.0, 2.0])))
     problem = Problem(("a", "b"), (np.array([0.0, 5.0, 1.0]), np.array([4.0, 0.0])), (Edge(0, 1, np.zeros((3, 2))),), held, 3.0)
-    assert [c.size for c in reduce_problem(problem).problem.costs] == [2, 2, 1], "the third of a costs more than the first and holds as much"
+    assert [c.size for c in reduce_problem(problem).problem.costs] == [2, 2, 1], (
+        "the third of a costs more than the first and holds as much"
+    )
     assert [c.size for c in reduce_problem(problem, dominance=False).problem.costs] == [3, 2, 1]
 
 
