@@ -32,6 +32,7 @@ __all__ = ["DRAWS", "KERNELS", "RANDOM_STATE", "bernoulli", "dropout", "uniform"
 _WORD = 0xFFFFFFFF
 _BITS = {torch.float32: 24, torch.float64: 32, torch.float16: 11, torch.bfloat16: 8}
 _COMPILED = (torch.float32, torch.float64)
+_SHORT = (torch.float16, torch.bfloat16)
 _NUMPY: dict[torch.dtype, type[np.float32] | type[np.float64]] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -133,6 +134,8 @@ def dropout(
         out: memory of x's shape for the result.
     """
     kept, threshold = _kept(x.dtype, divisor), _threshold(p)
+    if x.is_cpu and x.dtype in _SHORT:
+        return torch.mul(x, _short_noise(x, seed, steps, threshold, kept, whole, offsets, draw, micro_batch), out=out)
     if not (x.is_cpu and x.dtype in _COMPILED):
         noise = (words(seed, steps, x.shape, whole, offsets, draw, micro_batch) < threshold).to(x.dtype) * kept
         return x.mul(noise) if out is None else torch.mul(x, noise, out=out)
@@ -156,6 +159,27 @@ def dropout(
         number(0),
     )
     return made if out is None or made is out else out.copy_(made)
+
+
+def _short_noise(
+    x: Tensor,
+    seed: Tensor,
+    steps: Tensor,
+    threshold: int,
+    kept: float,
+    whole: Sequence[int],
+    offsets: Sequence[int],
+    draw: int,
+    micro_batch: int,
+) -> Tensor:
+    """``kept`` or 0 for every element of x, in a format of 16 bits, which compiled loops know as bits alone."""
+    from planner.frontend.random.words import fill_bits  # late, as above
+
+    starts, length = _starts(x.shape, whole, offsets, micro_batch)
+    bits = np.empty(len(starts) * length, dtype=np.int16)
+    pattern = int(torch.tensor(kept if threshold else 0.0, dtype=x.dtype).view(torch.int16))
+    fill_bits(starts, length, draw, int(steps), int(seed), max(threshold - 1, 0), np.int16(pattern), bits)
+    return torch.from_numpy(bits).view(x.dtype).reshape(x.shape)
 
 
 def _threshold(p: float) -> int:

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["dropped", "fill_words"]
+__all__ = ["dropped", "fill_bits", "fill_words"]
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
@@ -92,5 +92,24 @@ def dropped(
             drawn, given, made = words[skip : skip + number], x[at : at + number], out[at : at + number]
             for n in range(number):
                 made[n] = given[n] * (kept if drawn[n] <= largest else zero)
+            at += number
+            begin += number
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_bits(
+    starts: npt.NDArray[np.int64], length: int, draw: int, step: int, seed: int, last: int, kept: np.int16, out: npt.NDArray[np.int16]
+) -> None:
+    """out[rows * length] = ``kept`` where the element's word is at most ``last``, else 0."""
+    k0, k1 = np.uint32(seed & 0xFFFFFFFF), np.uint32((seed >> 32) & 0xFFFFFFFF)
+    words = np.empty(4 * _CHUNK, dtype=np.uint32)
+    largest, zero = np.uint32(last), np.int16(0)
+    at = 0
+    for row in range(starts.shape[0]):
+        begin, end = starts[row], starts[row] + length
+        while begin < end:
+            skip, number = _chunk(begin, end, draw, step, k0, k1, words)
+            for n in range(number):
+                out[at + n] = kept if words[skip + n] <= largest else zero
             at += number
             begin += number

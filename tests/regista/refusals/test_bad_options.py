@@ -43,6 +43,8 @@ from tests.regista.refusals.refusal import assert_refused
         (["--ema", "1"], "--ema: 1: a number between 0 and 1"),
         (["--lr-schedule", "constant:nan"], "'constant:nan': the rate is nan; give a finite number of at least 0"),
         (["--lr-schedule", "linear:0.1"], "steps is missing"),
+        (["--precision", "bf8"], "precision .bf8. is unknown; it is one of fp32, bf16-mixed, fp16-mixed"),
+        (["--grad-dtype", "int8"], "grad_dtype .int8. is unknown; it is one of fp32, bf16"),
         (["--schedule", "zigzag"], "choose from '1f1b', 'gpipe'"),
         (["--stage", "2"], "unrecognized arguments: --stage 2"),
     ],
