@@ -9,7 +9,7 @@ import handmade
 import pytest
 
 from planner.ir.errors import InvalidCluster
-from planner.ir.plan import Plan, Task
+from planner.ir.plan import Plan, Task, TaskKind
 from simulator.rules.prices import CheckedPrices, act_duration_s, checked_s
 
 
@@ -78,3 +78,9 @@ def test_one_rank_stands_for_all_only_if_acts_and_messages_of_its_placement_take
     acts_s: dict[tuple[str, int], float], messages_s: dict[tuple[int, int], float], equal: bool
 ) -> None:
     assert CheckedPrices(PLAN, Asked(acts_s, messages_s)).ranks_are_equal() is equal
+
+
+def test_one_rank_does_not_stand_for_all_where_one_of_them_sends_and_another_does_not() -> None:
+    send = next(task for task in PLAN.tasks if task.kind is TaskKind.TRANSFER)
+    assert CheckedPrices(PLAN, Asked(), _routes={send.id: {0: (2,), 1: (3,)}}).ranks_are_equal()
+    assert not CheckedPrices(PLAN, Asked(), _routes={send.id: {0: (2,), 1: ()}}).ranks_are_equal()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from queue import Queue
 
 import pytest
 
-from backend.comm.channel import Channel
+from backend.comm.channel import Channel, Message
 
 pytestmark = pytest.mark.timeout(30)  # who waits for ever here has lost a message
 
@@ -56,3 +57,13 @@ def test_a_channel_that_this_side_closed_has_no_more_messages(ends: tuple[Channe
     channel, _ = ends
     channel.close()
     assert channel.receive() is None
+
+
+def test_every_message_reaches_the_handler(ends: tuple[Channel, socket.socket]) -> None:
+    channel, there = ends
+    handled = Queue[Message]()
+    channel.start_receiving(handled.put)
+    there.sendall(b'{"a": 1}\n{"a": 2}\n{"a"')
+    there.sendall(b": 3}\n")
+    assert [handled.get(timeout=20.0) for _ in range(3)] == [{"a": 1}, {"a": 2}, {"a": 3}]
+    there.close()

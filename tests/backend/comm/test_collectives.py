@@ -106,6 +106,19 @@ def test_a_rank_refuses_a_step_that_does_not_move_what_it_says_before_its_first_
         GroupExchange(plan, wrong, 0, None)
 
 
+def test_parts_that_lie_as_the_results_do_are_summed_at_once_and_others_one_by_one() -> None:
+    plan, task = gloo_exchange.boxing_plan(2, P, S(0), (DType.FLOAT32,) * 2, ((8, 4), (8, 4)))
+    together = [torch.zeros(32).split(16) for _ in range(4)]
+    slots, *rows = [[part.view(4, 4) for part in parts] for parts in together]
+    apart = [torch.zeros(4, 4), torch.zeros(8, 4)[4:]]
+    (sums,) = GroupExchange(plan, task, 0, None)._sums_of(slots, rows)
+    assert [tensor.numel() for tensor in sums] == [32] * 4
+    for mixed in ([apart, *rows[1:]], [apart, apart, apart]):
+        pairs = GroupExchange(plan, task, 0, None)._sums_of(slots, mixed)
+        assert [tensor.numel() for sums in pairs for tensor in sums] == [16] * 8
+        assert [slot is own for own, (slot, *_) in zip(slots, pairs, strict=True)] == [True, True]
+
+
 def test_the_outer_of_two_axes_that_cut_one_dim_cannot_move_first() -> None:
     _, task = gloo_exchange.boxing_plan(2, S(0), B, (DType.FLOAT32,), ((4, 4),))
     body = task.body

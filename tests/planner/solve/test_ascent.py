@@ -1,12 +1,16 @@
-"""Steps of the ascent: its multipliers are allowed ones, and its bound counts from the first step on."""
+"""Bounds: rounds of messages and steps of the ascent.  Multipliers are allowed ones, what is dropped is dearer, and the first step counts."""
 
 from __future__ import annotations
+
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from planner.solve.bounds.memory_multipliers import CuttingPlanes, MultiplierAscent
-from planner.solve.problem import Floats, Problem
+from planner.solve.bounds.message_passing import Dual
+from planner.solve.problem import Floats, Ints, Problem
 from planner.solve.reduce.contract import reduce_problem
 from planner.solve.without_limit import solve_exactly
 from tests.planner.solve.small import best_by_trying, random_problem, tangled
@@ -63,3 +67,43 @@ def test_a_choice_with_a_forbidden_entry_bounds_nothing() -> None:
         ascent.step()
     assert np.isfinite(ascent.bound)
     assert ascent.bound <= best_by_trying(problem) + 1e-9
+
+
+def test_rounds_at_once_are_the_same_rounds_one_after_another() -> None:
+    problem = tangled(1).without_limit()
+    together, apart = Dual(problem), Dual(problem)
+    bounds = [apart.sweep(1) for _ in range(3)]
+    assert together.sweep(3) == bounds[-1] == together.lower_bound == apart.lower_bound
+    assert together.base == bounds[-2], "what a choice with a strategy costs counts from the bound before the last round"
+    assert (together.excess == apart.excess).all()
+
+
+def test_a_choice_with_a_strategy_costs_at_least_its_excess_above_the_base() -> None:
+    problem = tangled(1, nodes=7, strategies=3).without_limit()
+    dual = Dual(problem)
+    dual.sweep(4)
+    first = dual.flat.first[:-1]
+    for choice in itertools.product(*(range(c.size) for c in problem.costs)):
+        assert problem.objective(choice) >= dual.base + dual.excess[first + np.array(choice)].max() - 1e-9
+    assert dual.base > 0.9 * best_by_trying(problem)
+    assert dual.excess.max() > 0.0
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_without_messages_each_node_takes_what_is_best_beside_the_nodes_before_it(forward: bool) -> None:
+    problem = tangled(3, nodes=9)
+    # With a 0 in every row and column nothing of an edge's costs can be moved to its ends.
+    edges = tuple(replace(edge, matrix=np.where(np.eye(4), 0.0, edge.matrix)) for edge in problem.edges)
+    problem = replace(problem, edges=edges)
+    nodes = range(9) if forward else range(8, -1, -1)
+    chosen: dict[int, int] = {}
+    for v in nodes:
+        costs = problem.costs[v].copy()
+        for edge in problem.edges:
+            if edge.v == v and edge.u in chosen:
+                costs += edge.matrix[chosen[edge.u]]
+            elif edge.u == v and edge.v in chosen:
+                costs += edge.matrix[:, chosen[edge.v]]
+        chosen[v] = int(costs.argmin())
+    decoded: Ints = Dual(problem).decode(forward)
+    assert decoded.tolist() == [chosen[v] for v in range(9)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.solve.bounds.local_search import fuse_choices
+from planner.solve.bounds.local_search import _change, _components, fuse_choices
 from planner.solve.bounds.message_passing import Dual
 from planner.solve.highs import HighsIlp
 from planner.solve.ilp import solve_ilp
@@ -80,6 +82,24 @@ def test_a_fused_choice_fits_and_is_no_dearer_than_the_one_that_fits(seed: int) 
     fused = fuse_choices(Dual(problem), first, second)
     assert problem.feasible(fused)
     assert problem.objective(fused) <= problem.objective(second) + 1e-9
+
+
+def test_each_component_in_which_two_choices_differ_changes_the_objective_by_itself() -> None:
+    problem = layered(10, 1, 30.0)
+    rng = np.random.default_rng(0)
+    problem = replace(problem, edges=tuple(replace(edge, matrix=rng.random(edge.matrix.shape)) for edge in problem.edges))
+    base, other = np.zeros(30, dtype=np.int64), np.tile([1, 1, 0], 10)
+    base[[6, 9]] = 1
+    flat = Dual(problem).flat
+    members, starts = _components(base, other, flat)
+    changes = []
+    for begin, end in itertools.pairwise(starts):
+        mixed = base.copy()
+        mixed[members[begin:end]] = other[members[begin:end]]
+        changes.append(problem.objective(mixed) - problem.objective(base))
+        assert _change(members[begin:end], base, other, flat) == pytest.approx(changes[-1])
+    assert len(changes) == 10
+    assert problem.objective(base) + sum(changes) == pytest.approx(problem.objective(other))
 
 
 def test_fusing_makes_as_many_layers_fast_as_the_memory_holds() -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.solve.bounds.message_passing import Dual
 from planner.solve.problem import Edge, Problem, Solution
-from planner.solve.without_limit import Sizes, solve_exactly
+from planner.solve.without_limit import Sizes, _near, solve_exactly
 
 
 def strip(rows: int, columns: int, strategies: int = 3) -> Problem:
@@ -61,6 +62,14 @@ def test_where_the_choice_of_the_messages_is_forbidden_the_strategies_near_the_b
     solution = solve_exactly(coloured(0, 14, 0.6), seconds=1, clock=lambda: 2.0 * (next(looks) >= 3), sizes=Sizes(narrow=800))
     assert solution.proof == "stopped; the bound is message passing's"
     assert 14.0 <= solution.lower_bound <= solution.objective <= 14.14
+
+
+def test_strategies_near_the_bound_that_are_too_many_to_eliminate_give_no_choice() -> None:
+    problem = coloured(0, 14, 0.6)
+    dual = Dual(problem)
+    dual.sweep(5)
+    assert _near(problem, dual, 1e-2, Sizes(narrow=800)) is not None
+    assert _near(problem, dual, 1e-2, Sizes(narrow=2)) is None
 
 
 # --- a share of the objective that may stay unproven: the bound is honest, the choice is within the share
