@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 import regista
+from backend import inprocess
+from backend.devices.fake import FakeStreamDevice
 from planner.ir.errors import InvalidProgram, Mismatch, Unsupported
 from regista import Performer
+from regista.api import program_for
 from tests.regista.evaluation.evaluated import batch_of, classifier, eager, planned
 
 SEEDS = (20, 21, 22)
@@ -79,6 +82,7 @@ class Pairs(torch.nn.Module):
         return x @ x.T
 
 
+@pytest.mark.thorough
 def test_outputs_that_cannot_be_had_are_refused() -> None:
     program = classifier()
     with pytest.raises(InvalidProgram, match=r"no output 'probabilities'; it returns logits, hidden\.0, hidden\.1"):
@@ -93,3 +97,29 @@ def test_outputs_that_cannot_be_had_are_refused() -> None:
     with pytest.raises(InvalidProgram, match="the micro-batches' do not make up the batch's"):
         regista.plan(pairs, "local:1", mode="eval", outputs=True, micro_batches=2)
     assert regista.plan(pairs, "local:1", mode="eval", micro_batches=2).outputs == ()
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_a_session_hands_over_the_outputs_of_each_step_once() -> None:
+    program = classifier()
+    with regista.session(planned(program, "pipeline of data parallel stages"), program) as session:
+        steps = [session.step(batch_of(seed)) for seed in SEEDS]
+        for step, seed in reversed(list(zip(steps, SEEDS, strict=True))):
+            _, outputs = eager(program, {}, seed)
+            torch.testing.assert_close(step.outputs()["logits"], outputs["logits"], rtol=1e-5, atol=1e-6)
+        with pytest.raises(InvalidProgram, match="had before"):
+            steps[0].outputs()
+
+
+@pytest.mark.thorough
+def test_outputs_wait_for_the_lanes_of_a_device() -> None:
+    program = classifier()
+    plan = planned(program, "pipeline")
+    device = FakeStreamDevice(delay_s=0.002)
+    devices = dict.fromkeys(range(plan.num_ranks), device)
+    source = program_for(plan, program)
+    found = inprocess.run(plan, source.initial_state(plan.micro_batches), batch_of, 3, devices=devices)
+    device.close()
+    for step, outputs in enumerate(found.outputs):
+        torch.testing.assert_close(outputs["logits"], eager(program, {}, step)[1]["logits"], rtol=1e-5, atol=1e-6)
