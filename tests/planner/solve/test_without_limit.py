@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.ir.errors import Unsupported
 from planner.solve.bounds.message_passing import Dual
 from planner.solve.problem import Edge, Problem, Solution
-from planner.solve.without_limit import Sizes, _near, solve_exactly
+from planner.solve.without_limit import Sizes, _near, _nothing_cheaper, _rest, solve_exactly
 
 
 def strip(rows: int, columns: int, strategies: int = 3) -> Problem:
@@ -70,6 +71,17 @@ def test_strategies_near_the_bound_that_are_too_many_to_eliminate_give_no_choice
     dual.sweep(5)
     assert _near(problem, dual, 1e-2, Sizes(narrow=800)) is not None
     assert _near(problem, dual, 1e-2, Sizes(narrow=2)) is None
+
+
+def test_where_no_strategy_is_left_the_best_choice_so_far_is_the_optimum() -> None:
+    problem, best = strip(2, 2), np.zeros(4, dtype=np.int64)
+    every, none = np.arange(3), np.empty(0, dtype=np.int64)
+    assert _rest(problem, [every] * 4) is not None
+    assert _rest(problem, [every, every, none, every]) is None
+    choice, bound, _ = _nothing_cheaper(best, 5.0)
+    assert choice is best and bound == 5.0
+    with pytest.raises(Unsupported, match="no legal combination"):
+        _nothing_cheaper(None, np.inf)
 
 
 # --- a share of the objective that may stay unproven: the bound is honest, the choice is within the share
