@@ -28,7 +28,8 @@ def summary(table: pd.DataFrame) -> str:
     """Models, planned, equal, wrong, refused, traceback; a share of those whose graph no value decides."""
     table = table[table.status != "unusable"]
     counts = table.status.value_counts()
-    fixed = table[table.status != "refused by value"]
+    decided = set(table[table.status == "refused by value"].groupby(["library", "model"]).groups)
+    fixed = table[[(row.library, row.model) not in decided for row in table.itertuples()]]
     in_float64 = int(((table.status == "equal") & (table.dtype == "float64")).sum())
     whole = fixed.groupby(["library", "model"]).status.agg(lambda status: (status == "equal").all())
     planned = int(counts.get("equal", 0) + counts.get("wrong", 0))

@@ -13,6 +13,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 import regista
 from experiments.corpus.case import Case, Trained
@@ -26,7 +27,7 @@ from regista.api import Performer
 __all__ = ["LIMIT", "Row", "Status", "outcomes"]
 
 LIMIT, LIMIT_64 = 1e-4, 1e-6
-SEARCH_S = 20.0
+SEARCH_S = 10.0
 
 
 class Status(Enum):
@@ -90,7 +91,7 @@ def outcomes(case: Case, only: Sequence[str] = (), performer: str = "threads") -
         began = perf_counter()
         try:
             program = program or _program(case, trained)
-            row = _outcome(case, program, way, performer, eager)
+            row = _outcome(case, trained, program, way, performer, eager)
         except Exception as error:
             row = {"status": _status(error), "error": type(error).__name__, "says": _first_line(error)}
         yield Row(**about, way=way.name, **row, seconds=round(perf_counter() - began, 2))
@@ -108,7 +109,7 @@ def _program(case: Case, trained: Trained) -> Program:
     return Program(trained.module, trained.batch, trained.loss, SGD(lr=LR, momentum=MOMENTUM), name=case.name)
 
 
-def _outcome(case: Case, program: Program, way: Way, performer: str, eager: dict[int, Eager]) -> dict[str, object]:
+def _outcome(case: Case, trained: Trained, program: Program, way: Way, performer: str, eager: dict[int, Eager]) -> dict[str, object]:
     counted = sum(p.numel() for p in program.module.parameters())
     if way.micro_batches not in eager:
         try:
@@ -122,7 +123,7 @@ def _outcome(case: Case, program: Program, way: Way, performer: str, eager: dict
     found = errors(_run(plan, program, performer), eager[way.micro_batches])
     if found.worst <= LIMIT:
         return told | _numbers(Status.EQUAL, found)
-    wide = _widened(program)
+    wide = _widened(case, trained)
     found_64 = errors(_run(_plan(case, wide, way), wide, performer), train_eagerly(wide, way.micro_batches))
     if found_64.worst <= LIMIT_64:
         return told | _numbers(Status.EQUAL, found_64) | {"dtype": "float64", "float32_error": found.worst}
@@ -154,12 +155,12 @@ def _run(plan: Plan, program: Program, performer: str) -> object:
         return regista.run(plan, program, steps=STEPS, performer=Performer(performer), gradients=True, timeout_s=60.0)
 
 
-def _widened(program: Program) -> Program:
-    batch = [t.double() if t.is_floating_point() else t for t in program.example_inputs]
-    form = program._form
-    rest = iter(batch)
-    given = torch.utils._pytree.tree_map(lambda value: next(rest) if isinstance(value, torch.Tensor) else value, form.example)
-    return Program(copy.deepcopy(program.module).double(), given, program.loss, SGD(lr=LR, momentum=MOMENTUM), name=program.name)
+def _widened(case: Case, trained: Trained) -> Program:
+    def wide(value: object) -> object:
+        return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    given = Trained(copy.deepcopy(trained.module).double(), tree_map(wide, trained.batch), trained.loss)
+    return _program(case, given)
 
 
 _BY_VALUE = re.compile(r"lets a value decide|a value decides|asks for a value")

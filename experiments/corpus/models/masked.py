@@ -93,7 +93,6 @@ CASES: tuple[Case, ...] = (
     hugging_face("fnet", "MaskedLM", lambda: text(mask=False), **{k: v for k, v in _PLAIN.items() if k != "num_attention_heads"}),
     _masked("rembert", **_PLAIN, input_embedding_size=16, output_embedding_size=32),
     _masked("roformer", **_PLAIN, embedding_size=32),
-    _masked("nystromformer", **_PLAIN, num_landmarks=8, segment_means_seq_len=SEQ),
     _masked("yoso", **_PLAIN, use_expectation=True),
     _masked("ibert", **_ROBERTA),
     _masked("esm", **_ROBERTA, mask_token_id=3),
@@ -101,7 +100,6 @@ CASES: tuple[Case, ...] = (
     _masked("luke", **_ROBERTA, entity_vocab_size=16, entity_emb_size=16),
     _masked("megatron-bert", **_PLAIN),
     hugging_face("layoutlm", "MaskedLM", _boxes, **_PLAIN),
-    hugging_face("lilt", "TokenClassification", lambda: _boxes() | _tags(), **_ROBERTA, channel_shrink_ratio=2),
     _masked("modernbert", **_PLAIN, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, local_attention=8),
     hugging_face(
         "canine",

@@ -13,14 +13,7 @@ from experiments.corpus.case import BATCH, Case, classes, hugging_face, images
 __all__ = ["CASES"]
 
 _VIT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
-_VIT_TENSOR = (
-    "*.query.weight=S(0)",
-    "*.key.weight=S(0)",
-    "*.value.weight=S(0)",
-    "*.attention.output.dense.weight=S(1)",
-    "*.intermediate.dense.weight=S(0)",
-    "*.[01].output.dense.weight=S(1)",
-)
+_VIT_TENSOR = ("*.[qkv]_proj.weight=S(0)", "*.o_proj.weight=S(1)", "*.fc1.weight=S(0)", "*.fc2.weight=S(1)")
 _STAGED = {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "image_size": 32, "patch_size": 2, "window_size": 4}
 _CONV = {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 2, 1]}
 
@@ -60,7 +53,6 @@ CASES: tuple[Case, ...] = (
         decoder_intermediate_size=32,
     ),
     _image("vit_msn", **_VIT),
-    _image("deit", **_VIT),
     _image("beit", **_VIT, use_relative_position_bias=True, use_mask_token=True),
     _image("data2vec-vision", **_VIT, use_relative_position_bias=True),
     _image("dinov2", **{k: v for k, v in _VIT.items() if k != "intermediate_size"}),

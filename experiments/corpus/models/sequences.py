@@ -74,14 +74,6 @@ CASES: tuple[Case, ...] = (
         "switch_transformers", **_T5, num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, num_decoder_layers=2
     ),
     _translated("bart", **_BART),
-    hugging_face(
-        "bart",
-        "SequenceClassification",
-        lambda: text(labels=False) | {"labels": torch.randint(0, 3, (BATCH,))},
-        name="bart classifier",
-        **_BART,
-        by_value=True,
-    ),
     _translated("mbart", **_BART),
     _translated("plbart", **_BART),
     _translated("mvp", **_BART),
