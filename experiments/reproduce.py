@@ -101,7 +101,8 @@ MODULES = (
     Experiment(name="corpus", module="corpus.__main__", simulated=False, performed=False),
 )
 """The longest first, so that two jobs end together.  Not simulated: quota_boundary, overlap and transparency run real processes; optimality
-proves optima for hours; 'make fidelity' and 'make corpus' are commands of their own, and so is buyer, which searches for long.  iopddl needs the contest's files,
+proves optima for hours; 'make fidelity' and 'make corpus' are commands of
+their own, and so is buyer, which searches for long.  iopddl needs the contest's files,
 and the other benches print: they are not here.  The two Gantt charts of quota_boundary show traces, which no CSV holds: only a run draws them."""
 
 

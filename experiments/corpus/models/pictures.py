@@ -99,7 +99,7 @@ CASES: tuple[Case, ...] = (
         width_coefficient=0.25,
         depth_coefficient=0.3,
         image_size=64,
-        hidden_dim=64,
+        hidden_dim=320,
         tensor=("*.expand_conv.weight=S(0)", "*.project_conv.weight=S(1)"),
     ),
     _image("poolformer", size=64, depths=[1, 1, 1, 1], hidden_sizes=[16, 24, 32, 48]),

@@ -70,6 +70,10 @@ def _reads(func: OpOverload, args: tuple[object, ...]) -> Iterator[tuple[int, Te
         read, at, index = args[:3]
         if isinstance(read, Tensor) and read.ndim and isinstance(at, int) and isinstance(index, Tensor):
             yield int(read.shape[at]), index
+    elif func in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
+        scores, target = args[:2]
+        if isinstance(scores, Tensor) and isinstance(target, Tensor):
+            yield int(scores.shape[min(1, scores.ndim - 1)]), target
 
 
 _MOST = 1 << 20

@@ -193,3 +193,13 @@ def test_an_input_whose_extent_fits_by_chance_alone_goes_along_with_the_batch() 
 
     source = Program(Around(nn.Linear(6, 6), attend), (_randn(BATCH, 8, 6), _randn(BATCH, 6)))
     assert [given.batch_dim for given in source.graph(2).inputs if given.name.startswith("input.")] == [0, 0]
+
+
+def test_samples_that_are_each_other_s_classes_go_along_with_the_batch() -> None:
+    """CLIP's loss: text i belongs to image i of as many."""
+
+    def contrast(body: nn.Module, x: Tensor, other: Tensor) -> Tensor:
+        return F.cross_entropy(body(x) @ other.t(), torch.arange(x.shape[0]))
+
+    source = Program(Around(nn.Linear(6, 6), contrast), (_randn(BATCH, 6), _randn(BATCH, 6)))
+    assert [given.batch_dim for given in source.graph(2).inputs if given.name.startswith("input.")] == [0, 0]
