@@ -74,8 +74,25 @@ def verify_structure(plan: Plan) -> None:
         _tensor_exists(plan, label, access.regst, access.index)
     for state in plan.states:
         _tensor_exists(plan, f"state {state.name}", state.regst, state.index)
+    _verify_outputs(plan)
+
+
+def _verify_outputs(plan: Plan) -> None:
+    handing_over = [task for task in plan.tasks if task.kind is TaskKind.OUTPUT and task.acts == plan.micro_batches]
+    handed_over = {(access.regst, access.index) for task in handing_over for access in task.reads}
     for output in plan.outputs:
         _tensor_exists(plan, f"output {output.name}", output.regst, output.index)
+        if (output.regst, output.index) not in handed_over:
+            raise InvalidPlan(
+                f"no task hands over output {output.name} in each of {plan.micro_batches} micro-batches; plan this program anew"
+            )
+        shape = plan.regst[output.regst].tensors[output.index].shape
+        is_one = plan.micro_batches == 1 and output.batch_dim is None
+        if not is_one and not (output.batch_dim is not None and 0 <= output.batch_dim < len(shape)):
+            raise InvalidPlan(
+                f"output {output.name} of shape {list(shape)} is put together along dim {output.batch_dim} of {plan.micro_batches} micro-batches; "
+                f"it is a dim of the output, or none of one micro-batch"
+            )
 
 
 def _verify_placements(plan: Plan) -> None:

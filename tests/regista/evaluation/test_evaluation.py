@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import regista
-from planner.ir.actors.verify import device_bytes
+from planner.ir.actors.verify import device_bytes, verify
+from planner.ir.errors import InvalidPlan
 from planner.ir.graph import InputKind, Mode, Role
 from planner.ir.plan import TaskKind
 from regista import Performer
@@ -129,3 +130,15 @@ def test_in_mixed_precision_it_computes_as_autocast_does_and_holds_low_precision
     copies = {state.copy_of for state in plan.states if state.kind is InputKind.WORKING_COPY}
     assert copies >= {name for name, _ in program.module.named_parameters() if ".norm." not in name}
     assert {state.name for state in plan.states if state.kind is InputKind.PARAMETER}.isdisjoint(copies)
+
+
+def test_a_damaged_plan_whose_outputs_cannot_be_put_together_is_refused() -> None:
+    plan = planned(classifier(), QUICK)
+    first, *others = plan.outputs
+    for damaged, says in (
+        (replace(first, batch_dim=None), "is put together along dim None of 4 micro-batches"),
+        (replace(first, batch_dim=2), "is put together along dim 2"),
+        (replace(first, regst=plan.loss.regst, index=plan.loss.index), "no task hands over output logits in each of 4"),
+    ):
+        with pytest.raises(InvalidPlan, match=says):
+            verify(replace(plan, outputs=(damaged, *others)))
