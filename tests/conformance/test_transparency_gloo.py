@@ -29,6 +29,7 @@ SOME: Sequence[tuple[str, str, str]] = (
     ("mlp", "zb_h1", "fp32"),
     ("gpt", "zero3", "fp32"),
     ("gpt", "sequence2", "bf16"),
+    ("gpt", "zero1", "bf16-mixed"),
     ("bert", "data2_tensor2", "fp32"),
     ("bert", "recompute_pipeline2", "fp32"),
     ("unet", "pipeline2", "fp32"),  # skips across the border
@@ -46,8 +47,8 @@ def test_plan_on_processes_equals_training_on_one(model: str, way: str, dtype: s
     assert_is_what_it_says(plan, way)
     source = program(model, dtype)
     outcome = run(plan, source.initial_state(plan.micro_batches), source.batch, STEPS, gradients=True, timeout_s=120)
-    if dtype == "bf16":
-        assert_transparent_in_bf16(model, outcome, plan.micro_batches)
+    if dtype.startswith("bf16"):
+        assert_transparent_in_bf16(model, outcome, plan.micro_batches, dtype)
     else:
         assert_transparent(outcome, expected(model, plan.micro_batches))
     check_trace(plan, outcome.trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import regista
+from backend.checkpoint import Saved, find
 from planner.frontend import AdamW, Program
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import InputKind, Role
@@ -189,3 +191,16 @@ def test_mixed_precision_of_parameters_that_are_not_float32_is_refused() -> None
         program(Layers().bfloat16())
     with pytest.raises(InvalidProgram, match=r"h.0.weight is float64"):
         program(Layers().double())
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_a_run_resumes_bit_for_bit_though_working_copies_are_not_saved(tmp_path: Path) -> None:
+    made = program(Normed())
+    plan = regista.plan(made, "local:2", pins=["input.0=S(0)"], zero=1)
+    whole = regista.run(plan, made, steps=4, timeout_s=120)
+    regista.run(plan, made, steps=2, timeout_s=120, checkpoint=str(tmp_path))
+    resumed = regista.run(plan, made, steps=4, timeout_s=120, checkpoint=str(tmp_path), resume=True)
+    assert not any(":bfloat16" in state.name for state in Saved(str(find(tmp_path))).manifest.states)
+    for name, value in whole.states.items():
+        assert torch.equal(resumed.states[name], value), name
