@@ -44,18 +44,24 @@ class KeptBuffers:
 
 
 def kept_buffers(ops: Sequence[Op], updates: Mapping[str, str]) -> KeptBuffers:
-    """Copies of the old and new values of buffers, as far as backward reads them.
+    """Copies of the old values of buffers, as far as backward reads them, and of the new ones, as far as anything does (another stage, too).
 
     Args:
         updates: value of a buffer -> the value that replaces it.
     """
     role_of = {value: op.role for op in ops for value in op.outputs if value is not None}
-    values = [value for buffer, new in updates.items() if role_of.get(new) is Role.FORWARD for value in (buffer, new)]
+    updated = {buffer: new for buffer, new in updates.items() if role_of.get(new) is Role.FORWARD}
     readers: dict[str, list[Op]] = {}
     for op in ops:
         for value in dict.fromkeys(op.inputs):
             readers.setdefault(value, []).append(op)
-    return KeptBuffers(ops, [value for value in dict.fromkeys(values) if any(op.role is Role.BACKWARD for op in _readers(readers, value))])
+    copied = [
+        value
+        for buffer, new in updated.items()
+        for value, roles in ((buffer, {Role.BACKWARD}), (new, {Role.BACKWARD, Role.FORWARD}))
+        if any(op.role in roles for op in _readers(readers, value))
+    ]
+    return KeptBuffers(ops, list(dict.fromkeys(copied)))
 
 
 def _readers(readers: Mapping[str, Sequence[Op]], value: str) -> Iterator[Op]:

@@ -24,7 +24,7 @@ from planner.frontend.optim.loss_scale import SCALE
 from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
 from planner.frontend.to_graph.dropout import dropped
 from planner.frontend.to_graph.finish import Body, finished
-from planner.frontend.to_graph.simplify import is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
+from planner.frontend.to_graph.simplify import VANISHING, is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
 from planner.frontend.to_graph.unfold import unfolded
 from planner.frontend.to_graph.update import Update
 from planner.frontend.to_graph.working_copies import with_gradients_in, with_working_copies
@@ -59,6 +59,13 @@ def translate(captured: Capture, update: Update) -> Translated:
         Unsupported: a random op, strides, or a write into a tensor outside the module.
     """
     return _Translation(captured).run(update)
+
+
+def _origin(node: object) -> object:
+    """The node whose value another one is, but for the name."""
+    while isinstance(node, fx.Node) and node.target in VANISHING:
+        node = node.args[0]
+    return node
 
 
 def _type_of(tensor: Tensor) -> TensorType:
@@ -99,7 +106,7 @@ class _Translation:
         (output,) = nodes[-1].args
         assert isinstance(output, Sequence)
         num_results, num_buffers = 1 + len(captured.trained) + len(captured.outputs), len(captured.buffers)
-        self._refuse_changes(output[num_results + num_buffers :])
+        written = self._changed(output[num_results + num_buffers :])
         loss, *results = [self._name(node) for node in output[:num_results]]
         new_buffers = [self._name(node) for node in output[num_results : num_results + num_buffers]]
         buffers = zip(captured.buffers, new_buffers, strict=True)
@@ -112,7 +119,7 @@ class _Translation:
                     loss=loss,
                     gradients=dict(zip(captured.trained, results, strict=False)),
                     outputs=dict(zip(captured.outputs, results[len(captured.trained) :], strict=True)),
-                    updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"},
+                    updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"} | written,
                     places={node.name: place for node, place in self._order.items()},
                     forward_of=self._forward_of(),
                     refused=self._refused,
@@ -149,7 +156,9 @@ class _Translation:
 
     def _declare(self, placeholders: Sequence[fx.Node]) -> None:
         captured = self._captured
-        heads: list[tuple[InputKind, str, int | None, str | None]] = [(InputKind.PARAMETER, n, None, None) for n in captured.parameters]
+        written = self._written(placeholders)
+        kinds = [(InputKind.BUFFER if name in written else InputKind.PARAMETER, name) for name in captured.parameters]
+        heads: list[tuple[InputKind, str, int | None, str | None]] = [(*head, None, None) for head in kinds]
         heads += [(InputKind.BUFFER, name, None, None) for name in captured.buffers]
         heads += [(InputKind.BATCH, f"input.{i}", dim, None) for i, dim in enumerate(captured.batch_dims)]
         heads += [(InputKind.BATCH, f"input.{i}.whole", None, f"input.{i}") for i in captured.whole]
@@ -157,6 +166,15 @@ class _Translation:
         heads += [(InputKind.LOSS_SCALE, SCALE, None, None)] * captured.precision.scales_loss
         for node, (kind, name, batch_dim, whole_of) in zip(placeholders, heads, strict=True):
             self._values[node] = self._input(kind, name, _type_of(node.meta["val"]), batch_dim, whole_of)
+
+    def _written(self, placeholders: Sequence[fx.Node]) -> set[str]:
+        """Parameters that forward writes and nobody trains (a teacher that follows the trained weights): they are state, as buffers are."""
+        captured = self._captured
+        (output,) = next(reversed(self._order)).args
+        assert isinstance(output, Sequence)
+        first = 1 + len(captured.trained) + len(captured.outputs) + len(captured.buffers)
+        after = zip(captured.parameters, placeholders, output[first:], strict=False)
+        return {name for name, before, node in after if _origin(node) is not before} - set(captured.trained)
 
     def _input(self, kind: InputKind, name: str, type_: TensorType, batch_dim: int | None = None, whole_of: str | None = None) -> str:
         value = name if kind in (InputKind.RANDOM, InputKind.LOSS_SCALE) else f"{kind.value}:{name}"
@@ -204,16 +222,25 @@ class _Translation:
             self._refused[node.name] = reason
         return self._emit(node, target)
 
-    def _refuse_changes(self, results: Sequence[object]) -> None:
-        """Parameters and batch inputs come back as they went in, or forward wrote into them."""
-        unchanged = [i for i in self._inputs if i.kind in (InputKind.PARAMETER, InputKind.BATCH) and i.whole_of is None]
-        for given, node in zip(unchanged, results, strict=True):
-            if self._name(node) != given.value:
+    def _changed(self, results: Sequence[object]) -> dict[str, str]:
+        """State of parameters that nobody trains -> what forward makes of it.
+
+        Raises:
+            InvalidProgram: forward wrote into a trained parameter or into a batch input.
+        """
+        captured, changed = self._captured, dict[str, str]()
+        names = {*captured.parameters, *(f"input.{i}" for i in range(len(captured.batch_dims)))}
+        given_ones = [i for i in self._inputs if i.name in names and i.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.BATCH)]
+        for given, node in zip(given_ones, results, strict=True):
+            if given.kind is InputKind.BUFFER:
+                changed[given.value] = self._name(node)
+            elif self._name(node) != given.value:
                 assert isinstance(node, fx.Node)
                 raise InvalidProgram(
                     f"{where(node)} changes {given.kind.value} {given.name} in place during forward "
                     f"({node.target}); compute a new tensor instead"
                 )
+        return changed
 
     def _emit(self, node: fx.Node, target: OpOverload) -> _Value:
         stamp = node.meta[STAMP]

@@ -49,6 +49,7 @@ from planner.frontend.tracing.untouched import (
     untouched,
     wide_grouped_products,
     without_checks,
+    without_data_writes,
     without_reentrance,
 )
 from planner.frontend.tracing.values import usual_rewrite
@@ -359,7 +360,7 @@ def _made_fx(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple
         return results
 
     fakes = ([torch.empty(shape, dtype=dtype).requires_grad_(grad) for shape, dtype, grad in group] for group in arguments)
-    with without_checks():
+    with without_checks(), without_data_writes():
         traced = make_fx(functional_step, decomposition_table=decomposition_table())(*fakes)
     names = [str(node.target) for node in traced.graph.nodes if node.op == "get_attr"]
     return traced.graph, {name: getattr(traced, name) for name in names}

@@ -62,6 +62,15 @@ class Traced(Tensor):
         made.node, made.meta, made.aliases = node, meta, Aliases()
         return made
 
+    def _take(self, value: Tensor) -> None:
+        """``tensor.data = value``: from here on the tensor has that value and its memory; views of what it was stay what they are."""
+        if type(value) is not Traced or value.meta is not self.meta:
+            raise NotRecordable("a tensor whose .data becomes one of another type")
+        self.node, self.aliases = value.node, value.aliases
+        self.aliases.count += 1
+
+    data = property(Tensor.data.__get__, _take)  # type: ignore[attr-defined]
+
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: object, types: object, args: object = (), kwargs: object = None

@@ -16,11 +16,21 @@ from torch._library.effects import EffectType
 from torch._ops import OpOverload
 from torch._subclasses.fake_impls import _deregister_op_impl, register_op_impl
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from planner.frontend.tracing.reachable import Snapshot
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["as_in_make_fx", "device_neutral", "exporting", "untouched", "wide_grouped_products", "without_checks", "without_reentrance"]
+__all__ = [
+    "as_in_make_fx",
+    "device_neutral",
+    "exporting",
+    "untouched",
+    "wide_grouped_products",
+    "without_checks",
+    "without_data_writes",
+    "without_reentrance",
+]
 
 
 @contextmanager
@@ -100,6 +110,20 @@ def without_checks() -> Iterator[None]:
         yield
     finally:
         _register_effectful_op(check, EffectType.ORDERED)
+
+
+@contextmanager
+def without_data_writes() -> Iterator[None]:
+    """``tensor.data = value`` is refused: make_fx would not see it.   Raises (when it is done) InvalidProgram."""
+
+    def refuse(_tensor: Tensor, _value: Tensor) -> None:
+        raise InvalidProgram("forward sets .data of a tensor, which cannot be traced here; write in place instead: tensor.copy_(value)")
+
+    FunctionalTensor.data = property(Tensor.data.__get__, refuse)  # type: ignore[assignment, attr-defined]
+    try:
+        yield
+    finally:
+        del FunctionalTensor.data
 
 
 @contextmanager
