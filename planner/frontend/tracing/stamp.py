@@ -121,8 +121,8 @@ class Stamper:
             return Stamp(Role.FORWARD, self.module)
         forward = self._forward
         module: str = forward.meta[STAMP].module if forward is not None else ""
-        # autograd computes gradients without grad mode; torch.utils.checkpoint turns it on to compute its part again
-        again = torch.is_grad_enabled()
+        # inside of autograd gradients are computed without grad mode; torch.utils.checkpoint turns it on to compute its part again
+        again = torch.is_grad_enabled() and torch._C._current_graph_task_id() >= 0
         return Stamp(Role.BACKWARD, self.module if again and self._stack else module, forward, again)
 
     def watch(self, loss: Tensor) -> None:
