@@ -106,7 +106,7 @@ def measure(wanted: Mapping[str, Sequence[str]], performer: str, minutes: float,
             library, _, model = key.partition("/")
             about = {"library": library, "model": model, "performer": performer}
             rows += [
-                {**about, "way": way, "status": "timeout", "says": f"not done in {limit_s:.0f} s, or the process died"}
+                {**about, "way": way, "status": "timeout", "ops": 0, "says": f"not done in {limit_s:.0f} s, or the process died"}
                 for way in ways
                 if way not in {row["way"] for row in rows}
             ]

@@ -42,7 +42,14 @@ class Errors:
 
 
 def train_eagerly(program: Program, micro_batches: int) -> Eager:
-    """Plain PyTorch, accumulating over the same micro-batches; the program's module is left as it is."""
+    """Plain PyTorch, accumulating over the same micro-batches; the program's module is left as it is.
+
+    Where the step divides by what the whole batch counts (SEMANTICS 6), the whole batch is taken at once.
+    """
+    with program.drawing():
+        program.loss_of(copy.deepcopy(program.module), program.batch(0))  # a model that cannot be used says so before it is traced
+    if any(entry.whole_of is not None for entry in program.graph(micro_batches).inputs):
+        micro_batches = 1
     module = copy.deepcopy(program.module)
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=LR, momentum=MOMENTUM)
     losses = []
