@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from planner.frontend import SGD, AdamW, Program
 from planner.ir.graph import InputKind
@@ -35,12 +35,40 @@ def torch_optimizer(program: Program, parameters: list[Tensor]) -> torch.optim.O
             raise AssertionError(f"{other}: train_plainly (tests/oracles/trainer.py) trains with torch's own")
 
 
+def _backward_of_each(program: Program, module: nn.Module, micro_batches: int, step: int, *, is_random: bool) -> float:
+    """Accumulate over micro-batches; the mean of their losses."""
+    total = 0.0
+    for index in range(micro_batches):
+        inputs = program.micro_batch(program.batch(step), micro_batches, index)
+        with program.drawing(step, index) if is_random else nullcontext():
+            loss = program.loss_of(module, inputs)
+            torch.autograd.backward(loss / micro_batches)
+        total += loss.item() / micro_batches
+    return total
+
+
+def _backward_of_the_whole(program: Program, module: nn.Module, micro_batches: int, step: int) -> float:
+    """One loss over what the module returned of each micro-batch with the draws of that one; its batch dim is the first."""
+    outputs, targets = [], []
+    for index in range(micro_batches):
+        inputs = program.micro_batch(program.batch(step), micro_batches, index)
+        with program.drawing(step, index):
+            returned, wanted = program.form.output(module, inputs)
+        outputs.append(returned)
+        targets.append(wanted)
+    assert program.loss is not None
+    loss = program.loss(torch.cat(outputs), *(torch.cat(parts) for parts in zip(*targets, strict=True)))
+    assert isinstance(loss, Tensor)
+    torch.autograd.backward(loss)
+    return loss.item()
+
+
 def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:
     """Train a deep copy of the program's module; the program is left as it is.
 
     Args:
         micro_batches: slices per step; each loss is divided by it before backward.  Where the step divides by what the whole batch counts, the
-            whole batch is taken at once.
+            whole batch is taken at once; the forward pass of a module that draws sees micro-batch by micro-batch, which have draws of their own.
         steps: number of optimizer steps, on program.batch(0), program.batch(1), ...
     """
     module = copy.deepcopy(program.module)
@@ -48,18 +76,15 @@ def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:
     losses: list[float] = []
     given = program.graph(micro_batches).inputs
     is_random = any(entry.kind is InputKind.RANDOM for entry in given)
-    if any(entry.whole_of is not None for entry in given):
+    counts_the_whole = any(entry.whole_of is not None for entry in given)
+    if counts_the_whole and not is_random:
         micro_batches = 1
     for step in range(steps):
         optimizer.zero_grad(set_to_none=True)
-        total = 0.0
-        for index in range(micro_batches):
-            inputs = program.micro_batch(program.batch(step), micro_batches, index)
-            with program.drawing(step, index) if is_random else nullcontext():
-                loss = program.loss_of(module, inputs)
-                torch.autograd.backward(loss / micro_batches)
-            total += loss.item() / micro_batches
-        losses.append(total)
+        if counts_the_whole and is_random:
+            losses.append(_backward_of_the_whole(program, module, micro_batches, step))
+        else:
+            losses.append(_backward_of_each(program, module, micro_batches, step, is_random=is_random))
         optimizer.step()
     return Outcome(
         losses=tuple(losses),

@@ -10,7 +10,7 @@ from backend.reference import ReferencePerformer
 from backend.worker.rank import RankBody
 from planner.ir.plan import TaskKind
 
-METHODS = ("load", "copy", "compute", "box", "transfer", "fetch", "save")
+METHODS = ("load", "copy", "compute", "box", "transfer", "fetch", "save", "output")
 
 
 class Recorder:
@@ -36,6 +36,9 @@ class Recorder:
 
     def save(self, act: str) -> str:
         return f"save {act}"
+
+    def output(self, act: str) -> str:
+        return f"output {act}"
 
 
 def test_every_kind_of_task_has_one_method_and_every_method_a_kind() -> None:

@@ -117,6 +117,7 @@ def test_what_the_recorder_refuses_is_logged_and_a_program_that_nothing_can_trac
     assert not told(caplog)
 
 
+@pytest.mark.representatives(*list(ROWS)[::4])
 @pytest.mark.parametrize("name", ROWS)
 def test_user_models_have_the_same_graph_either_way_or_are_refused_by_the_recorder(name: str) -> None:
     refused = is_refused(user_program(name))

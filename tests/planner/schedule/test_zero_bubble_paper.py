@@ -7,18 +7,20 @@ import pytest
 
 from experiments.zero_bubble import TOLERANCE, compute, deviations
 
+pytestmark = pytest.mark.xdist_group("zero-bubble paper")  # so that the table is computed once
 
-@pytest.fixture(scope="module", params=["1.5B", pytest.param("6.2B", marks=pytest.mark.thorough)])
+
+@pytest.fixture(scope="module", params=[1, pytest.param(6, marks=pytest.mark.thorough)])
 def table(request: pytest.FixtureRequest) -> pd.DataFrame:
-    """A model on 8 devices: 3 of the 12 configurations, in seconds rather than minutes."""
-    return deviations(compute({request.param}))
+    """One, or 6, of the 12 configurations: two models on 8 devices, in seconds rather than minutes."""
+    return deviations(compute({"1.5B", "6.2B"}, most=request.param))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("schedule", TOLERANCE)
 def test_bubble_rates_equal_the_published_ones_within_the_tolerance(table: pd.DataFrame, schedule: str) -> None:
     rows = table[table.schedule == schedule]
-    assert len(rows) == 3
+    assert len(rows) in (1, 6)
     assert rows.deviation.abs().max() <= TOLERANCE[schedule]
 
 

@@ -21,7 +21,7 @@ from regista.cli import build_parser, main
 VERBS = {
     *("demo", "doctor", "calibrate", "plan", "explain", "simulate", "run", "compare", "gantt", "export", "ops", "clusters", "timeline"),
     *("report", "checkpoint", "deploy", "loading", "sweep"),
-    *("quotas", "iopddl", "diff", "whatif", "search-time"),
+    *("quotas", "iopddl", "diff", "whatif", "search-time", "train"),
 }
 PAIR = {"predicted", "measured", "relative_error"}
 TRACE_KEYS = {"plan_id", "source", "performer", "steps", "step_time_s", "throughput_per_s", "peak_bytes", "about"}
@@ -64,7 +64,7 @@ def test_with_json_stdout_is_one_document_with_the_promised_keys(command: Comman
     planned = command("plan", TINY, "--cluster", "local:2", "-o", plan, "--json").json
     assert set(planned) == {
         *("plan_id", "model", "cluster", "num_ranks", "micro_batches", "batch_size", "placements", "tasks", "regsts", "layouts"),
-        *("search", "planned_bytes"),
+        *("search", "planned_bytes", "mode", "state_bytes_per_parameter"),
     }
     assert set(planned["search"]) == {"method", "cost_model", "objective_s", "lower_bound_s"}
     assert set(planned["planned_bytes"]) == {"0", "1"}
