@@ -248,6 +248,7 @@ def in_double(name: str) -> Program:
     return Program(made.module.double(), data(0), made.loss, SGD(lr=0.02, momentum=0.9), name=name, data=data)
 
 
+@pytest.mark.representatives(*list(WAYS)[::3])
 @pytest.mark.parametrize("way", WAYS)
 def test_two_devices_train_like_one(way: str) -> None:
     name, pins = WAYS[way]

@@ -86,6 +86,7 @@ def assert_equal(outcome: Outcome, wanted: Outcome) -> None:
             assert torch.equal(getattr(outcome, kind)[name], value), f"{kind} {name}"
 
 
+@pytest.mark.representatives(*list(WAYS)[::3])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_chain_of_loading_actors_changes_no_number(way: str, data: Path) -> None:
     plan, source = planned(way)

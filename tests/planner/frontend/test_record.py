@@ -84,6 +84,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == "planner.frontend"]
 
 
+@pytest.mark.representatives(*list(ZOO)[::3])
 @pytest.mark.parametrize("name", ZOO)
 def test_the_recorder_serves_every_model_of_the_zoo_but_two(name: str, caplog: pytest.LogCaptureFixture) -> None:
     needs_make_fx = name in {"dlrm", "wide_deep"}  # they take views of a tensor that was written in place

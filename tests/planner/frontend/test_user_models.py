@@ -370,6 +370,7 @@ def program(name: str) -> Program:
     return Program(module, (x, target), row.loss, SGD(lr=0.05, momentum=0.9), name=name)
 
 
+@pytest.mark.representatives(*list(ROWS)[::3])
 @pytest.mark.parametrize("name", ROWS)
 def test_two_devices_train_like_one(name: str) -> None:
     source = program(name)
@@ -379,6 +380,7 @@ def test_two_devices_train_like_one(name: str) -> None:
     assert_transparent(outcome, train_eagerly(source, 1, STEPS))
 
 
+@pytest.mark.representatives(*sorted(ROWS.keys() - NEEDS_THE_WHOLE_BATCH)[::3])
 @pytest.mark.parametrize("name", sorted(ROWS.keys() - NEEDS_THE_WHOLE_BATCH))
 def test_no_op_stops_the_batch(name: str) -> None:
     """An op whose first operand has the batch as a dim may lie with that dim split: data parallelism needs no gather."""

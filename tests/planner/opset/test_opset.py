@@ -36,6 +36,7 @@ def test_every_rule_has_a_case() -> None:
     assert known_targets() == CASES.keys()
 
 
+@pytest.mark.representatives(*TARGETS[::3])
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_signature_puts_the_whole_together(target: str) -> None:
     disagreements = [
@@ -60,6 +61,7 @@ def test_signatures_start_with_all_b_and_never_repeat(target: str) -> None:
             assert parts > 1 or len(derived) == 1
 
 
+@pytest.mark.representatives(*TARGETS[1::3])
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_op_on_a_second_mesh_axis_follows_the_same_rules_on_its_local_types(target: str) -> None:
     """SEMANTICS 1.5: axis after axis, each on the types that the axes before it left."""

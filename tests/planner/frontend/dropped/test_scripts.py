@@ -332,6 +332,7 @@ def _torch_losses(script: Script, steps: int = STEPS) -> tuple[float, ...]:
     return tuple(losses)
 
 
+@pytest.mark.representatives(*list(SCRIPTS)[::2])
 @pytest.mark.filterwarnings("ignore")  # torch warns of what it will take away
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=list(SCRIPTS))
 def test_a_script_trains_as_torch_trains_it_or_is_refused_by_name(script: Script) -> None:
