@@ -11,7 +11,7 @@ import argparse
 from dataclasses import dataclass
 from types import ModuleType
 
-from regista.verbs.planning import clusters, diff, explain, iopddl, loading, ops, plan, quotas, search_time, whatif
+from regista.verbs.planning import clusters, diff, explain, iopddl, loading, ops, plan, predict, quotas, search_time, whatif
 from regista.verbs.running import calibrate, checkpoint, demo, deploy, doctor, run, sweep, train
 from regista.verbs.screen import Json
 from regista.verbs.showing import compare, export, gantt, report, simulate, timeline
@@ -46,6 +46,11 @@ VERBS = (
         help="show a plan in words, what other layouts would cost, where its time goes and what fills its devices",
     ),
     Verb(name="diff", module=diff, help="say what differs between two plans"),
+    Verb(
+        name="predict",
+        module=predict,
+        help="predict jobs as people write them (TOML, or CSV with one job per row): seconds per step with an interval, memory per stage",
+    ),
     Verb(name="whatif", module=whatif, help="plan the same program on a changed cluster, and price the old decisions there"),
     Verb(
         name="quotas",

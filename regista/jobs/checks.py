@@ -1,0 +1,83 @@
+"""What a job must be before it is predicted; every refusal names the knob, the numbers and the way out."""
+
+from __future__ import annotations
+
+from planner.ir.errors import Unsupported
+from regista.jobs.job import Attention, Job, Recompute
+from regista.jobs.machines import Machine
+from regista.jobs.work.chunks import chunk_layers
+
+__all__ = ["checked"]
+
+
+def checked(job: Job, machine: Machine) -> Job:
+    """The job itself.
+
+    Raises:
+        Unsupported: a knob that is impossible or that predictions do not know.   InvalidCluster: the device has no rate for the precision.
+    """
+    model, at = job.model, job.layout
+    for where, value in (("model", model), ("layout", at)):
+        for name in type(value).__dataclass_fields__:
+            number = getattr(value, name)
+            least = 0 if name in ("experts", "top_k", "expert_ffn", "shared_ffn", "encoder", "encoder_seq", "ffn") else 1
+            if isinstance(number, int) and not isinstance(number, bool) and number < least:
+                raise Unsupported(f"{where} {name} = {number}; at least {least} is needed")
+    product = at.devices
+    if product != job.devices:
+        raise Unsupported(
+            f"layout tp {at.tp} x cp {at.cp} x dp {at.dp} x pp {at.pp} = {product} is not the {job.devices} devices; their product must be"
+        )
+    share = at.dp * at.micro_batch
+    if at.global_batch % share:
+        raise Unsupported(
+            f"global_batch {at.global_batch} is no multiple of dp {at.dp} x micro_batch {at.micro_batch} = {share}; each replica needs whole ones"
+        )
+    if not model.ffn and not model.experts:
+        raise Unsupported("model ffn = 0 without experts; give ffn, or experts and expert_ffn")
+    if model.heads % at.tp:
+        raise Unsupported(f"tp {at.tp} does not divide heads {model.heads}; every device needs whole heads")
+    if model.seq % (2 * at.cp if at.cp > 1 else 1):
+        raise Unsupported(f"cp {at.cp} needs seq {model.seq} in {2 * at.cp} equal parts")
+    if at.cp > 1 and job.running.attention is Attention.UNFUSED:
+        raise Unsupported(f"cp {at.cp} with attention unfused; context parallelism exists with fused attention alone")
+    if at.vp > 1 and at.pp == 1:
+        raise Unsupported(f"vp {at.vp} with pp 1; chunks are interleaved between stages, so give pp >= 2 or vp 1")
+    rounds = max(1, at.micro_batches // at.pp)
+    if at.vp > 1 and at.micro_batches % rounds:
+        raise Unsupported(f"vp {at.vp}: {at.micro_batches} micro-batches do not divide into rounds of pp {at.pp}; use a multiple of pp")
+    layers = chunk_layers(job)
+    if len(layers) != at.chunks or sum(layers) != model.layers + model.encoder or min(layers) < 0:
+        raise Unsupported(
+            f"layers_of_chunks {list(layers)} are {sum(layers)} layers in {len(layers)} chunks; "
+            f"the model has {model.layers + model.encoder}, and pp x vp = {at.chunks}"
+        )
+    if not any(layers):
+        raise Unsupported(f"pp {at.pp} x vp {at.vp} chunks for {model.layers} layers; some chunk needs a layer")
+    _check_experts(job)
+    if at.fsdp > 1 and (at.tp > 1 or at.pp > 1 or (at.dp * at.cp) % at.fsdp):
+        raise Unsupported(
+            f"fsdp {at.fsdp} with tp {at.tp}, pp {at.pp}, dp {at.dp}: it is predicted where tp = pp = 1 and it divides dp x cp"
+        )
+    if job.running.recompute_layers is not None and job.running.recompute is not Recompute.FULL:
+        raise Unsupported(
+            f"recompute_layers = {job.running.recompute_layers} belongs to recompute full, here it is {job.running.recompute.value}"
+        )
+    machine.peak(job.running.precision)
+    return job
+
+
+def _check_experts(job: Job) -> None:
+    model, at = job.model, job.layout
+    if not model.experts:
+        if at.ep > 1:
+            raise Unsupported(f"ep {at.ep} for a model without experts; leave it out, or give experts, top_k and expert_ffn")
+        return
+    if model.top_k < 1 or model.top_k > model.experts or model.expert_ffn < 1:
+        raise Unsupported(
+            f"top_k {model.top_k} of experts {model.experts} with expert_ffn {model.expert_ffn}; 1 <= top_k <= experts, expert_ffn >= 1"
+        )
+    if model.experts % at.ep:
+        raise Unsupported(f"ep {at.ep} does not divide experts {model.experts}; every device needs whole ones")
+    if (at.tp * at.cp * at.dp) % (at.ep * at.etp):
+        raise Unsupported(f"ep {at.ep} x etp {at.etp} does not divide tp x cp x dp = {at.tp * at.cp * at.dp}; expert groups are whole")

@@ -1,0 +1,180 @@
+"""A training job as people write it: a model's numbers, a layout on devices, and how the framework runs it.  Frozen values; nothing is read here.
+
+devices = tp x cp x dp x pp        micro-batches m = global_batch / (dp x micro_batch)
+experts lie on ep x etp devices of tp x cp x dp, and are replicated on the rest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Attention", "Job", "Layout", "Model", "Precision", "Recompute", "Running"]
+
+
+class Precision(Enum):
+    """FP8: matrix products of the layers in 8 bits (attention, head and everything else in bfloat16)."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a parameter and of an activation."""
+        return 4 if self is Precision.FP32 else 2
+
+
+class Recompute(Enum):
+    """What the backward pass makes again.  DOTS: all but what products gave.  QKV: all but q, k and v.   SELECTIVE: the attention's core."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+    DOTS = "dots"
+    QKV = "qkv"
+
+
+class Attention(Enum):
+    FUSED = "fused"
+    UNFUSED = "unfused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A transformer's numbers.  vocab: before padding.   experts: 0 for a dense model; every layer has them otherwise.
+
+    encoder: layers of an encoder in front of a decoder with as many layers as ``layers`` says and cross attention (T5); 0: one stack.
+    causal: False: every position sees all others (BERT).   learned_positions: a table of seq x hidden.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    seq: int
+    gated: bool = False
+    tied: bool = False
+    experts: int = 0
+    top_k: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    causal: bool = True
+    learned_positions: bool = False
+    encoder: int = 0
+    encoder_seq: int = 0
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of one layer: query, key, value and output projections."""
+        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+
+    def mlp_parameters(self, ffn: int) -> int:
+        return (3 if self.gated else 2) * self.hidden * ffn
+
+    @property
+    def dense_parameters(self) -> int:
+        """Of one layer, without experts: what the tensor-parallel ranks share."""
+        own = self.attention_parameters + 4 * self.hidden
+        if not self.experts:
+            return own + self.mlp_parameters(self.ffn)
+        return own + self.hidden * self.experts + (self.mlp_parameters(self.shared_ffn) if self.shared_ffn else 0)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of one layer: all its experts."""
+        return self.experts * self.mlp_parameters(self.expert_ffn)
+
+    @property
+    def parameters(self) -> int:
+        ends = self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.layers * (self.dense_parameters + self.expert_parameters) + ends
+
+    def flop_per_token(self) -> float:
+        """Of forward and backward, as papers count them for MFU: 6 per parameter that a token meets, and 6 s h per layer of causal attention."""
+        met = self.attention_parameters + self.mlp_parameters(self.ffn)
+        if self.experts:
+            met = self.attention_parameters + self.top_k * self.mlp_parameters(self.expert_ffn) + self.mlp_parameters(self.shared_ffn)
+        pairs = (6 if self.causal else 12) * self.seq * self.heads * self.head_dim
+        layers = self.layers + self.encoder
+        return layers * (6.0 * met + pairs) + 6.0 * self.vocab * self.hidden
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism.  vp: chunks of layers per stage.   etp: how many devices share one expert's products.
+
+    fsdp: devices over which parameters lie split and are gathered layer by layer; 1: they lie whole.
+    layers_of_chunks: layers of chunk 0, 1, ... in the order of the model, pp x vp of them; None: even, with the rest spread.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    vp: int = 1
+    dp: int = 1
+    micro_batch: int = 1
+    global_batch: int = 1
+    sequence_parallel: bool = False
+    fsdp: int = 1
+    layers_of_chunks: tuple[int, ...] | None = None
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def micro_batches(self) -> int:
+        return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def chunks(self) -> int:
+        return self.pp * self.vp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """How a framework runs the job.  overlap_*: whether communication of that kind goes on beside computing.
+
+    distributed_optimizer: master weights and moments lie split over the replicas.   grad_bytes, master_bytes, moment_bytes: per parameter.
+    frozen: only adapters train (LoRA); parameters have no gradients.   jax: compiled by XLA, no host time per kernel.
+    token_drop: experts have a fixed capacity of 1.0 (tokens beyond it are dropped), so that loads are even.
+    """
+
+    precision: Precision = Precision.BF16
+    recompute: Recompute = Recompute.NONE
+    recompute_layers: int | None = None
+    distributed_optimizer: bool = False
+    grad_bytes: int = 4
+    master_bytes: int = 4
+    moment_bytes: int = 8
+    overlap_tp: bool = False
+    overlap_grad: bool = False
+    overlap_param: bool = False
+    overlap_p2p: bool = False
+    attention: Attention = Attention.FUSED
+    dropout: bool = False
+    frozen: bool = False
+    jax: bool = False
+    graphs: bool = False
+    count_ends: bool = False
+    environment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """name: how the row is called.   machine: a file of regista/jobs/machines.   devices: that the job says it has."""
+
+    name: str
+    machine: str
+    devices: int
+    model: Model
+    layout: Layout
+    running: Running

@@ -1,0 +1,131 @@
+"""Rows of megatron_ci_golden_values: Megatron-LM's functional tests, whose cells are empty where Megatron's default holds.
+
+What a test does not say is Megatron's default, or that of its test suite: 8 devices (of the environment's name) where it has no nodes,
+GPT-2's vocabulary padded to 128 x tp, tied embedding and head, feed-forward 4 x hidden, dropout 0.1, gradients in 32 bits.
+Attention where nothing is said: fused in the suite's current containers, unfused in the old ones (dracooci).
+"""
+
+from __future__ import annotations
+
+from planner.ir.errors import Unsupported
+from regista.jobs.job import Attention, Job, Layout, Model, Precision, Recompute, Running
+from regista.jobs.readers.cells import Row, count, given, truth
+
+__all__ = ["COLUMNS", "golden_job"]
+
+COLUMNS = (
+    *("case", "kind", "env", "nodes", "gpus_per_node", "layers", "hidden", "heads", "seq", "mbs", "gbs"),
+    *("tp", "pp", "cp", "ep", "experts", "topk", "sp", "dist_opt", "bf16", "fp16", "attn"),
+)
+"""Without one of these a file is not of this kind."""
+
+_GPT2_VOCAB, _BERT_VOCAB, _T5_VOCAB = 50_257, 30_524, 29_056
+
+
+def golden_job(row: Row) -> Job:
+    """The job of a row.
+
+    Raises:
+        RegistaError: a cell that is impossible, or a knob that predictions do not know.
+    """
+    kind = row["kind"].strip()
+    if "inference" in row["case"]:
+        raise Unsupported(f"case {row['case']}: it is inference; training steps are predicted")
+    if kind not in ("gpt", "moe", "bert", "mixtral", "nemotron"):
+        raise Unsupported(f"kind {kind!r} is unknown; gpt, moe, mixtral, nemotron and bert are known")
+    if truth(row, "mla"):
+        raise Unsupported("mla: latent attention is not predicted; leave out the row")
+    machine, environment = _machine(row)
+    model = _model(row, kind)
+    tp, pp, cp = count(row, "tp", 1), count(row, "pp", 1), count(row, "cp", 1)
+    devices = _devices(row, machine, tp * pp * cp)
+    per_stage = count(row, "layers_per_vstage", 0)
+    vp = count(row, "vpp", 0) or (model.layers // (pp * per_stage) if per_stage and pp > 1 else 1)
+    dp = max(1, devices // (tp * pp * cp))
+    ep = count(row, "ep", 1)
+    micro = count(row, "mbs", 1)
+    layout = Layout(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=dp,
+        ep=ep if model.experts else 1,
+        etp=count(row, "etp", tp) if model.experts else 1,
+        vp=max(1, vp) if pp > 1 else 1,
+        micro_batch=micro,
+        global_batch=count(row, "gbs") if given(row, "gbs") else dp * micro * max(1, 2 * pp if pp > 1 else 1),
+        sequence_parallel=tp > 1 and truth(row, "sp"),
+    )
+    return Job(
+        name=f"{row['case']} {row['env']}",
+        machine=machine,
+        devices=layout.devices if dp * tp * pp * cp == devices else devices,
+        model=model,
+        layout=layout,
+        running=_running(row, environment),
+    )
+
+
+def _machine(row: Row) -> tuple[str, str]:
+    env = row["env"].strip()
+    machine = "gb200" if "gb200" in env else "h100" if "h100" in env else "a100"
+    single = row["case"].endswith("_1node")
+    return machine, f"ci_{machine}_one_node" if single else f"ci_{machine}"
+
+
+def _devices(row: Row, machine: str, product: int) -> int:
+    if given(row, "nodes") and given(row, "gpus_per_node"):
+        return count(row, "nodes") * count(row, "gpus_per_node")
+    if row["case"].endswith("_1node") and machine == "gb200":
+        return max(4, product)
+    return max(8, -(-product // 8) * 8)
+
+
+def _model(row: Row, kind: str) -> Model:
+    hidden, heads = count(row, "hidden"), count(row, "heads")
+    if heads < 1 or hidden < 1:
+        raise Unsupported(f"hidden = {hidden}, heads = {heads}; both are at least 1")
+    experts = count(row, "experts", 0)
+    ffn = count(row, "ffn", 4 * hidden)
+    vocab = _BERT_VOCAB if kind == "bert" else _GPT2_VOCAB
+    return Model(
+        name=row["case"],
+        layers=count(row, "layers"),
+        hidden=hidden,
+        ffn=ffn,
+        heads=heads,
+        kv_heads=count(row, "kv_groups", heads),
+        head_dim=hidden // heads,
+        vocab=count(row, "vocab", vocab),
+        seq=count(row, "seq"),
+        gated=truth(row, "swiglu"),
+        tied=not truth(row, "untied"),
+        experts=experts,
+        top_k=count(row, "topk", 2) if experts else 0,
+        expert_ffn=count(row, "moe_ffn", ffn) if experts else 0,
+        causal=kind != "bert",
+        learned_positions="rope" not in row["case"] and kind != "mixtral",
+    )
+
+
+def _running(row: Row, environment: str) -> Running:
+    half = truth(row, "bf16") or truth(row, "fp16")
+    precision = Precision.FP8 if given(row, "fp8") else Precision.BF16 if truth(row, "bf16") else Precision.FP16 if half else Precision.FP32
+    fsdp = truth(row, "fsdp") or truth(row, "torch_fsdp2")
+    if fsdp:
+        raise Unsupported("fsdp: Megatron's FSDP buffers are not predicted; leave out the row")
+    recompute = Recompute(row["recompute"].strip().lower()) if given(row, "recompute") else Recompute.NONE
+    stated = (row.get("attn") or "").strip().lower()
+    old = "dracooci" in row["env"]
+    unfused = stated in ("unfused", "local") or (not stated and (old or row.get("impl") == "local"))
+    return Running(
+        precision=precision,
+        recompute=recompute,
+        distributed_optimizer=truth(row, "dist_opt"),
+        grad_bytes=4,
+        overlap_grad=truth(row, "overlap_grad"),
+        overlap_param=truth(row, "overlap_param"),
+        attention=Attention.UNFUSED if unfused else Attention.FUSED,
+        dropout=True,
+        environment=environment,
+    )

@@ -1,0 +1,73 @@
+"""Files of jobs: which kind a file is, and its entries, each a job or the refusal of one."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.ir.errors import InvalidFile, RegistaError
+from regista.jobs.job import Job
+from regista.jobs.readers import dgxc, golden
+from regista.jobs.readers.cells import Row
+from regista.jobs.readers.toml_job import toml_job
+
+__all__ = ["Entry", "read_jobs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """file, row: where it stands (row 1 is the first behind the header; a TOML has one).   job: or the reason why there is none.
+
+    cells: of the row, as they stand in the file.
+    """
+
+    file: str
+    row: int
+    name: str
+    job: Job | RegistaError
+    cells: Mapping[str, str]
+
+
+def read_jobs(path: str | Path) -> Iterator[Entry]:
+    """The entries of a file.
+
+    Raises:
+        InvalidFile: not there, not readable, or a CSV of neither kind.
+    """
+    source = Path(path)
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidFile(f"{source}: not readable ({error}); give a TOML or a CSV of jobs") from None
+    if source.suffix == ".toml":
+        try:
+            data = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidFile(f"{source}: not a readable TOML file ({error})") from None
+        yield _entry(source, 1, source.stem, {}, lambda _: toml_job(data, source.stem))
+        return
+    rows = csv.DictReader(text.splitlines())
+    columns = set(rows.fieldnames or ())
+    lacks = {kind: [c for c in kind.COLUMNS if c not in columns] for kind in (dgxc, golden)}
+    kind = min(lacks, key=lambda k: len(lacks[k]))
+    if lacks[kind]:
+        raise InvalidFile(
+            f"{source}: columns {lacks[kind]} are missing; a CSV of jobs has the columns of nvidia_dgxc_step_times or of megatron_ci_golden_values"
+        )
+    read, label = (dgxc.dgxc_job, "title") if kind is dgxc else (golden.golden_job, "case")
+    for number, row in enumerate(rows, start=1):
+        cells = {key: value or "" for key, value in row.items() if isinstance(key, str)}
+        yield _entry(source, number, cells[label], cells, read)
+
+
+def _entry(source: Path, number: int, name: str, cells: Row, read: Callable[[Row], Job]) -> Entry:
+    try:
+        job: Job | RegistaError = read(cells)
+    except RegistaError as error:
+        job = error
+    except ValueError as error:
+        job = InvalidFile(str(error))
+    return Entry(file=str(source), row=number, name=name, job=job, cells=cells)

@@ -1,0 +1,119 @@
+"""Predictions as rows: for the screen, for a CSV and for --json.  Every number is of kind ``sim``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.markup import escape
+from rich.table import Table
+
+from planner.ir.errors import RegistaError
+from planner.ir.units import show_bytes
+from regista.jobs.predict import Prediction, predict
+from regista.jobs.readers import Entry
+
+__all__ = ["Outcome", "csv_text", "outcome_of", "outcomes_table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """An entry and what became of it."""
+
+    entry: Entry
+    result: Prediction | RegistaError
+
+    def data(self) -> dict[str, object]:
+        """Plain data in SI units; what a refused row lacks is None."""
+        done = self.result if isinstance(self.result, Prediction) else None
+        return {
+            "file": self.entry.file,
+            "row": self.entry.row,
+            "job": self.entry.name,
+            "kind": "sim",
+            "step_s": done and done.step_s,
+            "step_low_s": done and done.step_low_s,
+            "step_high_s": done and done.step_high_s,
+            "tokens_per_s_per_gpu": done and done.tokens_per_s_per_gpu,
+            "mfu": done and done.mfu,
+            "peak_bytes": done and [stage.peak_bytes for stage in done.stages],
+            "peak_bytes_max": done and max(stage.peak_bytes for stage in done.stages),
+            "device_bytes_low": done and max(stage.device_bytes[0] for stage in done.stages),
+            "device_bytes_high": done and max(stage.device_bytes[1] for stage in done.stages),
+            "fits": done and done.fits,
+            "limiter": done and done.limiter,
+            "refused": None if done else str(self.result),
+            "plan_covers": done and done.plan.options["covers"],
+            "plan_id": done and done.plan.plan_id,
+        }
+
+    def owners(self) -> dict[str, object]:
+        """What fills the fullest stage, and where the seconds of the last one go."""
+        if not isinstance(self.result, Prediction):
+            return {}
+        fullest = max(self.result.stages, key=lambda stage: stage.peak_bytes)
+        return {
+            "memory": dict(fullest.owners) | {"context and NCCL, outside of the allocator": fullest.beside_bytes},
+            "seconds": dict(self.result.seconds),
+        }
+
+
+def outcome_of(entry: Entry) -> Outcome:
+    """Predict an entry; a refusal is its outcome and stops no other entry."""
+    if isinstance(entry.job, RegistaError):
+        return Outcome(entry=entry, result=entry.job)
+    try:
+        return Outcome(entry=entry, result=predict(entry.job))
+    except RegistaError as error:
+        return Outcome(entry=entry, result=error)
+
+
+def csv_text(outcomes: Sequence[Outcome]) -> str:
+    """One row per outcome; peak_bytes is a JSON list, one number per stage."""
+    text = io.StringIO()
+    rows = [outcome.data() for outcome in outcomes]
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: _cell(value) for key, value in row.items()})
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.6g}"
+        case list():
+            return json.dumps(value)
+    return value
+
+
+def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
+    """A screen's worth: seconds with their interval, speed, the fullest stage, and what was refused."""
+    table = Table(title="predicted steps (sim), with 90 % intervals", title_justify="left")
+    for column in ("row", "job", "s per step", "90 %", "tokens/s per device", "MFU", "peak of a stage", "fits", "limited by"):
+        table.add_column(column)
+    for outcome in outcomes:
+        done, number, name = outcome.result, str(outcome.entry.row), escape(outcome.entry.name)
+        if not isinstance(done, Prediction):
+            table.add_row(number, name, "refused", "", "", "", "", "", escape(str(done)))
+            continue
+        table.add_row(
+            number,
+            name,
+            f"{done.step_s:.4g}",
+            f"{done.step_low_s:.4g} to {done.step_high_s:.4g}",
+            f"{done.tokens_per_s_per_gpu:.4g}",
+            f"{done.mfu:.1%}",
+            show_bytes(max(stage.peak_bytes for stage in done.stages)),
+            "yes" if done.fits else "no",
+            done.limiter,
+        )
+    return table

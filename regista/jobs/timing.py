@@ -1,0 +1,185 @@
+"""Seconds of the tasks of a job's Plan, and of its step.
+
+forward, backward   Prices.pass_s of the chunk's kernels; equal chunks are priced once
+send, return        one message over the wire; overlapped ones travel beside computing, others in it
+gather, reduce      what of the collective no pass hides: with overlap, all but the first or last bucket travels beside one pass
+update              bytes per parameter of the update / memory, and once per step the constant step_ms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from planner.ir.collective import Collective
+from planner.ir.plan import Plan, Task
+from planner.schedule import PipelineSchedule
+from regista.jobs.job import Job
+from regista.jobs.memory import chunk_parameters, message_bytes
+from regista.jobs.pipeline import task_name
+from regista.jobs.prices import Prices
+from regista.jobs.work import AttentionCore, Chunk, Group, Kernel, Meeting, Product, Ring, Sweep, chunks_of, layer_backward, layer_forward
+from regista.jobs.work.chunks import head_backward, head_forward
+
+__all__ = ["JobCost", "breakdown", "job_cost"]
+
+BUCKETS = 8
+"""Pieces in which gradients and parameters of a chunk travel, where they travel beside computing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCost:
+    """The CostModel of one job: kind and number of a task -> seconds of an act."""
+
+    id: str
+    seconds: Mapping[str, float]
+
+    def act_s(self, plan: Plan, task: Task, rank: int) -> float:
+        return self.seconds[task.id]
+
+    def message_s(self, src_rank: int, dst_rank: int) -> float:
+        return 0.0
+
+
+def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
+    """Price all tasks of the job's Plan."""
+    chunks = {chunk.number: chunk for chunk in chunks_of(job)}
+
+    @cache
+    def passes(layers: int, embeds: bool, predicts: bool) -> tuple[float, float]:
+        forward, backward = prices.pass_s(layer_forward(job), layers=layers), prices.pass_s(layer_backward(job), layers=layers)
+        if predicts:
+            forward, backward = forward + prices.pass_s(head_forward(job)), backward + prices.pass_s(head_backward(job))
+        if embeds:
+            read = Sweep(3 * message_bytes(job) * (job.layout.tp if job.layout.sequence_parallel else 1), 3)
+            forward, backward = forward + prices.pass_s([read]), backward + prices.pass_s([read])
+        gathered_s = _layer_gather_s(job, prices) * layers
+        return max(forward, gathered_s), max(backward, 2 * gathered_s)
+
+    def price(task: Task) -> float:
+        name = task_name(task)
+        if name.kind == "update":
+            return _update_s(job, prices, [chunk for chunk in chunks.values() if chunk.stage == name.number])
+        chunk = chunks[name.number]
+        forward_s, backward_s = passes(chunk.layers, chunk.embeds, chunk.predicts)
+        match name.kind:
+            case "forward":
+                return forward_s + _blocked_s(job, prices)
+            case "backward":
+                return backward_s + _blocked_s(job, prices)
+            case "send" | "return":
+                return _message_s(job, prices)
+            case "gather":
+                return _shown(_gather_s(job, prices, chunk), forward_s, job.running.overlap_param)
+            case _:
+                return _shown(_reduce_s(job, prices, chunk), backward_s, job.running.overlap_grad)
+
+    return JobCost(id=f"jobs-{prices.machine.name}", seconds={task.id: price(task) for task in plan.tasks})
+
+
+def _shown(wire_s: float, beside_s: float, overlap: bool) -> float:
+    """What of a collective shows: all of it, or with overlap the first bucket and what is longer than the pass beside which it travels."""
+    return max(wire_s / BUCKETS, wire_s - beside_s) if overlap else wire_s
+
+
+def _message_s(job: Job, prices: Prices) -> float:
+    at = job.layout
+    if at.pp == 1:
+        return 0.0
+    group = Group(2, at.tp * at.cp * at.dp)
+    return prices.latency_s(group) + message_bytes(job) / prices.link(group)
+
+
+def _blocked_s(job: Job, prices: Prices) -> float:
+    """Seconds that a pass waits for its own message where sending does not go on beside computing."""
+    return 0.0 if job.running.overlap_p2p else _message_s(job, prices)
+
+
+def _replicas(job: Job) -> tuple[Group, Group]:
+    """Of dense parameters, and of experts."""
+    at = job.layout
+    over = at.ep * at.etp
+    return Group(at.dp * at.cp, at.tp), Group(max(1, at.dp * at.cp * at.tp // over), over)
+
+
+def _gather_s(job: Job, prices: Prices, chunk: Chunk) -> float:
+    """The distributed optimizer's all-gather of a chunk's parameters."""
+    run, at = job.running, job.layout
+    if run.frozen or not run.distributed_optimizer or at.fsdp > 1:
+        return 0.0
+    counts, (dense, expert) = chunk_parameters(job, chunk), _replicas(job)
+    value = run.precision.value_bytes
+    return prices.meeting_s(Collective.ALL_GATHER, value * counts.dense, dense) + (
+        prices.meeting_s(Collective.ALL_GATHER, value * counts.expert, expert) if counts.expert else 0.0
+    )
+
+
+def _reduce_s(job: Job, prices: Prices, chunk: Chunk) -> float:
+    """Gradients of a chunk: reduced and scattered, or reduced to all."""
+    run, at = job.running, job.layout
+    if run.frozen:
+        return 0.0
+    counts, (dense, expert) = chunk_parameters(job, chunk), _replicas(job)
+    if at.fsdp > 1:
+        # What lies split is reduced in the passes; replicas of the parts are reduced here.
+        outer = Group(at.dp * at.cp // at.fsdp, at.fsdp)
+        return prices.meeting_s(Collective.ALL_REDUCE, run.grad_bytes * counts.total / at.fsdp, outer)
+    kind = Collective.REDUCE_SCATTER if run.distributed_optimizer else Collective.ALL_REDUCE
+    seconds = prices.meeting_s(kind, run.grad_bytes * counts.dense, dense)
+    return seconds + (prices.meeting_s(kind, run.grad_bytes * counts.expert, expert) if counts.expert else 0.0)
+
+
+def _layer_gather_s(job: Job, prices: Prices) -> float:
+    """Seconds of gathering one layer's parameters where they lie split (FSDP), per pass; the backward pass gathers and reduces."""
+    if job.layout.fsdp == 1:
+        return 0.0
+    layer = Chunk(number=-1, stage=0, layers=1, embeds=False, predicts=False)
+    size = job.running.precision.value_bytes * chunk_parameters(job, layer).total
+    return prices.wire_s(Collective.ALL_GATHER, size, Group(job.layout.fsdp, 1))
+
+
+def _update_s(job: Job, prices: Prices, chunks: list[Chunk]) -> float:
+    run, at = job.running, job.layout
+    once_s = 1e-3 * prices.machine.values["step_ms"]
+    if run.frozen:
+        return once_s
+    counts = [chunk_parameters(job, chunk) for chunk in chunks]
+    dense, expert = sum(c.dense for c in counts), sum(c.expert for c in counts)
+    if run.distributed_optimizer or at.fsdp > 1:
+        split = at.fsdp if at.fsdp > 1 else at.dp * at.cp
+        dense, expert = dense / split, expert / max(1, at.dp * at.cp * at.tp // (at.ep * at.etp))
+    return once_s + prices.machine.values["update_bytes"] * (dense + expert) / prices.machine.memory_bytes_per_s
+
+
+def breakdown(job: Job, prices: Prices, plan: Plan, cost: JobCost, schedule: PipelineSchedule, step_s: float) -> Mapping[str, float]:
+    """Seconds of the busiest stage by what they go to; "bubble" is the rest of the step."""
+    shares: dict[str, float] = {}
+    for chunk in chunks_of(job):
+        if chunk.stage != job.layout.pp - 1:
+            continue
+        kernels: list[tuple[Kernel, int]] = [(k, chunk.layers) for k in (*layer_forward(job), *layer_backward(job))]
+        if chunk.predicts:
+            kernels += [(k, 1) for k in (*head_forward(job), *head_backward(job))]
+        for kernel, times in kernels:
+            kind = _kind(kernel)
+            shares[kind] = shares.get(kind, 0.0) + job.layout.micro_batches * prices.pass_s([kernel], layers=times)
+    once = {name: seconds for name, seconds in cost.seconds.items() if name.startswith(("gather.", "reduce."))}
+    shares["data-parallel collectives"] = max((s for n, s in once.items()), default=0.0)
+    shares["update"] = cost.seconds[f"update.{job.layout.pp - 1}"]
+    shares["bubble"] = max(0.0, step_s - sum(shares.values()))
+    return shares
+
+
+def _kind(kernel: Kernel) -> str:
+    match kernel:
+        case Product():
+            return "matrix products"
+        case AttentionCore():
+            return "attention"
+        case Sweep():
+            return "memory-bound kernels"
+        case Ring():
+            return "context-parallel messages"
+        case Meeting():
+            return "expert exchange" if kernel.collective is Collective.ALL_TO_ALL else "tensor-parallel collectives"

@@ -1,0 +1,68 @@
+"""The chunks of a pipeline: which layers each has, and the kernels of its passes.
+
+chunk c = 0 .. pp vp - 1 in the order of the model lies on stage c mod pp
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regista.jobs.job import Job
+from regista.jobs.work.kernels import Kernel, Product, Sweep
+from regista.jobs.work.layer import tokens
+
+__all__ = ["Chunk", "chunk_layers", "chunks_of", "head_backward", "head_forward", "vocab_padded"]
+
+_PAD = 128
+"""Megatron pads the vocabulary to a multiple of 128 times the tensor-parallel size (make-vocab-size-divisible-by)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """layers: how many.   embeds, predicts: whether it has the embedding, or the head and the loss."""
+
+    number: int
+    stage: int
+    layers: int
+    embeds: bool
+    predicts: bool
+
+
+def vocab_padded(job: Job) -> int:
+    """Rows of the embedding."""
+    step = _PAD * job.layout.tp
+    return -(-job.model.vocab // step) * step
+
+
+def chunk_layers(job: Job) -> tuple[int, ...]:
+    """Layers of each chunk: as given, or even; where they do not divide, embedding and loss count as a layer each (NeMo), or the rest is spread."""
+    at, layers = job.layout, job.model.layers + job.model.encoder
+    if at.layers_of_chunks is not None:
+        return at.layers_of_chunks
+    if layers % at.chunks and (layers + 2) % at.chunks == 0 and at.chunks > 1:
+        even = (layers + 2) // at.chunks
+        return (even - 1, *[even] * (at.chunks - 2), even - 1)
+    base, rest = divmod(layers, at.chunks)
+    return tuple(base + (i < rest) for i in range(at.chunks))
+
+
+def chunks_of(job: Job) -> tuple[Chunk, ...]:
+    at = job.layout
+    return tuple(
+        Chunk(number=i, stage=i % at.pp, layers=layers, embeds=i == 0, predicts=i == at.chunks - 1)
+        for i, layers in enumerate(chunk_layers(job))
+    )
+
+
+def head_forward(job: Job) -> tuple[Kernel, ...]:
+    """Final norm, logits and loss: the loss reads logits in 16 bits and works on a copy in 32."""
+    rows, columns = tokens(job), vocab_padded(job) // job.layout.tp
+    return (Product(rows, columns, job.model.hidden, low=False), Sweep(rows * columns * 18.0, 5))
+
+
+def head_backward(job: Job) -> tuple[Kernel, ...]:
+    rows, columns, hidden = tokens(job), vocab_padded(job) // job.layout.tp, job.model.hidden
+    products = [Product(rows, hidden, columns, low=False)]
+    if not job.running.frozen:
+        products.append(Product(hidden, columns, rows, low=False))
+    return (*products, Sweep(rows * columns * 10.0 + 2.0 * hidden * columns * job.running.grad_bytes, 3))

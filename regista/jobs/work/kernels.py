@@ -1,0 +1,84 @@
+"""Kinds of work that have a price: matrix products, attention, sweeps over memory, and meetings of devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.ir.collective import Collective
+
+__all__ = ["AttentionCore", "Group", "Kernel", "Meeting", "Product", "Ring", "Sweep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``count`` kernels of ``batch`` products m x k by k x n.   low: may be computed in 8 bits.   small_n: products of one kernel call in a row."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    count: int = 1
+    low: bool = True
+
+    @property
+    def flop(self) -> float:
+        return 2.0 * self.count * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCore:
+    """Fused attention of one micro-batch on one device.   pairs: queries x keys of one head and sequence that are computed (half if causal)."""
+
+    batch: int
+    heads: int
+    head_dim: int
+    pairs: float
+    backward: bool = False
+
+    @property
+    def flop(self) -> float:
+        """Two products forward; five backward, since scores are computed again (Dao 2023)."""
+        return (10.0 if self.backward else 4.0) * self.batch * self.heads * self.head_dim * self.pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Bytes read and written by ``count`` kernels that compute next to nothing."""
+
+    size_bytes: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``size`` devices that stand ``stride`` apart."""
+
+    size: int
+    stride: int
+
+    def members_per_node(self, domain: int) -> int:
+        """How many of them share a node (a domain of the fast links) of ``domain`` devices."""
+        return max(1, min(self.size, domain // self.stride))
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """``count`` collectives of a group.  total_bytes: that the group holds together.   beside: goes on beside computing, all but a share."""
+
+    collective: Collective
+    total_bytes: float
+    group: Group
+    beside: bool = False
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """``rounds`` messages to the next device of a group, beside the attention of the same pass (context parallelism)."""
+
+    size_bytes: float
+    rounds: int
+    group: Group
+
+
+Kernel = Product | AttentionCore | Sweep | Meeting | Ring

@@ -1,0 +1,176 @@
+"""One transformer layer on one device, for one micro-batch: Megatron's kernels, forward and backward.
+
+    T = tokens of a micro-batch on a device (micro_batch x seq / cp);  with sequence parallelism T/tp between the products
+
+    norm - [all-gather] - qkv - rope - attention - out - [reduce-scatter] - add - norm - [all-gather] - fc1 - act - fc2 - [reduce-scatter] - add
+
+Sources: Korthikanti et al. 2022 (sequence parallelism, what is gathered again in the backward pass); Lepikhin et al. 2020, GShard (experts).
+"""
+
+from __future__ import annotations
+
+from planner.ir.collective import Collective
+from regista.jobs.job import Attention, Job, Recompute
+from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
+
+__all__ = ["layer_backward", "layer_forward", "tokens"]
+
+
+def tokens(job: Job) -> int:
+    """Tokens of a micro-batch on one device."""
+    return max(1, job.layout.micro_batch * job.model.seq // job.layout.cp)
+
+
+def _ceil(value: int, parts: int) -> int:
+    return max(1, -(-value // parts))
+
+
+def _between(job: Job) -> int:
+    """Tokens that a device holds between the products."""
+    at = job.layout
+    return _ceil(tokens(job), at.tp) if at.sequence_parallel else tokens(job)
+
+
+def _columns(job: Job) -> int:
+    model = job.model
+    return _ceil(model.heads, job.layout.tp) * model.head_dim + 2 * _ceil(model.kv_heads, job.layout.tp) * model.head_dim
+
+
+def _products(job: Job) -> list[Product]:
+    """Of the attention and of a dense feed-forward part; experts stand in _experts."""
+    model, at, rows = job.model, job.layout, tokens(job)
+    width = _ceil(model.heads, at.tp) * model.head_dim
+    made = [Product(rows, _columns(job), model.hidden), Product(rows, model.hidden, width)]
+    if not model.experts:
+        ffn = _ceil(model.ffn, at.tp)
+        made += [Product(rows, (2 if model.gated else 1) * ffn, model.hidden), Product(rows, model.hidden, ffn)]
+    elif model.shared_ffn:
+        ffn = _ceil(model.shared_ffn, at.tp)
+        made += [Product(rows, (2 if model.gated else 1) * ffn, model.hidden), Product(rows, model.hidden, ffn)]
+    return made
+
+
+def _experts(job: Job) -> list[Product]:
+    model, at = job.model, job.layout
+    if not model.experts:
+        return []
+    own = max(1, model.experts // at.ep)
+    per_expert = max(1, round(_between(job) * at.ep * at.etp * model.top_k / model.experts))
+    if not at.sequence_parallel and at.tp > 1:
+        per_expert = max(1, per_expert // at.tp)
+    ffn = _ceil(model.expert_ffn, at.etp)
+    return [
+        Product(per_expert, (2 if model.gated else 1) * ffn, model.hidden, count=own),
+        Product(per_expert, model.hidden, ffn, count=own),
+    ]
+
+
+def _attention(job: Job, *, backward: bool) -> list[Kernel]:
+    model, at, run = job.model, job.layout, job.running
+    heads = _ceil(model.heads, at.tp)
+    pairs = model.seq * model.seq / at.cp * (0.5 if model.causal else 1.0)
+    if run.attention is Attention.FUSED:
+        return [AttentionCore(at.micro_batch, heads, model.head_dim, pairs, backward)]
+    batch, rows = at.micro_batch * heads, max(1, model.seq // at.cp)
+    scores = float(run.precision.value_bytes * batch * rows * model.seq)
+    times = 2 if backward else 1
+    return [
+        Product(rows, model.seq, model.head_dim, batch=batch, count=times, low=False),
+        Product(rows, model.head_dim, model.seq, batch=batch, count=times, low=False),
+        Sweep((2 + (2.5 if run.dropout else 0)) * scores * (1.5 if backward else 1), count=2 if run.dropout else 1),
+    ]
+
+
+def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
+    """Norms, additions, rope and the activation, each one pass over what it reads and writes."""
+    model, at, run = job.model, job.layout, job.running
+    value = run.precision.value_bytes
+    stream = float(_between(job) * model.hidden * value)
+    heads = (_ceil(model.heads, at.tp) + _ceil(model.kv_heads, at.tp)) * model.head_dim
+    rope = 0.0 if model.learned_positions else 2.0 * tokens(job) * heads * value
+    if model.experts:
+        inner = sum(p.count * p.m * p.k for p in _experts(job)[1:])
+        moved = float(_between(job) * model.top_k * model.hidden * value)
+        routing = [Sweep(4 * moved * (1.5 if backward else 1), count=8), Sweep(float(_between(job) * model.experts * 4 * 6), count=10)]
+    else:
+        inner, routing = tokens(job) * _ceil(model.ffn, at.tp), []
+    act = (3.0 if model.gated else 2.0) * inner * value
+    add = (3.0 + (0.5 if run.dropout else 0.0)) * stream
+    if backward:
+        # A norm reads its input and two gradients and writes one; the activation reads its inputs too.
+        return [Sweep(2 * 4 * stream, 4), Sweep(2 * 2 * stream, 2), Sweep(rope, 2), Sweep(5 / 3 * act, 1), *routing]
+    return [Sweep(2 * 2 * stream, 2), Sweep(2 * add, 2), Sweep(rope, 2), Sweep(act, 1), *routing]
+
+
+def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
+    model, at, run = job.model, job.layout, job.running
+    whole = float(tokens(job) * model.hidden * run.precision.value_bytes)
+    met: list[Kernel] = []
+    dense_parts = 1 if model.experts and not model.shared_ffn else 2
+    if at.tp > 1:
+        group = Group(at.tp, 1)
+        if at.sequence_parallel:
+            # The backward pass gathers again what the forward pass had gathered, for the gradients of weights.
+            gathers = dense_parts * (2 if backward and not run.frozen else 1)
+            met.append(Meeting(Collective.ALL_GATHER, whole, group, beside=run.overlap_tp, count=gathers))
+            met.append(Meeting(Collective.REDUCE_SCATTER, whole, group, beside=run.overlap_tp, count=dense_parts))
+        else:
+            met.append(Meeting(Collective.ALL_REDUCE, whole, group, beside=backward and run.overlap_grad, count=dense_parts))
+    if at.cp > 1:
+        kept = 2.0 * tokens(job) * _ceil(model.kv_heads, at.tp) * model.head_dim * run.precision.value_bytes
+        met.append(Ring((2 if backward else 1) * kept, at.cp - 1, Group(at.cp, at.tp)))
+    if model.experts and (at.ep > 1 or at.etp > 1):
+        sent = float(_between(job) * model.top_k * model.hidden * run.precision.value_bytes)
+        if not at.sequence_parallel and at.tp > 1:
+            sent /= at.tp
+        if at.ep > 1:
+            # All tokens that the group holds together.
+            stride = at.etp if at.etp > 1 else 1
+            met.append(Meeting(Collective.ALL_TO_ALL, sent * at.ep, Group(at.ep, stride), count=2))
+        if at.etp > 1:
+            met.append(Meeting(Collective.ALL_GATHER, sent * at.etp, Group(at.etp, 1), count=1))
+            met.append(Meeting(Collective.REDUCE_SCATTER, sent * at.etp, Group(at.etp, 1), count=1))
+    return met
+
+
+def layer_forward(job: Job) -> tuple[Kernel, ...]:
+    """The kernels of one layer's forward pass."""
+    return (
+        *_products(job),
+        *_experts(job),
+        *_attention(job, backward=False),
+        *_sweeps(job, backward=False),
+        *_meetings(job, backward=False),
+    )
+
+
+def layer_backward(job: Job) -> tuple[Kernel, ...]:
+    """The kernels of one layer's backward pass, with what it computes again."""
+    run = job.running
+    made: list[Kernel] = []
+    parameters = 0
+    for p in (*_products(job), *_experts(job)):
+        made.append(Product(p.m, p.k, p.n, count=p.count))
+        if not run.frozen:
+            made.append(Product(p.k, p.n, p.m, count=p.count))
+            parameters += p.count * p.k * p.n
+    if parameters:
+        made.append(Sweep(2.0 * parameters * run.grad_bytes, count=0))
+    made += [*_attention(job, backward=True), *_sweeps(job, backward=True), *_meetings(job, backward=True)]
+    return (*made, *_again(job))
+
+
+def _again(job: Job) -> list[Kernel]:
+    """What is computed again before the backward pass of a layer."""
+    match job.running.recompute:
+        case Recompute.NONE:
+            return []
+        case Recompute.SELECTIVE:
+            return _attention(job, backward=False)
+        case Recompute.FULL:
+            return list(layer_forward(job))
+        case Recompute.DOTS:
+            return [*_attention(job, backward=False), *_sweeps(job, backward=False)]
+        case Recompute.QKV:
+            # What the last product gives is read by no backward pass.
+            return [*_attention(job, backward=False), *_sweeps(job, backward=False), *_products(job)[1:-1]]
