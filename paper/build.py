@@ -22,9 +22,9 @@ from pathlib import Path
 
 from planner.ir.errors import InvalidFile, RegistaError, Unsupported
 from planner.ir.plan import TaskKind
+from regista.analysis.statistics import quantile
 from regista.report.measured import Group, by_group, is_measured_sweep, measured_points, workload
 from regista.report.rows import PredictedQuantity, number, predicted_quantities, read_rows
-from regista.statistics import quantile
 from regista.sweep import check, load_manifest
 
 __all__ = ["Named", "build", "missing_names", "named", "own_runs", "run_spreads", "summary", "verdicts"]

@@ -16,8 +16,8 @@ from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
-from regista.api import check_program, program_for
 from regista.data import loader
+from regista.programs import check_program, program_for
 
 __all__ = ["beside_of", "calibrate_machine", "calibrate_plan", "cost_of"]
 

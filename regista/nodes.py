@@ -9,9 +9,9 @@ from backend.launch import Nodes, run_on_nodes
 from backend.run_folder import Outcome
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
-from regista.api import check_program, planned_program
 from regista.data import loader
 from regista.deploy import node_layout
+from regista.programs import check_program, planned_program
 from regista.update_options import own_rates
 
 __all__ = ["nodes_of", "run_share"]

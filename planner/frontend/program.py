@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,8 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
-from planner.frontend.denominators import Denominators, counted
-from planner.frontend.evaluation import in_mode
 from planner.frontend.first_values import first_values
 from planner.frontend.inputs import InputForm, check_asked_again, num_targets_of
 from planner.frontend.optim import Group, Optimizer, as_groups
@@ -29,20 +26,16 @@ from planner.frontend.precision import Precision, grad_dtype_of, precision_of
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.random.eager import EagerDraws
 from planner.frontend.random.kernels import RANDOM_STATE
-from planner.frontend.to_graph.outputs import put_together
-from planner.frontend.to_graph.translate import Translated, translate
+from planner.frontend.to_graph.translate import Translated
 from planner.frontend.to_graph.update import Update, average_of
-from planner.frontend.tracing.decomp.local_norm import check_batch_norms, statistics_of_parts
+from planner.frontend.traces import Step, Traces
+from planner.frontend.tracing.decomp.local_norm import check_batch_norms
 from planner.frontend.tracing.hooks import refuse_hooks
-from planner.frontend.tracing.trace import Capture, Tracer, capture, loss_of
-from planner.frontend.trial import refuse_ambiguous
-from planner.ir.collector import collector_paused
+from planner.frontend.tracing.trace import Tracer, loss_of
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import InputKind, LogicalGraph, Mode
 
 __all__ = ["Program"]
-
-_LOGGER = logging.getLogger("planner.frontend")
 
 
 class Program:
@@ -134,9 +127,7 @@ class Program:
         self.name = name or type(module).__name__.lower()
         self.data, self.norm_parts = data, 1
         self.seed = seed
-        self._translated: dict[int, Translated] = {}
-        self._denominators: dict[int, Denominators] = {}
-        self._told: set[str] = set()
+        self._traces = Traces()
         self._asked: AskedOutputs | None = None
         self._evaluations: dict[AskedOutputs, Program] = {}
 
@@ -197,7 +188,7 @@ class Program:
     def _anew(self) -> Program:
         """A copy that has traced nothing."""
         other = copy.copy(self)
-        other._translated, other._denominators, other._evaluations = {}, {}, {}
+        other._traces, other._evaluations = self._traces.of_another_step(), {}
         return other
 
     def with_local_batch_norm(self, parts: int) -> Program:
@@ -257,43 +248,22 @@ class Program:
         """What traced ``graph(micro_batches)``: the recorder, or make_fx where the recorder cannot serve.  Raises as graph() does."""
         return self._translate(micro_batches).tracer
 
-    def _tell(self, kind: str, text: str) -> None:
-        """Log the text, if it is the first of its kind."""
-        if text and kind not in self._told:
-            self._told.add(kind)
-            _LOGGER.warning("%s: %s", self.name, text)
-
     def _translate(self, micro_batches: int) -> Translated:
-        self.batch_dims.check(micro_batches)
-        if micro_batches not in self._translated:
-            with collector_paused(), in_mode(self._module, self.mode), statistics_of_parts(self.norm_parts):
-                if micro_batches > 1 and not any(count > 1 for count in self._translated):
-                    refuse_ambiguous(self.batch_dims, self.example_inputs, self._module, self.loss, self.form, self.precision)
-                captured = self._captured(micro_batches)
-                if micro_batches > 1:
-                    example = [self.micro_batch(self.example_inputs, micro_batches, index) for index in range(micro_batches)]
-                    captured = counted(captured, lambda: self._captured(1), example)
-                    self._denominators[micro_batches] = Denominators(captured)
-                    self._tell("counts", self._denominators[micro_batches].difference(example, "example_inputs"))
-                translated = translate(captured, self._update)
-            if micro_batches > 1 and translated.graph.outputs:
-                translated = replace(translated, graph=put_together(translated.graph, self._translate(1).graph, micro_batches))
-            self._translated[micro_batches] = translated
-            for kind, text in captured.notes().items():
-                self._tell(kind, text)
-        return self._translated[micro_batches]
+        return self._traces.of(self._step, micro_batches)
 
-    def _captured(self, micro_batches: int) -> Capture:
-        """The step traced at one of so many micro-batches."""
-        return capture(
-            self._module,
-            self.batch_dims.sliced(self.example_inputs, micro_batches, 0),
-            self.loss,
+    @property
+    def _step(self) -> Step:
+        return Step(
+            name=self.name,
+            module=self._module,
+            example_inputs=self.example_inputs,
             form=self.form,
-            batch_dims=self.batch_dims.dims,
-            micro_batches=micro_batches,
-            asked=self._asked,
+            batch_dims=self.batch_dims,
+            loss=self.loss,
             precision=self.precision,
+            update=self._update,
+            norm_parts=self.norm_parts,
+            asked=self._asked,
         )
 
     def batches(self, micro_batches: int) -> Callable[[int], tuple[Tensor, ...]]:
@@ -310,9 +280,8 @@ class Program:
             given = self.batch(step)
             if not checked and self.data is not None:
                 check_asked_again(given, self.batch(step), step)
-            if [step] != checked and micro_batches > 1 and "counts" not in self._told:
-                slices = [self.micro_batch(given, micro_batches, index) for index in range(micro_batches)]
-                self._tell("counts", self._denominators[micro_batches].difference(slices, f"the batch of step {step}", later=True))
+            if [step] != checked:
+                self._traces.tell_counts(self._step, micro_batches, given, f"the batch of step {step}", later=True)
             checked[:] = [step]
             return given
 

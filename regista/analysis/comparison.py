@@ -16,7 +16,7 @@ from statistics import median
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Act, Source, Trace
-from regista.statistics import quantile
+from regista.analysis.statistics import quantile
 
 __all__ = ["Comparison", "Pair", "Summary", "compare", "default_warmup", "summarise"]
 

@@ -16,7 +16,7 @@ from planner.ir.plan import Plan
 from planner.ir.text import encode
 from regista.analysis.budget import Use, holdings, spending
 from regista.analysis.planned import Retraced, retrace
-from regista.api import planned_program
+from regista.programs import planned_program
 
 __all__ = ["Change", "Difference", "Traffic", "diff"]
 

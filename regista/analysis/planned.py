@@ -30,7 +30,7 @@ from planner.search.zero import DeliveryMode
 from planner.solve import solve_exactly
 from planner.solve.problem import Ints
 from planner.stages import Staged, assign_stages, prepare
-from regista.api import planned_program
+from regista.programs import planned_program
 
 __all__ = ["SAME", "Retraced", "options_of", "retrace"]
 

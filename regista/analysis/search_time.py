@@ -24,7 +24,7 @@ from planner.search.model import SearchModel
 from planner.solve import Edge, Problem
 from planner.solve.bounds.message_passing import Dual
 from planner.stages import assign_stages, prepare
-from regista.api import program_of
+from regista.programs import program_of
 
 __all__ = ["Point", "Row", "load_rows", "measure", "points", "save_rows"]
 

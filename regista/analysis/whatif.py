@@ -18,7 +18,7 @@ from planner.ir.plan import Plan
 from planner.parallelism.make import make_plan
 from regista.analysis.diff import Difference, diff
 from regista.analysis.planned import retrace
-from regista.api import planned_program
+from regista.programs import planned_program
 
 __all__ = ["WhatIf", "changed_cluster", "whatif"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from planner.ir.plan import TaskKind
+from regista.analysis.statistics import quantile, rank_correlation
 from regista.report.rows import Rows, number
-from regista.statistics import quantile, rank_correlation
 from regista.sweep.point import PLAN_KEYS
 
 __all__ = ["Group", "KindErrors", "Measured", "by_group", "by_kind", "is_measured_sweep", "measured_points", "workload"]

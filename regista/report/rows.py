@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from planner.ir.errors import InvalidFile
-from regista.statistics import rank_correlation
+from regista.analysis.statistics import rank_correlation
 
 __all__ = ["PredictedQuantity", "Rows", "predicted_quantities", "noise_floor", "number", "read_rows"]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from planner.ir.errors import InvalidFile
-from regista.statistics import quantile, rank_correlation
+from regista.analysis.statistics import quantile, rank_correlation
 from regista.sweep.columns import column_of
 from regista.sweep.relation import ARITHMETIC, Condition, Relation, conditions_of, parse_expression
 

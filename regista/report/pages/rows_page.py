@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 
 from planner.ir.text import save_text
+from regista.analysis.statistics import quantile
 from regista.report.charts import histogram, parity
 from regista.report.html import Table, error_cell, render
 from regista.report.rows import PredictedQuantity, Rows, noise_floor, predicted_quantities
-from regista.statistics import quantile
 
 __all__ = ["all_rows", "save_rows_page"]
 

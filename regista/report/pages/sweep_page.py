@@ -15,6 +15,7 @@ from statistics import median
 from markupsafe import Markup
 
 from planner.ir.text import save_text
+from regista.analysis.statistics import quantile
 from regista.report.charts import histogram, parity, residuals, sets_of
 from regista.report.html import Table, bad, error_cell, render
 from regista.report.measured import Group, Measured, by_group, measured_points, workload
@@ -29,7 +30,6 @@ from regista.report.pages.sweep_tables import (
     registers_table,
 )
 from regista.report.rows import Rows
-from regista.statistics import quantile
 from regista.sweep import Checked, Manifest, check
 from regista.sweep.check import Verdict
 

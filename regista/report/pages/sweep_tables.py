@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from planner.ir.units import show_bytes, show_s
+from regista.analysis.statistics import quantile
 from regista.report.html import Table, error_cell
 from regista.report.measured import Measured, by_kind
 from regista.report.rows import number
-from regista.statistics import quantile
 
 __all__ = ["BAND", "exact_registers", "kinds_table", "points_table", "process_errors", "processes_table", "registers_table"]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regista.statistics import quantile, rank_correlation
+from regista.analysis.statistics import quantile, rank_correlation
 
 VALUES = st.lists(st.integers(-9, 9).map(float), min_size=1, max_size=12)
 

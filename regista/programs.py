@@ -1,0 +1,81 @@
+"""The program of a Plan: found by the name that the Plan keeps, put into the form that was planned, and compared with it before it is performed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from planner.frontend import Program, load_program
+from planner.ir.errors import Mismatch
+from planner.ir.graph import Mode
+from planner.ir.plan import Plan
+from planner.ir.text import content_id
+from regista.update_options import UpdateOptions, as_planned, own_rates
+from zoo import ZOO
+
+__all__ = ["check_program", "planned_program", "program_for", "program_of"]
+
+
+def program_of(model: str) -> Program:
+    """The Program named by ``zoo:NAME``, ``file.py:factory`` or a ``.pt2``.
+
+    Raises:
+        InvalidFile, InvalidProgram: with the way out.
+    """
+    return load_program(model, ZOO)
+
+
+def planned_program(plan: Plan) -> Program:
+    """The Program that the Plan names; where the Plan takes rates from outside and the program has none, its optimizer's own stand in.
+
+    Raises:
+        Mismatch: the Plan was made from a value, which only the caller has.   InvalidFile, InvalidProgram: see program_of.
+    """
+    if not plan.model.startswith("zoo:") and not plan.model.endswith(".pt2") and ".py:" not in plan.model:
+        raise Mismatch(
+            f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; "
+            f"call regista.run(plan, program), or plan file.py:factory"
+        )
+    source = own_rates(plan, UpdateOptions.of(plan).applied(as_planned(plan, program_of(plan.model))), None, performs=False)
+    dims = tuple(entry.batch_dim for entry in plan.batch_inputs if entry.whole_of is None)
+    source = source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
+    return program_for(plan, source)
+
+
+def program_for(plan: Plan, program: Program | None) -> Program:
+    """The program (None: the one that the Plan names) as the Plan has it: as an evaluation with its outputs, or as a training step."""
+    source = program if program is not None else planned_program(plan)
+    return source.evaluating([output.name for output in plan.outputs]) if plan.mode is Mode.EVAL else source
+
+
+def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> None:
+    """Refuse to perform a Plan with the values and data of another program.
+
+    Args:
+        state: ``program.initial_state(plan.micro_batches)``.
+
+    Raises:
+        Mismatch: other states, another batch, or another step.
+    """
+    state_types = {name: (tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in state.items()}
+    wrong = []
+    for entry in plan.states:
+        tensor = plan.regst[entry.regst].tensors[entry.index]
+        wanted, actual = (tensor.shape, tensor.dtype.value), state_types.get(entry.given_as)
+        if actual is not None and entry.copy_of is not None:
+            actual = actual[0], wanted[1]
+        if actual != wanted:
+            wrong.append(
+                f"{entry.name} is {actual[1]}{list(actual[0])}, not {wanted[1]}{list(wanted[0])}" if actual else f"no {entry.name}"
+            )
+    if program.batch_size != plan.batch_size:
+        wrong.append(f"batch {program.batch_size}, not {plan.batch_size}")
+    planned, given = plan.options.get("graph"), content_id(program.graph(plan.micro_batches))
+    if not wrong and planned is not None and planned != given:
+        wrong.append(f"its step is graph {given}, not {planned}: the ops, the optimizer's numbers or torch's version have changed")
+    if wrong:
+        raise Mismatch(
+            f"plan {plan.plan_id} was made for another program than {program.name}: {'; '.join(wrong[:3])}"
+            f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; plan this program anew"
+        )
