@@ -2,6 +2,7 @@
 
 batch norm      mu = sum(x)/N;  var = sum((x-mu)^2)/N;  y = (x-mu) rsqrt(var+eps) w + b
   its gradient  db = sum(g);  dw = sum(g xhat);  dx = w rsqrt(var+eps) (g - db/N - xhat dw/N)           [Ioffe & Szegedy 2015]
+                the sums are over the whole batch, or over each part of it   (planner.frontend.tracing.decomp.local_norm)
 group norm      as batch norm, with the sums over a sample's group instead of the batch
 """
 
@@ -12,14 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from planner.frontend.tracing.decomp.local_norm import WHOLE, asked_parts
 from planner.frontend.tracing.decomp.precision import widened
 from planner.ir.errors import Unsupported
 
 __all__ = ["batch_norm", "batch_norm_backward", "batch_norm_no_stats", "group_norm", "group_norm_backward"]
-
-
-def _per_channel(value: Tensor, like: Tensor) -> Tensor:
-    return torch.reshape(value, [1, value.shape[0]] + [1] * (like.ndim - 2))
 
 
 def batch_norm(
@@ -33,27 +31,28 @@ def batch_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(y, mean, rsqrt(var + eps), new running_mean, new running_var); the running variance takes the unbiased one, as torch does."""
-    dims = [d for d in range(x.ndim) if d != 1]
-    value = widened(x)
     if training or running_mean is None or running_var is None:
-        count = x.numel() // x.shape[1]
+        parts = asked_parts()
+        value, dims, count = parts.split(x), parts.dims(x), parts.count(x)
         mean = torch.sum(value, dims) / count
-        centred = value - _per_channel(mean, x)
+        centred = value - parts.per_part(mean, x)
         var = torch.sum(centred * centred, dims) / count
         if running_mean is not None and running_var is not None:
-            unbiased = var * (count / max(count - 1, 1))
-            running_mean = running_mean * (1 - momentum) + mean * momentum
+            unbiased = parts.first(var) * (count / max(count - 1, 1))
+            running_mean = running_mean * (1 - momentum) + parts.first(mean) * momentum
             running_var = running_var * (1 - momentum) + unbiased * momentum
     else:
+        parts = WHOLE
+        value = parts.split(x)
         mean, var = widened(running_mean), widened(running_var)
-        centred = value - _per_channel(mean, x)
+        centred = value - parts.per_part(mean, x)
     invstd = torch.rsqrt(var + eps)
-    result = centred * _per_channel(invstd, x)
+    result = centred * parts.per_part(invstd, x)
     if weight is not None:
-        result = result * _per_channel(weight, x)
+        result = result * parts.per_channel(weight, x)
     if bias is not None:
-        result = result + _per_channel(bias, x)
-    return result.to(x.dtype), mean, invstd, running_mean, running_var
+        result = result + parts.per_channel(bias, x)
+    return parts.joined(result, x).to(x.dtype), mean, invstd, running_mean, running_var
 
 
 def batch_norm_no_stats(
@@ -74,23 +73,25 @@ def batch_norm_backward(
     eps: float,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    dims = [d for d in range(x.ndim) if d != 1]
-    count = x.numel() // x.shape[1]
     if training and save_mean is not None and save_invstd is not None:
-        mean, invstd = save_mean, save_invstd
+        parts, mean, invstd = asked_parts(), save_mean, save_invstd
     elif running_mean is not None and running_var is not None:
-        mean, invstd = widened(running_mean), torch.rsqrt(widened(running_var) + eps)
+        parts, mean, invstd = WHOLE, widened(running_mean), torch.rsqrt(widened(running_var) + eps)
     else:
         raise Unsupported("batch norm without statistics cannot be differentiated; keep track_running_stats on or train it")
-    g = widened(grad)
-    normal = (widened(x) - _per_channel(mean, x)) * _per_channel(invstd, x)
+    g, dims, count = parts.split(grad), parts.dims(x), parts.count(x)
+    normal = (parts.split(x) - parts.per_part(mean, x)) * parts.per_part(invstd, x)
     grad_bias = torch.sum(g, dims)
     grad_weight = torch.sum(g * normal, dims)
-    scale = _per_channel(invstd if weight is None else invstd * weight, x)
+    scale = parts.per_part(invstd if weight is None else invstd * weight, x)
     if training:
-        g = g - _per_channel(grad_bias / count, x) - normal * _per_channel(grad_weight / count, x)
-    grad_x = (g * scale).to(x.dtype)
-    return grad_x if output_mask[0] else None, grad_weight if output_mask[1] else None, grad_bias if output_mask[2] else None
+        g = g - parts.per_part(grad_bias / count, x) - normal * parts.per_part(grad_weight / count, x)
+    grad_x = parts.joined(g * scale, x).to(x.dtype)
+    return (
+        grad_x if output_mask[0] else None,
+        parts.total(grad_weight) if output_mask[1] else None,
+        parts.total(grad_bias) if output_mask[2] else None,
+    )
 
 
 def _groups(x: Tensor, samples: int, channels: int, positions: int, groups: int) -> Tensor:

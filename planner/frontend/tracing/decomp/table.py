@@ -11,7 +11,6 @@ from torch._ops import OpOverload
 from planner.frontend.random.table import random_table
 from planner.frontend.tracing.decomp import losses, norms, reductions, strides
 from planner.frontend.tracing.decomp.libraries import library_table
-from planner.frontend.tracing.decomp.local_norm import local_batch_norm
 
 __all__ = ["decomposition_table"]
 
@@ -106,5 +105,4 @@ def decomposition_table() -> dict[OpOverload, Callable[..., object]]:
             aten.repeat.default: reductions.repeat,
         }
     )
-    table.update(local_batch_norm())
     return table
