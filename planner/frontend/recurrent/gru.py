@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
+from planner.frontend.recurrent.register import register_step_by_step
 from planner.frontend.recurrent.steps import input_gradient, order, projected, states_before, weight_gradient
 
 __all__ = ["gru", "gru_backward"]
@@ -119,60 +119,10 @@ def gru_backward(
     )
 
 
-def _gru_type(
-    x: Tensor,
-    of_input: Tensor,
-    of_state: Tensor,
-    input_bias: Tensor | None,
-    state_bias: Tensor | None,
-    hidden: Tensor,
-    reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    both, width = x.shape[:2], hidden.shape[1]
-    return x.new_empty((*both, width)), x.new_empty((*both, 3 * width)), x.new_empty((*both, width))
+def _gru_type(x: Tensor, of_input: Tensor, *others: object) -> tuple[Tensor, Tensor, Tensor]:
+    steps_and_batch, gates = x.shape[:2], of_input.shape[0]
+    states, kept, candidates = (x.new_empty((*steps_and_batch, width)) for width in (gates // 3, gates, gates // 3))
+    return states, kept, candidates
 
 
-def _gru_backward_type(
-    gradient: Tensor,
-    x: Tensor,
-    of_input: Tensor,
-    of_state: Tensor,
-    hidden: Tensor,
-    states: Tensor,
-    gates: Tensor,
-    candidates: Tensor,
-    reverse: bool,
-    wants_input: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (
-        x.new_empty(x.shape if wants_input else 0),
-        x.new_empty(of_input.shape),
-        x.new_empty(of_state.shape),
-        x.new_empty(of_input.shape[0]),
-        x.new_empty(of_input.shape[0]),
-        x.new_empty(hidden.shape),
-    )
-
-
-_Given = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor, bool]
-
-
-def _keep(ctx: FunctionCtx, inputs: _Given, output: tuple[Tensor, Tensor, Tensor]) -> None:
-    x, of_input, of_state, input_bias, state_bias, hidden, reverse = inputs
-    ctx.save_for_backward(x, of_input, of_state, hidden, *output)
-    ctx.reverse = reverse  # type: ignore[attr-defined]
-    ctx.has_biases = input_bias is not None, state_bias is not None  # type: ignore[attr-defined]
-
-
-def _differentiated(ctx: FunctionCtx, gradient: Tensor, *_: object) -> tuple[Tensor | None, ...]:
-    wants_input = ctx.needs_input_grad[0]  # type: ignore[attr-defined]
-    made = torch.ops.regista.gru_backward(gradient, *ctx.saved_tensors, ctx.reverse, wants_input)  # type: ignore[attr-defined]
-    dx, dinput, dstate, *dbiases, dhidden = made
-    biases = (bias if there else None for bias, there in zip(dbiases, ctx.has_biases, strict=True))  # type: ignore[attr-defined]
-    return dx if wants_input else None, dinput, dstate, *biases, dhidden, None
-
-
-_op = torch.library.custom_op("regista::gru", gru, mutates_args=())
-_op.register_fake(_gru_type)
-_op.register_autograd(_differentiated, setup_context=_keep)
-torch.library.custom_op("regista::gru_backward", gru_backward, mutates_args=()).register_fake(_gru_backward_type)
+register_step_by_step("gru", (gru, gru_backward), _gru_type, biases=2)

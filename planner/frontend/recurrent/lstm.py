@@ -14,14 +14,20 @@ of oneDNN are twice as fast as MKL's there, 2026-11), and a layer holds a sixth 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from planner.frontend.recurrent.register import empty_like, register
+
 __all__ = ["lstm", "lstm_backward"]
+
+_STATE_BIAS = 4
+"""Its place among the operands."""
 
 
 def lstm(
@@ -45,23 +51,15 @@ def lstm(
         Hidden states [T, N, P], the last cell [N, H].
     """
     with torch.no_grad():
-        return _performed(x, (of_input, of_state), (input_bias, state_bias), hidden, cell, projection, reverse, trains=False)
+        return _performed((x, of_input, of_state, input_bias, state_bias, hidden, cell, projection), reverse, trains=False)
 
 
-def _performed(
-    x: Tensor,
-    weights: tuple[Tensor, Tensor],
-    biases: tuple[Tensor | None, Tensor | None],
-    hidden: Tensor,
-    cell: Tensor,
-    projection: Tensor | None,
-    reverse: bool,
-    *,
-    trains: bool,
-) -> tuple[Tensor, Tensor]:
-    parameters = [parameter for parameter in (*weights, *biases, projection) if parameter is not None]
+def _performed(operands: Sequence[Tensor | None], reverse: bool, *, trains: bool) -> tuple[Tensor, Tensor]:
+    x, of_input, of_state, input_bias, state_bias, hidden, cell, projection = operands
+    assert x is not None and hidden is not None and cell is not None
+    parameters = [parameter for parameter in (of_input, of_state, input_bias, state_bias, projection) if parameter is not None]
     given, states = x.flip(0) if reverse else x, (hidden[None], cell[None])
-    y, _, last = torch.lstm(given, states, parameters, biases[0] is not None, 1, 0.0, trains, False, False)
+    y, _, last = torch.lstm(given, states, parameters, input_bias is not None, 1, 0.0, trains, False, False)
     return y.flip(0) if reverse else y, last[0]
 
 
@@ -91,88 +89,52 @@ def lstm_backward(
     """
     operands = (x, of_input, of_state, input_bias, state_bias, hidden, cell, projection)
     leaves = [None if operand is None else operand.detach() for operand in operands]
-    asked = [leaf for k, leaf in enumerate(leaves) if leaf is not None and k != 4 and (k or wants_input)]
+    wanted = [leaf for k, leaf in enumerate(leaves) if k != _STATE_BIAS]  # its gradient is that of the other bias
+    asked = [leaf for k, leaf in enumerate(wanted) if leaf is not None and (k or wants_input)]
     for leaf in asked:
         leaf.requires_grad_()
-    x_, of_input_, of_state_, input_bias_, state_bias_, hidden_, cell_, projection_ = leaves
-    assert x_ is not None and of_input_ is not None and of_state_ is not None and hidden_ is not None and cell_ is not None
-    with _differentiable():
-        made = _performed(x_, (of_input_, of_state_), (input_bias_, state_bias_), hidden_, cell_, projection_, reverse, trains=True)
+    with _recorded_by_autograd():
+        made = _performed(leaves, reverse, trains=True)
     results, incoming = (made, (gradient, cell_gradient)) if cell_gradient is not None else (made[:1], (gradient,))
     computed = iter(torch.autograd.grad(results, asked, incoming))
-    return tuple(next(computed) if any(leaf is one for one in asked) else x.new_empty(0) for leaf in (*leaves[:4], *leaves[5:]))  # type: ignore[return-value]
+    return tuple(next(computed) if any(leaf is one for one in asked) else x.new_empty(0) for leaf in wanted)  # type: ignore[return-value]
 
 
 @contextmanager
-def _differentiable() -> Iterator[None]:
-    """Autograd watches, also inside of an operator of torch, which excludes it (the performers call the function, not the operator)."""
+def _recorded_by_autograd() -> Iterator[None]:
+    """Inside, autograd records what is computed even where the caller is an op, within which torch switches recording off."""
     with torch.enable_grad(), torch._C._PreserveDispatchKeyGuard():
         torch._C._dispatch_tls_set_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality, False)
         yield
 
 
-def _lstm_type(
-    x: Tensor,
-    of_input: Tensor,
-    of_state: Tensor,
-    input_bias: Tensor | None,
-    state_bias: Tensor | None,
-    hidden: Tensor,
-    cell: Tensor,
-    projection: Tensor | None,
-    reverse: bool,
-) -> tuple[Tensor, Tensor]:
+def _lstm_type(*operands: Any) -> tuple[Tensor, Tensor]:
+    x, _, _, _, _, hidden, cell, _, _ = operands
     return x.new_empty((*x.shape[:2], hidden.shape[1])), x.new_empty(cell.shape)
 
 
-def _lstm_backward_type(
-    gradient: Tensor,
-    cell_gradient: Tensor | None,
-    x: Tensor,
-    of_input: Tensor,
-    of_state: Tensor,
-    input_bias: Tensor | None,
-    state_bias: Tensor | None,
-    hidden: Tensor,
-    cell: Tensor,
-    projection: Tensor | None,
-    reverse: bool,
-    wants_input: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (
-        x.new_empty(x.shape if wants_input else 0),
-        x.new_empty(of_input.shape),
-        x.new_empty(of_state.shape),
-        x.new_empty(0 if input_bias is None else input_bias.shape),
-        x.new_empty(hidden.shape),
-        x.new_empty(cell.shape),
-        x.new_empty(0 if projection is None else projection.shape),
-    )
+def _lstm_backward_type(gradient: Tensor, cell_gradient: Tensor | None, *operands: Any) -> tuple[Tensor, ...]:
+    x, of_input, of_state, bias, _, hidden, cell, projection, _, wants_input = operands
+    return empty_like(x, x if wants_input else None, of_input, of_state, bias, hidden, cell, projection)
 
 
-_Given = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None, bool]
-
-
-def _keep(ctx: FunctionCtx, inputs: _Given, output: tuple[Tensor, Tensor]) -> None:
+def _keep(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *operands, reverse = inputs
-    ctx.save_for_backward(*operands)  # type: ignore[arg-type]
+    ctx.save_for_backward(*operands)
     ctx.set_materialize_grads(False)
     ctx.reverse = reverse  # type: ignore[attr-defined]
 
 
-def _differentiated(ctx: FunctionCtx, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-    operands = ctx.saved_tensors  # type: ignore[attr-defined]
+def _differentiated(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+    operands = ctx.saved_tensors
     x, _, _, bias, _, hidden, _, projection = operands
     if gradient is None:
         gradient = x.new_zeros((*x.shape[:2], hidden.shape[1]))
-    wants_input = ctx.needs_input_grad[0]  # type: ignore[attr-defined]
-    made = torch.ops.regista.lstm_backward(gradient, cell_gradient, *operands, ctx.reverse, wants_input)  # type: ignore[attr-defined]
+    wants_input = ctx.needs_input_grad[0]
+    made = torch.ops.regista.lstm_backward(gradient, cell_gradient, *operands, ctx.reverse, wants_input)
     dx, dinput, dstate, dbias, dhidden, dcell, dprojection = made
     biases = (None, None) if bias is None else (dbias, dbias)
     return dx if wants_input else None, dinput, dstate, *biases, dhidden, dcell, None if projection is None else dprojection, None
 
 
-_op = torch.library.custom_op("regista::lstm", lstm, mutates_args=())
-_op.register_fake(_lstm_type)
-_op.register_autograd(_differentiated, setup_context=_keep)
-torch.library.custom_op("regista::lstm_backward", lstm_backward, mutates_args=()).register_fake(_lstm_backward_type)
+register("lstm", (lstm, lstm_backward), (_lstm_type, _lstm_backward_type), _keep, _differentiated)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
+from planner.frontend.recurrent.register import register_step_by_step
 from planner.frontend.recurrent.steps import input_gradient, order, projected, states_before, weight_gradient
 
 __all__ = ["rnn", "rnn_backward"]
@@ -59,47 +59,8 @@ def rnn_backward(
     )
 
 
-def _rnn_type(x: Tensor, of_input: Tensor, of_state: Tensor, bias: Tensor | None, hidden: Tensor, relu: bool, reverse: bool) -> Tensor:
-    return x.new_empty((*x.shape[:2], hidden.shape[1]))
+def _rnn_type(x: Tensor, of_input: Tensor, *others: object) -> Tensor:
+    return x.new_empty((*x.shape[:2], of_input.shape[0]))
 
 
-def _rnn_backward_type(
-    gradient: Tensor,
-    x: Tensor,
-    of_input: Tensor,
-    of_state: Tensor,
-    hidden: Tensor,
-    states: Tensor,
-    relu: bool,
-    reverse: bool,
-    wants_input: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (
-        x.new_empty(x.shape if wants_input else 0),
-        x.new_empty(of_input.shape),
-        x.new_empty(of_state.shape),
-        x.new_empty(of_input.shape[0]),
-        x.new_empty(hidden.shape),
-    )
-
-
-_Given = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, bool, bool]
-
-
-def _keep(ctx: FunctionCtx, inputs: _Given, output: Tensor) -> None:
-    x, of_input, of_state, bias, hidden, relu, reverse = inputs
-    ctx.save_for_backward(x, of_input, of_state, hidden, output)
-    ctx.flags, ctx.has_bias = (relu, reverse), bias is not None  # type: ignore[attr-defined]
-
-
-def _differentiated(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    wants_input = ctx.needs_input_grad[0]  # type: ignore[attr-defined]
-    made = torch.ops.regista.rnn_backward(gradient, *ctx.saved_tensors, *ctx.flags, wants_input)  # type: ignore[attr-defined]
-    dx, dinput, dstate, dbias, dhidden = made
-    return dx if wants_input else None, dinput, dstate, dbias if ctx.has_bias else None, dhidden, None, None  # type: ignore[attr-defined]
-
-
-_op = torch.library.custom_op("regista::rnn", rnn, mutates_args=())
-_op.register_fake(_rnn_type)
-_op.register_autograd(_differentiated, setup_context=_keep)
-torch.library.custom_op("regista::rnn_backward", rnn_backward, mutates_args=()).register_fake(_rnn_backward_type)
+register_step_by_step("rnn", (rnn, rnn_backward), _rnn_type, biases=1)
