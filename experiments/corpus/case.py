@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def hugging_face(
 
     def make() -> Trained:
         library = importlib.import_module("transformers")
-        config = library.AutoConfig.for_model(model_type, **sizes)
+        config = library.AutoConfig.for_model(model_type, **copy.deepcopy(sizes))  # a config may change what it is given
         if hasattr(library, task) and task:
             model = getattr(library, task)(config)
         else:

@@ -35,7 +35,7 @@ THREE: Sequence[Way] = (
     Way(name="data", data=True),
     Way(name="pipeline", stages=2, micro_batches=2),
 )
-"""For every model."""
+"""The ways in which every model is planned."""
 
 SIX: Sequence[Way] = (
     *THREE,
@@ -43,7 +43,7 @@ SIX: Sequence[Way] = (
     Way(name="zero", data=True, zero=3),
     Way(name="recompute", data=True, recompute=True, micro_batches=2),
 )
-"""For models that have pins of tensor parallelism."""
+"""The ways of a model whose case says how tensor parallelism splits its weights (``Case.tensor``)."""
 
 
 def ways_of(case: Case) -> Mapping[str, Way]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from experiments.corpus.case import BATCH, VOCAB, Case, hugging_face, ids
+from experiments.corpus.case import BATCH, VOCAB, Case, classes, hugging_face, ids
+from experiments.corpus.models.sizes import ENCODER_DECODER, ENDS, TRANSFORMER
 
 __all__ = ["CASES"]
 
 _WAVE = {
-    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCAB,
+    **TRANSFORMER, "vocab_size": VOCAB,
     "conv_dim": [16, 16, 16], "conv_stride": [5, 4, 2], "conv_kernel": [10, 8, 4], "num_feat_extract_layers": 3,
     "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4, "mask_time_length": 2, "mask_time_prob": 0.05,
 }  # fmt: skip
 
 
 def _wave() -> dict[str, Tensor]:
-    return {"input_values": torch.randn(BATCH, 1600), "labels": torch.randint(0, 2, (BATCH,))}
+    return {"input_values": torch.randn(BATCH, 1600), "labels": classes(2)}
 
 
 def _spoken() -> dict[str, Tensor]:
@@ -39,9 +40,7 @@ def _recognised(model_type: str, **sizes: object) -> Case:
 
 
 _WHISPER = {
-    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64, "vocab_size": VOCAB, "num_mel_bins": 16, "max_source_positions": 32, "max_target_positions": 32,
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+    **ENCODER_DECODER, **ENDS, "decoder_start_token_id": 1, "num_mel_bins": 16, "max_source_positions": 32, "max_target_positions": 32,
 }  # fmt: skip
 _WHISPER_TENSOR = ("*.[qkv]_proj.weight=S(0)", "*.out_proj.weight=S(1)", "*.fc1.weight=S(0)", "*.fc2.weight=S(1)")
 
@@ -50,7 +49,7 @@ CASES: tuple[Case, ...] = (
     hugging_face(
         "whisper",
         "AudioClassification",
-        lambda: {"input_features": torch.randn(BATCH, 16, 64), "labels": torch.randint(0, 2, (BATCH,))},
+        lambda: {"input_features": torch.randn(BATCH, 16, 64), "labels": classes(2)},
         name="whisper classifier",
         **_WHISPER,
         classifier_proj_size=16,
@@ -67,11 +66,8 @@ CASES: tuple[Case, ...] = (
     hugging_face(
         "wav2vec2-bert",
         "AudioClassification",
-        lambda: {"input_features": torch.randn(BATCH, 24, 20), "labels": torch.randint(0, 2, (BATCH,))},
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
+        lambda: {"input_features": torch.randn(BATCH, 24, 20), "labels": classes(2)},
+        **TRANSFORMER,
         feature_projection_input_dim=20,
         conv_depthwise_kernel_size=5,
         classifier_proj_size=16,
@@ -81,11 +77,8 @@ CASES: tuple[Case, ...] = (
     hugging_face(
         "audio-spectrogram-transformer",
         "AudioClassification",
-        lambda: {"input_values": torch.randn(BATCH, 64, 32), "labels": torch.randint(0, 2, (BATCH,))},
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
+        lambda: {"input_values": torch.randn(BATCH, 64, 32), "labels": classes(2)},
+        **TRANSFORMER,
         patch_size=8,
         frequency_stride=8,
         time_stride=8,
@@ -96,14 +89,7 @@ CASES: tuple[Case, ...] = (
         "speech_to_text",
         "Speech2TextForConditionalGeneration",
         lambda: {"input_features": torch.randn(BATCH, 32, 16), "labels": ids(BATCH, 12)},
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        vocab_size=VOCAB,
+        **ENCODER_DECODER,
         conv_channels=32,
         input_feat_per_channel=16,
         max_source_positions=64,
@@ -120,9 +106,7 @@ CASES: tuple[Case, ...] = (
         encoder_num_attention_heads=4,
         decoder_num_attention_heads=4,
         vocab_size=VOCAB,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
+        **ENDS,
         decoder_start_token_id=1,
     ),
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from experiments.corpus.case import SEQ, VOCAB, Case, hugging_face, text
+from experiments.corpus.models.sizes import ENDS, TRANSFORMER
 
 __all__ = ["CASES"]
 
-_PLAIN = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCAB}
-_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_GROUPED = {**_PLAIN, "num_key_value_heads": 2, **_TOKENS}
+_PLAIN = {**TRANSFORMER, "vocab_size": VOCAB}
+_GROUPED = {**_PLAIN, "num_key_value_heads": 2, **ENDS}
 _GPT2 = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": VOCAB, "n_positions": 2 * SEQ, "bos_token_id": 0, "eos_token_id": 0}
 _LLAMA_TENSOR = (
     "*.[qkv]_proj.weight=S(0)",
@@ -45,10 +45,10 @@ CASES: tuple[Case, ...] = (
         vocab_size=VOCAB,
         attention_types=[[["global", "local"], 1]],
         max_position_embeddings=64,
-        **_TOKENS,
+        **ENDS,
     ),
-    _causal("gptj", n_embd=32, n_layer=2, n_head=4, rotary_dim=4, vocab_size=VOCAB, n_positions=64, **_TOKENS),
-    _causal("gpt_neox", **_PLAIN, **_TOKENS),
+    _causal("gptj", n_embd=32, n_layer=2, n_head=4, rotary_dim=4, vocab_size=VOCAB, n_positions=64, **ENDS),
+    _causal("gpt_neox", **_PLAIN, **ENDS),
     _causal(
         "gpt_neox_japanese",
         hidden_size=32,
@@ -56,7 +56,7 @@ CASES: tuple[Case, ...] = (
         num_hidden_layers=2,
         num_attention_heads=4,
         vocab_size=VOCAB,
-        **_TOKENS,
+        **ENDS,
     ),
     _causal(
         "gpt_oss", **_GROUPED, head_dim=8, num_local_experts=4, num_experts_per_tok=2, layer_types=["sliding_attention", "full_attention"]
@@ -71,9 +71,9 @@ CASES: tuple[Case, ...] = (
         num_attention_heads=4,
         vocab_size=VOCAB,
         max_position_embeddings=64,
-        **_TOKENS,
+        **ENDS,
     ),
-    _causal("bloom", hidden_size=32, n_layer=2, n_head=4, vocab_size=VOCAB, **_TOKENS),
+    _causal("bloom", hidden_size=32, n_layer=2, n_head=4, vocab_size=VOCAB, **ENDS),
     _causal("mistral", **_GROUPED),
     _causal("qwen2", **_GROUPED),
     _causal("qwen3", **_GROUPED, head_dim=8),
@@ -100,7 +100,7 @@ CASES: tuple[Case, ...] = (
     _causal("phi", **_GROUPED),
     _causal("phi3", **_GROUPED),
     _causal("phimoe", **_GROUPED, num_local_experts=4),
-    _causal("falcon", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCAB, **_TOKENS),
+    _causal("falcon", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCAB, **ENDS),
     _causal("falcon_h1", **_GROUPED, head_dim=8, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_chunk_size=8),
     _causal("mpt", d_model=32, n_layers=2, n_heads=4, vocab_size=VOCAB, max_seq_len=64),
     _causal("stablelm", **_GROUPED),
@@ -126,13 +126,13 @@ CASES: tuple[Case, ...] = (
         mamba_chunk_size=8,
         layer_types=["mamba", "attention"],
     ),
-    _causal("persimmon", **_PLAIN, **_TOKENS),
+    _causal("persimmon", **_PLAIN, **ENDS),
     _causal("codegen", n_embd=32, n_layer=2, n_head=4, rotary_dim=4, vocab_size=VOCAB, n_positions=64),
     _causal("xglm", d_model=32, ffn_dim=64, num_layers=2, attention_heads=4, vocab_size=VOCAB, max_position_embeddings=64),
     _causal("ctrl", n_embd=32, dff=64, n_layer=2, n_head=4, vocab_size=VOCAB, n_positions=64),
-    _causal("biogpt", **_PLAIN, max_position_embeddings=64, **_TOKENS),
-    _causal("mamba", mask=False, hidden_size=32, state_size=4, num_hidden_layers=2, vocab_size=VOCAB, **_TOKENS),
-    _causal("falcon_mamba", mask=False, hidden_size=32, state_size=4, num_hidden_layers=2, vocab_size=VOCAB, **_TOKENS),
+    _causal("biogpt", **_PLAIN, max_position_embeddings=64, **ENDS),
+    _causal("mamba", mask=False, hidden_size=32, state_size=4, num_hidden_layers=2, vocab_size=VOCAB, **ENDS),
+    _causal("falcon_mamba", mask=False, hidden_size=32, state_size=4, num_hidden_layers=2, vocab_size=VOCAB, **ENDS),
     _causal(
         "mamba2",
         mask=False,
@@ -144,7 +144,7 @@ CASES: tuple[Case, ...] = (
         chunk_size=8,
         num_hidden_layers=2,
         vocab_size=VOCAB,
-        **_TOKENS,
+        **ENDS,
     ),
     _causal("rwkv", mask=False, hidden_size=32, num_hidden_layers=2, vocab_size=VOCAB, context_length=64),
     _causal(

@@ -6,18 +6,11 @@ import torch
 from torch import Tensor
 
 from experiments.corpus.case import BATCH, SEQ, VOCAB, Case, hugging_face, text
+from experiments.corpus.models.sizes import ENDS, TEXT
 
 __all__ = ["CASES"]
 
-_PLAIN = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 64,
-}
-_ROBERTA = {**_PLAIN, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_ROBERTA = {**TEXT, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 _XLM = {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "n_words": VOCAB, "max_position_embeddings": 64}
 _BERT_TENSOR = (
     "*.query.weight=S(0)",
@@ -56,18 +49,18 @@ def _masked(model_type: str, *, name: str = "", tensor: tuple[str, ...] = (), **
 
 
 CASES: tuple[Case, ...] = (
-    _masked("bert", **_PLAIN, tensor=_BERT_TENSOR),
+    _masked("bert", **TEXT, tensor=_BERT_TENSOR),
     hugging_face(
         "bert",
         "BertForPreTraining",
         lambda: text() | {"next_sentence_label": torch.randint(0, 2, (BATCH,))},
         name="bert pre-training",
-        **_PLAIN,
+        **TEXT,
     ),
-    hugging_face("bert", "SequenceClassification", _classes, name="bert classifier", **_PLAIN),
-    hugging_face("bert", "QuestionAnswering", _answers, name="bert questions", **_PLAIN),
-    hugging_face("bert", "TokenClassification", _tags, name="bert tags", **_PLAIN),
-    hugging_face("bert", "MultipleChoice", _choices, name="bert choices", **_PLAIN),
+    hugging_face("bert", "SequenceClassification", _classes, name="bert classifier", **TEXT),
+    hugging_face("bert", "QuestionAnswering", _answers, name="bert questions", **TEXT),
+    hugging_face("bert", "TokenClassification", _tags, name="bert tags", **TEXT),
+    hugging_face("bert", "MultipleChoice", _choices, name="bert choices", **TEXT),
     _masked("roberta", **_ROBERTA),
     hugging_face("roberta", "SequenceClassification", _classes, name="roberta classifier", **_ROBERTA),
     _masked("xlm-roberta", **_ROBERTA),
@@ -76,31 +69,31 @@ CASES: tuple[Case, ...] = (
     _masked("roberta-prelayernorm", **_ROBERTA),
     _masked("data2vec-text", **_ROBERTA),
     _masked("xmod", **_ROBERTA, languages=["en"], default_language="en"),
-    _masked("albert", **_PLAIN, embedding_size=16),
-    _masked("electra", **_PLAIN, embedding_size=16),
+    _masked("albert", **TEXT, embedding_size=16),
+    _masked("electra", **TEXT, embedding_size=16),
     _masked("distilbert", dim=32, hidden_dim=64, n_layers=2, n_heads=4, vocab_size=VOCAB, max_position_embeddings=64),
-    _masked("deberta", **_PLAIN, relative_attention=True, pos_att_type=["c2p", "p2c"]),
-    _masked("deberta-v2", **_PLAIN, relative_attention=True, pos_att_type=["c2p", "p2c"], position_buckets=8),
-    _masked("mobilebert", **{**_PLAIN, "hidden_size": 32}, embedding_size=16, intra_bottleneck_size=16, true_hidden_size=16),
+    _masked("deberta", **TEXT, relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    _masked("deberta-v2", **TEXT, relative_attention=True, pos_att_type=["c2p", "p2c"], position_buckets=8),
+    _masked("mobilebert", **TEXT, embedding_size=16, intra_bottleneck_size=16, true_hidden_size=16),
     _masked("mpnet", **_ROBERTA),
     _masked("xlm", **_XLM),
     _masked("flaubert", **_XLM),
-    _masked("convbert", **_PLAIN, embedding_size=16),
-    _masked("squeezebert", **_PLAIN, embedding_size=32),
+    _masked("convbert", **TEXT, embedding_size=16),
+    _masked("squeezebert", **TEXT, embedding_size=32),
     _masked("funnel", d_model=32, d_head=8, n_head=4, d_inner=64, block_sizes=[1, 1], vocab_size=VOCAB),
     _masked("longformer", **_ROBERTA, attention_window=[8, 8]),
     _masked("big_bird", **_ROBERTA, attention_type="block_sparse", block_size=4, num_random_blocks=1),
-    hugging_face("fnet", "MaskedLM", lambda: text(mask=False), **{k: v for k, v in _PLAIN.items() if k != "num_attention_heads"}),
-    _masked("rembert", **_PLAIN, input_embedding_size=16, output_embedding_size=32),
-    _masked("roformer", **_PLAIN, embedding_size=32),
-    _masked("yoso", **_PLAIN, use_expectation=True),
+    hugging_face("fnet", "MaskedLM", lambda: text(mask=False), **{k: v for k, v in TEXT.items() if k != "num_attention_heads"}),
+    _masked("rembert", **TEXT, input_embedding_size=16, output_embedding_size=32),
+    _masked("roformer", **TEXT, embedding_size=32),
+    _masked("yoso", **TEXT, use_expectation=True),
     _masked("ibert", **_ROBERTA),
     _masked("esm", **_ROBERTA, mask_token_id=3),
-    _masked("ernie", **_PLAIN),
+    _masked("ernie", **TEXT),
     _masked("luke", **_ROBERTA, entity_vocab_size=16, entity_emb_size=16),
-    _masked("megatron-bert", **_PLAIN),
-    hugging_face("layoutlm", "MaskedLM", _boxes, **_PLAIN),
-    _masked("modernbert", **_PLAIN, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, local_attention=8),
+    _masked("megatron-bert", **TEXT),
+    hugging_face("layoutlm", "MaskedLM", _boxes, **TEXT),
+    _masked("modernbert", **TEXT, **ENDS, cls_token_id=1, sep_token_id=2, local_attention=8),
     hugging_face(
         "canine",
         "SequenceClassification",
@@ -143,7 +136,7 @@ CASES: tuple[Case, ...] = (
         local_attn_chunk_length=8,
         is_decoder=False,
     ),
-    _masked("eurobert", **_PLAIN, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2),
+    _masked("eurobert", **TEXT, num_key_value_heads=2, **ENDS),
     hugging_face(
         "gpt2",
         "SequenceClassification",
@@ -154,15 +147,13 @@ CASES: tuple[Case, ...] = (
         n_head=4,
         vocab_size=VOCAB,
         n_positions=64,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
+        **ENDS,
     ),
     hugging_face(
         "tapas",
         "MaskedLM",
         lambda: text() | {"token_type_ids": torch.zeros(BATCH, SEQ, 7, dtype=torch.long)},
-        **_PLAIN,
+        **TEXT,
         type_vocab_sizes=[3, 8, 8, 2, 8, 8, 10],
     ),
 )

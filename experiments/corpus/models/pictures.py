@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from experiments.corpus.case import BATCH, Case, classes, hugging_face, images
+from experiments.corpus.models.sizes import IMAGE, PYRAMID
 
 __all__ = ["CASES"]
 
-_VIT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
 _VIT_TENSOR = ("*.[qkv]_proj.weight=S(0)", "*.o_proj.weight=S(1)", "*.fc1.weight=S(0)", "*.fc2.weight=S(1)")
 _STAGED = {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "image_size": 32, "patch_size": 2, "window_size": 4}
 _CONV = {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 2, 1]}
+_WITHOUT_INTERMEDIATE = {k: v for k, v in IMAGE.items() if k != "intermediate_size"}
+_ATTENTIVE_PYRAMID = {**PYRAMID, "num_attention_heads": [1, 2, 4, 4]}
+_MOBILE_VIT = {"hidden_sizes": [16, 24, 32], "neck_hidden_sizes": [16, 16, 24, 32, 48, 64, 64], "image_size": 64}
 
 
 def _classified(size: int = 32) -> dict[str, Tensor]:
@@ -30,38 +32,38 @@ def _masked(patches: int, size: int = 32) -> dict[str, Tensor]:
     return {"pixel_values": images(size), "bool_masked_pos": torch.rand(BATCH, patches) < 0.4}
 
 
+def _video() -> dict[str, Tensor]:
+    return {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": classes(2)}
+
+
 def _image(model_type: str, *, name: str = "", size: int = 32, tensor: tuple[str, ...] = (), **sizes: object) -> Case:
     return hugging_face(model_type, "ImageClassification", partial(_classified, size), name=name, tensor=tensor, **sizes)
 
 
-def _dense(model_type: str, task: str, batch: Callable[[], dict[str, Tensor]], *, name: str, **sizes: object) -> Case:
-    return hugging_face(model_type, task, batch, name=name, **sizes)
-
-
 CASES: tuple[Case, ...] = (
-    _image("vit", **_VIT, tensor=_VIT_TENSOR),
-    _dense("vit", "MaskedImageModeling", partial(_masked, 16), name="vit masked", **_VIT, encoder_stride=8),
-    _dense(
+    _image("vit", **IMAGE, tensor=_VIT_TENSOR),
+    hugging_face("vit", "MaskedImageModeling", partial(_masked, 16), name="vit masked", **IMAGE, encoder_stride=8),
+    hugging_face(
         "vit_mae",
         "PreTraining",
         lambda: {"pixel_values": images(32)},
         name="vit_mae",
-        **_VIT,
+        **IMAGE,
         decoder_hidden_size=16,
         decoder_num_hidden_layers=1,
         decoder_num_attention_heads=2,
         decoder_intermediate_size=32,
     ),
-    _image("vit_msn", **_VIT),
-    _image("beit", **_VIT, use_relative_position_bias=True, use_mask_token=True),
-    _image("data2vec-vision", **_VIT, use_relative_position_bias=True),
-    _image("dinov2", **{k: v for k, v in _VIT.items() if k != "intermediate_size"}),
-    _image("dinov2_with_registers", **{k: v for k, v in _VIT.items() if k != "intermediate_size"}),
-    _image("dinov3_vit", **_VIT),
-    _image("ijepa", **_VIT),
+    _image("vit_msn", **IMAGE),
+    _image("beit", **IMAGE, use_relative_position_bias=True, use_mask_token=True),
+    _image("data2vec-vision", **IMAGE, use_relative_position_bias=True),
+    _image("dinov2", **_WITHOUT_INTERMEDIATE),
+    _image("dinov2_with_registers", **_WITHOUT_INTERMEDIATE),
+    _image("dinov3_vit", **IMAGE),
+    _image("ijepa", **IMAGE),
     _image("swin", **_STAGED, tensor=_VIT_TENSOR),
     _image("swinv2", **_STAGED),
-    _dense("swin", "MaskedImageModeling", partial(_masked, 256), name="swin masked", **_STAGED, encoder_stride=4),
+    hugging_face("swin", "MaskedImageModeling", partial(_masked, 256), name="swin masked", **_STAGED, encoder_stride=4),
     _image("focalnet", embed_dim=16, depths=[1, 1, 2, 1], hidden_sizes=[16, 32, 64, 128], image_size=32, patch_size=2),
     _image(
         "hiera",
@@ -78,8 +80,8 @@ CASES: tuple[Case, ...] = (
     ),
     _image("convnext", **_CONV, tensor=("*.pwconv1.weight=S(0)", "*.pwconv2.weight=S(1)")),
     _image("convnextv2", **_CONV),
-    _image("resnet", embedding_size=16, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], layer_type="bottleneck"),
-    _image("regnet", embedding_size=16, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], groups_width=8),
+    _image("resnet", embedding_size=16, **PYRAMID, layer_type="bottleneck"),
+    _image("regnet", embedding_size=16, **PYRAMID, groups_width=8),
     _image("bit", embedding_size=32, hidden_sizes=[32, 64, 64, 96], depths=[1, 1, 1, 1]),
     _image("mobilenet_v1", size=64, depth_multiplier=0.25, image_size=64),
     _image(
@@ -89,9 +91,7 @@ CASES: tuple[Case, ...] = (
         image_size=64,
         tensor=("*.expand_1x1.convolution.weight=S(0)", "*.reduce_1x1.convolution.weight=S(1)"),
     ),
-    _image(
-        "mobilevit", size=64, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[16, 16, 24, 32, 48, 64, 64], image_size=64, last_hidden_dim=32
-    ),
+    _image("mobilevit", size=64, **_MOBILE_VIT, last_hidden_dim=32),
     _image("mobilevitv2", size=64, width_multiplier=0.25, image_size=64),
     _image(
         "efficientnet",
@@ -102,40 +102,34 @@ CASES: tuple[Case, ...] = (
         hidden_dim=320,
         tensor=("*.expand_conv.weight=S(0)", "*.project_conv.weight=S(1)"),
     ),
-    _image("poolformer", size=64, depths=[1, 1, 1, 1], hidden_sizes=[16, 24, 32, 48]),
+    _image("poolformer", size=64, **PYRAMID),
     _image("levit", size=64, image_size=64, hidden_sizes=[16, 32, 48], num_attention_heads=[2, 4, 4], depths=[1, 1, 1], key_dim=[8, 8, 8]),
     _image("cvt", size=64, embed_dim=[16, 24, 32], num_heads=[1, 2, 4], depth=[1, 1, 2]),
-    _image("pvt", size=64, image_size=64, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4]),
-    _image("pvt_v2", size=64, image_size=64, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4]),
-    _image(
-        "segformer", size=64, hidden_sizes=[16, 24, 32, 48], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4], decoder_hidden_size=16
-    ),
-    _dense(
+    _image("pvt", size=64, image_size=64, **_ATTENTIVE_PYRAMID),
+    _image("pvt_v2", size=64, image_size=64, **_ATTENTIVE_PYRAMID),
+    _image("segformer", size=64, **_ATTENTIVE_PYRAMID, decoder_hidden_size=16),
+    hugging_face(
         "segformer",
         "SemanticSegmentation",
         partial(_segmented, 64),
         name="segformer segmentation",
-        hidden_sizes=[16, 24, 32, 48],
-        depths=[1, 1, 1, 1],
-        num_attention_heads=[1, 2, 4, 4],
+        **_ATTENTIVE_PYRAMID,
         decoder_hidden_size=16,
     ),
-    _dense(
+    hugging_face(
         "mobilevit",
         "SemanticSegmentation",
         partial(_segmented, 64),
         name="mobilevit segmentation",
-        hidden_sizes=[16, 24, 32],
-        neck_hidden_sizes=[16, 16, 24, 32, 48, 64, 64],
-        image_size=64,
+        **_MOBILE_VIT,
         aspp_out_channels=16,
     ),
-    _dense(
+    hugging_face(
         "dpt",
         "SemanticSegmentation",
         partial(_segmented, 32),
         name="dpt segmentation",
-        **{**_VIT, "num_hidden_layers": 4},
+        **{**IMAGE, "num_hidden_layers": 4},
         backbone_out_indices=[0, 1, 2, 3],
         neck_hidden_sizes=[16, 16, 16, 16],
         fusion_hidden_size=16,
@@ -143,26 +137,24 @@ CASES: tuple[Case, ...] = (
         auxiliary_loss_weight=0.4,
     ),
     _image("swiftformer", size=64, image_size=64, depths=[1, 1, 1, 1], embed_dims=[16, 24, 32, 48]),
-    _dense(
+    hugging_face(
         "yolos",
         "YolosModel",
         lambda: {"pixel_values": images(32)},
         name="yolos backbone",
-        **{**_VIT, "image_size": [32, 32]},
+        **{**IMAGE, "image_size": [32, 32]},
         num_detection_tokens=4,
         loss=lambda out: out.last_hidden_state.pow(2).mean(),
     ),
-    _dense(
+    hugging_face(
         "glpn",
         "GLPNForDepthEstimation",
         lambda: {"pixel_values": images(64), "labels": torch.rand(BATCH, 64, 64) + 0.1},
         name="glpn",
-        hidden_sizes=[16, 24, 32, 48],
-        depths=[1, 1, 1, 1],
-        num_attention_heads=[1, 2, 4, 4],
+        **_ATTENTIVE_PYRAMID,
         decoder_hidden_size=16,
     ),
-    _dense(
+    hugging_face(
         "imagegpt",
         "ImageGPTForCausalImageModeling",
         lambda: _pixels(),
@@ -173,33 +165,33 @@ CASES: tuple[Case, ...] = (
         vocab_size=65,
         n_positions=64,
     ),
-    _dense(
+    hugging_face(
         "videomae",
         "VideoClassification",
-        lambda: {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": classes(2)},
+        _video,
         name="videomae",
-        **_VIT,
+        **IMAGE,
         num_frames=4,
         tubelet_size=2,
     ),
-    _dense(
+    hugging_face(
         "vivit",
         "VideoClassification",
-        lambda: {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": classes(2)},
+        _video,
         name="vivit",
-        **{k: v for k, v in _VIT.items() if k != "patch_size"},
+        **{k: v for k, v in IMAGE.items() if k != "patch_size"},
         num_frames=4,
         tubelet_size=[2, 8, 8],
     ),
-    _dense(
+    hugging_face(
         "timesformer",
         "VideoClassification",
-        lambda: {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": classes(2)},
+        _video,
         name="timesformer",
-        **_VIT,
+        **IMAGE,
         num_frames=4,
     ),
-    _dense(
+    hugging_face(
         "swin2sr",
         "Swin2SRForImageSuperResolution",
         lambda: {"pixel_values": images(16), "target": torch.randn(BATCH, 3, 32, 32)},

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from experiments.corpus.case import BATCH, SEQ, VOCAB, Case, hugging_face, text
+from experiments.corpus.models.sizes import ENCODER_DECODER
 
 __all__ = ["CASES"]
 
 _T5 = {"num_layers": 2, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": VOCAB, "decoder_start_token_id": 0}
 _BART = {
-    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "vocab_size": VOCAB, "max_position_embeddings": 64,
+    **ENCODER_DECODER, "max_position_embeddings": 64,
     "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
 }  # fmt: skip
 _T5_TENSOR = ("*.[qkv].weight=S(0)", "*.o.weight=S(1)", "*.wi.weight=S(0)", "*.wo.weight=S(1)")
@@ -43,6 +43,9 @@ _TIME = {
     "encoder_ffn_dim": 32,
     "decoder_ffn_dim": 32,
 }
+
+
+_PATCHED = {"num_input_channels": 2, "context_length": 32, "patch_length": 8, "patch_stride": 8, "prediction_length": 8}
 
 
 def _patches() -> dict[str, Tensor]:
@@ -114,11 +117,7 @@ CASES: tuple[Case, ...] = (
         "patchtst",
         "PatchTSTForPrediction",
         _patches,
-        num_input_channels=2,
-        context_length=32,
-        patch_length=8,
-        patch_stride=8,
-        prediction_length=8,
+        **_PATCHED,
         d_model=16,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -128,11 +127,7 @@ CASES: tuple[Case, ...] = (
         "patchtsmixer",
         "PatchTSMixerForPrediction",
         _patches,
-        num_input_channels=2,
-        context_length=32,
-        patch_length=8,
-        patch_stride=8,
-        prediction_length=8,
+        **_PATCHED,
         d_model=8,
         num_layers=2,
     ),

@@ -5,20 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from experiments.corpus.case import BATCH, SEQ, VOCAB, Case, hugging_face, images, text
+from experiments.corpus.case import BATCH, SEQ, Case, hugging_face, images, text
+from experiments.corpus.models.sizes import ENDS, IMAGE, TEXT, TRANSFORMER
 
 __all__ = ["CASES"]
 
-_TEXT = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 64,
-}
-_IMAGE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
-_ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _CLIP_TENSOR = ("*.[qkv]_proj.weight=S(0)", "*.out_proj.weight=S(1)", "*.fc1.weight=S(0)", "*.fc2.weight=S(1)")
 
 
@@ -30,7 +21,7 @@ def _answers() -> dict[str, Tensor]:
     return text(labels=False) | {"pixel_values": images(32), "labels": torch.rand(BATCH, 5)}
 
 
-_DUAL = {"text_config": {**_TEXT, **_ENDS}, "vision_config": _IMAGE, "projection_dim": 16}
+_DUAL = {"text_config": {**TEXT, **ENDS}, "vision_config": IMAGE, "projection_dim": 16}
 
 CASES: tuple[Case, ...] = (
     hugging_face("clip", "CLIPModel", _pairs, **_DUAL, tensor=_CLIP_TENSOR),
@@ -47,8 +38,8 @@ CASES: tuple[Case, ...] = (
                 "return_loss": True,
             }
         ),
-        text_config={**_TEXT, **_ENDS},
-        vision_config={**_IMAGE, "num_patches": 16},
+        text_config={**TEXT, **ENDS},
+        vision_config={**IMAGE, "num_patches": 16},
         by_value=True,
     ),
     hugging_face("chinese_clip", "ChineseCLIPModel", _pairs, **_DUAL),
@@ -56,8 +47,8 @@ CASES: tuple[Case, ...] = (
         "altclip",
         "AltCLIPModel",
         _pairs,
-        text_config={**_TEXT, "pad_token_id": 1, "project_dim": 16},
-        vision_config=_IMAGE,
+        text_config={**TEXT, "pad_token_id": 1, "project_dim": 16},
+        vision_config=IMAGE,
         projection_dim=16,
     ),
     hugging_face(
@@ -74,8 +65,8 @@ CASES: tuple[Case, ...] = (
         "groupvit",
         "GroupViTModel",
         _pairs,
-        text_config={**_TEXT, **_ENDS},
-        vision_config={**_IMAGE, "depths": [1, 1, 0], "num_group_tokens": [4, 2, 0], "num_output_groups": [4, 2, 0]},
+        text_config={**TEXT, **ENDS},
+        vision_config={**IMAGE, "depths": [1, 1, 0], "num_group_tokens": [4, 2, 0], "num_output_groups": [4, 2, 0]},
         projection_dim=16,
         projection_intermediate_dim=16,
     ),
@@ -83,24 +74,24 @@ CASES: tuple[Case, ...] = (
         "blip",
         "BlipForConditionalGeneration",
         lambda: text() | {"pixel_values": images(32)},
-        text_config={**_TEXT, **_ENDS, "encoder_hidden_size": 32, "projection_dim": 16},
-        vision_config={**_IMAGE, "projection_dim": 16},
+        text_config={**TEXT, **ENDS, "encoder_hidden_size": 32, "projection_dim": 16},
+        vision_config={**IMAGE, "projection_dim": 16},
         projection_dim=16,
         image_text_hidden_size=16,
     ),
-    hugging_face("vilt", "ViltForQuestionAnswering", _answers, **_TEXT, image_size=32, patch_size=8, num_labels=5),
+    hugging_face("vilt", "ViltForQuestionAnswering", _answers, **TEXT, image_size=32, patch_size=8, num_labels=5),
     hugging_face(
         "visual_bert",
         "VisualBertForQuestionAnswering",
         lambda: text(labels=False) | {"visual_embeds": torch.randn(BATCH, 4, 24), "labels": torch.softmax(torch.randn(BATCH, 2), -1)},
-        **_TEXT,
+        **TEXT,
         visual_embedding_dim=24,
     ),
     hugging_face(
         "layoutlmv3",
         "LayoutLMv3ForTokenClassification",
         lambda: _laid_out(),
-        **{**_TEXT, "max_position_embeddings": 128},
+        **{**TEXT, "max_position_embeddings": 128},
         input_size=32,
         patch_size=8,
         coordinate_size=6,
@@ -114,7 +105,7 @@ CASES: tuple[Case, ...] = (
             text(labels=False)
             | {"input_features": torch.randn(BATCH, 1, 64, 64), "is_longer": torch.zeros(BATCH, 1, dtype=torch.bool), "return_loss": True}
         ),
-        text_config={**_TEXT, "pad_token_id": 1},
+        text_config={**TEXT, "pad_token_id": 1},
         audio_config={
             "hidden_size": 64,
             "patch_embeds_hidden_size": 16,
@@ -133,8 +124,8 @@ CASES: tuple[Case, ...] = (
         "LlavaForConditionalGeneration",
         lambda: _with_picture(),
         name="llava",
-        text_config={"model_type": "llama", **_TEXT, "num_key_value_heads": 2, **_ENDS},
-        vision_config={"model_type": "clip_vision_model", **_IMAGE},
+        text_config={"model_type": "llama", **TEXT, "num_key_value_heads": 2, **ENDS},
+        vision_config={"model_type": "clip_vision_model", **IMAGE},
         image_token_index=4,
         image_token_id=4,
         vision_feature_layer=-1,
@@ -144,21 +135,19 @@ CASES: tuple[Case, ...] = (
         "PaliGemmaForConditionalGeneration",
         lambda: _with_picture(types=True),
         name="paligemma",
-        text_config={"model_type": "gemma", **_TEXT, "num_key_value_heads": 1, "head_dim": 8, **_ENDS},
-        vision_config={"model_type": "siglip_vision_model", **_IMAGE, "vision_use_head": False},
+        text_config={"model_type": "gemma", **TEXT, "num_key_value_heads": 1, "head_dim": 8, **ENDS},
+        vision_config={"model_type": "siglip_vision_model", **IMAGE, "vision_use_head": False},
         image_token_index=4,
         image_token_id=4,
         projection_dim=32,
     ),
-    hugging_face(
-        "git", "GitForCausalLM", lambda: text() | {"pixel_values": images(32)}, name="git", **_TEXT, **_ENDS, vision_config=_IMAGE
-    ),
+    hugging_face("git", "GitForCausalLM", lambda: text() | {"pixel_values": images(32)}, name="git", **TEXT, **ENDS, vision_config=IMAGE),
     hugging_face(
         "vision-text-dual-encoder",
         "VisionTextDualEncoderModel",
         _pairs,
-        text_config={"model_type": "bert", **_TEXT},
-        vision_config={"model_type": "vit", **_IMAGE},
+        text_config={"model_type": "bert", **TEXT},
+        vision_config={"model_type": "vit", **IMAGE},
         projection_dim=16,
     ),
     hugging_face(
@@ -167,9 +156,9 @@ CASES: tuple[Case, ...] = (
         lambda: text(labels=False) | {"pixel_values": images(32)},
         name="flava",
         loss=lambda out: out.multimodal_embeddings.pow(2).mean(),
-        text_config=_TEXT,
-        image_config=_IMAGE,
-        multimodal_config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+        text_config=TEXT,
+        image_config=IMAGE,
+        multimodal_config=TRANSFORMER,
     ),
 )
 
