@@ -1,4 +1,4 @@
-"""A GPT that learns to write characters, on the help texts that ship with Python: a pipeline of two stages, four micro-batches.
+"""A GPT learns to predict the next character of Python's help texts.  Its plan is a pipeline of two stages with four micro-batches.
 
 regista train examples/char_gpt.py:job
 """

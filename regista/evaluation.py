@@ -3,8 +3,8 @@
     plan = regista.plan(program, "local:2", mode="eval", outputs=True)
     with regista.evaluator(plan, program, metrics={"accuracy": accuracy}) as evaluator:
         ...                                                        train, with another Plan of the same program
-        found = evaluator.evaluate(outcome.states, batches)
-        print(found.loss, found.metrics["accuracy"])
+        evaluation = evaluator.evaluate(outcome.states, batches)
+        print(evaluation.loss, evaluation.metrics["accuracy"])
 
 The state may come from a Plan of any layout and number of devices: it is cut anew, as when a run is resumed under another Plan.
 """
@@ -31,13 +31,14 @@ from planner.frontend import Program
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
-from regista.api import Performer, check_program, program_for
+from regista.api import Performer
+from regista.programs import check_program, program_for
 from regista.starting import beginning, typed_state
 
 __all__ = ["Evaluation", "Evaluator", "Metric", "evaluator"]
 
 Metric = Callable[[StepOutputs, tuple[Tensor, ...]], "float | Tensor"]
-"""(outputs by name, the global batch in the order of the inputs, targets last) -> one number."""
+"""Called as metric(outputs, batch): the outputs by name, and the tensors of one global batch, its targets last.  Returns one number."""
 
 _AHEAD = 2
 _CHUNK = 16
@@ -107,17 +108,19 @@ class Evaluator:
         began_s = time.monotonic()
         values = beginning(self.plan, self._program, state=state, ema=ema).values
         check_program(self.plan, self._program, typed_state(self.plan, values))
-        found: dict[str, list[float]] = {name: [] for name in self._metrics}
+        measured: dict[str, list[float]] = {name: [] for name in self._metrics}
         if self._performer is Performer.GLOO:
-            losses = self._in_processes(values, batches, found)
+            losses = self._in_processes(values, batches, measured)
         else:
-            losses = self._in_process(values, batches, found)
+            losses = self._in_process(values, batches, measured)
         if not losses:
             raise InvalidProgram("an evaluation needs at least one batch")
-        means = {name: sum(numbers) / len(numbers) for name, numbers in found.items()}
+        means = {name: sum(numbers) / len(numbers) for name, numbers in measured.items()}
         return Evaluation(losses=tuple(losses), metrics=means, duration_s=time.monotonic() - began_s)
 
-    def _in_processes(self, values: Mapping[str, Tensor] | Values, batches: Iterable[object], found: dict[str, list[float]]) -> list[float]:
+    def _in_processes(
+        self, values: Mapping[str, Tensor] | Values, batches: Iterable[object], measured: dict[str, list[float]]
+    ) -> list[float]:
         if self._session is None:
             self._session = Session(self.plan, values, ahead=_AHEAD, timeout_s=self._timeout_s, allow_nan=True)
         else:
@@ -130,7 +133,7 @@ class Evaluator:
             batch, step = waiting.popleft()
             losses.append(step.loss())
             if self.plan.outputs:
-                self._measure(step.outputs(), batch, found)
+                self._measure(step.outputs(), batch, measured)
 
         for number, given in enumerate(batches):
             batch = self._program.tensors(given, f"batch {number}")
@@ -141,7 +144,9 @@ class Evaluator:
             take()
         return losses
 
-    def _in_process(self, values: Mapping[str, Tensor] | Values, batches: Iterable[object], found: dict[str, list[float]]) -> list[float]:
+    def _in_process(
+        self, values: Mapping[str, Tensor] | Values, batches: Iterable[object], measured: dict[str, list[float]]
+    ) -> list[float]:
         losses: list[float] = []
         perform = (
             backend.perform if self._performer is Performer.REFERENCE else partial(inprocess.run, timeout_s=self._timeout_s, allow_nan=True)
@@ -151,13 +156,13 @@ class Evaluator:
             outcome = perform(self.plan, values, chunk.__getitem__, len(chunk))
             losses += outcome.losses
             for outputs, batch in zip(outcome.outputs, chunk, strict=False):
-                self._measure(outputs, batch, found)
+                self._measure(outputs, batch, measured)
         return losses
 
-    def _measure(self, outputs: StepOutputs, batch: tuple[Tensor, ...], found: dict[str, list[float]]) -> None:
+    def _measure(self, outputs: StepOutputs, batch: tuple[Tensor, ...], measured: dict[str, list[float]]) -> None:
         for name, metric in self._metrics.items():
             try:
-                found[name].append(float(metric(outputs, batch)))
+                measured[name].append(float(metric(outputs, batch)))
             except Exception as error:
                 raise InvalidProgram(
                     f"metric {name} raised {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}; "

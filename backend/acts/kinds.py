@@ -1,4 +1,6 @@
-"""Which method of a performer carries out each kind of task.  A new kind is added here; mypy then names the performers that lack it.
+"""One method of a performer carries out each kind of task.
+
+A new kind is added to this table; mypy then names the performers that lack its method.
 
 kind                                 method      reads            writes                        ranks
 SOURCE, STEP_INPUT, PREPARE          load        nothing or raw   what the host makes of it     one by one

@@ -42,7 +42,7 @@ __all__ = [
 
 ACCUMULATE = "regista.accumulate"
 OUTPUT = "regista.output"
-"""The identity on whole values or parts of them, never on partial sums: what leaves the step."""
+"""The target of the op through which a value leaves the step.  It returns its operand, which may be whole or split, but no partial sum."""
 
 OMITTED = {"omitted": True}
 """Metadata of a field that stands in files only where it is not its default (planner.ir.text)."""

@@ -67,10 +67,10 @@ class Evaluation:
             InvalidFile: the checkpoint is damaged.   InvalidProgram: a metric cannot be computed.   WorkerFailed: a process died, hung or raised.
         """
         self._measured = Measured(self._job.metrics)
-        found = self._workers.evaluate(Saved(str(find(checkpoints))), self._all_batches(), ema=self._job.eval_ema)
+        evaluation = self._workers.evaluate(Saved(str(find(checkpoints))), self._all_batches(), ema=self._job.eval_ema)
         if self._failures:
             raise self._failures[0]
-        self._measured.losses.extend(found.losses)
+        self._measured.losses.extend(evaluation.losses)
         return self._measured.values()
 
     def close(self) -> None:

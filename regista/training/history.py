@@ -45,8 +45,8 @@ class History:
 
     def evaluations(self) -> dict[int, dict[str, float]]:
         """Step -> what was measured after it."""
-        found = {step: self.evaluation(step) for step in sorted(self.rows)}
-        return {step: values for step, values in found.items() if values is not None}
+        evaluations = {step: self.evaluation(step) for step in sorted(self.rows)}
+        return {step: values for step, values in evaluations.items() if values is not None}
 
     def losses(self) -> dict[int, float]:
         """Step -> its training loss."""

@@ -24,7 +24,7 @@ PERPLEXITY = "perplexity"
 """exp of the evaluation's loss, where that is a mean cross entropy in nats."""
 
 _IGNORED = -100
-"""torch's cross_entropy leaves targets of this value out."""
+"""The value of targets that torch's cross_entropy does not count."""
 
 
 def accuracy(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -130,7 +130,7 @@ def test_a_weight_that_forward_makes_or_changes_trains_as_in_plain_pytorch(name:
 
 
 def test_a_trained_weight_that_forward_replaces_is_refused() -> None:
-    """Once this was dropped without a word: the plan trained with the weight as it was."""
+    """A past bug: the new weight was dropped without an error, and the plan trained with the old one."""
 
     class Halved(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
