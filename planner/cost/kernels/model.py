@@ -1,0 +1,191 @@
+"""KernelModel: seconds of a kernel on one device, by shape and precision, from its table and its surface.
+
+product in bfloat16, float16    surface x measured ratio of the device (or of the one that it is like)      [measured, or scaled]
+... in float8, tf32             the same with that precision's peak and bytes                               [scaled by the peaks]
+... in float32, float64         surface fitted to float32 products x the ratio of the nearest               [measured, or scaled]
+attention                       surface x measured ratio, forward; backward: 5 products where forward has 2, at BACKWARD_RATE of its rate
+anything else                   bytes / achieved bandwidth + launch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+
+from planner.cost.kernels.devices import DeviceSheet, Precision, device_sheet
+from planner.cost.kernels.surface import QUERY_ROWS, attention_s, product_s, stream_s
+from planner.cost.kernels.tables import (
+    GENERIC,
+    PRODUCT_SCALE,
+    attention_features,
+    attention_ratios,
+    constants,
+    product_ratios,
+    scattered_products,
+    surface_of,
+)
+from planner.ir.errors import Unsupported
+from planner.ir.tensor import DType
+
+__all__ = ["Basis", "KernelModel"]
+
+BACKWARD_FLOP = 2.5
+"""Five products instead of two: the scores are computed again  [Dao 2023, FlashAttention-2]."""
+BACKWARD_RATE = 0.85
+"""Assumed: of the forward rate.  The figures of FlashAttention-2 and FlashAttention-3 show 0.8 to 0.9 for 2,048 tokens and more."""
+UPDATE_BYTES = 30.0
+"""Per parameter, of a fused Adam with float32 master: reads gradient, master and two moments, writes these three and a 2-byte copy."""
+
+_HALF = (Precision.BFLOAT16, Precision.FLOAT16)
+_SLOW = (Precision.FLOAT32, Precision.FLOAT64)
+
+
+class Basis(Enum):
+    """Where a time comes from.  MEASURED: this device and precision.  SCALED: another device or precision, by the ratio of the data sheets."""
+
+    MEASURED = "measured"
+    SCALED = "scaled"
+
+
+class KernelModel:
+    """Seconds of kernels on one device, alone on it, without the host's launch.
+
+    >>> model = KernelModel.for_device("H100 SXM")
+    >>> 600 < 2 * 8192**3 / model.gemm_s(8192, 8192, 8192) / 1e12 < 850
+    True
+    """
+
+    def __init__(self, device: DeviceSheet) -> None:
+        self.device = device
+        self._products: dict[tuple[int, int, int, Precision, int], float] = {}
+        self._attentions: dict[tuple[object, ...], float] = {}
+
+    @staticmethod
+    def for_device(name: str) -> KernelModel:
+        """The model of a device of the catalogue, by any of its names; one object per device.
+
+        Raises:
+            InvalidCluster: no device has that name.
+        """
+        return _model(device_sheet(name).name)
+
+    def gemm_basis(self, dtype: DType | Precision = DType.BFLOAT16) -> Basis:
+        """Where the times of products come from."""
+        precision = _precision(dtype)
+        own = self.device.like == self.device.name
+        if precision in _SLOW:
+            return Basis.MEASURED if precision is Precision.FLOAT32 and self.device.name in _float32_devices() else Basis.SCALED
+        return Basis.MEASURED if own and precision is Precision.BFLOAT16 else Basis.SCALED
+
+    def gemm_s(self, m: int, n: int, k: int, dtype: DType | Precision = DType.BFLOAT16, *, batch: int = 1) -> float:
+        """Seconds of ``batch`` products of m x k by k x n, one kernel.
+
+        Raises:
+            Unsupported: a size below 1.   InvalidCluster: the device has no rate for the precision.
+        """
+        precision = _precision(dtype)
+        key = (m, n, k, precision, batch)
+        if key not in self._products:
+            if min(m, n, k, batch) < 1:
+                raise Unsupported(f"product of {m} x {k} by {k} x {n}, {batch} times: every size is at least 1")
+            self._products[key] = self._product_s(batch, m, n, k, precision)
+        return self._products[key]
+
+    def grouped_gemm_s(self, groups: Sequence[tuple[int, int, int]], dtype: DType | Precision = DType.BFLOAT16) -> float:
+        """Seconds of one kernel of several products (m, n, k), as experts have them; derived: equal ones with as many rows of tiles in all.
+
+        Raises:
+            Unsupported: no group, or groups that differ in n or k.
+        """
+        if not groups or len({group[1:] for group in groups}) > 1:
+            raise Unsupported(f"a grouped product of {len(groups)} groups: at least one is needed, and all have the same n and k")
+        (_, n, k), *_ = groups
+        rows = [m for m, _, _ in groups if m]
+        if not rows:
+            return self.stream_s(0)
+        tile = QUERY_ROWS if max(rows) > QUERY_ROWS else 16
+        return self.gemm_s(ceil(sum(ceil(m / tile) * tile for m in rows) / len(rows)), n, k, dtype, batch=len(rows))
+
+    def attention_s(
+        self,
+        batch: int,
+        heads: int,
+        seq: int,
+        head_dim: int,
+        *,
+        kv_heads: int | None = None,
+        seq_kv: int | None = None,
+        causal: bool = True,
+        dtype: DType | Precision = DType.BFLOAT16,
+        backward: bool = False,
+    ) -> float:
+        """Seconds of a fused attention.
+
+        Args:
+            heads, kv_heads: on this device; fewer key-value heads are grouped queries.   seq, seq_kv: queries, and keys (None: as many).
+            backward: the backward pass instead; derived from the forward one.
+        """
+        key = (batch, heads, seq, head_dim, kv_heads or heads, seq_kv or seq, causal, _precision(dtype), backward)
+        if key not in self._attentions:
+            if min(batch, heads, seq, head_dim, kv_heads or heads, seq_kv or seq) < 1:
+                raise Unsupported(f"attention of {batch} x {heads} heads x {seq} tokens x {head_dim}: every size is at least 1")
+            forward_s = self._attention_s(batch, heads, kv_heads or heads, seq, seq_kv or seq, head_dim, causal, _precision(dtype))
+            self._attentions[key] = forward_s * (BACKWARD_FLOP / BACKWARD_RATE if backward else 1.0)
+        return self._attentions[key]
+
+    def stream_s(self, size_bytes: float) -> float:
+        """Seconds of a kernel that reads and writes ``size_bytes`` in all: normalisations, elementwise chains, softmax, embeddings, casts."""
+        return stream_s(surface_of(self.device, self._constants("stream"), Precision.FLOAT32), size_bytes)
+
+    def update_s(self, parameters: float, bytes_each: float = UPDATE_BYTES) -> float:
+        """Seconds of a fused optimizer update of so many parameters on this device."""
+        return self.stream_s(parameters * bytes_each)
+
+    def _constants(self, what: str) -> dict[str, float]:
+        """The device's own constants, those of the device that it is like, or those of all."""
+        fitted = constants()
+        for name in (self.device.name, self.device.like, GENERIC):
+            if what in fitted.get(name, {}):
+                return dict(fitted[name][what])
+        raise AssertionError(f"constants.toml has no generic {what}")
+
+    def _product_s(self, batch: int, m: int, n: int, k: int, precision: Precision) -> float:
+        shape = [np.array([float(size)]) for size in (batch, m, n, k)]
+        if precision in _SLOW:
+            surface = surface_of(self.device, self._constants("float32"), precision)
+            points = scattered_products(self.device.name)
+            log_ratio = 0.0 if points is None else points.at(np.log2(np.array([batch, m, n, k], dtype=np.float64)) * PRODUCT_SCALE)
+        else:
+            surface = surface_of(self.device, self._constants("bfloat16"), precision)
+            log_ratio = product_ratios(self.device.like).at(batch * m, n, k)
+        return float(product_s(surface, shape, precision.size_bytes)[0] * np.exp(log_ratio))
+
+    def _attention_s(
+        self, batch: int, heads: int, kv_heads: int, seq: int, seq_kv: int, head_dim: int, causal: bool, precision: Precision
+    ) -> float:
+        like = device_sheet(self.device.attention_like)
+        fitted = constants()[like.name]
+        dims = sorted(int(name.partition("-")[2]) for name in fitted if name.startswith("attention-"))
+        nearest = min(dims, key=lambda dim: (abs(np.log2(dim / head_dim)), -dim))
+        surface = surface_of(self.device, fitted[f"attention-{nearest}"], precision)
+        shape = [np.array([float(size)]) for size in (batch, heads, kv_heads, seq, seq_kv, head_dim)]
+        log_ratio = attention_ratios(like.name, nearest).at(attention_features(seq_kv, batch, heads, kv_heads))
+        return float(attention_s(surface, shape, causal, precision.size_bytes)[0] * np.exp(log_ratio))
+
+
+@lru_cache(maxsize=64)
+def _model(name: str) -> KernelModel:
+    return KernelModel(device_sheet(name))
+
+
+@lru_cache(maxsize=1)
+def _float32_devices() -> frozenset[str]:
+    return frozenset(name for name, fitted in constants().items() if name != GENERIC and "float32" in fitted)
+
+
+def _precision(dtype: DType | Precision) -> Precision:
+    return dtype if isinstance(dtype, Precision) else Precision.of(dtype)
