@@ -95,6 +95,7 @@ def plan(
     update: UpdateOptions = NO_UPDATE_OPTIONS,
     precision: str | None = None,
     grad_dtype: str | None = None,
+    attention: str | None = None,
     method: str = "exact",
     seconds: float = inf,
     on_progress: Watch | None = None,
@@ -106,9 +107,8 @@ def plan(
         program: a Program or the name of one.   cluster: a Cluster, ``local:N``, or a TOML path.
         stages: pipeline stages.   mesh: device mesh inside each stage.   micro_batches: per step.   None: searched.
         cuts: module paths that begin the next stage.   balance: or cut where the fewest bytes cross, stages at most so much above the mean work.
-        pins: ``PATTERN=SBP``.   schedule: ``1f1b``, ``gpipe``, ``interleaved``,
-            ``zb-h1``, ``zb-h2`` or ``zb-auto`` (the backward pass in two parts), or a file of torch's
-            pipelining CSV.   interleave: stages per device group, for ``interleaved``.
+        pins: ``PATTERN=SBP``.   schedule: ``1f1b``, ``gpipe``, ``interleaved``, ``zb-h1``, ``zb-h2`` or ``zb-auto`` (the backward pass in two
+            parts), or a file of torch's pipelining CSV.   interleave: stages per device group, for ``interleaved``.
         hold: micro-batches' activations that a device may hold, for ``zb-auto``; None: as many as stages.
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
@@ -119,9 +119,8 @@ def plan(
         batch_dim: the dim of the program's inputs that is the batch, as Program(batch_dim=...) takes it; None: the program's own.
         batch_norm: ``global``, or ``local``: over the part of each device, as DistributedDataParallel (regista.update_options.with_batch_norm).
         update: learning rates by step, clipping and a moving average for a program that is named (a Program says them itself).
-        precision, grad_dtype: as Program(precision=..., grad_dtype=...) takes them; None: the program's own.
-        strict: refuse ops without an SBP rule; otherwise every device of their stage performs them with whole inputs, and a warning
-            (planner.parallelism.replicated.Replicated) names them and their share of the work.
+        precision, grad_dtype, attention: as Program takes them; None: the program's own.
+        strict: refuse ops without an SBP rule; otherwise each device of their stage performs them with whole inputs, as a warning says.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
         on_shape: called with every shape (stages, mesh, micro-batches) that was looked at.
         on_progress: called with the best objective and the bound (exact only).
@@ -136,7 +135,8 @@ def plan(
     if batch_dim is not None:
         source = source.cut_along(batch_dim)
     target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
-    source = update.applied(asked_formats(with_batch_norm(source, batch_norm, stages, mesh, target), precision, grad_dtype))
+    source = asked_formats(with_batch_norm(source, batch_norm, stages, mesh, target), precision, grad_dtype, attention)
+    source = update.applied(source)
     order = read_schedule(schedule) if schedule.endswith(".csv") else ""
     named = [s.value for s in Schedule if s is not Schedule.GIVEN]
     if not order and schedule not in named:

@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from planner.frontend import Program
+from planner.frontend.attention import Attention
 from planner.frontend.load import function_of_file
 from planner.frontend.precision import Precision
 from planner.ir.cluster import Cluster
@@ -118,11 +119,11 @@ def own_rates(plan: Plan, program: Program, lr_schedule: str | None, *, performs
     return program.updated_by(lr_schedule=lambda step: rates)
 
 
-def asked_formats(program: Program, precision: str | None, grad_dtype: str | None) -> Program:
+def asked_formats(program: Program, precision: str | None, grad_dtype: str | None, attention: str | None = None) -> Program:
     """The program in these formats; None: in its own.  Raises as Program.in_formats does."""
-    if precision is None and grad_dtype is None:
+    if precision is None and grad_dtype is None and attention is None:
         return program
-    return program.in_formats(precision or program.precision, grad_dtype or program.grad_dtype)
+    return program.in_formats(precision or program.precision, grad_dtype or program.grad_dtype, attention)
 
 
 def recorded_formats(program: Program) -> dict[str, str]:
@@ -152,18 +153,22 @@ def with_batch_norm(program: Program, batch_norm: str, stages: int | None, mesh:
 
 
 def recorded_of(program: Program) -> dict[str, str]:
-    """What a Plan's options say of formats (``recorded_formats``) and of batch norm, of which they say nothing where statistics are global."""
+    """What a Plan's options say of formats (``recorded_formats``), and of batch norm and attention where they are not global and fused."""
     batch_norm = {"batch_norm": f"{_LOCAL}{program.norm_parts}"} if program.norm_parts > 1 else {}
-    return recorded_formats(program) | batch_norm
+    attention = {} if program.attention is Attention.FUSED else {"attention": program.attention.value}
+    return recorded_formats(program) | batch_norm | attention
 
 
 _LOCAL = "local, parts: "
 
 
 def as_planned(plan: Plan, program: Program) -> Program:
-    """The program with the batch norm and in the formats that were asked for when it was planned; one that says its formats is left in them."""
+    """The program with the batch norm, attention and formats that were asked for when it was planned; one that says its formats is left in them."""
     if "batch_norm" in plan.options:
         program = program.with_local_batch_norm(int(plan.options["batch_norm"].removeprefix(_LOCAL)))
+    attention = Attention(plan.options.get("attention", Attention.FUSED.value))
+    if attention is not program.attention:
+        program = program.in_formats(program.precision, program.grad_dtype, attention)
     recorded = {option: plan.options[option] for option in ("precision", "grad_dtype") if option in plan.options}
     if not recorded or recorded_formats(program):
         return program

@@ -72,7 +72,8 @@ def kernel(target: str) -> Callable[..., object]:
         return WHOLE[target]
     if target.startswith("aten."):
         return _overload(target)
-    from planner.frontend.optim import clipping, loss_scale, updates  # late, so that kernels of aten need no frontend
+    from planner.frontend.attention import KERNELS as ATTENDED  # late, so that kernels of aten need no frontend
+    from planner.frontend.optim import clipping, loss_scale, updates
     from planner.frontend.random.kernels import KERNELS as DRAWN
     from planner.frontend.recurrent import KERNELS as RECURRENT
     from planner.frontend.tracing.lookup import KERNELS
@@ -83,6 +84,7 @@ def kernel(target: str) -> Callable[..., object]:
         loss_scale.KERNELS,
         DRAWN,
         RECURRENT,
+        ATTENDED,
         KERNELS,
     )
     for table in tables:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from planner.frontend.attention import Attention, attention_of
 from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred
 from planner.frontend.first_values import first_values
@@ -68,6 +69,8 @@ class Program:
             low-precision working copies of float32 parameters (planner.frontend.precision).
         loss_scale: of "fp16-mixed": the first scale of the loss, a LossScaling, or a torch.amp.GradScaler, whose numbers and state are taken.
         grad_dtype: "fp32" or "bf16": in which format gradients are accumulated and reduced; as autograd gives them by default.
+        attention: "fused": scaled_dot_product_attention is one op each way, which keeps its output and a number per row; "eager": the products and
+            the softmax that it is made of (planner.frontend.attention).
         name: for reports; the module's class name by default.
         data: step -> global batch; the example inputs at every step by default.
         seed: of the random ops (dropout); also for whoever makes data or weights.
@@ -90,6 +93,7 @@ class Program:
         ema: float | None = None,
         precision: Precision | str = Precision.FP32,
         grad_dtype: str | None = None,
+        attention: Attention | str = Attention.FUSED,
         loss_scale: GivenLossScale = None,
         name: str | None = None,
         data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
@@ -126,7 +130,7 @@ class Program:
         self._update = replace(self._update, loss_scaling=self.loss_scaling)
         self.name = name or type(module).__name__.lower()
         self.data, self.norm_parts = data, 1
-        self.seed = seed
+        self.seed, self.attention = seed, attention_of(attention)
         self._traces = Traces()
         self._asked: AskedOutputs | None = None
         self._evaluations: dict[AskedOutputs, Program] = {}
@@ -168,11 +172,7 @@ class Program:
         clip_value: float | None = None,
         ema: float | None = None,
     ) -> Program:
-        """The same program with another update; what is None stays as it is.
-
-        Raises:
-            As Program().
-        """
+        """The same program with another update; what is None stays as it is.  Raises as Program() does."""
         other, old = self._anew(), self._update
         if lr_schedule is not None:
             other._rates = rates_of(lr_schedule, self._given_optimizer, len(self.groups))
@@ -215,13 +215,13 @@ class Program:
         """The kind of step."""
         return Mode.TRAIN if self._asked is None else Mode.EVAL
 
-    def in_formats(self, precision: Precision | str, grad_dtype: str | None) -> Program:
-        """The same program in another precision, and with gradients in another format, both as Program takes them.
+    def in_formats(self, precision: Precision | str, grad_dtype: str | None, attention: Attention | str | None = None) -> Program:
+        """The same program in another precision, with gradients in another format and attention in another form (None: its own).
 
-        Raises:
-            InvalidProgram: one of them is unknown, or the parameters are not float32.
+        Raises InvalidProgram: one of them is unknown, or the parameters are not float32.
         """
         other = self._anew()
+        other.attention = attention_of(attention or self.attention)
         other.precision, other.grad_dtype = precision_of(precision, self._module), grad_dtype
         other.loss_scaling = loss_scaling_of(self._given_loss_scale, other.precision, self._update.clip_norm)
         other._update = replace(self._update, grad_dtype=grad_dtype_of(grad_dtype), loss_scaling=other.loss_scaling)
@@ -263,6 +263,7 @@ class Program:
             precision=self.precision,
             update=self._update,
             norm_parts=self.norm_parts,
+            attention=self.attention,
             asked=self._asked,
         )
 

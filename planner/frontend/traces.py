@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from planner.frontend.attention import Attention, attention_in
 from planner.frontend.batch import BatchDims
 from planner.frontend.denominators import Denominators, counted
 from planner.frontend.inputs import InputForm
@@ -36,6 +37,7 @@ class Step:
     example_inputs, form, batch_dims, loss, precision: as Program has them.
     update: what stands behind the backward part.
     norm_parts: over so many parts of a micro-batch each batch norm takes its statistics one by one.
+    attention: the form in which attention is traced.
     asked: the outputs of an evaluation; None: a training step.
     """
 
@@ -48,6 +50,7 @@ class Step:
     precision: Precision
     update: Update
     norm_parts: int
+    attention: Attention
     asked: AskedOutputs | None
 
     @property
@@ -98,7 +101,7 @@ class Traces:
         """
         step.batch_dims.check(micro_batches)
         if micro_batches not in self._translated:
-            with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts):
+            with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
                 if micro_batches > 1 and not any(count > 1 for count in self._translated):
                     refuse_ambiguous(step.batch_dims, step.example_inputs, step.module, step.loss, step.form, step.precision)
                 captured = step.captured(micro_batches)

@@ -14,7 +14,7 @@ from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Arg, Op
 from planner.ir.sbp import NdSbp, Sbp, Split
 from planner.ir.tensor import TensorType
-from planner.opset import creation, elementwise, index, linalg, norm, optimizer, recurrent, reduce, view
+from planner.opset import creation, elementwise, index, layers, linalg, norm, optimizer, reduce, view
 from planner.opset.rule import FactorRule, Signature, derive
 from planner.opset.signal import conv, plane, spectral
 from planner.opset.spec import Kind, OpSpec, integer, join_tables
@@ -41,7 +41,7 @@ _TABLE = join_tables(
     reduce.TABLE,
     view.TABLE,
     norm.TABLE,
-    recurrent.TABLE,
+    *layers.TABLES,
     index.TABLE,
     conv.TABLE,
     plane.TABLE,

@@ -41,7 +41,7 @@ def how_to_add(op: Op) -> str:
     """The refusal of an op without a rule, with the lines that would add one."""
     return (
         f"{op.where()} has no SBP rule. Add one row to the TABLE of its family in planner/opset/ "
-        f"(elementwise, linalg, reduce, view, norm, index, signal, recurrent, optimizer, creation), for instance\n"
+        f"(elementwise, linalg, reduce, view, norm, index, signal, layers, optimizer, creation), for instance\n"
         f"    def _rule(op: Op, types: Types) -> FactorRule:\n"
         f'        return FactorRule(operands=(("m", "k"), ("k", "n")), results=(("m", "n"),))\n'
         f'    TABLE["{op.target}"] = OpSpec(rule=_rule)\n'

@@ -122,6 +122,7 @@ PLAN_KEYS: Mapping[str, tuple[str, Reader]] = {
     "zero": ("zero", _zero),
     "interleave": ("interleave", _whole),
     "hold": ("hold", _whole),
+    "attention": ("attention", _text),
     "method": ("method", _text),
     "seconds": ("seconds", _number),
 }

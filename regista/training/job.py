@@ -16,7 +16,7 @@ from regista.training.metrics import Metric, check_metrics
 
 __all__ = ["PLAN_OPTIONS", "TrainJob", "epoch_of"]
 
-_OF_THE_PROGRAM = ("batch_dim", "update", "precision", "grad_dtype")
+_OF_THE_PROGRAM = ("batch_dim", "update", "precision", "grad_dtype", "attention")
 _NOT_OF_A_JOB = ("program", "cluster", "mode", "outputs", "on_progress", "on_shape", *_OF_THE_PROGRAM)
 PLAN_OPTIONS = tuple(name for name in inspect.signature(api.plan).parameters if name not in _NOT_OF_A_JOB)
 """The arguments of regista.plan that a job may have."""

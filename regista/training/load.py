@@ -11,7 +11,7 @@ save_every = 200
 keep = 3
 cluster = "local:2"
 lr_schedule = "cosine:1e-3?warmup=100&steps=1000"
-clip_norm = 1.0                            # clip_value, ema, precision = "bf16-mixed", grad_dtype
+clip_norm = 1.0                            # clip_value, ema, precision = "bf16-mixed", grad_dtype, attention
 
 [plan]                                     # as arguments of regista.plan
 stages = 2
@@ -36,6 +36,7 @@ __all__ = ["load_job"]
 
 _Kinds = type | tuple[type, ...]
 _UPDATE: dict[str, _Kinds] = {"lr_schedule": str, "clip_norm": (int, float), "clip_value": (int, float), "ema": float}
+_FORMATS = ("precision", "grad_dtype", "attention")
 _JOB: dict[str, _Kinds] = {
     "model": str,
     "data": str,
@@ -48,8 +49,7 @@ _JOB: dict[str, _Kinds] = {
     "save_every": int,
     "keep": int,
     "cluster": str,
-    "precision": str,
-    "grad_dtype": str,
+    **dict.fromkeys(_FORMATS, str),
     **_UPDATE,
 }
 
@@ -112,9 +112,9 @@ def _parsed(data: Mapping[str, Any]) -> TrainJob:
     for key, value in asked.items():
         if isinstance(value, bool) != (_JOB[key] is bool) or not isinstance(value, _JOB[key]):
             raise InvalidFile(f"[train] {key} = {value!r}: {_named(_JOB[key])} is needed")
-    program = asked_formats(api.program_of(asked["model"]), asked.get("precision"), asked.get("grad_dtype"))
+    program = asked_formats(api.program_of(asked["model"]), *map(asked.get, _FORMATS))
     program = UpdateOptions(**{key: asked[key] for key in _UPDATE if key in asked}).applied(program)
-    rest = {key: value for key, value in asked.items() if key not in (*_UPDATE, "model", "data", "metrics", "precision", "grad_dtype")}
+    rest = {key: value for key, value in asked.items() if key not in (*_UPDATE, *_FORMATS, "model", "data", "metrics")}
     return TrainJob(program=program, train_data=asked.get("data"), metrics=tuple(asked.get("metrics", ())), plan=dict(plan), **rest)
 
 

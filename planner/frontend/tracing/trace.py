@@ -29,8 +29,8 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_f
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from planner.frontend.attention import whole_attention
 from planner.frontend.inputs import InputForm, loss_in
 from planner.frontend.outputs import AskedOutputs
 from planner.frontend.precision import Precision
@@ -316,7 +316,7 @@ class _Work:
                 torch.set_grad_enabled(self._asked is None),
                 self._hooks.noticed(),
                 stamper,
-                sdpa_kernel(SDPBackend.MATH),
+                whole_attention(),
                 device_neutral(),
                 recurrent_layers(),
                 wide_grouped_products(),

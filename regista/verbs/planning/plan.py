@@ -95,6 +95,12 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
         help="fp32 or bf16: in which format gradients are accumulated and reduced (default: as autograd gives them, fp32 in mixed precision)",
     )
     group.add_argument(
+        "--attention",
+        choices=["fused", "eager"],
+        help="fused: scaled_dot_product_attention is one op, performed by a fused kernel that keeps a number per row (default); eager: products "
+        "and a softmax, which keep all weights; dropout of the weights is always eager",
+    )
+    group.add_argument(
         "--batch-norm",
         default="global",
         choices=["global", "local"],
@@ -202,6 +208,7 @@ def perform(args: argparse.Namespace) -> Json:
             update=UpdateOptions(lr_schedule=args.lr_schedule, clip_norm=args.clip_norm, clip_value=args.clip_value, ema=args.ema),
             precision=args.precision,
             grad_dtype=args.grad_dtype,
+            attention=args.attention,
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.cases.opset_cases import contractions, creation, elementwise, images, lookups, normalisation, recurrences, reductions, views
+from tests.cases.opset_cases import (
+    attentions,
+    contractions,
+    creation,
+    elementwise,
+    images,
+    lookups,
+    normalisation,
+    recurrences,
+    reductions,
+    views,
+)
 from tests.cases.opset_cases.drawing import Builder, Draw
 from tests.oracles.sbp_check import Case
 
@@ -12,7 +23,7 @@ __all__ = ["CASES", "Draw", "cases"]
 
 CASES: Mapping[str, Builder] = {
     target: builder
-    for family in (elementwise, contractions, reductions, views, normalisation, recurrences, lookups, images, creation)
+    for family in (elementwise, contractions, reductions, views, normalisation, recurrences, attentions, lookups, images, creation)
     for target, builder in family.CASES.items()
 }
 

@@ -1,0 +1,12 @@
+"""Attention as one op each way: its kernels, and how torch's scaled_dot_product_attention becomes it while it is traced."""
+
+from collections.abc import Callable
+
+from planner.frontend.attention.calls import whole_attention
+from planner.frontend.attention.form import Attention, attention_in, attention_of
+from planner.frontend.attention.ops import attention, attention_backward
+
+__all__ = ["KERNELS", "Attention", "attention_in", "attention_of", "whole_attention"]
+
+KERNELS: dict[str, Callable[..., object]] = {"regista.attention": attention, "regista.attention_backward": attention_backward}
+"""Target -> the function that performs it."""

@@ -1,0 +1,93 @@
+"""Attention (planner.frontend.attention): samples, heads and rows of queries are independent; keys and values of a head are whole.
+
+Factors: n samples, h heads, s queries; t keys, e and d widths of a head are whole.  Where fewer heads of keys are shared, they are cut with the
+queries' heads, which stand together by group; a single one is shared by all parts.
+
+    attention   (n h s e)(n h t e)(n h t d)[(n h s t)]  ->  n h s d,  n h s                  backward   (n h s d)..  ->  n h s e,  n h t e,  n h t d
+    a cut of s: the gradients of keys and values P.   Linear in the values; backward in the gradient that comes in.   Causal: s is whole.
+"""
+
+from __future__ import annotations
+
+from planner.ir.graph import Op
+from planner.opset.elementwise import broadcast_factors
+from planner.opset.rule import FactorRule, Factors, Types
+from planner.opset.spec import OpSpec, integer, is_ref, shape_of
+
+__all__ = ["TABLE"]
+
+_WHOLE = frozenset("ted")
+_ROW, _OUT = ("n", "h", "s"), ("n", "h", "s", "d")
+
+
+def _operands(op: Op, types: Types, first: int) -> tuple[Factors, ...]:
+    """Factors of q, k, v and a mask, of which q is the operand ``first``."""
+    heads, groups = (shape_of(op, types, first + k)[1] for k in (0, 1))
+    shared = "h" if groups > 1 or heads == 1 else ""
+    operands: tuple[Factors, ...] = (("n", "h", "s", "e"), ("n", shared, "t", "e"), ("n", shared, "t", "d"))
+    if not is_ref(op, first + 3, "mask"):
+        return operands
+    scores = (*shape_of(op, types, first)[:3], shape_of(op, types, first + 1)[2])
+    return (*operands, broadcast_factors(shape_of(op, types, first + 3), scores, ("n", "h", "s", "t")))
+
+
+def _whole(is_causal: bool) -> frozenset[str]:
+    return _WHOLE | {"s"} if is_causal else _WHOLE
+
+
+def _attention(op: Op, types: Types) -> FactorRule:
+    """q, k, v, mask?, is_causal, scale -> out, logsumexp, which does not depend on v."""
+    operands = _operands(op, types, 0)
+    everything = frozenset(range(len(operands)))
+    return FactorRule(
+        operands=operands,
+        results=(_OUT, _ROW),
+        whole=_whole(_is_causal(op)),
+        linear=(frozenset({2}),),
+        depends=(everything, everything - {2}),
+    )
+
+
+def _attention_backward(op: Op, types: Types) -> FactorRule:
+    """gradient, q, k, v, mask?, out, logsumexp, is_causal, scale -> gradients of q, k, v."""
+    operands = _operands(op, types, 1)
+    return FactorRule(operands=(_OUT, *operands, _OUT, _ROW), results=operands[:3], whole=_whole(_is_causal(op)), linear=(frozenset({0}),))
+
+
+def _is_causal(op: Op) -> bool:
+    return bool(integer(op, 7 if op.target == _BACKWARD else 4, "is_causal", 0))
+
+
+def _pairs(op: Op, types: Types, first: int) -> int:
+    """Pairs of a query and a key of which a score is computed: causal, those that are seen.   first: operand that is q."""
+    samples, heads, rows, _ = shape_of(op, types, first)
+    keys = shape_of(op, types, first + 1)[2]
+    if not _is_causal(op):
+        return samples * heads * rows * keys
+    square = min(rows, keys)  # later rows see all keys
+    return samples * heads * (square * (square + 1) // 2 + (rows - square) * keys)
+
+
+def _widths(op: Op, types: Types, first: int) -> tuple[int, int]:
+    return shape_of(op, types, first)[3], shape_of(op, types, first + 2)[3]
+
+
+def _flop(op: Op, types: Types) -> int:
+    """Per score two products, and four to scale, compare, exponentiate and add up."""
+    e, d = _widths(op, types, 0)
+    return _pairs(op, types, 0) * (2 * (e + d) + 4)
+
+
+def _backward_flop(op: Op, types: Types) -> int:
+    """Per score five products, of which three are with e (the score again, dQ, dK) and two with d (dO V^T, dV), and five besides."""
+    e, d = _widths(op, types, 1)
+    return _pairs(op, types, 1) * (2 * (3 * e + 2 * d) + 5)
+
+
+_FORWARD, _BACKWARD = "regista.attention", "regista.attention_backward"
+
+# traffic: each operand and result once, since scores and weights are in no memory
+TABLE: dict[str, OpSpec] = {
+    _FORWARD: OpSpec(rule=_attention, flop=_flop),
+    _BACKWARD: OpSpec(rule=_attention_backward, flop=_backward_flop),
+}

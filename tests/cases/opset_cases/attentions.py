@@ -1,0 +1,39 @@
+"""Cases of attention: as many heads of keys as of queries, fewer, one; causal, and masks of every extent that broadcasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from torch import Tensor
+
+from planner.frontend.attention import KERNELS
+from tests.cases.opset_cases.drawing import Builder, Draw, add_each
+from tests.oracles.sbp_check import Case, make_case
+
+CASES: dict[str, Builder] = {}
+_each = partial(add_each, CASES)
+
+
+def _attention(t: str, d: Draw) -> Iterator[Case]:
+    samples, rows, keys = d.size(), d.size(), d.size()
+    for heads, groups in ((6, 6), (12, 6), (6, 1), (1, 1)):
+        q, k, v = d.real(samples, heads, rows, 4), d.real(samples, groups, keys, 4), d.real(samples, groups, keys, 4)
+        for mask, is_causal, scale in _masks(d, samples, heads, rows, keys):
+            given = (q, k, v, mask, is_causal, scale)
+            if "backward" not in t:
+                yield make_case(t, *given)
+                continue
+            out, logsumexp = KERNELS["regista.attention"](*given)  # type: ignore[misc]
+            yield make_case(t, d.real(*out.shape), q, k, v, mask, out, logsumexp, is_causal, scale)
+
+
+def _masks(d: Draw, samples: int, heads: int, rows: int, keys: int) -> Iterator[tuple[Tensor | None, bool, float | None]]:
+    yield None, False, None
+    yield None, True, 0.5
+    yield d.mask(1, 1, rows, keys), False, None
+    yield d.mask(samples, 1, 1, keys), False, 0.5
+    yield d.real(samples, heads, rows, keys), False, None
+
+
+_each("regista.attention regista.attention_backward", _attention)
