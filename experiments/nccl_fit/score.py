@@ -1,11 +1,12 @@
 """Errors of planner.cost.nccl against the measured rows, by table, kind, group and size band; none of the scored rows was fitted.
 
-    python -m experiments.nccl_fit --score            results/nccl_score.csv (tables), nccl_score_rows.csv (a row per point), the picture
+    python -m experiments.nccl_fit --score            results/nccl_score.csv (tables), nccl_score_rows.csv.gz (a row per point), the picture
 
 (1) left out 20 %     five folds of whole points: constants and curves from four, errors on the fifth
 (2) laws alone        the same folds without curves: what a group pays that nobody measured
 (3) left out device   an interconnect from the constants of the others: steps and shares are their means, rates in units of the port's
-(4) left out sweeps   several nodes without any row of several nodes: NCCL's own steps and the data sheet's ports
+(4) left out sweeps   several nodes without any row of several nodes: NCCL's own steps, the data sheet's ports, and starting values of fills and
+                      shares between nodes that were chosen with one of these sweeps in view, so (4) is a check of the form, not a blind one
 """
 
 from __future__ import annotations
@@ -151,5 +152,5 @@ def write_scores() -> pd.DataFrame:
     pd.concat(tables).to_csv(HERE / "results/nccl_score.csv", index=False, float_format="%.4g")
     keys = ["left_out", "table", "interconnect", "kind", "group", "bytes", "in_switch"]
     rows = scores.groupby(keys, sort=True)[["paper_s", "theory_s", "error"]].median().reset_index()
-    rows.to_csv(HERE / "results/nccl_score_rows.csv", index=False, float_format="%.4g")
+    rows.to_csv(HERE / "results/nccl_score_rows.csv.gz", index=False, float_format="%.4g", compression={"method": "gzip", "mtime": 1})
     return scores

@@ -1,13 +1,13 @@
 """Seconds of acts, collectives and transfers, from a cluster's description alone.
 
 (1) act      = overhead + max(sum over dtypes of flop / rate, traffic / memory bandwidth)   roofline   -> AnalyticCost.act_s, op_s
-(2) boxing   = alpha + sent bytes / beta, sent bytes from SEMANTICS 2                       alpha-beta -> axis_boxing_s, boxing_s
-(3) transfer = alpha + largest sender's bytes / beta                                                   -> transfer_s
+(2) boxing   = a collective along an axis                        planner.cost.collective_times -> axis_boxing_s, boxing_s
+(3) transfer = the largest sender's bytes                        planner.cost.collective_times -> transfer_s
 (4) loading  = overhead + bytes / rate of disk, host or copy engine, rates assumed                      -> loading_s
 (5) save     = overhead + 2 state bytes / memory bandwidth: every byte is read and written once         -> AnalyticCost.act_s
 
-alpha and beta are those of planner.cost.mesh_links: all lines of an axis, or all senders of a stage, communicate at once.  The search and
-the simulator call the same functions.
+(2) and (3) are NCCL's times where the cluster names its interconnect, else alpha + bytes / beta; all lines of an axis, or all senders of a
+stage, communicate at once.  The search and the simulator call the same functions.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.cost.mesh_links import axis_link, hop_link, line_link
-from planner.ir.cluster import Cluster, LinkSpec
-from planner.ir.collective import Collective, sent_bytes
+from planner.cost.collective_times import axis_s, hop_s, line_s
+from planner.ir.cluster import Cluster
+from planner.ir.collective import Collective
 from planner.ir.graph import Op
 from planner.ir.plan import Boxing, Fragment, Plan, StreamKind, Task, TaskKind
 from planner.ir.sbp import Split
@@ -80,12 +80,12 @@ def axis_boxing_s(
     """Equation (2) along one mesh axis; arguments as in boxing_s."""
     if collective is Collective.LOCAL or mesh[axis] == 1:
         return 0.0
-    return _alpha_beta_s(axis_link(cluster, mesh, axis, collective), sent_bytes(collective, total_bytes, mesh[axis]), bucketed)
+    return axis_s(cluster, mesh, axis, collective, total_bytes, bucketed)
 
 
 def transfer_s(cluster: Cluster, src_ranks: Sequence[int], dst_ranks: Sequence[int], largest_bytes: float) -> float:
     """Equation (3): all ranks of a stage send to another stage at once; the largest sender sends ``largest_bytes``."""
-    return hop_link(cluster, src_ranks, dst_ranks).time_s(largest_bytes)
+    return hop_s(cluster, src_ranks, dst_ranks, largest_bytes)
 
 
 def loading_s(plan: Plan, task: Task) -> float:
@@ -100,11 +100,6 @@ def loading_s(plan: Plan, task: Task) -> float:
     return written_bytes / DISK_BYTES_PER_S if plan.stream[task.stream].kind is StreamKind.DISK else 0.0
 
 
-def _alpha_beta_s(link: LinkSpec, size_bytes: float, bucketed: bool) -> float:
-    """Equation (2); without alpha if the tensor travels in a bucket with others."""
-    return size_bytes / link.bandwidth_bytes_per_s if bucketed else link.time_s(size_bytes)
-
-
 def boxing_s(cluster: Cluster, collective: Collective, total_bytes: float, ranks: tuple[int, ...], *, bucketed: bool = False) -> float:
     """Equation (2), for the ranks of one line of an axis.
 
@@ -114,7 +109,7 @@ def boxing_s(cluster: Cluster, collective: Collective, total_bytes: float, ranks
     """
     if collective is Collective.LOCAL or len(ranks) == 1:
         return 0.0
-    return _alpha_beta_s(line_link(cluster, ranks, collective), sent_bytes(collective, total_bytes, len(ranks)), bucketed)
+    return line_s(cluster, ranks, collective, total_bytes, bucketed)
 
 
 @dataclass(frozen=True)

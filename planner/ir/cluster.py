@@ -29,6 +29,9 @@ nodes_per_rack = 4          # optional, together with [links.rack]
 [links.node]
 latency_us = 200.0
 bandwidth_GBps = 1.2
+
+``interconnect = "h100-nvswitch"`` in [links] is optional: collectives and transfers take what NCCL takes there (planner.cost.nccl), and every
+device has a network port of its own, an equal part of links.nic.
 """
 
 from __future__ import annotations
@@ -36,10 +39,11 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from planner.ir.errors import InvalidCluster, InvalidFile
+from planner.ir.graph import OMITTED
 from planner.ir.tensor import DType
 from planner.ir.text import save_text
 from planner.ir.units import GB, US
@@ -96,6 +100,7 @@ class Cluster:
     """num_nodes x devices_per_node devices; ``node`` links devices of a node, ``nic`` nodes, ``rack`` racks of nodes_per_rack nodes.
 
     What each bandwidth belongs to is said above.  The last rack may hold fewer nodes than the others.
+    interconnect: whose constants of NCCL price collectives; None: alpha-beta from the links.
 
     Raises:
         InvalidCluster: a count, rate or latency that no machine can have.
@@ -110,6 +115,7 @@ class Cluster:
     nic: LinkSpec | None = None
     nodes_per_rack: int | None = None
     rack: LinkSpec | None = None
+    interconnect: str | None = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         counts = {"topology.nodes": self.num_nodes, "topology.devices_per_node": self.devices_per_node}
@@ -254,7 +260,10 @@ def parse_cluster(data: Mapping[str, object], where: str, name: str) -> Cluster:
     device_keys = {"kind", "memory_GB", "compute_GFLOPs", "memory_bandwidth_GBps", "act_overhead_us", "rates"}
     device = _section(data, "device", where, device_keys)
     topology = _section(data, "topology", where, {"nodes", "devices_per_node", "nodes_per_rack"})
-    links = _section(data, "links", where, {"node", "nic", "rack"})
+    links = _section(data, "links", where, {"node", "nic", "rack", "interconnect"})
+    interconnect = links.get("interconnect")
+    if not isinstance(interconnect, str | None):
+        raise InvalidCluster(f"{where}: [links] interconnect = {interconnect!r}; the name of an interconnect is needed")
     return Cluster(
         name=str(data.get("name", name)),
         source=str(data.get("source", "")),
@@ -272,6 +281,7 @@ def parse_cluster(data: Mapping[str, object], where: str, name: str) -> Cluster:
         nic=_link(links, "nic", where) if "nic" in links else None,
         nodes_per_rack=_count(topology, "topology", "nodes_per_rack", where) if "nodes_per_rack" in topology else None,
         rack=_link(links, "rack", where) if "rack" in links else None,
+        interconnect=interconnect,
     )
 
 
@@ -300,6 +310,8 @@ def cluster_toml(cluster: Cluster) -> str:
     lines += ["", "[topology]", f"nodes = {cluster.num_nodes}", f"devices_per_node = {cluster.devices_per_node}"]
     if cluster.nodes_per_rack is not None:
         lines.append(f"nodes_per_rack = {cluster.nodes_per_rack}")
+    if cluster.interconnect is not None:
+        lines += ["", "[links]", f"interconnect = {json.dumps(cluster.interconnect)}"]
     for name, link in (("node", cluster.node), ("nic", cluster.nic), ("rack", cluster.rack)):
         if link is not None:
             lines += [

@@ -1,7 +1,7 @@
 """Measured curves: seconds of a collective within one node at a few sizes, per interconnect, kind, group and whether the switch can add.
 
-(1) between two sizes   log T is linear in log S
-(2) beyond them         T grows as the law says:  T(S) = T(S_end) law(S) / law(S_end)
+(1) between two sizes   log (T / law) is linear in log S: the law knows where a protocol ends
+(2) beyond them         T / law stays what it is at the end
 (3) a group size that was not measured: the law, times what the nearest smaller and larger measured groups are off from it at that size
 """
 
@@ -32,15 +32,12 @@ class Curve:
 
     def time_s(self, size_bytes: float, law: Callable[[float], float]) -> float:
         """Equations (1) and (2)."""
-        first, last = self.sizes_bytes[0], self.sizes_bytes[-1]
-        if size_bytes <= first:
-            return self.times_s[0] * law(size_bytes) / law(first)
-        if size_bytes >= last:
-            return self.times_s[-1] * law(size_bytes) / law(last)
-        above = bisect_right(self.sizes_bytes, size_bytes)
+        inside = min(max(size_bytes, self.sizes_bytes[0]), self.sizes_bytes[-1])
+        above = min(bisect_right(self.sizes_bytes, inside), len(self.sizes_bytes) - 1)
         low, high = self.sizes_bytes[above - 1], self.sizes_bytes[above]
-        way = log(size_bytes / low) / log(high / low)
-        return exp((1 - way) * log(self.times_s[above - 1]) + way * log(self.times_s[above]))
+        way = log(inside / low) / log(high / low)
+        below_off, above_off = log(self.times_s[above - 1] / law(low)), log(self.times_s[above] / law(high))
+        return law(size_bytes) * exp((1 - way) * below_off + way * above_off)
 
 
 @dataclass(frozen=True, slots=True)

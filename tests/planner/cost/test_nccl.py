@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.cost import axis_boxing_s, boxing_s, transfer_s
+from planner.cost.clusters import preset
 from planner.cost.nccl import CollectiveModel, Group, Kind, interconnect_names
 from planner.cost.nccl.curves import Curve, Curves
 from planner.cost.nccl.interconnect import Protocol, load_interconnect, parse_interconnect
 from planner.cost.nccl.laws import candidates
+from planner.ir.cluster import cluster_toml, parse_cluster
 from planner.ir.collective import Collective
-from planner.ir.errors import InvalidFile, Unsupported
+from planner.ir.errors import InvalidCluster, InvalidFile, Unsupported
+from planner.ir.text import encode
 
 H100 = CollectiveModel.for_interconnect("h100-nvswitch")
 LAWS = CollectiveModel(interconnect=H100.interconnect, curves=Curves({}))
@@ -97,3 +104,50 @@ def test_what_no_collective_can_be_is_refused() -> None:
     with pytest.raises(InvalidFile, match="interconnect half: KeyError"):
         parse_interconnect({"source": "x"}, "half")
     assert load_interconnect("h100-nvswitch").source
+
+
+# --- a cluster that names its interconnect -------------------------------------------------------------------------------------
+
+
+def test_a_cluster_pays_what_its_interconnect_says_and_what_all_ranks_hold_is_what_each_holds_of_an_exchange() -> None:
+    cluster = preset("dgx-h100:4")
+    assert cluster.nic is not None
+    model = CollectiveModel.for_interconnect("h100-nvswitch", net_bytes_per_s=cluster.nic.bandwidth_bytes_per_s / 8)
+    assert axis_boxing_s(cluster, (32,), 0, Collective.ALL_REDUCE, MIB) == model.seconds(Kind.ALL_REDUCE, MIB, 32, 8)
+    assert axis_boxing_s(cluster, (4, 8), 0, Collective.ALL_GATHER, MIB) == model.seconds(Kind.ALL_GATHER, MIB, 4, 1)
+    assert axis_boxing_s(cluster, (8, 4), 0, Collective.ALL_GATHER, MIB) == model.seconds(Kind.ALL_GATHER, MIB, 8, 2)
+    assert axis_boxing_s(cluster, (4, 8), 1, Collective.ALL_TO_ALL, 8 * MIB) == H100.seconds(Kind.ALL_TO_ALL, MIB, 8, 8)
+    assert boxing_s(cluster, Collective.ALL_REDUCE, MIB, (0, 8, 16, 24)) == model.seconds(Kind.ALL_REDUCE, MIB, 4, 1)
+    assert transfer_s(cluster, range(8), range(8, 16), MIB) == model.seconds(Kind.SEND_RECEIVE, MIB, 2, 1)
+
+
+def test_groups_that_run_side_by_side_share_the_ports_of_a_node() -> None:
+    """One group through two nodes has eight ports of each; eight groups of one rank per node have one each."""
+    cluster = preset("dgx-h100:4")
+    whole, eighth = (axis_boxing_s(cluster, mesh, 0, Collective.ALL_GATHER, 16 * GIB) for mesh in ((32,), (4, 8)))
+    assert eighth == pytest.approx(8 * whole * (3 / 4) / (31 / 32), rel=0.05)
+
+
+def test_what_travels_in_a_bucket_pays_no_latency_of_its_own() -> None:
+    cluster = preset("dgx-h100:4")
+    small, large = (axis_boxing_s(cluster, (32,), 0, Collective.ALL_REDUCE, n, bucketed=True) for n in (8, 8000))
+    assert large == pytest.approx(1000 * small)
+    assert small < 1e-9
+
+
+def test_a_cluster_without_an_interconnect_is_priced_and_written_as_before() -> None:
+    named = preset("dgx-h100")
+    plain = replace(named, interconnect=None)
+    assert "interconnect" not in cluster_toml(plain)
+    assert set(encode(named)) - set(encode(plain)) == {"interconnect"}  # type: ignore[arg-type]
+    assert parse_cluster(tomllib.loads(cluster_toml(named)), "here", "x") == named
+    link = plain.node
+    assert axis_boxing_s(plain, (8,), 0, Collective.ALL_GATHER, MIB) == link.time_s(MIB * 7 / 8)
+
+
+def test_an_interconnect_without_constants_is_refused_where_it_is_needed() -> None:
+    with pytest.raises(Unsupported, match="interconnect 'string': no constants for it"):
+        axis_boxing_s(replace(preset("dgx-h100"), interconnect="string"), (8,), 0, Collective.ALL_REDUCE, 8)
+    data = tomllib.loads(cluster_toml(preset("dgx-h100")))
+    with pytest.raises(InvalidCluster, match=r"\[links\] interconnect = 3; the name of an interconnect is needed"):
+        parse_cluster(data | {"links": data["links"] | {"interconnect": 3}}, "here", "x")

@@ -195,7 +195,10 @@ def test_the_new_plan_is_written_and_is_the_one_that_plan_makes(command: Command
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("cluster.links.nicc.bandwidth_GBps=5", r"\[links\] has unknown keys \['nicc'\]; known are \['nic', 'node', 'rack'\]"),
+        (
+            "cluster.links.nicc.bandwidth_GBps=5",
+            r"\[links\] has unknown keys \['nicc'\]; known are \['interconnect', 'nic', 'node', 'rack'\]",
+        ),
         ("cluster.device.memory=3", r"\[device\] has unknown keys \['memory'\]; known are .*'memory_GB'"),
         ("cluster.colour=3", r"unknown keys \['colour'\]; known are "),
         (
