@@ -69,7 +69,7 @@ def collective_flows(
             flows.append(
                 Flow(
                     name=label,
-                    route=fabric.route(place[move.src], place[move.dst]),
+                    route=fabric.collective_route(place[move.src], place[move.dst], place, number),
                     size_bytes=len(move.chunks) * one_bytes,
                     after=tuple(waits),
                     not_before_s=not_before_s,

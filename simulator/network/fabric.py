@@ -6,14 +6,22 @@
 
 A Machine reads a Cluster as the price list does (planner.cost.mesh_links): traffic that leaves a node is limited by the nic and not by the
 device's port, and a route has the latency of its outermost link.
+
+What a move of a collective waits for before its first byte (collective_route):
+
+    Ports, FullMesh        the wire's latency, in every round
+    Machine                the collective's latency, once: latencies of a Cluster are a collective's, not a step's
+    Machine of NCCL        the start of a kernel once, and in every round a step, within a node or between nodes (planner.cost.nccl, LL)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+from planner.cost.nccl import step_latencies_s
 from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.errors import InvalidCluster
 from simulator.network.links import Link, Route
@@ -32,6 +40,10 @@ class Fabric(Protocol):
 
     def route(self, src: int, dst: int) -> Route:
         """Raises InvalidCluster when a rank is not on this network."""
+        ...
+
+    def collective_route(self, src: int, dst: int, ranks: Sequence[int], number: int) -> Route:
+        """The route of a move in round ``number`` of a collective of ``ranks``."""
         ...
 
 
@@ -57,6 +69,9 @@ class Ports:
         _check(self, src, dst)
         return Route(links=(f"out:{src}", f"in:{dst}") if src != dst else (), latency_s=self.port.latency_s if src != dst else 0.0)
 
+    def collective_route(self, src: int, dst: int, ranks: Sequence[int], number: int) -> Route:
+        return self.route(src, dst)
+
 
 @dataclass(frozen=True)
 class FullMesh:
@@ -73,6 +88,9 @@ class FullMesh:
     def route(self, src: int, dst: int) -> Route:
         _check(self, src, dst)
         return Route(links=(f"wire:{src}:{dst}",) if src != dst else (), latency_s=self.wire.latency_s if src != dst else 0.0)
+
+    def collective_route(self, src: int, dst: int, ranks: Sequence[int], number: int) -> Route:
+        return self.route(src, dst)
 
 
 @dataclass(frozen=True)
@@ -107,3 +125,10 @@ class Machine:
         if cluster.rack is not None and cluster.rack_of(src) != cluster.rack_of(dst):
             links[1:1] = [f"rack:out:{cluster.rack_of(src)}", f"rack:in:{cluster.rack_of(dst)}"]
         return Route(links=tuple(links), latency_s=latency_s)
+
+    def collective_route(self, src: int, dst: int, ranks: Sequence[int], number: int) -> Route:
+        route, cluster = self.route(src, dst), self.cluster
+        if cluster.interconnect is None:
+            return replace(route, latency_s=cluster.link_between(tuple(ranks)).latency_s if number == 0 else 0.0)
+        start_s, step_s = step_latencies_s(cluster.interconnect, cluster.node_of(src) != cluster.node_of(dst))
+        return replace(route, latency_s=start_s + step_s if number == 0 else step_s)

@@ -2,6 +2,6 @@
 
 from planner.cost.nccl.groups import Group, Kind
 from planner.cost.nccl.interconnect import interconnect_names
-from planner.cost.nccl.model import CollectiveModel
+from planner.cost.nccl.model import CollectiveModel, step_latencies_s
 
-__all__ = ["CollectiveModel", "Group", "Kind", "interconnect_names"]
+__all__ = ["CollectiveModel", "Group", "Kind", "interconnect_names", "step_latencies_s"]

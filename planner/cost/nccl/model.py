@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from planner.cost.nccl.curves import Curves, curves_of
 from planner.cost.nccl.groups import Group, Kind
-from planner.cost.nccl.interconnect import Interconnect, load_interconnect
+from planner.cost.nccl.interconnect import Interconnect, Protocol, load_interconnect
 from planner.cost.nccl.laws import Candidate, candidates
 from planner.ir.errors import Unsupported
-from planner.ir.units import GB
+from planner.ir.units import GB, US
 
-__all__ = ["CollectiveModel"]
+__all__ = ["CollectiveModel", "step_latencies_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,3 +76,9 @@ class CollectiveModel:
 
     def _law_s(self, kind: Kind, size_bytes: float, group: Group, in_switch: bool) -> float:
         return min(seconds for _, _, seconds in candidates(self.interconnect, kind, size_bytes, group, in_switch))
+
+
+def step_latencies_s(name: str, between_nodes: bool) -> tuple[float, float]:
+    """(seconds of a collective without steps, seconds of a step) of few bytes around a ring, for who plays the steps one by one."""
+    own = load_interconnect(name).protocols[Protocol.LL]
+    return US * own.base_us, US * (own.net_hop_us if between_nodes else own.hop_us)
