@@ -98,6 +98,7 @@ MODULES = (
     Experiment(name="quotas_run", module="quotas.__main__", redraw=("--run", "--redraw"), simulated=False, performed=False),
     Experiment(name="rivals", module="rivals.__main__", simulated=False, performed=False),
     Experiment(name="fidelity", module="fidelity.__main__", simulated=False, performed=False),
+    Experiment(name="jobs", module="fidelity.jobs.__main__", simulated=False, performed=False),
     Experiment(name="corpus", module="corpus.__main__", simulated=False, performed=False),
 )
 """The longest first, so that two jobs end together.  Not simulated: quota_boundary, overlap and transparency run real processes; optimality

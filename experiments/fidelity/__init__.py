@@ -7,6 +7,7 @@ constants   a machine: a cluster and the few constants of the kernels, in a TOML
 kernels     a fragment as the kernels that a GPU framework would launch for it, and what a kernel takes
 works       Plans reduced to what a simulation needs, kept on disk, so that a calibration simulates thousands of times
 fit, score  calibration on a stated part of the data, prediction of the rest
+jobs        published jobs against `regista predict`: its constants, cross-validated errors, memory, intervals (python -m experiments.fidelity.jobs)
 
 ``python -m experiments.fidelity`` does all of it (make fidelity).
 """

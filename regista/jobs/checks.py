@@ -20,7 +20,7 @@ def checked(job: Job, machine: Machine) -> Job:
     for where, value in (("model", model), ("layout", at)):
         for name in type(value).__dataclass_fields__:
             number = getattr(value, name)
-            least = 0 if name in ("experts", "top_k", "expert_ffn", "shared_ffn", "encoder", "encoder_seq", "ffn") else 1
+            least = 0 if name in ("experts", "top_k", "expert_ffn", "shared_ffn", "encoder", "encoder_seq", "attended", "ffn") else 1
             if isinstance(number, int) and not isinstance(number, bool) and number < least:
                 raise Unsupported(f"{where} {name} = {number}; at least {least} is needed")
     product = at.devices

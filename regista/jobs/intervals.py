@@ -15,7 +15,7 @@ from pathlib import Path
 from regista.jobs.job import Job, Precision
 from regista.jobs.machines import Machine
 
-__all__ = ["COLUMNS", "Residual", "features", "interval", "quantile_of_nearest"]
+__all__ = ["COLUMNS", "Residual", "family_of", "features", "interval", "quantile_of_nearest"]
 
 FILE = Path(__file__).parent / "machines" / "residuals.csv"
 LEVEL, NEAREST, UNKNOWN = 0.9, 40, 0.5
@@ -43,6 +43,11 @@ def features(job: Job) -> Features:
         2.0 * (job.model.experts > 0),
         2.0 * job.running.jax,
     )
+
+
+def family_of(job: Job) -> str:
+    """Points of continuous integration, small and bound by the host, are no neighbours of others."""
+    return "ci" if job.running.environment.split(".")[0] == "ci" else "training"
 
 
 @cache
@@ -81,7 +86,6 @@ def quantile_of_nearest(at: Features, among: list[tuple[Features, float]]) -> fl
 
 def interval(job: Job, machine: Machine, step_s: float) -> tuple[float, float]:
     """(low, high) seconds."""
-    wide = job.running.environment
-    same = [(r.features, r.error) for r in _residuals() if r.machine == machine.name and (r.environment == wide)]
+    same = [(r.features, r.error) for r in _residuals() if (r.machine, r.environment) == (machine.name, family_of(job))]
     width = quantile_of_nearest(features(job), same)
     return step_s * exp(-width), step_s * exp(width)

@@ -37,7 +37,10 @@ class Recompute(Enum):
 
 
 class Attention(Enum):
+    """FUSED: cuDNN's kernel.   FLASH: FlashAttention 2, which is slower on devices since Hopper.   UNFUSED: products and a softmax."""
+
     FUSED = "fused"
+    FLASH = "flash"
     UNFUSED = "unfused"
 
 
@@ -47,6 +50,7 @@ class Model:
 
     encoder: layers of an encoder in front of a decoder with as many layers as ``layers`` says and cross attention (T5); 0: one stack.
     causal: False: every position sees all others (BERT).   learned_positions: a table of seq x hidden.
+    attended: tokens of a document where several are packed into a sequence and see only their own; 0: a sequence is one.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Model:
     shared_ffn: int = 0
     causal: bool = True
     learned_positions: bool = False
+    attended: int = 0
     encoder: int = 0
     encoder_seq: int = 0
 
@@ -100,7 +105,7 @@ class Model:
         met = self.attention_parameters + self.mlp_parameters(self.ffn)
         if self.experts:
             met = self.attention_parameters + self.top_k * self.mlp_parameters(self.expert_ffn) + self.mlp_parameters(self.shared_ffn)
-        pairs = (6 if self.causal else 12) * self.seq * self.heads * self.head_dim
+        pairs = (6 if self.causal else 12) * (self.attended or self.seq) * self.heads * self.head_dim
         layers = self.layers + self.encoder
         return layers * (6.0 * met + pairs) + 6.0 * self.vocab * self.hidden
 
@@ -145,7 +150,7 @@ class Running:
 
     distributed_optimizer: master weights and moments lie split over the replicas.   grad_bytes, master_bytes, moment_bytes: per parameter.
     frozen: only adapters train (LoRA); parameters have no gradients.   jax: compiled by XLA, no host time per kernel.
-    token_drop: experts have a fixed capacity of 1.0 (tokens beyond it are dropped), so that loads are even.
+    fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.   environment: of the machine.
     """
 
     precision: Precision = Precision.BF16
@@ -162,9 +167,9 @@ class Running:
     attention: Attention = Attention.FUSED
     dropout: bool = False
     frozen: bool = False
+    fused_loss: bool = False
     jax: bool = False
     graphs: bool = False
-    count_ends: bool = False
     environment: str = ""
 
 

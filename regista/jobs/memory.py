@@ -98,7 +98,7 @@ def _layer_bytes(job: Job) -> float:
     kept = 4 * value * between * model.hidden + value * rows * (2 * width + 2 * keys)
     if run.dropout:
         kept += 2 * between * model.hidden
-    if run.attention is Attention.FUSED:
+    if run.attention is not Attention.UNFUSED:
         kept += 4 * at.micro_batch * model.heads / at.tp * model.seq / at.cp
     elif run.recompute is not Recompute.SELECTIVE:
         kept += _score_bytes(job)

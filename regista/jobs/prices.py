@@ -1,6 +1,7 @@
 """Seconds of kernels on a machine.
 
-(1) product     max(flop / (peak f_p k/(k + k0) w/(w + w0)), bytes / (memory f_s)),  w = tiles of 128 x 256 / units, whole ones   -> product_s
+(1) product     max(flop / (peak f_p k/(k + k0) w/(w + w0)), bytes / (memory f_s)),  w = tiles of 128 x 256 / units               -> product_s
+                in 8 bits: flop g times quicker, and a sweep that casts what is read (4 bytes per element: 2 in, two layouts out)
 (2) attention   flop / (peak f_a), backward f_b                                                                                   -> attention_s
 (3) sweep       bytes / (memory f_s)                                                                                              -> sweep_s
 (4) meeting     latency(p) + sent bytes / link;  link = port f_n inside a domain, min(that, members per node x nic f_c) beyond    -> meeting_s
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from planner.ir.collective import Collective, sent_bytes
-from regista.jobs.job import Precision, Running
+from regista.jobs.job import Attention, Precision, Running
 from regista.jobs.machines import Machine
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
 
@@ -53,12 +54,17 @@ class Prices:
             flop_s /= self._value("low_gain")
         if run.jax:
             flop_s /= self._value("jax_gain")
+        if p.expert:
+            flop_s /= self._value("expert_gain")
         moved = wide.value_bytes * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
-        return p.count * max(flop_s, moved / self._memory)
+        casts = 4.0 * p.batch * p.m * p.k if run.precision is Precision.FP8 and p.low and not run.jax else 0.0
+        return p.count * (max(flop_s, moved / self._memory) + casts / self._memory)
 
     def attention_s(self, a: AttentionCore) -> float:
         """Equation (2)."""
         share = self._value("attention_backward" if a.backward else "attention_share")
+        if self.running.attention is Attention.FLASH:
+            share *= self._value("flash_gain")
         wide = Precision.BF16 if self.running.precision is Precision.FP8 else self.running.precision
         return a.flop / (self.machine.peak(wide) * share)
 

@@ -41,6 +41,7 @@ class Outcome:
             "mfu": done and done.mfu,
             "peak_bytes": done and [stage.peak_bytes for stage in done.stages],
             "peak_bytes_max": done and max(stage.peak_bytes for stage in done.stages),
+            "peak_bytes_last": done and done.stages[-1].peak_bytes,
             "device_bytes_low": done and max(stage.device_bytes[0] for stage in done.stages),
             "device_bytes_high": done and max(stage.device_bytes[1] for stage in done.stages),
             "fits": done and done.fits,

@@ -16,6 +16,8 @@ COLUMNS = (
 """Without one of these a file is not of this kind."""
 
 _HARDWARE = {"h100": "h100", "gb200": "gb200", "a100": "a100", "h200": "h200", "b200": "b200"}
+_PACKED_TOKENS = 300
+"""Tokens of a SQuAD question with its paragraph, which fine-tuning packs into sequences. [assumed: 100 to 400]"""
 _BYTES = {"bf16": 2, "fp32": 4, "fp16": 2}
 
 
@@ -78,6 +80,7 @@ def _model(row: Row) -> Model:
         experts=mixture.experts if mixture else 0,
         top_k=mixture.top_k if mixture else 0,
         expert_ffn=count(row, "ffn") if mixture else 0,
+        attended=_PACKED_TOKENS if "squad" in (row.get("dataset") or "").lower() else 0,
         learned_positions="megatron" in title and "gpt" in title,
     )
 
@@ -101,12 +104,13 @@ def _running(row: Row, layout: Layout) -> Running:
         overlap_grad=fsdp or truth(row, "overlap_grad"),
         overlap_param=fsdp or truth(row, "overlap_param"),
         overlap_p2p=truth(row, "overlap_p2p"),
-        attention=Attention.FUSED,
+        attention=Attention.FLASH if (row.get("attention") or "").strip().lower() == "flash" else Attention.FUSED,
         dropout=any(part.replace(".", "").strip("0") for part in dropout if part[:1].isdigit()),
         frozen="lora" in (row.get("peft") or "").lower(),
         jax="jax" in (row.get("framework") or "").lower(),
         graphs=truth(row, "cuda_graphs"),
-        count_ends=False,
+        fused_loss=(row.get("framework") or "").strip() == "NeMo2",
+        environment=next((name for name in ("paxml", "maxtext") if name in (row.get("framework") or "").lower()), ""),
     )
 
 

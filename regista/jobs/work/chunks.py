@@ -55,9 +55,9 @@ def chunks_of(job: Job) -> tuple[Chunk, ...]:
 
 
 def head_forward(job: Job) -> tuple[Kernel, ...]:
-    """Final norm, logits and loss: the loss reads logits in 16 bits and works on a copy in 32."""
+    """Final norm, logits and loss: unfused, the loss works on a copy of the logits in 32 bits, kernel by kernel."""
     rows, columns = tokens(job), vocab_padded(job) // job.layout.tp
-    return (Product(rows, columns, job.model.hidden, low=False), Sweep(rows * columns * 18.0, 5))
+    return (Product(rows, columns, job.model.hidden, low=False), Sweep(rows * columns * (6.0 if job.running.fused_loss else 26.0), 5))
 
 
 def head_backward(job: Job) -> tuple[Kernel, ...]:
@@ -65,4 +65,5 @@ def head_backward(job: Job) -> tuple[Kernel, ...]:
     products = [Product(rows, hidden, columns, low=False)]
     if not job.running.frozen:
         products.append(Product(hidden, columns, rows, low=False))
-    return (*products, Sweep(rows * columns * 10.0 + 2.0 * hidden * columns * job.running.grad_bytes, 3))
+    loss = 4.0 if job.running.fused_loss else 14.0
+    return (*products, Sweep(rows * columns * loss + 2.0 * hidden * columns * job.running.grad_bytes, 3))

@@ -11,7 +11,7 @@ __all__ = ["AttentionCore", "Group", "Kernel", "Meeting", "Product", "Ring", "Sw
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``count`` kernels of ``batch`` products m x k by k x n.   low: may be computed in 8 bits.   small_n: products of one kernel call in a row."""
+    """``count`` kernels of ``batch`` products m x k by k x n.   low: may be computed in 8 bits.   expert: of an expert."""
 
     m: int
     n: int
@@ -19,6 +19,7 @@ class Product:
     batch: int = 1
     count: int = 1
     low: bool = True
+    expert: bool = False
 
     @property
     def flop(self) -> float:

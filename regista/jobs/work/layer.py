@@ -10,7 +10,7 @@ Sources: Korthikanti et al. 2022 (sequence parallelism, what is gathered again i
 from __future__ import annotations
 
 from planner.ir.collective import Collective
-from regista.jobs.job import Attention, Job, Recompute
+from regista.jobs.job import Attention, Job, Precision, Recompute
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
 
 __all__ = ["layer_backward", "layer_forward", "tokens"]
@@ -60,16 +60,16 @@ def _experts(job: Job) -> list[Product]:
         per_expert = max(1, per_expert // at.tp)
     ffn = _ceil(model.expert_ffn, at.etp)
     return [
-        Product(per_expert, (2 if model.gated else 1) * ffn, model.hidden, count=own),
-        Product(per_expert, model.hidden, ffn, count=own),
+        Product(per_expert, (2 if model.gated else 1) * ffn, model.hidden, count=own, expert=True),
+        Product(per_expert, model.hidden, ffn, count=own, expert=True),
     ]
 
 
 def _attention(job: Job, *, backward: bool) -> list[Kernel]:
     model, at, run = job.model, job.layout, job.running
     heads = _ceil(model.heads, at.tp)
-    pairs = model.seq * model.seq / at.cp * (0.5 if model.causal else 1.0)
-    if run.attention is Attention.FUSED:
+    pairs = model.seq * (model.attended or model.seq) / at.cp * (0.5 if model.causal else 1.0)
+    if run.attention is not Attention.UNFUSED:
         return [AttentionCore(at.micro_batch, heads, model.head_dim, pairs, backward)]
     batch, rows = at.micro_batch * heads, max(1, model.seq // at.cp)
     scores = float(run.precision.value_bytes * batch * rows * model.seq)
@@ -112,7 +112,8 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
         if at.sequence_parallel:
             # The backward pass gathers again what the forward pass had gathered, for the gradients of weights.
             gathers = dense_parts * (2 if backward and not run.frozen else 1)
-            met.append(Meeting(Collective.ALL_GATHER, whole, group, beside=run.overlap_tp, count=gathers))
+            low = run.overlap_tp and run.precision is Precision.FP8  # what products read in 8 bits is gathered in 8 bits
+            met.append(Meeting(Collective.ALL_GATHER, whole / (2 if low else 1), group, beside=run.overlap_tp, count=gathers))
             met.append(Meeting(Collective.REDUCE_SCATTER, whole, group, beside=run.overlap_tp, count=dense_parts))
         else:
             met.append(Meeting(Collective.ALL_REDUCE, whole, group, beside=backward and run.overlap_grad, count=dense_parts))
@@ -150,9 +151,9 @@ def layer_backward(job: Job) -> tuple[Kernel, ...]:
     made: list[Kernel] = []
     parameters = 0
     for p in (*_products(job), *_experts(job)):
-        made.append(Product(p.m, p.k, p.n, count=p.count))
+        made.append(Product(p.m, p.k, p.n, count=p.count, expert=p.expert))
         if not run.frozen:
-            made.append(Product(p.k, p.n, p.m, count=p.count))
+            made.append(Product(p.k, p.n, p.m, count=p.count, expert=p.expert))
             parameters += p.count * p.k * p.n
     if parameters:
         made.append(Sweep(2.0 * parameters * run.grad_bytes, count=0))

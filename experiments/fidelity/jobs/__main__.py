@@ -1,0 +1,125 @@
+"""``regista predict`` against published jobs: constants, cross-validated errors, memory, coverage of intervals, pictures.
+
+    python -m experiments.fidelity.jobs             fit, write regista/jobs/machines/*.toml and residuals.csv, score, draw
+    python -m experiments.fidelity.jobs --redraw    draw from results/jobs.csv
+
+Order: H100 on its training rows (shares of the device, XLA's two frameworks); GB200 on its 13, held to H100's shares; then, for each machine,
+what is of the host alone (launch, meeting, once per step) on Megatron's CI rows, for all of them and for each environment with 5 points.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.fidelity.jobs.cases import Case, cases
+from experiments.fidelity.jobs.figures import draw_jobs
+from experiments.fidelity.jobs.fit import Free, fitted
+from experiments.fidelity.jobs.score import by_fold, by_group, coverage, summary, table
+from planner.ir.text import save_text
+from regista.jobs.intervals import COLUMNS, FILE
+from regista.jobs.machines import CONSTANTS, Machine, load_machine, save_constants
+
+HERE = Path(__file__).parents[2]
+RESULTS, SUMMARY, FIGURE = HERE / "results/jobs.csv", HERE / "results/jobs_summary.csv", HERE / "figures/jobs.png"
+HOST = ("launch_us", "meet_us", "step_ms")
+SHARES = (
+    *("product_share", "inner_half", "wave_half", "attention_share", "attention_backward", "flash_gain", "sweep_share", "low_gain"),
+    *("meet_us", "node_share", "nic_share", "beside_share", "growth", "expert_gain", "step_ms"),
+)
+XLA = tuple((framework, name) for framework in ("paxml", "maxtext") for name in ("jax_gain", "low_gain"))
+FEW = ("product_share", "attention_share", "attention_backward", "sweep_share", "low_gain", "node_share", "beside_share", "step_ms")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="experiments.fidelity.jobs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
+    args = parser.parse_args(argv)
+    if not args.redraw:
+        _run()
+    rows = pd.read_csv(RESULTS)
+    print(summary(rows).to_string(float_format=lambda value: f"{value:.3f}"))
+    draw_jobs(rows, FIGURE)
+
+
+def _run() -> None:
+    training, _ = cases("dgxc")
+    small, _ = cases("golden")
+    tables, residuals = [], []
+    base = _fresh(load_machine("h100"))
+    for name in ("h100", "gb200", "a100"):
+        own = [case for case in training if case.job.machine == name]
+        free: Free = [("", constant) for constant in SHARES] + list(XLA) if name == "h100" else [("", constant) for constant in FEW]
+        machine = replace(load_machine(name), values=dict(base.values), environments={})
+        if own:
+            machine = fitted(own, machine, free)
+            held = by_group(own, machine, free)
+            tables.append(table(own, machine, held, coverage(own, held)))
+            residuals += _residuals(own, held, "training")
+            error = np.abs(np.expm1(held))
+            about = f"{len(own)} rows of nvidia_dgxc_step_times; mean {error.mean():.2%}, worst {error.max():.2%}, each group predicted without it"
+        else:
+            about = "no training rows of this device: shares are those of h100"
+        if name == "h100":
+            base = machine
+        machine, said = _host(name, machine, [case for case in small if case.job.machine == name], tables, residuals)
+        save_constants(
+            machine,
+            {"script": "python -m experiments.fidelity.jobs", "date": date.today().isoformat(), "data": about, "environments": said},
+        )
+        print(f"{name}: {about}; {said}")
+    save_text(FILE, "\n".join([",".join(COLUMNS), *residuals]) + "\n")
+    rows = pd.concat(tables, ignore_index=True)
+    rows.to_csv(RESULTS, index=False, float_format="%.6g")
+    summary(rows).to_csv(SUMMARY, index=False, float_format="%.4g")
+
+
+def _fresh(machine: Machine) -> Machine:
+    """Constants where a fit begins."""
+    return replace(machine, values={name: c.start for name, c in CONSTANTS.items()}, environments={})
+
+
+def _host(name: str, machine: Machine, small: list[Case], tables: list[pd.DataFrame], residuals: list[str]) -> tuple[Machine, str]:
+    """The host's constants on CI rows: first for all, then for each environment."""
+    timed = [case for case in small if not isnan(case.paper_s)]
+    held = np.zeros(len(timed))
+    start = replace(machine, environments=dict(machine.environments) | {"ci": {"launch_us": 80.0, "meet_us": 300.0, "step_ms": 15.0}})
+    common: Free = [("ci", constant) for constant in HOST]
+    machine = fitted(timed, start, common)
+    for environment, count in sorted(Counter(case.job.running.environment for case in timed).items()):
+        here = [i for i, case in enumerate(timed) if case.job.running.environment == environment]
+        part = [timed[i] for i in here]
+        free: Free = [(environment, constant) for constant in HOST] if count >= 5 else []
+        if free:
+            held[here] = by_fold(part, machine, free, rounds=4)
+            machine = fitted(part, machine, free, rounds=5)
+        else:
+            held[here] = by_fold(timed, machine, common, rounds=3)[here]
+    tables.append(table(timed, machine, held, coverage(timed, held)))
+    residuals += _residuals(timed, held, "ci")
+    error = np.abs(np.expm1(held))
+    return machine, f"{len(timed)} rows of megatron_ci_golden_values; median {np.median(error):.2%}, cases in 5 folds"
+
+
+def _residuals(cases: Sequence[Case], held: np.ndarray, environment: str) -> list[str]:
+    lines = []
+    for case, error in zip(cases, held, strict=True):
+        job = case.job
+        low, moe, jax = int(job.running.precision.value == "fp8"), int(job.model.experts > 0), int(job.running.jax)
+        group = case.group.replace(",", " ")
+        lines.append(f"{job.machine},{environment},{group},{job.devices},{job.model.parameters},{low},{moe},{jax},{error:.5f}")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
