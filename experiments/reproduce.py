@@ -99,10 +99,11 @@ MODULES = (
     Experiment(name="rivals", module="rivals.__main__", simulated=False, performed=False),
     Experiment(name="fidelity", module="fidelity.__main__", simulated=False, performed=False),
     Experiment(name="jobs", module="fidelity.jobs.__main__", simulated=False, performed=False),
+    Experiment(name="kernel", module="kernel_database.__main__", simulated=False, performed=False),
     Experiment(name="corpus", module="corpus.__main__", simulated=False, performed=False),
 )
 """The longest first, so that two jobs end together.  Not simulated: quota_boundary, overlap and transparency run real processes; optimality
-proves optima for hours; 'make fidelity' and 'make corpus' are commands of
+proves optima for hours; 'make fidelity', 'make corpus' and the scores of the kernel database are commands of
 their own, and so is buyer, which searches for long.  iopddl needs the contest's files,
 and the other benches print: they are not here.  The two Gantt charts of quota_boundary show traces, which no CSV holds: only a run draws them."""
 

@@ -150,8 +150,15 @@ class KernelModel:
         fitted = constants()
         for name in (self.device.name, self.device.like, GENERIC):
             if what in fitted.get(name, {}):
-                return dict(fitted[name][what])
+                return self._powered(dict(fitted[name][what]))
         raise AssertionError(f"constants.toml has no generic {what}")
+
+    def _powered(self, fitted: dict[str, float]) -> dict[str, float]:
+        """Constants with a share of the peak by the device's watts per TFLOP/s, where nothing better is known: min(most, c (watt / peak)^a)."""
+        if "share_c" not in fitted:
+            return fitted
+        watts = self.device.watt / (self.device.peak_flop_per_s(Precision.FLOAT32) / 1e12)
+        return fitted | {"share": min(fitted["share_most"], fitted["share_c"] * watts ** fitted["share_a"])}
 
     def _product_s(self, batch: int, m: int, n: int, k: int, precision: Precision) -> float:
         shape = [np.array([float(size)]) for size in (batch, m, n, k)]
