@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
+from zoo.attention import Attending, with_attention
 from zoo.seeded import deferred_module, seeded_data
 from zoo.text import chosen, divides, in_format, initialise, skewed_tokens, token_loss
 
@@ -25,7 +26,7 @@ __all__ = ["Bert", "bert", "dnabert"]
 _IGNORED = -100
 
 
-class SelfAttention(nn.Module):
+class SelfAttention(Attending):
     """(batch, time, width) -> the same; every token sees every token."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -44,6 +45,10 @@ class SelfAttention(nn.Module):
             return projected.view(batch, time, self.heads, size).transpose(1, 2)
 
         q, k, v = by_head(self.query(x)), by_head(self.key(x)), by_head(self.value(x))
+        if self.fused:
+            mixed = self.attend(q, k, v, is_causal=False, dropout=self.dropout)
+            fused: Tensor = self.dense(mixed.transpose(1, 2).reshape(batch, time, width))
+            return fused
         weights = F.softmax((q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(size)), dim=-1)
         weights = F.dropout(weights, self.dropout, self.training)
         out: Tensor = self.dense((weights @ v).transpose(1, 2).reshape(batch, time, width))
@@ -115,6 +120,7 @@ def bert(
     optimizer: str = "adamw",
     seed: int = 0,
     dropout: float = 0.0,
+    attention: str = "eager",
 ) -> Program:
     """BERT pre-training on random tokens: 15 % of them masked, and asked for.
 
@@ -124,6 +130,7 @@ def bert(
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
         dropout: rate behind embeddings, of attention weights, and behind attention and feed-forward.
+        attention: "eager", written out, or "fused", torch's scaled_dot_product_attention.
 
     Raises:
         InvalidProgram: an unknown size or dtype, heads that do not divide the width, or more than 512 tokens.
@@ -133,7 +140,7 @@ def bert(
         return _masked(skewed_tokens(generator, batch, seq, vocab - 1), 0.15, 1, vocab - 1, generator)
 
     base = chosen("bert", _SIZES, size)
-    return _program(f"bert-{size}", base, layers, width, heads, vocab, seq, dtype, optimizer, seed, draw, dropout)
+    return _program(f"bert-{size}", base, layers, width, heads, vocab, seq, dtype, optimizer, seed, draw, dropout, attention)
 
 
 def dnabert(
@@ -147,13 +154,14 @@ def dnabert(
     optimizer: str = "adamw",
     seed: int = 0,
     dropout: float = 0.0,
+    attention: str = "eager",
 ) -> Program:
     """DNABERT: the masked model of BERT-base on random DNA, read as overlapping k-mers.
 
     Args:
         kmer: bases per token, 3 to 6; the vocabulary is 4^kmer and 5 special tokens.  Masks cover kmer tokens in a row, because one
             token alone could be read off its neighbours.
-        layers, width, heads, batch, seq, dtype, optimizer, dropout: as bert.
+        layers, width, heads, batch, seq, dtype, optimizer, dropout, attention: as bert.
 
     Raises:
         InvalidProgram: another kmer, or as bert.
@@ -167,7 +175,7 @@ def dnabert(
         digits = [4**place * bases[:, place : place + seq] for place in range(kmer)]
         return _masked(5 + torch.stack(digits).sum(0), 0.15, kmer, 4, generator)
 
-    return _program(f"dnabert-{kmer}", _SIZES["base"], layers, width, heads, vocab, seq, dtype, optimizer, seed, draw, dropout)
+    return _program(f"dnabert-{kmer}", _SIZES["base"], layers, width, heads, vocab, seq, dtype, optimizer, seed, draw, dropout, attention)
 
 
 def _masked(ids: Tensor, share: float, run: int, mask_token: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -193,11 +201,12 @@ def _program(
     seed: int,
     draw: Callable[[torch.Generator], tuple[Tensor, ...]],
     dropout: float,
+    attention: str,
 ) -> Program:
     depth, features, parts = layers or base.layers, width or base.width, heads or base.heads
     divides(name, parts, "heads", features, "a width of")
     if seq > 512:
         raise InvalidProgram(f"{name}: {seq} tokens exceed the 512 positions; give a smaller seq")
-    build = in_format(lambda: Bert(depth, features, parts, 4 * features, vocab, dropout=dropout), name, dtype)
+    build = with_attention(lambda: Bert(depth, features, parts, 4 * features, vocab, dropout=dropout), name, attention)
     data = seeded_data(draw, seed)
-    return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name=name, data=data, seed=seed)
+    return Program(deferred_module(in_format(build, name, dtype), seed), data(0), token_loss, optimizer, name=name, data=data, seed=seed)

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
+from zoo.attention import Attending, with_attention
 from zoo.seeded import deferred_module
 from zoo.text import in_format, initialise, next_tokens, token_loss
 
 __all__ = ["GPT", "gpt"]
 
 
-class Attention(nn.Module):
+class Attention(Attending):
     mask: Tensor
 
     def __init__(self, width: int, heads: int, seq: int, dropout: float = 0.0) -> None:
@@ -40,6 +41,10 @@ class Attention(nn.Module):
             return projected.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
 
         q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
+        if self.fused:
+            mixed = self.attend(q, k, v, is_causal=True, dropout=self.dropout)
+            fused: Tensor = self.c_proj(mixed.transpose(1, 2).reshape(batch, time, width))
+            return fused
         scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
         weights = F.softmax(scores.masked_fill(self.mask[:time, :time], float("-inf")), dim=-1)
         weights = F.dropout(weights, self.dropout, self.training)
@@ -116,6 +121,7 @@ def gpt(
     optimizer: str = "adamw",
     seed: int = 0,
     dropout: float = 0.0,
+    attention: str = "eager",
 ) -> Program:
     """A GPT-2 style language model on random tokens of skewed frequency.
 
@@ -126,12 +132,13 @@ def gpt(
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
         dropout: rate behind embeddings, of attention weights, and behind attention and feed-forward.
+        attention: "eager", written out, or "fused", torch's scaled_dot_product_attention.
 
     Raises:
-        InvalidProgram: heads does not divide width, or an unknown dtype.
+        InvalidProgram: heads does not divide width, or an unknown dtype or attention.
     """
     if width % heads:
         raise InvalidProgram(f"gpt: {heads} heads do not divide a width of {width}")
-    build = in_format(lambda: GPT(layers, width, heads, vocab, seq, bool(tied), dropout=dropout), "gpt", dtype)
+    build = with_attention(lambda: GPT(layers, width, heads, vocab, seq, bool(tied), dropout=dropout), "gpt", attention)
     data = next_tokens(batch, seq, vocab, seed)
-    return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name="gpt", data=data, seed=seed)
+    return Program(deferred_module(in_format(build, "gpt", dtype), seed), data(0), token_loss, optimizer, name="gpt", data=data, seed=seed)

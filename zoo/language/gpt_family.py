@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
+from zoo.attention import with_attention
 from zoo.language.gpt import GPT
 from zoo.seeded import deferred_module
 from zoo.text import chosen, divides, in_format, next_tokens, token_loss
@@ -70,6 +71,7 @@ def gpt2(
     optimizer: str = "adamw",
     seed: int = 0,
     dropout: float = 0.0,
+    attention: str = "eager",
 ) -> Program:
     """GPT-2 (117M, 345M, 762M, 1.5B) on random tokens.
 
@@ -80,11 +82,12 @@ def gpt2(
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
         dropout: rate behind embeddings, of attention weights, and behind attention and feed-forward.
+        attention: "eager", written out, or "fused", torch's scaled_dot_product_attention.
 
     Raises:
         InvalidProgram: an unknown size or dtype, heads that do not divide the width, or more tokens than the context.
     """
-    return _program("gpt2", _GPT2, size, layers, width, heads, vocab, batch, seq, tied, dtype, optimizer, seed, dropout)
+    return _program("gpt2", _GPT2, size, layers, width, heads, vocab, batch, seq, tied, dtype, optimizer, seed, dropout, attention)
 
 
 def gpt3(
@@ -100,13 +103,14 @@ def gpt3(
     optimizer: str = "adamw",
     seed: int = 0,
     dropout: float = 0.0,
+    attention: str = "eager",
 ) -> Program:
     """GPT-3 (125M ... 175B) and the GPTs of Alpa (alpa-350M ... alpa-39B); the arguments are those of gpt2.
 
     Raises:
         InvalidProgram: as gpt2.
     """
-    return _program("gpt3", _GPT3, size, layers, width, heads, vocab, batch, seq, tied, dtype, optimizer, seed, dropout)
+    return _program("gpt3", _GPT3, size, layers, width, heads, vocab, batch, seq, tied, dtype, optimizer, seed, dropout, attention)
 
 
 def _program(
@@ -124,6 +128,7 @@ def _program(
     optimizer: str,
     seed: int,
     dropout: float,
+    attention: str,
 ) -> Program:
     base = chosen(model, sizes, size)
     depth, features, parts = layers or base.layers, width or base.width, heads or base.heads
@@ -131,6 +136,8 @@ def _program(
     divides(model, parts, "heads", features, "a width of")
     if tokens > base.context:
         raise InvalidProgram(f"{model}: {tokens} tokens exceed the context of {base.context}; give a smaller seq")
-    build = in_format(lambda: GPT(depth, features, parts, words, tokens, bool(tied), base.context, dropout), model, dtype)
+    build = with_attention(lambda: GPT(depth, features, parts, words, tokens, bool(tied), base.context, dropout), model, attention)
     data = next_tokens(batch, tokens, words, seed)
-    return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name=f"{model}-{size}", data=data, seed=seed)
+    return Program(
+        deferred_module(in_format(build, model, dtype), seed), data(0), token_loss, optimizer, name=f"{model}-{size}", data=data, seed=seed
+    )

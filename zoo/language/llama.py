@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.frontend import Program
+from zoo.attention import Attending, with_attention
 from zoo.seeded import deferred_module
 from zoo.text import chosen, divides, in_format, initialise, next_tokens, token_loss
 
@@ -51,7 +52,7 @@ class RMSNorm(nn.Module):
         return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
 
 
-class Attention(nn.Module):
+class Attention(Attending):
     """(batch, time, width) -> the same; causal."""
 
     cos: Tensor
@@ -87,8 +88,12 @@ class Attention(nn.Module):
             return kv.unsqueeze(2).expand(-1, -1, share, -1, -1).reshape(batch, self.heads, time, self.size)
 
         q = self._rotated(by_head(self.q_proj(x), self.heads))
-        k = shared(self._rotated(by_head(self.k_proj(x), self.kv_heads)))
-        v = shared(by_head(self.v_proj(x), self.kv_heads))
+        k, v = self._rotated(by_head(self.k_proj(x), self.kv_heads)), by_head(self.v_proj(x), self.kv_heads)
+        if self.fused:
+            mixed = self.attend(q, k, v, is_causal=True)
+            fused: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, time, width))
+            return fused
+        k, v = shared(k), shared(v)
         scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(self.size))
         weights = F.softmax(scores.masked_fill(self.mask, float("-inf")), dim=-1)
         out: Tensor = self.o_proj((weights @ v).transpose(1, 2).reshape(batch, time, width))
@@ -153,6 +158,7 @@ def llama3(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     seed: int = 0,
+    attention: str = "fused",
 ) -> Program:
     """Llama 3 on random tokens.
 
@@ -161,6 +167,7 @@ def llama3(
         batch, seq: global batch and tokens per sample.
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
+        attention: "fused", torch's scaled_dot_product_attention, or "eager", written out.
 
     Raises:
         InvalidProgram: an unknown size or dtype, or heads that do not divide what they share.
@@ -171,6 +178,14 @@ def llama3(
     divides("llama3", parts, "heads", features, "a width of")
     divides("llama3", shared, "key-value heads", parts, "the heads,")
     divides("llama3", 2, "halves", features // parts, "a head of size")
-    build = in_format(lambda: Llama(depth, features, parts, shared, inner, words, seq), "llama3", dtype)
+    build = with_attention(lambda: Llama(depth, features, parts, shared, inner, words, seq), "llama3", attention)
     data = next_tokens(batch, seq, words, seed)
-    return Program(deferred_module(build, seed), data(0), token_loss, optimizer, name=f"llama3-{size}", data=data, seed=seed)
+    return Program(
+        deferred_module(in_format(build, "llama3", dtype), seed),
+        data(0),
+        token_loss,
+        optimizer,
+        name=f"llama3-{size}",
+        data=data,
+        seed=seed,
+    )

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
+from zoo.attention import with_attention
 from zoo.language.gpt import Attention
 from zoo.seeded import deferred_module
 from zoo.text import chosen, divides, in_format, initialise, next_tokens, token_loss
@@ -184,6 +185,7 @@ def moe(
     optimizer: str = "adamw",
     seed: int = 0,
     dropout: float = 0.0,
+    attention: str = "eager",
 ) -> Program:
     """A mixture of experts on random tokens.
 
@@ -194,6 +196,7 @@ def moe(
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
         dropout: rate behind embeddings, of attention weights, and behind attention and feed-forward.
+        attention: "eager", written out, or "fused", torch's scaled_dot_product_attention.
 
     Raises:
         InvalidProgram: an unknown size or dtype, heads that do not divide the width, or fewer than 2 layers or experts.
@@ -205,6 +208,8 @@ def moe(
     if depth < 2 or many < 2:
         raise InvalidProgram(f"moe: {depth} layers and {many} experts; at least 2 of each are needed")
     room = max(ceil(capacity * seq / many), 1)
-    build = in_format(lambda: MoE(depth, features, parts, inner, many, room, words, seq, dropout), "moe", dtype)
+    build = with_attention(lambda: MoE(depth, features, parts, inner, many, room, words, seq, dropout), "moe", attention)
     data = next_tokens(batch, seq, words, seed)
-    return Program(deferred_module(build, seed), data(0), _balanced_loss, optimizer, name=f"moe-{size}", data=data, seed=seed)
+    return Program(
+        deferred_module(in_format(build, "moe", dtype), seed), data(0), _balanced_loss, optimizer, name=f"moe-{size}", data=data, seed=seed
+    )

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
+from zoo.attention import Attending, with_attention
 from zoo.vision.images import classifier
 
 __all__ = ["ViT", "vit"]
 
 
-class SelfAttention(nn.Module):
+class SelfAttention(Attending):
     """(batch, tokens, width) -> the same; every token sees every token."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -39,6 +40,10 @@ class SelfAttention(nn.Module):
             return projected.view(batch, tokens, self.heads, size).transpose(1, 2)
 
         q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
+        if self.fused:
+            mixed = self.attend(q, k, v, is_causal=False, dropout=self.dropout)
+            fused: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
+            return fused
         weights = F.softmax((q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(size)), dim=-1)
         weights = F.dropout(weights, self.dropout, self.training)
         out: Tensor = self.proj((weights @ v).transpose(1, 2).reshape(batch, tokens, width))
@@ -101,6 +106,7 @@ def vit(
     optimizer: str = "adamw",
     seed: int = 0,
     dropout: float = 0.0,
+    attention: str = "eager",
 ) -> Program:
     """A Vision Transformer on random images; ViT-B/16 with 86,567,656 parameters by default.
 
@@ -113,6 +119,7 @@ def vit(
         hidden: features inside a block's MLP, 0 for 4 width.
         optimizer: "sgd" or "adamw".
         dropout: rate behind the positions, of attention weights, behind attention and inside and behind the MLP.
+        attention: "eager", written out, or "fused", torch's scaled_dot_product_attention.
 
     Raises:
         InvalidProgram: heads does not divide width, or patch the image.
@@ -123,7 +130,7 @@ def vit(
         raise InvalidProgram(f"vit: patches of {patch} do not divide an image of {image}")
     return classifier(
         "vit",
-        lambda: ViT(image, patch, width, layers, heads, hidden or 4 * width, classes, dropout),
+        with_attention(lambda: ViT(image, patch, width, layers, heads, hidden or 4 * width, classes, dropout), "vit", attention),
         batch=batch,
         image=image,
         classes=classes,
