@@ -115,6 +115,8 @@ class Layout:
     """Degrees of parallelism.  vp: chunks of layers per stage.   etp: how many devices share one expert's products.
 
     fsdp: devices over which parameters lie split and are gathered layer by layer; 1: they lie whole.
+    direct_gather: what lies split is gathered parameter by parameter, each device over its own network port (ZeRO stage 3 as DeepSpeed performed it
+    on A100 in 2021); False: around rings, which bring a node each byte once.
     layers_of_chunks: layers of chunk 0, 1, ... in the order of the model, pp x vp of them; None: even, with the rest spread.
     """
 
@@ -129,6 +131,7 @@ class Layout:
     global_batch: int = 1
     sequence_parallel: bool = False
     fsdp: int = 1
+    direct_gather: bool = False
     layers_of_chunks: tuple[int, ...] | None = None
 
     @property

@@ -27,6 +27,10 @@ __all__ = ["JobCost", "breakdown", "job_cost"]
 BUCKETS = 8
 """Pieces in which gradients and parameters of a chunk travel, where they travel beside computing."""
 
+DIRECT_SHARE, DIRECT_SHARP = 0.75, 2.5
+"""What a gather of one parameter after the other reaches of a network port, and how sharply the longer of gathers and computing decides [fitted:
+ZeRO-3 in table 2 of Narayanan et al. 2021, 2026-11; either model's rows predict the other's within 15 %]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCost:
@@ -55,7 +59,7 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
             read = Sweep(3 * message_bytes(job) * (job.layout.tp if job.layout.sequence_parallel else 1), 3)
             forward, backward = forward + prices.pass_s([read]), backward + prices.pass_s([read])
         gathered_s = _layer_gather_s(job, prices) * layers
-        return max(forward, gathered_s), max(backward, 2 * gathered_s)
+        return _beside_s(job, forward, gathered_s), _beside_s(job, backward, 2 * gathered_s)
 
     def price(task: Task) -> float:
         name = task_name(task)
@@ -81,6 +85,13 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
 def _shown(wire_s: float, beside_s: float, overlap: bool) -> float:
     """What of a collective shows: all of it, or with overlap the first bucket and what is longer than the pass beside which it travels."""
     return max(wire_s / BUCKETS, wire_s - beside_s) if overlap else wire_s
+
+
+def _beside_s(job: Job, pass_s: float, gathered_s: float) -> float:
+    """A pass and what is gathered for it: the longer of the two, and more where parameters come one by one."""
+    if job.layout.direct_gather:
+        return float((pass_s**DIRECT_SHARP + gathered_s**DIRECT_SHARP) ** (1 / DIRECT_SHARP))
+    return max(pass_s, gathered_s)
 
 
 def _message_s(job: Job, prices: Prices) -> float:
@@ -136,7 +147,12 @@ def _layer_gather_s(job: Job, prices: Prices) -> float:
         return 0.0
     layer = Chunk(number=-1, stage=0, layers=1, embeds=False, predicts=False)
     size = job.running.precision.value_bytes * chunk_parameters(job, layer).total
-    return prices.wire_s(Collective.ALL_GATHER, size, Group(job.layout.fsdp, 1))
+    group = Group(job.layout.fsdp, 1)
+    if job.layout.direct_gather:
+        away = 1 - group.members_per_node(prices.machine.domain) / group.size
+        port = prices.machine.nic_bytes_per_s * prices.machine.values["nic_share"] * DIRECT_SHARE
+        return away * size / port if away > 0 else prices.wire_s(Collective.ALL_GATHER, size, group)
+    return prices.wire_s(Collective.ALL_GATHER, size, group)
 
 
 def _update_s(job: Job, prices: Prices, chunks: list[Chunk]) -> float:

@@ -2,7 +2,7 @@
 
 [model]    family = "llama3.1-8b", and any of its numbers in place of the family's; or all numbers: layers hidden ffn heads vocab seq
 [cluster]  name = "dgx-h100:16"                     a preset with its number of nodes
-[layout]   tp pp cp ep etp vp dp zero fsdp micro_batch global_batch sequence_parallel layers_of_chunks
+[layout]   tp pp cp ep etp vp dp zero fsdp direct_gather micro_batch global_batch sequence_parallel layers_of_chunks
            precision recompute recompute_layers attention dropout overlap_tp overlap_grad overlap_param overlap_p2p
 """
 
@@ -94,7 +94,7 @@ def _cluster(table: Table) -> tuple[str, int]:
 
 
 def _layout(table: Table, devices: int, model: Model) -> Layout:
-    own = {key: _number(table, key, "layout") for key in _LAYOUT & set(table) - {"sequence_parallel", "layers_of_chunks"}}
+    own = {key: _number(table, key, "layout") for key in _LAYOUT & set(table) - {"sequence_parallel", "layers_of_chunks", "direct_gather"}}
     chunks = table.get("layers_of_chunks")
     if chunks is not None and not (isinstance(chunks, list) and all(isinstance(c, int) for c in chunks)):
         raise InvalidFile(f"[layout] layers_of_chunks = {chunks!r}; a list of whole numbers is needed")
@@ -110,6 +110,7 @@ def _layout(table: Table, devices: int, model: Model) -> Layout:
     return Layout(
         **own,
         sequence_parallel=_flag(table, "sequence_parallel"),
+        direct_gather=_flag(table, "direct_gather", zero == 3 and "fsdp" not in table),
         layers_of_chunks=None if chunks is None else tuple(chunks),
     )
 
