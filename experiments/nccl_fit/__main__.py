@@ -3,6 +3,7 @@
     python -m experiments.nccl_fit              fit, write results/nccl_fit.csv (a row per system) and nccl_fit_points.csv, draw the picture
     python -m experiments.nccl_fit --redraw     draw from the CSVs
     python -m experiments.nccl_fit --score      errors of planner.cost.nccl on rows that it was not fitted to: results/nccl_score.csv and _rows.csv.gz
+    python -m experiments.nccl_fit --against FILE.csv    errors on a table of your own, columns as in experiments.nccl_fit.rows
 
 Three curves per system, all fitted by least squares on the relative error (experiments.nccl_fit.fit):
 
@@ -26,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.nccl_fit.fit import Curve, TimeFit, fit_switched, fit_time, mean_error
-from experiments.nccl_fit.score import write_scores
+from experiments.nccl_fit.score import scored_against, write_scores
 from experiments.nccl_fit.score_picture import draw_scores, show_scores
 
 __all__ = ["main", "split"]
@@ -141,7 +142,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--redraw", action="store_true", help="draw from the CSVs")
     parser.add_argument("--score", action="store_true", help="errors of planner.cost.nccl on rows left out of its fit; minutes")
+    parser.add_argument("--against", metavar="FILE", type=Path, help="errors of planner.cost.nccl, as shipped, on the rows of a CSV")
     asked = parser.parse_args()
+    if asked.against is not None:
+        show_scores(scored_against(asked.against))
+        return
     if asked.score:
         write_scores()
         show_scores(pd.read_csv(HERE / "results/nccl_score.csv"))

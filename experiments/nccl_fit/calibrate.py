@@ -90,6 +90,8 @@ def start(name: str) -> Data:
     }
     if switch:
         data["switch"] = {"base_us": 20.0, "GBps": 0.6 * port, "fill_us": 60.0, "fill_MB": 16.0, "fewest_ranks": 4, "across_share": 0.93}
+    if "nvl72" in name:
+        data["domain"] = 72
     if "pcie" in name:
         del data["protocols"]["ll128"]  # NCCL takes it where NVLink connects all
     return data
@@ -168,6 +170,7 @@ def _thinned(sizes: Sequence[int]) -> list[int]:
 def toml(data: Data, points: int, error: str) -> str:
     """The text of an interconnect's file."""
     lines = [f"source = {json.dumps(data['source'])}", f"fitted = {json.dumps(f'{points} points; {error}')}"]
+    lines += [f"{key} = {value}" for key, value in data.items() if isinstance(value, int)]
     tables: list[tuple[str, Data]] = [("", {k: v for k, v in data.items() if isinstance(v, dict)})]
     flat: dict[str, Data] = {}
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from planner.cost.nccl import Kind
+from planner.ir.errors import InvalidFile
 
-__all__ = ["IMPLAUSIBLE", "Row", "band", "measured_rows"]
+__all__ = ["IMPLAUSIBLE", "Row", "band", "measured_rows", "rows_of"]
 
 PAPER = Path(__file__).parent.parent / "paper_numbers"
 AIC = {
@@ -26,7 +27,15 @@ AIC = {
 }
 """Names of the kernel database -> ours."""
 VTRAIN = {"a100": "a100-nvswitch-2022", "v100": "v100-nvlink"}
-LOGS = {"H100-80GB": "h100-nvswitch", "H200": "h200-nvswitch", "V100-PCIE-32GB": "v100-pcie"}
+LOGS = {
+    "H100-80GB": "h100-nvswitch",
+    "H200": "h200-nvswitch",
+    "V100-PCIE-32GB": "v100-pcie",
+    "A100-80GB": "a100-nvswitch",
+    "B200": "b200-nvswitch",
+    "GB200": "gb200-nvl72",
+    "GB300": "gb300-nvl72",
+}
 IMPLAUSIBLE = "l40s-pcie"
 """Eight L40S reach 1 GB/s in the kernel database, 12 with two: such a bus does not exist, so these rows are neither fitted nor scored."""
 KINDS = {"alltoall": Kind.ALL_TO_ALL} | {kind.value: kind for kind in Kind}
@@ -63,19 +72,68 @@ def band(size_bytes: float) -> str:
     return next(name for end, name in BANDS if size_bytes < end)
 
 
-def measured_rows(tables: Sequence[str] = ("aic_nccl", "vtrain_nccl_allreduce_lut", "nccl_tests_busbw")) -> list[Row]:
+FILES = ("aic_nccl.csv.gz", "vtrain_nccl_allreduce_lut.csv", "nccl_tests_busbw.csv")
+PLAIN = {"interconnect", "kind", "ranks", "ranks_per_node", "bytes", "time_us"}
+
+
+def measured_rows() -> list[Row]:
     """All rows of the committed tables."""
-    readers = {"aic_nccl": _aic, "vtrain_nccl_allreduce_lut": _vtrain, "nccl_tests_busbw": _logs}
-    return [row for table in tables for row in readers[table]()]
+    return [row for name in FILES for row in rows_of(PAPER / name)]
 
 
-def _aic() -> list[Row]:
-    table = pd.read_csv(PAPER / "aic_nccl.csv.gz")
+def rows_of(path: Path) -> list[Row]:
+    """The rows of a CSV with the columns of one of the committed tables, or with plain ones: interconnect, kind, ranks, ranks_per_node, bytes,
+    time_us (floating point numbers are added).
+
+    Raises:
+        InvalidFile: no such file, or other columns.
+    """
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InvalidFile(f"{path}: not a readable CSV ({error})") from None
+    columns = set(table.columns)
+    for wanted, read in (({"gpu", "op", "ranks", "message", "latency_ms"}, _aic), ({"gpu", "n_gpus", "bytes", "time_us"}, _vtrain)):
+        if wanted <= columns:
+            return read(table)
+    if {"system", "op", "gpu", "nodes", "n_ranks", "bytes", "time_us"} <= columns:
+        return _logs(table)
+    if columns >= PLAIN:
+        return _plain(table, path.name)
+    raise InvalidFile(
+        f"{path}: columns {sorted(columns)}; a table of times has {sorted(PLAIN)}, or the columns of one of {', '.join(FILES)}"
+    )
+
+
+def _known(names: Mapping[str, str], gpu: str) -> str:
+    if gpu not in names:
+        raise InvalidFile(f"gpu {gpu!r} has no interconnect here; known are {', '.join(sorted(names))}")
+    return names[gpu]
+
+
+def _plain(table: pd.DataFrame, name: str) -> list[Row]:
+    return [
+        Row(
+            table=name,
+            site=name,
+            interconnect=str(r.interconnect),
+            kind=KINDS[str(r.kind)],
+            ranks=int(r.ranks),
+            per_node=int(r.ranks_per_node),
+            size_bytes=int(r.bytes),
+            in_switch=True,
+            paper_s=1e-6 * float(r.time_us),
+        )
+        for r in table.itertuples()
+    ]
+
+
+def _aic(table: pd.DataFrame) -> list[Row]:
     return [
         Row(
             table="aic_nccl",
             site=f"{r.gpu} NCCL {r.nccl}",
-            interconnect=AIC[str(r.gpu)],
+            interconnect=_known(AIC, str(r.gpu)),
             kind=KINDS[str(r.op)],
             ranks=int(r.ranks),
             per_node=int(r.ranks),
@@ -88,13 +146,12 @@ def _aic() -> list[Row]:
     ]
 
 
-def _vtrain() -> list[Row]:
-    table = pd.read_csv(PAPER / "vtrain_nccl_allreduce_lut.csv")
+def _vtrain(table: pd.DataFrame) -> list[Row]:
     return [
         Row(
             table="vtrain_nccl_allreduce_lut",
             site=f"vTrain {r.gpu}",
-            interconnect=VTRAIN[str(r.gpu)],
+            interconnect=_known(VTRAIN, str(r.gpu)),
             kind=Kind.ALL_REDUCE,
             ranks=int(r.n_gpus),
             per_node=int(r.n_gpus),
@@ -106,13 +163,12 @@ def _vtrain() -> list[Row]:
     ]
 
 
-def _logs() -> list[Row]:
-    table = pd.read_csv(PAPER / "nccl_tests_busbw.csv")
+def _logs(table: pd.DataFrame) -> list[Row]:
     return [
         Row(
             table="nccl_tests_busbw",
             site=str(r.system),
-            interconnect=LOGS[str(r.gpu)],
+            interconnect=_known(LOGS, str(r.gpu)),
             kind=KINDS[str(r.op)],
             ranks=int(r.n_ranks),
             per_node=int(r.n_ranks) // int(r.nodes),

@@ -21,12 +21,12 @@ from typing import Any
 import pandas as pd
 
 from experiments.nccl_fit.calibrate import INTERCONNECTS, curve_lines, fitted
-from experiments.nccl_fit.rows import Row, band, measured_rows
+from experiments.nccl_fit.rows import Row, band, measured_rows, rows_of
 from planner.cost.nccl.curves import Curves, read_curves
 from planner.cost.nccl.interconnect import parse_interconnect
 from planner.cost.nccl.model import CollectiveModel
 
-__all__ = ["FOLDS", "errors_by", "scored"]
+__all__ = ["FOLDS", "all_errors", "errors_by", "scored", "scored_against", "write_scores"]
 
 HERE = Path(__file__).parent.parent
 FOLDS = 5
@@ -144,12 +144,28 @@ def mean_constants(parts: Sequence[Data]) -> Data:
     return merged
 
 
+def scored_against(path: Path) -> pd.DataFrame:
+    """The errors of the constants and curves that the package ships, on the rows of a table (experiments.nccl_fit.rows)."""
+    models: dict[str, CollectiveModel] = {}
+
+    def seconds(row: Row) -> float:
+        model = models.setdefault(row.interconnect, CollectiveModel.for_interconnect(row.interconnect))
+        return model.seconds(row.kind, row.size_bytes, row.ranks, row.per_node, in_switch=row.in_switch)
+
+    return all_errors(_frame([row for row in rows_of(path) if row.sound], "nothing: as shipped", seconds))
+
+
+def all_errors(scores: pd.DataFrame) -> pd.DataFrame:
+    """By table, and by interconnect, kind, group and size band of each."""
+    tables = [errors_by(scores, "left_out", "table")]
+    tables += [errors_by(scores, "left_out", "table", column) for column in ("interconnect", "kind", "group", "band")]
+    return pd.concat(tables)
+
+
 def write_scores() -> pd.DataFrame:
     """Score all rows and write the CSVs; returns the scores."""
     scores = scored(measured_rows())
-    tables = [errors_by(scores, "left_out", "table"), errors_by(scores, "left_out", "table", "interconnect")]
-    tables += [errors_by(scores, "left_out", "table", column) for column in ("kind", "group", "band")]
-    pd.concat(tables).to_csv(HERE / "results/nccl_score.csv", index=False, float_format="%.4g")
+    all_errors(scores).to_csv(HERE / "results/nccl_score.csv", index=False, float_format="%.4g")
     keys = ["left_out", "table", "interconnect", "kind", "group", "bytes", "in_switch"]
     rows = scores.groupby(keys, sort=True)[["paper_s", "theory_s", "error"]].median().reset_index()
     rows.to_csv(HERE / "results/nccl_score_rows.csv.gz", index=False, float_format="%.4g", compression={"method": "gzip", "mtime": 1})

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.nccl_fit.fit import SwitchedFit, TimeFit, fit_switched, fit_time, mean_error
-from planner.ir.errors import Unsupported
+from experiments.nccl_fit.rows import rows_of
+from experiments.nccl_fit.score import scored_against
+from planner.ir.errors import InvalidFile, Unsupported
 
 SIZES = [float(2**k) for k in range(10, 34, 2)]
 
@@ -67,3 +69,14 @@ def test_the_mean_error_is_relative():
 def test_too_little_or_impossible_data_is_refused(sizes, times):
     with pytest.raises(Unsupported, match="size"):
         fit_time(sizes, times)
+
+
+def test_a_table_of_ones_own_is_scored_and_other_columns_are_refused(tmp_path):
+    own = tmp_path / "own.csv"
+    own.write_text("interconnect,kind,ranks,ranks_per_node,bytes,time_us\nh100-nvswitch,all_reduce,16,8,1073741824,4484.9\n")
+    errors = scored_against(own)
+    assert set(errors["rows"]) == {1}
+    assert errors.mean_error.max() < 0.05
+    own.write_text("when,what\n1,2\n")
+    with pytest.raises(InvalidFile, match=r"columns \['what', 'when'\]; a table of times has"):
+        rows_of(own)

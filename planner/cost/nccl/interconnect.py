@@ -67,7 +67,7 @@ class Interconnect:
 
     post_us, exchange_base_us: of an exchange (all-to-all, send-receive), per peer and in all.
     net_GBps: of one rank's network port.
-    sharp: the network's switches reduce (CollNet).
+    sharp: the network's switches reduce (CollNet).   domain: ranks that one NVLink switch joins, where they are more than a node's (else 0).
     """
 
     name: str
@@ -83,6 +83,7 @@ class Interconnect:
     net_GBps: float
     net_post_us: float
     sharp: bool = False
+    domain: int = 0
 
 
 def between_sizes(by_ranks: Mapping[int, float], ranks: int) -> float:
@@ -160,4 +161,5 @@ def _parsed(data: Mapping[str, object], name: str) -> Interconnect:
         net_GBps=net["GBps"],
         net_post_us=net["post_us"],
         sharp=bool(data.get("sharp", False)),
+        domain=int(str(data.get("domain", 0))),
     )

@@ -59,7 +59,7 @@ class CollectiveModel:
         """
         if not 0 <= size_bytes < float("inf"):
             raise Unsupported(f"{kind.value} of {size_bytes} bytes; a size is finite and >= 0")
-        group = Group(ranks, ranks_per_node)
+        group = self._group(ranks, ranks_per_node)
         if ranks == 1:
             return 0.0
         size = max(size_bytes, 1.0)
@@ -71,8 +71,12 @@ class CollectiveModel:
 
     def choice(self, kind: Kind, size_bytes: float, ranks: int, ranks_per_node: int, *, in_switch: bool = True) -> Candidate:
         """(algorithm, protocol, seconds) that the laws say NCCL takes; arguments as in ``seconds``, of at least two ranks."""
-        found = candidates(self.interconnect, kind, max(size_bytes, 1.0), Group(ranks, ranks_per_node), in_switch)
+        found = candidates(self.interconnect, kind, max(size_bytes, 1.0), self._group(ranks, ranks_per_node), in_switch)
         return min(found, key=lambda candidate: candidate[2])
+
+    def _group(self, ranks: int, ranks_per_node: int) -> Group:
+        """Ranks that one NVLink domain can hold are taken to lie in one, whatever its nodes are."""
+        return Group(ranks, max(ranks, ranks_per_node) if ranks <= self.interconnect.domain else ranks_per_node)
 
     def _law_s(self, kind: Kind, size_bytes: float, group: Group, in_switch: bool) -> float:
         return min(seconds for _, _, seconds in candidates(self.interconnect, kind, size_bytes, group, in_switch))

@@ -62,11 +62,12 @@ def test_the_time_is_that_of_the_quickest_candidate_and_grows_with_the_bytes_and
     if ranks == 1:
         assert model.seconds(kind, size, 1, 1) == 0
         return
+    group = Group(ranks, ranks if ranks <= model.interconnect.domain else per_node)
     laws = CollectiveModel(interconnect=model.interconnect, curves=Curves({}))
     alone_s = laws.seconds(kind, size, ranks, per_node)
-    assert alone_s == min(c[2] for c in candidates(model.interconnect, kind, size, Group(ranks, per_node)))
+    assert alone_s == min(c[2] for c in candidates(model.interconnect, kind, size, group))
     assert 0 < alone_s <= laws.seconds(kind, 2 * size, ranks, per_node)
-    if nodes > 1:
+    if nodes > 1 and ranks > model.interconnect.domain:
         assert model.seconds(kind, size, ranks, per_node) == alone_s, "nothing was measured there, so the laws serve"
         quick = CollectiveModel.for_interconnect(name, net_bytes_per_s=1e15)
         assert quick.seconds(kind, size, ranks, per_node) <= alone_s
@@ -90,6 +91,13 @@ def test_every_collective_of_a_boxing_has_a_kind_but_the_local_one() -> None:
     assert {Kind.of(c) for c in Collective if c is not Collective.LOCAL} < set(Kind)
     with pytest.raises(Unsupported, match="nothing travels"):
         Kind.of(Collective.LOCAL)
+
+
+def test_trays_of_one_nvlink_domain_are_one_node() -> None:
+    rack, tray = CollectiveModel.for_interconnect("gb200-nvl72"), Curves({})
+    assert rack.seconds(Kind.ALL_REDUCE, GIB, 32, 4) == rack.seconds(Kind.ALL_REDUCE, GIB, 32, 32)
+    two_racks = CollectiveModel(interconnect=rack.interconnect, curves=tray).seconds(Kind.ALL_REDUCE, GIB, 144, 72)
+    assert two_racks > rack.seconds(Kind.ALL_REDUCE, GIB, 72, 4)
 
 
 def test_what_no_collective_can_be_is_refused() -> None:
