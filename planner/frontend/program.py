@@ -29,10 +29,10 @@ from planner.frontend.random.eager import EagerDraws
 from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.translate import Translated
 from planner.frontend.to_graph.update import Update, average_of
-from planner.frontend.traces import Step, Traces
+from planner.frontend.traces import Traces
 from planner.frontend.tracing.decomp.local_norm import check_batch_norms
 from planner.frontend.tracing.hooks import refuse_hooks
-from planner.frontend.tracing.trace import Tracer, loss_of
+from planner.frontend.tracing.trace import Step, Tracer, loss_of
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import InputKind, LogicalGraph, Mode
 
@@ -131,7 +131,7 @@ class Program:
         self.name = name or type(module).__name__.lower()
         self.data, self.norm_parts = data, 1
         self.seed, self.attention = seed, attention_of(attention)
-        self._traces = Traces()
+        self._traces = Traces(self.name)
         self._asked: AskedOutputs | None = None
         self._evaluations: dict[AskedOutputs, Program] = {}
 
@@ -249,19 +249,17 @@ class Program:
         return self._translate(micro_batches).tracer
 
     def _translate(self, micro_batches: int) -> Translated:
-        return self._traces.of(self._step, micro_batches)
+        return self._traces.of(self._step, self._update, micro_batches)
 
     @property
     def _step(self) -> Step:
         return Step(
-            name=self.name,
             module=self._module,
             example_inputs=self.example_inputs,
             form=self.form,
             batch_dims=self.batch_dims,
             loss=self.loss,
             precision=self.precision,
-            update=self._update,
             norm_parts=self.norm_parts,
             attention=self.attention,
             asked=self._asked,

@@ -30,7 +30,8 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from planner.frontend.attention import whole_attention
+from planner.frontend.attention import Attention, whole_attention
+from planner.frontend.batch import BatchDims
 from planner.frontend.inputs import InputForm, loss_in
 from planner.frontend.outputs import AskedOutputs
 from planner.frontend.precision import Precision
@@ -56,7 +57,7 @@ from planner.frontend.tracing.values import usual_rewrite
 from planner.ir.errors import InvalidProgram, RegistaError
 from planner.ir.graph import Mode
 
-__all__ = ["Capture", "Tracer", "capture", "loss_of", "quiet"]
+__all__ = ["Capture", "Step", "Tracer", "capture", "loss_of", "quiet"]
 
 
 class Tracer(Enum):
@@ -104,6 +105,39 @@ class Capture:
         return {"slow": slow if self.refusal else "", "left alone": left if self.left_alone else ""}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step that can be traced: forward, loss and backward of a module, or the forward pass of an evaluation.
+
+    example_inputs: one global batch; only shapes and dtypes are used.   batch_dims: which of their dims micro-batches slice.
+    form: how the tensors of a batch are given to the module and to the loss.
+    loss: applied to the module's output and the targets; None when the module returns the loss.
+    precision: forward and loss run under its autocast.
+    norm_parts: over so many parts of a micro-batch a batch norm takes its statistics one by one.
+    attention: the form in which attention is traced.
+    asked: an evaluation, the forward pass under no_grad, with these outputs; None: a training step.
+    """
+
+    module: nn.Module
+    example_inputs: tuple[Tensor, ...]
+    form: InputForm
+    batch_dims: BatchDims
+    loss: Callable[..., object] | None
+    precision: Precision
+    norm_parts: int
+    attention: Attention
+    asked: AskedOutputs | None
+
+    @property
+    def mode(self) -> Mode:
+        """The kind of step."""
+        return Mode.TRAIN if self.asked is None else Mode.EVAL
+
+    def micro_batches(self, batch: Sequence[Tensor], count: int) -> list[tuple[Tensor, ...]]:
+        """All micro-batches of a global batch."""
+        return [self.batch_dims.sliced(batch, count, index) for index in range(count)]
+
+
 def loss_of(module: nn.Module, loss: Callable[..., object] | None, form: InputForm, inputs: Sequence[Tensor]) -> Tensor:
     """The scalar loss of one (micro-)batch: what the user's ordinary loop would differentiate.
 
@@ -126,42 +160,30 @@ def _loss_and_returned(
     return loss_in(returned, "the module", "; return the loss from the module, or give Program(loss=...)"), returned
 
 
-class _Step(nn.Module):
+class _Traced(nn.Module):
     """Forward, loss and backward as one module, so that the module holds the traced parameters during all three.
 
     Checkpointed parts run again in backward, and a loss may reach into the module: both must see the traced values.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        loss: Callable[..., object] | None,
-        form: InputForm,
-        parameters: Mapping[str, Tensor],
-        stamper: Stamper,
-        trained: list[str],
-        hooks: BackwardHooks,
-        micro_batches: int,
-        asked: AskedOutputs | None,
-        precision: Precision,
+        self, step: Step, micro_batches: int, parameters: Mapping[str, Tensor], stamper: Stamper, trained: list[str], hooks: BackwardHooks
     ) -> None:
         super().__init__()
-        self.module, self._precision = module, precision
+        self.module, self._step = step.module, step  # the loss within the step: one that is a module must not become a submodule
         self._hooks, self._micro_batches = hooks, micro_batches
-        self._loss, self._form = (loss,), form  # in a tuple: a loss that is a module must not become a submodule
         self._trainable = [name for name, p in parameters.items() if p.requires_grad]
-        self._names, self._stamper, self._trained, self._asked = tuple(parameters), stamper, trained, asked
+        self._names, self._stamper, self._trained = tuple(parameters), stamper, trained
         self.outputs: tuple[str, ...] = ()
 
     def forward(self, parameter_values: list[Tensor], inputs: list[Tensor], scale_of_loss: list[Tensor]) -> list[Tensor]:
-        if self._asked is not None:
-            return self._evaluated(inputs, self._asked)
+        if self._step.asked is not None:
+            return self._evaluated(inputs, self._step.asked)
         if not self._trainable:
             raise InvalidProgram("the module has no trainable parameter; set requires_grad on at least one")
-        (loss,) = self._loss
         self._hooks.attach(dict(zip(self._names, parameter_values, strict=True)))
-        with self._precision.autocast():
-            value = loss_of(self.module, loss, self._form, inputs)
+        with self._step.precision.autocast():
+            value = loss_of(self.module, self._step.loss, self._step.form, inputs)
         leaves = [(n, p) for n, p in zip(self._names, parameter_values, strict=True) if p.requires_grad and p.is_leaf]
         if (written := next((n for n, p in leaves if p.grad is not None), None)) is not None:
             raise _OwnBackward(
@@ -184,9 +206,8 @@ class _Step(nn.Module):
         return [value, *of_trained.values()]
 
     def _evaluated(self, inputs: list[Tensor], asked: AskedOutputs) -> list[Tensor]:
-        (loss,) = self._loss
-        with self._precision.autocast():
-            value, returned = _loss_and_returned(self.module, loss, self._form, inputs)
+        with self._step.precision.autocast():
+            value, returned = _loss_and_returned(self.module, self._step.loss, self._step.form, inputs)
         outputs = asked.of(returned, value)
         self.outputs = tuple(outputs)
         return [value, *outputs.values()]
@@ -199,31 +220,14 @@ class _OwnBackward(InvalidProgram):
 _UNREACHED = "the loss does not depend on any trainable parameter; look for no_grad() or detach() on its way"
 
 
-def capture(
-    module: nn.Module,
-    batch: Sequence[Tensor],
-    loss: Callable[..., object] | None,
-    *,
-    form: InputForm,
-    batch_dims: tuple[int | None, ...],
-    micro_batches: int,
-    asked: AskedOutputs | None = None,
-    precision: Precision = Precision.FP32,
-) -> Capture:
-    """Trace forward, loss and backward of one micro-batch.
-
-    Args:
-        batch: one micro-batch; only shapes and dtypes are used.   batch_dims: of its tensors, None where one has no batch.
-        loss: applied to the module's output and the targets; None when the module returns the loss.
-        form: how the tensors of ``batch`` are given to both.
-        asked: trace an evaluation, the forward pass under no_grad, with these outputs; None: trace a training step.
-        precision: forward and loss run under its autocast.
+def capture(step: Step, micro_batches: int) -> Capture:
+    """Trace one of so many micro-batches of the step.
 
     Raises:
         InvalidProgram: the step cannot be traced; the message names the module that raised.
     """
-    work = _Work(module, batch, loss, form, batch_dims, micro_batches, asked, precision)
-    with untouched({"": module, "loss": loss}) as snapshot:
+    work = _Work(step, micro_batches)
+    with untouched({"": step.module, "loss": step.loss}) as snapshot:
         try:
             captured = work.traced(Tracer.RECORDER)
         except _OwnBackward:
@@ -252,22 +256,11 @@ class _Input(NamedTuple):
 
 
 class _Work:
-    """What is traced: a module, a micro-batch and a loss, with the names of the module's state as they are before the first trace."""
+    """A step that is traced at one of so many micro-batches, with the names of the module's state as they are before the first trace."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        batch: Sequence[Tensor],
-        loss: Callable[..., object] | None,
-        form: InputForm,
-        batch_dims: tuple[int | None, ...],
-        micro_batches: int,
-        asked: AskedOutputs | None,
-        precision: Precision,
-    ) -> None:
-        self._precision, self._asked = precision, asked
-        self._module, self._batch, self._loss, self._form = module, batch, loss, form
-        self._batch_dims, self._micro_batches = batch_dims, micro_batches
+    def __init__(self, step: Step, micro_batches: int) -> None:
+        self._step, self._micro_batches = step, micro_batches
+        module = step.module
         self._parameters, self._buffers = dict(module.named_parameters()), dict(module.named_buffers())
         self._hooks = BackwardHooks(module)
 
@@ -275,19 +268,8 @@ class _Work:
         """One trace, in the state in which the module is now.   lines: nodes know the user's line that made them."""
         parameters, buffers = self._parameters, self._buffers
         trained: list[str] = []
-        stamper = Stamper(self._module, [p.requires_grad for p in parameters.values()], lines=lines)
-        whole = _Step(
-            self._module,
-            self._loss,
-            self._form,
-            parameters,
-            stamper,
-            trained,
-            self._hooks,
-            self._micro_batches,
-            self._asked,
-            self._precision,
-        )
+        stamper = Stamper(self._step.module, [p.requires_grad for p in parameters.values()], lines=lines)
+        whole = _Traced(self._step, self._micro_batches, parameters, stamper, trained, self._hooks)
 
         def step(
             parameter_values: _Values, buffer_values: _Values, inputs: _Values, random: _Values, scale_of_loss: _Values
@@ -303,9 +285,9 @@ class _Work:
         arguments = (
             [_Input(p.shape, p.dtype, p.requires_grad) for p in parameters.values()],
             [_Input(b.shape, b.dtype, False) for b in buffers.values()],
-            [_Input(t.shape, t.dtype, False) for t in self._batch],
+            [_Input(t.shape, t.dtype, False) for t in self._step.batch_dims.sliced(self._step.example_inputs, self._micro_batches, 0)],
             [_Input(torch.Size(), torch.int64, False)] * 2,
-            [_Input(torch.Size(), torch.float32, False)] * self._precision.scales_loss,
+            [_Input(torch.Size(), torch.float32, False)] * self._step.precision.scales_loss,
         )
         try:
             with (
@@ -313,7 +295,7 @@ class _Work:
                 FakeTensorMode(allow_non_fake_inputs=True) as fake_mode,
                 # the recorder asks for each type but once
                 disable_fake_tensor_cache(fake_mode) if tracer is Tracer.RECORDER else nullcontext(),
-                torch.set_grad_enabled(self._asked is None),
+                torch.set_grad_enabled(self._step.mode is Mode.TRAIN),
                 self._hooks.noticed(),
                 stamper,
                 whole_attention(),
@@ -333,12 +315,12 @@ class _Work:
             constants=constants,
             parameters=tuple(parameters),
             buffers=tuple(buffers),
-            batch_dims=self._batch_dims,
+            batch_dims=self._step.batch_dims.dims,
             trained=tuple(trained),
             outputs=whole.outputs,
-            mode=Mode.TRAIN if self._asked is None else Mode.EVAL,
+            mode=self._step.mode,
             tracer=tracer,
-            precision=self._precision,
+            precision=self._step.precision,
             micro_batches=self._micro_batches,
         )
 
