@@ -6,6 +6,8 @@ READY  := $(VENV)/.ready
 # One thread per process: more makes 2 cores fight (and torch reads it only at import).
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
+# Compiled modules are kept: the processes that tests start would compile the product again, a second each.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Tests run in so many processes at once; those that start processes of their own run one after the other in one of them.
 WORKERS ?= 2

@@ -22,16 +22,18 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import pytest
 import torch
-from hypothesis import settings
 
-settings.register_profile("regista", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("regista")
+from tests.tiers import choose_tier
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-plans", action="store_true", help="write the committed Plans of the conformance matrix anew (make plans)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    choose_tier(config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,6 +20,7 @@ from planner.ir.text import canonical
 from planner.ir.traces.trace import Act, Trace, check_trace
 from simulator import simulate
 from simulator.theory import bubble_fraction
+from tests.tiers import examples
 
 
 def acts_of(trace: Trace, task: str, rank: int = 0) -> list[Act]:
@@ -219,7 +220,7 @@ def test_a_collective_that_never_completes_names_the_ranks_that_wait():
     simulate(story.freeze(), cost, steps=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(dags())
 def test_the_simulator_dead_locks_exactly_when_the_token_game_does(plan: Plan):
     if is_live(plan):
@@ -232,7 +233,7 @@ def test_the_simulator_dead_locks_exactly_when_the_token_game_does(plan: Plan):
 # --- laws on random plans ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_every_simulated_trace_of_a_live_plan_keeps_the_six_laws(data: st.DataObject):
     plan = data.draw(live_dags())
@@ -249,7 +250,7 @@ def test_pipelines_and_data_parallel_steps_keep_the_six_laws_at_any_latency(data
     assert all(trace.peak_bytes[str(rank)] <= planned for rank, planned in device_bytes(plan).items())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_on_one_rank_the_simulator_is_the_token_game_with_a_clock(data: st.DataObject):
     plan = data.draw(live_dags())
@@ -259,7 +260,7 @@ def test_on_one_rank_the_simulator_is_the_token_game_with_a_clock(data: st.DataO
     assert simulated == played
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_with_fixed_orders_a_larger_quota_never_makes_an_act_later(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=True))
@@ -271,7 +272,7 @@ def test_with_fixed_orders_a_larger_quota_never_makes_an_act_later(data: st.Data
     assert all(act.start_s <= late[act.task, act.number] for act in after.acts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_with_fixed_orders_a_shorter_task_never_makes_an_act_later(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=True))

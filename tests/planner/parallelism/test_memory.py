@@ -24,6 +24,7 @@ from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Problem
 from planner.solve.limited.memory import least_peak, solve_within
 from planner.solve.problem import Contradiction, Demand
+from tests.tiers import examples
 from zoo import ZOO
 
 GPT = {"layers": 2, "width": 64, "heads": 4, "vocab": 128, "batch": 8, "seq": 32, "optimizer": "sgd"}
@@ -41,7 +42,7 @@ def problems_with_demands(draw: st.DrawFn) -> Problem:
 
 
 @given(problems_with_demands())
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_the_best_choice_that_fits_is_found(problem: Problem) -> None:
     try:
         best = search_exhaustively(problem).objective
@@ -56,7 +57,7 @@ def test_the_best_choice_that_fits_is_found(problem: Problem) -> None:
 
 
 @given(problems_with_demands())
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_no_allowed_choice_holds_less_than_the_least_peak(problem: Problem) -> None:
     choices = (np.array(c) for c in product(*(range(len(costs)) for costs in problem.costs)))
     peaks = [problem.peak(c) for c in choices if np.isfinite(problem.objective(c))]

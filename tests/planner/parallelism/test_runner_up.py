@@ -21,6 +21,7 @@ from planner.parallelism.shape_search import ShapeSearch
 from planner.solve.time_limit import TimeLimit
 from regista.api import program_of
 from regista.clusters import resolve_cluster
+from tests.tiers import examples
 
 MODEL = "zoo:gpt?layers=2&width=64&heads=4&vocab=96&seq=16&batch=8"
 
@@ -47,7 +48,7 @@ def steps(seed: int) -> dict[Shape, float]:
 
 @pytest.mark.thorough
 @given(st.integers(0, 10**6))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_without_a_gap_the_two_best_are_those_of_all_shapes_worked_out(seed: int) -> None:
     told = steps(seed)
     best, bound_s, other = ShapeSearch(shares(), lambda shape, _: (told[shape], 0.0)).two_best(candidates())
@@ -58,7 +59,7 @@ def test_without_a_gap_the_two_best_are_those_of_all_shapes_worked_out(seed: int
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.01, 0.3]), st.sampled_from([0.0, inf]))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_no_other_shape_goes_below_the_least_of_the_others(seed: int, gap: float, seconds: float) -> None:
     told = steps(seed)
     search = ShapeSearch(replace(shares(), time_limit=TimeLimit(seconds)), lambda shape, _: (told[shape], 0.0), gap=gap)

@@ -18,6 +18,7 @@ from planner.solve.bounds.message_passing import Dual
 from planner.solve.ilp import solve_ilp
 from planner.solve.reduce.elimination import Elimination, eliminate
 from planner.stages import assign_stages, prepare
+from tests.tiers import examples
 from zoo import ZOO
 
 
@@ -29,7 +30,7 @@ def optimum(problem: Problem) -> float:
 
 
 @given(problems())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_exact_is_as_good_as_trying_everything(problem: Problem) -> None:
     best = optimum(problem)
     if best == float("inf"):
@@ -42,7 +43,7 @@ def test_exact_is_as_good_as_trying_everything(problem: Problem) -> None:
 
 
 @given(problems())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_ilp_is_as_good_as_trying_everything(problem: Problem) -> None:
     choice, objective, bound = solve_ilp(problem)
     best = optimum(problem)
@@ -52,7 +53,7 @@ def test_the_ilp_is_as_good_as_trying_everything(problem: Problem) -> None:
 
 
 @given(problems())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_elimination_and_pruning_keep_the_optimum(problem: Problem) -> None:
     choice = eliminate(problem)
     assert choice is not None
@@ -66,7 +67,7 @@ def test_elimination_and_pruning_keep_the_optimum(problem: Problem) -> None:
 
 
 @given(problems())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_message_passing_gives_a_bound_that_never_falls_and_drops_nothing_better(problem: Problem) -> None:
     best = optimum(problem)
     dual = Dual(problem)

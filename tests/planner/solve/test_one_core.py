@@ -23,6 +23,7 @@ from planner.solve.reduce.contract import reduce_in_place, reduce_problem
 from planner.solve.reduce.elimination import Elimination
 from planner.solve.time_limit import TimeLimit
 from tests.planner.solve.small import best_by_trying, random_problem
+from tests.tiers import examples
 
 
 def layered(layers: int, times: int, limit: float) -> Problem:
@@ -38,7 +39,7 @@ def layered(layers: int, times: int, limit: float) -> Problem:
 
 
 @given(st.integers(0, 100_000), st.sampled_from([0.0, 0.2, 0.6, 1.0]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_within_any_limit_the_best_choice_is_found_and_proven(seed: int, limit: float, many: bool) -> None:
     """The same answer whether times are few enough to begin with exact solutions, or not."""
     problem = random_problem(seed, nodes=5, limit=limit, whole=seed % 2 == 0)
@@ -56,7 +57,7 @@ def test_within_any_limit_the_best_choice_is_found_and_proven(seed: int, limit: 
 
 
 @given(st.integers(0, 100_000), st.sampled_from([0.1, 0.4, 2.0]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_ilp_in_arrays_has_the_optimum_of_the_one_in_pulp(seed: int, limit: float) -> None:
     try:
         problem = reduce_problem(random_problem(seed, nodes=6, limit=limit, forbidden=0.05), dominance=False, eliminate=False).problem
@@ -72,7 +73,7 @@ def test_the_ilp_in_arrays_has_the_optimum_of_the_one_in_pulp(seed: int, limit: 
 
 
 @given(st.integers(0, 100_000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_fused_choice_fits_and_is_no_dearer_than_the_one_that_fits(seed: int) -> None:
     problem = random_problem(seed, nodes=8, limit=0.5, functional=0.0)
     rng = np.random.default_rng(seed)

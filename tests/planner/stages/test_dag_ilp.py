@@ -19,6 +19,7 @@ from planner.stages import prepare
 from planner.stages.dag import Flow, OpGroup, WorkDag, crossing_bytes, spread, work_dag
 from planner.stages.dag_ilp import cut_stages, stage_range
 from planner.stages.linear import border_bytes, cut_in_order
+from tests.tiers import examples
 from zoo import ZOO
 
 TOLERANCE = 0.47  # no sum of the small whole flop below lies exactly on this limit
@@ -52,7 +53,7 @@ def balanced_assignments(dag: WorkDag, num_stages: int, tolerance: float) -> lis
 
 
 @given(dags(), st.integers(2, 3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_the_cut_is_as_cheap_as_the_best_of_all_balanced_assignments(dag: WorkDag, num_stages: int) -> None:
     legal = balanced_assignments(dag, num_stages, TOLERANCE) if dag.total_flop else []
     if not legal:
@@ -66,7 +67,7 @@ def test_the_cut_is_as_cheap_as_the_best_of_all_balanced_assignments(dag: WorkDa
 
 
 @given(dags(), st.integers(2, 3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_every_balanced_assignment_lies_within_the_stage_range(dag: WorkDag, num_stages: int) -> None:
     if not dag.total_flop:
         return
@@ -77,7 +78,7 @@ def test_every_balanced_assignment_lies_within_the_stage_range(dag: WorkDag, num
 
 
 @given(dags(), st.integers(2, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_cut_along_the_order_is_the_best_of_all_balanced_runs(dag: WorkDag, num_stages: int) -> None:
     if not dag.total_flop:
         return

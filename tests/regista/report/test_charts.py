@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path as Path2D
 
 from regista.report.charts import histogram, parity, residuals, sets_of
+from tests.tiers import examples
 
 
 def titled(figure: Figure) -> list:
@@ -27,7 +28,7 @@ def shade(figure: Figure) -> Path2D:
     return patch.get_paths()[0] if isinstance(patch, PolyCollection) else patch.get_path().transformed(patch.get_patch_transform())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.floats(-3, 3), max_size=60))
 def test_a_histogram_counts_every_value_once(values):
     chart = histogram(values, "error", most=1.0)
@@ -51,7 +52,7 @@ def test_a_perfect_prediction_lies_on_the_line_of_equality():
     assert list(dots.get_xdata()) == list(dots.get_ydata()) == [1.0, 10.0]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.floats(1e-3, 1e3), st.floats(-0.9, 3.0))
 def test_a_dot_lies_in_the_band_exactly_when_its_error_is_within_it(x, error):
     assume(abs(abs(error) - 0.05) > 1e-6)

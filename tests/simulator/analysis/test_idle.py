@@ -18,6 +18,7 @@ from planner.ir.traces.trace import Source, Trace
 from simulator import simulate
 from simulator.analysis.idle import Idle, Reason, idle_times
 from simulator.analysis.replay import message_times
+from tests.tiers import examples
 
 
 def simulated(plan: Plan, cost: CostModel, steps: int = 1) -> Trace:
@@ -46,14 +47,14 @@ def assert_tiled(plan: Plan, trace: Trace) -> None:
 # --- tiling -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_busy_and_idle_tile_every_stream_of_a_random_plan(data: st.DataObject):
     plan = data.draw(live_dags())
     assert_tiled(plan, simulated(plan, data.draw(prices(plan)), steps=2))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_busy_and_idle_tile_every_stream_of_a_pipeline(data: st.DataObject):
     plan = pipeline(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5)))
@@ -63,7 +64,7 @@ def test_busy_and_idle_tile_every_stream_of_a_pipeline(data: st.DataObject):
     assert_tiled(plan, replace(trace, source=Source.RUN, message_s={}))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_busy_and_idle_tile_every_stream_of_ranks_that_meet(data: st.DataObject):
     plan = data_parallel(3)

@@ -21,6 +21,7 @@ from simulator import simulate
 from simulator.analysis.category import Category, regst_bytes
 from simulator.analysis.curve import memory_curves
 from simulator.analysis.replay import message_times
+from tests.tiers import examples
 
 
 def simulated(plan: Plan, cost: CostModel, steps: int = 2) -> Trace:
@@ -37,14 +38,14 @@ def assert_peaks_agree(plan: Plan, trace: Trace) -> None:
 # --- the peak is the simulator's --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_the_peak_of_a_random_plan_is_that_of_the_simulation_to_the_byte(data: st.DataObject):
     plan = data.draw(live_dags())
     assert_peaks_agree(plan, simulated(plan, data.draw(prices(plan)), steps=3))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_the_peak_of_a_pipeline_is_that_of_the_simulation_whatever_its_messages_cost(data: st.DataObject):
     plan = pipeline(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6)), update=data.draw(st.booleans()))
@@ -77,7 +78,7 @@ def test_a_block_of_a_collective_is_held_from_the_moment_its_rank_waits_for_the_
     assert [owner.id for owner in curve.owners] == ["aside", "made", "note", "sum"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_the_peak_of_ranks_that_meet_is_that_of_the_simulation_whoever_comes_last(data: st.DataObject):
     plan = two_rings()
@@ -154,7 +155,7 @@ def test_what_the_plan_names_a_gradient_is_one():
     assert regst_bytes(plan)["Regst_a"] == {Category.REGISTERS: BLOCK_BYTES}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_owners_add_up_to_the_peak_and_categories_to_the_owners(data: st.DataObject):
     plan = labelled(pipeline(data.draw(st.integers(2, 4)), data.draw(st.integers(1, 6))))

@@ -18,6 +18,7 @@ from simulator import simulate
 from simulator.compiled import compile_plan
 from simulator.compiled.recurrence_kernel import play_recurrence
 from simulator.noise import Noise, simulate_noisy
+from tests.tiers import examples
 
 
 def ordered(plan: Plan) -> Plan:
@@ -29,7 +30,7 @@ def ordered(plan: Plan) -> Plan:
 # --- engines ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_the_recurrence_starts_every_act_when_the_simulator_does(data: st.DataObject):
     plan = data.draw(st.one_of(live_dags(fixed_order=True), st.sampled_from([ordered(data_parallel(2)), ordered(data_parallel(3))])))
@@ -51,7 +52,7 @@ def test_the_recurrence_starts_every_act_when_the_simulator_does(data: st.DataOb
         assert started[place[act.task, act.rank] + act.number] == act.start_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_many_runs_are_the_runs_of_the_simulator_one_by_one(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=data.draw(st.booleans())))
@@ -99,7 +100,7 @@ def test_two_slow_ranks_are_no_worse_than_the_slower_of_them():
     assert both.step_s.tolist() == one.step_s.tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_with_fixed_orders_a_slower_rank_never_shortens_the_run(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=True))

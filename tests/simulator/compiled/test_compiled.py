@@ -30,6 +30,7 @@ from simulator.compiled import CompiledPlan, compile_plan, times, trace
 from simulator.compiled.arrays import KernelResult
 from simulator.compiled.event_kernel import play_events
 from simulator.compiled.recurrence_kernel import play_recurrence
+from tests.tiers import examples
 
 RATES = (1, 2, 4)
 
@@ -121,14 +122,14 @@ def same(plan: Plan, cost: TableCost, steps: int) -> str:
 # --- event for event --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_on_dags_with_rates_state_and_shared_streams_both_engines_give_one_trace(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=data.draw(st.booleans())))
     same(plan, data.draw(prices(plan)), data.draw(st.integers(1, 3)))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_on_stages_of_several_ranks_with_collectives_both_engines_give_one_trace_folded_or_not(data: st.DataObject):
     plan = data.draw(meshed())
@@ -136,14 +137,14 @@ def test_on_stages_of_several_ranks_with_collectives_both_engines_give_one_trace
     same(plan, data.draw(costs(plan)), data.draw(st.integers(1, 2)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_on_pipelines_and_data_parallel_steps_both_engines_give_one_trace(data: st.DataObject):
     plan = data.draw(st.sampled_from([pipeline(1, 3), pipeline(2, 4), pipeline(4, 3), data_parallel(2), data_parallel(5)]))
     same(plan, data.draw(costs(plan)), 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_on_chains_of_any_quotas_both_engines_give_one_trace(data: st.DataObject):
     names = "abcdef"[: data.draw(st.integers(2, 6))]
@@ -158,7 +159,7 @@ def test_on_plans_that_are_really_performed_both_engines_give_one_trace(data: st
     same(plan, data.draw(costs(plan)), 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(dags())
 def test_both_engines_dead_lock_on_the_same_plans_with_the_same_words(plan: Plan):
     same(plan, TableCost(), 1)
@@ -202,7 +203,7 @@ def test_the_random_plans_hold_what_they_are_to_test():
 # --- times only -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_times_are_the_ends_of_the_steps_of_the_trace(data: st.DataObject):
     plan = data.draw(st.one_of(meshed(), live_dags(), live_dags(fixed_order=True)))
@@ -246,7 +247,7 @@ def events_and_recurrence(compiled: CompiledPlan, steps: int) -> tuple[KernelRes
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fixed(), st.integers(1, 3), st.booleans())
 def test_with_fixed_orders_the_recurrence_gives_every_ready_start_and_end_of_the_events(
     case: tuple[Plan, TableCost], steps: int, fold: bool
@@ -286,7 +287,7 @@ def test_step_s_is_the_mean_after_the_first_step():
     assert times(compile_plan(plan, TableCost({"a": 1.0, "b": 3.0})), steps=1).step_s == 4.0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_other_quotas_without_compiling_again_are_those_of_the_changed_plan(data: st.DataObject):
     plan = data.draw(st.one_of(meshed(), live_dags()))

@@ -21,6 +21,7 @@ from simulator.network.fabric import Machine
 from simulator.network.link_shares import link_shares
 from simulator.network.shared import simulate_shared
 from simulator.noise import Noise, simulate_noisy
+from tests.tiers import examples
 
 ALONE_S = BLOCK_BYTES / 1e9
 """The story cluster's ports pass 1e9 bytes/s, and a ring of 2 sends each rank's whole block: this act fills its links."""
@@ -56,7 +57,7 @@ def priced(**times_s: float) -> TableCost:
 # --- nothing shared -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), st.sampled_from([Sharing.NONE, Sharing.MAX_MIN]))
 def test_on_one_rank_the_trace_is_the_engines(data, sharing):
     plan = data.draw(live_dags())
@@ -183,7 +184,7 @@ def test_the_shares_of_a_transfer_are_its_bytes_over_what_the_ports_could_pass_m
 
 
 @given(dags())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_what_dead_locks_in_the_engine_dead_locks_here(plan):
     if is_live(plan):
         simulate_shared(plan, TableCost(), steps=1)

@@ -19,6 +19,7 @@ from simulator.quotas.least_bytes import least_bytes
 from simulator.quotas.problem import Buffer, Floats, QuotaArcs, QuotaProblem, Ring
 from simulator.quotas.rounding import needed_quotas, reduced
 from simulator.theory import chain_period_s
+from tests.tiers import examples
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -33,7 +34,7 @@ def _some_quotas(rng: random.Random, problem: QuotaProblem) -> np.ndarray:
 
 
 @given(seeds)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_shortest_period_is_that_of_newtons_method(seed: int) -> None:
     rng, problem = _case(seed)
     quotas = _some_quotas(rng, problem)
@@ -49,7 +50,7 @@ def violation_s(arcs: QuotaArcs, starts_s: Floats, period_s: float) -> float:
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_verdict_is_proved_by_start_times_from_above_and_by_a_cycle_from_below(seed: int) -> None:
     rng, problem = _case(seed)
     arcs = problem.arcs(_some_quotas(rng, problem))
@@ -61,7 +62,7 @@ def test_verdict_is_proved_by_start_times_from_above_and_by_a_cycle_from_below(s
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_one_block_more_never_slows(seed: int) -> None:
     rng, problem = _case(seed)
     quotas = _some_quotas(rng, problem)
@@ -72,7 +73,7 @@ def test_one_block_more_never_slows(seed: int) -> None:
 
 
 @given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=6), seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_chain_has_the_period_of_the_closed_form(durations_s: list[float], seed: int) -> None:
     rng = random.Random(seed)
     quotas = [rng.randint(1, 4) for _ in durations_s[1:]]
@@ -97,7 +98,7 @@ def _wanted_s(rng: random.Random, problem: QuotaProblem) -> float:
 
 
 @given(seeds)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_no_quotas_of_fewer_bytes_reach_the_period(seed: int) -> None:
     rng, problem = _case(seed)
     wanted_s = _wanted_s(rng, problem)
@@ -108,7 +109,7 @@ def test_no_quotas_of_fewer_bytes_reach_the_period(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_no_quotas_of_fewer_bytes_reach_the_period_within_budgets(seed: int) -> None:
     rng, problem = _case(seed)
     wanted_s = _wanted_s(rng, problem)
@@ -124,7 +125,7 @@ def test_no_quotas_of_fewer_bytes_reach_the_period_within_budgets(seed: int) -> 
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_quotas_that_reach_the_period_are_at_least_the_bounds(seed: int) -> None:
     rng, problem = _case(seed)
     quotas = _some_quotas(rng, problem)
@@ -133,7 +134,7 @@ def test_quotas_that_reach_the_period_are_at_least_the_bounds(seed: int) -> None
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_start_times_prove_the_quotas_read_off_them(seed: int) -> None:
     _, problem = _case(seed)
     verdict = exact_period(problem.num_nodes, problem.arcs(problem.upper))
@@ -143,7 +144,7 @@ def test_start_times_prove_the_quotas_read_off_them(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_reduced_quota_can_be_lowered_alone(seed: int) -> None:
     rng, problem = _case(seed)
     wanted_s = _wanted_s(rng, problem)

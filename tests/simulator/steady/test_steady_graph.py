@@ -19,6 +19,7 @@ from simulator.steady.graph import ArcKind
 from simulator.steady.observed_order import observed_orders
 from simulator.steady.state import steady_graph
 from simulator.theory import bubble_fraction, chain_period_s
+from tests.tiers import examples
 
 
 def repeats_every(plan: Plan, cost: TableCost, period_s: float, steps: int = 60, longest: int = 24) -> bool:
@@ -52,7 +53,7 @@ def only_compute(plan: Plan, link_s: float = 0.0) -> TableCost:
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_chains_period_is_the_closed_form(data: st.DataObject):
     count, acts = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 5))
@@ -98,7 +99,7 @@ def test_a_message_between_ranks_adds_its_latency_to_the_cycle():
 # --- the simulator ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_with_fixed_orders_the_simulation_settles_into_the_period(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=True))
@@ -108,7 +109,7 @@ def test_with_fixed_orders_the_simulation_settles_into_the_period(data: st.DataO
     assert repeats_every(plan, cost, state.period_s)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_streams_that_choose_settle_into_the_period_of_the_order_seen(data: st.DataObject):
     plan = data.draw(live_dags())
@@ -182,7 +183,7 @@ def test_a_sender_that_nobody_listens_to_forbids_folding():
 # --- quotas -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_graph_with_other_quotas_is_the_graph_of_the_plan_with_them(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=True))
@@ -194,7 +195,7 @@ def test_a_graph_with_other_quotas_is_the_graph_of_the_plan_with_them(data: st.D
         assert (getattr(moved, field) == getattr(built, field)).all(), field
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_with_fixed_orders_a_larger_quota_never_lengthens_the_period(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=True))

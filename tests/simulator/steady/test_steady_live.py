@@ -19,6 +19,7 @@ from simulator import simulate
 from simulator.steady import check_live, marked_graph
 from simulator.steady.graph import ArcKind, OrderPolicy
 from simulator.steady.liveness_proof import token_free_cycle, way_out
+from tests.tiers import examples
 
 
 def three_way_wait(quota: int = 1) -> Plan:
@@ -93,7 +94,7 @@ def test_the_wait_crosses_ranks_in_the_graph_of_all_ranks_too():
 # --- laws -------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(dags())
 def test_a_plan_is_found_live_exactly_when_the_token_game_ends(plan: Plan):
     if is_live(plan):
@@ -104,7 +105,7 @@ def test_a_plan_is_found_live_exactly_when_the_token_game_ends(plan: Plan):
 
 
 @pytest.mark.thorough
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(dags())
 def test_the_quota_named_breaks_the_dead_lock_and_one_less_does_not(plan: Plan):
     plan = plan.with_quotas({r.id: 1 for r in plan.regsts})
@@ -120,7 +121,7 @@ def test_the_quota_named_breaks_the_dead_lock_and_one_less_does_not(plan: Plan):
         assert not is_live(plan.with_quotas(quotas | {name: quota - 1}))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(dags())
 def test_the_cycle_named_closes_and_carries_no_token(plan: Plan):
     graph = marked_graph(plan, TableCost(), folded=True, order_policy=OrderPolicy.NONE)

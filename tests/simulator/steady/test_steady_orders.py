@@ -18,6 +18,7 @@ from simulator.compiled import compile_plan
 from simulator.steady import marked_graph, observed_order
 from simulator.steady.graph import ArcKind, MarkedGraph, OrderPolicy
 from simulator.steady.observed_order import Place, observed_orders
+from tests.tiers import examples
 
 ALWAYS_SIMPY, NEVER_SIMPY = 10**9, -1
 
@@ -37,7 +38,7 @@ def orders(plan: Plan, cost: CostModel, *, few_acts: int, folded: bool) -> dict[
             return None
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_the_compiled_engine_sees_the_orders_that_simpy_sees(data: st.DataObject):
     plan = data.draw(st.one_of(live_dags(), st.sampled_from([data_parallel(2), data_parallel(3), pipeline(2, 4), pipeline(3, 5)])))
@@ -46,7 +47,7 @@ def test_the_compiled_engine_sees_the_orders_that_simpy_sees(data: st.DataObject
     assert orders(plan, cost, few_acts=NEVER_SIMPY, folded=folded) == orders(plan, cost, few_acts=ALWAYS_SIMPY, folded=folded)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_whole_lanes_are_equal_and_left_to_simpy_only_where_acts_without_duration_end_together(data: st.DataObject):
     plan = data.draw(live_dags())
@@ -137,7 +138,7 @@ def by_definition(graph: MarkedGraph, cost: CostModel) -> Counter[_Arc]:
     return arcs
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.data())
 def test_the_arcs_of_the_graph_are_those_of_its_definition_act_by_act(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=data.draw(st.booleans())))

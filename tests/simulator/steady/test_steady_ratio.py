@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from planner.ir.errors import Unsupported
 from simulator.steady.cycle_ratio import CycleRatio, max_cycle_ratio
+from tests.tiers import examples
 
 Arcs = list[tuple[int, int, int, int]]
 """(src, dst, weight in seconds, tokens)"""
@@ -45,13 +46,13 @@ def exhaustive(arcs: Arcs) -> Fraction:
     return best
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(live_graphs())
 def test_the_ratio_is_the_greatest_of_all_simple_cycles(graph: tuple[int, Arcs]):
     assert solve(*graph).ratio_s == pytest.approx(float(exhaustive(graph[1])), rel=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(live_graphs())
 def test_the_cycle_closes_and_has_the_ratio(graph: tuple[int, Arcs]):
     nodes, arcs = graph
@@ -64,7 +65,7 @@ def test_the_cycle_closes_and_has_the_ratio(graph: tuple[int, Arcs]):
     assert cycle_ratio.ratio_s == sum(a[2] for a in chosen) / sum(a[3] for a in chosen)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(live_graphs())
 def test_the_potentials_prove_that_no_cycle_is_slower(graph: tuple[int, Arcs]):
     nodes, arcs = graph
@@ -78,7 +79,7 @@ def test_the_potentials_prove_that_no_cycle_is_slower(graph: tuple[int, Arcs]):
     assert cycle_ratio.ratio_s <= cycle_ratio.upper_bound_s <= cycle_ratio.ratio_s + 1e-7
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(live_graphs(), st.data())
 def test_renaming_the_steps_of_nodes_changes_no_ratio(graph: tuple[int, Arcs], data: st.DataObject):
     nodes, arcs = graph
