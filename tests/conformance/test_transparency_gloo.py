@@ -36,6 +36,8 @@ SOME: Sequence[tuple[str, str, str]] = (
     ("t5", "pipeline2", "fp32"),  # one embedding on both sides of it
     ("moe", "data2_experts2", "fp32"),
     ("convnet", "data2", "fp32"),  # batch norm
+    ("llama3", "data2_tensor2", "fp32"),  # attention as one op
+    ("llama3", "zero3", "bf16"),
 )
 """Each law once; all cells: python -m experiments.transparency."""
 

@@ -34,6 +34,7 @@ CELLS = [
     ("gpt", "pipeline2_data2_tensor2"),
     ("mlp", "zb_h1"),
     ("convnet", "data2"),
+    ("llama3", "recompute_pipeline2"),
     ("moe", "data2_experts2"),
 ]
 FACTOR = 10.0

@@ -23,7 +23,7 @@ SMALL: Mapping[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.representatives("gpt", "bert", "vit", "llama3")
+@pytest.mark.representatives("llama3")
 @pytest.mark.parametrize("name", SMALL)
 def test_both_forms_of_attention_have_one_loss_and_one_gradient(name: str) -> None:
     made = {}

@@ -38,6 +38,7 @@ CELLS = [
     ("mlp", "interleaved2_data2"),
     ("gpt", "zero3_accumulated"),
     ("gpt", "pipeline2_data2_tensor2"),
+    pytest.param("llama3", "recompute_pipeline2", marks=pytest.mark.thorough),
     ("moe", "data2_experts2"),
 ]
 

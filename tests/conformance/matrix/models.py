@@ -133,4 +133,18 @@ MODELS: Mapping[str, Model] = {
         between=("hidden.1", "hidden.3"),
         quarters=("hidden.0", "hidden.2", "head"),
     ),
+    "llama3": Model(
+        sizes={"layers": 2, "width": 16, "heads": 4, "kv_heads": 2, "hidden": 32, "vocab": 32, "batch": 16, "seq": 8},
+        body=("layers.?",),
+        tensor=(
+            *(f"layers.*.attention.{n}_proj.weight={{0}}" for n in "qkv"),
+            "layers.*.attention.o_proj.weight={1}",
+            *(f"layers.*.mlp.{n}_proj.weight={{0}}" for n in ("gate", "up")),
+            "layers.*.mlp.down_proj.weight={1}",
+        ),
+        columns=("layers.?.attention.[qkv]_proj", "layers.?.mlp.gate_proj", "layers.?.mlp.up_proj"),
+        between=("layers.?", "layers.?.*_norm"),
+        features=2,
+        quarters=("layers.0.mlp_norm", "layers.1", "layers.1.mlp_norm"),
+    ),
 }

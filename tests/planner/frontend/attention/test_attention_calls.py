@@ -82,7 +82,7 @@ WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.representatives("causal", "booleans of each sample", "numbers", "causal, fewer queries", "of three dims")
+@pytest.mark.representatives("causal", "booleans of each sample", "of three dims")
 @pytest.mark.parametrize("name", WHOLE)
 def test_attention_is_one_op_each_way_and_trains_as_torchs_does(name: str) -> None:
     source = program(WHOLE[name])

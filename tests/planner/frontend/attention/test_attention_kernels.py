@@ -68,7 +68,11 @@ CASES: Mapping[str, Callable[[], tuple[tuple[Tensor, ...], dict[str, object]]]] 
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-@pytest.mark.parametrize("performed", [(attention, attention_backward), (multiplied, multiplied_backward)], ids=["fused", "products"])
+@pytest.mark.parametrize(
+    "performed",
+    [(attention, attention_backward), pytest.param((multiplied, multiplied_backward), marks=pytest.mark.thorough)],
+    ids=["fused", "products"],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_and_its_gradient_are_those_of_torchs_definition(
     name: str, performed: tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, ...]]], dtype: torch.dtype
