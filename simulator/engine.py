@@ -7,8 +7,8 @@
 Choosing only after an instant has settled makes the trace independent of the order in which simultaneous events happen to be processed.
 
 This module is the reference, written to be read; simulator.compiled plays the same game on arrays, and simulate() picks one of the two.
-Where computing feels the communication beside it (planner.ir.protocols.Contended), an act's time is not known when it starts: then
-simulator.network.shared plays.
+Where computing feels the communication beside it (planner.ir.protocols.Contended), or acts meet on a link between nodes (crowded_links), an
+act's time is not known when it starts: then simulator.network.shared plays.
 Messages (SEMANTICS 3.3, 3.4): zero latency on a rank, ``cost.message_s(src, dst)`` between ranks.
 Collectives (SEMANTICS 3.10): their ranks meet, start together at the latest arrival, and end together.
 
@@ -39,7 +39,7 @@ from planner.ir.traces.trace import Act, Trace
 from simulator.rules.prices import CheckedPrices, Factor, act_duration_s, slowdown_of
 from simulator.rules.sim_trace import Entry, sim_trace
 
-__all__ = ["Engine", "simulate"]
+__all__ = ["Engine", "shares_links", "simulate"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,8 +147,8 @@ class _Game(Observer):
 class Engine(Enum):
     """Who plays the game.  Both give the same trace, event for event.
 
-    SIMPY: this module, to be read and trusted.   COMPILED: simulator.compiled, some hundred times as fast; knows no contention.
-    AUTO: SimPy up to AUTO_ACTS acts, which take less time than loading compiled code, else compiled.
+    SIMPY: this module, to be read and trusted.   COMPILED: simulator.compiled, some hundred times as fast; neither knows contention.
+    AUTO: SimPy up to AUTO_ACTS acts, which take less time than loading compiled code, else compiled; shared links where acts meet on one.
     """
 
     AUTO = "auto"
@@ -180,7 +180,10 @@ def simulate(
         max_acts: refuse a game of more acts than this (all ranks, all steps); None: no limit.
         factor: times the price, act by act (stragglers, noise); None: every act takes its price.
         on_act: told of every act when it ends, in that order (progress, partial traces); what it raises ends the simulation.
-        engine: who plays; the trace's ``about`` says who it was.  ``factor`` and ``on_act`` are for SimPy, so AUTO takes it for them; where AUTO
+        engine: who plays; the trace's ``about`` says who it was.  AUTO shares links: where acts of different tasks meet on a link between nodes
+            and their prices are of acts alone (planner.ir.protocols.AloneOnLinks), simulator.network.shared plays up to AUTO_ACTS acts;
+            SIMPY, COMPILED and larger games give every act its links, and ``about`` says so under ``links``.
+            ``factor`` and ``on_act`` are for SimPy, so AUTO takes it for them; where AUTO
             cannot take the compiled engine for another reason, it is logged and stands under ``not_compiled`` in ``about``.
         fold: the compiled engine plays one of each class of equal ranks and copies it; SimPy always plays all.
 
@@ -207,6 +210,7 @@ def simulate(
         raise Unsupported(
             "the compiled engine takes one price per task and tells nobody of acts; leave out factor and on_act or use engine simpy"
         )
+    crowded = shares_links(plan, cost, engine, steps)
     if slowdown_of(cost) != 1:
         if engine is Engine.COMPILED:
             raise Unsupported(
@@ -216,15 +220,26 @@ def simulate(
         from simulator.network import Sharing, simulate_shared
 
         trace = simulate_shared(
-            plan, cost, steps=steps, sharing=Sharing.NONE, compute_slowdown=slowdown_of(cost), factor=factor, on_act=on_act
+            plan,
+            cost,
+            steps=steps,
+            sharing=Sharing.MAX_MIN if crowded else Sharing.NONE,
+            compute_slowdown=slowdown_of(cost),
+            factor=factor,
+            on_act=on_act,
         )
         return _not_compiled(trace, "computing feels the communication beside it") if _would_compile(engine, watched, total) else trace
+    if crowded:
+        from simulator.network import simulate_shared
+
+        return simulate_shared(plan, cost, steps=steps, factor=factor, on_act=on_act)
     if not _would_compile(engine, watched, total):
         return _by_simpy(plan, cost, steps, factor, on_act)
     from simulator import compiled  # numba takes some tenths of a second to load, so only where it is used
 
     try:
-        return compiled.trace(compiled.compile_plan(plan, cost, fold=fold), steps=steps)
+        trace = compiled.trace(compiled.compile_plan(plan, cost, fold=fold), steps=steps)
+        return _said_of_links(trace, cost)
     except DeadLock:
         # Only actors as objects can tell who waits for whom.  They stop where the arrays stopped, so SimPy raises too.
         return _by_simpy(plan, cost, steps)
@@ -232,6 +247,20 @@ def simulate(
         if engine is Engine.COMPILED:
             raise
         return _not_compiled(_by_simpy(plan, cost, steps), str(error))
+
+
+ALONE = "each act has its links to itself: where acts meet on a link between nodes, times are lower bounds"
+"""What a trace says under ``links`` whose engine does not share them."""
+
+
+def shares_links(plan: Plan, cost: CostModel, engine: Engine, steps: int) -> bool:
+    """Whether ``simulate`` lets acts share links: see there."""
+    total = steps * sum(task.acts * len(plan.ranks_of(task)) for task in plan.tasks)
+    if engine is not Engine.AUTO or total > AUTO_ACTS:
+        return False
+    from simulator.network.crowded import crowded_links
+
+    return bool(crowded_links(plan, cost))
 
 
 def _would_compile(engine: Engine, watched: bool, total: int) -> bool:
@@ -248,4 +277,11 @@ def _not_compiled(trace: Trace, reason: str) -> Trace:
 def _by_simpy(plan: Plan, cost: CostModel, steps: int, factor: Factor | None = None, on_act: Callable[[Act], None] | None = None) -> Trace:
     game = _Game(plan, cost, steps, factor, on_act)
     game.run()
-    return sim_trace(plan, steps, game.acts, game.ledger, {"cost_model": cost.id, "engine": f"simpy {simpy.__version__}"})
+    about = {"cost_model": cost.id, "engine": f"simpy {simpy.__version__}"}
+    return _said_of_links(sim_trace(plan, steps, game.acts, game.ledger, about), cost)
+
+
+def _said_of_links(trace: Trace, cost: CostModel) -> Trace:
+    from simulator.network.crowded import prices_are_alone
+
+    return replace(trace, about={**trace.about, "links": ALONE}) if prices_are_alone(cost) else trace

@@ -7,7 +7,7 @@
 A GPT of four layers as a pipeline of two stages, each on two nodes of one device, 4 micro-batches, for nics from 0.25 to 16 GB/s (latency
 10 us).  The Plan is the planner's own for each nic.  Step times (all ``sim``) in the long run, of four simulated steps:
 
-    engine      simulator.simulate: every act takes its price
+    engine      simulator.simulate, engine simpy: every act takes its price
     alone       simulate_shared without sharing: must be the engine's trace, act for act
     shared      simulate_shared, max-min fair: gradients' all-reduces meet the transfers between the stages
     shared and slowed   the same, and compute takes 1.15 times as long while its rank communicates (an example, not measured)
@@ -30,7 +30,7 @@ from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.traces.trace import Trace, check_trace
 from regista.api import program_of
-from simulator import simulate
+from simulator import Engine, simulate
 from simulator.network import Sharing, simulate_shared
 
 __all__ = ["main"]
@@ -65,7 +65,7 @@ def measure(nics_bytes_per_s: Sequence[float] = NICS_BYTES_PER_S) -> None:
         place = cluster(nic_bytes_per_s)
         plan = regista.plan(program, place, stages=STAGES, micro_batches=MICRO_BATCHES)
         cost = AnalyticCost(place)
-        engine = simulate(plan, cost, steps=STEPS)
+        engine = simulate(plan, cost, steps=STEPS, engine=Engine.SIMPY)
         alone = simulate_shared(plan, cost, steps=STEPS, sharing=Sharing.NONE)
         shared = simulate_shared(plan, cost, steps=STEPS)
         both = simulate_shared(plan, cost, steps=STEPS, compute_slowdown=SLOWDOWN)

@@ -122,6 +122,11 @@ class AnalyticCost:
     def id(self) -> str:
         return f"analytic-{content_id(self.cluster)}"
 
+    @property
+    def alone_on_links(self) -> bool:
+        """Lines of one axis, and senders of one stage, are priced together; different tasks between nodes are not."""
+        return self.cluster.num_nodes > 1
+
     def message_s(self, src_rank: int, dst_rank: int) -> float:
         return 0.0
 

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from planner.ir.plan import Plan, Task
 
-__all__ = ["Contended", "CostModel", "DryRun"]
+__all__ = ["AloneOnLinks", "Contended", "CostModel", "DryRun"]
 
 
 class CostModel(Protocol):
@@ -34,6 +34,16 @@ class Contended(Protocol):
     @property
     def compute_slowdown(self) -> float:
         """How many times as long an act computes while its rank sends or receives; 1: it does not feel that."""
+        ...
+
+
+@runtime_checkable
+class AloneOnLinks(Protocol):
+    """A CostModel that prices every act as if nobody else were on the links of the Plan's cluster."""
+
+    @property
+    def alone_on_links(self) -> bool:
+        """Whether acts that meet on a link therefore take longer than their prices."""
         ...
 
 

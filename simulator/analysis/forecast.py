@@ -30,7 +30,7 @@ from simulator.compiled.arrays import CompiledPlan, Floats, KernelResult
 from simulator.compiled.compiler import compile_plan
 from simulator.compiled.event_kernel import play_events
 from simulator.compiled.results import MOST_FIRINGS, step_ends_s
-from simulator.engine import Engine, simulate
+from simulator.engine import Engine, shares_links, simulate
 from simulator.rules.prices import slowdown_of
 
 __all__ = ["RankGroup", "Forecast", "forecast"]
@@ -97,8 +97,8 @@ def forecast(plan: Plan, cost: CostModel, *, steps: int = 4, engine: Engine = En
     Args:
         plan: a verified Plan.
         cost: seconds per act and message.
-        engine: SIMPY plays every rank act by act, as AUTO does where computing feels communication; otherwise the compiled engine plays one
-            rank of each class.
+        engine: SIMPY plays every rank act by act, as AUTO does where computing feels communication or acts share a link; otherwise the
+            compiled engine plays one rank of each class.
 
     Raises:
         DeadLock: some act can never start; says which and why.   InvalidPlan: steps < 1.
@@ -108,7 +108,7 @@ def forecast(plan: Plan, cost: CostModel, *, steps: int = 4, engine: Engine = En
     firings = steps * int(compiled.tables.acts.sum())
     if firings > MOST_FIRINGS:
         raise Unsupported(f"{steps} steps are {firings} firings, more than {MOST_FIRINGS}; simulate fewer steps")
-    if engine is Engine.SIMPY or steps < 1 or slowdown_of(cost) != 1:
+    if engine is Engine.SIMPY or steps < 1 or slowdown_of(cost) != 1 or shares_links(plan, cost, engine, steps):
         seen = simulate(plan, cost, steps=steps, engine=engine)
         seen_forecast = _forecast_of(compiled, _from_trace(compiled, seen), steps, seen.about["engine"], seen.about.get("not_compiled", ""))
         return replace(seen_forecast, num_firings=len(seen.acts))  # SimPy plays every rank

@@ -31,6 +31,7 @@ from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.protocols import CostModel
+from simulator.engine import Engine, shares_links
 from simulator.rules.prices import CheckedPrices, contention_left_out
 from simulator.steady.arcs import ArcColumns, ArcKind, Ints, Reals, counted, interleaved, ints, plain
 from simulator.steady.observed_order import Place, observed_orders
@@ -45,6 +46,9 @@ class OrderPolicy(Enum):
     """The order of the simulated steady step: right for periods."""
     NONE = "none"
     """Only the acts of each task are in order: right for liveness, as such a stream never makes a ready act wait for one that is not."""
+
+
+LINKS_LEFT_OUT = "without contention: acts of different tasks meet on a link between nodes, and each is given the whole of its price here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -168,8 +172,14 @@ class _Builder:
         orders = observed_orders(self.plan, cost, without_order, folded=self.folded) if without_order else {}
         arcs = [self._regsts(), rings, *(self._chain(chain) for chain in orders.values())]
         return self._freeze(
-            tuple(without_order), contention_left_out(cost), ArcColumns(*(np.concatenate(column) for column in zip(*arcs, strict=True)))
+            tuple(without_order), self._left_out(cost), ArcColumns(*(np.concatenate(column) for column in zip(*arcs, strict=True)))
         )
+
+    def _left_out(self, cost: CostModel) -> str:
+        """Of contention: computing beside communication, and acts that meet on a link."""
+        if slower := contention_left_out(cost):
+            return slower
+        return LINKS_LEFT_OUT if shares_links(self.plan, cost, Engine.AUTO, 1) else ""
 
     def ranks(self, task: Task) -> tuple[int, ...]:
         ranks = self.plan.ranks_of(task)

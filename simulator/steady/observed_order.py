@@ -23,7 +23,7 @@ from planner.ir.traces.trace import Act
 from simulator.compiled.arrays import CompiledPlan
 from simulator.compiled.compiler import compile_plan
 from simulator.compiled.event_kernel import play_events
-from simulator.engine import simulate
+from simulator.engine import Engine, simulate
 from simulator.steady.arcs import counted
 
 __all__ = ["Place", "is_ordered", "observed_orders", "representatives"]
@@ -102,7 +102,7 @@ def _simulated(plan: Plan, cost: CostModel, streams: Collection[str], steps: int
         if stream in streams:
             acts_of_streams.setdefault((stream, act.rank), []).append((act.task, act.number))
 
-    simulate(plan, cost, steps=steps, on_act=write_down)
+    simulate(plan, cost, steps=steps, on_act=write_down, engine=Engine.SIMPY)
     return dict(acts_of_streams)
 
 
