@@ -280,7 +280,7 @@ def test_the_traces_of_hosts_with_different_clocks_keep_the_laws_within_the_stat
     assert max(act.end_s for act in trace.acts) < AHEAD_S / 10
 
 
-@pytest.mark.representatives("host 0, gloo peers")
+@pytest.mark.thorough
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("plan", "victim"), [(handmade.data_parallel(2, 2), 0), (handmade.pipeline(2), 1)], ids=["host 0, gloo peers", "host 1, socket peers"]

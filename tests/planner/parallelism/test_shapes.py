@@ -75,7 +75,7 @@ def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Sh
     assert bound_s >= solution.lower_bound / shape.stages * (1 - 1e-9)
 
 
-@pytest.mark.representatives("0.7")
+@pytest.mark.thorough
 @pytest.mark.parametrize("room", [0.7, 0.4, 0.1])
 def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: float) -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
