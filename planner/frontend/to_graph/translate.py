@@ -24,6 +24,7 @@ from planner.frontend.optim.loss_scale import SCALE
 from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
 from planner.frontend.to_graph.dropout import dropped
 from planner.frontend.to_graph.finish import Body, finished
+from planner.frontend.to_graph.known_masks import KnownMasks
 from planner.frontend.to_graph.simplify import VANISHING, is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
 from planner.frontend.to_graph.unfold import unfolded
 from planner.frontend.to_graph.update import Update
@@ -90,6 +91,7 @@ class _Translation:
         self._values: dict[fx.Node, _Value] = {}
         self._refused: dict[str, str] = {}  # op id -> why it cannot be carried out; raised only if the op is needed
         self._order = {node: index for index, node in enumerate(captured.graph.nodes)}
+        self._masks = KnownMasks(captured)
 
     def run(self, update: Update) -> Translated:
         nodes, captured = list(self._order), self._captured
@@ -261,7 +263,8 @@ class _Translation:
                     self._types[name] = _type_of(tensor)
                 except InvalidProgram as error:
                     raise InvalidProgram(f"{where(node)} calls {node.target}: {error}") from error
-        args, draw = (node.args[:-1], node.args[-1]) if str(target) in DRAWS else (node.args, None)
+        given = self._masks.arguments(node)
+        args, draw = (given[:-1], given[-1]) if str(target) in DRAWS else (given, None)
         assert draw is None or isinstance(draw, int)
         self._ops.append(
             Op(

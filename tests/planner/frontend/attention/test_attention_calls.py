@@ -64,7 +64,7 @@ def _one_by_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.stack([torch.stack([imported_by_name(*map(lambda t: t[n, h], (q, k, v))) for h in range(2)]) for n in range(q.shape[0])])  # noqa: C417
 
 
-SEEN = torch.ones(6, 6, dtype=torch.bool).tril()
+SEEN = torch.ones(6, 6, dtype=torch.bool).tril(1)  # each sees the next one, too
 
 WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "causal": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
@@ -195,3 +195,34 @@ def test_causal_attention_has_about_half_the_flop_and_the_backward_pass_two_and_
     assert whole_backward == pairs * (10 * width + 5)
     for half, all_ in ((causal, whole), (causal_backward, whole_backward)):
         assert 0.5 * all_ < half < 0.503 * all_
+
+
+def _written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    place = torch.arange(q.shape[2])
+    mask = (place[None, :] <= place[:, None])[None, None].expand(q.shape[0], 1, -1, -1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def _added_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    hidden = torch.full((q.shape[2], q.shape[2]), torch.finfo(q.dtype).min).triu(1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
+
+
+@pytest.mark.parametrize("attend", [_written_out, _added_out], ids=["booleans", "numbers"])
+def test_a_causal_mask_that_is_made_of_constants_is_the_same_step_as_is_causal(attend: Callable[..., Tensor]) -> None:
+    assert program(attend).graph() == program(WHOLE["causal"]).graph()
+
+
+def test_a_mask_of_constants_that_hides_nothing_is_left_out() -> None:
+    made = program(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(6, 6, dtype=torch.bool))).graph()
+    assert made == program(lambda q, k, v: F.scaled_dot_product_attention(q, k, v)).graph()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [lambda x: SEEN, lambda x: SEEN.T, lambda x: torch.ones(6, 6).tril() - 1.0, lambda x: (x[:, :1, :, 0] != 0).unsqueeze(1).tril()],
+    ids=["a diagonal more", "from behind", "minus one", "of the batch"],
+)
+def test_any_other_mask_stays(mask: Callable[[Tensor], Tensor]) -> None:
+    graph = program(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask(q.detach()))).graph()
+    assert {len(op.inputs) for op in graph.ops if op.target == "regista.attention"} == {4}
