@@ -1,8 +1,8 @@
 """Seconds of kernels on a machine.
 
-(1) product     max(flop / (peak f_p k/(k + k0) w/(w + w0)), bytes / (memory f_s)),  w = tiles of 128 x 256 / units               -> product_s
-                in 8 bits: flop g times quicker, and a sweep that casts what is read (4 bytes per element: 2 in, two layouts out)
-(2) attention   flop / (peak f_a), backward f_b                                                                                   -> attention_s
+(1) product     measured or fitted seconds of the kernel alone (planner.cost.kernels) / f_p                                      -> product_s
+                in 8 bits: g times quicker, and a sweep that casts what is read (4 bytes per element: 2 in, two layouts out)
+(2) attention   the same / f_a, backward / f_b                                                                                   -> attention_s
 (3) sweep       bytes / (memory f_s)                                                                                              -> sweep_s
 (4) meeting     latency(p) + sent bytes / link;  link = port f_n inside a domain, min(that, members per node x nic f_c) beyond    -> meeting_s
 (5) pass        (device^4 + host^4)^(1/4);  device = (1) + (2) + (3) + what shows of (4); a ring shows what attention does not hide -> pass_s
@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, log2
+from math import log2
 
+from planner.cost.kernels import KernelModel
 from planner.ir.collective import Collective, sent_bytes
+from planner.ir.tensor import DType
 from regista.jobs.job import Attention, Precision, Running
 from regista.jobs.machines import Machine
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
 
 __all__ = ["Prices"]
 
-TILE_ROWS, TILE_COLUMNS = 128, 256
 SHARP = 4.0
 
 
@@ -40,33 +41,47 @@ class Prices:
         return self.machine.values[name]
 
     @property
+    def kernels(self) -> KernelModel:
+        """Seconds of kernels alone on the device."""
+        return KernelModel.for_device(self.machine.name)
+
+    @property
+    def _dtype(self) -> DType:
+        """Of products and attention that are not in 8 bits."""
+        match self.running.precision:
+            case Precision.FP32:
+                return DType.FLOAT32
+            case Precision.FP16:
+                return DType.FLOAT16
+            case Precision.BF16 | Precision.FP8:
+                return DType.BFLOAT16
+
+    @property
     def _memory(self) -> float:
         return self.machine.memory_bytes_per_s * self._value("sweep_share")
 
     def product_s(self, p: Product) -> float:
         """Equation (1)."""
         run = self.running
-        wide = Precision.BF16 if run.precision is Precision.FP8 else run.precision
-        waves = p.batch * ceil(p.m / TILE_ROWS) * ceil(p.n / TILE_COLUMNS) / self.machine.units
-        share = self._value("product_share") * p.k / (p.k + self._value("inner_half")) * waves / (waves + self._value("wave_half"))
-        flop_s = p.flop / p.count / (self.machine.peak(wide) * share) if p.count else 0.0
+        one_s = self.kernels.gemm_s(p.m, p.n, p.k, self._dtype, batch=p.batch) / self._value("product_share")
         if run.precision is Precision.FP8 and p.low:
-            flop_s /= self._value("low_gain")
+            one_s /= self._value("low_gain")
         if run.jax:
-            flop_s /= self._value("jax_gain")
+            one_s /= self._value("jax_gain")
         if p.expert:
-            flop_s /= self._value("expert_gain")
-        moved = wide.value_bytes * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
+            one_s /= self._value("expert_gain")
         casts = 4.0 * p.batch * p.m * p.k if run.precision is Precision.FP8 and p.low and not run.jax else 0.0
-        return p.count * (max(flop_s, moved / self._memory) + casts / self._memory)
+        return p.count * (one_s + casts / self._memory)
 
     def attention_s(self, a: AttentionCore) -> float:
         """Equation (2)."""
         share = self._value("attention_backward" if a.backward else "attention_share")
         if self.running.attention is Attention.FLASH:
             share *= self._value("flash_gain")
-        wide = Precision.BF16 if self.running.precision is Precision.FP8 else self.running.precision
-        return a.flop / (self.machine.peak(wide) * share)
+        whole_s = self.kernels.attention_s(
+            a.batch, a.heads, a.seq, a.head_dim, kv_heads=a.kv_heads, causal=a.causal, dtype=self._dtype, backward=a.backward
+        )
+        return whole_s / (a.parts * share)
 
     def sweep_s(self, size_bytes: float) -> float:
         """Equation (3)."""

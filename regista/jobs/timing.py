@@ -99,7 +99,7 @@ def _message_s(job: Job, prices: Prices) -> float:
     if at.pp == 1:
         return 0.0
     group = Group(2, at.tp * at.cp * at.dp)
-    return prices.latency_s(group) + message_bytes(job) / prices.link(group)
+    return 1e-6 * prices.machine.values["send_us"] + message_bytes(job) / prices.link(group)
 
 
 def _blocked_s(job: Job, prices: Prices) -> float:

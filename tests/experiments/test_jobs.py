@@ -64,9 +64,9 @@ def test_a_refit_without_a_group_moves_against_the_errors_of_the_others() -> Non
 def test_an_interval_is_the_conformal_quantile_of_the_nearest_and_wide_where_nobody_measured() -> None:
     near = [((0.0,), 0.01 * i) for i in range(1, 11)]
     assert quantile_of_nearest((0.0,), near) == pytest.approx(0.10)
-    assert quantile_of_nearest((0.0,), near[:3]) == 0.5
+    assert quantile_of_nearest((0.0,), near[:3]) == 0.25
     far = [((9.0,), 5.0)] * 50
-    assert quantile_of_nearest((0.0,), near * 4 + far) == pytest.approx(0.09, abs=0.02)
+    assert quantile_of_nearest((0.0,), near * 8 + far) == pytest.approx(0.09, abs=0.02)
 
 
 def test_rows_of_one_model_under_one_framework_are_one_group() -> None:

@@ -23,20 +23,30 @@ import pandas as pd
 from experiments.fidelity.jobs.cases import Case, cases
 from experiments.fidelity.jobs.figures import draw_jobs
 from experiments.fidelity.jobs.fit import Free, fitted
-from experiments.fidelity.jobs.score import by_fold, by_group, coverage, summary, table
+from experiments.fidelity.jobs.score import Held, by_fold, by_group, by_row, summary, table
 from planner.ir.text import save_text
 from regista.jobs.intervals import COLUMNS, FILE
 from regista.jobs.machines import CONSTANTS, Machine, load_machine, save_constants
 
 HERE = Path(__file__).parents[2]
 RESULTS, SUMMARY, FIGURE = HERE / "results/jobs.csv", HERE / "results/jobs_summary.csv", HERE / "figures/jobs.png"
-HOST = ("launch_us", "meet_us", "step_ms")
+HOST = ("launch_us", "meet_us", "send_us", "step_ms")
 SHARES = (
-    *("product_share", "inner_half", "wave_half", "attention_share", "attention_backward", "flash_gain", "sweep_share", "low_gain"),
+    *("product_share", "attention_share", "attention_backward", "flash_gain", "sweep_share", "low_gain"),
     *("meet_us", "node_share", "nic_share", "beside_share", "growth", "expert_gain", "step_ms"),
 )
 XLA = tuple((framework, name) for framework in ("paxml", "maxtext") for name in ("jax_gain", "low_gain"))
-FEW = ("product_share", "attention_share", "attention_backward", "sweep_share", "low_gain", "node_share", "beside_share", "step_ms")
+FEW = (
+    "product_share",
+    "attention_share",
+    "attention_backward",
+    "sweep_share",
+    "low_gain",
+    "node_share",
+    "beside_share",
+    "expert_gain",
+    "step_ms",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,10 +73,10 @@ def _run() -> None:
         machine = replace(load_machine(name), values=dict(base.values), environments={})
         if own:
             machine = fitted(own, machine, free)
-            held = by_group(own, machine, free)
-            tables.append(table(own, machine, held, coverage(own, held)))
+            held = Held.of(own, by_group(own, machine, free), by_row(own, machine, free))
+            tables.append(table(own, machine, held))
             residuals += _residuals(own, held, "training")
-            error = np.abs(np.expm1(held))
+            error = np.abs(np.expm1(held.group))
             about = f"{len(own)} rows of nvidia_dgxc_step_times; mean {error.mean():.2%}, worst {error.max():.2%}, each group predicted without it"
         else:
             about = "no training rows of this device: shares are those of h100"
@@ -92,8 +102,10 @@ def _fresh(machine: Machine) -> Machine:
 def _host(name: str, machine: Machine, small: list[Case], tables: list[pd.DataFrame], residuals: list[str]) -> tuple[Machine, str]:
     """The host's constants on CI rows: first for all, then for each environment."""
     timed = [case for case in small if not isnan(case.paper_s)]
-    held = np.zeros(len(timed))
-    start = replace(machine, environments=dict(machine.environments) | {"ci": {"launch_us": 80.0, "meet_us": 300.0, "step_ms": 15.0}})
+    held, near = np.zeros(len(timed)), np.zeros(len(timed))
+    start = replace(
+        machine, environments=dict(machine.environments) | {"ci": {"launch_us": 80.0, "meet_us": 300.0, "send_us": 300.0, "step_ms": 15.0}}
+    )
     common: Free = [("ci", constant) for constant in HOST]
     machine = fitted(timed, start, common)
     for environment, count in sorted(Counter(case.job.running.environment for case in timed).items()):
@@ -102,22 +114,25 @@ def _host(name: str, machine: Machine, small: list[Case], tables: list[pd.DataFr
         free: Free = [(environment, constant) for constant in HOST] if count >= 5 else []
         if free:
             held[here] = by_fold(part, machine, free, rounds=4)
-            machine = fitted(part, machine, free, rounds=5)
+            machine = fitted(part, machine, free, rounds=6)
+            near[here] = by_row(part, machine, free)
         else:
             held[here] = by_fold(timed, machine, common, rounds=3)[here]
-    tables.append(table(timed, machine, held, coverage(timed, held)))
-    residuals += _residuals(timed, held, "ci")
+            near[here] = held[here]
+    both = Held.of(timed, held, near)
+    tables.append(table(timed, machine, both))
+    residuals += _residuals(timed, both, "ci")
     error = np.abs(np.expm1(held))
     return machine, f"{len(timed)} rows of megatron_ci_golden_values; median {np.median(error):.2%}, cases in 5 folds"
 
 
-def _residuals(cases: Sequence[Case], held: np.ndarray, environment: str) -> list[str]:
+def _residuals(cases: Sequence[Case], held: Held, environment: str) -> list[str]:
     lines = []
-    for case, error in zip(cases, held, strict=True):
+    for case, error, near in zip(cases, held.group, held.row, strict=True):
         job = case.job
         low, moe, jax = int(job.running.precision.value == "fp8"), int(job.model.experts > 0), int(job.running.jax)
         group = case.group.replace(",", " ")
-        lines.append(f"{job.machine},{environment},{group},{job.devices},{job.model.parameters},{low},{moe},{jax},{error:.5f}")
+        lines.append(f"{job.machine},{environment},{group},{job.devices},{job.model.parameters},{low},{moe},{jax},{error:.5f},{near:.5f}")
     return lines
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from experiments.fidelity.jobs.fit import Floats, Free, fitted, log_errors, refi
 from regista.jobs.intervals import LEVEL, features, quantile_of_nearest
 from regista.jobs.machines import Machine
 
-__all__ = ["FOLDS", "SEED", "by_fold", "by_group", "coverage", "summary", "table"]
+__all__ = ["FOLDS", "SEED", "Held", "by_fold", "by_group", "by_row", "coverage", "summary", "table"]
 
 SEED, FOLDS = 2026, 5
 
@@ -33,6 +34,21 @@ def by_group(cases: Sequence[Case], machine: Machine, free: Free) -> Floats:
         rest = [i for i, case in enumerate(cases) if case.group != group]
         without = refitted([cases[i] for i in rest], error[rest], slope[rest], machine, free)
         held[out] = log_errors([cases[i] for i in out], without)
+    return held
+
+
+def by_row(cases: Sequence[Case], machine: Machine, free: Free) -> Floats:
+    """The same without the row's fold, rows in FOLDS folds: what is known of a model that others have run."""
+    error, slope = log_errors(cases, machine), slopes(cases, machine, free)
+    order = list(range(len(cases)))
+    random.Random(SEED).shuffle(order)
+    held = np.zeros(len(cases))
+    for number in range(FOLDS):
+        out = order[number::FOLDS]
+        rest = sorted(set(order) - set(out))
+        if out and rest:
+            without = refitted([cases[i] for i in rest], error[rest], slope[rest], machine, free)
+            held[out] = log_errors([cases[i] for i in out], without)
     return held
 
 
@@ -50,19 +66,34 @@ def by_fold(cases: Sequence[Case], machine: Machine, free: Free, rounds: int) ->
     return held
 
 
-def coverage(cases: Sequence[Case], held: Floats) -> Floats:
-    """Half width (a logarithm) of each case's interval, from left-out residuals of other groups; shape [cases]."""
+def coverage(cases: Sequence[Case], held: Floats, *, groups: bool) -> Floats:
+    """Half width (a logarithm) of each case's interval, from left-out residuals of other groups, or of all other rows; shape [cases]."""
     widths = []
-    for case in cases:
-        others = [(features(c.job), float(e)) for c, e in zip(cases, held, strict=True) if c.group != case.group]
+    for number, case in enumerate(cases):
+        pairs = [(c, float(e)) for i, (c, e) in enumerate(zip(cases, held, strict=True)) if i != number]
+        others = [(features(c.job), e) for c, e in pairs if not groups or c.group != case.group]
         widths.append(quantile_of_nearest(features(case.job), others))
     return np.array(widths)
 
 
-def table(cases: Sequence[Case], machine: Machine, held: Floats, widths: Floats) -> pd.DataFrame:
+@dataclass(frozen=True, slots=True)
+class Held:
+    """log(sim / paper) of each case without its group, and without its row; half widths of both kinds of interval.  Shape [cases] each."""
+
+    group: Floats
+    row: Floats
+    group_width: Floats
+    row_width: Floats
+
+    @classmethod
+    def of(cls, cases: Sequence[Case], group: Floats, row: Floats) -> Held:
+        return cls(group, row, coverage(cases, group, groups=True), coverage(cases, row, groups=False))
+
+
+def table(cases: Sequence[Case], machine: Machine, held: Held) -> pd.DataFrame:
     """One row per case: sim and paper side by side.  sim_s: constants of all points; held_s: of those that had not seen the row's group."""
     rows = []
-    for case, error, width in zip(cases, held, widths, strict=True):
+    for case, error, near, width, near_width in zip(cases, held.group, held.row, held.group_width, held.row_width, strict=True):
         job, cells = case.job, case.entry.cells
         sim_s, sim_bytes = case.sim_s(machine), case.sim_bytes(machine)
         held_s = case.paper_s * float(np.exp(error))
@@ -92,6 +123,9 @@ def table(cases: Sequence[Case], machine: Machine, held: Floats, widths: Floats)
                 "held_low_s": held_s * float(np.exp(-width)),
                 "held_high_s": held_s * float(np.exp(width)),
                 "inside": abs(float(error)) <= width,
+                "near_error": float(np.exp(near)) - 1,
+                "near_half_width": float(np.expm1(near_width)),
+                "near_inside": abs(float(near)) <= near_width,
                 "paper_bytes": case.paper_bytes,
                 "sim_bytes": sim_bytes,
                 "bytes_error": sim_bytes / case.paper_bytes - 1,
@@ -127,6 +161,11 @@ def _line(data: str, machine: str, precision: str, timed: pd.DataFrame, part: pd
         "level": LEVEL,
         "inside": timed["inside"].mean(),
         "interval_half_width": (timed["held_high_s"] / timed["held_s"] - 1).median(),
+        "near_mean_error": timed["near_error"].abs().mean(),
+        "near_median_error": timed["near_error"].abs().median(),
+        "near_worst_error": timed["near_error"].abs().max(),
+        "near_inside": timed["near_inside"].mean(),
+        "near_half_width": timed["near_half_width"].median(),
         "memory_points": len(size),
         "memory_median_error": size.median(),
         "memory_p90_error": size.quantile(0.9),

@@ -1,6 +1,7 @@
 """A machine: its data sheet, the constants fitted to published steps, and where those come from.
 
-NAME.toml     source, [sheet], [provenance], [constants], [environments.NAME] (constants of one software and host, in place of those)
+NAME.toml     source, [sheet], [provenance], [constants], [environments.NAME] (constants of one software and host, in place of those);
+              like = "OTHER": constants and environments are those of OTHER, since no steps of this machine are published
 """
 
 from __future__ import annotations
@@ -37,16 +38,15 @@ def _constants(*rows: tuple[str, str, str, float, float, float, float]) -> Mappi
 
 
 CONSTANTS = _constants(
-    ("product_share", "peak flop/s that long matrix products reach", "1", 0.3, 1.0, 0.78, 0.2),
-    ("inner_half", "inner extent at which a product reaches half of that", "elements", 1, 2000, 60, 0.7),
-    ("wave_half", "waves of tiles at which a product reaches half of that", "waves", 0.01, 10, 0.3, 0.7),
-    ("attention_share", "peak flop/s that fused attention reaches, forward", "1", 0.1, 0.9, 0.5, 0.3),
-    ("attention_backward", "the same, backward", "1", 0.1, 0.9, 0.42, 0.3),
+    ("product_share", "speed of products in training against the kernel alone", "1", 0.5, 1.3, 0.95, 0.1),
+    ("attention_share", "the same of fused attention, forward", "1", 0.3, 1.5, 0.9, 0.2),
+    ("attention_backward", "the same, backward", "1", 0.3, 1.5, 0.9, 0.2),
     ("flash_gain", "speed of FlashAttention 2 against the fused kernel of the device's library", "1", 0.4, 1.2, 0.75, 0.2),
+    ("send_us", "host and wire latency of a message between stages", "us", 1, 100000, 50, 1.5),
     ("sweep_share", "memory bandwidth that elementwise kernels reach", "1", 0.2, 1.1, 0.7, 0.3),
     ("low_gain", "how many times faster products are in 8 bits, casts aside", "1", 1.0, 2.2, 1.8, 0.15),
     ("launch_us", "host time per kernel", "us", 0.5, 300, 6, 1.0),
-    ("meet_us", "host and wire latency of a collective of two", "us", 1, 1000, 20, 1.0),
+    ("meet_us", "host and wire latency of a collective of two", "us", 1, 5000, 20, 1.0),
     ("node_share", "port bandwidth inside a node that collectives reach beside training", "1", 0.1, 1.0, 0.65, 0.3),
     ("nic_share", "network bandwidth that is reached beside training", "1", 0.05, 1.0, 0.7, 0.4),
     ("beside_share", "share of an overlapped tensor-parallel collective that still shows", "1", 0.02, 1.0, 0.3, 0.7),
@@ -71,6 +71,7 @@ class Machine:
     """peak_flop_per_s: by precision; one that the device does not have is missing.   domain: devices that the fast links join.
 
     node_bytes_per_s, nic_bytes_per_s: one device's port, one direction.   workspace_bytes: libraries' own, allocated for good.
+    like: the machine whose constants stand for its own; None: they are its own.
     values: of CONSTANTS.   environments: name -> constants that differ there.   provenance: of the constants.
     """
 
@@ -86,6 +87,7 @@ class Machine:
     workspace_bytes: int
     values: Mapping[str, float]
     environments: Mapping[str, Mapping[str, float]]
+    like: str | None
     provenance: Mapping[str, object]
 
     def with_values(self, values: Mapping[str, float]) -> Machine:
@@ -127,7 +129,9 @@ def load_machine(name: str, folder: Path = FOLDER) -> Machine:
         raise InvalidCluster(f"hardware: {name!r} is no machine that predictions know; known are {', '.join(machine_names())}")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        sheet, given = data["sheet"], data.get("constants", {})
+        sheet, like = data["sheet"], data.get("like")
+        fitted = data if like is None else tomllib.loads((folder / f"{like}.toml").read_text(encoding="utf-8"))
+        given = fitted.get("constants", {})
         return Machine(
             name=name,
             source=str(data["source"]),
@@ -140,8 +144,9 @@ def load_machine(name: str, folder: Path = FOLDER) -> Machine:
             nic_bytes_per_s=1e9 * float(sheet["nic_GBps"]),
             workspace_bytes=int(2**20 * float(sheet["workspace_MiB"])),
             values={key: float(given.get(key, c.start)) for key, c in CONSTANTS.items()},
-            environments={k: {n: float(v) for n, v in e.items()} for k, e in data.get("environments", {}).items()},
-            provenance=data.get("provenance", {}),
+            environments={k: {n: float(v) for n, v in e.items()} for k, e in fitted.get("environments", {}).items()},
+            like=like,
+            provenance=fitted.get("provenance", {}),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise InvalidFile(f"{path}: {error!r}; a machine has source and [sheet], see h100.toml") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.ir.errors import Unsupported
 from regista.jobs.families import family
 from regista.jobs.job import Attention, Job, Layout, Model, Precision, Recompute, Running
+from regista.jobs.machines import machine_names
 from regista.jobs.readers.cells import Row, count, given, truth
 
 __all__ = ["COLUMNS", "dgxc_job"]
@@ -15,7 +16,6 @@ COLUMNS = (
 )
 """Without one of these a file is not of this kind."""
 
-_HARDWARE = {"h100": "h100", "gb200": "gb200", "a100": "a100", "h200": "h200", "b200": "b200"}
 _PACKED_TOKENS = 300
 """Tokens of a SQuAD question with its paragraph, which fine-tuning packs into sequences. [assumed: 100 to 400]"""
 _BYTES = {"bf16": 2, "fp32": 4, "fp16": 2}
@@ -28,8 +28,8 @@ def dgxc_job(row: Row) -> Job:
         RegistaError: a cell that is impossible, or a knob that predictions do not know.
     """
     hardware = row["hardware"].strip().lower()
-    if hardware not in _HARDWARE:
-        raise Unsupported(f"hardware {row['hardware']!r} is unknown; known are {', '.join(_HARDWARE)}")
+    if hardware not in machine_names():
+        raise Unsupported(f"hardware {row['hardware']!r} is unknown; known are {', '.join(machine_names())}")
     model = _model(row)
     tp, pp, cp, dp = (count(row, f"eff_{name}") for name in ("tp", "pp", "cp", "dp"))
     experts = model.experts > 0
@@ -49,7 +49,7 @@ def dgxc_job(row: Row) -> Job:
     )
     return Job(
         name=row["title"],
-        machine=_HARDWARE[hardware],
+        machine=hardware,
         devices=count(row, "eff_gpus"),
         model=model,
         layout=layout,

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from planner.ir.errors import InvalidFile, Unsupported
+from planner.cost.kernels import device_sheet
+from planner.ir.errors import InvalidCluster, InvalidFile, Unsupported
 from regista.clusters import resolve_cluster
 from regista.jobs.families import family
 from regista.jobs.job import Attention, Job, Layout, Model, Precision, Recompute, Running
@@ -84,13 +85,21 @@ def _cluster(table: Table) -> tuple[str, int]:
     if not isinstance(name, str):
         raise InvalidFile(f"[cluster] name = {name!r}; write the name of a cluster, for example dgx-h100:16")
     cluster = resolve_cluster(name)
-    kind = cluster.device.kind.lower()
-    machine = next((m for m in sorted(machine_names(), key=len, reverse=True) if kind.startswith(m)), None)
+    machine = _machine_of(cluster.device.kind)
     if machine is None:
         raise Unsupported(
             f"cluster {name}: predictions have no constants for a {cluster.device.kind}; known are {', '.join(machine_names())}"
         )
     return machine, cluster.num_devices
+
+
+def _machine_of(kind: str) -> str | None:
+    """The machine whose device is of that kind, in any spelling of the catalogue of devices."""
+    try:
+        device = device_sheet(kind).name
+    except InvalidCluster:
+        return None
+    return next((name for name in machine_names() if device_sheet(name).name == device), None)
 
 
 def _layout(table: Table, devices: int, model: Model) -> Layout:

@@ -28,18 +28,16 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCore:
-    """Fused attention of one micro-batch on one device.   pairs: queries x keys of one head and sequence that are computed (half if causal)."""
+    """Fused attention of one micro-batch on one device.   batch: sequences.   parts: devices that share its queries evenly."""
 
     batch: int
     heads: int
+    kv_heads: int
+    seq: int
     head_dim: int
-    pairs: float
+    causal: bool
+    parts: int = 1
     backward: bool = False
-
-    @property
-    def flop(self) -> float:
-        """Two products forward; five backward, since scores are computed again (Dao 2023)."""
-        return (10.0 if self.backward else 4.0) * self.batch * self.heads * self.head_dim * self.pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,10 @@ def _experts(job: Job) -> list[Product]:
 def _attention(job: Job, *, backward: bool) -> list[Kernel]:
     model, at, run = job.model, job.layout, job.running
     heads = _ceil(model.heads, at.tp)
-    pairs = model.seq * (model.attended or model.seq) / at.cp * (0.5 if model.causal else 1.0)
     if run.attention is not Attention.UNFUSED:
-        return [AttentionCore(at.micro_batch, heads, model.head_dim, pairs, backward)]
+        seq, kv_heads = model.attended or model.seq, _ceil(model.kv_heads, at.tp)
+        batch = max(1, at.micro_batch * model.seq // seq)
+        return [AttentionCore(batch, heads, kv_heads, seq, model.head_dim, model.causal, at.cp, backward)]
     batch, rows = at.micro_batch * heads, max(1, model.seq // at.cp)
     scores = float(run.precision.value_bytes * batch * rows * model.seq)
     times = 2 if backward else 1

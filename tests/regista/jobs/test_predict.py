@@ -14,6 +14,7 @@ from planner.ir.errors import RegistaError
 from planner.schedule.classic import interleaved
 from regista.jobs.checks import checked
 from regista.jobs.families import family, family_names
+from regista.jobs.intervals import features, is_like
 from regista.jobs.job import Job, Layout, Precision, Recompute, Running
 from regista.jobs.machines import load_machine
 from regista.jobs.memory import stage_memory, stash_bytes
@@ -153,6 +154,22 @@ def test_recomputation_and_splitting_hold_fewer_bytes_and_recomputation_takes_lo
     assert kept.step_s < again.step_s < 1.5 * kept.step_s
     whole = predict(replace(plain, running=Running(distributed_optimizer=False)))
     assert min(w.peak_bytes - k.peak_bytes for w, k in zip(whole.stages, kept.stages, strict=True)) > 0
+
+
+def test_a_machine_without_published_steps_has_the_constants_of_another_and_a_wide_interval():
+    own, other = load_machine("h100"), load_machine("h200")
+    assert other.like == "h100" and dict(other.values) == dict(own.values)
+    assert other.memory_bytes_per_s > own.memory_bytes_per_s
+    wide, narrow = predict(replace(job(), machine="h200")), predict(job())
+    assert wide.step_high_s / wide.step_s > narrow.step_high_s / narrow.step_s > 1.0
+    assert wide.step_s < narrow.step_s
+
+
+def test_a_model_that_was_measured_has_the_interval_of_points_that_its_constants_did_not_see():
+    here = features(job())
+    assert is_like(here, features(job(dp=8, global_batch=64)))
+    assert not is_like(here, features(replace(job(), model=family("llama3.1-70b"))))
+    assert not is_like(here, features(replace(job(), running=Running(precision=Precision.FP8))))
 
 
 def test_eight_bits_are_quicker_and_a_device_without_their_rate_is_refused():
