@@ -8,7 +8,7 @@ A point is the median of the rows that repeat it.  Constants that no row touches
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
@@ -22,7 +22,7 @@ from planner.cost.nccl.groups import Group, Kind
 from planner.cost.nccl.interconnect import parse_interconnect
 from planner.cost.nccl.laws import candidates
 
-__all__ = ["Point", "fit_constants", "law_s", "points_of"]
+__all__ = ["Point", "descend", "fit_constants", "law_s", "points_of"]
 
 HUBER = 0.2
 Floats = NDArray[np.float64]
@@ -70,6 +70,11 @@ def fit_constants(start: Data, points: Sequence[Point], names: Sequence[str], ro
     def residuals(at: Floats) -> Floats:
         return np.asarray(np.log(law_s(_with(start, names, at), points)) - paper)
 
+    return _with(start, names, descend(residuals, x, low, high, rounds))
+
+
+def descend(residuals: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats, rounds: int) -> Floats:
+    """(2) Where the loss (1) of some residuals is least, from x on and within bounds; all are logarithms."""
     error, damping = residuals(x), 1e-2
     for _ in range(rounds):
         slope = np.stack([(residuals(_moved(x, i)) - error) / 1e-3 for i in range(len(x))], axis=1)
@@ -90,7 +95,7 @@ def fit_constants(start: Data, points: Sequence[Point], names: Sequence[str], ro
         x, error, damping = tried, here, max(damping / 4, 1e-6)
         if gained < 1e-4:
             break
-    return _with(start, names, x)
+    return x
 
 
 def _loss(error: Floats) -> float:

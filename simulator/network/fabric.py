@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from planner.cost.nccl import step_latencies_s
+from planner.cost.nccl import CollectiveModel
 from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.errors import InvalidCluster
 from simulator.network.links import Link, Route
@@ -130,5 +130,6 @@ class Machine:
         route, cluster = self.route(src, dst), self.cluster
         if cluster.interconnect is None:
             return replace(route, latency_s=cluster.link_between(tuple(ranks)).latency_s if number == 0 else 0.0)
-        start_s, step_s = step_latencies_s(cluster.interconnect, cluster.node_of(src) != cluster.node_of(dst))
+        between_nodes = cluster.node_of(src) != cluster.node_of(dst)
+        start_s, step_s = CollectiveModel.for_interconnect(cluster.interconnect).step_latencies_s(between_nodes)
         return replace(route, latency_s=start_s + step_s if number == 0 else step_s)

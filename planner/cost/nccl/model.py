@@ -11,7 +11,7 @@ from planner.cost.nccl.laws import Candidate, candidates
 from planner.ir.errors import Unsupported
 from planner.ir.units import GB, US
 
-__all__ = ["CollectiveModel", "step_latencies_s"]
+__all__ = ["CollectiveModel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +74,14 @@ class CollectiveModel:
         found = candidates(self.interconnect, kind, max(size_bytes, 1.0), self._group(ranks, ranks_per_node), in_switch)
         return min(found, key=lambda candidate: candidate[2])
 
+    def step_latencies_s(self, between_nodes: bool) -> tuple[float, float]:
+        """(seconds of a collective without steps, seconds of a step) of few bytes around a ring, for who plays the steps one by one."""
+        own = self.interconnect.protocols[Protocol.LL]
+        return US * own.base_us, US * (own.net_hop_us if between_nodes else own.hop_us)
+
     def _group(self, ranks: int, ranks_per_node: int) -> Group:
         """Ranks that one NVLink domain can hold are taken to lie in one, whatever its nodes are."""
         return Group(ranks, max(ranks, ranks_per_node) if ranks <= self.interconnect.domain else ranks_per_node)
 
     def _law_s(self, kind: Kind, size_bytes: float, group: Group, in_switch: bool) -> float:
         return min(seconds for _, _, seconds in candidates(self.interconnect, kind, size_bytes, group, in_switch))
-
-
-def step_latencies_s(name: str, between_nodes: bool) -> tuple[float, float]:
-    """(seconds of a collective without steps, seconds of a step) of few bytes around a ring, for who plays the steps one by one."""
-    own = load_interconnect(name).protocols[Protocol.LL]
-    return US * own.base_us, US * (own.net_hop_us if between_nodes else own.hop_us)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from planner.cost import axis_boxing_s, boxing_s, transfer_s
 from planner.cost.clusters import preset
-from planner.cost.nccl import CollectiveModel, Group, Kind, interconnect_names
+from planner.cost.nccl import CollectiveModel, Kind, interconnect_names
 from planner.cost.nccl.curves import Curve, Curves
+from planner.cost.nccl.groups import Group
 from planner.cost.nccl.interconnect import Protocol, load_interconnect, parse_interconnect
 from planner.cost.nccl.laws import candidates
 from planner.ir.cluster import cluster_toml, parse_cluster

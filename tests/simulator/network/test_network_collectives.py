@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.cost import axis_boxing_s, meshes
 from planner.cost.clusters import preset
-from planner.cost.nccl import step_latencies_s
+from planner.cost.nccl import CollectiveModel
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.collective import Collective, sent_bytes
 from planner.ir.errors import InvalidCluster, InvalidPlan, Unsupported
@@ -187,8 +187,9 @@ def test_a_collective_on_a_cluster_pays_its_latency_once_and_not_in_every_round(
 
 def test_on_nccls_interconnect_every_step_of_a_ring_pays_the_latency_of_its_slowest_hop():
     fabric = Machine(preset("dgx-h100:4"))
-    start_s, step_s = step_latencies_s("h100-nvswitch", False)
-    net_s = step_latencies_s("h100-nvswitch", True)[1]
+    model = CollectiveModel.for_interconnect("h100-nvswitch")
+    start_s, step_s = model.step_latencies_s(False)
+    net_s = model.step_latencies_s(True)[1]
     assert simulate_collective(ring_all_reduce(32), fabric, 8).end_s == pytest.approx(start_s + 62 * net_s, rel=0.02)
     one = collective_flows(ring_all_reduce(8), fabric, 8)
     assert simulate_flows(one, fabric.links).end_s == pytest.approx(start_s + 14 * step_s, rel=0.01)
