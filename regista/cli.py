@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import os
@@ -48,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     # Read before the arguments are, which may be what is refused.
     as_json = "--json" in given
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Under LANG=C a terminal takes ASCII only: what it cannot show is escaped.
+            stream.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -66,7 +71,8 @@ def _perform(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
     result = next(verb for verb in VERBS if verb.name == args.verb).perform(args)
     if args.json:
-        print(json.dumps(_finite(result), indent=1, allow_nan=False), flush=True)
+        print(json.dumps(_finite(result), indent=1, allow_nan=False))
+    sys.stdout.flush()  # while a reader who has gone can still be met
     return 1 if args.verb == "sweep" and result["failed"] else 0
 
 

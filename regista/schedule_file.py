@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from planner.ir.errors import InvalidFile
+from planner.ir.reading import read_text
 
 __all__ = ["read_schedule"]
 
@@ -15,12 +14,7 @@ def read_schedule(path: str) -> str:
     Raises:
         InvalidFile: it is missing, empty, or no text.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InvalidFile(f"{path}: no such file; torch's schedule._dump_csv(path, format='compute_only') writes one") from None
-    except (OSError, UnicodeError) as error:
-        raise InvalidFile(f"{path}: cannot be read as text ({error}); expected torch's pipelining CSV, one row per rank") from None
+    text = read_text(path, "give torch's pipelining CSV, one row per rank; torch's schedule._dump_csv(path, format='compute_only') writes one")
     if not text.strip():
         raise InvalidFile(f"{path}: the file is empty; expected torch's pipelining CSV, one row per rank")
     return text

@@ -37,13 +37,13 @@ device has a network port of its own, an equal part of links.nic.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from planner.ir.errors import InvalidCluster, InvalidFile
 from planner.ir.graph import OMITTED
+from planner.ir.reading import read_toml
 from planner.ir.tensor import DType
 from planner.ir.text import save_text
 from planner.ir.units import GB, US
@@ -231,12 +231,7 @@ def load_cluster(path: str | Path) -> Cluster:
         InvalidFile: missing or not TOML.   InvalidCluster: a key is missing, unknown, or impossible.
     """
     source = Path(path)
-    try:
-        data = tomllib.loads(source.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidFile(f"{source}: no such cluster file; give a TOML file or local:N (N CPU devices of this machine)") from None
-    except (OSError, ValueError, RecursionError) as error:  # numbers of 5000 digits are a ValueError, deep nesting is a RecursionError
-        raise InvalidFile(f"{source}: not a readable TOML file ({error})") from None
+    data = read_toml(source, "give a cluster (TOML), or local:N (N CPU devices of this machine)")
     return parse_cluster(data, str(source), source.stem)
 
 

@@ -23,13 +23,11 @@ from typing import TypeVar
 
 from planner.ir.errors import InvalidFile, RegistaError
 from planner.ir.graph import Arg, Dt, Ref
+from planner.ir.reading import read_json
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
 
 __all__ = ["canonical", "check_target", "content_id", "decode", "encode", "load_json", "number_or_text", "save_text"]
-
-MAX_DEPTH = 64
-"""Levels of nesting that a file may have.  Ours have about 10; a thousand would end in Python's recursion limit instead of a message."""
 
 _ALWAYS = object()
 """Equal to no field's value: the field is always written."""
@@ -243,43 +241,6 @@ def save_text(path: str | Path, text: str) -> None:
         neighbour.unlink(missing_ok=True)
 
 
-def _parse_int(digits: str) -> int:
-    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
-        raise InvalidFile(f"the number {digits[:20]}{'...' if len(digits) > 20 else ''} does not fit into 64 bits")
-    return int(digits)
-
-
-def _parse_float(digits: str) -> float:
-    if not math.isfinite(float(digits)):
-        raise InvalidFile(f"the number {digits[:20]} is too large for a float")
-    return float(digits)
-
-
-def _parse_constant(name: str) -> typing.NoReturn:
-    raise InvalidFile(f"{name} is not JSON; regista's files have finite numbers")
-
-
-def _depth(data: object) -> int:
-    """Levels of lists and objects, counted without recursion."""
-    level, depth = [data], 0
-    while level := [item for item in level if isinstance(item, list | dict)]:
-        depth += 1
-        level = [inner for item in level for inner in (item if isinstance(item, list) else item.values())]
-        if depth > MAX_DEPTH:
-            break
-    return depth
-
-
-def _parse(text: str) -> object:
-    data = json.loads(text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_constant)
-    if _depth(data) > MAX_DEPTH:
-        raise InvalidFile(f"nested deeper than {MAX_DEPTH} levels")
-    # Half a surrogate pair is a string that no file and no hash can take.
-    if "\\ud" in text.lower():
-        json.dumps(data, ensure_ascii=False).encode()
-    return data
-
-
 def load_json(path: str | Path, kind: str, version: int, *, older: Container[object] = ()) -> dict[str, object]:
     """Read one of our files and check its ``kind`` and ``version``.
 
@@ -290,18 +251,7 @@ def load_json(path: str | Path, kind: str, version: int, *, older: Container[obj
         InvalidFile: the file is missing, truncated, of another kind, or of another schema version.
     """
     source = Path(path)
-    try:
-        data = _parse(source.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidFile(f"{source}: no such file; {_WRITTEN_BY.get(kind, 'regista')} writes one") from None
-    except OSError as error:
-        raise InvalidFile(f"{source}: cannot be read as text ({error.strerror})") from None
-    except UnicodeError:
-        raise InvalidFile(f"{source}: cannot be read as text; expected the JSON of a regista {kind}") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidFile(f"{source}: not valid JSON ({error}); the file is empty, truncated or damaged, write it anew") from None
-    except InvalidFile as error:
-        raise InvalidFile(f"{source}: {error}; the file is damaged, write it anew") from None
+    data = read_json(source, f"{_WRITTEN_BY.get(kind, 'regista')} writes one")
     if not isinstance(data, dict) or data.get("kind") != kind:
         actual_kind = _kind_of(data)
         raise InvalidFile(f"{source}: expected a regista {kind} file, found {actual_kind}; check the order of the arguments")

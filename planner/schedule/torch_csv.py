@@ -13,6 +13,7 @@ import io
 import re
 
 from planner.ir.errors import InvalidFile, Unsupported
+from planner.ir.reading import parse_csv
 from planner.schedule.actions import Action, Pass, PipelineSchedule
 
 __all__ = ["from_torch_csv", "to_torch_csv"]
@@ -36,7 +37,7 @@ def from_torch_csv(text: str, name: str = "csv") -> PipelineSchedule:
         Unsupported: acts performed as one (OVERLAP_F_B), which have no fragment here.
     """
     orders = []
-    for row, cells in enumerate(csv.reader(io.StringIO(text))):
+    for row, cells in enumerate(parse_csv(text)):
         order = []
         for column, cell in enumerate(c.strip() for c in cells):
             if not cell or _NO_COMPUTE.fullmatch(cell):

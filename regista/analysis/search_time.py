@@ -18,6 +18,7 @@ import numpy as np
 
 from planner.ir.cluster import Cluster
 from planner.ir.errors import InvalidFile, Unsupported
+from planner.ir.reading import read_csv
 from planner.ir.text import save_text
 from planner.search import Method, build_model, search
 from planner.search.model import SearchModel
@@ -177,17 +178,14 @@ def load_rows(path: str | Path) -> tuple[Row, ...]:
         InvalidFile: not a table of ours.
     """
     source = Path(path)
-    try:
-        with source.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != _COLUMNS:
-                raise InvalidFile(f"{source}: not a table of search times (its columns are not {', '.join(_COLUMNS)}); give another name")
-            return tuple(_row(entry) for entry in reader)
-    except FileNotFoundError:
+    if not source.exists():
         return ()
-    except (OSError, ValueError, TypeError, csv.Error) as error:
-        if isinstance(error, InvalidFile):
-            raise
+    header, *lines = read_csv(source, "give a table of search times (CSV), or another name") or [[]]
+    if tuple(header) != _COLUMNS:
+        raise InvalidFile(f"{source}: not a table of search times (its columns are not {', '.join(_COLUMNS)}); give another name")
+    try:
+        return tuple(_row(dict(zip(_COLUMNS, line, strict=True))) for line in lines if line)
+    except (ValueError, OverflowError) as error:
         raise InvalidFile(f"{source}: not a readable table of search times ({error}); give another name") from None
 
 

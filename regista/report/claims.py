@@ -18,7 +18,6 @@ results/zero.csv, and the format of its values.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.ir.errors import InvalidFile, RegistaError
+from planner.ir.reading import read_toml
 from regista.sweep import Row, check, evaluate, load_manifest, load_rows
 from regista.sweep.columns import all_columns
 from regista.sweep.keys import known_keys
@@ -68,13 +68,11 @@ def load_claims(path: str | Path) -> Claims:
     """
     file = Path(path)
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = read_toml(file, "give a table of claims (TOML)")
         known_keys(data, ("table", "paragraph"), "the file")
         figures = _Figures(file.parent)
         records = [_claim(file.parent, table, record, figures) for table in data.get("table", []) for record in table.get("claim", [])]
         paragraphs = {name: figures.filled(text).strip() for name, text in data.get("paragraph", {}).items()}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidFile(f"{file}: cannot be read as TOML ({error})") from error
     except RegistaError as error:
         raise InvalidFile(f"{file}: {error}") from error
     return Claims(records=tuple(records), paragraphs=paragraphs)

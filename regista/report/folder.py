@@ -8,7 +8,6 @@ FOLDER/*.json               traces; a simulated and a measured one of the same P
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from planner.ir.errors import InvalidFile
 from planner.ir.files import load_trace
 from planner.ir.plan import Plan
+from planner.ir.reading import read_json
 from planner.ir.traces.trace import Source, Trace
 from regista.report.claims import Claim, load_claims
 from regista.report.measured import is_measured_sweep
@@ -106,7 +106,7 @@ def _trace_pairs(source: Path) -> dict[str, tuple[Plan, Trace, Trace]]:
 
 def _is_trace(path: Path) -> bool:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data = read_json(path, "give a trace")
+    except InvalidFile:
         return False
     return isinstance(data, dict) and data.get("kind") == "trace"

@@ -11,7 +11,6 @@ Rows whose column ``role`` begins with 'fitted' took part in a fit; they predict
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from statistics import median
 
 from planner.ir.errors import InvalidFile
 from regista.analysis.statistics import rank_correlation
+from planner.ir.reading import read_csv
 
 __all__ = ["PredictedQuantity", "Rows", "predicted_quantities", "noise_floor", "number", "read_rows"]
 
@@ -64,11 +64,7 @@ class PredictedQuantity:
 
 def read_rows(path: str | Path) -> Rows:
     """Raises InvalidFile: no CSV with a head and rows of the same length."""
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            lines = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidFile(f"{path}: cannot be read as CSV ({error}); give a table that an experiment wrote") from error
+    lines = read_csv(path, "give a table that an experiment wrote (CSV)")
     if not lines or len(set(lines[0])) != len(lines[0]):
         raise InvalidFile(f"{path}: the first line must name each column once; it is {lines[0] if lines else 'missing'}")
     wrong = [number for number, line in enumerate(lines[1:], 2) if line and len(line) != len(lines[0])]

@@ -17,7 +17,6 @@ A list in a section is swept: all lists together give the full product, the last
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.ir.errors import InvalidFile, RegistaError
+from planner.ir.reading import read_toml
 from regista.sweep.columns import all_columns, column_of
 from regista.sweep.expand import expand
 from regista.sweep.keys import known_keys, nearest
@@ -82,12 +82,7 @@ def load_manifest(path: str | Path, *, smoke: bool = False) -> Manifest:
         InvalidFile: no such file, no TOML, an unknown key (with the nearest known one), or values that cannot be.
     """
     where = Path(path)
-    try:
-        data = tomllib.loads(where.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{where}: cannot be read ({error}); give a manifest (TOML)") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidFile(f"{where}: no TOML: {error}") from None
+    data = read_toml(where, "give a manifest (TOML)")
     try:
         return parse_manifest(data, where.stem, where.parent, smoke=smoke)
     except RegistaError as error:

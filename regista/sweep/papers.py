@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from planner.ir.errors import InvalidFile
+from planner.ir.reading import read_csv
 from planner.ir.text import number_or_text
 from regista.sweep.keys import known_keys, nearest
 
@@ -29,12 +30,8 @@ def paper_points(about: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]
     """
     known_keys(about, _KEYS, "[paper]")
     path = folder / str(about.get("file", ""))
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise InvalidFile(f"[paper]: {path} cannot be read ({error})") from None
-    names = list(rows[0]) if rows else []
+    names, *lines = read_csv(path, "name in [paper].file a table with a header (CSV)") or [[]]
+    rows = [dict(zip_longest(names, line[: len(names)], fillvalue="")) for line in lines if line]
 
     def cell(row: Mapping[str, str], column: str) -> str:
         if column not in row:

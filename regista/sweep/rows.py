@@ -13,15 +13,19 @@ import fcntl
 import io
 import os
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TextIO
 
 from planner.ir.errors import InvalidFile
+from planner.ir.reading import parse_csv, read_text
 from planner.ir.text import check_target, save_text
 from regista.sweep.check import Cell, Row
 from regista.sweep.point import Performer, Point
 
 __all__ = ["DONE", "Table", "load_rows", "performed", "points_rows"]
+
+_WAY_OUT = "give the table of a sweep (CSV), or another --out"
 
 DONE = ("ok", "OutOfMemory")
 """Statuses of a point that is not performed again: it was performed, or does not fit into memory."""
@@ -82,14 +86,14 @@ def _is_named(file: TextIO, path: Path) -> bool:
 def _mend(path: Path, columns: Sequence[str]) -> bool:
     """Give the file the header of ``columns`` and drop a last line that was cut off; returns whether anything had to be written."""
     header = _line(columns)
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, _WAY_OUT)
     whole = text[: text.rfind("\n") + 1]
     if not text.strip():
         mended = header
     elif whole.startswith(header):
         mended = whole
     else:
-        rows = list(csv.DictReader(io.StringIO(whole)))
+        rows = _records(path, whole)
         if rows and ("point_id" not in rows[0] or "phase" not in rows[0]):
             raise InvalidFile(f"{path} is no CSV of a sweep (it has no point_id); give another --out, or move it away")
         mended = header + "".join(_line([row.get(column) or "" for column in columns]) for row in rows)
@@ -103,9 +107,18 @@ def load_rows(path: Path) -> list[Row]:
     """All whole lines, numbers as floats, empty cells as None."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, _WAY_OUT)
     whole = text[: text.rfind("\n") + 1]
-    return [{key: _cell(key, value or "") for key, value in row.items() if key is not None} for row in csv.DictReader(io.StringIO(whole))]
+    return [{key: _cell(key, value) for key, value in row.items()} for row in _records(path, whole)]
+
+
+def _records(path: Path, text: str) -> list[dict[str, str]]:
+    """The lines of a table by column; cells that a line lacks are empty, those that it has beyond the header are left out."""
+    try:
+        header, *lines = parse_csv(text) or [[]]
+    except InvalidFile as error:
+        raise InvalidFile(f"{path}: {error}; give another --out, or move it away") from None
+    return [dict(zip_longest(header, line[: len(header)], fillvalue="")) for line in lines if line]
 
 
 def points_rows(rows: Sequence[Row], points: Sequence[Point]) -> list[Row]:

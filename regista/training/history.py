@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile
+from planner.ir.reading import read_csv
 from planner.ir.text import save_text
 
 __all__ = ["History", "load_history"]
@@ -76,10 +77,7 @@ def load_history(path: Path, names: Sequence[str]) -> History:
     Raises:
         InvalidFile: it cannot be read, or it is of a job with other metrics.
     """
-    try:
-        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{path} cannot be read: {error}; give another folder") from error
+    rows = read_csv(path, "give the metrics of a job (CSV), or another folder")
     columns = _columns(names)
     if not rows or tuple(rows[0]) != columns:
         raise InvalidFile(

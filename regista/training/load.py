@@ -20,7 +20,6 @@ micro_batches = 4
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 import regista.api as api
 from planner.frontend.load import function_of_file
 from planner.ir.errors import InvalidFile, InvalidProgram, RegistaError
+from planner.ir.reading import read_toml
 from regista.sweep.keys import known_keys
 from regista.training.job import PLAN_OPTIONS, TrainJob
 from regista.update_options import UpdateOptions, asked_formats
@@ -90,12 +90,7 @@ def _called(function: Callable[[], object], where: str) -> object:
 
 
 def _of_toml(path: Path) -> TrainJob:
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{path} cannot be read ({error}); give a job (TOML)") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidFile(f"{path} is no TOML: {error}") from None
+    data = read_toml(path, "give a job (TOML)")
     try:
         return _parsed(data)
     except InvalidFile as error:

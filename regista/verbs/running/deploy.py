@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from planner.ir.errors import Unsupported
 from planner.ir.files import load_plan
 from planner.ir.plan import Plan
+from planner.ir.reading import read_text
 from planner.ir.text import save_text
 from regista.deploy import NodeLayout, node_layout, sbatch_script, train_job
 from regista.deploy.kubernetes import train_job_yaml
@@ -69,7 +69,7 @@ def perform(args: argparse.Namespace) -> Json:
 def _manifest(args: argparse.Namespace, plan: Plan, layout: NodeLayout) -> str:
     if args.image is None:
         raise Unsupported("a TrainJob needs --image NAME: the runtime's own image does not hold regista; give one that does")
-    text = Path(args.plan).read_text(encoding="utf-8")
+    text = read_text(args.plan, "'regista plan' writes one")
     documents = train_job(plan, text, layout, image=args.image, steps=args.steps, claim=args.claim)
     remarks = [
         f"Plan {plan.plan_id}: {layout.num_nodes} nodes, {layout.ranks_per_node} ranks on each; for Kubeflow Trainer 2.3.",

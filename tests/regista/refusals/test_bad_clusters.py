@@ -56,8 +56,8 @@ def test_a_cluster_that_no_machine_can_be_is_refused_in_the_units_of_its_file(
         ("local:-2", "local:-2: a cluster needs at least 1 device"),
         ("local:abc", "write local:N with N devices"),
         ("local:2000", "at most 1024"),
-        ("nope.toml", r"no such cluster file; give a TOML file or local:N"),
-        ("/", "not a readable TOML file"),
+        ("nope.toml", r"no such file; give a cluster .TOML., or local:N"),
+        ("/", "Is a directory"),
     ],
 )
 def test_a_name_that_is_no_cluster_is_refused(command: Command, tmp_path: Path, cluster: str, says: str):

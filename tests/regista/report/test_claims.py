@@ -37,7 +37,7 @@ def test_a_figure_of_several_points_is_their_values_in_order(folder: Path):
         ("model == 'a'", "model == 'b'", "no point has model == b"),
         ('module = "x"', 'modul = "x"', "did you mean module"),
         ('module = "x"', "", "give it a claim, and a manifest, a module or a command"),
-        ("[[table]]", "[[table]", "cannot be read as TOML"),
+        ("[[table]]", "[[table]", "not a readable TOML file"),
         ("| .1f}", "| .q}", "cannot be written as '.q'"),
     ],
 )

@@ -155,7 +155,7 @@ def test_an_interrupted_training_goes_on_bit_for_bit(
         ("script.py:jobs", "has no function 'jobs'; it has job"),
         ("script.py:nothing", "returned a int; it must return a regista.TrainJob"),
         ("script.py:fails", "raised ValueError: no data today"),
-        ("none.toml", "cannot be read"),
+        ("none.toml", "no such file"),
     ],
 )
 def test_what_is_no_job_is_refused_and_nothing_is_written(command: Command, script: Path, tmp_path: Path, job: str, says: str) -> None:
@@ -209,7 +209,7 @@ def test_a_schedule_without_a_rate_is_refused_before_anything_is_written(script:
         ("[train]\nsteps = 3\n", r"needs a section \[train\] with model"),
         ("[train]\nmodel = 'zoo:mlp'\nsteps = 'three'\n", r"steps = 'three': a whole number is needed"),
         ("[train]\nmodel = 'zoo:mlp'\nsteps = 3\n[plan]\nstage = 2\n", r"\[plan\] has no key 'stage'; did you mean stages"),
-        ("[train\n", "is no TOML"),
+        ("[train\n", "not a readable TOML file"),
     ],
 )
 def test_a_toml_with_a_slip_is_refused_with_the_nearest_key(command: Command, tmp_path: Path, text: str, says: str) -> None:
