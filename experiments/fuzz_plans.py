@@ -34,7 +34,7 @@ from planner.ir.traces.trace import Act, check_trace
 from simulator import simulate
 from simulator.steady import check_live, steady_state
 
-__all__ = ["Finding", "Text", "base_texts", "damaged", "fate", "fuzz"]
+__all__ = ["Finding", "Text", "base_texts", "damaged", "deadline", "fate", "fuzz"]
 
 DEADLINE_S = 60.0
 """Seconds of this process's own work.  A damaged file of these small plans is decided in milliseconds; a minute means that it never will be."""
@@ -124,7 +124,7 @@ def fuzz(texts: Mapping[str, Text], numbers: range, keep: Path | None = None) ->
             base = names[number % len(names)]
             text = damaged(texts[base], number)
             try:
-                with _deadline(DEADLINE_S):
+                with deadline(DEADLINE_S):
                     met = fate(text, Path(folder))
             except (Exception, Endless) as error:
                 met = "FOUND"
@@ -162,7 +162,9 @@ def _named(error: RegistaError) -> str:
 
 
 @contextmanager
-def _deadline(limit_s: float) -> Iterator[None]:
+def deadline(limit_s: float) -> Iterator[None]:
+    """Ends the body by Endless after ``limit_s`` seconds of this process's own work."""
+
     def stop(_: int, __: FrameType | None) -> None:
         raise Endless(f"no end within {limit_s:.0f} s")
 

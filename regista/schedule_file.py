@@ -14,7 +14,9 @@ def read_schedule(path: str) -> str:
     Raises:
         InvalidFile: it is missing, empty, or no text.
     """
-    text = read_text(path, "give torch's pipelining CSV, one row per rank; torch's schedule._dump_csv(path, format='compute_only') writes one")
+    text = read_text(
+        path, "give torch's pipelining CSV, one row per rank; torch's schedule._dump_csv(path, format='compute_only') writes one"
+    )
     if not text.strip():
         raise InvalidFile(f"{path}: the file is empty; expected torch's pipelining CSV, one row per rank")
     return text

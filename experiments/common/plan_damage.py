@@ -86,7 +86,7 @@ def _garbled(text: Text, rng: random.Random) -> Text:
             return text + text
         case 5:  # one number becomes another, as text
             numbers = list(re.finditer(rb"-?\d+(\.\d+)?(e-?\d+)?", text))
-            spot = rng.choice(numbers)
+            spot = rng.choice(numbers or list(re.finditer(rb"^", text)))
             return (
                 text[: spot.start()]
                 + rng.choice((b"1e999", b"-0", b"00", b"9" * 400, b"NaN", b"Infinity", b"1.", b"0x1"))

@@ -18,7 +18,7 @@ from planner.schedule.actions import Action, Pass, PipelineSchedule
 
 __all__ = ["from_torch_csv", "to_torch_csv"]
 
-_CELL = re.compile(r"(\d+)(F|B|I|W)(\d+)")
+_CELL = re.compile(r"(\d{1,9})(F|B|I|W)(\d{1,9})")
 _NO_COMPUTE = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)\d*")
 
 
@@ -46,7 +46,9 @@ def from_torch_csv(text: str, name: str = "csv") -> PipelineSchedule:
                 raise Unsupported(f"row {row}, cell {column}: {cell} performs two passes as one act; write them as two cells")
             match = _CELL.fullmatch(cell)
             if match is None:
-                raise InvalidFile(f"row {row}, cell {column}: {cell!r} is no act; write stage, F, B, I or W, and micro-batch, e.g. 2F0")
+                raise InvalidFile(
+                    f"row {row}, cell {column}: {cell[:40]!r} is no act; write stage, F, B, I or W, and micro-batch, e.g. 2F0"
+                )
             order.append(Action(int(match[1]), Pass(match[2]), int(match[3])))
         orders.append(tuple(order))
     if not any(orders):

@@ -171,9 +171,9 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
     for op in model.staged.graph.ops:
         node, strategies = model.ops[op.id]
         placed = shown.get((op.id, placement_id(model.staged.stage[op.id])))
-        if placed is None:
+        if placed is None or (len(placed.inputs), len(placed.outputs)) != (len(op.inputs), len(op.outputs)):
             raise Mismatch(
-                f"plan {plan.plan_id} has no {op.where()} on stage {model.staged.stage[op.id]}; it was made by another version, plan anew"
+                f"plan {plan.plan_id} has no such {op.where()} on stage {model.staged.stage[op.id]}; it was made by another version, plan anew"
             )
         allowed[node] = _all_or_those([_agrees(strategy, op, placed, layouts) for strategy in strategies])
         for place, made in enumerate(op.outputs):

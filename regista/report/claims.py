@@ -18,7 +18,7 @@ results/zero.csv, and the format of its values.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,17 +71,35 @@ def load_claims(path: str | Path) -> Claims:
         data = read_toml(file, "give a table of claims (TOML)")
         known_keys(data, ("table", "paragraph"), "the file")
         figures = _Figures(file.parent)
-        records = [_claim(file.parent, table, record, figures) for table in data.get("table", []) for record in table.get("claim", [])]
-        paragraphs = {name: figures.filled(text).strip() for name, text in data.get("paragraph", {}).items()}
+        tables = _sections(data.get("table", []), "[[table]]")
+        records = [
+            _claim(file.parent, table, record, figures)
+            for table in tables
+            for record in _sections(table.get("claim", []), "[[table.claim]]")
+        ]
+        paragraphs = {name: figures.filled(text).strip() for name, text in _texts(data.get("paragraph", {}), "[paragraph]").items()}
     except RegistaError as error:
         raise InvalidFile(f"{file}: {error}") from error
     return Claims(records=tuple(records), paragraphs=paragraphs)
 
 
+def _sections(value: object, where: str) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(section, Mapping) for section in value):
+        raise InvalidFile(f"{where} must be a list of sections")
+    return value
+
+
+def _texts(value: object, where: str) -> Mapping[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
+        raise InvalidFile(f"{where} must be a section of texts")
+    return value
+
+
 def _claim(folder: Path, table: Mapping[str, Any], record: Mapping[str, Any], figures: _Figures) -> Claim:
     known_keys(table, ("section", "headings", "claim"), "[[table]]")
-    headings: Mapping[str, str] = table.get("headings", {})
+    headings = _texts(table.get("headings", {}), "headings")
     known_keys(record, ("claim", *headings, *_PERFORMER), "[[table.claim]]")
+    _texts(record, "[[table.claim]]")
     texts = {key: figures.filled(text) for key, text in (_performer(record) | dict(record)).items() if key not in _PERFORMER}
     if not texts.get("claim") or not texts.get("command"):
         raise InvalidFile(f"the record {dict(record)}: give it a claim, and a manifest, a module or a command")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -39,6 +40,20 @@ def test_a_reader_that_goes_away_is_no_traceback(made: dict[str, Path]):
     command = f"{sys.executable} -m regista.cli explain {made['plan']} --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("{", "")
+
+
+@pytest.mark.thorough
+def test_output_that_takes_ascii_only_gets_escapes_and_no_traceback(made: dict[str, Path]):
+    plain = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    named = made["plan"].with_name("plän.json")
+    named.write_bytes(made["plan"].read_bytes()[:100])
+    done = subprocess.run(
+        [sys.executable, "-m", "regista.cli", "explain", str(named)], capture_output=True, env={**os.environ, **plain}, timeout=60
+    )
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.isascii()
+    assert b"not valid JSON" in done.stderr
 
 
 # Fuzz.
