@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 
 from planner.ir.errors import InvalidFile
-from regista.analysis.statistics import rank_correlation
 from planner.ir.reading import read_csv
+from regista.analysis.statistics import rank_correlation
 
 __all__ = ["PredictedQuantity", "Rows", "predicted_quantities", "noise_floor", "number", "read_rows"]
 
