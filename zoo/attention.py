@@ -5,6 +5,7 @@ GPT, BERT, the mixtures of experts and ViT are written out unless asked otherwis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["Attending", "with_attention"]
+__all__ = ["Attending", "SelfAttending", "with_attention"]
 
 _FORMS = ("fused", "eager")
 
@@ -32,6 +33,33 @@ class Attending(nn.Module):
         shares = q.shape[1] != k.shape[1]
         rate = dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, dropout_p=rate, is_causal=is_causal, enable_gqa=shares)
+
+
+class SelfAttending(Attending):
+    """Attention of one sequence to itself, with as many heads of keys as of queries; causal ones hold a buffer ``mask``, true above the diagonal."""
+
+    mask: Tensor
+
+    def __init__(self, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+
+    def by_head(self, projected: Tensor) -> Tensor:
+        """[N, H, S, E] of [N, S, H E]."""
+        batch, time, width = projected.shape
+        return projected.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
+        """What each position takes from all, or from those up to it: [N, S, H E] of queries, keys and values [N, H, S, E]."""
+        batch, heads, time, size = q.shape
+        if self.fused:
+            values = self.attend(q, k, v, is_causal=is_causal, dropout=self.dropout)
+        else:
+            scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(size))
+            if is_causal:
+                scores = scores.masked_fill(self.mask[:time, :time], float("-inf"))
+            values = F.dropout(F.softmax(scores, dim=-1), self.dropout, self.training) @ v
+        return values.transpose(1, 2).reshape(batch, time, heads * size)
 
 
 def with_attention(build: Callable[[], nn.Module], model: str, form: str) -> Callable[[], nn.Module]:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
-from zoo.attention import Attending, with_attention
+from zoo.attention import SelfAttending, with_attention
 from zoo.seeded import deferred_module, seeded_data
 from zoo.text import chosen, divides, in_format, initialise, skewed_tokens, token_loss
 
@@ -26,32 +25,19 @@ __all__ = ["Bert", "bert", "dnabert"]
 _IGNORED = -100
 
 
-class SelfAttention(Attending):
+class SelfAttention(SelfAttending):
     """(batch, time, width) -> the same; every token sees every token."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
+        super().__init__(heads, dropout)
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.dense = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, time, width = x.shape
-        size = width // self.heads
-
-        def by_head(projected: Tensor) -> Tensor:
-            return projected.view(batch, time, self.heads, size).transpose(1, 2)
-
-        q, k, v = by_head(self.query(x)), by_head(self.key(x)), by_head(self.value(x))
-        if self.fused:
-            mixed = self.attend(q, k, v, is_causal=False, dropout=self.dropout)
-            fused: Tensor = self.dense(mixed.transpose(1, 2).reshape(batch, time, width))
-            return fused
-        weights = F.softmax((q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(size)), dim=-1)
-        weights = F.dropout(weights, self.dropout, self.training)
-        out: Tensor = self.dense((weights @ v).transpose(1, 2).reshape(batch, time, width))
+        q, k, v = (self.by_head(project(x)) for project in (self.query, self.key, self.value))
+        out: Tensor = self.dense(self.mixed(q, k, v, is_causal=False))
         return out
 
 

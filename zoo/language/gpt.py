@@ -7,27 +7,22 @@ The query, key and value projections are separate matrices: a column split of ea
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
-from zoo.attention import Attending, with_attention
+from zoo.attention import SelfAttending, with_attention
 from zoo.seeded import deferred_module
 from zoo.text import in_format, initialise, next_tokens, token_loss
 
 __all__ = ["GPT", "gpt"]
 
 
-class Attention(Attending):
-    mask: Tensor
-
+class Attention(SelfAttending):
     def __init__(self, width: int, heads: int, seq: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
+        super().__init__(heads, dropout)
         self.q = nn.Linear(width, width)
         self.k = nn.Linear(width, width)
         self.v = nn.Linear(width, width)
@@ -35,20 +30,8 @@ class Attention(Attending):
         self.register_buffer("mask", torch.ones(seq, seq, dtype=torch.bool).triu(1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, time, width = x.shape
-
-        def by_head(projected: Tensor) -> Tensor:
-            return projected.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
-
-        q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
-        if self.fused:
-            mixed = self.attend(q, k, v, is_causal=True, dropout=self.dropout)
-            fused: Tensor = self.c_proj(mixed.transpose(1, 2).reshape(batch, time, width))
-            return fused
-        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
-        weights = F.softmax(scores.masked_fill(self.mask[:time, :time], float("-inf")), dim=-1)
-        weights = F.dropout(weights, self.dropout, self.training)
-        out: Tensor = self.c_proj((weights @ v).transpose(1, 2).reshape(batch, time, width))
+        q, k, v = (self.by_head(project(x)) for project in (self.q, self.k, self.v))
+        out: Tensor = self.c_proj(self.mixed(q, k, v, is_causal=True))
         return out
 
 

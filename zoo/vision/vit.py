@@ -7,46 +7,31 @@ Query, key and value are separate matrices: a split of their rows is a split ove
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
-from zoo.attention import Attending, with_attention
+from zoo.attention import SelfAttending, with_attention
 from zoo.vision.images import classifier
 
 __all__ = ["ViT", "vit"]
 
 
-class SelfAttention(Attending):
+class SelfAttention(SelfAttending):
     """(batch, tokens, width) -> the same; every token sees every token."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
+        super().__init__(heads, dropout)
         self.q = nn.Linear(width, width)
         self.k = nn.Linear(width, width)
         self.v = nn.Linear(width, width)
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, tokens, width = x.shape
-        size = width // self.heads
-
-        def by_head(projected: Tensor) -> Tensor:
-            return projected.view(batch, tokens, self.heads, size).transpose(1, 2)
-
-        q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
-        if self.fused:
-            mixed = self.attend(q, k, v, is_causal=False, dropout=self.dropout)
-            fused: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
-            return fused
-        weights = F.softmax((q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(size)), dim=-1)
-        weights = F.dropout(weights, self.dropout, self.training)
-        out: Tensor = self.proj((weights @ v).transpose(1, 2).reshape(batch, tokens, width))
+        q, k, v = (self.by_head(project(x)) for project in (self.q, self.k, self.v))
+        out: Tensor = self.proj(self.mixed(q, k, v, is_causal=False))
         return out
 
 

@@ -62,22 +62,12 @@ def _rows_type(operand: Tensor, width: int) -> Tensor:
     return operand.new_empty((samples, rows, heads, width)).transpose(1, 2)
 
 
-def _attention_type(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+def _attention_type(q: Tensor, k: Tensor, v: Tensor, *others: object) -> tuple[Tensor, Tensor]:
     wide = torch.float64 if q.dtype is torch.float64 else torch.float32
     return _rows_type(q, v.shape[-1]), q.new_empty(q.shape[:-1], dtype=wide)
 
 
-def _attention_backward_type(
-    gradient: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _attention_backward_type(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: object) -> tuple[Tensor, Tensor, Tensor]:
     return _rows_type(q, q.shape[-1]), _rows_type(k, k.shape[-1]), _rows_type(v, v.shape[-1])
 
 
