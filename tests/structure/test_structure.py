@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.structure.measure import PRODUCT, TOPS, files_of, pairs, shape
+from tests.structure.twice import REASONS, reason_for
 from tests.structure.words import count_words
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +28,14 @@ def test_files_of_the_product_are_short() -> None:
 def test_coined_words_stay_away() -> None:
     counts = count_words(ROOT, files_of(ROOT, PRODUCT))
     assert {pattern for pattern, count in counts.items() if count} <= {LINES_OF_A_SLOPE}
+
+
+@pytest.mark.thorough
+def test_lines_that_stand_twice_in_the_product_have_a_reason() -> None:
+    shared = pairs(ROOT, PRODUCT)
+    unexplained = {pair: lines for pair, lines in shared.items() if reason_for(pair) is None}
+    assert not unexplained, "say it once, or give the reason in tests/structure/twice.py"
+    assert set(REASONS.values()) == {reason_for(pair) for pair in shared}, "a reason in tests/structure/twice.py is of lines that are gone"
 
 
 def test_a_file_that_repeats_another_is_counted(tmp_path: Path) -> None:
