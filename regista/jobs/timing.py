@@ -27,7 +27,7 @@ __all__ = ["JobCost", "breakdown", "job_cost"]
 BUCKETS = 8
 """Pieces in which gradients and parameters of a chunk travel, where they travel beside computing."""
 
-DIRECT_SHARE, DIRECT_SHARP = 0.75, 2.5
+DIRECT_SHARE, DIRECT_SHARP = 0.7, 2.0
 """What a gather of one parameter after the other reaches of a network port, and how sharply the longer of gathers and computing decides [fitted:
 ZeRO-3 in table 2 of Narayanan et al. 2021, 2026-11; either model's rows predict the other's within 15 %]."""
 
@@ -150,7 +150,7 @@ def _layer_gather_s(job: Job, prices: Prices) -> float:
     group = Group(job.layout.fsdp, 1)
     if job.layout.direct_gather:
         away = 1 - group.members_per_node(prices.machine.domain) / group.size
-        port = prices.machine.nic_bytes_per_s * prices.machine.values["nic_share"] * DIRECT_SHARE
+        port = prices.machine.nic_bytes_per_s * DIRECT_SHARE
         return away * size / port if away > 0 else prices.wire_s(Collective.ALL_GATHER, size, group)
     return prices.wire_s(Collective.ALL_GATHER, size, group)
 

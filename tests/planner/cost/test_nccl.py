@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost import axis_boxing_s, boxing_s, transfer_s
@@ -51,6 +51,7 @@ def test_small_tensors_take_a_tree_with_flags_and_large_ones_the_switch() -> Non
     assert H100.choice(Kind.ALL_GATHER, 128 * MIB, 64, 1)[0] == "logarithmic"
 
 
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(interconnect_names()),
     kind=st.sampled_from(Kind),

@@ -185,6 +185,7 @@ def test_a_collective_on_a_cluster_pays_its_latency_once_and_not_in_every_round(
     assert simulate_flows(inside, fabric.links).end_s == pytest.approx(2e-6, rel=0.01), "within a node the node's"
 
 
+@pytest.mark.thorough
 def test_on_nccls_interconnect_every_step_of_a_ring_pays_the_latency_of_its_slowest_hop():
     fabric = Machine(preset("dgx-h100:4"))
     model = CollectiveModel.for_interconnect("h100-nvswitch")

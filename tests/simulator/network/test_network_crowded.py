@@ -46,6 +46,7 @@ def test_the_default_engine_shares_a_crowded_link_and_the_others_say_that_they_d
     assert marked_graph(plan, cost).left_out == LINKS_LEFT_OUT
 
 
+@pytest.mark.thorough
 def test_within_a_node_and_with_measured_prices_nothing_is_shared():
     inside = planned(1, 1e9)
     cost = AnalyticCost(inside.cluster)
@@ -54,6 +55,7 @@ def test_within_a_node_and_with_measured_prices_nothing_is_shared():
     assert "links" not in simulate(inside, cost).about
 
 
+@pytest.mark.thorough
 def test_where_no_link_is_crowded_sharing_would_change_nothing():
     """A nic so wide that every price is latency: acts meet on it and do not feel it."""
     plan = planned(4, 1e14)
