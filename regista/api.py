@@ -42,7 +42,7 @@ from planner.parallelism.shape_search import ShapeWatch
 from planner.schedule import Schedule
 from planner.search import Method
 from planner.solve.problem import Watch
-from regista.clusters import resolve_cluster
+from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
 from regista.programs import check_program, planned_program, program_for, program_of
 from regista.schedule_file import read_schedule
@@ -96,6 +96,7 @@ def plan(
     precision: str | None = None,
     grad_dtype: str | None = None,
     attention: str | None = None,
+    kernels: str | None = None,
     method: str = "exact",
     seconds: float = inf,
     on_progress: Watch | None = None,
@@ -120,6 +121,7 @@ def plan(
         batch_norm: ``global``, or ``local``: over the part of each device, as DistributedDataParallel (regista.update_options.with_batch_norm).
         update: learning rates by step, clipping and a moving average for a program that is named (a Program says them itself).
         precision, grad_dtype, attention: as Program takes them; None: the program's own.
+        kernels: ``eager``, ``fused`` or ``compiled``, on a cluster with kernel tables; None: as the cluster says.
         strict: refuse ops without an SBP rule; otherwise each device of their stage performs them with whole inputs, as a warning says.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
         on_shape: called with every shape (stages, mesh, micro-batches) that was looked at.
@@ -134,7 +136,7 @@ def plan(
     source = program_of(program) if isinstance(program, str) else program
     if batch_dim is not None:
         source = source.cut_along(batch_dim)
-    target = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
+    target = run_as(resolve_cluster(cluster) if isinstance(cluster, str) else cluster, kernels)
     source = asked_formats(with_batch_norm(source, batch_norm, stages, mesh, target), precision, grad_dtype, attention)
     source = update.applied(source)
     order = read_schedule(schedule) if schedule.endswith(".csv") else ""

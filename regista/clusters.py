@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -13,12 +14,13 @@ from rich.table import Table
 
 from planner.cost.clusters import preset, preset_names
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec, load_cluster
-from planner.ir.errors import InvalidCluster
+from planner.ir.errors import InvalidCluster, Unsupported
+from planner.ir.graph import Fusion
 from planner.ir.tensor import DType
 from planner.ir.text import encode
 from planner.ir.units import GB, US
 
-__all__ = ["Oversubscribed", "clusters_json", "local_cluster", "named_clusters", "resolve_cluster", "show_clusters"]
+__all__ = ["Oversubscribed", "clusters_json", "local_cluster", "named_clusters", "resolve_cluster", "run_as", "show_clusters"]
 
 # One core of a 2-core Zen4 virtual machine and gloo over loopback, measured 2026-11: 97-103 GFLOP/s of fp32 matrix products, about 10 GB/s of
 # memory traffic per core, all-reduce of 16 MB in 18 ms.  'regista calibrate' replaces them by this machine's own.
@@ -88,6 +90,25 @@ def resolve_cluster(text: str) -> Cluster:
         return local_cluster(int(match[1]))
     is_file = text.endswith(".toml") or "/" in text or Path(text).is_file()
     return load_cluster(text) if is_file and text.partition(":")[0] not in preset_names() else preset(text)
+
+
+def run_as(cluster: Cluster, kernels: str | None) -> Cluster:
+    """The cluster with models run in another way (planner.ir.graph.Fusion); None: as its file says.
+
+    Raises:
+        InvalidCluster: the cluster has no kernel table.   Unsupported: no such way.
+    """
+    if kernels is None:
+        return cluster
+    if kernels not in [fusion.value for fusion in Fusion]:
+        raise Unsupported(f"kernels {kernels!r}; models are run {', '.join(fusion.value for fusion in Fusion)}")
+    if not cluster.device.kernels:
+        priced = ", ".join(name for name in preset_names() if preset(name).device.kernels)
+        raise InvalidCluster(
+            f"kernels {kernels!r}: cluster {cluster.name} has no kernel table, its fragments take what their flop and bytes take; take one of "
+            f"{priced}, or name a device in its file ([device] kernels)"
+        )
+    return replace(cluster, device=replace(cluster.device, fusion=Fusion(kernels)))
 
 
 def named_clusters() -> tuple[Cluster, ...]:

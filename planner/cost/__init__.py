@@ -1,6 +1,6 @@
 """Seconds of acts, collectives and transfers, for the search and for the simulator alike: from a cluster's description, or measured."""
 
-from planner.cost.analytic import AnalyticCost, axis_boxing_s, boxing_s, compute_dtype, op_s, transfer_s
+from planner.cost.analytic import AnalyticCost, axis_boxing_s, boxing_s, compute_dtype, full_rate, op_s, op_work_s, transfer_s
 from planner.cost.measured import ActPrice, Beside, MeasuredCost, act_key, load_cost, save_cost
 from planner.cost.mesh_links import axis_link
 from planner.cost.meshes import meshes, parse_mesh
@@ -15,9 +15,11 @@ __all__ = [
     "axis_link",
     "boxing_s",
     "compute_dtype",
+    "full_rate",
     "load_cost",
     "meshes",
     "op_s",
+    "op_work_s",
     "parse_mesh",
     "save_cost",
     "transfer_s",

@@ -1,6 +1,7 @@
 """Seconds of acts, collectives and transfers, from a cluster's description alone.
 
 (1) act      = overhead + max(sum over dtypes of flop / rate, traffic / memory bandwidth)   roofline   -> AnalyticCost.act_s, op_s
+             = overhead + max(kernels x host's launch, sum of the kernels' times), where the device has a kernel table   -> kernels_s
 (2) boxing   = a collective along an axis                        planner.cost.collective_times -> axis_boxing_s, boxing_s
 (3) transfer = the largest sender's bytes                        planner.cost.collective_times -> transfer_s
 (4) loading  = overhead + bytes / rate of disk, host or copy engine, rates assumed                      -> loading_s
@@ -16,15 +17,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.cost.collective_times import axis_s, hop_s, line_s
-from planner.ir.cluster import Cluster
+from planner.cost.kernels import KernelModel, Precision
+from planner.cost.kernels.launches import op_kernel
+from planner.ir.cluster import Cluster, DeviceSpec
 from planner.ir.collective import Collective
-from planner.ir.graph import Op
+from planner.ir.errors import Mismatch
+from planner.ir.graph import Fusion, KernelWork, Op
 from planner.ir.plan import Boxing, Fragment, Plan, StreamKind, Task, TaskKind
 from planner.ir.sbp import Split
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
+from planner.opset import flop, traffic_bytes
 
-__all__ = ["AnalyticCost", "axis_boxing_s", "boxing_s", "compute_dtype", "loading_s", "op_s", "transfer_s"]
+__all__ = [
+    "AnalyticCost",
+    "axis_boxing_s",
+    "boxing_s",
+    "compute_dtype",
+    "full_rate",
+    "kernels_s",
+    "loading_s",
+    "op_s",
+    "op_work_s",
+    "transfer_s",
+]
 
 DISK_BYTES_PER_S = 2e9
 """Assumed, for loading actors: one NVMe drive is read sequentially.  The page cache is faster, network storage is slower."""
@@ -32,6 +48,9 @@ PREPARE_BYTES_PER_S = 1e9
 """Assumed, per byte written: one core casts and normalises.  Decoding images is ten times slower; measure it (regista calibrate)."""
 COPY_BYTES_PER_S = 25e9
 """Assumed: pinned memory is copied over PCIe 4.0 x16, whose raw rate is 31.5e9 [PCI-SIG, PCI Express Base 4.0]."""
+
+LAUNCH_S = {Fusion.EAGER: 5e-6, Fusion.FUSED: 5e-6, Fusion.COMPILED: 1e-6}
+"""Assumed: what the host takes to launch a kernel from Python; a graph of kernels is launched by the device."""
 
 
 def compute_dtype(op: Op, types: Mapping[str, TensorType]) -> DType | None:
@@ -63,9 +82,40 @@ def op_s(cluster: Cluster, flop: float, traffic_bytes: float, dtype: DType | Non
     return max(flop / device.rate_for(dtype), traffic_bytes / device.memory_bandwidth_bytes_per_s)
 
 
+def full_rate(device: DeviceSpec, dtype: DType | None) -> float:
+    """flop/s that count as full use of a device: the data sheet's peak where kernels are priced, elsewhere the sustained rate of its file."""
+    if not device.kernels:
+        return device.rate_for(dtype)
+    peaks = KernelModel.for_device(device.kernels).device.peaks
+    return peaks.get(Precision.FLOAT32 if dtype is None else Precision.of(dtype), peaks[Precision.FLOAT32])
+
+
+def op_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType]) -> float:
+    """Seconds of one op by itself: its kernel's, where the device has a kernel table, otherwise op_s."""
+    dtype = compute_dtype(op, types)
+    if not cluster.device.kernels:
+        return op_s(cluster, flop(op, types), traffic_bytes(op, types), dtype)
+    work = op_kernel(op, types, dtype)
+    return 0.0 if work is None else kernels_s(cluster, (work,))
+
+
+def kernels_s(cluster: Cluster, kernels: Sequence[KernelWork]) -> float:
+    """Seconds of kernels on a device with a kernel table: the host launches them while the device works off what it was given before."""
+    model = KernelModel.for_device(cluster.device.kernels)
+    device_s = sum(work.times * model.work_s(work) for work in kernels)
+    return max(device_s, LAUNCH_S[cluster.device.fusion] * sum(work.times for work in kernels))
+
+
 def _fragment_s(cluster: Cluster, fragment: Fragment) -> float:
     """Equation (1) without the overhead.  Flop of a dtype for which the device states no rate, or of no dtype, take the general rate."""
     device = cluster.device
+    if device.kernels and fragment.kernels:
+        return kernels_s(cluster, fragment.kernels)
+    if device.kernels and fragment.ops and fragment.flop:
+        raise Mismatch(
+            f"cluster {cluster.name} prices kernels (of {device.kernels}), but the plan's fragments of {len(fragment.ops)} ops list none: it was "
+            f"planned for a device without a kernel table; plan it anew for this cluster"
+        )
     general_flop, compute_s = fragment.flop, 0.0
     for rate in device.rates:
         flop = sum(part.flop for part in fragment.flop_by_dtype if part.dtype is rate.dtype)

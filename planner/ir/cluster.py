@@ -31,7 +31,8 @@ latency_us = 200.0
 bandwidth_GBps = 1.2
 
 ``interconnect = "h100-nvswitch"`` in [links] is optional: collectives and transfers take what NCCL takes there (planner.cost.nccl), and every
-device has a network port of its own, an equal part of links.nic.
+device has a network port of its own, an equal part of links.nic.  ``kernels = "h100-sxm"`` in [device]: fragments take the sum of their
+kernels' times (planner.cost.kernels), as ``fusion = "fused"`` (or eager, compiled) makes them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planner.ir.errors import InvalidCluster, InvalidFile
-from planner.ir.graph import OMITTED
+from planner.ir.graph import OMITTED, Fusion
 from planner.ir.reading import read_toml
 from planner.ir.tensor import DType
 from planner.ir.text import save_text
@@ -70,6 +71,8 @@ class DeviceSpec:
     """One device.  Rates are sustained ones, not the data sheet's peaks; act_overhead_s is paid once per act.
 
     rates: dtypes that have a rate of their own (half precision on matrix units); every other dtype is computed at rate_flop_per_s.
+    kernels: the device of planner.cost.kernels whose tables price fragments kernel by kernel; empty: the roofline of these rates.
+    fusion: how models are run there; only with ``kernels``.
     """
 
     kind: str
@@ -78,6 +81,8 @@ class DeviceSpec:
     memory_bandwidth_bytes_per_s: float
     act_overhead_s: float = 0.0
     rates: tuple[Rate, ...] = ()
+    kernels: str = field(default="", metadata=OMITTED)
+    fusion: Fusion = field(default=Fusion.FUSED, metadata=OMITTED)
 
     def rate_for(self, dtype: DType | None) -> float:
         """flop/s on operands of ``dtype`` (None: no dtype in particular)."""
@@ -216,6 +221,15 @@ def _rates(device: Mapping[str, object], where: str) -> tuple[Rate, ...]:
     )
 
 
+def _fusion(device: Mapping[str, object], where: str) -> Fusion:
+    given = device.get("fusion", Fusion.FUSED.value)
+    if given not in [fusion.value for fusion in Fusion]:
+        raise InvalidCluster(f"{where}: [device] fusion = {given!r}; it is one of {', '.join(fusion.value for fusion in Fusion)}")
+    if "fusion" in device and not device.get("kernels"):
+        raise InvalidCluster(f"{where}: [device] fusion = {given!r} without kernels; name the device whose kernel tables price it")
+    return Fusion(given)
+
+
 def _link(links: Mapping[str, object], name: str, where: str) -> LinkSpec:
     section = _section(links, name, where, {"latency_us", "bandwidth_GBps"}, inside="links.")
     return LinkSpec(
@@ -252,7 +266,7 @@ def parse_cluster(data: Mapping[str, object], where: str, name: str) -> Cluster:
     unknown = sorted(set(data) - known)
     if unknown:
         raise InvalidCluster(f"{where}: unknown keys {unknown}; known are {sorted(known)}")
-    device_keys = {"kind", "memory_GB", "compute_GFLOPs", "memory_bandwidth_GBps", "act_overhead_us", "rates"}
+    device_keys = {"kind", "memory_GB", "compute_GFLOPs", "memory_bandwidth_GBps", "act_overhead_us", "rates", "kernels", "fusion"}
     device = _section(data, "device", where, device_keys)
     topology = _section(data, "topology", where, {"nodes", "devices_per_node", "nodes_per_rack"})
     links = _section(data, "links", where, {"node", "nic", "rack", "interconnect"})
@@ -271,6 +285,8 @@ def parse_cluster(data: Mapping[str, object], where: str, name: str) -> Cluster:
             memory_bandwidth_bytes_per_s=_number(device, "device", "memory_bandwidth_GBps", where) * GB,
             act_overhead_s=_number(device, "device", "act_overhead_us", where, 0.0) * US,
             rates=_rates(device, where),
+            kernels=str(device.get("kernels", "")),
+            fusion=_fusion(device, where),
         ),
         node=_link(links, "node", where),
         nic=_link(links, "nic", where) if "nic" in links else None,
@@ -300,6 +316,8 @@ def cluster_toml(cluster: Cluster) -> str:
         f"memory_bandwidth_GBps = {device.memory_bandwidth_bytes_per_s / GB!r}",
         f"act_overhead_us = {device.act_overhead_s / US!r}",
     ]
+    if device.kernels:
+        lines += [f"kernels = {json.dumps(device.kernels)}", f"fusion = {json.dumps(device.fusion.value)}"]
     if device.rates:
         lines += ["", "[device.rates]", *(f"{rate.dtype.value}_GFLOPs = {rate.flop_per_s / GB!r}" for rate in device.rates)]
     lines += ["", "[topology]", f"nodes = {cluster.num_nodes}", f"devices_per_node = {cluster.devices_per_node}"]

@@ -24,10 +24,13 @@ __all__ = [
     "ACCUMULATE",
     "Arg",
     "Dt",
+    "Fusion",
     "Effect",
     "GraphInput",
     "GraphOutput",
     "InputKind",
+    "KernelKind",
+    "KernelWork",
     "LogicalGraph",
     "Mode",
     "OMITTED",
@@ -292,3 +295,42 @@ class LogicalGraph:
         for value in named:
             if value not in known or value not in self.values:
                 raise InvalidProgram(f"the graph names {value}, which is {'not typed' if value in known else 'never produced'}")
+
+
+class Fusion(Enum):
+    """How a model is run.
+
+    EAGER: every op is a kernel.   FUSED: elementwise ops, reductions and normalisations that feed each other are one pass over what comes in
+    and goes out; so are all updates.   COMPILED: the same, and a graph of kernels is launched at once.
+    """
+
+    EAGER = "eager"
+    FUSED = "fused"
+    COMPILED = "compiled"
+
+
+class KernelKind(Enum):
+    """PRODUCT: shape (batch, m, n, k).   CONVOLUTION: that of the product which it is.   ATTENTION, ATTENTION_BACKWARD: (batch, heads, key-value
+    heads, queries, keys, elements of a head, 1 if causal).   PASS: everything else, which reads and writes memory; no shape.
+    """
+
+    PRODUCT = "product"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    ATTENTION_BACKWARD = "attention_backward"
+    PASS = "pass"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelWork:
+    """``times`` equal kernels of one rank.
+
+    dtype: in which it computes; None: on integers.   flop, size_bytes: of one; bytes are those read and written.
+    """
+
+    kind: KernelKind
+    dtype: DType | None
+    shape: tuple[int, ...]
+    flop: int
+    size_bytes: int
+    times: int = 1

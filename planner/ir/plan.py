@@ -19,7 +19,7 @@ from functools import cached_property
 
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
-from planner.ir.graph import OMITTED, InputKind, Mode, Op
+from planner.ir.graph import OMITTED, InputKind, KernelWork, Mode, Op
 from planner.ir.sbp import NdSbp, coordinates
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
@@ -194,7 +194,7 @@ class Fragment:
     """A contiguous piece of one rank's graph, with literals already local, and its price in work.
 
     flop: all of it.   flop_by_dtype: how much of that is computed in which floating dtype (a device may have a rate for each); the rest is
-    work on integers, or in a dtype that nobody told.
+    work on integers, or in a dtype that nobody told.   kernels: what it launches, where the cluster's device has a kernel table.
     """
 
     ops: tuple[Op, ...]
@@ -202,6 +202,7 @@ class Fragment:
     traffic_bytes: int
     workspace_bytes: int
     flop_by_dtype: tuple[DTypeFlop, ...] = ()
+    kernels: tuple[KernelWork, ...] = field(default=(), metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

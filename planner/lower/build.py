@@ -195,13 +195,15 @@ def _task(
 def _fragment(drafts: Drafts, draft: Draft, written: frozenset[str]) -> Fragment:
     ops = drafts.fragment_ops[draft.id]
     types = {op.id: _named_types(drafts, op) for op in ops if op.target != BOXING_OP}
-    work = fragment_work(ops, types, written)
+    device = drafts.cluster.device
+    work = fragment_work(ops, types, written, device.fusion if device.kernels else None)
     return Fragment(
         ops=tuple(ops),
         flop=work.flop,
         traffic_bytes=work.traffic_bytes,
         workspace_bytes=work.workspace_bytes,
         flop_by_dtype=work.flop_by_dtype,
+        kernels=work.kernels,
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.cost import compute_dtype
-from planner.ir.graph import Op
+from planner.cost.kernels.launches import fragment_kernels
+from planner.ir.graph import Fusion, KernelWork, Op
 from planner.ir.plan import DTypeFlop
 from planner.ir.tensor import DType, TensorType
 from planner.opset import flop, is_creation, is_view, traffic_bytes
@@ -25,20 +26,25 @@ class Work:
     flop_by_dtype: tuple[DTypeFlop, ...]
     traffic_bytes: int
     workspace_bytes: int
+    kernels: tuple[KernelWork, ...]
 
 
-def fragment_work(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType]], written: frozenset[str]) -> Work:
+def fragment_work(
+    ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType]], written: frozenset[str], fusion: Fusion | None = None
+) -> Work:
     """The work of ops performed in order.
 
     Args:
         types: op id -> local types of the values that it reads and writes; boxing steps have none, because they only slice or pad.
         written: values that are written into Regsts, which count their bytes.
+        fusion: how it is run on a device with a kernel table; None: its kernels are not asked for.
 
     Returns:
         The work; workspace_bytes is the peak of the values that are not in a Regst.  A value is freed after its last use.
     """
     total_flop = total_traffic = 0
     by_dtype: dict[DType, int] = defaultdict(int)
+    dtypes: dict[str, DType | None] = {}
     last_use = {value: place for place, op in enumerate(ops) for value in op.inputs}
     live: dict[str, int] = {}
     peak = now = 0
@@ -47,7 +53,8 @@ def fragment_work(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType
             continue
         op_flop = flop(op, types[op.id])
         total_flop += op_flop
-        if (dtype := compute_dtype(op, types[op.id])) is not None and op_flop:
+        dtypes[op.id] = dtype = compute_dtype(op, types[op.id])
+        if dtype is not None and op_flop:
             by_dtype[dtype] += op_flop
         total_traffic += traffic_bytes(op, types[op.id])
         for value in op.outputs:
@@ -59,4 +66,5 @@ def fragment_work(ops: Sequence[Op], types: Mapping[str, Mapping[str, TensorType
             if last_use[value] == place:
                 now -= live.pop(value, 0)
     parts = tuple(DTypeFlop(dtype=dtype, flop=by_dtype[dtype]) for dtype in DType if dtype in by_dtype)
-    return Work(flop=total_flop, flop_by_dtype=parts, traffic_bytes=total_traffic, workspace_bytes=peak)
+    kernels = () if fusion is None else fragment_kernels(ops, types, dtypes, written, fusion)
+    return Work(flop=total_flop, flop_by_dtype=parts, traffic_bytes=total_traffic, workspace_bytes=peak, kernels=kernels)

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from planner.cost import compute_dtype, op_s
+from planner.cost import op_work_s
 from planner.ir.cluster import Cluster
 from planner.ir.graph import LogicalGraph, Op, Role
-from planner.opset import flop, traffic_bytes
 from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
@@ -177,5 +176,5 @@ def _work_s(graph: LogicalGraph, cluster: Cluster) -> float:
     for op in graph.ops:
         if op.role in (Role.FORWARD, Role.BACKWARD):
             types = {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
-            total_s += op_s(cluster, flop(op, types), traffic_bytes(op, types), compute_dtype(op, types))
+            total_s += op_work_s(cluster, op, types)
     return total_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from planner.boxing import BoxingTable, kinds_in, steps_between
-from planner.cost import axis_boxing_s, op_s
+from planner.cost import axis_boxing_s, op_s, op_work_s
 from planner.cost import transfer_s as link_transfer_s
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
@@ -32,6 +32,8 @@ class LayoutCosts:
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
 
     def op_s(self, strategy: Strategy) -> float:
+        if self.cluster.device.kernels:
+            return op_work_s(self.cluster, strategy.local.op, strategy.local.types)
         return op_s(self.cluster, strategy.flop, strategy.traffic_bytes, strategy.dtype)
 
     def boxing_table(self, logical: TensorType, bucketed: bool, kinds: tuple[ReduceOp, ...]) -> BoxingTable:

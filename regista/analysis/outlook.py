@@ -2,8 +2,8 @@
 
 (1) MFU           sum over dtypes of flop / rate, over (step time x devices)              [PaLM 2022, App. B]  -> utilisation()
                   flop: of the Plan's fragments on all devices, per step (what several devices compute alike counts on each); rate: the
-                  cluster file's.  Where the Plan makes activations again, those flop are in it, so it is the hardware's utilisation (HFU)
-                  and is called so.
+                  cluster file's, or the data sheet's peak where kernels are priced (planner.cost.full_rate).  Where the Plan makes
+                  activations again, those flop are in it, so it is the hardware's utilisation (HFU) and is called so.
 (2) tokens        whole numbers [samples, positions] among the batch inputs                                     -> tokens_per_sample()
 (3) peak, folded  devices that hold the same bytes stand in one row                                             -> Devices
 (4) pace          the critical cycle (SEMANTICS 4.2), and which of its tasks take what share of it              -> Pace
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from planner.cost import full_rate
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Boxing, Fragment, Plan, Task
 from planner.ir.protocols import CostModel
@@ -148,9 +149,9 @@ def look(
 
 
 def utilisation(plan: Plan, flop: Mapping[DType | None, int], step_s: float) -> float:
-    """(1): the time that the flop would take at the cluster file's rates, over the devices' time; 0 for steps that take none."""
+    """(1): the time that the flop would take at the device's full rates, over the devices' time; 0 for steps that take none."""
     device = plan.cluster.device
-    ideal_s = sum(count / device.rate_for(dtype) for dtype, count in flop.items())
+    ideal_s = sum(count / full_rate(device, dtype) for dtype, count in flop.items())
     return ideal_s / (plan.num_ranks * step_s) if step_s > 0 else 0.0
 
 

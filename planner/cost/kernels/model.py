@@ -4,7 +4,8 @@ product in bfloat16, float16    surface x measured ratio of the device (or of th
 ... in float8, tf32             the same with that precision's peak and bytes                               [scaled by the peaks]
 ... in float32, float64         surface fitted to float32 products x the ratio of the nearest               [measured, or scaled]
 attention                       surface x measured ratio, forward; backward: 5 products where forward has 2, at BACKWARD_RATE of its rate
-anything else                   bytes / achieved bandwidth + launch
+convolution                     CONVOLUTION_RATE of the rate of the product that it is, in tf32 where a float32 one may be
+anything else                   the longer of bytes / achieved bandwidth and flop / (OTHER_SHARE peak), and the launch
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from planner.cost.kernels.tables import (
     surface_of,
 )
 from planner.ir.errors import Unsupported
+from planner.ir.graph import KernelKind, KernelWork
 from planner.ir.tensor import DType
 
 __all__ = ["Basis", "KernelModel"]
@@ -40,7 +42,11 @@ BACKWARD_RATE = 0.85
 UPDATE_BYTES = 30.0
 """Per parameter, of a fused Adam with float32 master: reads gradient, master and two moments, writes these three and a 2-byte copy."""
 
-_HALF = (Precision.BFLOAT16, Precision.FLOAT16)
+CONVOLUTION_RATE = 0.8
+"""Assumed: no table of convolutions is shipped.  cuDNN computes float32 ones in TF32 unless it is told not to, which PyTorch does not."""
+OTHER_SHARE = 0.5
+"""Assumed: of the peak, in what computes much and is neither product, convolution nor attention (recurrent layers, decompositions)."""
+
 _SLOW = (Precision.FLOAT32, Precision.FLOAT64)
 
 
@@ -144,6 +150,27 @@ class KernelModel:
     def update_s(self, parameters: float, bytes_each: float = UPDATE_BYTES) -> float:
         """Seconds of a fused optimizer update of so many parameters on this device."""
         return self.stream_s(parameters * bytes_each)
+
+    def work_s(self, work: KernelWork) -> float:
+        """Seconds of one kernel of a fragment.  A dtype for which the device has no rate (bfloat16 on a V100) is computed like float32."""
+        precision = Precision.FLOAT32 if work.dtype is None else Precision.of(work.dtype)
+        precision = precision if precision in self.device.peaks else Precision.FLOAT32
+        match work.kind:
+            case KernelKind.PRODUCT:
+                batch, m, n, k = work.shape
+                return self.gemm_s(m, n, k, precision, batch=batch)
+            case KernelKind.CONVOLUTION:
+                batch, m, n, k = work.shape
+                fast = Precision.TF32 if precision is Precision.FLOAT32 and Precision.TF32 in self.device.peaks else precision
+                return max(self.gemm_s(m, n, k, fast, batch=batch) / CONVOLUTION_RATE, self.stream_s(work.size_bytes))
+            case KernelKind.ATTENTION | KernelKind.ATTENTION_BACKWARD:
+                samples, heads, kv_heads, queries, keys, width, causal = work.shape
+                return self.attention_s(
+                    samples, heads, queries, width, kv_heads=kv_heads, seq_kv=keys, causal=bool(causal), dtype=precision,
+                    backward=work.kind is KernelKind.ATTENTION_BACKWARD,
+                )  # fmt: skip
+            case KernelKind.PASS:
+                return max(self.stream_s(work.size_bytes), work.flop / (OTHER_SHARE * self.device.peak_flop_per_s(precision)))
 
     def _constants(self, what: str) -> dict[str, float]:
         """The device's own constants, those of the device that it is like, or those of all."""

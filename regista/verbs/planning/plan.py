@@ -101,6 +101,12 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
         "and a softmax, which keep all weights; dropout of the weights is always eager",
     )
     group.add_argument(
+        "--kernels",
+        choices=["eager", "fused", "compiled"],
+        help="how models are run on a cluster whose kernels are priced one by one: every op a kernel; elementwise chains, reductions and "
+        "normalisations one pass; the same, launched at once (default: as the cluster's file says, fused)",
+    )
+    group.add_argument(
         "--batch-norm",
         default="global",
         choices=["global", "local"],
@@ -209,6 +215,7 @@ def perform(args: argparse.Namespace) -> Json:
             precision=args.precision,
             grad_dtype=args.grad_dtype,
             attention=args.attention,
+            kernels=args.kernels,
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from planner.cost import full_rate
 from planner.ir.tensor import DType
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.outlook import Devices, Outlook, Pace
@@ -70,7 +71,7 @@ def _head(look: Outlook) -> Table:
 def _rates(look: Outlook) -> str:
     """The rates of the dtypes that matter: a thousandth of the flop or more."""
     device, total = look.plan.cluster.device, sum(look.flop.values())
-    rates = {dtype: device.rate_for(dtype) for dtype, count in look.flop.items() if count >= 1e-3 * total}
+    rates = {dtype: full_rate(device, dtype) for dtype, count in look.flop.items() if count >= 1e-3 * total}
     return ", ".join(f"{_dtype(dtype)} {_rate(rate)}" for dtype, rate in rates.items())
 
 
@@ -141,7 +142,7 @@ def outlook_json(look: Outlook) -> dict[str, object]:
         "mfu": look.mfu if look.flop else None,
         "mfu_counts_recomputed": look.is_recomputed,
         "step_flop": {_dtype(dtype): count for dtype, count in look.flop.items()},
-        "rate_flop_per_s": {_dtype(dtype): device.rate_for(dtype) for dtype in look.flop},
+        "rate_flop_per_s": {_dtype(dtype): full_rate(device, dtype) for dtype in look.flop},
         "num_devices": plan.num_ranks,
         "bubble_share": forecast.mean("bubble"),
         "communication_share": forecast.mean("communication"),

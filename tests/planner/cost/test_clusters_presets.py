@@ -40,6 +40,19 @@ PEAKS = {
     "tepdist-s1": (1, 16.4, 130.0, 1134.0, 32.0, 100 / 8),
     "dgx-a100": (8, 19.5, 312.0, 2039.0, 80.0, 8 * 200 / 8),
     "dgx-h100": (8, 67.0, 989.0, 3350.0, 80.0, 8 * 400 / 8),
+    "h100-sxm": (8, 67.0, 989.0, 3350.0, 80.0, 8 * 400 / 8),
+    "h100-pcie": (8, 51.0, 756.0, 2000.0, 80.0, 2 * 200 / 8),
+    "h800-sxm": (8, 67.0, 989.0, 3350.0, 80.0, 8 * 400 / 8),
+    "h200-sxm": (8, 67.0, 989.0, 4800.0, 141.0, 8 * 400 / 8),
+    "b200-sxm": (8, 75.0, 2250.0, 7700.0, 180.0, 8 * 400 / 8),
+    "gb200-nvl72": (72, 80.0, 2500.0, 8000.0, 186.0, 72 * 400 / 8),
+    "a100-80gb-sxm": (8, 19.5, 312.0, 2039.0, 80.0, 8 * 200 / 8),
+    "a100-40gb-sxm": (8, 19.5, 312.0, 1555.0, 40.0, 8 * 200 / 8),
+    "a800-sxm": (8, 19.5, 312.0, 2039.0, 80.0, 8 * 200 / 8),
+    "l40s": (8, 91.6, 362.0, 864.0, 48.0, 2 * 200 / 8),
+    "rtx-4090": (8, 82.6, 165.2, 1008.0, 24.0, 100 / 8),
+    "mi300x": (8, 163.4, 1307.4, 5300.0, 192.0, 8 * 400 / 8),
+    "tpu-v5p": (64, 76.0, 459.0, 2765.0, 95.0, 16 * 200 / 8),
 }
 
 
@@ -91,7 +104,10 @@ def test_a_number_behind_the_name_is_that_many_nodes_and_nothing_else_changes() 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("dgx-b9000", r"no preset has that name; presets are dgx-a100, dgx-h100, .*; or give local:N, or the path of a TOML file"),
+        (
+            "dgx-b9000",
+            r"no preset has that name; presets are a100-40gb-sxm, .*dgx-a100, dgx-h100, .*; or give local:N, or the path of a TOML file",
+        ),
         ("", "no preset has that name"),
         ("dgx-a100:", r"'' is not a number of nodes; write for example dgx-a100:4"),
         ("dgx-a100:two", r"'two' is not a number of nodes"),

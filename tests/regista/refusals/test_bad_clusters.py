@@ -35,6 +35,8 @@ from tests.regista.refusals.refusal import assert_refused
             r"\[links\.node\] has unknown keys \['bandwidth_Gbps'\]; known are \['bandwidth_GBps'",
         ),
         ("latency_us = 200.0", "latency_us = -1", "latency_us = -1; latencies must be finite and >= 0"),
+        ("[topology]", 'kernels = "h100-sxm"\nfusion = "some"\n[topology]', "fusion = .some.; it is one of eager, fused, compiled"),
+        ("[topology]", 'kernels = "b9000"\n[topology]', "device .b9000. has no kernel data; devices are a100-80gb-sxm"),
         ("[topology]", "[topolog]", r"unknown keys \['topolog'\]; known are"),
         ("schema = 1", "schema = 2", "cluster schema 2, this regista reads 1"),
         ("schema = 1", "schema", "not a readable TOML file"),
@@ -87,3 +89,8 @@ def test_a_plan_too_large_for_its_devices_is_refused_with_the_numbers_and_a_way_
         command, tmp_path, "plan", TINY, "--cluster", tmp_path / "c.toml", "-o", tmp_path / "p.json",
         says=r"rank 0 needs [\d.]+ KiB \(state [\d.]+ KiB, largest regst \S+: .*\) but a device of small has 9\.8 KiB .*; use more devices or stages",
     )  # fmt: skip
+
+
+def test_kernels_are_refused_on_a_cluster_that_has_no_table(command: Command, tmp_path: Path):
+    says = r"kernels 'fused': cluster dgx-a100 has no kernel table.*take one of a100-40gb-sxm"
+    assert_refused(command, tmp_path, "plan", TINY, "--cluster", "dgx-a100", "--kernels", "fused", "-o", tmp_path / "p.json", says=says)
