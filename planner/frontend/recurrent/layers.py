@@ -2,8 +2,8 @@
 
     x --regista.lstm--> y --[dropout]--> next layer                   two directions: both read x, their y are concatenated
 
-What the ops do not cover stays torch's own, a chain of small ops per time step: packed sequences, autocast, dtypes that differ, transforms of
-torch.func.
+Packed sequences are the padded batch (packed).  What the ops do not cover stays torch's own, a chain of small ops per time step: autocast, dtypes
+that differ, transforms of torch.func.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from planner.frontend.recurrent.packed import BatchSizes, PackedData, packed_sequences, padded_steps
+
 __all__ = ["recurrent_layers"]
 
 _VF = torch._VF
 _States = tuple[Tensor, ...]
 _Run = Callable[[Tensor, Sequence[Tensor], _States, bool], tuple[Tensor, _States]]
 """Performs one direction of one layer: input [T, N, I], parameters, first states, reverse -> hidden states [T, N, H], last states."""
+_RunWithBias = Callable[[bool, Tensor, Sequence[Tensor], _States, bool], tuple[Tensor, _States]]
+"""The same, told whether there are biases among the parameters."""
 _Function = Callable[..., tuple[Tensor, ...]]
 
 
@@ -38,7 +42,8 @@ def recurrent_layers() -> Iterator[None]:
     before = {name: vars(_VF)[name] for name in own if name in vars(_VF)}
     vars(_VF).update(own)
     try:
-        yield
+        with packed_sequences():
+            yield
     finally:
         for name in own:
             del vars(_VF)[name]
@@ -92,6 +97,8 @@ def _covered(tensors: Sequence[Tensor]) -> bool:
 
 def _lstm(torchs: _Function, *arguments: object) -> tuple[Tensor, ...]:
     match arguments:
+        case [PackedData() as data, BatchSizes(), [Tensor() as hidden, Tensor() as cell], list() | tuple() as weights, *options]:
+            return _packed(torchs, _run_lstm, data, (hidden, cell), weights, options)
         case [Tensor() as x, [Tensor() as hidden, Tensor() as cell], list() | tuple() as weights, *options]:
             if len(options) == 6 and _covered([x, hidden, cell, *weights]):
                 stack = _Stack.of(options)
@@ -99,16 +106,37 @@ def _lstm(torchs: _Function, *arguments: object) -> tuple[Tensor, ...]:
     return torchs(*arguments)
 
 
-def _one_state(torchs: _Function, run: _Run, *arguments: object) -> tuple[Tensor, ...]:
+def _one_state(torchs: _Function, run: _RunWithBias, *arguments: object) -> tuple[Tensor, ...]:
     match arguments:
+        case [PackedData() as data, BatchSizes(), Tensor() as hidden, list() | tuple() as weights, *options]:
+            return _packed(torchs, run, data, (hidden,), weights, options)
         case [Tensor() as x, Tensor() as hidden, list() | tuple() as weights, *options]:
             if len(options) == 6 and _covered([x, hidden, *weights]):
-                return _Stack.of(options).run(run, x, (hidden,), weights)
+                stack = _Stack.of(options)
+                return stack.run(partial(run, stack.bias), x, (hidden,), weights)
     return torchs(*arguments)
+
+
+def _packed(
+    torchs: _Function, run: _RunWithBias, data: PackedData, first: _States, weights: Sequence[Tensor], options: Sequence[Any]
+) -> tuple[Any, ...]:
+    stack = _Stack.of([*options, False])
+    whole = run if _covered([data.padded, *first, *weights]) else partial(_run_torchs, torchs)
+    y, *last = stack.run(partial(padded_steps, partial(whole, stack.bias), data.lengths), data.padded, first, weights)
+    return data.of(y), *last
 
 
 def _last(states: Tensor, reverse: bool) -> Tensor:
     return states[0 if reverse else -1]
+
+
+def _run_torchs(
+    torchs: _Function, has_bias: bool, x: Tensor, parameters: Sequence[Tensor], first: _States, reverse: bool
+) -> tuple[Tensor, _States]:
+    assert not reverse, "padded steps are forward"
+    states = [state[None] for state in first]
+    y, *last = torchs(x, states if len(states) > 1 else states[0], parameters, has_bias, 1, 0.0, False, False, False)
+    return y.to(first[0].dtype), tuple(state[0].to(first[0].dtype) for state in last)  # as torch's packed form has them under autocast
 
 
 def _run_lstm(has_bias: bool, x: Tensor, parameters: Sequence[Tensor], first: _States, reverse: bool) -> tuple[Tensor, _States]:
@@ -118,13 +146,13 @@ def _run_lstm(has_bias: bool, x: Tensor, parameters: Sequence[Tensor], first: _S
     return states, (_last(states, reverse), cell)
 
 
-def _run_gru(x: Tensor, parameters: Sequence[Tensor], first: _States, reverse: bool) -> tuple[Tensor, _States]:
+def _run_gru(has_bias: bool, x: Tensor, parameters: Sequence[Tensor], first: _States, reverse: bool) -> tuple[Tensor, _States]:
     of_input, of_state, *biases = parameters
     states, _, _ = torch.ops.regista.gru(x, of_input, of_state, *(biases or (None, None)), *first, reverse)
     return states, (_last(states, reverse),)
 
 
-def _run_rnn(relu: bool, x: Tensor, parameters: Sequence[Tensor], first: _States, reverse: bool) -> tuple[Tensor, _States]:
+def _run_rnn(relu: bool, has_bias: bool, x: Tensor, parameters: Sequence[Tensor], first: _States, reverse: bool) -> tuple[Tensor, _States]:
     of_input, of_state, *biases = parameters
     bias = biases[0] + biases[1] if biases else None
     states: Tensor = torch.ops.regista.rnn(x, of_input, of_state, bias, *first, relu, reverse)

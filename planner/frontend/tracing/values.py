@@ -12,7 +12,6 @@ _REWRITES = {
     "bincount": "give the number of bins by adding ones: x.new_zeros(bins).scatter_add(0, index, ones)",
     "repeat_interleave": "give output_size and equal repeats, or gather with an index of fixed length",
     "_local_scalar_dense": "replace if, int() and item() on tensors by torch.where or a mask",
-    "_pack_padded_sequence": "run the recurrent layer on the padded batch and mask its output: how long each sequence is decides the shapes",
     "_assert": "take the check out of forward, or make it before the step",
 }
 _ANY = "replace if/int()/item()/nonzero on tensors by torch.where or a mask"

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from matrix import roomy_cluster
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from planner.frontend import Program
 from planner.frontend.recurrent import recurrent_layers
@@ -78,18 +79,72 @@ def test_a_sequence_without_a_batch_and_one_step_are_recurrences_too() -> None:
 
 def test_torchs_functions_are_back_afterwards() -> None:
     before = torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu  # type: ignore[attr-defined]
+    codes, names = (pack_padded_sequence.__code__, pad_packed_sequence.__code__), set(vars(nn.utils.rnn))
     with recurrent_layers():
+        assert pack_padded_sequence.__code__ is not codes[0]
         assert torch._VF.lstm is not before[0]  # type: ignore[attr-defined]
+    assert codes == (pack_padded_sequence.__code__, pad_packed_sequence.__code__)
+    assert names == set(vars(nn.utils.rnn))
     assert before == (torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)  # type: ignore[attr-defined]
 
 
 def test_what_the_ops_do_not_cover_is_torchs_own() -> None:
     module, x = layer("lstm").float(), torch.randn(3, 2, 5)
-    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]))
+    with recurrent_layers(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "LstmBackward" not in type(module(x)[0].grad_fn).__name__
+
+
+def packed_results(module: nn.RNNBase, x: Tensor, lengths: Tensor | list[int], total_length: int | None) -> list[Tensor]:
+    """Outputs behind packing and padding, last states and all gradients, from first states that are not zero."""
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    states = module(x.detach())[1]
+    first = tuple(s.detach() + 1 for s in states) if isinstance(states, tuple) else states.detach() + 1
+    packed, last = module(pack_padded_sequence(x, lengths, module.batch_first, enforce_sorted=False), first)
+    y, of_each = pad_packed_sequence(packed, module.batch_first, -2.0, total_length)
+    made = [y, *(last if isinstance(last, tuple) else (last,))]
+    sum((k + 1) * (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)).sum() for k, y in enumerate(made)).backward()  # type: ignore[union-attr]
+    assert x.grad is not None
+    return [of_each, *(y.detach() for y in made), x.grad, *(p.grad for p in module.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("known", "total_length"),
+    [pytest.param(False, 6), *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((False, 8), (True, None), (True, 7)))],
+)
+def test_packed_sequences_are_computed_as_torch_computes_them(kind: str, known: bool, total_length: int | None) -> None:
+    module = layer(kind)
+    x = torch.randn(*((3, 6) if module.batch_first else (6, 3)), 5, dtype=torch.float64)
+    lengths = [3, 5, 2] if known else torch.tensor([3, 5, 2])
+    expected = packed_results(module, x, lengths, total_length)
     with recurrent_layers():
-        assert torch.equal(module(packed)[0].data, module(packed)[0].data)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert "LstmBackward" not in type(module(x)[0].grad_fn).__name__
+        computed = packed_results(module, x, lengths, total_length)
+    for mine, torchs in zip(computed, expected, strict=True):
+        torch.testing.assert_close(mine, torchs, rtol=1e-10, atol=1e-12)
+
+
+def test_what_stands_behind_the_end_of_a_sequence_is_not_read() -> None:
+    module, x = layer("lstm of two layers both ways"), torch.randn(6, 3, 5, dtype=torch.float64)
+    lengths = torch.tensor([3, 5, 2])
+    spoilt = torch.where(torch.arange(6).view(6, 1, 1) < lengths.view(1, 3, 1), x, float("nan"))
+    with recurrent_layers():
+        for mine, other in zip(
+            module(pack_padded_sequence(x, lengths, enforce_sorted=False))[1],
+            module(pack_padded_sequence(spoilt, lengths, enforce_sorted=False))[1],
+            strict=True,
+        ):
+            assert torch.equal(mine, other)
+
+
+def test_packed_sequences_under_autocast_are_torchs_layers() -> None:
+    module, x, lengths = layer("lstm").float(), torch.randn(3, 2, 5), torch.tensor([3, 2])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = pad_packed_sequence(module(pack_padded_sequence(x, lengths))[0])[0]
+        with recurrent_layers():
+            computed = pad_packed_sequence(module(pack_padded_sequence(x, lengths))[0], total_length=3)[0]
+    assert computed.dtype is expected.dtype
+    torch.testing.assert_close(computed, expected, rtol=2e-2, atol=2e-2)
 
 
 class Tagged(nn.Module):

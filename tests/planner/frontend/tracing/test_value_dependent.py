@@ -29,11 +29,6 @@ def _by_expert(x: Tensor) -> Tensor:
     return made
 
 
-def _packed(x: Tensor) -> Tensor:
-    lengths = torch.tensor([1] * len(x))
-    return nn.utils.rnn.pack_padded_sequence(x[:, None], lengths, batch_first=True).data
-
-
 @pytest.mark.parametrize(
     ("function", "says"),
     [
@@ -43,9 +38,8 @@ def _packed(x: Tensor) -> Tensor:
         (lambda x: x * x.sum().item(), "item"),
         (lambda x: x.repeat_interleave((x[:, 0] > 0).long(), 0), "index of fixed length"),
         (_by_expert, r"experts_implementation='grouped_mm'"),
-        (_packed, "run the recurrent layer on the padded batch and mask its output"),
     ],
-    ids=["boolean index", "masked_select", "unique", "item", "repeat_interleave", "loop over experts", "packed sequence"],
+    ids=["boolean index", "masked_select", "unique", "item", "repeat_interleave", "loop over experts"],
 )
 def test_an_op_whose_shape_depends_on_values_is_refused_with_the_usual_rewrite(function: Callable[[Tensor], Tensor], says: str) -> None:
     with pytest.raises(InvalidProgram, match=f"lets a value decide what is computed.*{says}"):
