@@ -18,8 +18,8 @@ def text_of_quotas(quotas: Mapping[str, int]) -> str:
 
 def quotas_of_text(text: str) -> dict[str, int]:
     """What ``text_of_quotas`` wrote; a pattern may hold an equals sign."""
-    entries = (entry.rpartition("=") for entry in text.split(";") if entry)
-    return {pattern: int(blocks) for pattern, _, blocks in entries}
+    pairs = (pair.rpartition("=") for pair in text.split(";") if pair)
+    return {pattern: int(blocks) for pattern, _, blocks in pairs}
 
 
 def with_quotas_asked(plan: Plan, before: Plan) -> Plan:

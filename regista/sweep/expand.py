@@ -31,10 +31,10 @@ def expand(base: Sections, overrides: Sequence[Mapping[str, Any]], performer: Pe
         InvalidFile: an unknown key, a value that cannot be, two points that are the same, or none.
     """
     points: list[Point] = []
-    for entry in overrides:
-        known_keys(entry, _POINT, "a point")
-        sections = {name: {**base[name], **entry.get(name, {})} for name in ("model", "cluster", "plan", "simulate", "run")}
-        points += _product(sections, entry, performer)
+    for override in overrides:
+        known_keys(override, _POINT, "a point")
+        sections = {name: {**base[name], **override.get(name, {})} for name in ("model", "cluster", "plan", "simulate", "run")}
+        points += _product(sections, override, performer)
     if not points:
         raise InvalidFile("there is no point; a list of the manifest is empty")
     if unique:
@@ -50,7 +50,7 @@ def expand(base: Sections, overrides: Sequence[Mapping[str, Any]], performer: Pe
     return tuple(points)
 
 
-def _product(sections: Sections, entry: Mapping[str, Any], performer: Performer) -> list[Point]:
+def _product(sections: Sections, override: Mapping[str, Any], performer: Performer) -> list[Point]:
     flat: list[tuple[str, str, list[Scalar]]] = []
     for section, values in sections.items():
         for key, value in values.items():
@@ -60,7 +60,7 @@ def _product(sections: Sections, entry: Mapping[str, Any], performer: Performer)
                 flat += [("set", path, _choices(f"cluster.set.{path}", choice)) for path, choice in value.items()]
             else:
                 flat.append((section, key, _choices(f"{section}.{key}", value)))
-    paper, tags = entry.get("paper", {}), entry.get("tags", {})
+    paper, tags = override.get("paper", {}), override.get("tags", {})
     if not isinstance(paper, Mapping) or not isinstance(tags, Mapping) or not all(isinstance(v, str | int | float) for v in tags.values()):
         raise InvalidFile('a point\'s paper and tags are tables, for example paper = {step_s = 0.1}, tags = {way = "data"}')
     for name, number in paper.items():
@@ -73,8 +73,8 @@ def _product(sections: Sections, entry: Mapping[str, Any], performer: Performer)
     for combination in product(*(choices for _, _, choices in flat)):
         chosen = {(section, key): value for (section, key, _), value in zip(flat, combination, strict=True)}
         own = " ".join(f"{key}={chosen[section, key]}" for section, key in swept)
-        label = " ".join(part for part in (str(entry.get("label", "")), own) if part)
-        points.append(_point(chosen, label, entry.get("tags", {}), paper, performer))
+        label = " ".join(part for part in (str(override.get("label", "")), own) if part)
+        points.append(_point(chosen, label, override.get("tags", {}), paper, performer))
     return points
 
 

@@ -101,7 +101,7 @@ def parse_manifest(data: Mapping[str, Any], name: str, folder: Path, *, smoke: b
     known_keys(small, _SMOKE, "[smoke]")
     overrides = _overrides(data, folder)
     if smoke:
-        overrides = [_merged(entry, {k: v for k, v in small.items() if k in base}) for entry in overrides]
+        overrides = [_merged(override, {k: v for k, v in small.items() if k in base}) for override in overrides]
     points = expand(base, overrides, performer, unique=smoke)
     if smoke:
         points = points[: int(small.get("points", 2))]
@@ -110,9 +110,9 @@ def parse_manifest(data: Mapping[str, Any], name: str, folder: Path, *, smoke: b
     texts = data.get("expect", []) if not smoke else small.get("expect", [])
     expect = tuple(_relation(text, columns) for text in _texts(texts, "expect"))
     broken = []
-    for entry in () if smoke else _tables(data, "broken"):
-        known_keys(entry, ("relation", "why"), "[[broken]]")
-        broken.append((_relation(str(entry.get("relation", "")), columns), str(entry.get("why", ""))))
+    for section in () if smoke else _tables(data, "broken"):
+        known_keys(section, ("relation", "why"), "[[broken]]")
+        broken.append((_relation(str(section.get("relation", "")), columns), str(section.get("why", ""))))
     return Manifest(
         name=name,
         claim=data["claim"].strip(),
@@ -122,7 +122,7 @@ def parse_manifest(data: Mapping[str, Any], name: str, folder: Path, *, smoke: b
         axes=axes,
         expect=expect,
         broken=tuple(broken),
-        figures=tuple(_figure(entry, columns) for entry in _tables(data, "figure")),
+        figures=tuple(_figure(section, columns) for section in _tables(data, "figure")),
     )
 
 
@@ -141,7 +141,7 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _tables(data: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
     sections = data.get(key, [])
-    if not isinstance(sections, list) or not all(isinstance(entry, Mapping) for entry in sections):
+    if not isinstance(sections, list) or not all(isinstance(section, Mapping) for section in sections):
         raise InvalidFile(f"{key} must be a list of sections, [[{key}]]")
     return sections
 
@@ -153,7 +153,7 @@ def _texts(value: object, key: str) -> list[str]:
 
 
 def _overrides(data: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
-    points = [dict(entry) for entry in _tables(data, "points")]
+    points = [dict(section) for section in _tables(data, "points")]
     if "paper" not in data:
         return points or [{}]
     if points:
@@ -161,8 +161,8 @@ def _overrides(data: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
     return paper_points(_table(data, "paper"), folder)
 
 
-def _merged(entry: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
-    merged = deepcopy(dict(entry))
+def _merged(override: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
+    merged = deepcopy(dict(override))
     for section, values in small.items():
         merged[section] = {**merged.get(section, {}), **values}
     return merged
@@ -202,18 +202,18 @@ def _relation(text: str, columns: Sequence[str]) -> Relation:
     return relation
 
 
-def _figure(entry: Mapping[str, Any], columns: Sequence[str]) -> FigureSpec:
-    known_keys(entry, _FIGURE, "[[figure]]")
-    y = entry.get("y", [])
+def _figure(section: Mapping[str, Any], columns: Sequence[str]) -> FigureSpec:
+    known_keys(section, _FIGURE, "[[figure]]")
+    y = section.get("y", [])
     spec = FigureSpec(
-        kind=str(entry.get("kind", "line")),
-        x=column_of(str(entry.get("x", "label")), columns),
+        kind=str(section.get("kind", "line")),
+        x=column_of(str(section.get("x", "label")), columns),
         y=tuple(column_of(name, columns) for name in ([y] if isinstance(y, str) else _texts(y, "figure.y"))),
-        by=column_of(str(entry["by"]), columns) if entry.get("by") else "",
-        output=str(entry.get("output", "")),
-        title=str(entry.get("title", "")),
-        log=tuple(_texts(entry.get("log", []), "figure.log")),
-        where=parse_conditions(str(entry.get("where", ""))),
+        by=column_of(str(section["by"]), columns) if section.get("by") else "",
+        output=str(section.get("output", "")),
+        title=str(section.get("title", "")),
+        log=tuple(_texts(section.get("log", []), "figure.log")),
+        where=parse_conditions(str(section.get("where", ""))),
     )
     if spec.kind not in _KINDS:
         raise InvalidFile(f"figure: kind = {spec.kind!r}{nearest(spec.kind, _KINDS)}; choose from {', '.join(_KINDS)}")

@@ -20,7 +20,7 @@ _KEYS = ("file", "where", "except", "label", "points", "columns")
 
 
 def paper_points(about: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """The rows of ``about['file']`` that ``where`` selects and ``except`` does not, as entries like those of [[points]].
+    """The rows of ``about['file']`` that ``where`` selects and ``except`` does not, as sections like those of [[points]].
 
     ``points``: "section.key" -> a text with {column} of the row, or {column*2}, {a/b}.   ``columns``: name with unit -> column, or {column, scale}.
     A cell that is no number ('OOM', '-') gives no number.
@@ -42,31 +42,31 @@ def paper_points(about: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]
         return re.sub(r"\{(\w+)(?:([*/])(\w+))?\}", lambda match: _combined(match[1], match[2], match[3], partial(cell, row)), text)
 
     wanted, unwanted = _listed(about.get("where", {})), _listed(about.get("except", {}))
-    entries = []
+    overrides = []
     for row in rows:
         if not all(cell(row, column) in values for column, values in wanted.items()):
             continue
         if any(cell(row, column) in values for column, values in unwanted.items()):
             continue
-        entry: dict[str, Any] = {"label": filled(row, str(about.get("label", ""))), "paper": {}}
+        override: dict[str, Any] = {"label": filled(row, str(about.get("label", ""))), "paper": {}}
         for key, text in about.get("points", {}).items():
             section, dot, name = key.partition(".")
             if not dot:
                 raise InvalidFile(f"[paper].points: {key!r}: write 'section.key', for example 'plan.mesh'")
             value = number_or_text(filled(row, str(text)))
             if section == "cluster" and name.startswith("set."):
-                entry.setdefault(section, {}).setdefault("set", {})[name.removeprefix("set.")] = value
+                override.setdefault(section, {}).setdefault("set", {})[name.removeprefix("set.")] = value
             else:
-                entry.setdefault(section, {})[name] = value
+                override.setdefault(section, {})[name] = value
         for name, rule in about.get("columns", {}).items():
             column, scale = (rule["column"], float(rule.get("scale", 1))) if isinstance(rule, Mapping) else (rule, 1.0)
             number = number_or_text(cell(row, column))
             if isinstance(number, int | float):
-                entry["paper"][name] = number * scale
-        entries.append(entry)
-    if not entries:
+                override["paper"][name] = number * scale
+        overrides.append(override)
+    if not overrides:
         raise InvalidFile(f"[paper]: no row of {path.name} has {', '.join(f'{c} = {v}' for c, v in wanted.items())}")
-    return entries
+    return overrides
 
 
 def _listed(where: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -148,7 +148,7 @@ def plan_options(point: Point) -> dict[str, object]:
 def _on_mesh(pin: str, mesh: tuple[int, ...]) -> str:
     """The pin with B on axes of one device, where S is no other layout; so one text of pins goes with all meshes of a sweep."""
     pattern, equals, sbp = pin.rpartition("=")
-    entries = sbp.split(",")
-    if not equals or len(entries) != len(mesh):
+    per_axis = sbp.split(",")
+    if not equals or len(per_axis) != len(mesh):
         return pin
-    return f"{pattern}={','.join('B' if size == 1 else entry.strip() for entry, size in zip(entries, mesh, strict=True))}"
+    return f"{pattern}={','.join('B' if size == 1 else part.strip() for part, size in zip(per_axis, mesh, strict=True))}"

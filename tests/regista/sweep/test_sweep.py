@@ -110,7 +110,7 @@ def test_a_points_id_is_of_what_is_asked_not_of_its_label_or_the_papers_numbers(
         ("stages = 1", "stages = []", "no point"),
         ('source = "tests"', 'source = "tests"\nperformer = "gpu"', "choose from sim, run"),
         ("stages = 1", "stages = 1\n[run]\nruns = 0", "run.runs = 0: a whole number of at least 1"),
-        ("[model]", "[model", "no TOML"),
+        ("[model]", "[model", "not a readable TOML file"),
     ],
 )  # fmt: skip
 def test_a_manifest_that_cannot_be_is_refused_with_the_nearest_that_can(tmp_path: Path, before: str, after: str, says: str) -> None:
