@@ -1,13 +1,14 @@
-"""Recurrent layers as one op per layer and direction: kernels, and how torch's layers become them while they are traced."""
+"""Recurrences over time as one op, layers per direction and CTC loss: kernels, and how torch's become them while they are traced."""
 
 from collections.abc import Callable
 
+from planner.frontend.recurrent.ctc import ctc, ctc_backward, ctc_losses
 from planner.frontend.recurrent.gru import gru, gru_backward
 from planner.frontend.recurrent.layers import recurrent_layers
 from planner.frontend.recurrent.lstm import lstm, lstm_backward
 from planner.frontend.recurrent.rnn import rnn, rnn_backward
 
-__all__ = ["KERNELS", "recurrent_layers"]
+__all__ = ["KERNELS", "ctc_losses", "recurrent_layers"]
 
 KERNELS: dict[str, Callable[..., object]] = {
     "regista.lstm": lstm,
@@ -16,5 +17,7 @@ KERNELS: dict[str, Callable[..., object]] = {
     "regista.gru_backward": gru_backward,
     "regista.rnn": rnn,
     "regista.rnn_backward": rnn_backward,
+    "regista.ctc_loss": ctc,
+    "regista.ctc_loss_backward": ctc_backward,
 }
 """Target -> the function that performs it."""

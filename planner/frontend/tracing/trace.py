@@ -36,7 +36,7 @@ from planner.frontend.inputs import InputForm, loss_in
 from planner.frontend.outputs import AskedOutputs
 from planner.frontend.precision import Precision
 from planner.frontend.random import Drawing, drawing
-from planner.frontend.recurrent import recurrent_layers
+from planner.frontend.recurrent import ctc_losses, recurrent_layers
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.record import Recorder
@@ -301,6 +301,7 @@ class _Work:
                 whole_attention(),
                 device_neutral(),
                 recurrent_layers(),
+                ctc_losses(),
                 wide_grouped_products(),
                 exporting(),
                 without_reentrance(),

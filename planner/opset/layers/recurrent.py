@@ -1,8 +1,9 @@
-"""Recurrent layers (planner.frontend.recurrent): the sequences of a batch are independent, everything else is whole.
+"""Recurrences over time (planner.frontend.recurrent): the sequences of a batch are independent, everything else is whole.
 
 Factors: n sequences; t steps, i inputs, h units, p projected units and g gates are whole, because each step reads all of the one before.
 
     lstm       (t n i)(g i)(g p)[(g)(g)](n p)(n h)[(p h)]  ->  t n p,  n h                           gru, rnn alike
+    ctc loss   (t n c)(n s)(n)(n)  ->  n,  n t a        c classes, s targets, a = 2 s + 1 forward variables per step
     backward   batch split: the gradients of weights and biases P, the others S on n; linear in the gradients that come in
 """
 
@@ -14,11 +15,13 @@ from planner.opset.spec import OpSpec, integer, is_ref, shape_of
 
 __all__ = ["TABLE"]
 
-_WHOLE = frozenset("tighp")
+_WHOLE = frozenset("tighpcsa")
 _INPUT, _STATES, _GATES = ("t", "n", "i"), ("t", "n", "p"), ("t", "n", "g")
 _STATE, _CELL = ("n", "p"), ("n", "h")
 _OF_INPUT, _OF_STATE, _BIAS, _PROJECTION = ("g", "i"), ("g", "p"), ("g",), ("p", "h")
 _NOTHING = ("",)
+_LOSSES, _ALPHA = ("n",), ("n", "t", "a")
+_CTC_OPERANDS = (("t", "n", "c"), ("n", "s"), ("n",), ("n",))
 
 
 def _if(present: bool, factors: Factors) -> tuple[Factors, ...]:
@@ -83,6 +86,23 @@ def _rnn_backward(op: Op, types: Types) -> FactorRule:
     )
 
 
+def _ctc_loss(op: Op, types: Types) -> FactorRule:
+    """log_probs, targets, input_lengths, target_lengths, blank, zero_infinity -> losses, forward variables."""
+    return FactorRule(operands=_CTC_OPERANDS, results=(_LOSSES, _ALPHA), whole=_WHOLE)
+
+
+def _ctc_loss_backward(op: Op, types: Types) -> FactorRule:
+    """gradient, the operands of ctc_loss and its results, blank, zero_infinity."""
+    operands = (_LOSSES, *_CTC_OPERANDS, _LOSSES, _ALPHA)
+    return FactorRule(operands=operands, results=(_CTC_OPERANDS[0],), whole=_WHOLE, linear=(frozenset({0}),))
+
+
+def _ctc_flop(op: Op, types: Types) -> int:
+    """Seven per forward variable (three exponentials, as many sums, a logarithm); the backward pass has as many backward variables."""
+    log_probs, targets = (shape_of(op, types, at + op.target.endswith("_backward")) for at in (0, 1))
+    return 7 * log_probs[0] * log_probs[1] * (2 * targets[1] + 1)
+
+
 def _of_input(op: Op, at: int) -> Factors:
     """Factors of the gradient of x, which is empty unless the argument at ``at`` asks for it."""
     return _INPUT if integer(op, at, "wants_input", 1) else _NOTHING
@@ -118,4 +138,8 @@ _RULES = {
 
 TABLE: dict[str, OpSpec] = {
     target: OpSpec(rule=rule, flop=_backward_flop if target.endswith("_backward") else _forward_flop) for target, rule in _RULES.items()
+}
+TABLE |= {
+    "regista.ctc_loss": OpSpec(rule=_ctc_loss, flop=_ctc_flop),
+    "regista.ctc_loss_backward": OpSpec(rule=_ctc_loss_backward, flop=_ctc_flop),
 }

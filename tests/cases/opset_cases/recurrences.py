@@ -1,4 +1,4 @@
-"""Cases of recurrent layers: both directions, with and without biases, projections and a gradient of the last cell."""
+"""Cases of recurrent layers (both directions, with and without biases, projections and a gradient of the last cell) and of CTC loss."""
 
 from __future__ import annotations
 
@@ -54,6 +54,18 @@ def _rnn(t: str, d: Draw) -> Iterator[Case]:
         yield make_case(t, d.real(steps, batch, width), x, of_input, of_state, hidden, states, relu, relu, relu)
 
 
+def _ctc(t: str, d: Draw) -> Iterator[Case]:
+    steps, batch, classes, width = 7, d.size(), 4, 3
+    for zero_infinity in (False, True):
+        log_probs, targets = d.real(steps, batch, classes).log_softmax(-1), 1 + d.index(classes - 1, batch, width)
+        input_lengths, target_lengths = 6 + d.index(2, batch), 1 + d.index(width, batch)
+        given = (log_probs, targets, input_lengths, target_lengths)
+        if "backward" not in t:
+            yield make_case(t, *given, 0, zero_infinity)
+            continue
+        yield make_case(t, d.real(batch), *given, *_results("regista.ctc_loss", *given, 0, zero_infinity), 0, zero_infinity)
+
+
 def _results(target: str, *given: object) -> tuple[Tensor, ...]:
     made = KERNELS[target](*given)
     return made if isinstance(made, tuple) else (made,)  # type: ignore[return-value]
@@ -62,3 +74,4 @@ def _results(target: str, *given: object) -> tuple[Tensor, ...]:
 _each("regista.lstm regista.lstm_backward", _lstm)
 _each("regista.gru regista.gru_backward", _gru)
 _each("regista.rnn regista.rnn_backward", _rnn)
+_each("regista.ctc_loss regista.ctc_loss_backward", _ctc)
