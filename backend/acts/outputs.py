@@ -37,7 +37,7 @@ def handed_over(plan: Plan, task: Task, rank: int) -> tuple[tuple[int, int], ...
 
 
 def num_handovers(plan: Plan) -> int:
-    """Acts of a step, of all ranks, that hand something over."""
+    """How many acts of a step hand over an output, counted over all ranks."""
     return sum(
         task.acts * sum(bool(handed_over(plan, task, rank)) for rank in plan.ranks_of(task))
         for task in plan.tasks

@@ -77,7 +77,7 @@ def hand_over(folder: Path, state: Mapping[str, Tensor] | Values, names: set[str
 
 
 def _described(source: Values, names: set[str], tensors: dict[str, dict[str, Tensor]]) -> _Source:
-    """What is written of a source; tensors in memory are put into ``tensors``."""
+    """The description of a source that a file can hold; its tensors in memory are added to ``tensors``, under the key that it names."""
     match source:
         case Given(tensors=given):
             key = str(len(tensors))

@@ -90,7 +90,7 @@ class PausedRun:
         return self._session._read(names)
 
     def load(self, state: Mapping[str, Tensor] | Values) -> None:
-        """Give all states new values, from wherever they can be had in pieces: each rank reads just its parts.
+        """Replace the values of all states.  Each rank reads its own parts alone, so no process needs to hold a whole state.
 
         Raises:
             InvalidPlan: a state of the Plan is missing there, or has another shape or dtype.
@@ -233,7 +233,7 @@ class Session:
         return self.outcome
 
     def end(self) -> None:
-        """End the workers at once; nothing is left to return."""
+        """End the workers at once, without a result."""
         self._run.end()
 
     def __enter__(self) -> Session:

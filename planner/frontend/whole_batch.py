@@ -141,7 +141,7 @@ def _twins(part: fx.Graph, whole: fx.Graph) -> dict[fx.Node, fx.Node] | None:
 
 
 class _Shares:
-    """The linear way from each quotient to the loss."""
+    """Follows the loss back to each quotient, through linear ops alone, and multiplies their factors a / A of equation (1)."""
 
     def __init__(
         self, graph: fx.Graph, twins: Mapping[fx.Node, fx.Node], divisors: set[fx.Node], varying: set[fx.Node], micro_batches: int
@@ -236,7 +236,7 @@ class _Shares:
         return few / many if node.target in _PRODUCTS else many / few
 
     def _of_sum(self, node: fx.Node) -> float | None:
-        """a / A of a scalar that is linear in sums over samples, and nothing else; None: it is no such."""
+        """a / A of a scalar that is linear in sums over samples; None: it depends on something else, or not linearly."""
         first = node.args[0] if node.args else None
         if self._sums_samples(node):
             return 1.0 if _is_scalar(node) else None
@@ -263,7 +263,7 @@ class _Shares:
 
 
 class _Rewriting:
-    """The micro-batch's graph with what it divides by computed of the whole batch."""
+    """Rewrites the micro-batch's graph, so that it divides by counts of the whole batch, which it computes itself."""
 
     def __init__(self, part: Capture, whole: Capture) -> None:
         self._part, self._whole, self._graph = part, whole, part.graph
@@ -276,7 +276,7 @@ class _Rewriting:
         self._inputs: dict[int, fx.Node] = {}
 
     def divide_by(self, divisor: fx.Node, of_whole: fx.Node, factor: float) -> None:
-        """All that divides by ``divisor`` divides by ``factor`` times the whole batch's instead."""
+        """Let every op that divides by ``divisor`` divide by ``factor`` times the whole batch's divisor instead."""
         dividing = [user for user in divisor.users if user.target is aten.reciprocal.default or user.args[1:2] == (divisor,)]
         dividing = [user for user in dividing if user.target in (aten.reciprocal.default, aten.div.Tensor)]
         value, wanted = _tensor(divisor), _tensor(dividing[0])
@@ -305,7 +305,7 @@ class _Rewriting:
         return node
 
     def _copied(self, node: fx.Node, stamp: Stamp) -> fx.Node:
-        """A node of the whole batch's graph and all that it needs, here."""
+        """A copy, in this graph, of a node of the whole batch's graph; what it is computed from is copied too."""
         needed, pending = {node}, [node]
         while pending:
             for operand in pending.pop().all_input_nodes:

@@ -9,7 +9,7 @@ from planner.ir.plan import Search
 __all__ = ["CutShort", "SearchCutShort", "check_search"]
 
 _LEAST_GAP = 0.02
-"""Below it nothing is said: the search over shapes leaves 1 % unproven by itself."""
+"""A smaller gap is not told: the search over shapes leaves 1 % unproven anyway."""
 
 
 class SearchCutShort(UserWarning):

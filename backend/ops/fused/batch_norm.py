@@ -172,7 +172,7 @@ def _running(statistics: _Statistics, uses: Uses) -> tuple[list[Ref | None], flo
 
 
 def _moved(scaled: Op | None, uses: Uses) -> tuple[Ref, float, tuple[Op, ...]] | None:
-    """Of k new in (1 - k) old + k new: old, k, and the three ops."""
+    """Finds (1 - k) old + k new around ``scaled``, which computes k new: old, k and the three ops; None: it is another sum."""
     end = uses.only_reader(scaled, ADD) if scaled is not None else None
     if scaled is None or end is None or scaled.target != MUL or len(end.args) != 2 or end.args[1] != Ref(scaled.outputs[0] or ""):
         return None

@@ -32,7 +32,7 @@ def prelu_gradient(g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor
 
 
 def _chosen(where: Op, uses: Uses) -> tuple[Op, Ref, Arg, Op] | None:
-    """Of where(x > 0, a, product): the comparison, x, a and the product, which nobody else reads."""
+    """Takes where(x > 0, a, product) apart: the comparison, x, a, and the product; None: it is no such, or another op reads a part."""
     compared, product = uses.part(where.args[0], "aten.gt.Scalar"), uses.part(where.args[2], _MUL)
     if compared is None or product is None or len(product.args) != 2 or compared.args[1] != 0 or not isinstance(compared.args[0], Ref):
         return None
@@ -48,7 +48,7 @@ def find_prelu(where: Op, uses: Uses) -> Fusion:
 
 
 def find_prelu_gradient(where: Op, uses: Uses) -> Fusion:
-    """where: the gradient by the weight, which stands behind that by x."""
+    """The whole op for both gradients.   where: the op that computes the weight's; that of x stands before it."""
     chosen = _chosen(where, uses)
     zero = uses.makers.get(where.args[1].value) if isinstance(where.args[1], Ref) else None  # it has kwargs
     if (

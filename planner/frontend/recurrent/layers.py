@@ -86,7 +86,7 @@ class _Stack:
 
 
 def _covered(tensors: Sequence[Tensor]) -> bool:
-    """Whether our ops compute what torch would: one floating dtype, and nobody who changes what ops mean."""
+    """Whether our ops compute what torch's do: one floating dtype, and neither autocast nor a transform of torch.func is active."""
     return (
         len({tensor.dtype for tensor in tensors}) == 1
         and tensors[0].is_floating_point()

@@ -82,7 +82,7 @@ def finished(body: Body, update: Update | None) -> LogicalGraph:
 
 
 def _trained(body: Body, update: Update) -> Body:
-    """With the gradients of the parameters in groups alone."""
+    """The same body with the gradients of those parameters alone that are in one of the optimizer's groups."""
     group_of = update.group_of
     trained = {name: value for name, value in body.gradients.items() if name in group_of}
     if not trained:

@@ -44,7 +44,7 @@ class KeptBuffers:
 
 
 def kept_buffers(ops: Sequence[Op], updates: Mapping[str, str]) -> KeptBuffers:
-    """Copies of the old values of buffers, as far as backward reads them, and of the new ones, as far as anything does (another stage, too).
+    """Copies of buffers that forward updates: of old values that backward reads, and of new values that any op of any stage reads.
 
     Args:
         updates: value of a buffer -> the value that replaces it.

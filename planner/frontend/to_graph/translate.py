@@ -63,7 +63,7 @@ def translate(captured: Capture, update: Update) -> Translated:
 
 
 def _origin(node: object) -> object:
-    """The node whose value another one is, but for the name."""
+    """The node that computes this value: ops that return their operand unchanged are passed over."""
     while isinstance(node, fx.Node) and node.target in VANISHING:
         node = node.args[0]
     return node

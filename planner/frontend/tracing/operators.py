@@ -87,14 +87,14 @@ class PointwiseTypes:
         return (asked[1], dtype) if asked is not None and dtype is not None else None
 
     def learn(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], result: object) -> None:
-        """Keep what was worked out."""
+        """Remember the dtype of a result that fake tensors gave."""
         asked = _asked(func, args, kwargs)
         if asked is not None and isinstance(result, TensorMeta) and result.shape == asked[1] and _is_row_major(result):
             self._dtypes[asked[0]] = result.dtype
 
 
 def _asked(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[tuple[object, ...], tuple[int, ...]] | None:
-    """What the dtype depends on, and the shape; None: more than that decides the type."""
+    """A key that the result's dtype follows from, and the result's shape; None: dtypes, literals and shapes do not tell them."""
     if kwargs or torch.Tag.pointwise not in func.tags:
         return None
     key: list[object] = [func]

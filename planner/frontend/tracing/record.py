@@ -276,7 +276,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _worked_out(
         self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> TensorMeta | tuple[TensorMeta | None, ...]:
-        """The types of the results, asked of the fake mode below, where they do not follow from what it said before."""
+        """The types of the results.  The fake mode below works them out, unless they follow from what it said of an earlier op."""
         if (known := self._pointwise.known(func, args, kwargs)) is not None:
             return self._row_major(*known)
         worked_out = self._asked_below(func, args, kwargs)
