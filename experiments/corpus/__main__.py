@@ -31,7 +31,7 @@ import pandas as pd
 
 from experiments.corpus.case import Case
 from experiments.corpus.figure import draw, report
-from experiments.corpus.libraries import absent, versions
+from experiments.corpus.libraries import absent, current_commit, versions
 from experiments.corpus.models import CASES
 from experiments.corpus.ways import ways_of
 
@@ -94,6 +94,7 @@ def measure(wanted: Mapping[str, Sequence[str]], performer: str, minutes: float,
     """Rows of cases -> ways, written to the CSV after each case."""
     worker: Worker | None = None
     began = monotonic()
+    commit = {"commit": current_commit()}  # of the code that is imported: taken before the first case, not after each
     try:
         for number, (key, ways) in enumerate(wanted.items()):
             if monotonic() - began > 60 * minutes:
@@ -110,7 +111,7 @@ def measure(wanted: Mapping[str, Sequence[str]], performer: str, minutes: float,
                 for way in ways
                 if way not in {row["way"] for row in rows}
             ]
-            _write(rows)
+            _write(rows, commit)
             shown = ", ".join(f"{row['way']} {row['status']} ({row.get('seconds', 0):.0f} s)" for row in rows)
             print(f"[{number + 1}/{len(wanted)}] {key}: {shown}", flush=True)
     finally:
@@ -118,9 +119,8 @@ def measure(wanted: Mapping[str, Sequence[str]], performer: str, minutes: float,
             worker.close()
 
 
-def _write(rows: Sequence[Mapping[str, object]]) -> None:
-    about = {"kind": "run", **versions()}
-    table = pd.DataFrame([{**row, **about} for row in rows])
+def _write(rows: Sequence[Mapping[str, object]], about: Mapping[str, str]) -> None:
+    table = pd.DataFrame([{**row, "kind": "run", **versions(), **about} for row in rows])
     if CSV.exists():
         table = pd.concat([_read(), table]).drop_duplicates(list(KEY), keep="last")
     order = {case.key: number for number, case in enumerate(CASES)}
@@ -131,9 +131,9 @@ def _write(rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _read() -> pd.DataFrame:
-    texts = ("error", "says", "where", "dtype")
+    texts = ("error", "says", "where", "dtype", "commit")
     table = pd.read_csv(CSV, dtype=dict.fromkeys(texts, str))
-    return table.assign(**{text: table[text].fillna("") for text in texts})
+    return table.assign(**{text: table[text].fillna("") if text in table else "" for text in texts})
 
 
 def missing(cases: Sequence[Case], ways: Sequence[str], performer: str, again: Sequence[str]) -> dict[str, list[str]]:

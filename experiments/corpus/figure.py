@@ -9,7 +9,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-__all__ = ["COLOURS", "draw", "report", "summary"]
+__all__ = ["COLOURS", "commits", "draw", "report", "summary"]
 
 COLOURS = {
     "equal": "#3a9d5d",
@@ -41,9 +41,17 @@ def summary(table: pd.DataFrame) -> str:
     )
 
 
+def commits(table: pd.DataFrame) -> str:
+    """How many rows each commit of the code has given, the most first."""
+    if "commit" not in table:
+        return f"unknown {len(table)}"
+    return ", ".join(f"{commit or 'unknown'} {count}" for commit, count in table.commit.value_counts().items())
+
+
 def report(table: pd.DataFrame) -> None:
     """Print the summary, and every reason once with the models that have it."""
     print(summary(table))
+    print(f"rows of each commit: {commits(table)}")
     bad = table[~table.status.isin(["equal", "unusable"])]
     for (status, says), group in bad.groupby(["status", "says"], sort=False):
         models = sorted({f"{row.model}:{row.way}" for row in group.itertuples()})
@@ -77,7 +85,8 @@ def draw(table: pd.DataFrame, picture: Path) -> None:
     present = [status for status in COLOURS if status in set(table.status)]
     figure.legend(handles=[Patch(color=COLOURS[s], label=s) for s in present], loc="outside lower center", ncols=len(present), fontsize=8)
     figure.suptitle(
-        f"{len(names)} models of transformers, torchvision and timm, default flags, on 2 devices against plain PyTorch on one, 2 steps (run)",
+        f"{len(names)} models of transformers, torchvision and timm, default flags, on 2 devices against plain PyTorch on one, 2 steps (run)\n"
+        f"rows of each commit: {commits(table)}",
         fontsize=10,
     )
     picture.parent.mkdir(exist_ok=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 
-__all__ = ["LIBRARIES", "absent", "make_ready", "versions"]
+__all__ = ["LIBRARIES", "absent", "current_commit", "make_ready", "versions"]
 
 LIBRARIES = ("transformers", "torchvision", "timm")
 
@@ -19,6 +21,15 @@ def absent() -> list[str]:
 
 def versions() -> dict[str, str]:
     return {library: version(library) for library in ("torch", *LIBRARIES)}
+
+
+def current_commit() -> str:
+    """The commit that the code is of, with a + where tracked files differ from it; empty outside of git's reach."""
+    told = [
+        subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        for words in (("rev-parse", "--short=7", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "--", "*.py"))
+    ]
+    return told[0].stdout.strip() + ("+" if told[1].stdout.strip() else "") if told[0].returncode == 0 else ""
 
 
 def make_ready() -> None:
