@@ -36,6 +36,25 @@ def test_a_buffer_that_forward_updates_and_backward_reads_is_copied_first(stages
     assert_transparent(perform(plan, source.initial_state(2), source.batch, STEPS, gradients=True), train_eagerly(source, 2, STEPS))
 
 
+class ScaledHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key = (layer(x).view(*x.shape[:-1], 2, 4).permute(0, 2, 1, 3) for layer in (self.query, self.key))
+        query /= 2.0
+        return (key @ query.transpose(-1, -2)).square().mean()
+
+
+def test_a_value_that_forward_changes_through_a_view_of_another_order_has_its_gradient() -> None:
+    """DeBERTa's positions are scaled in place once their heads stand in front: autograd writes their gradient through the same views, and
+    what it wrote lay in the order of the heads, of which the way back to the layer's result is no view."""
+    source = Program(ScaledHeads(), torch.randn(BATCH, 3, 8), optimizer=SGD(lr=0.05))
+    plan = make_plan(source.graph(), model="heads", batch_size=BATCH, cluster=roomy_cluster(2), options=PlanOptions(pins=("input.0=S(0)",)))
+    assert_transparent(perform(plan, source.initial_state(), source.batch, STEPS, gradients=True), train_eagerly(source, 1, STEPS))
+
+
 def test_a_repeated_value_is_dense_as_torch_s_is() -> None:
     """A bias of attention is repeated for each sample, then seen by view() as one per sample and head."""
 

@@ -37,8 +37,16 @@ __all__ = [
 
 
 def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """What functionalization leaves of a write: the source, in the written tensor's type."""
-    return source.to(x.dtype).expand(x.shape)
+    """What functionalization leaves of a write: the source, in the written tensor's type and in its order of dims in memory.
+
+    The order matters where x is a view (``q = proj(h).view(..).permute(..); q /= 2``): what views x takes the result for x itself.
+    """
+    made = source.to(x.dtype).expand(x.shape)
+    order = sorted(range(x.ndim), key=lambda d: -int(x.stride(d)))
+    in_order = made.permute(order)
+    if in_order.is_contiguous() or not any(made.stride()):
+        return made
+    return in_order.contiguous().permute([order.index(d) for d in range(x.ndim)])
 
 
 def mean(x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
