@@ -17,17 +17,19 @@ def first_values(graph: LogicalGraph, held: Mapping[str, Tensor], given: Mapping
     """Values of the state inputs by GraphInput.name, without working copies: they are parameters, cast.
 
     Args:
-        held: parameters and buffers of the module.   given: all other states; optimizer state that is not there is zero.
+        held: parameters and buffers of the module.   given: all other states; optimizer state that is not there is zero, and a buffer that
+            each step makes anew, in another shape than the module's.
 
     Raises:
         InvalidProgram: the module has no values (meta or fake tensors).
     """
     state: dict[str, Tensor] = {}
     for entry in graph.inputs:
-        if entry.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+        type_ = graph.values[entry.value]
+        made_anew = entry.kind is InputKind.BUFFER and held[entry.name].shape != type_.shape  # by every step (tracing.repeat.fit_buffers)
+        if entry.kind in (InputKind.PARAMETER, InputKind.BUFFER) and not made_anew:
             state[entry.name] = _copied(held[entry.name], entry.name)
-        elif entry.kind is InputKind.OPTIMIZER_STATE and entry.name not in given:
-            type_ = graph.values[entry.value]
+        elif made_anew or (entry.kind is InputKind.OPTIMIZER_STATE and entry.name not in given):
             state[entry.name] = torch.zeros(type_.shape, dtype=getattr(torch, type_.dtype.value))
         elif entry.kind.is_state and entry.kind is not InputKind.WORKING_COPY:
             state[entry.name] = _copied(given[entry.name], entry.name)

@@ -20,7 +20,7 @@ from planner.frontend.tracing.source import Line, raising_line, shown_line
 from planner.frontend.tracing.stamp import LINE
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["Results", "first_difference", "refuse_other_next_step", "shown_changes"]
+__all__ = ["Results", "first_difference", "fit_buffers", "refuse_other_next_step", "shown_changes"]
 
 _MOST_SHOWN = 3
 
@@ -40,13 +40,16 @@ class _Numbering:
     def __init__(self) -> None:
         self._number: dict[Hashable, int] = {}
 
-    def of(self, made: Results) -> dict[fx.Node, int]:
-        numbers: dict[fx.Node, int] = {}
+    def of(self, made: Results, known: Mapping[fx.Node, int] | None = None) -> dict[fx.Node, int]:
+        """Numbers of a graph's nodes.   known: of placeholders that stand for what another graph computes."""
+        numbers: dict[fx.Node, int] = dict(known or {})
         inputs = 0
         for node in made.graph.nodes:
             if node.op == "placeholder":
                 key: Hashable = ("input", inputs)
                 inputs += 1
+                if node in numbers:
+                    continue
             elif node.op == "get_attr":
                 key = ("constant", _content(made.constants[str(node.target)]))
             elif node.op == "call_function":
@@ -75,14 +78,85 @@ def _content(tensor: Tensor) -> Hashable:
 
 def first_difference(first: Results, second: Results) -> tuple[bool, Line | None]:
     """Whether the graphs differ, and the user's line of the first op of the second that the first does not have (None: unknown)."""
-    numbering = _Numbering()
-    known = set((of_first := numbering.of(first)).values())
-    of_second = numbering.of(second)
+    return _difference(first, second, (numbering := _Numbering()).of(first), numbering)
+
+
+def _difference(
+    first: Results,
+    second: Results,
+    of_first: Mapping[fx.Node, int],
+    numbering: _Numbering,
+    standing_for: Mapping[fx.Node, int] | None = None,
+) -> tuple[bool, Line | None]:
+    known = set(of_first.values())
+    of_second = numbering.of(second, standing_for)
     if of_first[_last(first.graph)] == of_second[_last(second.graph)]:
         return False, None
     new = (node for node, number in of_second.items() if number not in known and node.op != "output")
     lines = (node.meta.get(LINE) for node in new)
     return True, next((line for line in lines if line is not None), None)
+
+
+def fit_buffers(first: Results, buffers: Sequence[str], places: tuple[int, int], again: Callable[[Mapping[str, Tensor]], Results]) -> None:
+    """Buffers to which forward gives another shape or dtype in its first step get the new one from the start, if the steps are alike.
+
+    A table of positions that is made anew where it does not fit the input (ConViT's) has its size but after the first step.  Each step of a
+    plan makes it anew, as the first does; so nothing but constants may enter it, and the next step, which reads what the first has left,
+    must compute the same.
+
+    Args:
+        buffers: names, in the order of the graph's inputs and results.   places: of the first of them among the inputs, and the results.
+        again: traces the next step, with these buffers.
+
+    Raises:
+        InvalidProgram: such a buffer depends on the step's inputs, or the next step is another one.
+    """
+    before = _placeholders(first.graph, places[0], len(buffers))
+    after = list(_last(first.graph).args[0])[places[1] : places[1] + len(buffers)]  # type: ignore[arg-type]
+    changed = {n: (old, new) for n, old, new in zip(buffers, before, after, strict=True) if _type(old) != _type(new)}
+    if not changed:
+        return
+    name, (old, new) = next(iter(changed.items()))
+    text = f"forward makes buffer {name} of {_shown_type(old)} one of {_shown_type(new)}"
+    rewrite = "run the module once on a batch of this size before it is planned, so that its buffers have the sizes that they keep"
+    if any(node.op == "placeholder" for _, made in changed.values() for node in _needed(made)):
+        raise InvalidProgram(f"{text}, from the step's inputs: what a plan keeps has one shape and dtype for ever; {rewrite}")
+    try:
+        second = again({n: torch.empty_like(made.meta["val"], device="cpu") for n, (_, made) in changed.items()})
+    except Exception as error:
+        cause = str(error.__cause__ or error).strip().splitlines()[0]
+        raise InvalidProgram(f"{text}, and tracing the next step raised {cause}; {rewrite}") from error
+    of_first = (numbering := _Numbering()).of(first)
+    given = dict(zip(buffers, _placeholders(second.graph, places[0], len(buffers)), strict=True))
+    differ, line = _difference(first, second, of_first, numbering, {given[n]: of_first[made] for n, (_, made) in changed.items()})
+    if differ:
+        where = f", and {shown_line(line)} computes with it" if line is not None else ""
+        raise InvalidProgram(f"{text}{where}: the next step is another one, but a plan repeats the first for ever; {rewrite}")
+    for old, made in changed.values():
+        old.meta["val"] = made.meta["val"]
+
+
+def _placeholders(graph: fx.Graph, first: int, count: int) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"][first : first + count]
+
+
+def _needed(node: fx.Node) -> set[fx.Node]:
+    """The node and all that it is computed from."""
+    needed, waiting = {node}, [node]
+    while waiting:
+        fresh = [given for given in waiting.pop().all_input_nodes if given not in needed]
+        needed.update(fresh)
+        waiting.extend(fresh)
+    return needed
+
+
+def _type(node: fx.Node) -> tuple[torch.Size, torch.dtype]:
+    return node.meta["val"].shape, node.meta["val"].dtype
+
+
+def _shown_type(node: fx.Node) -> str:
+    shape, dtype = _type(node)
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def _last(graph: fx.Graph) -> fx.Node:

@@ -10,9 +10,9 @@ The optimizer is not traced: it is one op per parameter, and to_graph/finish.py 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
@@ -40,13 +40,14 @@ from planner.frontend.recurrent import ctc_losses, recurrent_layers
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.record import Recorder
-from planner.frontend.tracing.repeat import Results, refuse_other_next_step
+from planner.frontend.tracing.repeat import Results, fit_buffers, refuse_other_next_step
 from planner.frontend.tracing.source import raising_line, shown_line
 from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import (
     as_in_make_fx,
     device_neutral,
     exporting,
+    quiet,
     untouched,
     wide_grouped_products,
     without_checks,
@@ -57,7 +58,7 @@ from planner.frontend.tracing.values import usual_rewrite
 from planner.ir.errors import InvalidProgram, RegistaError
 from planner.ir.graph import Mode
 
-__all__ = ["Capture", "Step", "Tracer", "capture", "loss_of", "quiet"]
+__all__ = ["Capture", "Step", "Tracer", "capture", "loss_of"]
 
 
 class Tracer(Enum):
@@ -237,6 +238,10 @@ def capture(step: Step, micro_batches: int) -> Capture:
             snapshot.restore()
             captured = replace(work.traced(Tracer.MAKE_FX), refusal=_first_line(error.__cause__ or error))
         left_alone = refuse_other_next_step(_results(captured), snapshot, lambda: _results(work.traced(captured.tracer, lines=True)))
+        places = len(captured.parameters), 1 + len(captured.trained) + len(captured.outputs)
+        fit_buffers(
+            _results(captured), captured.buffers, places, lambda new: _results(work.keeping(new).traced(captured.tracer, lines=True))
+        )
     return replace(captured, left_alone=left_alone)
 
 
@@ -263,6 +268,12 @@ class _Work:
         module = step.module
         self._parameters, self._buffers = dict(module.named_parameters()), dict(module.named_buffers())
         self._hooks = BackwardHooks(module)
+
+    def keeping(self, buffers: Mapping[str, Tensor]) -> _Work:
+        """The same with other buffers of these names."""
+        work = copy(self)
+        work._buffers = {**self._buffers, **buffers}
+        return work
 
     def traced(self, tracer: Tracer, *, lines: bool = False) -> Capture:
         """One trace, in the state in which the module is now.   lines: nodes know the user's line that made them."""
@@ -347,17 +358,6 @@ def _made_fx(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple
         traced = make_fx(functional_step, decomposition_table=decomposition_table())(*fakes)
     names = [str(node.target) for node in traced.graph.nodes if node.op == "get_attr"]
     return traced.graph, {name: getattr(traced, name) for name in names}
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """torch logs the traceback of what it then raises; the raise is enough."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    disabled, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = disabled
 
 
 def _first_line(error: BaseException, *, kind: bool = True) -> str:

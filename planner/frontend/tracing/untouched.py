@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ __all__ = [
     "as_in_make_fx",
     "device_neutral",
     "exporting",
+    "quiet",
     "untouched",
     "wide_grouped_products",
     "without_checks",
@@ -124,6 +126,17 @@ def without_data_writes() -> Iterator[None]:
         yield
     finally:
         del FunctionalTensor.data
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """torch logs the traceback of what it then raises; the raise is enough."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 @contextmanager

@@ -27,12 +27,13 @@ from planner.frontend.inputs import InputForm
 from planner.frontend.precision import Precision
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.record import Recorder
-from planner.frontend.tracing.trace import loss_of, quiet
+from planner.frontend.tracing.trace import loss_of
 from planner.frontend.tracing.traced import NotRecordable
 from planner.frontend.tracing.untouched import (
     as_in_make_fx,
     device_neutral,
     exporting,
+    quiet,
     untouched,
     wide_grouped_products,
     without_reentrance,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from matrix import assert_transparent, roomy_cluster
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from backend.reference import perform
 from planner.frontend import SGD, Program
-from planner.ir.errors import UnknownOp
+from planner.ir.errors import InvalidProgram, UnknownOp
 from planner.opset import flop
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.replicated import Replicated, replicated_work
@@ -34,6 +36,49 @@ def test_a_buffer_that_forward_updates_and_backward_reads_is_copied_first(stages
     options = PlanOptions(stages=stages, micro_batches=2, cuts=("1",) if stages == 2 else ())
     plan = make_plan(source.graph(2), model="spectral", batch_size=BATCH, cluster=roomy_cluster(2), options=options)
     assert_transparent(perform(plan, source.initial_state(2), source.batch, STEPS, gradients=True), train_eagerly(source, 2, STEPS))
+
+
+class Positions(nn.Module):
+    """A table that is made anew where it does not fit the input.   made: the new one, of a sequence's extent and the input."""
+
+    def __init__(self, made: Callable[[int, Tensor], Tensor], grow: bool = False) -> None:
+        super().__init__()
+        self.linear, self.made, self.grow = nn.Linear(6, 6), made, grow
+        self.register_buffer("table", torch.zeros(1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table.shape[0] != x.shape[1] or self.grow:
+            self.table = self.made(self.table.shape[0] + 1 if self.grow else x.shape[1], x)
+        return (torch.tanh(self.linear(x)) * self.table.square().mean()).square().mean()
+
+
+def _distances(count: int, x: Tensor) -> Tensor:
+    places = torch.arange(float(count))
+    return (places[:, None] - places).abs()
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 2)])
+def test_a_buffer_that_the_first_step_makes_of_another_size_has_it_from_the_start(stages: int, micro_batches: int) -> None:
+    """ConViT's table of relative positions: its Plan had a block of the first size, and a worker failed on the second one."""
+    source = Program(nn.Sequential(nn.Linear(6, 6), Positions(_distances)), torch.randn(BATCH, 5, 6), optimizer=SGD(lr=0.05))
+    options = PlanOptions(stages=stages, micro_batches=micro_batches, cuts=("1",) if stages == 2 else ())
+    plan = make_plan(source.graph(micro_batches), model="table", batch_size=BATCH, cluster=roomy_cluster(2), options=options)
+    performed = perform(plan, source.initial_state(micro_batches), source.batch, STEPS, gradients=True)
+    assert_transparent(performed, train_eagerly(source, micro_batches, STEPS))
+    assert source.module[1].table.shape == (1, 1)  # type: ignore[index, union-attr]  # the user's module is left alone
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Positions(lambda count, x: x[0, :, :1] + torch.zeros(count)), "float32.1, 1. one of float32.5, 5., from the step's inputs"),
+        (Positions(_distances, grow=True), "float32.1, 1. one of float32.2, 2., and .* computes with it: the next step is another one"),
+    ],
+)
+def test_a_buffer_whose_size_changes_is_refused_where_the_next_step_is_another_one(module: Positions, reason: str) -> None:
+    x = torch.randn(BATCH, 5 if not module.grow else 2, 6)
+    with pytest.raises(InvalidProgram, match=f"forward makes buffer table of {reason}.*run the module once"):
+        Program(module, x, optimizer=SGD(lr=0.05)).graph()
 
 
 class ScaledHeads(nn.Module):

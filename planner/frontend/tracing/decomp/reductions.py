@@ -42,7 +42,8 @@ def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     The order matters where x is a view (``q = proj(h).view(..).permute(..); q /= 2``): what views x takes the result for x itself.
     """
     made = source.to(x.dtype).expand(x.shape)
-    order = sorted(range(x.ndim), key=lambda d: -int(x.stride(d)))
+    strides = x.stride()
+    order = sorted(range(x.ndim), key=lambda d: -strides[d])
     in_order = made.permute(order)
     if in_order.is_contiguous() or not any(made.stride()):
         return made
