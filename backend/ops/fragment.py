@@ -33,7 +33,7 @@ from backend.layout.boxing import BOXING, parse_boxing
 from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import store, store_first
 from backend.ops.fused import fuse
-from backend.ops.kernels import drawn_arguments, kernel
+from backend.ops.kernels import arguments_at, kernel
 from backend.ops.optimizer import fuse_adams, update_call
 from backend.ops.outs import COPIES, RESHAPES, out_kernel, placed_result, workspace_kernel
 from backend.ops.writable import NO_BLOCKS, WritableBlocks
@@ -134,8 +134,11 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
     if writer.in_place and (update := update_call(op, overwritable)) is not None:
         return f"{writer.bind('u', update[0])}({', '.join(writer.arg(a) for a in update[1])})"
     is_random = op.effect is Effect.RANDOM
-    args = drawn_arguments(op, placement.mesh, coordinate) if is_random else op.args
-    arguments = [writer.arg(a) for a in args] + [f"{key}={writer.arg(a)}" for key, a in op.kwargs] + [MICRO_BATCH] * is_random
+    arguments = (
+        [writer.arg(a) for a in arguments_at(op, placement.mesh, coordinate)]
+        + [f"{key}={writer.arg(a)}" for key, a in op.kwargs]
+        + [MICRO_BATCH] * is_random
+    )
     if writer.device and not op.inputs and is_creation(op):
         arguments.append(f"device={writer.device!r}")
     placed = placed_result(op)

@@ -18,9 +18,9 @@ from torch import Tensor
 from backend.ops.fused import KERNELS as WHOLE
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import ACCUMULATE, OUTPUT, Arg, Dt, Effect, Op, Ref
-from planner.opset import is_creation
+from planner.opset import has_place, is_creation
 
-__all__ = ["HERE", "Place", "call", "drawn_arguments", "kernel", "part_offsets"]
+__all__ = ["HERE", "Place", "arguments_at", "call", "kernel", "part_offsets"]
 
 # A part of a tensor need not have the strides of the whole: a view that was legal on the whole may need a copy on the part.
 _RESHAPED = frozenset({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"})
@@ -129,11 +129,18 @@ def part_offsets(whole: Sequence[int], cuts: Sequence[int], mesh: Sequence[int],
     return tuple(offsets)
 
 
-def drawn_arguments(op: Op, mesh: Sequence[int], coordinate: Sequence[int]) -> tuple[Arg, ...]:
-    """The arguments of a random op's kernel, up to the micro-batch: where the part begins in the place of its cuts, then the draw's number."""
+def arguments_at(op: Op, mesh: Sequence[int], coordinate: Sequence[int]) -> tuple[Arg, ...]:
+    """The arguments of the op's kernel on a part.
+
+    Of a random op, up to the micro-batch: where the part begins in the place of its cuts, then the draw's number.  Of causal attention: the first row.
+    """
+    is_random = op.effect is Effect.RANDOM
+    if not is_random and not has_place(op):
+        return op.args
     *others, whole, cuts = op.args
     assert isinstance(whole, tuple) and isinstance(cuts, tuple)
-    return (*others, whole, part_offsets(whole, cuts, mesh, coordinate) if cuts else (), op.draw)  # type: ignore[arg-type]
+    offsets = part_offsets(whole, cuts, mesh, coordinate) if cuts else ()  # type: ignore[arg-type]
+    return (*others, whole, offsets, op.draw) if is_random else (*others, offsets[2] if offsets else 0)
 
 
 def call(op: Op, env: Mapping[str, Tensor], device: str = "cpu", place: Place = HERE) -> tuple[Tensor | None, ...]:
@@ -151,9 +158,9 @@ def call(op: Op, env: Mapping[str, Tensor], device: str = "cpu", place: Place = 
         UnknownOp: the target has no kernel.
     """
     run = kernel(op.target)
-    args = [_argument(a, env) for a in op.args]
+    args = [_argument(a, env) for a in arguments_at(op, place.mesh, place.coordinate)]
     if op.effect is Effect.RANDOM:
-        args = [*(_argument(a, env) for a in drawn_arguments(op, place.mesh, place.coordinate)), place.micro_batch]
+        args.append(place.micro_batch)
     kwargs = {k: _argument(a, env) for k, a in op.kwargs}
     if not op.inputs and is_creation(op):
         kwargs.setdefault("device", device)

@@ -15,6 +15,7 @@ from planner.ir.graph import Arg, Op
 from planner.ir.sbp import NdSbp, Sbp, Split
 from planner.ir.tensor import TensorType
 from planner.opset import creation, elementwise, index, layers, linalg, norm, optimizer, reduce, view
+from planner.opset.layers import has_place
 from planner.opset.rule import FactorRule, Signature, derive
 from planner.opset.signal import conv, plane, spectral
 from planner.opset.spec import Kind, OpSpec, integer, join_tables
@@ -25,6 +26,7 @@ __all__ = [
     "Signature",
     "factor_rule",
     "flop",
+    "has_place",
     "how_to_add",
     "is_creation",
     "is_view",

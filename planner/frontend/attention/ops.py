@@ -20,24 +20,27 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from planner.frontend.attention.fused import fused, fused_backward
+from planner.frontend.attention.later_rows import later_rows, later_rows_backward
 from planner.frontend.attention.products import differentiable_gradients
 
 __all__ = ["attention", "attention_backward"]
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None, first_row: int = 0
+) -> tuple[Tensor, Tensor]:
     """Equations (1) and (2).
 
     Args:
         q: [N, H, S, E].   k: [N, G, T, E].   v: [N, G, T, D].   G divides H.
         mask: broadcasts to [N, H, S, T]; booleans (true: seen) or what is added to S.   is_causal: instead of a mask.
-        scale: s; None: 1 / sqrt(E).
+        scale: s; None: 1 / sqrt(E).   first_row: causal, the place of q's first row among all queries.
 
     Returns:
         O [N, H, S, D], l [N, H, S] (of 16-bit formats in float32).
     """
     with torch.no_grad():
-        return fused(q, k, v, mask, is_causal, scale)
+        return later_rows(q, k, v, scale, first_row) if is_causal else fused(q, k, v, mask, False, scale)
 
 
 def attention_backward(
@@ -50,10 +53,13 @@ def attention_backward(
     logsumexp: Tensor,
     is_causal: bool,
     scale: float | None,
+    first_row: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equation (3): the gradients of q, k and v from that of O.   out, logsumexp: what ``attention`` returned."""
     with torch.no_grad():
-        return fused_backward(gradient, q, k, v, mask, out, logsumexp, is_causal, scale)
+        if is_causal:
+            return later_rows_backward(gradient, q, k, v, out, logsumexp, scale, first_row)
+        return fused_backward(gradient, q, k, v, mask, out, logsumexp, False, scale)
 
 
 def _rows_type(operand: Tensor, width: int) -> Tensor:
@@ -71,11 +77,11 @@ def _attention_backward_type(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, 
     return _rows_type(q, q.shape[-1]), _rows_type(k, k.shape[-1]), _rows_type(v, v.shape[-1])
 
 
-_Given = tuple[Tensor, Tensor, Tensor, Tensor | None, bool, float | None]
+_Given = tuple[Tensor, Tensor, Tensor, Tensor | None, bool, float | None, int]
 
 
 def _keep(ctx: FunctionCtx, inputs: _Given, output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, mask, is_causal, scale = inputs
+    q, k, v, mask, is_causal, scale, _ = inputs
     ctx.save_for_backward(q, k, v, mask, *output)  # type: ignore[arg-type]
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
@@ -84,12 +90,12 @@ def _keep(ctx: FunctionCtx, inputs: _Given, output: tuple[Tensor, Tensor]) -> No
 
 def _differentiated(ctx: FunctionCtx, gradient: Tensor | None, *_: object) -> tuple[Tensor | None, ...]:
     if gradient is None:
-        return (None,) * 6
+        return (None,) * 7
     q, k, v, mask, out, logsumexp = ctx.saved_tensors  # type: ignore[attr-defined]
     options: tuple[bool, float | None] = ctx.options  # type: ignore[attr-defined]
     if torch.is_grad_enabled():  # the gradient is differentiated in its turn, which no fused kernel does
-        return (*differentiable_gradients(gradient, q, k, v, mask, *options), None, None, None)
-    return (*torch.ops.regista.attention_backward(gradient, q, k, v, mask, out, logsumexp, *options), None, None, None)
+        return (*differentiable_gradients(gradient, q, k, v, mask, *options), None, None, None, None)
+    return (*torch.ops.regista.attention_backward(gradient, q, k, v, mask, out, logsumexp, *options), None, None, None, None)
 
 
 _op = torch.library.custom_op("regista::attention", attention, mutates_args=())

@@ -36,9 +36,14 @@ class KnownMasks:
         self._causal: dict[fx.Node, bool | None] = {}
 
     def arguments(self, node: fx.Node) -> tuple[object, ...]:
-        """The node's arguments; of attention without a mask that is causal, or hides nothing."""
-        args = tuple(node.args)
-        if (places := _MASK_AND_CAUSAL.get(str(node.target))) is None or not isinstance(mask := args[places[0]], fx.Node):
+        """The node's arguments; of attention without a mask that is causal, or hides nothing, and causal with the shape of all of it, and no cuts."""
+        if (places := _MASK_AND_CAUSAL.get(str(node.target))) is None:
+            return tuple(node.args)
+        args = self._without_known_mask(tuple(node.args), places)
+        return (*args, tuple(node.meta["val"][0].shape), ()) if args[places[1]] else args
+
+    def _without_known_mask(self, args: tuple[object, ...], places: tuple[int, int]) -> tuple[object, ...]:
+        if not isinstance(mask := args[places[0]], fx.Node):
             return args
         if mask not in self._causal:
             self._causal[mask] = self._is_causal(mask)

@@ -4,7 +4,9 @@ Factors: n samples, h heads, s queries; t keys, e and d widths of a head are who
 queries' heads, which stand together by group; a single one is shared by all parts.
 
     attention   (n h s e)(n h t e)(n h t d)[(n h s t)]  ->  n h s d,  n h s                  backward   (n h s d)..  ->  n h s e,  n h t e,  n h t d
-    a cut of s: the gradients of keys and values P.   Linear in the values; backward in the gradient that comes in.   Causal: s is whole.
+    a cut of s: the gradients of keys and values P.   Linear in the values; backward in the gradient that comes in.
+
+Causal attention has two literals more, the shape of its first result as a whole and its cuts, from which a part of the rows knows its place.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from planner.opset.elementwise import broadcast_factors
 from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, integer, is_ref, shape_of
 
-__all__ = ["TABLE"]
+__all__ = ["TABLE", "has_place"]
 
 _WHOLE = frozenset("ted")
 _ROW, _OUT = ("n", "h", "s"), ("n", "h", "s", "d")
@@ -31,27 +33,44 @@ def _operands(op: Op, types: Types, first: int) -> tuple[Factors, ...]:
     return (*operands, broadcast_factors(shape_of(op, types, first + 3), scores, ("n", "h", "s", "t")))
 
 
-def _whole(is_causal: bool) -> frozenset[str]:
-    return _WHOLE | {"s"} if is_causal else _WHOLE
+def has_place(op: Op) -> bool:
+    """Whether the op is causal attention, whose values depend on where its rows stand: its last two literals say it."""
+    return op.target in (_FORWARD, _BACKWARD) and _is_causal(op)
+
+
+def _cuts(op: Op) -> int | None:
+    return len(op.args) - 1 if _is_causal(op) else None
+
+
+def _whole(op: Op) -> frozenset[str]:
+    """Cuts are those of the first result: where nobody reads it, the rows are whole."""
+    return _WHOLE | {"s"} if _is_causal(op) and op.outputs[0] is None else _WHOLE
 
 
 def _attention(op: Op, types: Types) -> FactorRule:
-    """q, k, v, mask?, is_causal, scale -> out, logsumexp, which does not depend on v."""
+    """q, k, v, mask?, is_causal, scale, (whole, cuts) -> out, logsumexp, which does not depend on v."""
     operands = _operands(op, types, 0)
     everything = frozenset(range(len(operands)))
     return FactorRule(
         operands=operands,
         results=(_OUT, _ROW),
-        whole=_whole(_is_causal(op)),
+        whole=_whole(op),
+        cuts=_cuts(op),
         linear=(frozenset({2}),),
         depends=(everything, everything - {2}),
     )
 
 
 def _attention_backward(op: Op, types: Types) -> FactorRule:
-    """gradient, q, k, v, mask?, out, logsumexp, is_causal, scale -> gradients of q, k, v."""
+    """gradient, q, k, v, mask?, out, logsumexp, is_causal, scale, (whole, cuts) -> gradients of q, k, v."""
     operands = _operands(op, types, 1)
-    return FactorRule(operands=(_OUT, *operands, _OUT, _ROW), results=operands[:3], whole=_whole(_is_causal(op)), linear=(frozenset({0}),))
+    return FactorRule(
+        operands=(_OUT, *operands, _OUT, _ROW),
+        results=operands[:3],
+        whole=_whole(op),
+        cuts=_cuts(op),
+        linear=(frozenset({0}),),
+    )
 
 
 def _is_causal(op: Op) -> bool:
@@ -59,13 +78,23 @@ def _is_causal(op: Op) -> bool:
 
 
 def _pairs(op: Op, types: Types, first: int) -> int:
-    """Pairs of a query and a key of which a score is computed: causal, those that are seen.   first: operand that is q."""
+    """Pairs of a query and a key of which a score is computed: causal, those that are seen, by the last part of the rows where they are cut.
+
+    first: operand that is q.
+    """
     samples, heads, rows, _ = shape_of(op, types, first)
     keys = shape_of(op, types, first + 1)[2]
     if not _is_causal(op):
         return samples * heads * rows * keys
-    square = min(rows, keys)  # later rows see all keys
-    return samples * heads * (square * (square + 1) // 2 + (rows - square) * keys)
+    whole = op.args[-2]
+    assert isinstance(whole, tuple) and isinstance(whole[2], int)
+    return samples * heads * (_seen(whole[2], keys) - _seen(whole[2] - rows, keys))
+
+
+def _seen(rows: int, keys: int) -> int:
+    """Pairs of the first rows: row i sees i + 1 keys, or all."""
+    square = min(rows, keys)
+    return square * (square + 1) // 2 + (rows - square) * keys
 
 
 def _widths(op: Op, types: Types, first: int) -> tuple[int, int]:

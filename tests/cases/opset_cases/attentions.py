@@ -20,12 +20,12 @@ def _attention(t: str, d: Draw) -> Iterator[Case]:
     for heads, groups in ((6, 6), (12, 6), (6, 1), (1, 1)):
         q, k, v = d.real(samples, heads, rows, 4), d.real(samples, groups, keys, 4), d.real(samples, groups, keys, 4)
         for mask, is_causal, scale in _masks(d, samples, heads, rows, keys):
-            given = (q, k, v, mask, is_causal, scale)
+            given, place = (q, k, v, mask, is_causal, scale), ((tuple(q.shape), ()) if is_causal else ())
             if "backward" not in t:
-                yield make_case(t, *given)
+                yield make_case(t, *given, *place)
                 continue
             out, logsumexp = KERNELS["regista.attention"](*given)  # type: ignore[misc]
-            yield make_case(t, d.real(*out.shape), q, k, v, mask, out, logsumexp, is_causal, scale)
+            yield make_case(t, d.real(*out.shape), q, k, v, mask, out, logsumexp, is_causal, scale, *place)
 
 
 def _masks(d: Draw, samples: int, heads: int, rows: int, keys: int) -> Iterator[tuple[Tensor | None, bool, float | None]]:

@@ -19,8 +19,10 @@ from planner.frontend import Program
 from planner.frontend.tracing.trace import Tracer
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import LogicalGraph, Role
+from planner.ir.plan import Fragment
+from planner.ir.sbp import S
 from planner.ir.tensor import DType
-from planner.opset import flop
+from planner.opset import flop, localize, signatures
 from planner.parallelism.make import PlanOptions, make_plan
 
 BATCH, WIDTH = 4, 8
@@ -226,3 +228,26 @@ def test_a_mask_of_constants_that_hides_nothing_is_left_out() -> None:
 def test_any_other_mask_stays(mask: Callable[[Tensor], Tensor]) -> None:
     graph = program(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask(q.detach()))).graph()
     assert {len(op.inputs) for op in graph.ops if op.target == "regista.attention"} == {4}
+
+
+def test_the_queries_of_causal_attention_are_split_and_each_part_knows_its_place() -> None:
+    """One long sample: its tokens are cut, keys and values are gathered, and their gradients are added up."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 8, WIDTH)
+    source = Program(Attending(WHOLE["causal"]), (x, x.flip(1)), F.mse_loss)
+    pins = ("input.0=S(1)", "input.1=S(1)", "out:q=S(1)", "out:kv=B", "out:out=S(1)")
+    plan = make_plan(source.graph(), model="attending", batch_size=1, cluster=roomy_cluster(2), options=PlanOptions(pins=pins))
+    bodies = [task.body for task in plan.tasks if isinstance(task.body, Fragment)]
+    cuts = [op.args[-1] for body in bodies for op in body.ops if op.target.startswith("regista.attention")]
+    assert cuts == [(2,), (2,)]
+    outcome = perform(plan, source.initial_state(), source.batch, 2, gradients=True)
+    assert_transparent(outcome, train_eagerly(source, 1, 2))
+
+
+def test_a_part_of_the_queries_is_priced_as_the_last_which_sees_the_most() -> None:
+    graph = program(WHOLE["causal"], steps=8).graph()
+    (op,) = (op for op in graph.ops if op.target == "regista.attention")
+    (split,) = (s for s in signatures(op, graph.values, 4) if s.inputs[0] == S(2))
+    types = dict(graph.values) | {op.inputs[0]: graph.values[op.inputs[0]].with_shape((BATCH, 2, 2, 4))}
+    per_pair = 2 * WIDTH + 4
+    assert flop(localize(op, split, graph.values, 4), types) == BATCH * 2 * (7 + 8) * per_pair
