@@ -9,6 +9,9 @@ from regista.jobs.work.chunks import chunk_layers
 
 __all__ = ["checked"]
 
+_MOST, _MOST_LAYERS, _MOST_PASSES = 2**24, 4096, 200_000
+"""Sizes, layers and passes per step beyond which a job holds a slip of the pen; to plan it would never end."""
+
 
 def checked(job: Job, machine: Machine) -> Job:
     """The job itself.
@@ -21,17 +24,23 @@ def checked(job: Job, machine: Machine) -> Job:
         for name in type(value).__dataclass_fields__:
             number = getattr(value, name)
             least = 0 if name in ("experts", "top_k", "expert_ffn", "shared_ffn", "encoder", "encoder_seq", "attended", "ffn") else 1
-            if isinstance(number, int) and not isinstance(number, bool) and number < least:
-                raise Unsupported(f"{where} {name} = {number}; at least {least} is needed")
+            if isinstance(number, int) and not isinstance(number, bool) and not least <= number <= _MOST:
+                raise Unsupported(f"{where} {name} = {number}; at least {least} and at most {_MOST} is needed")
     product = at.devices
     if product != job.devices:
         raise Unsupported(
             f"layout tp {at.tp} x cp {at.cp} x dp {at.dp} x pp {at.pp} = {product} is not the {job.devices} devices; their product must be"
         )
+    if model.layers + model.encoder > _MOST_LAYERS or at.chunks > _MOST_LAYERS:
+        raise Unsupported(f"model layers = {model.layers + model.encoder}, pp x vp = {at.chunks}; at most {_MOST_LAYERS} of each")
     share = at.dp * at.micro_batch
     if at.global_batch % share:
         raise Unsupported(
             f"global_batch {at.global_batch} is no multiple of dp {at.dp} x micro_batch {at.micro_batch} = {share}; each replica needs whole ones"
+        )
+    if at.micro_batches * at.chunks > _MOST_PASSES:
+        raise Unsupported(
+            f"global_batch {at.global_batch}: {at.micro_batches} micro-batches x {at.chunks} chunks are more than {_MOST_PASSES} passes per step"
         )
     if not model.ffn and not model.experts:
         raise Unsupported("model ffn = 0 without experts; give ffn, or experts and expert_ffn")

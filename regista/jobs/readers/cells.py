@@ -32,7 +32,7 @@ def count(row: Row, name: str, default: int | None = None) -> int:
         value = float(text)
     except ValueError:
         raise InvalidFile(f"{name} = {text!r}; a number is needed") from None
-    if not isfinite(value) or value != int(value) or value < 0:
+    if not isfinite(value) or value != int(value) or not 0 <= value < 2**53:
         raise InvalidFile(f"{name} = {text}; a whole number of at least 0 is needed")
     return int(value)
 

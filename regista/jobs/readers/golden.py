@@ -42,6 +42,8 @@ def golden_job(row: Row) -> Job:
     machine, environment = _machine(row)
     model = _model(row, kind)
     tp, pp, cp = count(row, "tp", 1), count(row, "pp", 1), count(row, "cp", 1)
+    if min(tp, pp, cp) < 1:
+        raise Unsupported(f"tp = {tp}, pp = {pp}, cp = {cp}; each is at least 1")
     devices = _devices(row, machine, tp * pp * cp)
     per_stage = count(row, "layers_per_vstage", 0)
     vp = count(row, "vpp", 0) or (model.layers // (pp * per_stage) if per_stage and pp > 1 else 1)
@@ -118,13 +120,15 @@ def _running(row: Row, environment: str) -> Running:
     fsdp = truth(row, "fsdp") or truth(row, "torch_fsdp2")
     if fsdp:
         raise Unsupported("fsdp: Megatron's FSDP buffers are not predicted; leave out the row")
-    recompute = Recompute(row["recompute"].strip().lower()) if given(row, "recompute") else Recompute.NONE
+    again = row["recompute"].strip().lower() if given(row, "recompute") else "none"
+    if again not in ("none", "selective", "full"):
+        raise Unsupported(f"recompute {again!r} is unknown here; selective and full are known")
     stated = (row.get("attn") or "").strip().lower()
     old = "dracooci" in row["env"]
     unfused = stated in ("unfused", "local") or (not stated and (old or row.get("impl") == "local"))
     return Running(
         precision=precision,
-        recompute=recompute,
+        recompute=Recompute(again),
         distributed_optimizer=truth(row, "dist_opt"),
         grad_bytes=4,
         overlap_grad=truth(row, "overlap_grad"),

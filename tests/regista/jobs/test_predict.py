@@ -74,6 +74,7 @@ def test_a_bad_row_is_refused_by_its_knob_and_stops_no_other(command: Command, t
         "hardware": ROW.replace("H100", "V9"),
         "precision": ROW.replace("BF16", "INT3"),
         "no number": ROW.replace("50257", "many"),
+        "too many": ROW.replace(",8,1024,4096", ",1e7,1024,4096"),
     }
     (tmp_path / "jobs.csv").write_text(HEADER + ROW + "".join(bad.values()) + ROW)
     ran = command("predict", tmp_path / "jobs.csv", "--json")
@@ -81,7 +82,9 @@ def test_a_bad_row_is_refused_by_its_knob_and_stops_no_other(command: Command, t
     rows = ran.json["jobs"]
     assert [row["refused"] is None for row in rows] == [True, *[False] * len(bad), True]
     assert rows[0]["step_s"] == rows[-1]["step_s"] and (ran.json["predicted"], ran.json["refused"]) == (2, len(bad))
-    for row, says in zip(rows[1:], ("product must be", "ffn = -4096", "hardware 'V9'", "precision 'INT3'", "vocab = 'many'"), strict=False):
+    for row, says in zip(
+        rows[1:], ("product must be", "ffn = -4096", "hardware 'V9'", "precision 'INT3'", "vocab = 'many'", "passes per step"), strict=False
+    ):
         assert says in row["refused"]
 
 
