@@ -189,7 +189,7 @@ def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engin
     """Predict the timeline.
 
     Args:
-        cost: a measured table; None: the roofline and alpha-beta prices of the Plan's cluster.
+        cost: a measured table; None: the prices of the Plan's cluster (roofline; NCCL's times or alpha-beta).
         engine: ``simpy``, ``compiled`` (the same trace, sooner), or ``auto``: compiled where it is worth loading.
 
     Raises:

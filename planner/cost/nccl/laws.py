@@ -47,7 +47,8 @@ def candidates(net: Interconnect, kind: Kind, size_bytes: float, group: Group, i
         yield "ring", protocol, ring_s(net, protocol, kind, size_bytes, group)
         if kind is Kind.ALL_REDUCE:
             yield "tree", protocol, tree_s(net, protocol, size_bytes, group)
-        if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) and group.local == 1 and group.nodes > 2:
+        scatters = kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+        if protocol is Protocol.SIMPLE and scatters and group.local == 1 and group.nodes > 2:
             yield "logarithmic", protocol, logarithmic_s(net, protocol, kind, size_bytes, group)
     if kind is Kind.ALL_REDUCE and in_switch and net.switch is not None and group.local >= net.switch.fewest_ranks:
         yield "switch", Protocol.SIMPLE, switch_s(net, size_bytes, group)
