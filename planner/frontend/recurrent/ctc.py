@@ -39,8 +39,10 @@ def ctc(
         Losses [N]; for the backward pass logarithms of forward variables, [N, T, 2 S + 1].
     """
     losses, alpha = aten._ctc_loss.Tensor(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
+    steps, states = (torch.arange(extent, device=alpha.device) for extent in alpha.shape[1:])
+    read = (steps[:, None] < input_lengths.view(-1, 1, 1)) & (states <= 2 * target_lengths.view(-1, 1, 1))
     padded = alpha.new_full((*alpha.shape[:2], 2 * targets.shape[1] + 1), -torch.inf)
-    padded[..., : alpha.shape[2]] = alpha
+    padded[..., : alpha.shape[2]].copy_(torch.where(read, alpha, -torch.inf))  # what torch does not write would be any number
     return losses, padded
 
 
