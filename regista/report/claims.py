@@ -99,7 +99,9 @@ def _claim(folder: Path, table: Mapping[str, Any], record: Mapping[str, Any], fi
     known_keys(table, ("section", "headings", "claim"), "[[table]]")
     headings = _texts(table.get("headings", {}), "headings")
     known_keys(record, ("claim", *headings, *_PERFORMER), "[[table.claim]]")
-    _texts(record, "[[table.claim]]")
+    _texts({key: text for key, text in record.items() if key not in _PERFORMER}, "[[table.claim]]")
+    if not all(isinstance(name, str) for key in _PERFORMER for name in _listed(record.get(key, ()))):
+        raise InvalidFile(f"[[table.claim]] {', '.join(_PERFORMER)} must be names")
     texts = {key: figures.filled(text) for key, text in (_performer(record) | dict(record)).items() if key not in _PERFORMER}
     if not texts.get("claim") or not texts.get("command"):
         raise InvalidFile(f"the record {dict(record)}: give it a claim, and a manifest, a module or a command")
@@ -116,10 +118,15 @@ def _claim(folder: Path, table: Mapping[str, Any], record: Mapping[str, Any], fi
     )
 
 
+def _listed(value: object) -> Sequence[Any]:
+    """A list as it is, anything else as the only member of one."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
 def _performer(record: Mapping[str, Any]) -> dict[str, str]:
     """The columns `by` and `command` of a record that names a manifest or a module."""
     if "manifest" in record:
-        names = [record["manifest"]] if isinstance(record["manifest"], str) else list(record["manifest"])
+        names = _listed(record["manifest"])
         links = ", ".join(f"[{name}](manifests/{name}.toml)" for name in names)
         return {"by": links, "command": f"`regista sweep experiments/manifests/{names[0]}.toml`"}
     if "module" in record:
