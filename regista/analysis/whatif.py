@@ -62,6 +62,12 @@ def changed_cluster(cluster: Cluster, sets: Sequence[str]) -> Cluster:
     changed = _carried(cluster, same, after)
     if changed == cluster:
         return cluster
+    rates = [(d.rate_flop_per_s, d.memory_bandwidth_bytes_per_s, d.rates) for d in (cluster.device, changed.device)]
+    if changed.device.kernels and rates[0] != rates[1]:
+        raise Unsupported(
+            f"--set {', '.join(sets)}: kernels of {changed.device.kernels} are priced by their tables, so the rates of the cluster's file change "
+            f"nothing; set cluster.device.kernels to another device, or to an empty text and the rates with it"
+        )
     return replace(changed, source=f"{changed.source}; changed: {', '.join(sets)}".removeprefix("; "))
 
 

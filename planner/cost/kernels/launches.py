@@ -2,6 +2,7 @@
 
 Fused: ops that work element by element, reductions and normalisations which feed each other, directly or through views, with no product between,
 are one pass: it reads what comes from outside once and writes what is read outside.  Ops behind a product are not joined with ops before it.
+Copies that only make operands of products contiguous, and constants, cost nothing then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ Types = Mapping[str, TensorType]
 _PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.addmm.default", "aten.baddbmm.default"})
 _CONVOLUTION, _CONVOLUTION_BACKWARD = "aten.convolution.default", "aten.convolution_backward.default"
 _ATTENTION, _ATTENTION_BACKWARD = "regista.attention", "regista.attention_backward"
-_JOINED = (frozenset(elementwise.TABLE) | frozenset(reduce.TABLE) | frozenset(norm.TABLE)) - UPDATES - {ACCUMULATE}
+_STRIDED = _PRODUCTS | {_ATTENTION, _ATTENTION_BACKWARD}
+_COPY = "aten.clone.default"
+_PLACED = frozenset({"aten.cat.default", "aten.stack.default", "aten.select_scatter.default", "aten.slice_scatter.default"})
+"""They put parts together, and a compiler writes each part where it belongs."""
+_CONSTANTS = frozenset(
+    f"aten.{name}.default"
+    for name in ("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+)
+_JOINED = (frozenset(elementwise.TABLE) | frozenset(reduce.TABLE) | frozenset(norm.TABLE) | _PLACED) - UPDATES - {ACCUMULATE}
 
 
 def op_kernel(op: Op, types: Types, dtype: DType | None) -> KernelWork | None:
@@ -37,6 +46,8 @@ def op_kernel(op: Op, types: Types, dtype: DType | None) -> KernelWork | None:
     if is_view(op) or not (op_flop or size_bytes):
         return None
     kind, shape, times = _kind(op, types, op_flop)
+    if kind in (KernelKind.ATTENTION, KernelKind.ATTENTION_BACKWARD):
+        dtype = types[op.inputs[0]].dtype  # its row of numbers is float32 whatever it computes in
     return KernelWork(kind=kind, dtype=dtype, shape=shape, flop=op_flop // times, size_bytes=size_bytes // times, times=times)
 
 
@@ -87,12 +98,15 @@ def fragment_kernels(
     if fusion is Fusion.EAGER:
         made = list(works.values())
     else:
+        source, readers = _sources(known), _readers(known)
+        free = {op.id for op in known if _is_free(op, readers, written)}
+        inlined = {v for op in known if op.id in free and op.target in _CONSTANTS for v in op.outputs if v is not None}
+        works = {name: work for name, work in works.items() if name not in free}
         updates = [works[op.id] for op in known if op.target in UPDATES and op.id in works]
         chains = _chains([op for op in known if op.target in _JOINED and not is_creation(op)], known, works)
-        joined = {op.id for chain in chains for op in chain}
-        made = [works[op.id] for op in known if op.id in works and op.id not in joined and op.target not in UPDATES]
-        source, readers = _sources(known), _readers(known)
-        made += [_joined(chain, types, works, source, readers, written) for chain in chains]
+        apart = {op.id for chain in chains for op in chain} | {op.id for op in known if op.target in UPDATES}
+        made = [works[op.id] for op in known if op.id in works and op.id not in apart]
+        made += [_joined(chain, types, works, source, readers, written, inlined) for chain in chains]
         if updates:
             whole = sum(w.flop for w in updates), sum(w.size_bytes for w in updates)
             made.append(replace(updates[0], flop=whole[0], size_bytes=whole[1]))
@@ -100,6 +114,14 @@ def fragment_kernels(
     for work in made:
         counts[replace(work, times=1)] += work.times
     return tuple(replace(work, times=times) for work, times in counts.items())
+
+
+def _is_free(op: Op, readers: Mapping[str, Sequence[Op]], written: frozenset[str]) -> bool:
+    """A copy for products and attentions alone, which take strided operands as well; a constant that only passes read, which know it."""
+    if (op.target != _COPY and op.target not in _CONSTANTS) or op.outputs[0] is None or op.outputs[0] in written:
+        return False
+    takes = _STRIDED if op.target == _COPY else _JOINED
+    return all(reader.target in takes for reader in readers.get(op.outputs[0], ()))
 
 
 def _sources(ops: Sequence[Op]) -> dict[str, str]:
@@ -159,11 +181,12 @@ def _joined(
     source: Mapping[str, str],
     readers: Mapping[str, Sequence[Op]],
     written: frozenset[str],
+    inlined: set[str],
 ) -> KernelWork:
-    """One pass instead of several kernels."""
+    """One pass instead of several kernels.   inlined: constants, which are not read."""
     inside = {op.id for op in chain}
     made = {value for op in chain for value in op.outputs if value is not None}
-    entering = {source.get(v, v): types[op.id][v].size_bytes for op in chain for v in op.inputs if source.get(v, v) not in made}
+    entering = {source.get(v, v): types[op.id][v].size_bytes for op in chain for v in op.inputs if source.get(v, v) not in made | inlined}
     seen_outside = {v for v in made if v in written or any(op.id not in inside for op in readers.get(v, ()))}
     leaving = sum(types[op.id][v].size_bytes for op in chain for v in op.outputs if v in seen_outside)
     whole = sum(entering.values()) + leaving

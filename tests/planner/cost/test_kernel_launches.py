@@ -53,6 +53,13 @@ def test_a_product_is_a_kernel_of_its_own_and_parts_the_chain() -> None:
     assert sorted(launched(ops, Fusion.FUSED, {"u"})) == [("pass", 3, 1), ("pass", 5, 1), ("product", 3, 1)]
 
 
+def test_fused_a_copy_for_a_product_costs_nothing_and_one_that_is_kept_does() -> None:
+    ops = [op("c", "aten.clone.default", "x"), op("p", "aten.mm.default", "c", "w")]
+    assert launched(ops, Fusion.FUSED, {"p"}) == [("product", 3, 1)]
+    assert sorted(launched(ops, Fusion.FUSED, {"p", "c"})) == [("pass", 2, 1), ("product", 3, 1)]
+    assert sorted(launched(ops, Fusion.EAGER, {"p"})) == [("pass", 2, 1), ("product", 3, 1)]
+
+
 def test_an_attention_knows_its_shape_and_its_direction() -> None:
     q, kv, row = TensorType((2, 8, 64, 16), F32), TensorType((2, 4, 32, 16), F32), TensorType((2, 8, 64), F32)
     forward = Op(
@@ -65,7 +72,10 @@ def test_an_attention_knows_its_shape_and_its_direction() -> None:
     )
     work = op_kernel(forward, {"q": q, "k": kv, "v": kv, "o": q, "l": row}, F32)
     assert work is not None
-    assert (work.kind, work.shape) == (KernelKind.ATTENTION, (2, 8, 4, 64, 32, 16, 1))
+    assert (work.kind, work.shape, work.dtype) == (KernelKind.ATTENTION, (2, 8, 4, 64, 32, 16, 1), F32)
+    half = {name: replace(t, dtype=DType.BFLOAT16) for name, t in (("q", q), ("k", kv), ("v", kv), ("o", q))} | {"l": row}
+    in_half = op_kernel(forward, half, F32)
+    assert in_half is not None and in_half.dtype is DType.BFLOAT16, "its row of numbers is float32, its products are not"
 
 
 def made_plan(cluster: Cluster, width: int = 4096) -> Plan:

@@ -238,3 +238,12 @@ def test_nothing_to_change_is_refused(command: Command, file: Path, plan: Plan) 
 def test_a_cluster_is_checked_as_its_file_is() -> None:
     with pytest.raises(InvalidCluster, match=r"here: section \[device\] is missing"):
         parse_cluster({"schema": 1}, "here", "name")
+
+
+def test_a_rate_that_prices_nothing_is_refused_where_kernels_have_tables() -> None:
+    cluster = resolve_cluster("h100-sxm")
+    with pytest.raises(
+        Unsupported, match="kernels of h100-sxm are priced by their tables, so the rates of the cluster's file change nothing"
+    ):
+        changed_cluster(cluster, ["cluster.device.compute_GFLOPs=1000"])
+    assert changed_cluster(cluster, ['cluster.device.kernels="h200-sxm"']).device.kernels == "h200-sxm"
