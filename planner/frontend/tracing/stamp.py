@@ -27,6 +27,8 @@ from planner.ir.graph import Role
 __all__ = ["LINE", "STAMP", "Stamp", "Stamper"]
 
 STAMP = "regista"  # key in fx.Node.meta
+_LAYERS = frozenset(f"regista.{layer}.default" for layer in ("attention", "lstm", "gru", "rnn"))
+"""Ops of ours that differentiate nothing: torch turns grad mode off around them, and backward has them only to compute them again."""
 LINE = "regista_line"  # the same: the user's line that made the node, where a Stamper was asked for it
 
 
@@ -122,7 +124,7 @@ class Stamper:
         forward = self._forward
         module: str = forward.meta[STAMP].module if forward is not None else ""
         # inside of autograd gradients are computed without grad mode; torch.utils.checkpoint turns it on to compute its part again
-        again = torch.is_grad_enabled() and torch._C._current_graph_task_id() >= 0
+        again = torch._C._current_graph_task_id() >= 0 and (torch.is_grad_enabled() or str(node.target) in _LAYERS)
         return Stamp(Role.BACKWARD, self.module if again and self._stack else module, forward, again)
 
     def watch(self, loss: Tensor) -> None:

@@ -13,6 +13,7 @@ from oracle import train_eagerly
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as imported_by_name
+from torch.utils.checkpoint import checkpoint
 
 from backend.reference import perform
 from planner.frontend import Program
@@ -174,6 +175,13 @@ def test_gradients_of_gradients_are_those_of_torch() -> None:
     assert (forward, backward) == (1, 1)
     with sdpa_kernel(SDPBackend.MATH):  # torch differentiates no fused kernel twice
         _trains_as_torch(source)
+
+
+def test_attention_in_a_checkpointed_part_is_computed_again() -> None:
+    source = program(lambda q, k, v: checkpoint(WHOLE["causal"], q, k, v, use_reentrant=False))
+    assert attention_ops(source.graph()) == (2, 1)
+    assert [op.again for op in source.graph().ops if op.target == "regista.attention"] == [False, True]
+    _trains_as_torch(source)
 
 
 def test_no_tensor_of_the_step_is_as_large_as_the_weights() -> None:
