@@ -123,6 +123,7 @@ PLAN_KEYS: Mapping[str, tuple[str, Reader]] = {
     "interleave": ("interleave", _whole),
     "hold": ("hold", _whole),
     "attention": ("attention", _text),
+    "kernels": ("kernels", _text),
     "method": ("method", _text),
     "seconds": ("seconds", _number),
 }

@@ -60,7 +60,10 @@ class Grid:
     log_ratio: Floats
 
     def at(self, m: float, n: float, k: float) -> float:
-        """The ratio's logarithm; outside of the grid, that of its edge.  Too few rows: the product's transpose, if it lies inside."""
+        """The ratio's logarithm; outside of the grid, that of its edge.
+
+        Too few rows: the product's transpose, if it lies inside.  Measured ones differ from their transpose by 2 to 6 % (median by device).
+        """
         if np.log2(m) < self.axes[0][0] <= np.log2(n):
             m, n = n, m
         value = self.log_ratio

@@ -48,7 +48,8 @@ def _head(look: Outlook) -> Table:
         table.add_row("", f"{look.tokens_per_s:,.0f} tokens/s", "")
     if look.flop:
         twice = ", recomputed work counted" if look.is_recomputed else ""
-        done = f"{sum(look.flop.values()):.3g} flop on all devices{twice}; peak of the cluster file: {_rates(look)}"
+        whose = "data sheet" if look.plan.cluster.device.kernels else "cluster file"
+        done = f"{sum(look.flop.values()):.3g} flop on all devices{twice}; peak of the {whose}: {_rates(look)}"
         table.add_row("HFU" if look.is_recomputed else "MFU", f"{look.mfu:.1%}", done)
     shares = [group.bubble for group in forecast.rank_groups]
     table.add_row(
