@@ -34,6 +34,7 @@ __all__ = ["main", "split"]
 
 HERE = Path(__file__).parent.parent
 CSV, POINTS, PICTURE = HERE / "results/nccl_fit.csv", HERE / "results/nccl_fit_points.csv", HERE / "figures/nccl_fit.png"
+SCORE_ROWS, SCORE_PICTURE = HERE / "results/nccl_score_rows.csv.gz", HERE / "figures/nccl_score.png"
 NAMES = ("ab", "abr", "abs")
 LABELS = {"ab": "alpha-beta", "abr": "with sqrt", "abs": "switched"}
 COLOURS = {"ab": "#D55E00", "abr": "#0072B2", "abs": "#009E73"}
@@ -150,11 +151,13 @@ def main() -> None:
     if asked.score:
         write_scores()
         show_scores(pd.read_csv(HERE / "results/nccl_score.csv"))
-        draw_scores(pd.read_csv(HERE / "results/nccl_score_rows.csv.gz"), HERE / "figures/nccl_score.png")
+        draw_scores(pd.read_csv(SCORE_ROWS), SCORE_PICTURE)
         return
     if not asked.redraw:
         measure()
     draw()
+    if SCORE_ROWS.is_file():  # of --score; a small size has none
+        draw_scores(pd.read_csv(SCORE_ROWS), SCORE_PICTURE)
 
 
 if __name__ == "__main__":
