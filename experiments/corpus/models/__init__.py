@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from experiments.corpus.case import Case
-from experiments.corpus.models import audio, causal, image, masked, pictures, sequences, several, vision
+from experiments.corpus.models import audio, causal, common, image, masked, pictures, sequences, several, vision
 
 __all__ = ["CASES"]
 
 CASES: tuple[Case, ...] = (
     *causal.CASES,
+    *common.CASES,
     *masked.CASES,
     *sequences.CASES,
     *audio.CASES,

@@ -86,6 +86,7 @@ CASES: tuple[Case, ...] = (
     hugging_face("fnet", "MaskedLM", lambda: text(mask=False), **{k: v for k, v in TEXT.items() if k != "num_attention_heads"}),
     _masked("rembert", **TEXT, input_embedding_size=16, output_embedding_size=32),
     _masked("roformer", **TEXT, embedding_size=32),
+    _masked("nystromformer", **TEXT, num_landmarks=SEQ, segment_means_seq_len=SEQ),
     _masked("yoso", **TEXT, use_expectation=True),
     _masked("ibert", **_ROBERTA),
     _masked("esm", **_ROBERTA, mask_token_id=3),
@@ -93,6 +94,7 @@ CASES: tuple[Case, ...] = (
     _masked("luke", **_ROBERTA, entity_vocab_size=16, entity_emb_size=16),
     _masked("megatron-bert", **TEXT),
     hugging_face("layoutlm", "MaskedLM", _boxes, **TEXT),
+    hugging_face("lilt", "TokenClassification", lambda: _boxes() | _tags(), **{**_ROBERTA, "hidden_size": 48}, channel_shrink_ratio=2),
     _masked("modernbert", **TEXT, **ENDS, cls_token_id=1, sep_token_id=2, local_attention=8),
     hugging_face(
         "canine",

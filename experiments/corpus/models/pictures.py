@@ -57,6 +57,7 @@ CASES: tuple[Case, ...] = (
     _image("vit_msn", **IMAGE),
     _image("beit", **IMAGE, use_relative_position_bias=True, use_mask_token=True),
     _image("data2vec-vision", **IMAGE, use_relative_position_bias=True),
+    hugging_face("deit", "DeiTForImageClassification", _classified, **IMAGE),
     _image("dinov2", **_WITHOUT_INTERMEDIATE),
     _image("dinov2_with_registers", **_WITHOUT_INTERMEDIATE),
     _image("dinov3_vit", **IMAGE),

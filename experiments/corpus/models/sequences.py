@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from experiments.corpus.case import BATCH, SEQ, VOCAB, Case, hugging_face, text
+from experiments.corpus.case import BATCH, SEQ, VOCAB, Case, classes, hugging_face, ids, text
 from experiments.corpus.models.sizes import ENCODER_DECODER
 
 __all__ = ["CASES"]
@@ -20,6 +20,11 @@ _T5_TENSOR = ("*.[qkv].weight=S(0)", "*.o.weight=S(1)", "*.wi.weight=S(0)", "*.w
 
 def _translated(model_type: str, *, name: str = "", tensor: tuple[str, ...] = (), by_value: bool = False, **sizes: object) -> Case:
     return hugging_face(model_type, "Seq2SeqLM", text, name=name, tensor=tensor, by_value=by_value, **sizes)
+
+
+def _ended() -> dict[str, Tensor]:
+    """Texts that end, with a class each: the state of their last token is the text's."""
+    return {"input_ids": torch.cat([ids(BATCH, SEQ - 1), torch.full((BATCH, 1), 2)], 1), "labels": classes(3)}
 
 
 def _series() -> dict[str, Tensor]:
@@ -77,6 +82,7 @@ CASES: tuple[Case, ...] = (
         "switch_transformers", **_T5, num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, num_decoder_layers=2
     ),
     _translated("bart", **_BART),
+    hugging_face("bart", "SequenceClassification", _ended, name="bart classifier", **_BART, by_value=True),
     _translated("mbart", **_BART),
     _translated("plbart", **_BART),
     _translated("mvp", **_BART),
