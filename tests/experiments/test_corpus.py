@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from experiments.corpus import __main__ as corpus
 from experiments.corpus.case import BATCH, Case, Trained
-from experiments.corpus.figure import draw, summary
+from experiments.corpus.figure import commits, draw, summary
 from experiments.corpus.models import CASES
 from experiments.corpus.perform import Row, outcomes
 from planner.ir.errors import RegistaError
@@ -76,6 +76,15 @@ def test_the_summary_counts_what_no_value_decides_and_the_picture_shows_every_ro
     )
     draw(table, tmp_path / "corpus.png")
     assert (tmp_path / "corpus.png").stat().st_size > 0
+
+
+def test_rows_say_which_commit_gave_them(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "CSV", tmp_path / "corpus.csv")
+    monkeypatch.setattr(corpus, "versions", dict)
+    for commit, told in (("12e4567", rows[:2]), ("abcdef0+", rows[2:])):
+        corpus._write([asdict(row) for row in told], {"commit": commit})
+    assert commits(corpus._read()) == f"abcdef0+ {len(rows) - 2}, 12e4567 2"
+    assert commits(corpus._read().drop(columns="commit")) == f"unknown {len(rows)}"
 
 
 def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
