@@ -23,7 +23,9 @@ def checked(job: Job, machine: Machine) -> Job:
     for where, value in (("model", model), ("layout", at)):
         for name in type(value).__dataclass_fields__:
             number = getattr(value, name)
-            least = 0 if name in ("experts", "top_k", "expert_ffn", "shared_ffn", "encoder", "encoder_seq", "attended", "ffn") else 1
+            least = (
+                0 if name in ("experts", "top_k", "expert_ffn", "shared_ffn", "encoder", "encoder_seq", "crossed", "attended", "ffn") else 1
+            )
             if isinstance(number, int) and not isinstance(number, bool) and not least <= number <= _MOST:
                 raise Unsupported(f"{where} {name} = {number}; at least {least} and at most {_MOST} is needed")
     product = at.devices
@@ -63,6 +65,10 @@ def checked(job: Job, machine: Machine) -> Job:
         )
     if not any(layers):
         raise Unsupported(f"pp {at.pp} x vp {at.vp} chunks for {model.layers} layers; some chunk needs a layer")
+    if model.encoder and (at.pp > 1 or at.cp > 1):
+        raise Unsupported(
+            f"pp {at.pp}, cp {at.cp} with an encoder of {model.encoder} layers; encoder and decoder are predicted with pp = cp = 1"
+        )
     _check_experts(job)
     if at.fsdp > 1 and (at.tp > 1 or at.pp > 1 or (at.dp * at.cp) % at.fsdp):
         raise Unsupported(

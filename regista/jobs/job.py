@@ -6,7 +6,7 @@ experts lie on ep x etp devices of tp x cp x dp, and are replicated on the rest
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 __all__ = ["Attention", "Job", "Layout", "Model", "Precision", "Recompute", "Running"]
@@ -48,7 +48,8 @@ class Attention(Enum):
 class Model:
     """A transformer's numbers.  vocab: before padding.   experts: 0 for a dense model; every layer has them otherwise.
 
-    encoder: layers of an encoder in front of a decoder with as many layers as ``layers`` says and cross attention (T5); 0: one stack.
+    encoder: layers of an encoder over encoder_seq tokens, in front of a decoder with ``layers`` layers over ``seq`` that attend to it too (T5).
+    crossed: tokens of another sequence that every layer attends to as well.
     causal: False: every position sees all others (BERT).   learned_positions: a table of seq x hidden.
     attended: tokens of a document where several are packed into a sequence and see only their own; 0: a sequence is one.
     """
@@ -73,6 +74,7 @@ class Model:
     attended: int = 0
     encoder: int = 0
     encoder_seq: int = 0
+    crossed: int = 0
 
     @property
     def attention_parameters(self) -> int:
@@ -94,6 +96,14 @@ class Model:
     def expert_parameters(self) -> int:
         """Of one layer: all its experts."""
         return self.experts * self.mlp_parameters(self.expert_ffn)
+
+    @property
+    def stacks(self) -> tuple[tuple[Model, int], ...]:
+        """The models of equal layers that it consists of, and how many layers of each: itself, or an encoder and a decoder."""
+        if not self.encoder:
+            return ((self, self.layers),)
+        encoder = replace(self, layers=self.encoder, seq=self.encoder_seq, causal=False, encoder=0)
+        return (encoder, self.encoder), (replace(self, encoder=0, crossed=self.encoder_seq), self.layers)
 
     @property
     def parameters(self) -> int:

@@ -11,7 +11,7 @@ their mask 1 and what dropout made of them 2, per pair.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.schedule import PipelineSchedule
 from planner.schedule.actions import Pass
@@ -70,7 +70,7 @@ def chunk_parameters(job: Job, chunk: Chunk) -> _Counts:
         dense += chunk.layers * crossed * model.attention_parameters / at.tp
     table = vocab_padded(job) * model.hidden / at.tp
     if chunk.embeds:
-        dense += table + (model.seq * model.hidden if model.learned_positions else 0)
+        dense += table + (max(model.seq, model.encoder_seq) * model.hidden if model.learned_positions else 0)
     if chunk.predicts and not (model.tied and chunk.embeds):
         dense += table
     return _Counts(dense, chunk.layers * model.expert_parameters / (at.ep * at.etp))
@@ -102,6 +102,15 @@ def _layer_bytes(job: Job) -> float:
         kept += 4 * at.micro_batch * model.heads / at.tp * model.seq / at.cp
     elif run.recompute is not Recompute.SELECTIVE:
         kept += _score_bytes(job)
+    if model.crossed:
+        keys_rows = at.micro_batch * model.crossed
+        kept += (
+            2 * value * between * model.hidden
+            + 2 * value * (rows * width + keys_rows * keys)
+            + (between * model.hidden if run.dropout else 0)
+        )
+        if run.attention is Attention.UNFUSED:
+            kept += _score_bytes(job) * model.crossed / model.seq
     if model.experts:
         met = between * model.top_k * at.etp / (1 if at.sequence_parallel or at.tp == 1 else at.tp)
         inner = (3 if model.gated else 2) * model.expert_ffn / at.etp
@@ -125,7 +134,9 @@ def stash_bytes(job: Job, chunk: Chunk) -> float:
     run, value = job.running, job.running.precision.value_bytes
     rows = job.layout.micro_batch * job.model.seq / job.layout.cp
     kept = message_bytes(job) / value * (value + (1 if run.dropout else 0)) if chunk.embeds else 0.0
-    full = _layer_bytes(job)
+    stacks = job.model.stacks
+    layers = sum(count for _, count in stacks)
+    full = sum(count * _layer_bytes(replace(job, model=model)) for model, count in stacks) / max(1, layers)
     match run.recompute:
         case Recompute.FULL:
             again = chunk.layers if run.recompute_layers is None else min(chunk.layers, run.recompute_layers)

@@ -9,7 +9,7 @@ update              bytes per parameter of the update / memory, and once per ste
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from planner.ir.collective import Collective
@@ -52,7 +52,10 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
 
     @cache
     def passes(layers: int, embeds: bool, predicts: bool) -> tuple[float, float]:
-        forward, backward = prices.pass_s(layer_forward(job), layers=layers), prices.pass_s(layer_backward(job), layers=layers)
+        forward = backward = 0.0
+        for stack, own in _stacks(job, layers):
+            forward += prices.pass_s(layer_forward(stack), layers=own)
+            backward += prices.pass_s(layer_backward(stack), layers=own)
         if predicts:
             forward, backward = forward + prices.pass_s(head_forward(job)), backward + prices.pass_s(head_backward(job))
         if embeds:
@@ -80,6 +83,12 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
                 return _shown(_reduce_s(job, prices, chunk), backward_s, job.running.overlap_grad)
 
     return JobCost(id=f"jobs-{prices.machine.name}", seconds={task.id: price(task) for task in plan.tasks})
+
+
+def _stacks(job: Job, layers: int) -> list[tuple[Job, int]]:
+    """Jobs of equal layers that a chunk of ``layers`` layers consists of, and how many of each."""
+    stacks = job.model.stacks
+    return [(replace(job, model=model), count if len(stacks) > 1 else layers) for model, count in stacks]
 
 
 def _shown(wire_s: float, beside_s: float, overlap: bool) -> float:
@@ -174,7 +183,8 @@ def breakdown(job: Job, prices: Prices, plan: Plan, cost: JobCost, schedule: Pip
     for chunk in chunks_of(job):
         if chunk.stage != job.layout.pp - 1:
             continue
-        kernels: list[tuple[Kernel, int]] = [(k, chunk.layers) for k in (*layer_forward(job), *layer_backward(job))]
+        stacks = _stacks(job, chunk.layers)
+        kernels: list[tuple[Kernel, int]] = [(k, own) for stack, own in stacks for k in (*layer_forward(stack), *layer_backward(stack))]
         if chunk.predicts:
             kernels += [(k, 1) for k in (*head_forward(job), *head_backward(job))]
         for kernel, times in kernels:

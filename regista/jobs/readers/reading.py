@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile, RegistaError
+from planner.ir.reading import read_csv, read_toml
 from regista.jobs.job import Job
 from regista.jobs.readers import dgxc, golden
 from regista.jobs.readers.cells import Row
 from regista.jobs.readers.toml_job import toml_job
 
 __all__ = ["Entry", "read_jobs"]
+
+_WAY_OUT = "give a TOML or a CSV of jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +39,12 @@ def read_jobs(path: str | Path) -> Iterator[Entry]:
         InvalidFile: not there, not readable, or a CSV of neither kind.
     """
     source = Path(path)
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{source}: not readable ({error}); give a TOML or a CSV of jobs") from None
     if source.suffix == ".toml":
-        try:
-            data = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InvalidFile(f"{source}: not a readable TOML file ({error})") from None
+        data = read_toml(source, _WAY_OUT)
         yield _entry(source, 1, source.stem, {}, lambda _: toml_job(data, source.stem))
         return
-    rows = csv.DictReader(text.splitlines())
-    columns = set(rows.fieldnames or ())
+    header, *lines = read_csv(source, _WAY_OUT) or [[]]
+    columns = set(header)
     lacks = {kind: [c for c in kind.COLUMNS if c not in columns] for kind in (dgxc, golden)}
     kind = min(lacks, key=lambda k: len(lacks[k]))
     if lacks[kind]:
@@ -58,8 +52,8 @@ def read_jobs(path: str | Path) -> Iterator[Entry]:
             f"{source}: columns {lacks[kind]} are missing; a CSV of jobs has the columns of nvidia_dgxc_step_times or of megatron_ci_golden_values"
         )
     read, label = (dgxc.dgxc_job, "title") if kind is dgxc else (golden.golden_job, "case")
-    for number, row in enumerate(rows, start=1):
-        cells = {key: value or "" for key, value in row.items() if isinstance(key, str)}
+    for number, line in enumerate((line for line in lines if line), start=1):
+        cells = dict.fromkeys(header, "") | dict(zip(header, line, strict=False))
         yield _entry(source, number, cells[label], cells, read)
 
 

@@ -9,6 +9,8 @@ Sources: Korthikanti et al. 2022 (sequence parallelism, what is gathered again i
 
 from __future__ import annotations
 
+from math import sqrt
+
 from planner.ir.collective import Collective
 from regista.jobs.job import Attention, Job, Precision, Recompute
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
@@ -41,6 +43,10 @@ def _products(job: Job) -> list[Product]:
     model, at, rows = job.model, job.layout, tokens(job)
     width = _ceil(model.heads, at.tp) * model.head_dim
     made = [Product(rows, _columns(job), model.hidden), Product(rows, model.hidden, width)]
+    if model.crossed:
+        keys = 2 * _ceil(model.kv_heads, at.tp) * model.head_dim
+        made += [Product(rows, width, model.hidden), Product(rows * model.crossed // model.seq, keys, model.hidden)]
+        made.append(Product(rows, model.hidden, width))
     if not model.experts:
         ffn = _ceil(model.ffn, at.tp)
         made += [Product(rows, (2 if model.gated else 1) * ffn, model.hidden), Product(rows, model.hidden, ffn)]
@@ -66,18 +72,24 @@ def _experts(job: Job) -> list[Product]:
 
 
 def _attention(job: Job, *, backward: bool) -> list[Kernel]:
+    own = _core(job, job.model.seq, backward=backward)
+    return own + _core(job, job.model.crossed, backward=backward) if job.model.crossed else own
+
+
+def _core(job: Job, keys: int, *, backward: bool) -> list[Kernel]:
+    """Attention of a micro-batch's queries to so many keys each."""
     model, at, run = job.model, job.layout, job.running
     heads = _ceil(model.heads, at.tp)
     if run.attention is not Attention.UNFUSED:
-        seq, kv_heads = model.attended or model.seq, _ceil(model.kv_heads, at.tp)
-        batch = max(1, at.micro_batch * model.seq // seq)
+        seq, kv_heads = model.attended or round(sqrt(model.seq * keys)), _ceil(model.kv_heads, at.tp)
+        batch = max(1, at.micro_batch * model.seq // seq) if model.attended else at.micro_batch
         return [AttentionCore(batch, heads, kv_heads, seq, model.head_dim, model.causal, at.cp, backward)]
     batch, rows = at.micro_batch * heads, max(1, model.seq // at.cp)
-    scores = float(run.precision.value_bytes * batch * rows * model.seq)
+    scores = float(run.precision.value_bytes * batch * rows * keys)
     times = 2 if backward else 1
     return [
-        Product(rows, model.seq, model.head_dim, batch=batch, count=times, low=False),
-        Product(rows, model.head_dim, model.seq, batch=batch, count=times, low=False),
+        Product(rows, keys, model.head_dim, batch=batch, count=times, low=False),
+        Product(rows, model.head_dim, keys, batch=batch, count=times, low=False),
         Sweep((2 + (2.5 if run.dropout else 0)) * scores * (1.5 if backward else 1), count=2 if run.dropout else 1),
     ]
 
@@ -94,9 +106,11 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
         moved = float(_between(job) * model.top_k * model.hidden * value)
         routing = [Sweep(4 * moved * (1.5 if backward else 1), count=8), Sweep(float(_between(job) * model.experts * 4 * 6), count=10)]
     else:
-        inner, routing = tokens(job) * _ceil(model.ffn, at.tp), []
+        inner, routing = tokens(job) * _ceil(model.ffn, at.tp), list[Sweep]()
     act = (3.0 if model.gated else 2.0) * inner * value
     add = (3.0 + (0.5 if run.dropout else 0.0)) * stream
+    if model.crossed:
+        routing.append(Sweep((6 if backward else 2) * stream + add, 6 if backward else 4))
     if backward:
         # A norm reads its input and two gradients and writes one; the activation reads its inputs too.
         return [Sweep(2 * 4 * stream, 4), Sweep(2 * 2 * stream, 2), Sweep(rope, 2), Sweep(5 / 3 * act, 1), *routing]
@@ -107,7 +121,8 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
     model, at, run = job.model, job.layout, job.running
     whole = float(tokens(job) * model.hidden * run.precision.value_bytes)
     met: list[Kernel] = []
-    dense_parts = 1 if model.experts and not model.shared_ffn else 2
+    crossing = 1 if model.crossed else 0
+    dense_parts = crossing + 1 if model.experts and not model.shared_ffn else 2 + crossing
     if at.tp > 1:
         group = Group(at.tp, 1)
         if at.sequence_parallel:

@@ -175,6 +175,19 @@ def test_a_model_that_was_measured_has_the_interval_of_points_that_its_constants
     assert not is_like(here, features(replace(job(), running=Running(precision=Precision.FP8))))
 
 
+def test_an_encoder_and_a_decoder_have_layers_of_their_own_and_one_stack_is_itself():
+    plain = replace(family("gpt3-5b"), layers=12, hidden=768, ffn=3072, heads=12, kv_heads=12, head_dim=64, seq=128)
+    both = replace(plain, encoder=12, encoder_seq=512)
+    assert plain.stacks == ((plain, 12),)
+    (encoder, first), (decoder, second) = both.stacks
+    assert (first, second, encoder.seq, decoder.seq, decoder.crossed) == (12, 12, 512, 128, 512) and not encoder.causal
+    at = Layout(dp=8, micro_batch=4, global_batch=32)
+    one, two = (Job(name="", machine="a100", devices=8, model=m, layout=at, running=Running()) for m in (plain, both))
+    assert predict(one).step_s < predict(two).step_s
+    with pytest.raises(RegistaError, match="pp 2, cp 1 with an encoder of 12 layers"):
+        predict(replace(two, layout=replace(at, pp=2, dp=4)))
+
+
 def test_eight_bits_are_quicker_and_a_device_without_their_rate_is_refused():
     low = replace(job(), running=Running(distributed_optimizer=True, precision=Precision.FP8))
     assert predict(low).step_s < predict(job()).step_s
