@@ -44,6 +44,7 @@ from planner.search import Method
 from planner.solve.problem import Watch
 from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
+from regista.padded.asked import divided, padded, recorded_samples
 from regista.programs import check_program, planned_program, program_for, program_of
 from regista.schedule_file import read_schedule
 from regista.starting import beginning, typed_state
@@ -147,14 +148,16 @@ def plan(
         raise Unsupported(f"search method {method!r} is not known; choose from {', '.join(m.value for m in Method)}")
     if not seconds > 0:
         raise Unsupported(f"seconds = {seconds}: a search needs some time; give a number above 0")
+    pins = tuple(pins)
     source = in_mode(source, mode, outputs, update)
+    source = divided(source, target, micro_batches=micro_batches, stages=stages, mesh=mesh, pins=pins, zero=zero)
     options = PlanOptions(
         stages=stages,
         mesh=tuple(mesh) if mesh is not None else None,
         micro_batches=micro_batches,
         cuts=tuple(cuts),
         balance=balance,
-        pins=tuple(pins),
+        pins=pins,
         schedule=Schedule.GIVEN if order else Schedule(schedule),
         order=order,
         quotas=dict(quotas or {}),
@@ -179,7 +182,7 @@ def plan(
         on_shape=on_shape,
         dry_run=simulator.dry_run,
     ).plan
-    recorded = update.recorded | recorded_of(source)
+    recorded = update.recorded | recorded_of(source) | recorded_samples(source)
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     return replace(plan, options={**plan.options, **recorded}) if recorded else plan
@@ -270,7 +273,7 @@ def run(
     check_program(plan, source, typed_state(plan, start.values))
     batches: Batches = source.batches(plan.micro_batches)
     if data is not None:
-        batches = batches_for(plan, data, steps)
+        batches = batches_for(plan, data, steps, source)
     if performer is Performer.REFERENCE:
         return backend.perform(plan, start.values, batches, steps, gradients=gradients, numbers=source.step_numbers)
     if performer is Performer.THREADS:
@@ -319,7 +322,7 @@ def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init:
     source = program_for(plan, source)
     start = beginning(plan, source, init=init)
     check_program(plan, source, typed_state(plan, start.values))
-    return Session(plan, start.values, ahead=ahead, timeout_s=timeout_s, numbers=source.step_numbers)
+    return Session(plan, start.values, ahead=ahead, timeout_s=timeout_s, numbers=source.step_numbers, fed=padded(source))
 
 
 def refuse_training(*, checkpoint: bool, gradients: bool) -> None:

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from backend.data import Loader, Source, open_source, parse_source
 from backend.data.feed import Feed, python_feed
+from planner.frontend import Program
 from planner.ir.plan import Plan
 from planner.lower.data_actors.loading import with_loading
+from regista.padded.asked import padded_feed, refuse_described_data
 
 __all__ = ["Data", "batches_for", "loader", "with_data"]
 
@@ -21,14 +23,14 @@ Data = Source | str | Feed | Iterable[Sequence[Tensor]]
 """A description of where data lies, its text, or the user's own Python: a function of the step, or an iterable of global batches."""
 
 
-def batches_for(plan: Plan, data: Data, steps: int) -> Feed:
+def batches_for(plan: Plan, data: Data, steps: int, program: Program) -> Feed:
     """Global batches by step, for a run that ends before step ``steps``.
 
     Raises:
         As ``loader``.   InvalidProgram: too few samples, where the description bounds the epochs.
     """
     if not isinstance(data, Source | str):
-        return python_feed(data)
+        return padded_feed(program, python_feed(data))
     served = loader(plan, data)
     served.check_steps(steps)
     return served
@@ -42,7 +44,9 @@ def loader(plan: Plan, data: Source | str) -> Loader:
 
     Raises:
         InvalidFile: the text, or the data itself, is missing or malformed.   InvalidProgram: it makes other tensors than the Plan reads.
+        Unsupported: the Plan's batch is padded.
     """
+    refuse_described_data(plan)
     return Loader(open_source(parse_source(data) if isinstance(data, str) else data), plan)
 
 

@@ -11,6 +11,7 @@ from planner.ir.errors import Mismatch
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.text import content_id
+from regista.padded.asked import as_padded
 from regista.update_options import UpdateOptions, as_planned, own_rates
 from zoo import ZOO
 
@@ -38,7 +39,7 @@ def planned_program(plan: Plan) -> Program:
             f"call regista.run(plan, program), or plan file.py:factory"
         )
     source = own_rates(plan, UpdateOptions.of(plan).applied(as_planned(plan, program_of(plan.model))), None, performs=False)
-    dims = tuple(entry.batch_dim for entry in plan.batch_inputs if entry.whole_of is None)
+    dims = tuple(entry.batch_dim for entry in plan.batch_inputs if entry.whole_of is None)[: len(source.batch_dims.dims)]
     source = source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
     return program_for(plan, source)
 
@@ -46,7 +47,7 @@ def planned_program(plan: Plan) -> Program:
 def program_for(plan: Plan, program: Program | None) -> Program:
     """The program (None: the one that the Plan names) as the Plan has it: as an evaluation with its outputs, or as a training step."""
     source = program if program is not None else planned_program(plan)
-    return source.evaluating([output.name for output in plan.outputs]) if plan.mode is Mode.EVAL else source
+    return as_padded(plan, source.evaluating([output.name for output in plan.outputs]) if plan.mode is Mode.EVAL else source)
 
 
 def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> None:

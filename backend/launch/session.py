@@ -16,7 +16,7 @@ import json
 import shutil
 import threading
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import isfinite
@@ -118,6 +118,7 @@ class Session:
         allow_nan: go on when a loss is no finite number.
         workdir: where the run's temporary folder is made.
         numbers: step -> what its STEP_INPUT tasks write (learning rates), of Plans that have such.
+        fed: a batch as the caller has it -> as the Plan takes it (padded).
 
     Raises:
         As backend.run.
@@ -135,6 +136,7 @@ class Session:
         allow_nan: bool = False,
         workdir: str | Path | None = None,
         numbers: StepNumbers = no_numbers,
+        fed: Callable[[Sequence[Tensor]], Sequence[Tensor]] = tuple,
     ) -> None:
         if ahead < 1:
             raise InvalidProgram(f"ahead = {ahead}; a session needs room for at least 1 step")
@@ -151,7 +153,7 @@ class Session:
         self._num_asked = 0
         self._num_handovers, self._outputs_taken = num_handovers(plan), set[int]()
         self._data = data
-        self._numbers = numbers
+        self._numbers, self._fed = numbers, fed
         self._run = LiveRun(plan, state, data, self._options, workdir)
 
     # What the user calls.
@@ -171,6 +173,7 @@ class Session:
         if (batch is None) != (self._data is not None):
             raise InvalidProgram("give a batch to every step, or data to the session; one of the two")
         if batch is not None:
+            batch = self._fed(batch)
             check_batch(self.plan, lambda step: tuple(batch))
         with self._section:
             if self._run.over:

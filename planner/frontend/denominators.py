@@ -31,14 +31,15 @@ _MOST_SHOWN = 4
 _RELATIVE = 1e-6
 
 
-def counted(part: Capture, whole: Callable[[], Capture], micro_batches: Sequence[Sequence[Tensor]]) -> Capture:
-    """``part``, with the counts of the whole batch where those of the micro-batches differ.
+def counted(part: Capture, whole: Callable[[], Capture], micro_batches: Sequence[Sequence[Tensor]], *, always: bool = False) -> Capture:
+    """``part``, with the counts of the whole batch where those of the micro-batches differ, or wherever there are some (``always``).
 
     Args:
         part: the step traced at one micro-batch.   whole: traces it at the whole batch.
         micro_batches: of the example.
     """
-    if not (found := Denominators(part)).differ(micro_batches):
+    found = Denominators(part)
+    if not (found.divisors if always else found.differ(micro_batches)):
         return part
     return with_whole_counts(part, whole(), found.divisors, found.varying, len(micro_batches))
 

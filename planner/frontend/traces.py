@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from planner.frontend.attention import attention_in
 from planner.frontend.denominators import Denominators, counted
 from planner.frontend.to_graph.outputs import put_together
+from planner.frontend.to_graph.padded_numbers import with_numbers_of
 from planner.frontend.to_graph.translate import Translated, translate
 from planner.frontend.to_graph.update import Update
 from planner.frontend.tracing.decomp.local_norm import statistics_of_parts
-from planner.frontend.tracing.trace import Step, capture
+from planner.frontend.tracing.trace import Capture, Step, capture
 from planner.frontend.tracing.untouched import untouched
 from planner.frontend.trial import refuse_ambiguous
 from planner.ir.collector import collector_paused
@@ -55,12 +56,13 @@ class Traces:
             with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
                 if micro_batches > 1 and not any(count > 1 for count in self._translated):
                     refuse_ambiguous(step.batch_dims, step.example_inputs, step.module, step.loss, step.form, step.precision)
-                captured = capture(step, micro_batches)
+                captured = _captured(step, micro_batches)
                 if micro_batches > 1:
                     example = step.micro_batches(step.example_inputs, micro_batches)
-                    captured = counted(captured, lambda: capture(step, 1), example)
+                    captured = counted(captured, lambda: _captured(step, 1), example, always=step.own is not None)
                     self._denominators[micro_batches] = Denominators(captured)
-                    self.tell_counts(step, micro_batches, step.example_inputs, "example_inputs")
+                    if step.own is None:
+                        self.tell_counts(step, micro_batches, step.example_inputs, "example_inputs")
                 translated = translate(captured, update)
             if micro_batches > 1 and translated.graph.outputs:
                 translated = replace(translated, graph=put_together(translated.graph, self.of(step, update, 1).graph, micro_batches))
@@ -80,6 +82,16 @@ class Traces:
         if text and kind not in self._told:
             self._told.add(kind)
             _LOGGER.warning("%s: %s", self._name, text)
+
+
+def _captured(step: Step, micro_batches: int) -> Capture:
+    """The trace, of a padded batch with means over its own samples."""
+    captured = capture(step, micro_batches)
+    if step.own is None:
+        return captured
+    samples = next(t.shape[dim] for t, dim in zip(step.own, step.batch_dims.dims, strict=True) if dim is not None)
+    at_once = replace(step.batch_dims, size=samples * micro_batches)  # so that the slice traced is all of them
+    return with_numbers_of(capture(replace(step, example_inputs=step.own, batch_dims=at_once), micro_batches), captured, micro_batches)
 
 
 @contextmanager

@@ -117,6 +117,7 @@ class Step:
     norm_parts: over so many parts of a micro-batch a batch norm takes its statistics one by one.
     attention: the form in which attention is traced.
     asked: an evaluation, the forward pass under no_grad, with these outputs; None: a training step.
+    own: of a padded batch (planner.frontend.padding) the samples of its own, over which means are; else None.
     """
 
     module: nn.Module
@@ -128,6 +129,7 @@ class Step:
     norm_parts: int
     attention: Attention
     asked: AskedOutputs | None
+    own: tuple[Tensor, ...] | None = None
 
     @property
     def mode(self) -> Mode:

@@ -14,6 +14,7 @@ from planner.ir.plan import BatchInput, Boxing, Fragment, Plan, Port, RegstKind,
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.comparison import Comparison, Pair, Summary
 from regista.analysis.state_bytes import state_bytes
+from regista.padded import batch_norm_text, padding_text
 
 __all__ = ["MEASURED", "PREDICTED", "show_comparison", "show_layouts", "show_plan", "show_summary"]
 
@@ -93,11 +94,13 @@ def show_summary(plan: Plan, summary: Summary) -> RenderableType:
 def show_plan(plan: Plan) -> RenderableType:
     """Placements with their memory, streams, tasks and Regsts with their quotas."""
     head = Table(title=f"{escape(plan.model)}, plan {plan.plan_id}", title_justify="left", show_header=False)
-    head.add_row("micro-batches", f"{plan.micro_batches} (batch of {plan.batch_size} samples)")
+    head.add_row("micro-batches", padding_text(plan) or f"{plan.micro_batches} (batch of {plan.batch_size} samples)")
     if plan.mode is Mode.EVAL:
         outputs = ", ".join(output.name for output in plan.outputs)
         head.add_row("kind of step", f"evaluation: forward pass alone; outputs: {escape(outputs) or 'the loss alone'}")
     head.add_row("batch dims", escape(_batch_dims(plan)))
+    if norms := batch_norm_text(plan):
+        head.add_row("batch norm", escape(norms))
     if again := _computed_again(plan):
         head.add_row("computed again", escape(again))
     head.add_row("cluster", escape(f"{plan.cluster.name}: {plan.cluster.num_devices} x {plan.cluster.device.kind}, {plan.num_ranks} used"))
@@ -105,7 +108,7 @@ def show_plan(plan: Plan) -> RenderableType:
     head.add_row("state per parameter", escape(str(state_bytes(plan))))
     head.add_row("objective", f"{show_s(plan.search.objective_s)} per step (lower bound {show_s(plan.search.lower_bound_s)})")
     for option, value in plan.options.items():
-        if option in ("batch_dim", "mode"):
+        if option in ("batch_dim", "mode", "samples", "batch_norm"):
             continue
         head.add_row(escape(option), escape(value))
     return Group(head, _placements(plan), _streams(plan), _tasks(plan), _regsts(plan))

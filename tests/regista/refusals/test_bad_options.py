@@ -30,7 +30,7 @@ from tests.regista.refusals.refusal import assert_refused
         (["--mesh", "2,2"], "mesh 2x2 has 4 places, but each of 1 stages has 2 devices"),
         (["--mesh", "0,2"], "mesh 0x2 has 0 places"),
         (["--mesh", "a"], "mesh 'a': write numbers joined by commas"),
-        (["--micro-batches", "3"], r"3 micro-batches do not divide a batch of 8; choose one of \[1, 2, 4, 8\]"),
+        (["--micro-batches", "9"], r"9 micro-batches do not divide a batch of 8; choose one of \[1, 2, 4, 8\]"),
         (["--micro-batches", "0"], "--micro-batches: 0: at least 1"),
         (["--quota", "x"], "write PATTERN=N"),
         (["--quota", "*=²"], "write PATTERN=N"),
