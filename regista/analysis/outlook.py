@@ -2,7 +2,7 @@
 
 (1) MFU           sum over dtypes of flop / rate, over (step time x devices)              [PaLM 2022, App. B]  -> utilisation()
                   flop: of the Plan's fragments on all devices, per step (what several devices compute alike counts on each); rate: the
-                  cluster file's, or the data sheet's peak where kernels are priced (planner.cost.full_rate).  Where the Plan makes
+                  cluster file's, or the data sheet's peak in the precision of each kernel where they are priced.  Where the Plan makes
                   activations again, those flop are in it, so it is the hardware's utilisation (HFU) and is called so.
 (2) tokens        whole numbers [samples, positions] among the batch inputs                                     -> tokens_per_sample()
 (3) peak, folded  devices that hold the same bytes stand in one row                                             -> Devices
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.cost import full_rate
+from planner.cost.kernels import KernelModel
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Boxing, Fragment, Plan, Task
 from planner.ir.protocols import CostModel
@@ -151,7 +152,16 @@ def look(
 def utilisation(plan: Plan, flop: Mapping[DType | None, int], step_s: float) -> float:
     """(1): the time that the flop would take at the device's full rates, over the devices' time; 0 for steps that take none."""
     device = plan.cluster.device
-    ideal_s = sum(count / full_rate(device, dtype) for dtype, count in flop.items())
+    if device.kernels:
+        model = KernelModel.for_device(device.kernels)
+        ideal_s = sum(
+            task.acts * len(plan.ranks_of(task)) * work.times * model.least_s(work)
+            for task in plan.tasks
+            if isinstance(task.body, Fragment)
+            for work in task.body.kernels
+        )
+    else:
+        ideal_s = sum(count / full_rate(device, dtype) for dtype, count in flop.items())
     return ideal_s / (plan.num_ranks * step_s) if step_s > 0 else 0.0
 
 

@@ -151,26 +151,44 @@ class KernelModel:
         """Seconds of a fused optimizer update of so many parameters on this device."""
         return self.stream_s(parameters * bytes_each)
 
-    def work_s(self, work: KernelWork) -> float:
-        """Seconds of one kernel of a fragment.  A dtype for which the device has no rate (bfloat16 on a V100) is computed like float32."""
+    def precision_of(self, work: KernelWork) -> Precision:
+        """In which precision the device computes a kernel: float32 for a dtype that it has no rate for (bfloat16 on a V100); tf32 in convolutions."""
         precision = Precision.FLOAT32 if work.dtype is None else Precision.of(work.dtype)
-        precision = precision if precision in self.device.peaks else Precision.FLOAT32
+        if work.kind is KernelKind.CONVOLUTION and precision is Precision.FLOAT32 and Precision.TF32 in self.device.peaks:
+            return Precision.TF32
+        return precision if precision in self.device.peaks else Precision.FLOAT32
+
+    def least_s(self, work: KernelWork) -> float:
+        """Seconds of one kernel's flop at the whole peak of the precision in which they are computed."""
+        return work.flop / self.device.peak_flop_per_s(self.precision_of(work))
+
+    def work_s(self, work: KernelWork) -> float:
+        """Seconds of one kernel of a fragment."""
+        precision = self.precision_of(work)
         match work.kind:
             case KernelKind.PRODUCT:
                 batch, m, n, k = work.shape
                 return self.gemm_s(m, n, k, precision, batch=batch)
             case KernelKind.CONVOLUTION:
                 batch, m, n, k = work.shape
-                fast = Precision.TF32 if precision is Precision.FLOAT32 and Precision.TF32 in self.device.peaks else precision
-                return max(self.gemm_s(m, n, k, fast, batch=batch) / CONVOLUTION_RATE, self.stream_s(work.size_bytes))
+                return max(self.gemm_s(m, n, k, precision, batch=batch) / CONVOLUTION_RATE, self.stream_s(work.size_bytes))
             case KernelKind.ATTENTION | KernelKind.ATTENTION_BACKWARD:
-                samples, heads, kv_heads, queries, keys, width, causal = work.shape
-                return self.attention_s(
-                    samples, heads, queries, width, kv_heads=kv_heads, seq_kv=keys, causal=bool(causal), dtype=precision,
-                    backward=work.kind is KernelKind.ATTENTION_BACKWARD,
-                )  # fmt: skip
+                return self._attention_work_s(work, precision)
             case KernelKind.PASS:
                 return max(self.stream_s(work.size_bytes), work.flop / (OTHER_SHARE * self.device.peak_flop_per_s(precision)))
+
+    def _attention_work_s(self, work: KernelWork, precision: Precision) -> float:
+        """A part of the rows of causal attention is no square: it takes the share of an attention without a mask that its scores are."""
+        samples, heads, kv_heads, queries, keys, width, causal = work.shape
+        backward = work.kind is KernelKind.ATTENTION_BACKWARD
+        square = bool(causal) and queries == keys
+        whole_s = self.attention_s(
+            samples, heads, queries, width, kv_heads=kv_heads, seq_kv=keys, causal=square, dtype=precision, backward=backward
+        )
+        if square or not causal:
+            return whole_s
+        whole_flop = samples * heads * queries * keys * (10 * width if backward else 4 * width)
+        return whole_s * min(1.0, work.flop / whole_flop)
 
     def _constants(self, what: str) -> dict[str, float]:
         """The device's own constants, those of the device that it is like, or those of all."""

@@ -65,7 +65,7 @@ def test_an_attention_knows_its_shape_and_its_direction() -> None:
     forward = Op(
         id="a",
         target="regista.attention",
-        args=(Ref("q"), Ref("k"), Ref("v"), None, True, 1.0),
+        args=(Ref("q"), Ref("k"), Ref("v"), None, True, 1.0, (2, 8, 64, 16), ()),
         kwargs=(),
         outputs=("o", "l"),
         role=Role.FORWARD,
@@ -159,3 +159,11 @@ def test_a_device_without_kernel_data_is_refused_when_it_is_planned_for() -> Non
     cluster = one_device("h100-sxm")
     with pytest.raises(InvalidCluster, match="device 'b9000' has no kernel data; devices are a100-80gb-sxm"):
         made_plan(replace(cluster, device=replace(cluster.device, kernels="b9000")), width=256)
+
+
+def test_a_float32_convolution_is_computed_and_counted_in_tf32_where_the_device_has_it() -> None:
+    work = KernelWork(kind=KernelKind.CONVOLUTION, dtype=F32, shape=(1, 200704, 64, 576), flop=2 * 200704 * 64 * 576, size_bytes=10**7)
+    for name, peak in (("a100-80gb-sxm", 156e12), ("v100-sxm", 15.7e12)):
+        model = KernelModel.for_device(name)
+        assert model.least_s(work) == pytest.approx(work.flop / peak)
+        assert model.least_s(work) < 0.75 * model.work_s(work)
