@@ -122,7 +122,7 @@ def test_a_name_that_no_preset_has_is_refused(text: str, says: str) -> None:
 
 
 def test_a_toml_path_is_a_file_even_if_it_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFile, match="no such cluster file"):
+    with pytest.raises(InvalidFile, match=r"no such file; give a cluster \(TOML\)"):
         resolve_cluster("dgx-a100.toml")
     (tmp_path / "mine").write_text(CLUSTER)
     assert resolve_cluster(str(tmp_path / "mine")).name == "small"
