@@ -224,6 +224,7 @@ def run(
     device: str = "cpu",
     allow_nan: bool = False,
     max_restarts: int = 0,
+    save_when_interrupted: bool = False,
     memory: MemoryOptions = DEFAULT_MEMORY,
     state: Mapping[str, Tensor] | Values | None = None,
     ema: bool = False,
@@ -244,6 +245,7 @@ def run(
         resume: begin where the newest checkpoint ends; ``steps`` counts from the very first one, so the rest is done.
         allow_nan: go on when the loss is no finite number (the reference performer always does).
         max_restarts: after a fault start again, so often at most, from the newest checkpoint.
+        save_when_interrupted: Ctrl-C lets the run save to ``checkpoint`` first, two steps later at most (without restarts; a second one does not).
         memory: how registers and workspace are held, for tests and measurements (backend.memory.MemoryOptions).
         device: performer threads: ``cpu``, ``cuda``, ``cuda:1``, or rank by rank, ``0=cpu,1=cuda:0``.
 
@@ -300,7 +302,9 @@ def run(
         timeout_s=timeout_s,
         on_progress=on_progress,
         first_step=start.first_step,
-        checkpoint=None if checkpoint is None else SaveRequest(folder=checkpoint, every=save_every, keep=keep),
+        checkpoint=None
+        if checkpoint is None
+        else SaveRequest(folder=checkpoint, every=save_every, keep=keep, when_interrupted=save_when_interrupted),
         allow_nan=allow_nan,
         memory=memory,
         max_restarts=max_restarts,

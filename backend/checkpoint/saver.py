@@ -25,6 +25,7 @@ from torch import Tensor
 from backend.checkpoint.folder import commit, lock, remove_leftovers, write_part
 from backend.checkpoint.manifest import Manifest, SavedFile
 from backend.checkpoint.shares import Share, file_name, optimizer_groups, saved_states, shares
+from backend.checkpoint.stopping import Stop
 from planner.ir.errors import InvalidFile, RegistaError, WorkerFailed
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.lower.data_actors.saving import plain
@@ -54,11 +55,13 @@ class SaveRequest:
     """Where and how often a run saves.
 
     every: save when so many steps are done, and again (0: only at the end).   keep: so many newest stay (0: all).
+    when_interrupted: Ctrl-C lets the run save before it ends (backend.checkpoint.stopping).
     """
 
     folder: str
     every: int = 0
     keep: int = 0
+    when_interrupted: bool = False
 
 
 class Saver:
@@ -69,6 +72,7 @@ class Saver:
         run_id: names the folder of a save under way; the same on all ranks.
         numbers: step -> the numbers that it was done with, by the value that stands for them in update ops.
         timeout_s: a rank that reports nothing for so long is given up, and with it the save.
+        stop: says when an interrupted run saves.
 
     Raises:
         InvalidFile: rank 0 cannot make the folder, or another run is saving there.
@@ -85,10 +89,11 @@ class Saver:
         first_step: int = 0,
         timeout_s: float = 30.0,
         numbers: Callable[[int], Mapping[str, float]] = lambda step: {},
+        stop: Stop | None = None,
     ) -> None:
         self._plan, self._rank, self._request, self._store = plan, rank, request, store
         self._run_id, self._first_step, self._timeout_s = run_id, first_step, timeout_s
-        self._numbers = numbers
+        self._numbers, self._stop = numbers, stop
         self._work = shares(plan)
         self._tasks = {task.id for task in plan.tasks if task.kind is TaskKind.SAVE and rank in plan.ranks_of(task)}
         self._shares: Mapping[str, Share] = {share.state.name: share for share in self._work if share.rank == rank}
@@ -112,7 +117,8 @@ class Saver:
 
     def _saves_at(self, step: int) -> bool:
         """Whether the state after ``step`` steps is saved on the way."""
-        return self._request.every > 0 and step > self._first_step and step % self._request.every == 0
+        stops = self._stop is not None and self._stop.saves_at(step)
+        return stops or (self._request.every > 0 and step > self._first_step and step % self._request.every == 0)
 
     def act(self, task: Task, number: int, values: Sequence[Tensor]) -> None:
         """Act ``number`` of a SAVE task; returns when the values may change.

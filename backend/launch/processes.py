@@ -22,7 +22,9 @@ from torch._C._distributed_c10d import TCPStore
 
 from backend.acts.act import Batches, check_batch
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
+from backend.checkpoint.folder import steps_of
 from backend.checkpoint.saver import SaveRequest
+from backend.checkpoint.stopping import ask_to_stop, stopped_at
 from backend.initial.values import Values
 from backend.launch.diagnose import diagnose
 from backend.launch.elastic import GRACE_S, AgentOptions, launch_elastic
@@ -105,6 +107,7 @@ def run(
         checkpoint="" if checkpoint is None else os.path.abspath(checkpoint.folder),
         save_every=0 if checkpoint is None else checkpoint.every,
         keep=0 if checkpoint is None else checkpoint.keep,
+        saves_when_interrupted=checkpoint is not None and checkpoint.when_interrupted,
     )
     with run_folder(workdir, options.run_id) as folder:
         agent = AgentOptions(max_restarts=max_restarts) if max_restarts else None
@@ -182,7 +185,13 @@ def run_workers(
     try:
         if on_start is not None:
             on_start(group)
-        _watch(folder, group, Progress(folder, on_progress))
+        progress = Progress(folder, on_progress)
+        try:
+            _watch(folder, group, progress)
+        except KeyboardInterrupt:
+            if options.saves_when_interrupted:
+                _await_save(folder, group, progress, Path(options.checkpoint))
+            raise
     finally:
         group.kill()
         _await_end(group)
@@ -221,6 +230,16 @@ def _watch(folder: Path, group: WorkerGroup, progress: Progress) -> None:
         if failed_at_s is not None and time.monotonic() > failed_at_s + GRACE_S:
             group.kill()
     progress.forward()
+
+
+def _await_save(folder: Path, group: WorkerGroup, progress: Progress, checkpoints: Path) -> None:
+    """Wait until the workers have saved, have ended, or one has failed.  Raises KeyboardInterrupt: the user has waited enough."""
+    ask_to_stop(folder)
+    while not group.wait(TICK_S) and not any(group.exit_codes.values()):
+        progress.forward()
+        at = stopped_at(folder)
+        if at is not None and at <= max(steps_of(checkpoints), default=-1):
+            return
 
 
 def _await_end(group: WorkerGroup) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -29,6 +30,7 @@ class Progress:
         self._on_progress = on_progress
         self._listener = on_progress if isinstance(on_progress, Listener) else None
         self._heartbeats = HeartbeatReader(folder)
+        self._lines: deque[str] = deque()  # read, not yet passed on: an interrupt while they are loses none
 
     def forward(self) -> None:
         """Pass on what is new.  Raises whatever the caller's function raises."""
@@ -37,6 +39,7 @@ class Progress:
                 self._listener.on_heartbeat(heartbeat)
         if self._on_progress is None:
             return
-        for line in self._tail.new_lines().splitlines():
-            step, loss = line.split()
+        self._lines.extend(self._tail.new_lines().splitlines())
+        while self._lines:
+            step, loss = self._lines.popleft().split()
             self._on_progress(int(step), float(loss))

@@ -71,6 +71,7 @@ class Options:
     checkpoint: str = ""
     save_every: int = 0
     keep: int = 0
+    saves_when_interrupted: bool = False
     allow_nan: bool = False
     memory: MemoryOptions = DEFAULT_MEMORY
 

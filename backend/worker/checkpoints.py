@@ -16,6 +16,7 @@ from backend.checkpoint.handover import take_over
 from backend.checkpoint.resume import resume_point
 from backend.checkpoint.saved import Saved
 from backend.checkpoint.saver import Saver, SaveRequest
+from backend.checkpoint.stopping import Stop
 from backend.initial.values import Values
 from backend.run_folder.files import Options, attempt
 from backend.worker.rank import RankBody
@@ -43,7 +44,9 @@ def begin(folder: Path, options: Options, store: Store, rank: int) -> tuple[Opti
     return replace(options, first_step=steps, steps=options.first_step + options.steps - steps), Saved(path)
 
 
-def saver_of(plan: Plan, rank: int, options: Options, store: Store, body: RankBody, numbers: StepNumbers = no_numbers) -> Saver | None:
+def saver_of(
+    folder: Path, plan: Plan, rank: int, options: Options, store: Store, body: RankBody, numbers: StepNumbers = no_numbers
+) -> Saver | None:
     """Wire saving into the rank's acts; None when the run saves nothing."""
     body.first_step = options.first_step
     if not options.checkpoint:
@@ -58,6 +61,7 @@ def saver_of(plan: Plan, rank: int, options: Options, store: Store, body: RankBo
         first_step=options.first_step,
         timeout_s=options.timeout_s,
         numbers=lambda step: numbers_by_value(numbers(step)),
+        stop=Stop(folder, store) if options.saves_when_interrupted else None,
     )
     body.on_save = saver.act
     return saver

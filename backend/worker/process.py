@@ -121,7 +121,7 @@ def work(folder: Path, options: Options) -> None:
     mesh = Mesh(rank, body.peers(), store, options.run_id, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S, host=options.address)
     body.loss_watch = None if options.allow_nan else LossWatch(plan)
     body.attach(mesh, registers.connect(mesh))
-    saver = saver_of(plan, rank, options, store, body, numbers)
+    saver = saver_of(folder, plan, rank, options, store, body, numbers)
     if options.isolated_rounds:
         body.captured = {}
     loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live)

@@ -63,6 +63,7 @@ def train(
     *,
     resume: bool = False,
     timeout_s: float = 30.0,
+    max_restarts: int = 0,
     watching: Watching = lambda plan, steps: nullcontext(),
 ) -> Trained:
     """Train a job; see the module's text and regista.training.folder.
@@ -71,12 +72,14 @@ def train(
         folder: where everything goes.
         resume: go on where the newest checkpoint in ``folder`` ends; the same job, though it may last longer or evaluate at other steps.
         timeout_s: as in regista.run.
+        max_restarts: after a fault each run starts again from the newest checkpoint, so often at most; Ctrl-C then saves nothing more.
         watching: Plan, number of steps -> who watches while the training goes on.
 
     Raises:
         InvalidFile: the folder holds a training and ``resume`` is off; a file is damaged.
         InvalidProgram, Unsupported: what the job asks for and cannot be.   Mismatch: the folder's Plan is of another step.
-        WorkerFailed: a process died, hung or raised.   KeyboardInterrupt: Ctrl-C; all rows until then are in the table.
+        WorkerFailed: a process died, hung or raised.   KeyboardInterrupt: Ctrl-C; all rows until then are in the table, and the state is saved
+            unless there was a second one.
     """
     places = TrainFolder(Path(folder))
     if not resume:
@@ -92,7 +95,7 @@ def train(
         if callable(feed):
             feed(0)  # so is data of another form
     plan = _plan(job, places, resume=resume)
-    training = _Training(job, plan, places, batches, history, steps, timeout_s)
+    training = _Training(job, plan, places, batches, history, steps, timeout_s, max_restarts)
     with ExitStack() as stack:
         if eval_batches is not None:
             eval_plan = evaluation_plan(job, places.eval_plan, resume=resume)
@@ -127,6 +130,7 @@ class _Training:
     history: History
     steps: int
     timeout_s: float
+    max_restarts: int
     evaluation: Evaluation | None = None
 
     def go_on(self, done: int, screen: Screen | None) -> None:
@@ -157,6 +161,8 @@ class _Training:
                 resume=True,
                 timeout_s=self.timeout_s,
                 on_progress=recorder,
+                max_restarts=self.max_restarts,
+                save_when_interrupted=True,
             )
         except BaseException:
             if self.history.rows:

@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save-every", type=rank_number, metavar="N", help="instead of the job's; 0: where evaluations need it only")
     parser.add_argument("--keep", type=rank_number, metavar="K", help="the K newest checkpoints stay, instead of the job's; 0: all")
     parser.add_argument(
+        "--max-restarts",
+        type=rank_number,
+        default=0,
+        metavar="R",
+        help="after a fault start again from the newest checkpoint, R times at most in each run between evaluations",
+    )
+    parser.add_argument(
         "--timeout", type=positive, default=30.0, metavar="S", help="give up when nothing happens for so long (default 30 s)"
     )
 
@@ -65,7 +72,7 @@ def perform(args: argparse.Namespace) -> Json:
             yield watch
 
     try:
-        trained = train(job, folder, resume=args.resume, timeout_s=args.timeout, watching=watching)
+        trained = train(job, folder, resume=args.resume, timeout_s=args.timeout, max_restarts=args.max_restarts, watching=watching)
     except KeyboardInterrupt:
         saved = TrainFolder(folder).saved_steps
         way = f"regista train {args.job} --out {folder} --resume"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -13,7 +16,9 @@ from torch import nn
 
 import regista
 import regista.training.loop as loop
+from backend.monitor import Heartbeat
 from planner.ir.errors import InvalidFile, InvalidProgram, Mismatch
+from regista.training.folder import TrainFolder
 from tests.regista.refusals.refusal import assert_refused
 
 SCRIPT = """
@@ -145,6 +150,65 @@ def test_an_interrupted_training_goes_on_bit_for_bit(
     assert all(torch.equal(states["cut"][name], value) for name, value in states["whole"].items())
     with pytest.raises(Mismatch, match=r"the job's step is graph .* now"):
         regista.train(made(script, width=16), tmp_path / "cut", resume=True)
+
+
+class Impatient:
+    """Presses Ctrl-C when the loss of step 5 is told, and again a step later if ``twice``."""
+
+    def __init__(self, *, twice: bool = False) -> None:
+        self.presses = 1 + twice
+        self.seen: list[int] = []
+
+    def __call__(self, step: int, loss: float) -> None:
+        self.seen.append(step)
+        if step >= 5 and self.presses:
+            self.presses -= 1
+            raise KeyboardInterrupt
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None: ...
+
+    def on_evaluation(self, step: int, values: dict[str, float]) -> None: ...
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("cluster", ["local:1", pytest.param("local:2", marks=pytest.mark.thorough)])
+def test_a_training_that_is_stopped_saves_the_step_in_hand_and_goes_on_bit_for_bit(script: Path, tmp_path: Path, cluster: str) -> None:
+    def job() -> regista.TrainJob:
+        long = made(script, steps=400, every=0)
+        return replace(long, cluster=cluster, eval_data=None, metrics=(), plan={})
+
+    screen = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        regista.train(job(), tmp_path / "cut", watching=lambda plan, steps: nullcontext(screen))
+    saved = TrainFolder(tmp_path / "cut").saved_steps
+    assert saved is not None and 5 <= saved < 400
+    regista.train(replace(job(), steps=saved + 3), tmp_path / "cut", resume=True)
+    regista.train(replace(job(), steps=saved + 3), tmp_path / "whole")
+    assert (tmp_path / "cut/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_a_second_interrupt_ends_a_training_at_once(script: Path, tmp_path: Path) -> None:
+    started = time.monotonic()
+    long = replace(made(script, steps=4000, every=0), eval_data=None, metrics=())
+    with pytest.raises(KeyboardInterrupt):
+        regista.train(long, tmp_path / "cut", watching=lambda plan, steps: nullcontext(Impatient(twice=True)))
+    assert time.monotonic() - started < 60
+
+
+def test_each_run_of_a_training_may_start_again_so_often(
+    command: Command, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+
+    def stopped(*args: object, **kwargs: object) -> NoReturn:
+        given.append((kwargs["max_restarts"], kwargs["save_when_interrupted"]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.api, "run", stopped)
+    assert command("train", f"{script}:job", "--out", tmp_path / "out", "--max-restarts", "2").code == 130
+    assert given == [(2, True)]
 
 
 @pytest.mark.parametrize(
