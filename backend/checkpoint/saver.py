@@ -126,10 +126,10 @@ class Saver:
         Raises:
             RegistaError: the last save failed; its message says why.
         """
-        step = self._first_step + number
+        step = self._first_step + number // task.acts
         if self._error is not None:
             raise self._error
-        if self._saves_at(step):
+        if number % task.acts == 0 and self._saves_at(step):
             self._stage(task, step, values)
 
     def end(self, steps: int, state_of: Callable[[str, int], Tensor]) -> None:

@@ -4,6 +4,7 @@
                      \\-> SAVE act k copies version k and acknowledges; the update waits only for that copy
 
 Act k reads the state after k steps, with the same k on every rank, whatever the stages perform meanwhile.  So a checkpoint is consistent.
+Where a placement has state that forward writes in each of m micro-batches (batch norm), its task acts m times per step, and act k m is the one.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ def saved_entries(plan: Plan) -> Mapping[str, State]:
 def with_saving(plan: Plan) -> Plan:
     """The same Plan with a SAVE task on every placement on which state is saved; a Plan that has SAVE tasks is returned unchanged.
 
-    The task acts once per step and produces nothing, so it delays only the next update, by its own duration.
+    The task produces nothing, so it delays only the next update, by its own duration.
     """
     if any(task.kind is TaskKind.SAVE for task in plan.tasks):
         return plan
     reads: dict[str, list[Access]] = {}
     for entry in saved_entries(plan).values():
         reads.setdefault(plan.regst[entry.regst].placement, []).append(Access(name=entry.name, regst=entry.regst, index=entry.index))
+    written = {port.regst: task.acts // port.acts_per_block for task in plan.tasks for port in task.produces}
+    acts = {placement: max(written.get(access.regst, 1) for access in accesses) for placement, accesses in reads.items()}
     streams = tuple(Stream(id=f"{placement}.save", kind=StreamKind.HOST, placement=placement) for placement in reads)
     tasks = tuple(
         Task(
@@ -49,9 +52,12 @@ def with_saving(plan: Plan) -> Plan:
             kind=TaskKind.SAVE,
             placement=placement,
             stream=f"{placement}.save",
-            acts=1,
+            acts=acts[placement],
             priority=_LAST,
-            consumes=tuple(Port(regst=regst, acts_per_block=1) for regst in dict.fromkeys(access.regst for access in accesses)),
+            consumes=tuple(
+                Port(regst=regst, acts_per_block=acts[placement] // written.get(regst, 1))
+                for regst in dict.fromkeys(access.regst for access in accesses)
+            ),
             produces=(),
             reads=tuple(accesses),
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_gpt import plan_for, program
+from torch import nn
 
 import regista
 from backend import run
@@ -178,3 +179,21 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
             regista.run(plan, program(), steps=1, **options)  # type: ignore[arg-type]
     with pytest.raises(RegistaError, match=r"does not exist; give the folder"):
         regista.run(plan, program(), steps=1, init=f"checkpoint:{tmp_path}/none")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("every", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_state_that_forward_writes_in_each_micro_batch_is_saved_once_per_step(tmp_path: Path, every: int) -> None:
+    """A run with checkpoints hung: SAVE acted once per step on what batch norm wrote once per micro-batch."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    made = regista.Program(module, (torch.randn(8, 4), torch.arange(8) % 3), nn.functional.cross_entropy)
+    plan = regista.plan(made, "local:1", micro_batches=2)
+    request = SaveRequest(folder=str(tmp_path), every=every)
+    outcome = run(plan, made.initial_state(2), made.batch, 3, checkpoint=request, timeout_s=20)
+    shorter = run(plan, made.initial_state(2), made.batch, 2, timeout_s=20)
+    assert len(outcome.losses) == 3
+    for step, states in ((3, outcome.states), (2, shorter.states)) if every else ((3, outcome.states),):
+        saved = next((tmp_path / f"step-{step:08d}").glob("*.pt"))
+        for name, value in torch.load(saved, weights_only=True).items():
+            assert torch.equal(value, states[name]), (step, name)
