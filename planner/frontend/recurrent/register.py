@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+
+from planner.ir.errors import InvalidProgram
 
 __all__ = ["empty_like", "register", "register_step_by_step"]
 
@@ -32,7 +34,16 @@ def register(
     op = torch.library.custom_op(f"regista::{name}", kernels[0], mutates_args=())
     op.register_fake(types[0])
     op.register_autograd(differentiated, setup_context=keep)
-    torch.library.custom_op(f"regista::{name}_backward", kernels[1], mutates_args=()).register_fake(types[1])
+    backward = torch.library.custom_op(f"regista::{name}_backward", kernels[1], mutates_args=())
+    backward.register_fake(types[1])
+    backward.register_autograd(partial(_no_second_gradient, name))
+
+
+def _no_second_gradient(name: str, ctx: object, *gradients: object) -> NoReturn:
+    raise InvalidProgram(
+        f"the gradient of a gradient through {name} is asked for, and regista.{name}_backward has none; leave the recurrence out of what is "
+        "differentiated twice, or write its steps out (nn.LSTMCell, nn.GRUCell, nn.RNNCell in a loop)"
+    )
 
 
 def register_step_by_step(

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from planner.frontend import Program
 from planner.frontend.recurrent import recurrent_layers
 from planner.frontend.tracing.trace import Tracer
+from planner.ir.errors import InvalidProgram
 from planner.ir.graph import LogicalGraph, Role
 from planner.ir.plan import Fragment, TaskKind
 from planner.opset import flop
@@ -196,3 +197,22 @@ def test_data_parallelism_splits_a_recurrence_along_its_batch() -> None:
         whole = sum(flop(op, graph.values) for op in graph.ops if op.role is role)
         on_each = sum(task.body.flop for task in plan.tasks if task.kind is kind and isinstance(task.body, Fragment))
         assert 0.5 * whole <= on_each < 0.51 * whole
+
+
+class Smooth(nn.Module):
+    """Penalizes the gradient of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = layer("lstm").float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        y = self.body(x)[0].square().sum()
+        (slope,) = torch.autograd.grad(y, x, create_graph=True)
+        return y + slope.square().sum()
+
+
+def test_a_gradient_of_a_gradient_through_a_recurrence_is_refused_with_the_way_out() -> None:
+    with pytest.raises(InvalidProgram, match=r"gradient of a gradient through lstm is asked for.*nn.LSTMCell"):
+        Program(Smooth(), (torch.randn(4, 3, 5),)).graph()
