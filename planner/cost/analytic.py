@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.cost.collective_times import axis_s, hop_s, line_s
-from planner.cost.kernels import KernelModel, Precision
-from planner.cost.kernels.launches import op_kernel
 from planner.ir.cluster import Cluster, DeviceSpec
 from planner.ir.collective import Collective
 from planner.ir.errors import Mismatch
@@ -86,6 +84,8 @@ def full_rate(device: DeviceSpec, dtype: DType | None) -> float:
     """flop/s that count as full use of a device: the data sheet's peak where kernels are priced, elsewhere the sustained rate of its file."""
     if not device.kernels:
         return device.rate_for(dtype)
+    from planner.cost.kernels import KernelModel, Precision  # numpy: not before it is needed
+
     peaks = KernelModel.for_device(device.kernels).device.peaks
     return peaks.get(Precision.FLOAT32 if dtype is None else Precision.of(dtype), peaks[Precision.FLOAT32])
 
@@ -95,12 +95,16 @@ def op_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType]) -> floa
     dtype = compute_dtype(op, types)
     if not cluster.device.kernels:
         return op_s(cluster, flop(op, types), traffic_bytes(op, types), dtype)
+    from planner.cost.kernels.launches import op_kernel
+
     work = op_kernel(op, types, dtype)
     return 0.0 if work is None else kernels_s(cluster, (work,))
 
 
 def kernels_s(cluster: Cluster, kernels: Sequence[KernelWork]) -> float:
     """Seconds of kernels on a device with a kernel table: the host launches them while the device works off what it was given before."""
+    from planner.cost.kernels import KernelModel  # numpy: not before it is needed
+
     model = KernelModel.for_device(cluster.device.kernels)
     device_s = sum(work.times * model.work_s(work) for work in kernels)
     return max(device_s, LAUNCH_S[cluster.device.fusion] * sum(work.times for work in kernels))
