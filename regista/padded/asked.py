@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from math import lcm
@@ -42,11 +43,23 @@ def divided(
     part = -(-samples // count)
     axes = tuple(mesh) if mesh is not None else (cluster.num_devices // stages,) if stages and stages > 0 else ()
     cut = [_parts(pin.sbp, dim, axes) for pin in parse_pins(tuple(pins)) for dim in _batch_dims(program, pin.pattern)]
-    if zero and not cut and len(axes) == 1:
+    by_zero = bool(zero) and not cut and len(axes) == 1
+    if by_zero:
         cut = list(axes)
     parts = lcm(*cut)
     size = count * parts * -(-part // parts)
-    return program if size == samples else PaddedProgram(program, size)
+    if size == samples:
+        return program
+    padded_program = PaddedProgram(program, size)
+    if by_zero and samples % count == 0:
+        try:
+            padded_program.graph(count)
+        except Unsupported as refused:
+            warnings.warn(
+                f"the batch of {samples} stays whole or is cut as the search likes, since padding is refused: {refused}", stacklevel=3
+            )
+            return program
+    return padded_program
 
 
 def _batch_dims(program: Program, pattern: str) -> list[int]:
