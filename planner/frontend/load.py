@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -92,7 +93,8 @@ def function_of_file(path: Path, name: str, forms: str = "") -> Iterator[Callabl
     """
     if not path.is_file():
         raise InvalidFile(f"{path} does not exist{f'; {forms}' if forms else ''}")
-    spec = importlib.util.spec_from_file_location(f"regista_model_{path.stem}", path)
+    name_of_module = f"regista_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name_of_module, loader=_Script(name_of_module, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # As 'python file.py' would have it: neighbours can be imported, and classes of the file find their module by name.
@@ -114,6 +116,13 @@ def function_of_file(path: Path, name: str, forms: str = "") -> Iterator[Callabl
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+
+
+class _Script(SourceFileLoader):
+    """Leaves nothing beside the file, as 'python file.py' does not either."""
+
+    def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
+        """Writes no bytecode."""
 
 
 def _from_export(path: Path) -> Program:

@@ -9,6 +9,7 @@ from torch import Tensor
 from planner.frontend import Program
 from planner.frontend.optim import clipping, loss_scale, updates
 from planner.ir.graph import ACCUMULATE, Arg, Dt, InputKind, LogicalGraph, Op, Ref, Role
+from planner.opset.layers.attention import has_place
 
 __all__ = ["call", "interpret"]
 
@@ -39,6 +40,8 @@ def call(op: Op, env: dict[str, Tensor]) -> None:
     elif op.target in loss_scale.KERNELS:
         result = loss_scale.KERNELS[op.target](*args)
     else:
+        if has_place(op):
+            args = args[:-2]  # where a part of the rows stands; here they are whole
         namespace, name, *overload = op.target.split(".")
         packet = getattr(getattr(torch.ops, namespace), name)
         result = getattr(packet, overload[0] if overload else "default")(*args, **kwargs)
