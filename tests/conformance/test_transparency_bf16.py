@@ -6,8 +6,21 @@ Convolution nets with batch norm amplify bfloat16's rounding: plain training its
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
-from matrix import MODELS, REFUSED, STEPS, assert_transparent_in_bf16, bf16_errors, plan_for, program
+from matrix import (
+    BF16_FACTOR,
+    MODELS,
+    REFUSED,
+    STEPS,
+    assert_transparent_in_bf16,
+    bf16_errors,
+    drawn_anew,
+    gradient_error_over_plain,
+    plan_for,
+    program,
+)
 from wrong_performers import (
     DropsABiasGradientAtTheBorder,
     ForgetsToReduce,
@@ -36,7 +49,8 @@ def test_plan_in_bf16_is_as_near_to_float32_as_one_device_in_bf16(model: str, wa
 
 MIXED_WAYS = ("data2", "tensor2", "pipeline2", "zero1", "zero2", "zero3", "recompute_data2", "pipeline2_data2_tensor2")
 REROUTED = {("moe", "zero3"), ("moe", "pipeline2_data2_tensor2")}
-"""A token whose two best experts are a rounding apart goes to the other one: gradients are 2.04 times as far off as in plain training, 2 allowed."""
+"""A token whose two best experts are a rounding apart goes to the other one: with these weights gradients are 2.04 times as far off as in plain
+training, 2 allowed; with other weights 0.6 to 2.0 times, which the test below compares."""
 
 
 @pytest.mark.representatives("mlp-zero1")
@@ -45,6 +59,19 @@ def test_plan_in_mixed_precision_is_as_near_to_float32_as_one_device_under_autoc
     plan, source = plan_for(model, way, "bf16-mixed"), program(model, "bf16-mixed")
     outcome = perform(plan, source.initial_state(plan.micro_batches), source.batch, STEPS, gradients=True)
     assert_transparent_in_bf16(model, outcome, plan.micro_batches, "bf16-mixed")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("model", "way"), sorted(REROUTED))
+def test_plan_whose_tokens_change_experts_is_as_near_as_one_device_over_several_first_weights(model: str, way: str) -> None:
+    plan, ratios = plan_for(model, way, "bf16-mixed"), []
+    for seed in range(5):
+        source = drawn_anew(model, seed)
+        mixed = source.in_formats("bf16-mixed", None)
+        outcome = perform(plan, mixed.initial_state(plan.micro_batches), mixed.batch, STEPS, gradients=True)
+        ratios.append(gradient_error_over_plain(outcome, source, plan.micro_batches, "bf16-mixed"))
+    assert median(ratios) <= 1.25, ratios
+    assert max(ratios) <= 1.25 * BF16_FACTOR, ratios
 
 
 @pytest.mark.representatives("mlp", "gpt")

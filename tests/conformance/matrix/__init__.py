@@ -8,11 +8,12 @@ Sequence: what lies between two tensor parallel regions is split along the seque
 instead, and a vector, which has neither, by features.
 """
 
-from .bf16 import assert_transparent_in_bf16, bf16_errors, errors_in_bf16
+from .bf16 import BF16_FACTOR, assert_transparent_in_bf16, bf16_errors, errors_in_bf16, gradient_error_over_plain
 from .cells import (
     OPTIMIZER,
     STEPS,
     assert_is_what_it_says,
+    drawn_anew,
     expected,
     options_for,
     plan_for,
@@ -28,6 +29,7 @@ from .models import MODELS
 from .ways import CELLS, COMMITTED, COVERING, REFUSED, WAYS
 
 __all__ = [
+    "BF16_FACTOR",
     "CELLS",
     "COMMITTED",
     "COVERING",
@@ -40,9 +42,11 @@ __all__ = [
     "assert_transparent",
     "assert_transparent_in_bf16",
     "bf16_errors",
+    "drawn_anew",
     "errors",
     "errors_in_bf16",
     "expected",
+    "gradient_error_over_plain",
     "options_for",
     "plan_for",
     "program",

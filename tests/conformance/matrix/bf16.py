@@ -12,6 +12,7 @@ from oracle import Outcome as Eager
 from oracle import train_eagerly
 
 from backend.run_folder.outcome import Outcome
+from planner.frontend import Program
 
 from .cells import STEPS, expected, program, widened
 
@@ -59,6 +60,16 @@ def _bf16_error(losses: Sequence[float], slopes: Mapping[str, torch.Tensor], sta
         parameter=_distance(states, truth.parameters),
         buffer=_distance(states, truth.buffers),
     )
+
+
+def gradient_error_over_plain(outcome: Outcome, source: Program, micro_batches: int, dtype: str) -> float:
+    """How many times as far from float32 training the plan's gradients are as those of plain training in ``dtype``, the farthest of 1, 2 and 4
+    micro-batches.   source: the program in float32."""
+    low = source.in_formats(dtype, None)
+    counts = {1, 2, 4, micro_batches}
+    truth = {count: train_eagerly(source, count, STEPS).gradients_of_last_step for count in counts}
+    plain = [_distance(train_eagerly(low, count, STEPS).gradients_of_last_step, truth[count]) for count in counts]
+    return _distance(outcome.gradients, truth[micro_batches]) / max(plain)
 
 
 def _distance(values: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> float:

@@ -48,6 +48,11 @@ def program(model: str, dtype: str = "fp32") -> Program:
     return trained(made, model) if dtype != "fp64" else widened(made, model, torch.float64)
 
 
+def drawn_anew(model: str, seed: int) -> Program:
+    """The small model in float32 with other first weights and other data."""
+    return trained(ZOO[model](**MODELS[model].sizes, dtype="fp32", seed=seed), model)
+
+
 def trained(made: Program, name: str) -> Program:
     return Program(made.module, made.example_inputs, made.loss, OPTIMIZER, name=name, data=made.data)
 
