@@ -53,10 +53,12 @@ def _plain_bf16_error(model: str, micro_batches: int, dtype: str) -> Bf16Error:
     return _bf16_error(plain.losses, plain.gradients_of_last_step, {**plain.parameters, **plain.buffers}, truth)
 
 
-def _bf16_error(losses: Sequence[float], slopes: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor], truth: Eager) -> Bf16Error:
+def _bf16_error(
+    losses: Sequence[float], gradients: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor], truth: Eager
+) -> Bf16Error:
     return Bf16Error(
         loss=max(abs(a - b) / abs(b) for a, b in zip(losses, truth.losses, strict=True)),
-        gradient=_distance(slopes, truth.gradients_of_last_step),
+        gradient=_distance(gradients, truth.gradients_of_last_step),
         parameter=_distance(states, truth.parameters),
         buffer=_distance(states, truth.buffers),
     )
@@ -102,15 +104,15 @@ def errors_in_bf16(model: str, outcome: Outcome, micro_batches: int, dtype: str 
     plan, plain = bf16_errors(model, outcome, micro_batches, dtype)
     truth = float32_training(model, micro_batches, dtype).gradients_of_last_step
     eager = expected(model, micro_batches, dtype).gradients_of_last_step
-    slopes = [(_over(plan.gradient, BF16_FACTOR * plain.gradient), "all")]
-    for name, slope in truth.items():
-        mine, theirs = (float((values[name].double() - slope.double()).norm()) for values in (outcome.gradients, eager))
-        slopes.append((_over(mine, BF16_FACTOR_OF_ONE * theirs + 2**-7 * float(slope.double().norm())), name))
+    gradients = [(_over(plan.gradient, BF16_FACTOR * plain.gradient), "all")]
+    for name, gradient in truth.items():
+        mine, theirs = (float((values[name].double() - gradient.double()).norm()) for values in (outcome.gradients, eager))
+        gradients.append((_over(mine, BF16_FACTOR_OF_ONE * theirs + 2**-7 * float(gradient.double().norm())), name))
     states = [
         (_over(plan.parameter, BF16_FACTOR * plain.parameter), "parameters"),
         (_over(plan.buffer, BF16_FACTOR * plain.buffer), "buffers"),
     ]
-    return {"loss": (_over(plan.loss, BF16_FACTOR * plain.loss + 3 * 2**-9), "all"), "gradient": max(slopes), "state": max(states)}
+    return {"loss": (_over(plan.loss, BF16_FACTOR * plain.loss + 3 * 2**-9), "all"), "gradient": max(gradients), "state": max(states)}
 
 
 def _over(error: float, allowed: float) -> float:

@@ -30,9 +30,9 @@ def errors(outcome: Outcome, eager: Eager, *, factor: float = 1.0) -> dict[str, 
     assert set(outcome.gradients) == set(eager.gradients_of_last_step)
     error_of = {"loss": max((_beyond(a, b, 1e-6, 1e-5, factor), f"step {n}") for n, (a, b) in enumerate(_losses(outcome, eager)))}
     assert len(outcome.losses) == len(eager.losses)
-    slopes = eager.gradients_of_last_step
+    gradients = eager.gradients_of_last_step
     error_of["gradient"] = max(
-        (_beyond(outcome.gradients[n], g, 1e-7 + 1e-5 * float(g.abs().max()), 1e-4, factor), n) for n, g in slopes.items()
+        (_beyond(outcome.gradients[n], g, 1e-7 + 1e-5 * float(g.abs().max()), 1e-4, factor), n) for n, g in gradients.items()
     )
     states = {**eager.parameters, **eager.buffers}
     error_of["state"] = max((_beyond(outcome.states[n], value, 2e-5, 1e-4, factor), n) for n, value in states.items())
