@@ -117,7 +117,7 @@ def plan(
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
         mode: ``train``, or ``eval``: the forward pass alone, of the module in eval mode, without gradients, update and optimizer state.
         outputs: of an evaluation, what a run gives beside the loss: all that the module returns (True), or outputs by name
-            (planner.frontend.outputs).
+            (planner.frontend.outputs).  A module that returns no loss is evaluated for them alone.
         batch_dim: the dim of the program's inputs that is the batch, as Program(batch_dim=...) takes it; None: the program's own.
         batch_norm: ``global``, or ``local``: over the part of each device, as DistributedDataParallel (regista.update_options.with_batch_norm).
         update: learning rates by step, clipping and a moving average for a program that is named (a Program says them itself).
@@ -182,7 +182,9 @@ def plan(
         on_shape=on_shape,
         dry_run=simulator.dry_run,
     ).plan
-    recorded = update.recorded | recorded_of(source) | recorded_samples(source)
+    recorded = (
+        update.recorded | recorded_of(source) | recorded_samples(source) | ({} if source.has_loss(plan.micro_batches) else {"loss": "none"})
+    )
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     return replace(plan, options={**plan.options, **recorded}) if recorded else plan

@@ -47,7 +47,7 @@ _CHUNK = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """losses: per batch.   metrics: the mean over the batches, which are all of one size.   duration_s: of the whole evaluation."""
+    """losses: per batch; none where the plan has no loss.   metrics: means over the batches, which are of one size.   duration_s: of all."""
 
     losses: tuple[float, ...]
     metrics: Mapping[str, float]
@@ -55,7 +55,9 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """The mean over the batches."""
+        """The mean over the batches.  Raises Unsupported: the module returns no loss."""
+        if not self.losses:
+            raise Unsupported("this evaluation has no loss, since the module returns none; ask for its metrics")
         return sum(self.losses) / len(self.losses)
 
 
@@ -116,7 +118,7 @@ class Evaluator:
         if not losses:
             raise InvalidProgram("an evaluation needs at least one batch")
         means = {name: sum(numbers) / len(numbers) for name, numbers in measured.items()}
-        return Evaluation(losses=tuple(losses), metrics=means, duration_s=time.monotonic() - began_s)
+        return Evaluation(losses=tuple(losses) if self.plan.has_loss else (), metrics=means, duration_s=time.monotonic() - began_s)
 
     def _in_processes(
         self, values: Mapping[str, Tensor] | Values, batches: Iterable[object], measured: dict[str, list[float]]
@@ -154,7 +156,7 @@ class Evaluator:
         whole = (self._program.tensors(given, f"batch {number}") for number, given in enumerate(batches))
         while chunk := list(islice(whole, _CHUNK)):
             outcome = perform(self.plan, values, chunk.__getitem__, len(chunk))
-            losses += outcome.losses
+            losses += outcome.losses or [0.0] * len(chunk)
             for outputs, batch in zip(outcome.outputs, chunk, strict=False):
                 self._measure(outputs, batch, measured)
         return losses

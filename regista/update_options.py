@@ -8,8 +8,8 @@ Learning rates by step:
     step:RATE?every=30&factor=0.1&warmup=0          times ``factor`` after every so many steps
     FILE.py:FUNCTION                                a function of the step that gives the rate, or one rate per parameter group
 
-Clipping and averages are part of a Plan's graph and are recorded in its options.  A schedule is not: a Plan records only that its rates come
-from outside, so another schedule is the same Plan with the same id, and whoever performs it says which one.
+Clipping, averages and the rule of the loss's scale are part of a Plan's graph and are recorded in its options.  A schedule is not: a Plan records
+only that its rates come from outside, so another schedule is the same Plan with the same id, and whoever performs it says which one.
 """
 
 from __future__ import annotations
@@ -56,29 +56,33 @@ Rates = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateOptions:
-    """None: as the program itself says.   lr_schedule: a text of the forms above.   clip_norm, clip_value, ema: as in Program."""
+    """None: as the program itself says.   lr_schedule: a text of the forms above.   clip_norm, clip_value, ema, loss_scale: as in Program."""
 
     lr_schedule: str | None = None
     clip_norm: float | None = None
     clip_value: float | None = None
     ema: float | None = None
+    loss_scale: str | float | None = None
 
     def applied(self, program: Program) -> Program:
         """The program with this update.
 
         Raises:
-            InvalidProgram, InvalidFile: a norm, a value, a decay or a schedule that cannot be.
+            InvalidProgram, InvalidFile: a norm, a value, a decay, a scale or a schedule that cannot be.
         """
         if self == NO_UPDATE_OPTIONS:
             return program
         rates = None if self.lr_schedule is None else parse_rates(self.lr_schedule)
-        return program.updated_by(lr_schedule=rates, clip_norm=self.clip_norm, clip_value=self.clip_value, ema=self.ema)
+        return program.updated_by(
+            lr_schedule=rates, clip_norm=self.clip_norm, clip_value=self.clip_value, ema=self.ema, loss_scale=self.loss_scale
+        )
 
     @property
     def recorded(self) -> dict[str, str]:
         """What a Plan's options keep of them."""
         numbers = {"clip_norm": self.clip_norm, "clip_value": self.clip_value, "ema": self.ema}
         texts = {name: repr(number) for name, number in numbers.items() if number is not None}
+        texts |= {} if self.loss_scale is None else {"loss_scale": str(self.loss_scale)}
         return texts if self.lr_schedule is None else texts | {"lr_schedule": _RECORDED}
 
     @staticmethod
@@ -87,7 +91,7 @@ class UpdateOptions:
         clip_norm, clip_value, ema = (
             float(plan.options[name]) if name in plan.options else None for name in ("clip_norm", "clip_value", "ema")
         )
-        return UpdateOptions(clip_norm=clip_norm, clip_value=clip_value, ema=ema)
+        return UpdateOptions(clip_norm=clip_norm, clip_value=clip_value, ema=ema, loss_scale=plan.options.get("loss_scale"))
 
 
 NO_UPDATE_OPTIONS = UpdateOptions()

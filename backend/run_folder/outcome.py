@@ -26,6 +26,7 @@ class Outcome:
     """``states`` and ``gradients`` are logical tensors by name; ``gradients`` are the last step's, empty unless asked for.
 
     first_step: steps that were done before this run; ``losses`` begin there.
+    losses: none where the plan has no loss.
     outputs: per step, name -> whole tensor in the order of the global batch; of Plans that have outputs.
     memory: rank -> bytes of its registers, planned and allocated, and of its process (backend.worker.registers.Registers.ended).
     """
@@ -62,7 +63,7 @@ def assemble(
         peak_bytes: rank -> the most that its blocks held at once.
         outputs: step -> what left it beside the loss.
     """
-    in_order = tuple(losses[step] for step in sorted(losses))
+    in_order = tuple(losses[step] for step in sorted(losses)) if plan.has_loss else ()
     held = {str(rank): size_bytes for rank, size_bytes in peak_bytes.items()}
     trace = Trace(
         source=Source.RUN,

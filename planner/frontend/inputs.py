@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["InputForm", "check_asked_again", "loss_in", "num_targets_of"]
+__all__ = ["InputForm", "check_asked_again", "holds_loss", "loss_in", "num_targets_of"]
 
 _SETTINGS = (type(None), bool, int, float, str, torch.dtype)
 
@@ -170,6 +170,18 @@ def loss_in(given: object, source: str, hint: str = "") -> Tensor:
         first, *others = (_scalar(entry, source, hint) for entry in several)
         return sum(others, start=first)
     return _scalar(given, source, hint)
+
+
+def holds_loss(given: object) -> bool:
+    """Whether ``loss_in`` finds a loss in what a module returned; a ``loss`` that is no scalar is one that is wrong."""
+    named = given.get("loss") if isinstance(given, Mapping) else getattr(given, "loss", None)
+    if isinstance(named, Tensor) and not isinstance(given, Tensor):
+        return True
+    try:
+        loss_in(given, "the module")
+    except InvalidProgram:
+        return False
+    return True
 
 
 def _scalar(given: object, source: str, hint: str) -> Tensor:

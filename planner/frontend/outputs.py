@@ -4,7 +4,8 @@ a tensor                       output
 a tuple or a list              output.0, output.1, ...
 a mapping or a dataclass       its keys: logits, hidden_states.0, ...
 
-The loss itself is no output.  What is neither tensor nor container (a cache, a string, None) is none either.
+The loss itself is no output; a module that returns none is evaluated for its outputs alone.  What is
+neither tensor nor container (a cache, a string, None) is none either.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class AskedOutputs:
 
     names: tuple[str, ...] | None = ()
 
-    def of(self, returned: object, loss: Tensor) -> dict[str, Tensor]:
+    def of(self, returned: object, loss: Tensor | None) -> dict[str, Tensor]:
         """Name -> tensor of what was asked for, in the order in which it stands (of names: in theirs).
 
         Args:
-            returned: what the module returned.   loss: the scalar loss, which is no output.
+            returned: what the module returned.   loss: the scalar loss, which is no output; None: there is none.
 
         Raises:
             InvalidProgram: an output that is not there, or none at all.

@@ -67,7 +67,8 @@ class Program:
             It is a state ``NAME:ema``, saved, split and resumed as optimizer state is.
         precision: "fp32", which leaves formats as the module has them; "bf16-mixed" and "fp16-mixed" compute under torch.autocast with
             low-precision working copies of float32 parameters (planner.frontend.precision).
-        loss_scale: of "fp16-mixed": the first scale of the loss, a LossScaling, or a torch.amp.GradScaler, whose numbers and state are taken.
+        loss_scale: of "fp16-mixed": the first scale of the loss, a LossScaling, the same in words (planner.frontend.optim.loss_scale), or a
+            torch.amp.GradScaler, whose numbers and state are taken.
         grad_dtype: "fp32" or "bf16": in which format gradients are accumulated and reduced; as autograd gives them by default.
         attention: "fused": scaled_dot_product_attention is one op each way, which keeps its output and a number per row; "eager": the products and
             the softmax that it is made of (planner.frontend.attention).
@@ -171,6 +172,7 @@ class Program:
         clip_norm: ClipNorm | float | None = None,
         clip_value: float | None = None,
         ema: float | None = None,
+        loss_scale: GivenLossScale = None,
     ) -> Program:
         """The same program with another update; what is None stays as it is.  Raises as Program() does."""
         other, old = self._anew(), self._update
@@ -183,6 +185,9 @@ class Program:
             clip_value=old.clip_value if clip_value is None else clip_value_of(clip_value),
             ema=old.ema if ema is None else checked_decay(ema),
         )
+        other._given_loss_scale = self._given_loss_scale if loss_scale is None else loss_scale
+        other.loss_scaling = loss_scaling_of(other._given_loss_scale, other.precision, other._update.clip_norm)
+        other._update = replace(other._update, loss_scaling=other.loss_scaling)
         return other
 
     def _anew(self) -> Program:
@@ -247,6 +252,10 @@ class Program:
     def tracer(self, micro_batches: int = 1) -> Tracer:
         """What traced ``graph(micro_batches)``: the recorder, or make_fx where the recorder cannot serve.  Raises as graph() does."""
         return self._translate(micro_batches).tracer
+
+    def has_loss(self, micro_batches: int = 1) -> bool:
+        """Whether a step has a loss: an evaluation of a module that returns none has outputs alone.  Raises as graph() does."""
+        return self._translate(micro_batches).has_loss
 
     def _translate(self, micro_batches: int) -> Translated:
         return self._traces.of(self._step, self._update, micro_batches)

@@ -334,6 +334,11 @@ class Plan:
         """The kind of step that it was made of."""
         return Mode.EVAL if self.options.get("mode") == Mode.EVAL.value else Mode.TRAIN
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether its steps have a loss; otherwise its option ``loss`` says ``none`` (an evaluation of a module that returns outputs alone)."""
+        return "loss" not in self.options
+
     @cached_property
     def task(self) -> Mapping[str, Task]:
         return {task.id: task for task in self.tasks}

@@ -11,7 +11,7 @@ save_every = 200
 keep = 3
 cluster = "local:2"
 lr_schedule = "cosine:1e-3?warmup=100&steps=1000"
-clip_norm = 1.0                            # clip_value, ema, precision = "bf16-mixed", grad_dtype, attention
+clip_norm = 1.0                            # clip_value, ema, precision = "fp16-mixed", loss_scale = "fixed:1024", grad_dtype, attention
 
 [plan]                                     # as arguments of regista.plan
 stages = 2
@@ -35,7 +35,13 @@ from regista.update_options import UpdateOptions, asked_formats
 __all__ = ["load_job"]
 
 _Kinds = type | tuple[type, ...]
-_UPDATE: dict[str, _Kinds] = {"lr_schedule": str, "clip_norm": (int, float), "clip_value": (int, float), "ema": float}
+_UPDATE: dict[str, _Kinds] = {
+    "lr_schedule": str,
+    "clip_norm": (int, float),
+    "clip_value": (int, float),
+    "ema": float,
+    "loss_scale": (int, float, str),
+}
 _FORMATS = ("precision", "grad_dtype", "attention")
 _JOB: dict[str, _Kinds] = {
     "model": str,
@@ -115,4 +121,6 @@ def _parsed(data: Mapping[str, Any]) -> TrainJob:
 
 def _named(kinds: _Kinds) -> str:
     words = {bool: "true or false", str: "a text", int: "a whole number", float: "a number", list: "a list"}
-    return words[kinds] if isinstance(kinds, type) else "a number"
+    if isinstance(kinds, type):
+        return words[kinds]
+    return "a number or a text" if str in kinds else "a number"

@@ -85,8 +85,8 @@ class Measured:
             self._totals[name] = before[0] + total, before[1] + count
 
     def values(self) -> dict[str, float]:
-        """Name -> value over all batches; the loss is the mean of the batches' losses."""
-        loss = math.fsum(self.losses) / len(self.losses)
+        """Name -> value over all batches; the loss is the mean of the batches' losses, nan where they have none."""
+        loss = math.fsum(self.losses) / len(self.losses) if self.losses else math.nan
         values = {"loss": loss} | {name: total / count if count else math.nan for name, (total, count) in self._totals.items()}
         if not isinstance(self.metrics, Mapping) and PERPLEXITY in self.metrics:
             values[PERPLEXITY] = math.exp(loss) if loss < 700 else math.inf

@@ -96,3 +96,14 @@ def test_rates_for_a_plan_of_constant_rates_are_refused(command: Command, tmp_pa
     assert_refused(
         command, tmp_path, "run", plan, "--lr-schedule", "constant:0.1", says="has constant learning rates; leave --lr-schedule out"
     )
+
+
+def test_a_scale_of_the_loss_is_recorded_and_is_that_of_a_program_with_the_same_words(command: Command, tmp_path: Path) -> None:
+    plan, words = tmp_path / "plan.json", "dynamic:1024?interval=2"
+    assert command("plan", TINY, "--cluster", "local:1", "--precision", "fp16-mixed", "--loss-scale", words, "-o", plan, "--json").code == 0
+    assert load_plan(plan).options["loss_scale"] == words
+    ran = command("run", plan, "--performer", "reference", "--steps", "3", "--json")
+    source = api.program_of(TINY).in_formats("fp16-mixed", None).updated_by(loss_scale=words)
+    direct = regista.run(regista.plan(source, "local:1"), source, steps=3, performer=regista.Performer.REFERENCE)
+    assert ran.json["losses"] == list(direct.losses)
+    assert float(direct.states["loss_scale"]) == 2048

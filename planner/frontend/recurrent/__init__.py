@@ -5,6 +5,7 @@ from collections.abc import Callable
 from planner.frontend.recurrent.ctc import ctc, ctc_backward, ctc_losses
 from planner.frontend.recurrent.gru import gru, gru_backward
 from planner.frontend.recurrent.layers import recurrent_layers
+from planner.frontend.recurrent.lengths import sequence_lengths
 from planner.frontend.recurrent.lstm import lstm, lstm_backward
 from planner.frontend.recurrent.rnn import rnn, rnn_backward
 
@@ -19,5 +20,6 @@ KERNELS: dict[str, Callable[..., object]] = {
     "regista.rnn_backward": rnn_backward,
     "regista.ctc_loss": ctc,
     "regista.ctc_loss_backward": ctc_backward,
+    "regista.sequence_lengths": sequence_lengths,
 }
 """Target -> the function that performs it."""

@@ -7,7 +7,8 @@
                                the end, closes the input gate and opens the forget gate, c = 1 * c + 0 * g
     pad_packed_sequence    the padding value behind the end of each sequence
 
-What padding makes is never read, so that no gradient comes from it.  A length below 1 or above T is an index error where the Plan is performed.
+What padding makes is never read, so that no gradient comes from it.  A length below 1 or above T, and
+lengths that do not decrease where enforce_sorted says so, end the step that performs them (regista.sequence_lengths, each device those that it has).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
+from planner.frontend.recurrent.lengths import check_lengths
 from planner.ir.errors import InvalidProgram
 
 __all__ = ["BatchSizes", "PackedData", "packed_sequences", "padded_steps"]
@@ -128,28 +130,24 @@ def _pack(
 ) -> PackedSequence:
     x = x.transpose(0, 1) if batch_first else x
     known = None if isinstance(lengths, Tensor) else tuple(int(length) for length in lengths)
+    _check_number(len(lengths), x.shape[1])
     if known is not None:
-        _check(known, x, enforce_sorted)
+        check_lengths(list(known), x.shape[0], enforce_sorted)
         x = x[: max(known)]
     of_each = (lengths if isinstance(lengths, Tensor) else torch.tensor(known)).to(device=x.device, dtype=torch.int64)
+    if known is None:
+        of_each = torch.ops.regista.sequence_lengths(of_each, x.shape[0], enforce_sorted)
     data: Any = PackedData(torch.where(_within(of_each, x), x, 0.0), of_each, known)
     sizes: Any = BatchSizes(x.shape[1])
     return PackedSequence(data, sizes)
 
 
-def _check(known: tuple[int, ...], x: Tensor, enforce_sorted: bool) -> None:
-    steps, sequences = x.shape[:2]
-    if len(known) != sequences:
+def _check_number(lengths: int, sequences: int) -> None:
+    if lengths != sequences:
         raise InvalidProgram(
-            f"pack_padded_sequence is given {len(known)} lengths for {sequences} sequences; a list is one of the whole batch, so where the batch "
+            f"pack_padded_sequence is given {lengths} lengths for {sequences} sequences; a list is one of the whole batch, so where the batch "
             "is split into micro-batches the lengths are a tensor among the inputs"
         )
-    if not all(0 < length <= steps for length in known):
-        raise InvalidProgram(
-            f"pack_padded_sequence is given the lengths {list(known)}, but a sequence of this batch has 1 to {steps} steps"
-        )
-    if enforce_sorted and list(known) != sorted(known, reverse=True):
-        raise InvalidProgram(f"the lengths {list(known)} are not in decreasing order; give pack_padded_sequence enforce_sorted=False")
 
 
 def _pad(

@@ -44,12 +44,13 @@ _Value = str | tuple[str | None, ...]  # a value id, or one per output of an op 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translated:
-    """The graph and the values of its CONSTANT inputs, by name.  tracer, refusal: as in Capture."""
+    """The graph and the values of its CONSTANT inputs, by name.  tracer, refusal, has_loss: as in Capture."""
 
     graph: LogicalGraph
     constants: dict[str, Tensor]
     tracer: Tracer
     refusal: str
+    has_loss: bool
 
 
 def translate(captured: Capture, update: Update) -> Translated:
@@ -141,6 +142,7 @@ class _Translation:
             constants={name: value for name, value in self._constants.items() if name in read},
             tracer=captured.tracer,
             refusal=captured.refusal,
+            has_loss=captured.has_loss,
         )
 
     def _forward_of(self) -> dict[str, int]:

@@ -9,12 +9,13 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
+from typing import Any
 
 import torch
 
 import planner
 
-__all__ = ["Line", "calling_line", "line_of_function", "raising_line", "shown_line"]
+__all__ = ["Line", "calling_line", "line_of_function", "line_that_changes", "raising_line", "shown_line"]
 
 Line = tuple[str, int]
 """A file and a line number."""
@@ -60,6 +61,32 @@ def raising_line(error: BaseException) -> Line | None:
             line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
     return line
+
+
+def line_that_changes(state: Callable[[], object], run: Callable[[], object]) -> Line | None:
+    """The user's line during which ``state()`` changes for the first time in ``run()``, whose errors do not matter; None: it is torch's."""
+    before = state()
+    running: Line | None = None
+    changing: Line | None = None
+
+    def watch(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal running, changing
+        if not _is_users(frame.f_code):
+            return None
+        if changing is None and running is not None and state() != before:
+            changing = running
+        running = frame.f_code.co_filename, frame.f_lineno
+        return watch
+
+    outer = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        run()
+    except Exception:
+        pass
+    finally:
+        sys.settrace(outer)
+    return running if changing is None and running is not None and state() != before else changing
 
 
 def line_of_function(function: Callable[..., object]) -> str:

@@ -32,7 +32,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from planner.frontend.attention import Attention, whole_attention
 from planner.frontend.batch import BatchDims
-from planner.frontend.inputs import InputForm, loss_in
+from planner.frontend.inputs import InputForm, holds_loss, loss_in
 from planner.frontend.outputs import AskedOutputs
 from planner.frontend.precision import Precision
 from planner.frontend.random import Drawing, drawing
@@ -76,7 +76,7 @@ class Capture:
     constants: what the graph's get_attr nodes name.
     trained: names of the parameters that have a gradient, in the order of the gradients; of an evaluation none.
     outputs: names of what an evaluation gives beside the loss, in the order behind it.
-    mode: the kind of step.
+    mode: the kind of step.   has_loss: False: the module of an evaluation returns outputs alone, and 0 stands where the loss would.
     batch_dims: per batch input the dim that micro-batches slice, or None.
     whole: numbers of the batch inputs that the graph takes once more, as large as the whole batch (planner.frontend.whole_batch).
     tracer: what made the graph.   refusal: of make_fx, why the recorder did not; else empty.
@@ -92,6 +92,7 @@ class Capture:
     trained: tuple[str, ...]
     outputs: tuple[str, ...] = ()
     mode: Mode = Mode.TRAIN
+    has_loss: bool = True
     tracer: Tracer
     refusal: str = ""
     left_alone: str = ""
@@ -150,17 +151,14 @@ def loss_of(module: nn.Module, loss: Callable[..., object] | None, form: InputFo
     Raises:
         InvalidProgram: what comes out is no scalar floating tensor, nor anything that holds one or several (``loss_in``).
     """
-    return _loss_and_returned(module, loss, form, inputs)[0]
+    return _loss_in_returned(loss, *form.output(module, inputs))
 
 
-def _loss_and_returned(
-    module: nn.Module, loss: Callable[..., object] | None, form: InputForm, inputs: Sequence[Tensor]
-) -> tuple[Tensor, object]:
-    """The same, and what the module returned."""
-    returned, targets = form.output(module, inputs)
+def _loss_in_returned(loss: Callable[..., object] | None, returned: object, targets: Sequence[object]) -> Tensor:
+    """The same, of what the module returned."""
     if loss is not None:
-        return loss_in(loss(returned, *targets), "the loss callable"), returned
-    return loss_in(returned, "the module", "; return the loss from the module, or give Program(loss=...)"), returned
+        return loss_in(loss(returned, *targets), "the loss callable")
+    return loss_in(returned, "the module", "; return the loss from the module, or give Program(loss=...)")
 
 
 class _Traced(nn.Module):
@@ -178,6 +176,7 @@ class _Traced(nn.Module):
         self._trainable = [name for name, p in parameters.items() if p.requires_grad]
         self._names, self._stamper, self._trained = tuple(parameters), stamper, trained
         self.outputs: tuple[str, ...] = ()
+        self.has_loss = True
 
     def forward(self, parameter_values: list[Tensor], inputs: list[Tensor], scale_of_loss: list[Tensor]) -> list[Tensor]:
         if self._step.asked is not None:
@@ -209,11 +208,14 @@ class _Traced(nn.Module):
         return [value, *of_trained.values()]
 
     def _evaluated(self, inputs: list[Tensor], asked: AskedOutputs) -> list[Tensor]:
+        loss = self._step.loss
         with self._step.precision.autocast():
-            value, returned = _loss_and_returned(self.module, self._step.loss, self._step.form, inputs)
+            returned, targets = self._step.form.output(self.module, inputs)
+            self.has_loss = loss is not None or asked.names == () or holds_loss(returned)
+            value = _loss_in_returned(loss, returned, targets) if self.has_loss else None
         outputs = asked.of(returned, value)
         self.outputs = tuple(outputs)
-        return [value, *outputs.values()]
+        return [torch.zeros(()) if value is None else value, *outputs.values()]
 
 
 class _OwnBackward(InvalidProgram):
@@ -230,7 +232,7 @@ def capture(step: Step, micro_batches: int) -> Capture:
         InvalidProgram: the step cannot be traced; the message names the module that raised.
     """
     work = _Work(step, micro_batches)
-    with untouched({"": step.module, "loss": step.loss}) as snapshot:
+    with untouched({"": step.module, "loss": step.loss}, lambda: work.traced(Tracer.RECORDER)) as snapshot:
         try:
             captured = work.traced(Tracer.RECORDER)
         except _OwnBackward:
@@ -333,6 +335,7 @@ class _Work:
             trained=tuple(trained),
             outputs=whole.outputs,
             mode=self._step.mode,
+            has_loss=whole.has_loss,
             tracer=tracer,
             precision=self._step.precision,
             micro_batches=self._micro_batches,

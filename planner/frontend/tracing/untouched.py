@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from planner.frontend.tracing.reachable import Snapshot
+from planner.frontend.tracing.source import line_that_changes, shown_line
 from planner.ir.errors import InvalidProgram
 
 __all__ = [
@@ -36,24 +37,37 @@ __all__ = [
 
 
 @contextmanager
-def untouched(roots: Mapping[str, object]) -> Iterator[Snapshot]:
+def untouched(roots: Mapping[str, object], again: Callable[[], object] | None = None) -> Iterator[Snapshot]:
     """What the roots reach, and the generators of random numbers, are afterwards the very same objects with the same contents.
+
+    Args:
+        again: does once more what is done inside, to see which line of the user's draws.
 
     Raises:
         InvalidProgram: Python's or numpy's random numbers were drawn.  A plan would repeat what was drawn while tracing.
     """
     snapshot, generators = Snapshot(roots), _generators()
+
+    def restore() -> None:
+        snapshot.restore()
+        _set_generators(generators)
+
     try:
         yield snapshot
         drawn = next((name for name, state in _generators().items() if name != "torch" and state != generators[name]), None)
     finally:
-        snapshot.restore()
-        _set_generators(generators)
-    if drawn is not None:
-        raise InvalidProgram(
-            f"forward draws from {drawn}, Python's own generator: a plan would repeat for ever what it drew while it was traced; "
-            "draw with torch, or take it out of forward"
-        )
+        restore()
+    if drawn is None:
+        return
+    try:
+        line = None if again is None else line_that_changes(lambda: _generators()[drawn], again)
+    finally:
+        restore()
+    raise InvalidProgram(
+        f"forward draws from {drawn}, Python's own generator{f', at {shown_line(line)}' if line is not None else ''}: a plan would repeat for ever "
+        "what it drew while it was traced; draw with torch and let a tensor choose (a layer that is dropped now and then: "
+        "x = torch.where(torch.rand(()) < rate, x, layer(x))), or set the rate to 0"
+    )
 
 
 def _generators() -> dict[str, object]:

@@ -27,7 +27,6 @@ from planner.frontend.inputs import InputForm
 from planner.frontend.precision import Precision
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.record import Recorder
-from planner.frontend.tracing.trace import loss_of
 from planner.frontend.tracing.traced import NotRecordable
 from planner.frontend.tracing.untouched import (
     as_in_make_fx,
@@ -47,17 +46,18 @@ _SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLaye
 
 
 class _Forward(nn.Module):
-    """Forward and loss, as loss_of has them."""
+    """Forward, and the loss where there is a function of it."""
 
     def __init__(self, module: nn.Module, loss: Callable[..., object] | None, form: InputForm, precision: Precision) -> None:
         super().__init__()
         self.module, self._precision = module, precision
         self._loss, self._form = (loss,), form
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> object:
         (loss,) = self._loss
         with self._precision.autocast():
-            return loss_of(self.module, loss, self._form, inputs)
+            returned, targets = self._form.output(self.module, inputs)
+            return returned if loss is None else loss(returned, *targets)
 
 
 def refuse_ambiguous(

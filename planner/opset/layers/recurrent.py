@@ -4,6 +4,7 @@ Factors: n sequences; t steps, i inputs, h units, p projected units and g gates 
 
     lstm       (t n i)(g i)(g p)[(g)(g)](n p)(n h)[(p h)]  ->  t n p,  n h                           gru, rnn alike
     ctc loss   (t n c)(n s)(n)(n)  ->  n,  n t a        c classes, s targets, a = 2 s + 1 forward variables per step
+    lengths    (n)  ->  n                                        of packed sequences
     backward   batch split: the gradients of weights and biases P, the others S on n; linear in the gradients that come in
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from planner.ir.graph import Op
 from planner.opset.rule import FactorRule, Factors, Types
-from planner.opset.spec import OpSpec, integer, is_ref, shape_of
+from planner.opset.spec import OpSpec, integer, is_ref, no_flop, shape_of
 
 __all__ = ["TABLE"]
 
@@ -97,6 +98,11 @@ def _ctc_loss_backward(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=operands, results=(_CTC_OPERANDS[0],), whole=_WHOLE, linear=(frozenset({0}),))
 
 
+def _sequence_lengths(op: Op, types: Types) -> FactorRule:
+    """lengths, steps, enforce_sorted -> the same lengths."""
+    return FactorRule(operands=(("n",),), results=(("n",),))
+
+
 def _ctc_flop(op: Op, types: Types) -> int:
     """Seven per forward variable (three exponentials, as many sums, a logarithm); the backward pass has as many backward variables."""
     log_probs, targets = (shape_of(op, types, at + op.target.endswith("_backward")) for at in (0, 1))
@@ -140,6 +146,7 @@ TABLE: dict[str, OpSpec] = {
     target: OpSpec(rule=rule, flop=_backward_flop if target.endswith("_backward") else _forward_flop) for target, rule in _RULES.items()
 }
 TABLE |= {
+    "regista.sequence_lengths": OpSpec(rule=_sequence_lengths, flop=no_flop),
     "regista.ctc_loss": OpSpec(rule=_ctc_loss, flop=_ctc_flop),
     "regista.ctc_loss_backward": OpSpec(rule=_ctc_loss_backward, flop=_ctc_flop),
 }

@@ -171,6 +171,12 @@ def _add_update(group: argparse._ArgumentGroup) -> None:
         metavar="D",
         help="keep a moving average of each trained parameter, D x average + (1 - D) x parameter after each step",
     )
+    group.add_argument(
+        "--loss-scale",
+        metavar="SCALE",
+        help="scale of the loss in --precision fp16-mixed: dynamic:FIRST?interval=2000&growth=2&backoff=0.5, as torch.amp.GradScaler (default, "
+        "from 65536; a number alone is the first scale), or fixed:SCALE",
+    )
 
 
 def _add_search(group: argparse._ArgumentGroup) -> None:
@@ -211,7 +217,13 @@ def perform(args: argparse.Namespace) -> Json:
             strict=args.strict,
             batch_dim=args.batch_dim,
             batch_norm=args.batch_norm,
-            update=UpdateOptions(lr_schedule=args.lr_schedule, clip_norm=args.clip_norm, clip_value=args.clip_value, ema=args.ema),
+            update=UpdateOptions(
+                lr_schedule=args.lr_schedule,
+                clip_norm=args.clip_norm,
+                clip_value=args.clip_value,
+                ema=args.ema,
+                loss_scale=args.loss_scale,
+            ),
             precision=args.precision,
             grad_dtype=args.grad_dtype,
             attention=args.attention,

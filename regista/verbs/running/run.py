@@ -136,18 +136,21 @@ def perform(args: argparse.Namespace) -> Json:
 
 
 def _loss_text(plan: Plan, losses: Sequence[float]) -> str:
+    if not plan.has_loss:
+        return "no loss, since the module returns none"
     if plan.mode is Mode.EVAL:
         return f"loss: {sum(losses) / len(losses):.4f}, the mean over {len(losses)} batches"
     return f"loss: {losses[0]:.4f} -> {losses[-1]:.4f}"
 
 
 def _save_outputs(outcome: Outcome, path: str) -> None:
-    """``loss``: one number per step; every output: the global batches of the steps, stacked."""
+    """``loss``: one number per step, if there is a loss; every output: the global batches of the steps, stacked."""
     import torch
 
     rows = {name: torch.stack([of_step[name] for of_step in outcome.outputs]) for name in outcome.outputs[0]}
     neighbour = f"{path}.tmp"
-    torch.save({"loss": torch.tensor(outcome.losses, dtype=torch.float64), **rows}, neighbour)
+    loss = {"loss": torch.tensor(outcome.losses, dtype=torch.float64)} if outcome.losses else {}
+    torch.save(loss | rows, neighbour)
     os.replace(neighbour, path)
 
 

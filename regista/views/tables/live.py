@@ -83,7 +83,7 @@ class Watched:
     _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_STEPS))
 
     def __call__(self, step: int, loss: float) -> None:
-        self.steps_done, self.loss = step + 1, loss
+        self.steps_done, self.loss = step + 1, loss if self.plan.has_loss else None
         self.changed()
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:

@@ -97,7 +97,8 @@ def show_plan(plan: Plan) -> RenderableType:
     head.add_row("micro-batches", padding_text(plan) or f"{plan.micro_batches} (batch of {plan.batch_size} samples)")
     if plan.mode is Mode.EVAL:
         outputs = ", ".join(output.name for output in plan.outputs)
-        head.add_row("kind of step", f"evaluation: forward pass alone; outputs: {escape(outputs) or 'the loss alone'}")
+        without = "" if plan.has_loss else "; no loss, since the module returns none"
+        head.add_row("kind of step", f"evaluation: forward pass alone; outputs: {escape(outputs) or 'the loss alone'}{without}")
     head.add_row("batch dims", escape(_batch_dims(plan)))
     if norms := batch_norm_text(plan):
         head.add_row("batch norm", escape(norms))
@@ -108,7 +109,7 @@ def show_plan(plan: Plan) -> RenderableType:
     head.add_row("state per parameter", escape(str(state_bytes(plan))))
     head.add_row("objective", f"{show_s(plan.search.objective_s)} per step (lower bound {show_s(plan.search.lower_bound_s)})")
     for option, value in plan.options.items():
-        if option in ("batch_dim", "mode", "samples", "batch_norm"):
+        if option in ("batch_dim", "mode", "samples", "batch_norm", "loss"):
             continue
         head.add_row(escape(option), escape(value))
     return Group(head, _placements(plan), _streams(plan), _tasks(plan), _regsts(plan))

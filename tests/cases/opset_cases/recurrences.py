@@ -66,6 +66,12 @@ def _ctc(t: str, d: Draw) -> Iterator[Case]:
         yield make_case(t, d.real(batch), *given, *_results("regista.ctc_loss", *given, 0, zero_infinity), 0, zero_infinity)
 
 
+def _lengths(t: str, d: Draw) -> Iterator[Case]:
+    lengths = 1 + d.index(7, d.size())
+    yield make_case(t, lengths, 7, False)
+    yield make_case(t, lengths.sort(descending=True).values, 7, True)
+
+
 def _results(target: str, *given: object) -> tuple[Tensor, ...]:
     made = KERNELS[target](*given)
     return made if isinstance(made, tuple) else (made,)  # type: ignore[return-value]
@@ -75,3 +81,4 @@ _each("regista.lstm regista.lstm_backward", _lstm)
 _each("regista.gru regista.gru_backward", _gru)
 _each("regista.rnn regista.rnn_backward", _rnn)
 _each("regista.ctc_loss regista.ctc_loss_backward", _ctc)
+_each("regista.sequence_lengths", _lengths)

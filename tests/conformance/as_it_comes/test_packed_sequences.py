@@ -13,6 +13,7 @@ from six_ways import assert_trains_alike, quick_ways
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import regista
 from planner.frontend import SGD, Program
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Role
@@ -128,3 +129,28 @@ def test_a_list_of_lengths_that_the_batch_cannot_have_is_refused(given: list[int
 
     with pytest.raises(InvalidProgram, match=says):
         program(Odd()).graph()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            [7, 3, 8, 1, 7, 2, 6, 4],
+            r"given the lengths \[7, 3, 8, .*\], but .* has 1 to 7 steps, and sequence 2 has 8; .*cut what is longer",
+        ),
+        ([7, 3, 5, 0, 7, 2, 6, 4], "has 1 to 7 steps, and sequence 3 has 0; leave out what is empty"),
+        ([7, 3, 5, 1, 7, 2, 6, 4], r"the lengths \[7, 3, 5, .*\] are not in decreasing order; .*enforce_sorted=False"),
+    ],
+    ids=["long", "empty", "unsorted"],
+)
+def test_a_batch_whose_lengths_torch_would_not_pack_ends_the_step_with_the_numbers(given: list[int], says: str) -> None:
+    class Sorted(Reader):
+        def packed(self, x: Tensor, lengths: Tensor) -> nn.utils.rnn.PackedSequence:
+            return pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=True)
+
+    lengths = torch.tensor(given)
+    with pytest.raises(RuntimeError):
+        Sorted()(TOKENS, lengths)
+    made = Program(Sorted(), (TOKENS, lengths, CLASSES), F.cross_entropy, optimizer=SGD(lr=0.5))
+    with pytest.raises(InvalidProgram, match=says):
+        regista.run(regista.plan(made, "local:1"), made, steps=1, performer=regista.Performer.REFERENCE)

@@ -279,6 +279,42 @@ def test_python_random_numbers_are_refused_and_the_generators_put_back() -> None
     assert (random.getstate(), np.random.get_state()[1].tobytes()) == before
 
 
+class SometimesDropped(nn.Module):
+    """Layers that a random number of Python or numpy leaves out now and then (LayerDrop)."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.layers, self.draw = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if self.draw() < 0.5:
+                x = layer(x)
+        return x.mean()
+
+
+@pytest.mark.parametrize("draw", [lambda: random.uniform(0, 1), lambda: float(np.random.uniform(0, 1))], ids=["random", "numpy.random"])
+def test_a_layer_that_a_number_of_python_leaves_out_is_refused_with_the_line_and_the_rewrite(draw: Callable[[], float]) -> None:
+    with pytest.raises(
+        InvalidProgram, match=r"test_next_step\.py:\d+ '.*draw.*uniform.*torch\.where\(torch\.rand\(\(\)\) < rate, x, layer\(x\)\)"
+    ):
+        Program(SometimesDropped(draw), torch.ones(2, 4)).graph()
+
+
+def test_the_rewrite_of_a_layer_that_is_left_out_is_planned() -> None:
+    layer = nn.Linear(4, 4)
+
+    class Rewritten(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(torch.rand(()) < 0.5, x, self.layer(x)).mean()
+
+    assert Program(Rewritten(), torch.ones(2, 4)).graph().ops
+
+
 def _branch(m: Keeping, y: Tensor) -> Tensor:
     if y.sum() > 0:
         return y

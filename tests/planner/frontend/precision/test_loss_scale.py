@@ -183,9 +183,34 @@ def test_a_grad_scaler_is_taken_with_its_numbers_and_its_state() -> None:
 def test_what_cannot_be_scaled_is_refused() -> None:
     with pytest.raises(InvalidProgram, match=r"a loss scale belongs to precision fp16-mixed; the program computes in bf16-mixed"):
         program(precision="bf16-mixed")
-    with pytest.raises(InvalidProgram, match=r"init_scale=0.0.*the scale is above 0"):
+    with pytest.raises(InvalidProgram, match=r"the scale of the loss is 0; give a number above 0"):
         program(loss_scale=0.0)
     with pytest.raises(InvalidProgram, match=r"this GradScaler is disabled"):
         program(loss_scale=torch.amp.GradScaler("cpu", enabled=False))
     with pytest.raises(Unsupported, match=r"error_if_nonfinite ends the run at an overflow, which fp16-mixed skips"):
         program(clip_norm=ClipNorm(max_norm=1.0, error_if_nonfinite=True))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        LossScaling(),
+        LossScaling.fixed(128.0),
+        LossScaling(init_scale=8.0, growth_interval=7, growth_factor=4.0, backoff_factor=0.1, good_steps=3),
+    ],
+    ids=["default", "fixed", "other numbers"],
+)
+def test_a_scale_in_words_is_the_same_scale(scaling: LossScaling) -> None:
+    assert LossScaling.parsed(scaling.text) == scaling
+    assert program(loss_scale=scaling.text).loss_scaling == scaling
+
+
+def test_a_number_alone_is_the_first_scale() -> None:
+    assert LossScaling.parsed("1024") == program(loss_scale=1024).loss_scaling == LossScaling(init_scale=1024.0)
+
+
+def test_a_fixed_scale_stays_and_steps_that_overflow_are_skipped() -> None:
+    made = program(loss_scale="fixed:32768")
+    outcome = regista.run(regista.plan(made, "local:1"), made, steps=LARGE[0] + 2, performer=regista.Performer.REFERENCE)
+    assert float(outcome.states[SCALE]) == 32768
+    assert {int(value) for name, value in outcome.states.items() if name.endswith(":step")} == {LARGE[0] + 1}
