@@ -42,6 +42,7 @@ from planner.parallelism.shape_search import ShapeWatch
 from planner.schedule import Schedule
 from planner.search import Method
 from planner.solve.problem import Watch
+from planner.validate import validate
 from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
 from regista.padded.asked import divided, padded, recorded_samples
@@ -187,7 +188,9 @@ def plan(
     )
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
-    return replace(plan, options={**plan.options, **recorded}) if recorded else plan
+    plan = replace(plan, options={**plan.options, **recorded}) if recorded else plan
+    validate(plan, source)
+    return plan
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:

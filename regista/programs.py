@@ -11,11 +11,12 @@ from planner.ir.errors import Mismatch
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.text import content_id
+from planner.validate import validate
 from regista.padded.asked import as_padded
 from regista.update_options import UpdateOptions, as_planned, own_rates
 from zoo import ZOO
 
-__all__ = ["check_program", "planned_program", "program_for", "program_of"]
+__all__ = ["check_program", "names_program", "planned_program", "program_for", "program_of"]
 
 
 def program_of(model: str) -> Program:
@@ -27,18 +28,23 @@ def program_of(model: str) -> Program:
     return load_program(model, ZOO)
 
 
-def planned_program(plan: Plan) -> Program:
-    """The Program that the Plan names; where the Plan takes rates from outside and the program has none, its optimizer's own stand in.
+def names_program(plan: Plan) -> bool:
+    """Whether the Plan names a program that can be found again, and was not made from a value of Python."""
+    return plan.model.startswith("zoo:") or plan.model.endswith(".pt2") or ".py:" in plan.model
+
+
+def planned_program(plan: Plan, model: str | None = None) -> Program:
+    """The Program that the Plan names, or ``model``; its optimizer's own rates stand in where the Plan takes rates from outside and it has none.
 
     Raises:
         Mismatch: the Plan was made from a value, which only the caller has.   InvalidFile, InvalidProgram: see program_of.
     """
-    if not plan.model.startswith("zoo:") and not plan.model.endswith(".pt2") and ".py:" not in plan.model:
+    if model is None and not names_program(plan):
         raise Mismatch(
             f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; "
             f"call regista.run(plan, program), or plan file.py:factory"
         )
-    source = own_rates(plan, UpdateOptions.of(plan).applied(as_planned(plan, program_of(plan.model))), None, performs=False)
+    source = own_rates(plan, UpdateOptions.of(plan).applied(as_planned(plan, program_of(model or plan.model))), None, performs=False)
     dims = tuple(entry.batch_dim for entry in plan.batch_inputs if entry.whole_of is None)[: len(source.batch_dims.dims)]
     source = source if dims == source.batch_dims.dims or len(dims) != len(source.batch_dims.dims) else source.cut_along(dims)
     return program_for(plan, source)
@@ -58,6 +64,7 @@ def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> 
 
     Raises:
         Mismatch: other states, another batch, or another step.
+        PlanDoesNotComputeProgram: the plan computes something else (planner.validate).
     """
     state_types = {name: (tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in state.items()}
     wrong = []
@@ -80,3 +87,4 @@ def check_program(plan: Plan, program: Program, state: Mapping[str, Tensor]) -> 
             f"plan {plan.plan_id} was made for another program than {program.name}: {'; '.join(wrong[:3])}"
             f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; plan this program anew"
         )
+    validate(plan, program)

@@ -12,6 +12,7 @@ __all__ = [
     "Mismatch",
     "NotFinite",
     "OutOfMemory",
+    "PlanDoesNotComputeProgram",
     "RegistaError",
     "UnknownOp",
     "Unsupported",
@@ -53,6 +54,10 @@ class DeadLock(InvalidPlan):
 
 class OutOfMemory(InvalidPlan):
     """A Plan needs more bytes on a device than the device has (SEMANTICS 5, law 5)."""
+
+
+class PlanDoesNotComputeProgram(InvalidPlan):
+    """A Plan computes something else than the program it is given for; the message names the first difference."""
 
 
 class InvalidTrace(RegistaError):

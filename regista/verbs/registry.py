@@ -11,7 +11,7 @@ import argparse
 from dataclasses import dataclass
 from types import ModuleType
 
-from regista.verbs.planning import clusters, diff, explain, iopddl, loading, ops, plan, predict, quotas, search_time, whatif
+from regista.verbs.planning import clusters, diff, explain, iopddl, loading, ops, plan, predict, quotas, search_time, verify, whatif
 from regista.verbs.running import calibrate, checkpoint, demo, deploy, doctor, run, sweep, train
 from regista.verbs.screen import Json
 from regista.verbs.showing import compare, export, gantt, report, simulate, timeline
@@ -45,6 +45,7 @@ VERBS = (
         module=explain,
         help="show a plan in words, what other layouts would cost, where its time goes and what fills its devices",
     ),
+    Verb(name="verify", module=verify, help="prove that a plan is live, fits its devices, and computes its program"),
     Verb(name="diff", module=diff, help="say what differs between two plans"),
     Verb(
         name="predict",

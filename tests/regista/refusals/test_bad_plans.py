@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 from command_line import TINY, Command
 from stories import Story
 
-from planner.ir.files import save_plan
-from planner.ir.plan import Plan
+import backend
+from planner.ir.errors import WorkerFailed
+from planner.ir.files import load_plan, save_plan
+from planner.ir.plan import Fragment, Plan
+from regista.programs import planned_program
 from tests.regista.refusals.refusal import assert_refused, edited
 
 
@@ -120,12 +124,26 @@ def test_keyword_arguments_of_ops_cannot_smuggle_code_into_fragments(command: Co
     )
 
 
-def test_an_op_that_its_kernel_does_not_take_ends_the_run_with_task_and_rank(command: Command, made: dict[str, Path], tmp_path: Path):
+def test_an_op_that_the_program_does_not_have_is_refused_with_task_and_ranks(command: Command, made: dict[str, Path], tmp_path: Path):
     def edit(data: Any) -> None:
         first(data, "tasks", kind="forward")["body"]["ops"][0]["args"] = []
 
     bad = edited(made["plan"], tmp_path / "p.json", edit)
-    assert_refused(command, tmp_path, "run", bad, "--performer", "reference", says=r"rank \d failed in task s0\.fwd\.0: ")
+    says = r"task s0\.fwd\.0 on ranks 0 to 1, op n0 .* the program has no .* this plan does not compute its program"
+    assert_refused(command, tmp_path, "run", bad, "--performer", "reference", says=says)
+    assert_refused(command, tmp_path, "verify", bad, says=says)
+
+
+def test_an_op_that_its_kernel_does_not_take_ends_a_performance_with_task_and_rank(made: dict[str, Path]):
+    plan = load_plan(str(made["plan"]))
+    program = planned_program(plan)
+    (task,) = [task for task in plan.tasks if task.id == "s0.fwd.0"]
+    assert isinstance(task.body, Fragment)
+    (op, *ops) = task.body.ops
+    worse = replace(task, body=replace(task.body, ops=(replace(op, args=()), *ops)))
+    bad = replace(plan, tasks=tuple(worse if t is task else t for t in plan.tasks))
+    with pytest.raises(WorkerFailed, match=r"rank \d failed in task s0\.fwd\.0: "):
+        backend.perform(bad, program.initial_state(), program.batches(1), 1)
 
 
 # Plans that dead-lock.

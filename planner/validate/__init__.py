@@ -1,0 +1,8 @@
+"""Translation validation: a proof, by symbolic execution, that a Plan computes its program; it knows neither the search nor the lowering."""
+
+from __future__ import annotations
+
+from planner.validate.report import ValidationReport
+from planner.validate.validate import TracedProgram, validate, validate_graph
+
+__all__ = ["TracedProgram", "ValidationReport", "validate", "validate_graph"]
