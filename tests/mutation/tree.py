@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
+from typing import Protocol
 
 from tests.mutation.faults import Fault, changes_program, faults_of
 
@@ -20,6 +21,14 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "simulator/engine": ("simulator/engine.py", "simulator/rules", "planner/ir/actors/game.py", "planner/ir/actors/ledger.py"),
     "backend/comm": ("backend/comm",),
 }
+
+
+class Planted(Protocol):
+    """A change of a module's text: a Fault, or one that was written down."""
+
+    @property
+    def module(self) -> str: ...
+    def planted(self, source: str) -> str: ...
 
 
 def copy_tree(source: Path, tree: Path) -> str:
@@ -47,7 +56,7 @@ def chosen_faults(tree: Path, number: int, seed: int) -> list[tuple[str, Fault]]
 
 
 @contextmanager
-def planted(tree: Path, fault: Fault) -> Iterator[None]:
+def planted(tree: Path, fault: Planted) -> Iterator[None]:
     """The tree with the fault in it.  No bytecode of the module stays: that is told by time and size, which a fault may leave equal."""
     path = tree / fault.module
     for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
