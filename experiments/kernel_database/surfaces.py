@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from experiments.kernel_database.fit import fitted
+from experiments.common.robust_fit import fitted
 from planner.cost.kernels.devices import Precision, device_sheet
 from planner.cost.kernels.surface import attention_s, product_s
 from planner.cost.kernels.tables import GENERIC, TICKS, surface_of
@@ -75,7 +75,7 @@ def fit_attention(name: str, dim: int, rows: Floats, measured_s: Floats) -> Cons
 
 def _fit(begin: Mapping[str, tuple[float, float, float]], errors: object) -> Constants:
     start, low, high = (np.log([values[i] for values in begin.values()]) for i in range(3))
-    found = fitted(errors, start, low, high)  # type: ignore[arg-type]
+    found = fitted(errors, start, low, high).x  # type: ignore[arg-type]
     return {key: float(f"{value:.5g}") for key, value in zip(begin, np.exp(found).tolist(), strict=True)}
 
 

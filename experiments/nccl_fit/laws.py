@@ -1,22 +1,20 @@
-"""The constants of an interconnect's laws, fitted to rows: Gauss-Newton steps on the logarithms of constants and of times.
-
-(1) loss     sum over points of rho(log T - log t),  rho = Huber beyond 20 %: a law that is wrong somewhere does not bend the rest
-(2) step     (J'J + lambda diag J'J) step = -J'r,  lambda grows until the loss falls                              (Levenberg 1944, Marquardt 1963)
+"""The constants of an interconnect's laws, fitted to rows: logarithms of times by logarithms of constants (experiments.common.robust_fit).
+Errors beyond 20 % count linearly, so that a law that is wrong somewhere does not bend the rest.
 
 A point is the median of the rows that repeat it.  Constants that no row touches keep their start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from experiments.common.robust_fit import Errors, Floats, fitted
 from experiments.nccl_fit.rows import Row
 from planner.cost.nccl.groups import Group, Kind
 from planner.cost.nccl.interconnect import parse_interconnect
@@ -25,7 +23,6 @@ from planner.cost.nccl.laws import candidates
 __all__ = ["Point", "descend", "fit_constants", "law_s", "points_of"]
 
 HUBER = 0.2
-Floats = NDArray[np.float64]
 Data = dict[str, Any]
 
 
@@ -73,40 +70,9 @@ def fit_constants(start: Data, points: Sequence[Point], names: Sequence[str], ro
     return _with(start, names, descend(residuals, x, low, high, rounds))
 
 
-def descend(residuals: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats, rounds: int) -> Floats:
-    """(2) Where the loss (1) of some residuals is least, from x on and within bounds; all are logarithms."""
-    error, damping = residuals(x), 1e-2
-    for _ in range(rounds):
-        slope = np.stack([(residuals(_moved(x, i)) - error) / 1e-3 for i in range(len(x))], axis=1)
-        trust = np.minimum(1.0, HUBER / np.maximum(np.abs(error), 1e-9))
-        normal, pull = (slope * trust[:, None]).T @ slope, (slope * trust[:, None]).T @ error
-        better = False
-        for _ in range(8):
-            tried = np.clip(x - np.linalg.solve(normal + np.diag(damping * np.diag(normal) + 1e-6), pull), low, high)
-            tried = np.clip(tried, x - 0.7, x + 0.7)
-            here = residuals(tried)
-            if _loss(here) < _loss(error):
-                better = True
-                break
-            damping *= 4
-        if not better:
-            break
-        gained = 1 - _loss(here) / _loss(error)
-        x, error, damping = tried, here, max(damping / 4, 1e-6)
-        if gained < 1e-4:
-            break
-    return x
-
-
-def _loss(error: Floats) -> float:
-    size = np.abs(error)
-    return float(np.sum(np.where(size < HUBER, size**2, 2 * HUBER * size - HUBER**2)))
-
-
-def _moved(x: Floats, i: int) -> Floats:
-    moved = x.copy()
-    moved[i] += 1e-3
-    return moved
+def descend(residuals: Errors, start: Floats, low: Floats, high: Floats, rounds: int) -> Floats:
+    """Logarithms of constants with the least loss; derivatives are made at most so often."""
+    return fitted(residuals, start, low, high, scale=HUBER, apart=1e-3, rounds=2 * rounds, reach=0.7).x
 
 
 def _get(data: Mapping[str, Any], name: str) -> float:

@@ -2,7 +2,7 @@
 
 minimise  sum_i w_i rho(log(sim_i / paper_i)) + sum_c (log(c / start_c) / spread_c)^2 / (2 strength)     over the logarithms of the constants c
 
-w: one over the points of a group, so that a model that was run often speaks once.  rho: Huber.  Gauss and Newton with numerical derivatives.
+w: one over the points of a group, so that a model that was run often speaks once.  How: experiments.common.robust_fit.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from experiments.common import robust_fit
+from experiments.common.robust_fit import Floats, Prior
 from experiments.fidelity.jobs.cases import Case
 from regista.jobs.job import Job
 from regista.jobs.machines import CONSTANTS, Machine
 
 __all__ = ["Floats", "Free", "fitted", "log_errors", "refitted", "slopes"]
 
-Floats = NDArray[np.float64]
 Free = Sequence[tuple[str, str]]
 """(environment or "", constant) that may change."""
 
-STEP, SCALE = 0.02, 0.05
-PRIOR = 0.02
+APART, REACH = 0.02, 0.5
+PRIOR = 0.05
 """What a constant's spread weighs: as much as an error of so many logarithms of one group."""
 
 
@@ -40,8 +40,8 @@ def log_errors(cases: Sequence[Case], machine: Machine) -> Floats:
 
 def slopes(cases: Sequence[Case], machine: Machine, free: Free) -> Floats:
     """Derivatives of log_errors by the logarithms of the free constants, shape [cases, constants]."""
-    x, error = np.log([_get(machine, where, name) for where, name in free]), log_errors(cases, machine)
-    return np.stack([(log_errors(cases, with_logs(machine, free, x + STEP * unit)) - error) / STEP for unit in np.eye(len(x))], axis=1)
+    x, (_, high) = _logs(machine, free), _bounds(free)
+    return robust_fit.derivatives(_errors(cases, machine, free), x, log_errors(cases, machine), high, APART)
 
 
 def _weights(cases: Sequence[Case]) -> Floats:
@@ -51,17 +51,26 @@ def _weights(cases: Sequence[Case]) -> Floats:
 
 def refitted(cases: Sequence[Case], error: Floats, slope: Floats, machine: Machine, free: Free) -> Machine:
     """The machine that fits these cases best by the derivatives at ``machine``: no simulation.   error, slope: of the cases, at ``machine``."""
-    spread = np.array([CONSTANTS[name].spread for _, name in free])
-    x = np.log([_get(machine, where, name) for where, name in free])
-    weight, step = _weights(cases), np.zeros(len(x))
-    for _ in range(20):
-        now = error + slope @ step
-        trust = weight * np.sqrt(np.minimum(1.0, SCALE / np.maximum(np.abs(now), 1e-9)))
-        rows = np.vstack([slope * trust[:, None], np.diag(PRIOR / spread)])
-        wanted = np.concatenate([-error * trust, np.zeros(len(x))])
-        step = np.clip(np.linalg.lstsq(rows, wanted, rcond=None)[0], -0.5, 0.5)
+    x = _logs(machine, free)
+    found = robust_fit.nearest(x, error, slope, *_bounds(free), weight=_weights(cases), prior=_prior(x, free), reach=REACH)
+    return with_logs(machine, free, found)
+
+
+def _errors(cases: Sequence[Case], machine: Machine, free: Free) -> robust_fit.Errors:
+    return lambda x: log_errors(cases, with_logs(machine, free, x))
+
+
+def _prior(centre: Floats, free: Free) -> Prior:
+    return Prior(centre, np.array([PRIOR / CONSTANTS[name].spread for _, name in free]))
+
+
+def _bounds(free: Free) -> tuple[Floats, Floats]:
     low, high = (np.log([getattr(CONSTANTS[name], side) for _, name in free]) for side in ("low", "high"))
-    return with_logs(machine, free, np.clip(x + step, low, high))
+    return low, high
+
+
+def _logs(machine: Machine, free: Free) -> Floats:
+    return np.log([_get(machine, where, name) for where, name in free])
 
 
 def _get(machine: Machine, where: str, name: str) -> float:
@@ -77,36 +86,20 @@ def with_logs(machine: Machine, free: Free, logs: Floats) -> Machine:
 
 
 def fitted(cases: Sequence[Case], machine: Machine, free: Free, *, start: Machine | None = None, rounds: int = 6) -> Machine:
-    """The machine with the constants that fit best; ``start``: what the prior holds them to (None: machine as it is)."""
-    low = np.log([CONSTANTS[name].low for _, name in free])
-    high = np.log([CONSTANTS[name].high for _, name in free])
-    centre = np.log([_get(start or machine, where, name) for where, name in free])
-    spread = np.array([CONSTANTS[name].spread for _, name in free])
-    x = np.clip(np.log([_get(machine, where, name) for where, name in free]), low, high)
-    weight = _weights(cases)
+    """The machine with the constants that fit best; ``start``: what the prior holds them to (None: machine as it is).
 
-    def loss(error: Floats, at: Floats) -> float:
-        size = np.abs(error)
-        rho = np.where(size < SCALE, error**2 / 2, SCALE * (size - SCALE / 2))
-        return float(np.sum(weight**2 * rho) + np.sum((PRIOR * (at - centre) / spread) ** 2) / 2)
-
-    error = log_errors(cases, machine := with_logs(machine, free, x))
-    now, damping = loss(error, x), 1e-3
-    for _ in range(rounds):
-        slope = slopes(cases, with_logs(machine, free, x), free)
-        trust = weight * np.sqrt(np.minimum(1.0, SCALE / np.maximum(np.abs(error), 1e-9)))
-        better = False
-        for _ in range(4):
-            rows = np.vstack([slope * trust[:, None], np.diag(PRIOR / spread), np.sqrt(damping) * np.eye(len(x))])
-            wanted = np.concatenate([-error * trust, PRIOR * (centre - x) / spread, np.zeros(len(x))])
-            step = np.linalg.lstsq(rows, wanted, rcond=None)[0]
-            tried = np.clip(x + np.clip(step, -0.5, 0.5), low, high)
-            there = log_errors(cases, with_logs(machine, free, tried))
-            if (after := loss(there, tried)) < now:
-                better = now - after > 1e-3 * now
-                x, error, now, damping = tried, there, after, damping / 3
-                break
-            damping = max(1e-4, damping * 10)
-        if not better:
-            break
-    return with_logs(machine, free, x)
+    Derivatives are simulated ``rounds`` times, at most.
+    """
+    found = robust_fit.fitted(
+        _errors(cases, machine, free),
+        _logs(machine, free),
+        *_bounds(free),
+        weight=_weights(cases),
+        prior=_prior(_logs(start or machine, free), free),
+        apart=APART,
+        rounds=2 * rounds,
+        slopes=rounds,
+        least_gain=1e-3,
+        reach=REACH,
+    )
+    return with_logs(machine, free, found.x)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.kernel_database.fit import fitted
+from experiments.common.robust_fit import fitted
 from experiments.kernel_database.models import MODELS, launches
 from experiments.kernel_database.whole_models import fitted_law, share_law
 from planner.cost.kernels import device_sheet
@@ -29,7 +29,7 @@ def test_the_fit_finds_the_constants_that_made_the_data_beside_a_tenth_of_outlie
     made = np.log(np.array([2.0, 0.5]))
     seen = made[0] + np.exp(made[1]) * np.log(x)
     seen[::10] += 1.0
-    found = fitted(lambda c: c[0] + np.exp(c[1]) * np.log(x) - seen, np.zeros(2), np.full(2, -3.0), np.full(2, 3.0))
+    found = fitted(lambda c: c[0] + np.exp(c[1]) * np.log(x) - seen, np.zeros(2), np.full(2, -3.0), np.full(2, 3.0)).x
     assert np.exp(found) == pytest.approx([2.0, 0.5], rel=0.01)
 
 
