@@ -36,6 +36,7 @@ from backend.ops.fused import fuse
 from backend.ops.kernels import arguments_at, kernel
 from backend.ops.optimizer import fuse_adams, update_call
 from backend.ops.outs import COPIES, RESHAPES, out_kernel, placed_result, workspace_kernel
+from backend.ops.products import product
 from backend.ops.writable import NO_BLOCKS, WritableBlocks
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import ACCUMULATE, Arg, Dt, Effect, Op, Ref
@@ -158,7 +159,7 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
 
 def _returns_one_tensor(op: Op, kernel: object) -> bool:
     """Whether the kernel is known to return a bare tensor."""
-    if op.target == BOXING:
+    if op.target == BOXING or kernel is product:
         return True
     returns = kernel._schema.returns if isinstance(kernel, torch._ops.OpOverload) else ()
     return len(returns) == 1 and str(returns[0].type) == "Tensor"

@@ -1,6 +1,6 @@
 """Kernels: what an op of the graph runs on one part.
 
-``aten.mm.default`` is ``torch.ops.aten.mm.default``; ``regista.accumulate`` is the identity (adding up m micro-batches is the
+``aten.add.Tensor`` is ``torch.ops.aten.add.Tensor``; ``regista.accumulate`` is the identity (adding up m micro-batches is the
 runtime's work) and ``regista.output`` a copy;
 ``regista.sgd`` and its like are the functions of ``planner.frontend.optim.updates``; ``regista.embedding`` and its like are
 the functions of ``planner.frontend.tracing.lookup``, called without torch's dispatcher, and those of random ops of ``planner.frontend.random``.
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from backend.ops.fused import KERNELS as WHOLE
+from backend.ops.products import mkl_is_slow, product
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import ACCUMULATE, OUTPUT, Arg, Dt, Effect, Op, Ref
 from planner.opset import has_place, is_creation
@@ -66,6 +67,8 @@ def kernel(target: str) -> Callable[..., object]:
         return _overload("aten.reshape.default")
     if target in ("aten.clone.default", OUTPUT):
         return _packed
+    if target == "aten.mm.default" and mkl_is_slow():
+        return product
     if target == "aten._grouped_mm.default":
         return _grouped_mm
     if target in WHOLE:

@@ -21,6 +21,7 @@ from backend.ops.fused.batch_norm_gradient import BATCH_NORM_GRADIENT
 from backend.ops.fused.log_softmax import LOG_SOFTMAX_GRADIENT
 from backend.ops.fused.prelu import PRELU, PRELU_GRADIENT
 from backend.ops.fused.products import MM_BIAS
+from backend.ops.products import mkl_is_slow, product
 from planner.ir.graph import OUTPUT, Op
 
 __all__ = ["COPIES", "NEW_MEMORY", "RESHAPES", "out_kernel", "placed_result", "workspace_kernel"]
@@ -92,6 +93,7 @@ _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
+    "aten.mm.default",
     MM_BIAS,
     BATCH_NORM,
     BATCH_NORM_GRADIENT,
@@ -125,6 +127,8 @@ def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
     """(kernel, name of the argument that takes the memory); None where there is no such kernel."""
     if target in (MM_BIAS, BATCH_NORM):
         return KERNELS[target], "out"
+    if target == "aten.mm.default" and mkl_is_slow():
+        return product, "out"
     if target == DROPOUT:
         return _dropout_into, "out"
     if target in ("aten.clone.default", OUTPUT):
