@@ -35,6 +35,7 @@ from experiments.fidelity.fit import Case, predicted
 from experiments.fidelity.points import Point, points, sample
 from experiments.fidelity.score import FOLDS, SEED, cross_validated, order_kept, summary, table
 from experiments.fidelity.works import kept_work, work_path
+from experiments.trust import record
 
 __all__ = ["main", "run"]
 
@@ -181,6 +182,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     rows = pd.read_csv(results / "fidelity.csv")
     show(rows)
+    if not args.redraw and not args.smoke:
+        record()
     if args.smoke:
         Console().print(f"--smoke: {len(rows)} points say that it works, not how well it predicts")
     pictures = results if args.smoke else FIGURES

@@ -26,6 +26,7 @@ from experiments.kernel_database.figures import draw_kernels, draw_models
 from experiments.kernel_database.score import left_out_attention, left_out_products, summary
 from experiments.kernel_database.surfaces import SEED, Stored, fit_surfaces, save_constants
 from experiments.kernel_database.whole_models import law_of_all, whole_models
+from experiments.trust import record
 from planner.cost.kernels.tables import GENERIC, constants
 
 __all__ = ["main"]
@@ -108,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rebuild(args.build)
     if args.score:
         score()
+        record()
     if args.score or args.redraw:
         draw_kernels(pd.read_csv(RESULTS / "kernel_points.csv"), FIGURES / "kernel_residuals.png")
         draw_models(pd.read_csv(RESULTS / "kernel_models.csv"), FIGURES / "kernel_models.png")

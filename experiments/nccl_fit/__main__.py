@@ -29,6 +29,7 @@ from rich.table import Table
 from experiments.nccl_fit.fit import Curve, TimeFit, fit_switched, fit_time, mean_error
 from experiments.nccl_fit.score import scored_against, write_scores
 from experiments.nccl_fit.score_picture import draw_scores, show_scores
+from experiments.trust import record
 
 __all__ = ["main", "split"]
 
@@ -150,6 +151,7 @@ def main() -> None:
         return
     if asked.score:
         write_scores()
+        record()
         show_scores(pd.read_csv(HERE / "results/nccl_score.csv"))
         draw_scores(pd.read_csv(SCORE_ROWS), SCORE_PICTURE)
         return

@@ -2,6 +2,7 @@
 
 FOLDER/claims.toml          a record per claim: the index's cards (optional)
 FOLDER/*.csv, results/*.csv a page each, with the pictures that the cards show of it
+FOLDER/results/trust.csv    sets of measurements and errors of their predictions: the page "How far to trust this" (optional)
 FOLDER/manifests/*.toml     relations for the page of a sweep of the same name that was measured (optional)
 FOLDER/*.json               traces; a simulated and a measured one of the same Plan make a page
 """
@@ -23,6 +24,7 @@ from regista.report.pages.comparison_page import save_comparison
 from regista.report.pages.index_page import save_index
 from regista.report.pages.rows_page import save_rows_page
 from regista.report.pages.sweep_page import save_sweep_page
+from regista.report.pages.trust_page import TITLE, is_trust_table, save_trust_page
 from regista.report.rows import read_rows
 from regista.sweep import load_manifest
 
@@ -59,7 +61,9 @@ def save_folder(folder: str | Path, out: str | Path) -> Written:
         raise InvalidFile(f"{source}: two files would make the page {doubles[0]}.html; rename one of them")
     tables = {csv: read_rows(csv) for csv in csvs}
     target.mkdir(parents=True, exist_ok=True)
-    pages, others = {}, {}
+    pages: dict[Path, str] = {}
+    others: dict[str, str] = {}
+    trust: dict[str, str] = {}
     for csv in tables:
         pages[csv] = f"{csv.stem}.html"
     homes = _homes(claims, csvs)
@@ -69,13 +73,16 @@ def save_folder(folder: str | Path, out: str | Path) -> Written:
             manifest_path = source / "manifests" / f"{csv.stem}.toml"
             manifest = load_manifest(manifest_path) if manifest_path.is_file() else None
             save_sweep_page(rows, target / pages[csv], back=INDEX, manifest=manifest, csv=csv, pictures=pictures)
+        elif is_trust_table(rows):
+            save_trust_page(rows, target / pages[csv], back=INDEX, pictures=pictures)
+            trust[TITLE] = pages[csv]
         else:
             save_rows_page(rows, target / pages[csv], back=INDEX, pictures=pictures)
     for name, (plan, sim, run) in pairs.items():
         others[f"{plan.model}, plan {plan.plan_id}"] = f"compare-{name}.html"
         save_comparison(plan, sim, run, target / f"compare-{name}.html")
     title = "Experiments" if claims else f"Results in {source.name}"
-    save_index(claims, pages, others, target / INDEX, title, homes={picture: pages[home] for picture, home in homes.items()})
+    save_index(claims, pages, others, target / INDEX, title, trust=trust, homes={picture: pages[home] for picture, home in homes.items()})
     return Written(index=INDEX, comparisons=tuple(others.values()), tables=tuple(pages.values()), claims=len(claims))
 
 

@@ -24,6 +24,7 @@ from experiments.fidelity.jobs.cases import Case, cases
 from experiments.fidelity.jobs.figures import draw_jobs
 from experiments.fidelity.jobs.fit import Free, fitted
 from experiments.fidelity.jobs.score import Held, by_fold, by_group, by_row, summary, table
+from experiments.trust import record
 from planner.ir.text import save_text
 from regista.jobs.intervals import COLUMNS, FILE
 from regista.jobs.machines import CONSTANTS, Machine, load_machine, save_constants
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if not args.redraw:
         _run()
+        record()
     rows = pd.read_csv(RESULTS)
     print(summary(rows).to_string(float_format=lambda value: f"{value:.3f}"))
     draw_jobs(rows, FIGURE)

@@ -32,12 +32,14 @@ def save_index(
     title: str,
     *,
     homes: Mapping[Path, str] | None = None,
+    trust: Mapping[str, str] | None = None,
 ) -> None:
     """Write the index.
 
     Args:
         pages: CSV -> file name of its page beside the index.   others: title -> file name of further pages (comparisons of traces).
         homes: picture -> file name of the page beside the index that holds it whole.
+        trust: title -> file name of the page that says how far off predictions are, which the index names first.
 
     Raises:
         InvalidFile: a picture cannot be read, or path cannot be written.
@@ -48,7 +50,8 @@ def save_index(
         sections.setdefault(claim.section, []).append(_card(claim, pages, homes or {}, first))
     claimed = {table.resolve() for claim in claims for table in claim.tables}
     tables = {table.stem: page for table, page in pages.items() if table.resolve() not in claimed}
-    save_text(path, render("index.html", title=title, count=len(claims), comparisons=others, sections=sections, tables=tables))
+    values = {"count": len(claims), "comparisons": others, "sections": sections, "tables": tables}
+    save_text(path, render("index.html", title=title, trust=dict(trust or {}), **values))
 
 
 def _card(claim: Claim, pages: Mapping[Path, str], homes: Mapping[Path, str], first: dict[Path, str]) -> dict[str, object]:

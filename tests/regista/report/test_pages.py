@@ -133,3 +133,20 @@ def test_traces_of_two_plans_make_no_page(tmp_path: Path):
     with pytest.raises(Mismatch, match="trace is of plan"):
         save_comparison(chain("ab", 1, 1), SIM, RUN, tmp_path / "p.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_of_sets_becomes_the_page_that_says_how_far_to_trust(folder: Path, tmp_path: Path):
+    head = "set,quantity,device,predicted,given,left_out,published,points,mean_error,median_error,p90_error,worst_error,bias,level,inside,half_width"
+    (folder / "results/trust.csv").write_text(
+        f"{head},missing,command\n"
+        "a <b>,seconds,all,sim,run,folds,12,10,0.1,0.05,0.2,0.3,0.01,0.9,0.7,0.25,2 refused: no reader,make a\n"
+        "c,bytes,all,sim,run,folds,9,9,0.1,0.05,0.2,0.3,-0.01,0.9,,,,make c\n"
+        "d,,,,,,,0,,,,,,,,,nobody has tried,\n"
+    )
+    save_folder(folder, tmp_path / "out")
+    page = (tmp_path / "out/trust.html").read_text()
+    assert '<a href="trust.html">How far to trust this</a>' in (tmp_path / "out/index.html").read_text()
+    assert '<span class="bad">70%</span>' in page and "a &lt;b&gt;" in page
+    assert "19 predictions" in page and "2 sets" in page
+    assert "2 refused: no reader" in page and "nobody has tried" in page and "\N{PLUS-MINUS SIGN} 25%" in page
+    checked(tmp_path / "out/trust.html")
