@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from planner.ir.plan import PlacedTensor, Plan
 from planner.ir.sbp import B, NdSbp
-from planner.validate.numbers import ValueNumbers
+from planner.validate.values.numbers import ValueNumbers
 
 __all__ = ["LAYOUT_MARK", "RAW", "Contents", "Fact", "Facts", "single_axes_whole"]
 

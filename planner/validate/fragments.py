@@ -1,7 +1,7 @@
 """Symbolic execution of a fragment: the facts of what it reads become the facts of what it computes, op by op.
 
 An op is proven where the program has an op of the same target, draw and literals on the same values, and a rule takes the layouts that they have
-here (planner.validate.forms).  What the op is called, and what its values are called, says nothing.
+here (planner.validate.values.forms).  What the op is called, and what its values are called, says nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from planner.ir.graph import ACCUMULATE, Effect, Op
 from planner.ir.plan import Fragment, Plan, Task
 from planner.ir.sbp import NdSbp
 from planner.validate.contents import Fact, Facts
-from planner.validate.forms import LocalForms
-from planner.validate.literals import arguments_key, operand_places
-from planner.validate.numbers import ValueNumbers
 from planner.validate.refusal import at, refusal, shown_facts
-from planner.validate.steps import BOXING_OP, LocalStep
+from planner.validate.values.forms import LocalForms
+from planner.validate.values.literals import arguments_key, operand_places
+from planner.validate.values.numbers import ValueNumbers
+from planner.validate.values.steps import BOXING_OP, LocalStep
 
 __all__ = ["FragmentProver"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from planner.ir.errors import PlanDoesNotComputeProgram
 from planner.ir.plan import Plan, Task
 from planner.validate.contents import Facts
-from planner.validate.numbers import ValueNumbers
+from planner.validate.values.numbers import ValueNumbers
 
 __all__ = ["at", "refusal", "shown_facts"]
 

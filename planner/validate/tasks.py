@@ -5,7 +5,7 @@ SOURCE                               one part per micro-batch of the batch input
 STEP_INPUT                           whole numbers, once per step                                                SEMANTICS 3.11
 PREPARE, COPY                        batch inputs of raw data (not checked); the same values
 FORWARD, BACKWARD, WEIGHT, UPDATE    its fragment's results                                                      planner.validate.fragments
-BOXING                               each value in another layout                                                planner.validate.steps
+BOXING                               each value in another layout                                                planner.validate.values.steps
 TRANSFER                             each value on another placement                                             planner.ir.actors.routes
 FETCH, OUTPUT, SAVE                  nothing                                                                     planner.validate.results
 """
@@ -21,9 +21,10 @@ from planner.ir.graph import GraphInput, InputKind, LogicalGraph
 from planner.ir.plan import Access, Boxing, Fragment, Plan, Task, TaskKind
 from planner.validate.contents import LAYOUT_MARK, RAW, Contents, Facts, single_axes_whole
 from planner.validate.fragments import FragmentProver
-from planner.validate.numbers import ValueNumbers
+from planner.validate.in_place import check_in_place
 from planner.validate.refusal import at, refusal
-from planner.validate.steps import broken_law
+from planner.validate.values.numbers import ValueNumbers
+from planner.validate.values.steps import broken_law
 
 __all__ = ["TaskProver"]
 
@@ -76,6 +77,7 @@ class TaskProver:
         read: dict[str, Facts] = {}
         for access in task.reads:
             read.setdefault(access.name, self._read(access))  # of two reads under one name, performers take the first
+        check_in_place(self._plan, task, task.body)
         facts = self._fragments.results(task, task.body, read)
         return [facts[write.name] for write in task.writes]
 

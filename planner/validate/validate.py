@@ -17,11 +17,11 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Fragment, Plan, RegstKind, Task
 from planner.validate.blocks import Writer
 from planner.validate.contents import Contents
-from planner.validate.numbers import ValueNumbers
 from planner.validate.refusal import refusal
 from planner.validate.report import ValidationReport
 from planner.validate.results import check_inputs, check_results, first_states
 from planner.validate.tasks import TaskProver
+from planner.validate.values.numbers import ValueNumbers
 
 __all__ = ["TracedProgram", "validate", "validate_graph"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import PlacedTensor, Placement, Plan, Task
 
-__all__ = ["Piece", "pieces", "routes"]
+__all__ = ["Piece", "check_sent", "pieces", "routes"]
 
 Span = tuple[int, int]
 
@@ -38,12 +38,9 @@ def pieces(src: PlacedTensor, src_placement: Placement, dst: PlacedTensor, dst_p
     """All pieces that bring ``src`` on its placement to ``dst`` on its own, every receiver's element exactly once.
 
     Raises:
-        InvalidPlan: a side is partial; reduce before the transfer.
+        InvalidPlan: see check_sent.
     """
-    if src.sbp.has_partial or dst.sbp.has_partial:
-        raise InvalidPlan(f"transfer of {src.name}: {src.sbp} -> {dst.sbp}; partial values are reduced before they travel")
-    if src.shape != dst.shape:
-        raise InvalidPlan(f"transfer of {src.name}: shape {src.shape} leaves, {dst.shape} is to arrive; a transfer changes no shape")
+    check_sent(src, dst)
     holders: dict[tuple[Span, ...], list[int]] = {}
     for rank in src_placement.ranks:
         region = src.sbp.region(src.shape, src_placement.mesh, src_placement.coordinate(rank))
@@ -64,6 +61,14 @@ def pieces(src: PlacedTensor, src_placement: Placement, dst: PlacedTensor, dst_p
                 )
             )
     return tuple(overlapping)
+
+
+def check_sent(src: PlacedTensor, dst: PlacedTensor) -> None:
+    """Raises InvalidPlan: a side is partial, or the shapes differ."""
+    if src.sbp.has_partial or dst.sbp.has_partial:
+        raise InvalidPlan(f"transfer of {src.name}: {src.sbp} -> {dst.sbp}; partial values are reduced before they travel")
+    if src.shape != dst.shape:
+        raise InvalidPlan(f"transfer of {src.name}: shape {src.shape} leaves, {dst.shape} is to arrive; a transfer changes no shape")
 
 
 def _overlap(a: Span, b: Span) -> Span:

@@ -9,7 +9,7 @@ from keyword import iskeyword
 
 from planner.ir.actors.liveness import play
 from planner.ir.actors.peak import live_bytes
-from planner.ir.actors.routes import routes
+from planner.ir.actors.routes import check_sent
 from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.protocols import DryRun
@@ -203,8 +203,14 @@ def _verify_transfer(plan: Plan, task: Task) -> None:
         raise InvalidPlan(
             f"transfer {task.id} moves {len(task.reads)} tensors to placements {sorted(targets)}; it moves some to exactly one"
         )
-    wanted = set(plan.placement[targets.pop()].ranks)
-    unserved = sorted(wanted - {rank for receivers in routes(plan, task).values() for rank in receivers})
+    receivers = plan.placement[targets.pop()]
+    served: set[int] = set()
+    for read, write in zip(task.reads, task.writes, strict=True):
+        src, dst = (plan.regst[access.regst].tensors[access.index] for access in (read, write))
+        check_sent(src, dst)
+        # What is sent is whole, so whoever is to have a part gets it from somebody.
+        served.update(rank for rank in receivers.ranks if 0 not in dst.local_type(receivers, rank).shape)
+    unserved = sorted(set(receivers.ranks) - served)
     if unserved:
         raise InvalidPlan(f"transfer {task.id} sends nothing to ranks {unserved[:8]}, which wait for it; its tensors are empty")
 

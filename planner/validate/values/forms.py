@@ -16,8 +16,8 @@ from planner.ir.graph import Arg, Op, Ref
 from planner.ir.sbp import NdSbp, Sbp
 from planner.ir.tensor import TensorType
 from planner.opset import local_types, localize, signatures
-from planner.validate.literals import Key, arguments_key
-from planner.validate.numbers import OpForm
+from planner.validate.values.literals import Key, arguments_key
+from planner.validate.values.numbers import OpForm
 
 __all__ = ["LocalForms", "Results"]
 
@@ -37,7 +37,7 @@ class LocalForms:
     def of(
         self, form: OpForm, places: tuple[int, ...], mesh: tuple[int, ...], layouts: tuple[NdSbp, ...]
     ) -> Mapping[Key, tuple[Results, ...]]:
-        """Key of the local arguments (planner.validate.literals) -> the layouts of the results, each of which holds; empty: no rule fits.
+        """Key of the local arguments (planner.validate.values.literals) -> the layouts of the results, each of which holds; empty: no rule fits.
 
         Args:
             places: per operand the number of its name.   layouts: of the operands.

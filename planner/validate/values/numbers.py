@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from planner.ir.graph import ACCUMULATE, LogicalGraph, Op, Ref
 from planner.ir.tensor import TensorType
 from planner.opset.optimizer import JOINS
-from planner.validate.literals import Key, arguments_key
+from planner.validate.values.literals import Key, arguments_key
 
 __all__ = ["OpForm", "ProgramOp", "ValueNumbers"]
 
