@@ -1,6 +1,6 @@
 """Semantic edits of Plans: each is refused by a law, or computes what the Plan computed that it was made from.
 
-    python -m experiments.plan_edits [--plans N] [--edits M] [--csv FILE] [--only TEXT] [--found FILE] [--validate-anew]
+    python -m experiments.plan_edits [--plans N] [--edits M] [--csv FILE] [--only TEXT] [--found FILE] [--pairs] [--validate-anew]
 
 Every edit is verified, validated against the program where that accepts it, and performed by the reference performer beside the unedited Plan.
 Rows are appended to the CSV, and a measurement that is interrupted goes on.  ``--validate-anew`` asks the validator again about all rows and
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.plan_edits.bases import BASES, base_plan
-from experiments.plan_edits.generator import edits_of
+from experiments.plan_edits.generator import edits_of, pairs_of
 from experiments.plan_edits.kinds import Edit
 from experiments.plan_edits.oracle import Oracle
 from experiments.plan_edits.rows import Fate, Row, found, read_rows, table, write_rows
@@ -26,19 +26,20 @@ from experiments.plan_edits.trial import tried, validated
 __all__ = ["main", "measure"]
 
 
-def measure(name: str, edits: int, rows: dict[tuple[str, int], Row], *, anew: bool = False) -> list[Row]:
+def measure(name: str, edits: int, rows: dict[tuple[str, int], Row], *, anew: bool = False, pairs: bool = False) -> list[Row]:
     """The rows of the first edits of a base Plan, those that are known already as they are.
 
     Args:
-        anew: rows whose Plan verify accepts are validated again.
+        anew: rows whose Plan verify accepts are validated again.   pairs: of edits, one upon the other.
     """
     plan = base_plan(name)
+    name = f"{name}, pairs" if pairs else name
     known = {number: row for (base, number), row in rows.items() if base == name and row.plan_id == plan.plan_id}
     if not anew and all(number in known for number in range(edits)):
         return [known[number] for number in range(edits)]
     oracle = Oracle(plan)
     made = []
-    for number, edit in edits_of(name, plan, edits):
+    for number, edit in (pairs_of if pairs else edits_of)(name, plan, edits):
         row = known.get(number)
         if row is None or row.edited_id != edit.plan.plan_id:
             row = _row(name, number, plan.plan_id, edit, oracle)
@@ -60,6 +61,7 @@ def main() -> int:
     parser.add_argument("--csv", type=Path, default=Path("out/plan_edits.csv"), metavar="FILE")
     parser.add_argument("--only", default="", metavar="TEXT", help="Plans whose name holds this text")
     parser.add_argument("--found", type=Path, metavar="FILE")
+    parser.add_argument("--pairs", action="store_true", help="two edits, one upon the other")
     parser.add_argument("--validate-anew", action="store_true")
     asked = parser.parse_args()
     rows = read_rows(asked.csv)
@@ -67,7 +69,7 @@ def main() -> int:
     for name in [name for name in list(BASES)[: asked.plans] if asked.only in name]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = measure(name, asked.edits, rows, anew=asked.validate_anew)
+            made = measure(name, asked.edits, rows, anew=asked.validate_anew, pairs=asked.pairs)
         fresh = [row for row in made if rows.get((row.base, row.number)) != row]
         rows |= {(row.base, row.number): row for row in made}
         write_rows(asked.csv, rows.values())

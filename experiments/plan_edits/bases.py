@@ -83,6 +83,15 @@ BASES: Mapping[str, tuple[str, int, Mapping[str, Any]]] = MappingProxyType(
         "clipped in a pipeline": (_MLP, 2, {"stages": 2, "micro_batches": 2, "update": UpdateOptions(clip_norm=0.5)}),
         "evaluation": (_GPT, 2, {"mode": "eval", "outputs": True, "pins": ("input.0=S(0)",), "micro_batches": 2}),
         "evaluation in a pipeline": (_MLP, 2, {"mode": "eval", "outputs": True, "stages": 2, "micro_batches": 2}),
+        "padded batch": ("zoo:mlp?batch=15&width=16&hidden=32&optimizer=adamw", 2, {"pins": ("input.0=S(0)",), "micro_batches": 2}),
+        "SGD": ("zoo:wide_deep?batch=16&vocab=32&embedding=4&layers=2&width=16&optimizer=sgd", 2, {"pins": ("input.0=S(0)",)}),
+        "encoder and decoder": (
+            "zoo:t5?layers=1&width=16&heads=2&hidden=16&vocab=16&batch=8&seq=4&target_seq=4",
+            2,
+            {"stages": 2, "micro_batches": 2},
+        ),
+        "skipping connections": ("zoo:unet?batch=8&image=8&channels=1&classes=2&layers=2&width=4&norm=1", 2, {"pins": ("input.0=S(0)",)}),
+        "rows of an image": (_CONV, 2, {"pins": ("out:stage?=S(2)", "stage*.conv1.weight=S(0)", "stage*.conv2.weight=S(1)")}),
         "fused attention": (f"{_GPT}&attention=fused", 2, {"pins": _DATA, "micro_batches": 2}),
     }
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from random import Random
 
 from experiments.plan_edits import communications, layouts, ops, wiring
 from experiments.plan_edits.kinds import Edit, EditKind, Editor
 from planner.ir.plan import Plan
 
-__all__ = ["EDITORS", "edits_of"]
+__all__ = ["EDITORS", "edits_of", "pairs_of"]
 
 EDITORS: Mapping[EditKind, Editor] = {**communications.EDITORS, **wiring.EDITORS, **ops.EDITORS, **layouts.EDITORS}
 
@@ -37,6 +38,24 @@ def edits_of(name: str, plan: Plan, number: int) -> Iterator[tuple[int, Edit]]:
             made += 1
             if made == number:
                 return
+
+
+def pairs_of(name: str, plan: Plan, number: int) -> Iterator[tuple[int, Edit]]:
+    """The first ``number`` pairs of edits, one upon the other: what one alone breaks, two may break so that it fits together again."""
+    rng = Random(f"pairs of edits of {name}")
+    kinds = list(EDITORS)
+    seen = {plan.plan_id}
+    made = 0
+    for _ in range(_TRIES * number):
+        one = _new(EDITORS[rng.choice(kinds)], plan, rng, seen)
+        other = None if one is None else _new(EDITORS[rng.choice((one.kind, rng.choice(kinds)))], one.plan, rng, seen)
+        if one is None or other is None:
+            continue
+        seen.add(other.plan.plan_id)
+        yield made, replace(other, kind=one.kind, words=f"{one.words}; and {other.words}", reason=one.reason and other.reason)
+        made += 1
+        if made == number:
+            return
 
 
 def _new(editor: Editor, plan: Plan, rng: Random, seen: set[str]) -> Edit | None:

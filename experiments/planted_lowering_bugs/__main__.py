@@ -1,6 +1,6 @@
 """Bugs planted in planner/lower, one at a time: does the validator alone refuse each Plan that does not compute its program?
 
-    python -m experiments.planted_lowering_bugs [--plans NAME;...] [--csv FILE]
+    python -m experiments.planted_lowering_bugs [--plans NAME;...] [--first N] [--csv FILE]
 
 A bug counts as caught where the validator refuses every Plan that the buggy lowering makes and that computes something else, ends in an error,
 or is never live.  ``verify``, which other bugs run into, is asked beside it and does not count.
@@ -58,6 +58,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plans", default=";".join(PLANS), metavar="NAMES", help="of experiments.plan_edits, with semicolons")
     parser.add_argument("--csv", type=Path, default=Path("out/planted_lowering_bugs.csv"), metavar="FILE")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with bug number N")
     asked = parser.parse_args()
     begin = time.perf_counter()
     bases = [lowered(name) for name in asked.plans.split(";")]
@@ -67,7 +68,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         copy_tree(Path.cwd(), tree)
-        for number, bug in enumerate(BUGS):
+        for number, bug in list(enumerate(BUGS))[asked.first :]:
             trials = tried(tree, bug, bases)
             outcomes[outcome(trials)] += 1
             rows += [{"bug": str(number), "breaks": bug.breaks, **asdict(trial)} for trial in trials]

@@ -19,8 +19,11 @@ from experiments.plan_edits.generator import EDITORS, edits_of
 from experiments.plan_edits.kinds import EditKind
 from experiments.plan_edits.oracle import Oracle, Performed
 from experiments.plan_edits.rows import Fate, Row, read_rows, table, write_rows
+from experiments.planted_lowering_bugs.__main__ import outcome
 from experiments.planted_lowering_bugs.bugs import BUGS, Bug
+from experiments.planted_lowering_bugs.planting import lowered, tried
 from planner.ir.plan import Plan
+from tests.mutation.tree import copy_tree
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,10 +93,31 @@ def test_an_edit_is_counted_by_what_became_of_it() -> None:
     assert replace(row, verify="DeadLock: ...", performed="").fate is Fate.VERIFY
 
 
+@pytest.mark.parametrize(
+    ("name", "edits"),
+    [("data", 16), *(pytest.param(name, 30, marks=pytest.mark.thorough) for name in ("pipeline", "ZeRO 1", "zero-bubble h1", "dropout"))],
+)
+def test_every_edit_is_refused_or_computes_the_same(name: str, edits: int) -> None:
+    rows = measure(name, edits, {})
+    assert len(rows) == edits
+    assert not [row for row in rows if row.fate in (Fate.DIFFERENT, Fate.CRASHED)]
+    assert {Fate.VALIDATE, Fate.EQUAL} <= {row.fate for row in rows}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", BASES)
 def test_every_base_plan_is_made_and_gives_edits_of_many_kinds(name: str) -> None:
     assert len({edit.kind for _, edit in edits_of(name, base_plan(name), 60)}) >= 25
+
+
+@pytest.mark.thorough
+def test_bugs_in_the_lowering_are_caught_by_the_validator_alone(tmp_path: Path) -> None:
+    copy_tree(ROOT, tmp_path / "tree")
+    bases = [lowered(name) for name in ("data, accumulated", "pipeline x data", "ZeRO 1")]
+    chosen = [bug for bug in BUGS if bug.module == "planner/lower/build.py"]
+    outcomes = {bug.breaks: outcome(tried(tmp_path / "tree", bug, bases)) for bug in chosen}
+    assert list(outcomes.values()).count("caught") >= 8
+    assert "MISSED" not in outcomes.values(), outcomes
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.breaks)
