@@ -80,7 +80,14 @@ def _dropout_into(*arguments: object, out: torch.Tensor) -> torch.Tensor:
     return DRAWN[DROPOUT](*arguments, out=out)
 
 
+def _lstm_into(*arguments: object, out: torch.Tensor) -> object:
+    from planner.frontend.recurrent import lstm_into  # late, as above
+
+    return lstm_into(*arguments, out=out)  # type: ignore[arg-type]
+
+
 DROPOUT = "regista.dropout"
+LSTM = "regista.lstm"
 
 _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "aten.matmul.default": _matmul_into,
@@ -100,6 +107,7 @@ NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
     PRELU,
     PRELU_GRADIENT,
     OUTPUT,
+    LSTM,
     "regista.uniform",
     "regista.bernoulli",
 }
@@ -107,8 +115,8 @@ NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
 
 
 def placed_result(op: Op) -> str | None:
-    """The result for which a kernel can be given memory: the only one, or the first of those of batch norm."""
-    return op.outputs[0] if len(op.outputs) == 1 or op.target == BATCH_NORM else None
+    """The result for which a kernel can be given memory: the only one, or the first of those of batch norm and of an LSTM."""
+    return op.outputs[0] if len(op.outputs) == 1 or op.target in (BATCH_NORM, LSTM) else None
 
 
 @cache
@@ -129,8 +137,8 @@ def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
         return KERNELS[target], "out"
     if target == "aten.mm.default" and mkl_is_slow():
         return product, "out"
-    if target == DROPOUT:
-        return _dropout_into, "out"
+    if target in (DROPOUT, LSTM):
+        return (_dropout_into if target == DROPOUT else _lstm_into), "out"
     if target in ("aten.clone.default", OUTPUT):
         return _copy_into, "out"
     if not target.startswith("aten.") or target == BOXING:

@@ -6,10 +6,10 @@ from planner.frontend.recurrent.ctc import ctc, ctc_backward, ctc_losses
 from planner.frontend.recurrent.gru import gru, gru_backward
 from planner.frontend.recurrent.layers import recurrent_layers
 from planner.frontend.recurrent.lengths import sequence_lengths
-from planner.frontend.recurrent.lstm import lstm, lstm_backward
+from planner.frontend.recurrent.lstm import lstm, lstm_backward, lstm_into
 from planner.frontend.recurrent.rnn import rnn, rnn_backward
 
-__all__ = ["KERNELS", "ctc_losses", "recurrent_layers"]
+__all__ = ["KERNELS", "ctc_losses", "lstm_into", "recurrent_layers"]
 
 KERNELS: dict[str, Callable[..., object]] = {
     "regista.lstm": lstm,

@@ -142,7 +142,8 @@ def _run_torchs(
 def _run_lstm(has_bias: bool, x: Tensor, parameters: Sequence[Tensor], first: _States, reverse: bool) -> tuple[Tensor, _States]:
     of_input, of_state, *rest = parameters
     biases, projection = rest[:2] if has_bias else (None, None), rest[-1] if len(rest) % 2 else None
-    states, cell = torch.ops.regista.lstm(x, of_input, of_state, *biases, *first, projection, reverse)
+    keeps = torch.is_grad_enabled() and projection is None and x.dtype is torch.float32
+    _, states, cell, _ = torch.ops.regista.lstm(x, of_input, of_state, *biases, *first, projection, reverse, keeps)
     return states, (_last(states, reverse), cell)
 
 

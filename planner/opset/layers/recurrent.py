@@ -2,7 +2,7 @@
 
 Factors: n sequences; t steps, i inputs, h units, p projected units and g gates are whole, because each step reads all of the one before.
 
-    lstm       (t n i)(g i)(g p)[(g)(g)](n p)(n h)[(p h)]  ->  t n p,  n h                           gru, rnn alike
+    lstm       (t n i)(g i)(g p)[(g)(g)](n p)(n h)[(p h)]  ->  n k,  t n p,  n h,  n m              gru, rnn alike (k, m: what is kept)
     ctc loss   (t n c)(n s)(n)(n)  ->  n,  n t a        c classes, s targets, a = 2 s + 1 forward variables per step
     lengths    (n)  ->  n                                        of packed sequences
     backward   batch split: the gradients of weights and biases P, the others S on n; linear in the gradients that come in
@@ -16,11 +16,12 @@ from planner.opset.spec import OpSpec, integer, is_ref, no_flop, shape_of
 
 __all__ = ["TABLE"]
 
-_WHOLE = frozenset("tighpcsa")
+_WHOLE = frozenset("tighpcsakm")
 _INPUT, _STATES, _GATES = ("t", "n", "i"), ("t", "n", "p"), ("t", "n", "g")
 _STATE, _CELL = ("n", "p"), ("n", "h")
 _OF_INPUT, _OF_STATE, _BIAS, _PROJECTION = ("g", "i"), ("g", "p"), ("g",), ("p", "h")
 _NOTHING = ("",)
+_KEPT, _MARKS = ("n", "k"), ("n", "m")
 _LOSSES, _ALPHA = ("n",), ("n", "t", "a")
 _CTC_OPERANDS = (("t", "n", "c"), ("n", "s"), ("n",), ("n",))
 
@@ -30,19 +31,21 @@ def _if(present: bool, factors: Factors) -> tuple[Factors, ...]:
 
 
 def _lstm(op: Op, types: Types) -> FactorRule:
-    """x, of_input, of_state, input_bias?, state_bias?, hidden, cell, projection?, reverse -> states, last cell."""
-    return FactorRule(operands=_lstm_operands(op, 0), results=(_STATES, _CELL), whole=_WHOLE)
+    """x, of_input, of_state, input_bias?, state_bias?, hidden, cell, projection?, reverse, keeps -> kept, states, last cell, marks."""
+    kept, marks = (_KEPT, _MARKS) if integer(op, 9, "keeps", 0) else (_NOTHING, _NOTHING)
+    return FactorRule(operands=_lstm_operands(op, 0), results=(kept, _STATES, _CELL, marks), whole=_WHOLE)
 
 
 def _lstm_backward(op: Op, types: Types) -> FactorRule:
-    """gradient, cell_gradient?, then the operands of lstm, reverse, wants_input."""
+    """gradient, cell_gradient?, kept, marks, states, last cell (all or none), then the operands of lstm, reverse, wants_input."""
     of_cell = _if(is_ref(op, 1, "cell_gradient"), _CELL)
+    kept = (_KEPT, _MARKS, _STATES, _CELL) if is_ref(op, 2, "kept") else ()
     bias, projection = (
-        factors if is_ref(op, at, name) else _NOTHING for at, name, factors in ((5, "input_bias", _BIAS), (9, "projection", _PROJECTION))
+        factors if is_ref(op, at, name) else _NOTHING for at, name, factors in ((9, "input_bias", _BIAS), (13, "projection", _PROJECTION))
     )
     return FactorRule(
-        operands=(_STATES, *of_cell, *_lstm_operands(op, 2)),
-        results=(_of_input(op, 11), _OF_INPUT, _OF_STATE, bias, _STATE, _CELL, projection),
+        operands=(_STATES, *of_cell, *kept, *_lstm_operands(op, 6)),
+        results=(_of_input(op, 15), _OF_INPUT, _OF_STATE, bias, _STATE, _CELL, projection),
         whole=_WHOLE,
         linear=(frozenset({0, 1} if of_cell else {0}),),
     )
@@ -119,8 +122,9 @@ def _forward_flop(op: Op, types: Types) -> int:
 
 
 def _backward_flop(op: Op, types: Types) -> int:
-    """Two products with each weight: one for its gradient, one for that of what it is multiplied with; lstm's forward pass is a third."""
-    return _flop(op, types, products=3 if op.target == "regista.lstm_backward" else 2)
+    """Two products with each weight: for its gradient and for that of what it is multiplied with; lstm's forward pass is a third if it kept nothing."""
+    again = op.target == "regista.lstm_backward" and not is_ref(op, 2, "kept")
+    return _flop(op, types, products=3 if again else 2)
 
 
 def _flop(op: Op, types: Types, *, products: int) -> int:

@@ -23,10 +23,15 @@ def _lstm(t: str, d: Draw) -> Iterator[Case]:
         projection, biases = (d.real(units, width), (None, None)) if units != width else (None, (d.real(4 * width), d.real(4 * width)))
         given = (x, of_input, of_state, *biases, hidden, cell, projection, reverse)
         if "backward" not in t:
-            yield make_case(t, *given)
+            yield make_case(t, *given, False)
             continue
-        for of_cell in (None, d.real(batch, width)):
-            yield make_case(t, d.real(steps, batch, units), of_cell, *given, reverse)
+        made = KERNELS["regista.lstm"](*given, True)
+        kept, states, last, marks = made  # type: ignore[misc]
+        for of_cell, before in (
+            (None, (None,) * 4),
+            (d.real(batch, width), (kept, marks, states, last) if units == width else (None,) * 4),
+        ):
+            yield make_case(t, d.real(steps, batch, units), of_cell, *before, *given, reverse)
 
 
 def _gru(t: str, d: Draw) -> Iterator[Case]:
