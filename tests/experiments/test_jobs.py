@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from experiments.fidelity.jobs.cases import FILES, PAPER, group_of
+from experiments.fidelity.jobs.famous import presets
 from experiments.fidelity.jobs.fit import refitted, with_logs
 from experiments.fidelity.jobs.score import summary
 from planner.ir.errors import RegistaError
@@ -43,6 +44,16 @@ def test_the_committed_summary_is_that_of_the_committed_rows_and_holds_what_is_c
     assert wide["held_mean_error"] <= 0.10 and wide["held_worst_error"] <= 0.25
     small = made[(made["machine"] == "all") & (made["data"] == "golden")].iloc[0]
     assert small["memory_median_error"] <= 0.05 and small["memory_p90_error"] <= 0.15 and small["held_median_error"] <= 0.15
+
+
+def test_thirty_famous_configurations_are_predicted_within_15_percent_in_the_mean_and_none_uses_more_than_three_quarters() -> None:
+    rows = pd.read_csv(RESULTS / "famous.csv")
+    assert len(rows) == 30
+    assert rows["error"].abs().mean() <= 0.15
+    assert rows["sim_utilisation"].dropna().max() <= 0.75
+    job, paper_s, _ = next(iter(presets()))
+    kept = rows[rows["configuration"] == job.name].iloc[0]
+    assert (predict(job).step_s, paper_s) == pytest.approx((kept["sim_s"], kept["paper_s"]), rel=1e-3)
 
 
 def test_fitted_constants_are_inside_their_bounds() -> None:

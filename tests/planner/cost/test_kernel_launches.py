@@ -117,7 +117,7 @@ def test_no_device_is_used_above_three_quarters_and_fusion_saves_time() -> None:
 
 
 def test_a_plan_without_kernels_is_not_priced_by_kernels() -> None:
-    plan = made_plan(one_device("dgx-h100"))
+    plan = made_plan(one_device("tepdist-m8"))
     elsewhere = replace(plan, cluster=one_device("h100-sxm"))
     with pytest.raises(Mismatch, match=r"prices kernels \(of h100-sxm\), but the plan's fragments of .* list none.*plan it anew"):
         step_s(elsewhere)

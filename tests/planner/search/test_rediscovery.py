@@ -9,6 +9,7 @@ Each test says what makes its answer the right one: what moves less, and that co
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -286,7 +287,8 @@ def test_the_output_projection_of_llama_changes_sides_where_tokens_outnumber_fea
     assert lies["layers.0.attention.o_proj.weight"] == layout
 
 
-def test_gpt3_in_three_dimensions_is_megatrons() -> None:
+@pytest.mark.parametrize(("kernels", "gap"), [("", 0.05), ("a100-80gb-sxm", 0.06)])
+def test_gpt3_in_three_dimensions_is_megatrons(kernels: str, gap: float) -> None:
     """Megatron-LM: pipeline over nodes, data over nodes, tensor inside a node.  Four blocks of GPT-3 175B in bf16 on 4 DGX A100.
 
     On the inner axis (8 devices of a node) queries, keys, values and the feed-forward's first matrix are cut by columns, the second by rows,
@@ -297,6 +299,7 @@ def test_gpt3_in_three_dimensions_is_megatrons() -> None:
     program = ZOO["gpt3"](layers=layers, batch=32, dtype="bf16")
     options = PlanOptions(stages=2, mesh=(2, 8), micro_batches=8)
     where = resolve_cluster("dgx-a100:4")
+    where = replace(where, device=replace(where.device, kernels=kernels))
     plan = make_plan(program.graph(8), model=program.name, batch_size=32, cluster=where, options=options)
     lies = layouts(plan)
     for block in range(layers):
@@ -307,4 +310,4 @@ def test_gpt3_in_three_dimensions_is_megatrons() -> None:
     for collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
         matrices = sum(m.sent for m in between if m.collective is collective and m.part in ("grad", "param"))
         assert matrices == layers * 2 * (12 * width**2 // 8) / 2
-    assert plan.search.objective_s <= plan.search.lower_bound_s * 1.05
+    assert plan.search.objective_s <= plan.search.lower_bound_s * (1 + gap)

@@ -92,5 +92,5 @@ def test_a_plan_too_large_for_its_devices_is_refused_with_the_numbers_and_a_way_
 
 
 def test_kernels_are_refused_on_a_cluster_that_has_no_table(command: Command, tmp_path: Path):
-    says = r"kernels 'fused': cluster dgx-a100 has no kernel table.*take one of a100-40gb-sxm"
-    assert_refused(command, tmp_path, "plan", TINY, "--cluster", "dgx-a100", "--kernels", "fused", "-o", tmp_path / "p.json", says=says)
+    says = r"kernels 'fused': cluster tepdist-m8 has no kernel table.*take one of a100-40gb-sxm"
+    assert_refused(command, tmp_path, "plan", TINY, "--cluster", "tepdist-m8", "--kernels", "fused", "-o", tmp_path / "p.json", says=says)

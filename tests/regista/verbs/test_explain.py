@@ -48,7 +48,7 @@ def plans() -> dict[str, Plan]:
 
 def slow(cluster: Cluster) -> Cluster:
     """A device so slow that tiny tensors are worth splitting."""
-    device = replace(cluster.device, rate_flop_per_s=1e7, rates=(), memory_bandwidth_bytes_per_s=1e8)
+    device = replace(cluster.device, rate_flop_per_s=1e7, rates=(), memory_bandwidth_bytes_per_s=1e8, kernels="")
     return replace(cluster, device=device)
 
 
