@@ -148,17 +148,14 @@ def bound_s(program: Program, cluster: Cluster, published: Published) -> float:
     m, memory = published.micro_batches, cluster.device.memory_bytes
     devices = [int(n) for n in published.devices_per_stage.split(";")]
     layers = [int(n) for n in published.layers_per_stage.split(";")]
-    pieces = model_pieces(program.graph(m))
+    pieces_of = {recompute: model_pieces(program.graph(m), recompute=recompute) for recompute in (False, True)}
     whole_s, turn_s, rest_s = [], [], inf
     for stage, (size, depth) in enumerate(zip(devices, layers, strict=True)):
         whole, turn = inf, inf
         for mesh in meshes(size, cluster.devices_per_node, 2):
             tools = (LayoutCosts(cluster, mesh), StrategySets(mesh))
             for recompute in (False, True):
-                models = [
-                    PieceSearch(piece.recomputed() if recompute else piece, mesh, cluster, (), m, len(devices) - stage, tools)
-                    for piece in pieces
-                ]
+                models = [PieceSearch(piece, mesh, cluster, (), m, len(devices) - stage, tools) for piece in pieces_of[recompute]]
                 blocks = [model for model in models if model.times > 1]
                 rest_s = min(rest_s, sum(model.least_micro_s for model in models if model.times == 1))
                 for model in blocks:

@@ -13,13 +13,13 @@ float32 master copies it would be 16 to 18), attention written out as matrix pro
 
 Columns (kinds of numbers never share one):
 
-    theory_objective_s, theory_bound_s    the best plan's step as the search prices it, and what no plan of any shape goes below
+    theory_objective_s, theory_bound_s    the best plan's step as the search prices it, and what no plan of the shapes searched goes below
     sim_step_s, ..                        the simulator's, of the same plan: compute, collectives and sends as actors
     sim_mfu                               (1) over the data sheet's dense bfloat16 rate, work that is done twice not counted
     sim_exposed_share, sim_bubble_share   of a step, mean of devices: collectives or sends with no compute beside them; no compute at all
     zero, zero_share                      ZeRO level that most bytes of the parameters have (planner.search.zero), and how many have it
     second_..                             the plan of another shape (stages, mesh, micro-batches, recompute);  price = second / best - 1
-    theory_least_other_s                  what no plan of any shape but that of the lesser objective goes below
+    theory_least_other_s                  what no plan of them but those of the lesser objective's shape goes below
     status                                ok; OutOfMemory, with what it would need; ended early: --seconds came before the proof of both plans
     run_search_s                          processor time of the search here
 

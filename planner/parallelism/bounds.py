@@ -2,9 +2,11 @@
 
     step >= (p T + (m - 1) max(T, whole blocks)) / p, T the roofline time of a stage's ops, m micro-batches     (1)  -> ShapeBounds.roofline_s()
     step >= what equal shares of the pieces cost without a limit on memory                                (2)  -> EqualShare.unlimited_s
-    step >= what they cost within the memory of the first stage, where (2)'s layouts do not fit           (3)  -> EqualShare.bound_within()
+    step >= what they cost within the memory of a device, where (2)'s layouts do not fit                  (3)  -> EqualShare.bound_within()
+    bytes of the fullest device >= states and saved activations, split evenly among its stage's devices   (4)  -> ShapeBounds.floor_bytes()
+    bytes of the fullest device >= what the layouts that hold least need                                  (5)  -> EqualShare.least_bytes
 
-(2) and (3) are planner.parallelism.share (1) and (2).
+(2) and (3) are planner.parallelism.share (1) and (2), (5) is (4) and (5) there.  All are about steps priced as 1F1B, with the seconds of acts alone.
 """
 
 from __future__ import annotations
@@ -56,14 +58,16 @@ class ShapeBounds:
     _costs_and_strategies: dict[tuple[int, ...], tuple[LayoutCosts, StrategySets]] = field(default_factory=dict)
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
     _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
+    _first: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Stages -> how many of each piece's blocks lie whole on the first one."""
     _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
     def of(self, shape: Shape) -> EqualShare:
-        """The equal share of a device of the shape's first stage."""
+        """What the bounds of the shape weigh: the first stage of the plan's own cut, or, where that is not known, the mean of the stages."""
         if shape not in self._shares:
-            flight = _in_flight(shape, 0)
-            cut = self._cut(shape) if self.even and shape.stages > 1 else ()
-            self._shares[shape] = EqualShare(self._models(shape, shape.micro_batches, flight), shape.stages, cut)
+            cut, first = (self._cut(shape), self._first[shape.stages]) if self.even and shape.stages > 1 else ((), ())
+            flight = _in_flight(shape, 0) if first else 1
+            self._shares[shape] = EqualShare(self._models(shape, shape.micro_batches, flight), shape.stages, cut, first)
         return self._shares[shape]
 
     def s_per_byte(self, shape: Shape, memory_bytes: float) -> tuple[float, ...]:
@@ -117,6 +121,10 @@ class ShapeBounds:
             graph = self.graph_of(base)
             stage, block = assign_stages(graph, shape.stages), blocks_of(graph)
             stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
+            stages_of: dict[str, set[int]] = {}
+            for op in graph.ops:
+                stages_of.setdefault(block[op.id], set()).add(stage[op.id])
+            self._first[shape.stages] = tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces)
             repeated = {name for piece in pieces if piece.times > 1 for name in piece.members}
             counts = [
                 [sum(stage_of.get(name) == s for name in p.members) if p.times > 1 else 0 for p in pieces] for s in range(shape.stages)
@@ -131,27 +139,33 @@ class ShapeBounds:
         return [(blocks, step_s * share) for blocks, step_s in self._cuts[shape.stages]]
 
     def floor_bytes(self, shape: Shape) -> float:
-        """A lower bound on the bytes of a device of the first stage: its states and saved activations, split evenly among all devices."""
+        """(4): of the mean stage with one micro-batch in flight, whatever the cut; of the first stage, where the plan's own cut is known.
+
+        What lies on several stages, or outside of numbered blocks, is weighed in the mean alone.
+        """
+        pieces, devices = self._pieces_of(shape.micro_batches, shape.recompute), prod(shape.mesh)
+        mean = sum(p.times * (p.state_bytes + p.saved_bytes) for p in pieces) / (shape.stages * devices)
+        if not self.even or shape.stages == 1:
+            return mean
+        self._cut(shape)
         flight = _in_flight(shape, 0)
-        pieces = self._pieces_of(shape.micro_batches, shape.recompute)
-        return sum(p.times * (p.state_bytes + flight * p.saved_bytes) for p in pieces) / (shape.stages * prod(shape.mesh))
+        first = sum(n * (p.state_bytes + flight * p.saved_bytes) for n, p in zip(self._first[shape.stages], pieces, strict=True)) / devices
+        return max(mean, first)
 
     def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...]:
         key = (micro_batches, recompute)
         if key not in self._pieces:
-            if recompute:
-                self._pieces[key] = tuple(piece.recomputed() for piece in self._pieces_of(micro_batches, False))
-            else:
-                self._pieces[key] = self._scaled(micro_batches) or model_pieces(self.graph_of(micro_batches))
+            self._pieces[key] = self._scaled(*key) or model_pieces(self.graph_of(micro_batches), recompute=recompute)
         return self._pieces[key]
 
-    def _scaled(self, micro_batches: int) -> tuple[ModelPiece, ...] | None:
-        traced = [m for m, recompute in self._pieces if not recompute][:2]
-        if len(traced) < 2 or self.batch_size % micro_batches:
+    def _scaled(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...] | None:
+        traced = [m for m, recomputed in self._pieces if not recomputed][:2]
+        if len(traced) < 2 or micro_batches in traced or self.batch_size % micro_batches:
             return None
         first, second = traced
         sizes = self.batch_size // first, self.batch_size // second
-        return scaled_pieces(self._pieces[first, False], self._pieces[second, False], sizes, self.batch_size // micro_batches)
+        pieces = self._pieces_of(first, recompute), self._pieces_of(second, recompute)
+        return scaled_pieces(*pieces, sizes, self.batch_size // micro_batches)
 
 
 def _in_flight(shape: Shape, stage: int) -> int:

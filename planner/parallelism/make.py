@@ -15,9 +15,9 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
 from planner.parallelism.bounds import ShapeBounds
-from planner.parallelism.cut_short import SearchCutShort, check_search
 from planner.parallelism.one_shape import Job, plan_one_shape
 from planner.parallelism.options import PlanOptions, by, check_options
+from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
 from planner.parallelism.shape import Shape, most_stages, shapes
 from planner.parallelism.shape_search import ShapeSearch, ShapeWatch
@@ -36,7 +36,8 @@ class FoundPlans:
     """The best plan, and, where it was asked for, the best of another shape (stages, mesh, micro-batches, recomputation).
 
     second: None if no other shape was worked out.
-    least_other_s: a lower bound in seconds on every plan of another shape (kind ``theory``); infinite: no other shape can be planned; 0: not asked for.
+    least_other_s: a lower bound in seconds on every plan of another of the shapes searched over (kind ``theory``; proof.covered_text says
+        which they are); infinite: no other of them can be planned; 0: not asked for.
     """
 
     plan: Plan
@@ -123,6 +124,7 @@ def _best_plans(
     runner_up: bool,
 ) -> FoundPlans:
     even = not options.cuts and options.balance is None and options.interleave == 1
+    even = even and options.hold is None and not options.order  # these may hold fewer micro-batches on the first stage than 1F1B does
     bounds = ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even, time_limit)
     plans: dict[Shape, Plan] = {}
 
@@ -140,7 +142,8 @@ def _best_plans(
     else:
         shape, bound_s = search.best(candidates)
     plan = plans[shape]
-    plan = replace(plan, search=replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s))
+    proven = replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s)
+    plan = with_open_parts(replace(plan, search=proven), options)
     if other is None:
         return FoundPlans(plan=plan)
     return FoundPlans(plan=plan, second=None if other.shape is None else plans[other.shape], least_other_s=other.least_s)

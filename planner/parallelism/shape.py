@@ -10,10 +10,12 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.stages.blocks import num_blocks
 
-__all__ = ["Shape", "most_stages", "shapes"]
+__all__ = ["MOST_AXES", "MOST_PER_STAGE", "Shape", "most_stages", "shapes"]
 
-_MOST_AXES = 2
-_MOST_PER_STAGE = 64
+MOST_AXES = 2
+"""Of a searched mesh."""
+MOST_PER_STAGE = 64
+"""Searched micro-batches, per stage."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,11 +59,11 @@ def shapes(
     for p in counts:
         if devices % p:
             continue
-        inner = [mesh] if mesh is not None else meshes(devices // p, cluster.devices_per_node, _MOST_AXES)
+        inner = [mesh] if mesh is not None else meshes(devices // p, cluster.devices_per_node, MOST_AXES)
         if micro_batches is not None:
             slices = [micro_batches]
         else:
-            slices = [m for m in range(p, min(batch_size, _MOST_PER_STAGE * p) + 1) if batch_size % m == 0]
+            slices = [m for m in range(p, min(batch_size, MOST_PER_STAGE * p) + 1) if batch_size % m == 0]
             slices = [m for m in slices if m % p == 0 and (m // p).bit_count() == 1] or slices[:1] or [1]
         open_shapes += [Shape(p, m, one, recompute) for one in inner for m in slices]
     return tuple(sorted(open_shapes))

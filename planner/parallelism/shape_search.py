@@ -200,8 +200,8 @@ class ShapeSearch:
         memory_binds, bound_s = False, least_s
         try:
             if share.cheapest.held_bytes > memory:
-                if share.smallest.held_bytes > memory:
-                    raise self._too_large(shape, share.smallest.held_bytes)
+                if share.smallest.held_bytes > memory and share.least_bytes > memory:
+                    raise self._too_large(shape, share.least_bytes)
                 memory_binds, bound_s = True, max(least_s, share.bound_within(memory)[0])
         except NotFoundInTime:
             pass  # it is not known whether memory binds, and the bound stays as it is

@@ -1,14 +1,19 @@
-"""Bounds on a shape's step from the pieces of the model, if each stage has an equal share of them; no layout of the whole model is searched.
+"""Bounds on a shape's step and bytes from the pieces of the model that its stages share; no layout of the whole model is searched.
 
 With p stages, m micro-batches, pieces k (n_k times), t_k and u_k the seconds of a piece per micro-batch and once per step, h_k its bytes:
 
     step  =  sum_i t_i + (m - 1) max t_i + max u_i
          >=  (p - 1) T + min over layouts of the first stage [ m t_0 + u_0 ]           T = sum_k n_k min t_k / p                (1)
-         >=  (p - 1) T + sum_k (n_k / p) min [ m t_k + u_k + y h_k ] - y M             for every multiplier y >= 0 (s/byte)     (2)
+         >=  sum_k (n_k - w_k) min t_k + sum_k w_k min [ m t_k + u_k + y h_k ] - y M   for every multiplier y >= 0 (s/byte)     (2)
          >=  p T + (m - 1) max over stages of the work that the plan's own cut assigns (whole blocks, and the rest's roofline)  (3)
+    bytes of the fullest device
+         >=  max over the two times at which a stage is fullest of  sum_k w_k min h_k at that time                              (4)
+         >=  sum_k (n_k / p) min h_k  at the end of the backward part, when no micro-batch is in flight                         (5)
 
-where M is the memory of a device, h counts the micro-batches in flight on the first stage, and the stages are equal, as the plan's own cut
-intends.  (2) is largest at the y at which the cheapest choice that is too large and the cheapest that fits cost the same; a secant search
+where M is the memory of a device and w_k counts what is weighed against it.  (1) holds for every cut, because the slowest stage takes no less
+than the mean one.  In (2) and (4) w_k is the number of blocks that the plan's own cut puts whole on the first stage, and h counts the micro-
+batches in flight there; where that cut is not known, w_k = n_k / p, the mean over the stages, and h counts one micro-batch in flight, as many as every
+stage has.  (2) is largest at the y at which the cheapest choice that is too large and the cheapest that fits cost the same; a secant search
 computes it.
 """
 
@@ -29,9 +34,9 @@ _MOST = 24
 
 @dataclass(frozen=True, slots=True)
 class ShareChoice:
-    """A choice of layouts for an equal share of the model, at a multiplier y.
+    """A choice of layouts for what is weighed, at a multiplier y.
 
-    cost_s: m t + u.   held_bytes: of a device.   bound_s: the sum of (2), without (p - 1) T and y M.
+    cost_s: m t + u.   held_bytes: of a device, each piece at its own peak.   bound_s: the second sum of (2).
     """
 
     cost_s: float
@@ -43,7 +48,8 @@ class ShareChoice:
 class EqualShare:
     """The pieces of a model on the mesh of one stage of ``stages``.
 
-    cut: per stage, how many of each model's blocks lie there, and seconds that the rest there takes at least.
+    cut: per stage, how many of each model's blocks lie there, and seconds that the rest there takes at least; empty: not known.
+    first: how many of each model's blocks lie whole on the first stage; empty: not known.
 
     Where the time of the pieces' search ends, its bounds hold and are lower; a choice that was not found raises NotFoundInTime.
     """
@@ -51,12 +57,23 @@ class EqualShare:
     models: Sequence[PieceSearch]
     stages: int
     cut: Sequence[tuple[Sequence[int], float]] = ()
+    first: Sequence[int] = ()
+
+    @cached_property
+    def weights(self) -> Sequence[float]:
+        """w_k of each piece."""
+        return [float(count) for count in self.first] or [model.times / self.stages for model in self.models]
+
+    @property
+    def weighed(self) -> Sequence[tuple[PieceSearch, float]]:
+        """The pieces of which w_k is above 0, with it."""
+        return [(model, weight) for model, weight in zip(self.models, self.weights, strict=True) if weight]
 
     def cheapest_at(self, s_per_byte: float = 0.0) -> ShareChoice:
         """The cheapest choice if every byte costs ``s_per_byte``."""
         cost_s = held = bound_s = 0.0
-        for model in self.models:
-            piece, weight = model.best(s_per_byte), model.times / self.stages
+        for model, weight in self.weighed:
+            piece = model.best(s_per_byte)
             cost_s += weight * piece.cost_s
             held += weight * piece.held_bytes
             bound_s += weight * piece.bound_s
@@ -74,9 +91,16 @@ class EqualShare:
 
     @cached_property
     def smallest(self) -> ShareChoice:
-        """The choice that holds the fewest bytes."""
-        parts = [(model.smallest, model.times / self.stages) for model in self.models]
+        """A choice that holds few bytes; no bound: it holds least over both times together, and its pieces need not be fullest at one time."""
+        parts = [(model.smallest, w) for model, w in self.weighed]
         return ShareChoice(sum(w * p.cost_s for p, w in parts), sum(w * p.held_bytes for p, w in parts), 0.0)
+
+    @cached_property
+    def least_bytes(self) -> float:
+        """(4), (5): the fullest device of no plan of the shape holds less."""
+        mean = sum(model.times * model.least_bytes[1] for model in self.models) / self.stages  # after the backward part, of every cut
+        first = (sum(weight * model.least_bytes[time] for model, weight in self.weighed) for time in (0, 1))
+        return max(mean, *first)
 
     @cached_property
     def uneven_cut_s(self) -> float:
@@ -91,6 +115,11 @@ class EqualShare:
         return once_s + (self.models[0].micro_batches - 1) * slow_s
 
     @cached_property
+    def elsewhere_s(self) -> float:
+        """The first sum of (2): what is not weighed takes its time for one micro-batch at least."""
+        return sum((model.times - weight) * model.least_micro_s for model, weight in zip(self.models, self.weights, strict=True))
+
+    @cached_property
     def fill_s(self) -> float:
         """(p - 1) T: the time in which the pipeline fills and drains."""
         if self.stages == 1:
@@ -98,15 +127,15 @@ class EqualShare:
         return (self.stages - 1) * sum(model.least_micro_s * model.times / self.stages for model in self.models)
 
     def bound_within(self, memory_bytes: float) -> tuple[float, float]:
-        """(bound on the step in seconds, the multiplier that gave it) if a device has ``memory_bytes``, into which the smallest choice must fit."""
+        """(bound on the step in seconds, the multiplier that gave it) if a device has ``memory_bytes``."""
         large, small = self.cheapest, self.smallest
         best, multiplier = self.cheapest.bound_s, 0.0
         if large.held_bytes <= memory_bytes:
-            return max(self.fill_s + best, self.uneven_cut_s), multiplier
+            return max(self.elsewhere_s + best, self.unlimited_s), multiplier
         for _ in range(_MOST):
-            y = (small.cost_s - large.cost_s) / (large.held_bytes - small.held_bytes)
-            if y <= 0:
+            if small.held_bytes >= large.held_bytes or small.cost_s <= large.cost_s:
                 break
+            y = (small.cost_s - large.cost_s) / (large.held_bytes - small.held_bytes)
             try:
                 choice = self.cheapest_at(y)
             except NotFoundInTime:
@@ -121,4 +150,4 @@ class EqualShare:
                 large = choice
             else:
                 small = choice
-        return max(self.fill_s + best, self.uneven_cut_s), multiplier
+        return max(self.elsewhere_s + best, self.unlimited_s), multiplier

@@ -177,9 +177,8 @@ class _Builder:
 
     def _left_out(self, cost: CostModel) -> str:
         """Of contention: computing beside communication, and acts that meet on a link."""
-        if slower := contention_left_out(cost):
-            return slower
-        return LINKS_LEFT_OUT if shares_links(self.plan, cost, Engine.AUTO, 1) else ""
+        links = LINKS_LEFT_OUT if shares_links(self.plan, cost, Engine.AUTO, 1) else ""
+        return "; ".join(text for text in (contention_left_out(cost), links) if text)
 
     def ranks(self, task: Task) -> tuple[int, ...]:
         ranks = self.plan.ranks_of(task)

@@ -33,13 +33,12 @@ class ModelPiece:
     """A part of the graph that occurs ``times`` times.
 
     members: its occurrences, as blocks of the model (h.0, h.1, ...).
-    backward_reads, forward_reads: those of its values that the backward (forward) part of another piece reads.
+    backward_reads: those of its values that the backward part of another piece reads.
     """
 
     graph: LogicalGraph
     times: int
     backward_reads: frozenset[str]
-    forward_reads: frozenset[str]
     members: tuple[str, ...] = ()
 
     @property
@@ -53,11 +52,6 @@ class ModelPiece:
         made = {v for op in self.graph.ops if op.role is Role.FORWARD for v in op.outputs if v is not None}
         read = {v for op in self.graph.ops if op.role is Role.BACKWARD for v in op.inputs}
         return sum(self.graph.values[value].size_bytes for value in (made & read) | self.backward_reads)
-
-    def recomputed(self) -> ModelPiece:
-        """The piece with its forward ops repeated in the backward part."""
-        one_stage = {op.id: 0 for op in self.graph.ops}
-        return replace(self, graph=prepare(self.graph, one_stage, 1, recompute=True).graph, backward_reads=self.forward_reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +108,7 @@ class PieceSearch:
     @cached_property
     def unlimited_s(self) -> float:
         """A lower bound on m t + u.  It takes less time than best(0.0), because bytes are not counted."""
-        return self._bound_s(self._unlimited.problem)
+        return self._bound(self._unlimited.problem)
 
     def best(self, s_per_byte: float = 0.0) -> PieceCost:
         """The cheapest choice, or the best in time, if every byte that is held at the end of the forward part costs ``s_per_byte``.
@@ -139,20 +133,26 @@ class PieceSearch:
         return self._cost(choice, self._model.problem.objective(choice))
 
     @cached_property
+    def least_bytes(self) -> tuple[float, float]:
+        """At the end of the forward part, and of the backward part: a device of no choice holds less than so many bytes."""
+        legal = self._model.problem.cost_free()
+        return self._bound(legal.charged({0: 1.0})), self._bound(legal.charged({1: 1.0}))
+
+    @cached_property
     def least_micro_s(self) -> float:
         """A lower bound on the seconds of a micro-batch."""
         counts = self._unlimited.stage_counts
         per_micro_batch = self._unlimited.problem.reweighted(
             [float(count > 1) for count in counts.node_count], [float(count > 1) for count in counts.edge_count]
         )
-        return self._bound_s(per_micro_batch) / self.micro_batches
+        return self._bound(per_micro_batch) / self.micro_batches
 
     def _solve(self, problem: Problem) -> Solution:
         self._check_time()
         return solve_exactly(problem, seconds=self._time_limit.remaining_s(), clock=self._time_limit.clock)
 
-    def _bound_s(self, problem: Problem) -> float:
-        """A lower bound on the objective: the optimum, or what is proven when the time is up."""
+    def _bound(self, problem: Problem) -> float:
+        """A lower bound on the objective, 0 or more: the optimum, or what is proven when the time is up."""
         try:
             return self._solve(problem).lower_bound
         except NotFoundInTime as error:
@@ -167,8 +167,15 @@ class PieceSearch:
         return PieceCost(problem.objective(choice), problem.peak(choice), bound_s)
 
 
-def model_pieces(graph: LogicalGraph) -> tuple[ModelPiece, ...]:
-    """The distinct pieces, in order of their first op."""
+def model_pieces(graph: LogicalGraph, *, recompute: bool = False) -> tuple[ModelPiece, ...]:
+    """The distinct pieces of a traced step, in order of their first op.
+
+    They are cut from the graph as a plan of one stage has it, where no view of a saved value is counted beside it.
+
+    Args:
+        recompute: the backward part computes what is inside of numbered blocks again.
+    """
+    graph = prepare(graph, {op.id: 0 for op in graph.ops}, 1, recompute=recompute).graph
     block = blocks_of(graph)
     members: dict[str, list[Op]] = {}
     for op in graph.ops:
@@ -182,7 +189,6 @@ def model_pieces(graph: LogicalGraph) -> tuple[ModelPiece, ...]:
             graph=_subgraph(graph, members[alike[0]], forward_reads & made),
             times=len(alike),
             backward_reads=backward_reads & made,
-            forward_reads=forward_reads & made,
             members=tuple(alike),
         )
         for alike in groups.values()

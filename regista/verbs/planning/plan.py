@@ -269,6 +269,7 @@ def _shape_text(shape: str, best_s: float, bound_s: float) -> str:
 
 def plan_json(plan: Plan) -> Json:
     """The facts of a plan for machines."""
+    from planner.parallelism.proof import covered_text
     from regista.analysis.state_bytes import state_bytes
 
     return {
@@ -288,6 +289,7 @@ def plan_json(plan: Plan) -> Json:
             "cost_model": plan.search.cost_model,
             "objective_s": plan.search.objective_s,
             "lower_bound_s": plan.search.lower_bound_s,
+            "covers": covered_text(plan),
         },
         "state_bytes_per_parameter": state_bytes(plan).per_parameter,
         "planned_bytes": {str(rank): size for rank, size in device_bytes(plan).items()},

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from planner.ir.plan import Plan
 from planner.ir.units import show_bytes, show_s
+from planner.parallelism.proof import covered_text
 from planner.schedule import Schedule
 from regista.analysis.budget import Holding, Spending, Use
 from regista.analysis.explain import Alternative, Explanation
@@ -28,10 +29,11 @@ def gap_text(plan: Plan) -> str:
 def _gap_text(plan: Plan) -> str:
     objective_s, bound_s = plan.search.objective_s, plan.search.lower_bound_s
     if objective_s <= bound_s:
-        return "proven: no plan is cheaper"
+        return f"proven: no plan is cheaper among {covered_text(plan)}"
     if bound_s <= 0:
         return "no proof: this method gives no lower bound"
-    return f"not proven: at most {(objective_s - bound_s) / objective_s:.2%} above the optimum (lower bound {show_s(bound_s)})"
+    above = f"at most {(objective_s - bound_s) / objective_s:.2%} above the optimum (lower bound {show_s(bound_s)})"
+    return f"not proven: {above} among {covered_text(plan)}"
 
 
 def show_explanation(explanation: Explanation) -> RenderableType:

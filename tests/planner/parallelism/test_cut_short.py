@@ -11,8 +11,8 @@ from torch import nn
 
 from planner.frontend import Program
 from planner.ir.plan import Search
-from planner.parallelism.cut_short import SearchCutShort, check_search
 from planner.parallelism.make import PlanOptions, search_plans
+from planner.parallelism.proof import SearchCutShort, check_search
 
 
 def search(step_s: float, bound_s: float) -> Search:

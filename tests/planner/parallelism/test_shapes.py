@@ -17,6 +17,7 @@ from planner.ir.actors.peak import live_bytes
 from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import Role
+from planner.ir.plan import Plan
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.shape import Shape, shapes
@@ -29,6 +30,7 @@ from planner.search.bounds.scaled import scaled_pieces
 from planner.search.methods.method import Method
 from planner.search.strategies import op_shape
 from planner.solve import solve_exactly
+from planner.solve.limited.memory import least_demand
 from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut
 from planner.stages.dag import crossing_bytes, work_dag
@@ -43,6 +45,13 @@ def four() -> Cluster:
     return replace(resolve_cluster("p3.16xlarge:1"), devices_per_node=4)
 
 
+def between(shares: ShapeBounds, shape: Shape, room: float) -> float:
+    """A limit between what equal shares of the model hold at least (0.0) and what they hold where memory does not bind (1.0), in bytes."""
+    share = replace(shares.of(shape), first=())
+    least, most = share.smallest.held_bytes, share.cheapest.held_bytes
+    return least + room * (max(most, least) - least)
+
+
 @pytest.mark.representatives("0.5-1 stages of 4, 1 micro-batches", "0.2-2 stages of 2, 4 micro-batches")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("room", [1.0, 0.5, 0.2])
@@ -50,8 +59,7 @@ def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -
     program, cluster = program_of(MODEL), four()
     shares = ShapeBounds(program.graph, 16, cluster, ())
     share = shares.of(shape)
-    least, most = share.smallest.held_bytes, share.cheapest.held_bytes
-    limit = least + room * (max(most, least) - least)
+    limit = between(shares, shape, room)
     graph = program.graph(shape.micro_batches)
     staged = prepare(graph, assign_stages(graph, shape.stages), shape.stages, recompute=shape.recompute)
     flight = [min(shape.micro_batches, shape.stages - s) for s in range(shape.stages)]
@@ -60,6 +68,29 @@ def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -
     assert shares.roofline_s(shape) <= step_s * (1 + 1e-9)
     assert share.unlimited_s <= step_s * (1 + 1e-9)
     assert share.bound_within(limit * 1.5)[0] <= step_s * (1 + 1e-9)
+    assert max(share.least_bytes, shares.floor_bytes(shape)) <= model.problem.peak(least_demand(model.problem)) * (1 + 1e-9)
+
+
+@pytest.mark.representatives("h.1-1")
+@pytest.mark.parametrize("mesh", [(1,), (2,)], ids=["1", "2"])
+@pytest.mark.parametrize("cut", ["h.1", "h.3", ""])
+def test_no_shape_is_refused_that_has_a_plan_which_fits(cut: str, mesh: tuple[int, ...]) -> None:
+    """The first stage was taken to hold half of the model; cut at h.1 it holds a quarter, and the other stage keeps fewer micro-batches."""
+    program, shape = program_of(MODEL), Shape(2, 4, mesh)
+    cluster = replace(four(), devices_per_node=2 * mesh[0])
+    options = PlanOptions(stages=2, micro_batches=4, mesh=mesh, cuts=(cut,) if cut else (), recompute=False)
+    tightest: Plan | None = None
+    for room in (1.0, 0.5, 0.4, 0.3, 0.25, 0.2):
+        memory = int(12e6 * room / mesh[0])
+        small = replace(cluster, device=replace(cluster.device, memory_bytes=memory))
+        try:
+            tightest = make_plan(program.graph(4), model=MODEL, batch_size=16, cluster=small, options=options)
+        except OutOfMemory:
+            break
+    assert tightest is not None
+    just = replace(cluster, device=replace(cluster.device, memory_bytes=max(live_bytes(tightest).values())))
+    bounds = ShapeBounds(program.graph, 16, just, (), even=not cut)
+    assert ShapeSearch(bounds, lambda *_: (1e3, 0.0)).best([shape])[0] == shape
 
 
 @pytest.mark.representatives("2 stages of 2, 4 micro-batches")
@@ -80,8 +111,7 @@ def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Sh
 def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: float) -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
     shares = ShapeBounds(program.graph, 16, cluster, ())
-    share = shares.of(shape)
-    limit = share.smallest.held_bytes + room * (share.cheapest.held_bytes - share.smallest.held_bytes)
+    limit = between(shares, shape, room)
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(2, 1))
@@ -96,10 +126,9 @@ def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: 
 
 def test_the_guided_search_finds_prices_by_itself_where_the_pieces_say_that_memory_binds_nowhere() -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
-    share = ShapeBounds(program.graph, 16, cluster, ()).of(shape)
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
-    limit = (share.smallest.held_bytes + share.cheapest.held_bytes) / 2
+    limit = between(ShapeBounds(program.graph, 16, cluster, ()), shape, 0.5)
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(2, 1))
     assert not model.problem.feasible(solve_exactly(replace(model.problem, demands=())).choice)
     guided = solve_guided(model, (0.0, 0.0), limit)
@@ -108,8 +137,7 @@ def test_the_guided_search_finds_prices_by_itself_where_the_pieces_say_that_memo
 
 def test_a_long_model_is_searched_by_prices_without_being_told_any(monkeypatch: pytest.MonkeyPatch) -> None:
     program, shape = program_of(MODEL), Shape(2, 4, (2,))
-    share = ShapeBounds(program.graph, 16, four(), ()).of(shape)
-    limit = (share.smallest.held_bytes + share.cheapest.held_bytes) / 2
+    limit = between(ShapeBounds(program.graph, 16, four(), ()), shape, 0.5)
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
     model = build_model(staged, shape.mesh, four(), (), 4, limit_bytes=limit, in_flight=(2, 1))

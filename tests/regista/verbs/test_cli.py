@@ -66,7 +66,7 @@ def test_with_json_stdout_is_one_document_with_the_promised_keys(command: Comman
         *("plan_id", "model", "cluster", "num_ranks", "micro_batches", "batch_size", "placements", "tasks", "regsts", "layouts"),
         *("search", "planned_bytes", "mode", "state_bytes_per_parameter"),
     }
-    assert set(planned["search"]) == {"method", "cost_model", "objective_s", "lower_bound_s"}
+    assert set(planned["search"]) == {"method", "cost_model", "objective_s", "lower_bound_s", "covers"}
     assert set(planned["planned_bytes"]) == {"0", "1"}
     explained = command("explain", plan, "--json").json
     assert set(explained) == {*planned, "gap", "best_s", "decisions", "left_out", "time", "communication", "memory", "note"}

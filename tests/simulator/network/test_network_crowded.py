@@ -11,10 +11,12 @@ from planner.cost import AnalyticCost
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Trace
 from planner.parallelism.make import PlanOptions, make_plan
+from regista.verbs.planning.quotas import certificate
 from simulator import Engine, simulate
 from simulator.analysis.forecast import forecast
 from simulator.network import simulate_shared
 from simulator.network.crowded import crowded_links
+from simulator.quotas import full_throughput
 from simulator.steady.graph import LINKS_LEFT_OUT, marked_graph
 from zoo import ZOO
 
@@ -44,6 +46,18 @@ def test_the_default_engine_shares_a_crowded_link_and_the_others_say_that_they_d
     assert "links" not in default.about
     assert forecast(plan, cost).step_s == pytest.approx(default.settled_step_s(plan))
     assert marked_graph(plan, cost).left_out == LINKS_LEFT_OUT
+
+
+@pytest.mark.thorough
+def test_a_certificate_of_quotas_says_that_a_crowded_link_is_left_out_and_simulate_takes_longer():
+    """It said "certified" of a step that the default engine, which shares the link, never reaches."""
+    plan = planned(4, 1e9)
+    cost = AnalyticCost(plan.cluster)
+    sized = full_throughput(plan, cost, seconds=0.5)
+    assert simulate(sized.plan, cost, steps=4).settled_step_s(sized.plan) > sized.period_s * (1 + 1e-6)
+    assert sized.left_out == LINKS_LEFT_OUT
+    words = certificate(sized)
+    assert not words.startswith("certified:") and words.endswith(LINKS_LEFT_OUT)
 
 
 @pytest.mark.thorough

@@ -1,0 +1,42 @@
+"""What the lower bound of a Plan's search ranges over, as a Plan records it: which parts of the shape were open, and in which values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.ir.plan import Plan
+from planner.parallelism.options import PlanOptions
+from planner.parallelism.shape import MOST_AXES, MOST_PER_STAGE
+from planner.schedule import Schedule
+
+__all__ = ["covered_text", "with_open_parts"]
+
+_KEY = "open"
+_RANGES = {
+    "stages": "stages of equal size, at most one per numbered block",
+    "mesh": f"meshes of at most {MOST_AXES} axes",
+    "micro_batches": f"micro-batches that divide the batch, a power of two of them up to {MOST_PER_STAGE} per stage",
+    "recompute": "recomputation of all numbered blocks or of none",
+}
+
+
+def with_open_parts(plan: Plan, options: PlanOptions) -> Plan:
+    """The Plan of a search over shapes, with the record of what these options left open."""
+    given = {"stages": options.stages, "mesh": options.mesh, "micro_batches": options.micro_batches, "recompute": options.recompute}
+    parts = [name for name, value in given.items() if value is None and not (name == "stages" and options.cuts)]
+    return replace(plan, options={**plan.options, _KEY: ",".join(parts)})
+
+
+def covered_text(plan: Plan) -> str:
+    """Among which plans, at which prices and in which order of passes the plan's lower bound holds, as the end of a sentence."""
+    options: Mapping[str, str] = plan.options
+    parts = [name for name in options.get(_KEY, "").split(",") if name]
+    shapes = "; ".join([*(_RANGES[name] for name in parts), "the rest of the shape as here"]) if parts else "this plan's shape"
+    allowed = " that the pins and the ZeRO level allow" if options.get("pins") or "zero" in options else ""
+    stages = int(options.get("stages", "1") or "1")
+    if stages > 1 or "stages" in parts:
+        cut = "at the places given" if options.get("cuts") else "by least crossing bytes" if options.get("balance") else "by even flop"
+        order = Schedule.ONE_F_ONE_B.value
+        shapes += f"; cut {cut}, every pipeline priced as {order}"
+    return f"all layouts{allowed} of {shapes}; acts added up at the prices they have alone"
