@@ -7,6 +7,7 @@ from collections.abc import Callable
 from backend.acts.act import Batches
 from backend.launch import Nodes, run_on_nodes
 from backend.run_folder import Outcome
+from backend.store import read_secret
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
 from regista.data import loader
@@ -17,21 +18,21 @@ from regista.update_options import own_rates
 __all__ = ["nodes_of", "run_share"]
 
 
-def nodes_of(count: int | None, rendezvous: str | None, rank: int | None, run_id: str | None) -> Nodes | None:
-    """What --nnodes, --rdzv, --node-rank and --run-id say; None: one host, as without them.
+def nodes_of(count: int | None, rendezvous: str | None, rank: int | None, run_id: str | None, secret: str | None) -> Nodes | None:
+    """What --nnodes, --rdzv, --node-rank, --run-id and --secret (or REGISTA_SECRET) say; None: one host, as without them.
 
     Raises:
-        Unsupported: some of them without the others.
+        Unsupported: some of them without the others.   InvalidFile: the secret's file cannot be read, or others can read it.
     """
     if count is None or count == 1:
-        given = {"--rdzv": rendezvous, "--node-rank": rank, "--run-id": run_id}
+        given = {"--rdzv": rendezvous, "--node-rank": rank, "--run-id": run_id, "--secret": secret}
         for option, value in given.items():
             if value is not None:
                 raise Unsupported(f"{option} is for several hosts; add --nnodes N with N > 1, or leave it out")
         return None
     if rendezvous is None:
         raise Unsupported(f"--nnodes {count} needs --rdzv HOST:PORT, the same on all hosts: where the {count} launchers meet")
-    return Nodes(count=count, rendezvous=rendezvous, rank=rank, run_id=run_id or "")
+    return Nodes(count=count, rendezvous=rendezvous, rank=rank, run_id=run_id or "", secret=read_secret(secret))
 
 
 def run_share(

@@ -13,7 +13,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Channel", "Message", "connect", "listen"]
+from backend.comm.authentic import answer, call
+
+__all__ = ["Channel", "Message", "accept", "connect", "listen"]
 
 Message = Mapping[str, Any]
 
@@ -76,10 +78,23 @@ def listen(run_id: str, ranks: int) -> socket.socket:
     return listener
 
 
-def connect(run_id: str) -> Channel:
-    """A worker's channel to its session.  Raises OSError when there is none."""
+def accept(listener: socket.socket, key: bytes) -> Channel:
+    """The next worker that proves the run's key.  Raises OSError: the listener was closed."""
+    while True:
+        connection, _ = listener.accept()
+        try:
+            answer(connection, key)
+        except OSError:
+            connection.close()  # a stranger, or a worker that ended
+            continue
+        return Channel(connection)
+
+
+def connect(run_id: str, key: bytes) -> Channel:
+    """A worker's channel to its session.  Raises OSError when there is none, or it does not know the run's key."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_CONNECT_S)
     connection.connect(_session_address(run_id))
+    call(connection, key)
     connection.settimeout(None)
     return Channel(connection)

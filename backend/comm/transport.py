@@ -5,7 +5,8 @@
     whoever ends an act              --ACK------------------> control socket --reader thread--> ACK
 
 Tensors travel straight from and into their own memory.  On one host the sockets are unix sockets (1 KB round trip 29 us against 110 us of
-gloo send and receive [measured 2026-11-21, 2 cores]); their names are abstract, so nothing is left on disk.
+gloo send and receive [measured 2026-11-21, 2 cores]); their names are abstract, so nothing is left on disk.  Both ends of a connection prove the
+run's key first (backend.comm.authentic).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from backend.comm.authentic import answer, call
 from planner.ir.errors import WorkerFailed
 
 __all__ = ["Frame", "Mesh", "receive_into", "tensor_bytes"]
@@ -74,12 +77,14 @@ class Mesh:
 
     Args:
         peers: the ranks to connect to; the relation is symmetric, so that both sides agree on who waits for whom.
-        store: where addresses are exchanged (already prefixed with the run).
+        store: where addresses are exchanged.   key: of the run.
     """
 
     CONTROL, DATA = 0, 1
 
-    def __init__(self, rank: int, peers: Iterable[int], store: Store, run_id: str, *, unix: bool, timeout_s: float, host: str = "") -> None:
+    def __init__(
+        self, rank: int, peers: Iterable[int], store: Store, run_id: str, *, key: bytes, unix: bool, timeout_s: float, host: str = ""
+    ) -> None:
         self._rank, self._timeout_s = rank, timeout_s
         self._links: dict[tuple[int, int], socket.socket] = {}
         self._locks: dict[int, threading.Lock] = {}
@@ -101,16 +106,33 @@ class Mesh:
                 connection = socket.socket(family, socket.SOCK_STREAM)
                 connection.settimeout(timeout_s)
                 connection.connect(where if unix else (where.rsplit(":", 1)[0], int(where.rsplit(":", 1)[1])))
+                call(connection, key)
                 connection.sendall(HELLO.pack(rank, channel))
                 self._keep(peer, channel, connection)
-        for _ in range(2 * sum(p > rank for p in peers)):
-            connection, _ = listener.accept()
-            connection.settimeout(timeout_s)
-            hello = bytearray(HELLO.size)
-            receive_into(connection, memoryview(hello))
-            peer, channel = HELLO.unpack(hello)
-            self._keep(peer, channel, connection)
+        self._accept(listener, {(p, channel) for p in peers if p > rank for channel in (self.CONTROL, self.DATA)}, key)
         listener.close()
+
+    def _accept(self, listener: socket.socket, expected: set[tuple[int, int]], key: bytes) -> None:
+        """Take one connection for each (peer, channel); whoever cannot prove the key, or says another name, is sent away."""
+        until_s = time.monotonic() + self._timeout_s
+        while expected:
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"ranks {sorted({peer for peer, _ in expected})} have not called within {self._timeout_s:g} s")
+            connection, _ = listener.accept()
+            try:
+                connection.settimeout(self._timeout_s)
+                answer(connection, key)
+                hello = bytearray(HELLO.size)
+                receive_into(connection, memoryview(hello))
+                name: tuple[int, int] = HELLO.unpack(hello)
+            except OSError:
+                connection.close()
+                continue
+            if name not in expected:
+                connection.close()
+                continue
+            expected.remove(name)
+            self._keep(*name, connection)
 
     def _keep(self, peer: int, channel: int, connection: socket.socket) -> None:
         connection.settimeout(None)

@@ -11,13 +11,13 @@ from backend.run_folder.files import Failure, FailureKind, read_failures
 __all__ = ["diagnose"]
 
 
-def diagnose(folder: Path, failed: Mapping[int, int], killed: Collection[int]) -> str:
+def diagnose(folder: Path, failed: Mapping[int, int], killed: Collection[int], attempt: int = 0) -> str:
     """One sentence about the first cause: a worker was killed from outside, else it raised, else it stalled, else it lost a peer.
 
     Args:
         failed: rank -> exit code of the workers that failed; negative: a signal.   killed: those that we killed.
     """
-    failures = read_failures(folder)
+    failures = read_failures(folder, f"a{attempt}")
     signalled = {rank: -code for rank, code in failed.items() if code < 0 and rank not in killed}
     from_outside = {rank: number for rank, number in signalled.items() if number != signal.SIGTERM or not failures}
     if from_outside:

@@ -4,7 +4,8 @@ parent --start, kill, ping------------------> fork server --fork--> worker: main
        <--pong, not_started, ended, silence--                       as torchrun sets them
 
 The server has one thread and starts no kernels, so forking it is safe; it never touches CUDA.  It is the parent of all workers: when it
-ends, for whatever reason, the kernel ends them.  It ends them itself when its own parent is gone or has sent nothing for too long.
+ends, for whatever reason, the kernel ends them.  It ends them, and itself, when its own parent is gone or has sent nothing for too long;
+a server that stands still is woken by the kernel when its parent ends, so none is left standing.
 
 multiprocessing's forkserver with the same modules preloaded starts workers as fast, but does not keep what a run promises, so it is not used
 [python -m experiments.libraries.fork_server, 2026-11-22, 2 cores of an AMD EPYC that others used too, Python 3.11, torch 2.13]:
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.comm.channel import Channel, Message
+from backend.monitor.alive import ALIVE, SERVER, AliveCounts, count_and_watch
 
 __all__ = ["ForkServer", "serve"]
 
@@ -48,12 +50,14 @@ class _Group:
     """The workers of one run.
 
     silence_s: they are ended when the parent has sent nothing for so long.   ranks: pid -> rank of the living.
+    counts: where this process shows that it runs.
     """
 
     id: str
     folder: Path
     silence_s: float
     ranks: dict[int, int] = field(default_factory=dict)
+    counts: AliveCounts | None = None
 
     def kill(self, rank: int | None = None) -> None:
         """Kill the worker of this rank, or all."""
@@ -75,16 +79,18 @@ class ForkServer:
         self._channel = channel
         self._groups: dict[str, _Group] = {}
         self._last_message_s = self._last_tick_s = time.monotonic()
+        self._parent_is_silent = False
         self._child_ended, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Do what the parent asks for until it closes the channel."""
-        while True:
+        """Do what the parent asks for until it closes the channel, or has been silent so long that its workers were ended."""
+        while self._groups or not self._parent_is_silent:
             sources: list[Any] = [self._channel, self._child_ended]
             readable, _, _ = select.select(sources, [], [], TICK_S)
+            self._count()
             self._end_groups_of_a_silent_parent()
             if self._child_ended in readable:
                 os.read(self._child_ended, 4096)
@@ -95,6 +101,7 @@ class ForkServer:
             if messages is None:
                 return
             self._last_message_s = time.monotonic()
+            self._parent_is_silent = False
             for message in messages:
                 self._handle(message)
 
@@ -121,11 +128,12 @@ class ForkServer:
         attempted = f"making the folder {logs}"
         try:
             logs.mkdir(exist_ok=True)
+            group.counts = AliveCounts.open(group.folder) if (group.folder / ALIVE).exists() else None
             for rank, environment in enumerate(message["environments"]):
                 attempted = f"forking the worker of rank {rank}"
                 pid = os.fork()
                 if pid == 0:
-                    _become_worker(server, message, environment, logs / f"rank{rank}", self._channel)
+                    _become_worker(server, message, rank, environment, logs / f"rank{rank}", self._channel)
                 group.ranks[pid] = rank
         except OSError as error:
             group.kill_and_wait()
@@ -148,6 +156,11 @@ class ForkServer:
                     self._channel.send(message="ended", group=group.id, rank=rank, code=os.waitstatus_to_exitcode(status))
             self._groups = {name: group for name, group in self._groups.items() if group.ranks}
 
+    def _count(self) -> None:
+        for group in self._groups.values():
+            if group.counts is not None:
+                group.counts.count(SERVER)
+
     def _end_groups_of_a_silent_parent(self) -> None:
         """End them when the parent has sent nothing for too long; a pause of this process itself does not count as the parent's silence."""
         now_s, tick_s = time.monotonic(), time.monotonic() - self._last_tick_s
@@ -159,9 +172,10 @@ class ForkServer:
             if silent_s > group.silence_s:
                 self._channel.send(message="silence", group=group.id, silent_s=silent_s)
                 group.kill()
+                self._parent_is_silent = True
 
 
-def _become_worker(server: int, message: Message, environment: dict[str, str], log: Path, channel: Channel) -> None:
+def _become_worker(server: int, message: Message, rank: int, environment: dict[str, str], log: Path, channel: Channel) -> None:
     """What the forked child does; it never returns."""
     code = 1
     from backend.worker.process import die_with_parent
@@ -181,6 +195,7 @@ def _become_worker(server: int, message: Message, environment: dict[str, str], l
             del os.environ[name]  # set when the server began, and not any more
         os.environ.update(environment)
         os.chdir(message["cwd"])
+        count_and_watch(Path(message["folder"]), rank, message["silence_s"])
         code = importlib.import_module(message["module"]).main(message["folder"])
     except BaseException:
         traceback.print_exc()
@@ -198,7 +213,6 @@ def serve(number: int) -> None:
     import backend.worker.process  # noqa: F401  what is imported here need not be imported by any worker
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
     server = ForkServer(Channel(socket.socket(fileno=number)))
@@ -208,7 +222,3 @@ def serve(number: int) -> None:
         pass  # the parent went away while something was sent to it
     finally:
         server.end_all()
-
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]))

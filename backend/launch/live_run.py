@@ -17,10 +17,12 @@ from typing import Any
 
 from torch import Tensor
 
-from backend.comm.channel import Channel, Message, listen
+from backend.comm.authentic import new_key
+from backend.comm.channel import Channel, Message, accept, listen
 from backend.data.loader import Loader
 from backend.initial.values import Values
-from backend.launch.processes import WORKER, run_workers
+from backend.launch.attempts import run_workers
+from backend.launch.processes import WORKER
 from backend.launch.workers import WorkerGroup
 from backend.run_folder.files import Options, prepare
 from planner.ir.errors import InvalidProgram, RegistaError, WorkerFailed
@@ -44,6 +46,7 @@ class LiveRun:
         self.failure: BaseException | None = None
         self.over = False
         self._plan, self._options = plan, options
+        self._key = new_key()
         self._changed = threading.Condition()
         self._channels: dict[int, Channel] = {}
         self._num_requests = 0
@@ -123,7 +126,7 @@ class LiveRun:
     def _run(self) -> None:
         failure: BaseException | None = None
         try:
-            run_workers(self.folder, WORKER, self._plan.num_ranks, self._options, on_start=self._started)
+            run_workers(self.folder, WORKER, self._plan.num_ranks, self._options, on_start=self._started, key=self._key)
         except BaseException as error:
             failure = error
         with self._changed:
@@ -139,10 +142,9 @@ class LiveRun:
     def _accept(self) -> None:
         for _ in range(self._plan.num_ranks):
             try:
-                connection, _ = self._listener.accept()
+                channel = accept(self._listener, self._key)
             except OSError:
                 return  # the session ended first
-            channel = Channel(connection)
             channel.start_receiving(partial(self._handle, channel))
 
     def _handle(self, channel: Channel, message: Message) -> None:

@@ -1,29 +1,32 @@
-"""Performing a Plan on several hosts: one launcher per host, which meet at a rendezvous; torchrun's agent underneath (backend.launch.elastic).
+"""Performing a Plan on several hosts: one launcher per host, which meet at HOST:PORT (backend.launch.meeting).
 
-    host 0:  launcher --agent--> ranks 0 .. k-1      results of all ranks --> Outcome
-    host 1:  launcher --agent--> ranks k .. 2k-1     None
-                 \\--- rendezvous HOST:PORT ---/
+    host 0:  launcher --> ranks 0 .. k-1      results of all ranks --> Outcome
+    host 1:  launcher --> ranks k .. 2k-1     None
+                 \\--- store at HOST:PORT, for those who know the secret ---/
 
-Every launcher builds the same inputs for itself; a digest over them is compared before the start.  Without node ranks the agents agree on an
-order (c10d rendezvous); with them host r is as said, and host 0 must be HOST (static rendezvous).
+Every launcher builds the same inputs for itself; a digest over them is compared before the start.  Without ranks of hosts the launchers agree
+on an order; with them host r is as said, and host 0 must be HOST.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import Tensor, uint8
 
 from backend.acts.act import Batches
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
+from backend.comm.authentic import derived_key
 from backend.hosts.address import interface_of, own_address, parse_endpoint
 from backend.hosts.hosts import clock_slack_s
-from backend.launch.elastic import AgentOptions, launch_elastic
+from backend.launch.attempts import SILENCE_S, HostShare, perform_attempt
+from backend.launch.meeting import Meeting, Place
 from backend.launch.processes import WORKER, run_folder
 from backend.memory.blocks import check_state
+from backend.monitor.progress import Progress
 from backend.run_folder.files import Options, prepare
 from backend.run_folder.merge import merge
 from backend.run_folder.outcome import Outcome
@@ -43,10 +46,12 @@ class Nodes:
 
     count: hosts.   rendezvous: HOST:PORT.   rank: of this host, 0 to count - 1; None: as the launchers agree.
     run_id: tells runs at one rendezvous apart; the same on all hosts; empty: made of the plan's id.
+    secret: the same on all hosts, at least 16 bytes; whoever does not know it cannot join (backend.store.read_secret).
     """
 
     count: int
     rendezvous: str
+    secret: bytes = field(repr=False)
     rank: int | None = None
     run_id: str = ""
     join_timeout_s: float = JOIN_TIMEOUT_S
@@ -84,7 +89,7 @@ def run_on_nodes(
         raise Mismatch(f"host rank {nodes.rank} is not among {nodes.count} hosts; ranks of hosts are 0 to {nodes.count - 1}")
     check_state(plan, state)
     check_numbers(plan, numbers, range(steps))
-    host, _ = parse_endpoint(nodes.rendezvous)
+    host, port = parse_endpoint(nodes.rendezvous)
     address = own_address(host)
     run_id = nodes.run_id or f"plan-{plan.plan_id[:12]}"
     options = Options(
@@ -96,23 +101,37 @@ def run_on_nodes(
         address=address,
         inputs=_digest(plan, state, batches, steps, gradients, numbers),
     )
-    agent = AgentOptions(
-        nodes=nodes.count,
-        rendezvous=nodes.rendezvous,
-        address=address,
-        run_id=run_id,
-        node_rank=nodes.rank,
-        interface=interface_of(address),
+    place = Place(
+        count=nodes.count,
+        host=host,
+        port=port,
+        own=address,
+        rank=nodes.rank,
         join_timeout_s=nodes.join_timeout_s,
+        limit_s=max(timeout_s, SILENCE_S),
     )
     with run_folder(workdir, _as_folder_name(run_id)) as folder:
         prepare(folder, plan, state, batches, options, numbers)
-        launch_elastic(folder, WORKER, plan.num_ranks, options, agent, on_progress)
+        _perform_share(folder, plan, options, place, derived_key(nodes.secret, "run", run_id), Progress(folder, on_progress))
         if not (folder / "rank0.pt").exists():
             return None
         outcome = merge(plan, folder, options).outcome
         about = dict(outcome.trace.about) | {"hosts": str(nodes.count), "clock_slack_s": repr(clock_slack_s(folder))}
         return replace(outcome, trace=replace(outcome.trace, about=about))
+
+
+def _perform_share(folder: Path, plan: Plan, options: Options, place: Place, key: bytes, progress: Progress) -> None:
+    """Meet the others and run this host's workers."""
+    meeting = Meeting(place, key)
+    well = False
+    try:
+        share = HostShare(
+            ranks=plan.num_ranks, local=plan.num_ranks // place.count, host=meeting.rank, interface=interface_of(options.address)
+        )
+        perform_attempt(folder, WORKER, share, options, meeting.address, progress, lost=meeting.lost)
+        well = True
+    finally:
+        meeting.end(well=well)
 
 
 def _as_folder_name(run_id: str) -> str:

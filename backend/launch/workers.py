@@ -13,10 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from backend.comm.channel import Channel, Message
+from backend.monitor.alive import LAUNCHER, SERVER, AliveCounts, Silence, place_of
 from planner.ir.errors import WorkerFailed
 
 __all__ = ["ENVIRONMENT", "ROOT", "ForkServerClient", "WorkerGroup", "fork_server_client"]
@@ -24,6 +26,17 @@ __all__ = ["ENVIRONMENT", "ROOT", "ForkServerClient", "WorkerGroup", "fork_serve
 ROOT = Path(__file__).resolve().parents[2]
 PING_S = 0.5
 STARTUP_S = 120.0
+
+_SERVER = """
+import ctypes, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGCONT)
+from backend.launch.fork_server import serve
+serve(int(sys.argv[1]))
+"""
+"""What the fork server does before it imports anything: Ctrl-C is not for it, and when its parent ends the kernel wakes it (PR_SET_PDEATHSIG = 1
+[linux/prctl.h]), since stopped it would not see that."""
 
 ENVIRONMENT: Mapping[str, str] = {
     # One thread per process: a second OpenMP thread in a Python thread costs a small matmul 23 times as much.
@@ -44,18 +57,30 @@ class WorkerGroup:
 
     exit_codes: rank -> exit code, of those that have ended; negative: the number of a signal.   killed: ranks that were ended by ``kill``.
     silent_s: the fork server ended them because this process had sent nothing for so long.
+    counts: signs of life, of this process, the fork server, and the workers.
     """
 
-    def __init__(self, client: ForkServerClient, name: str, ranks: int, silence_s: float) -> None:
+    def __init__(self, client: ForkServerClient, name: str, ranks: int, silence_s: float, counts: AliveCounts) -> None:
         self.exit_codes: dict[int, int] = {}
         self.killed: set[int] = set()
         self.silent_s: float | None = None
         self.not_started: str | None = None
         self._client, self._name, self._ranks, self._silence_s = client, name, ranks, silence_s
+        self.counts = counts
+        self._silence = Silence(counts, [place_of(rank) for rank in range(ranks)])
 
     @property
     def ended(self) -> bool:
-        return self.not_started is not None or len(self.exit_codes) == self._ranks
+        return (
+            self.not_started is not None or len(self.exit_codes) == self._ranks or (self.silent_s is not None and not self._client.usable)
+        )
+
+    def standing_still(self) -> list[int]:
+        """Ranks that live and have shown no sign of life for longer than the limit; it is asked again and again."""
+        if not self.counts.of(SERVER):
+            return []  # the fork server imports torch first, and has forked none yet
+        silent = self._silence.longer_than(self._silence_s)
+        return [rank for rank in range(self._ranks) if place_of(rank) in silent and rank not in self.exit_codes]
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until something changes; True once all have ended.
@@ -66,7 +91,11 @@ class WorkerGroup:
         with self._client.changed:
             if not self.ended:
                 self._client.changed.wait(timeout_s)
-        self._client.check(self._silence_s)
+        try:
+            self._client.check(self._silence_s)
+        except WorkerFailed:
+            if self.silent_s is None:
+                raise
         if self.not_started is not None:
             raise WorkerFailed(
                 f"the workers of this run could not be started: {self.not_started}; look at the limits of processes, memory and disk"
@@ -92,7 +121,7 @@ class ForkServerClient:
         python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._channel = Channel(ours)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "backend.launch.fork_server", str(theirs.fileno())],
+            [sys.executable, "-c", _SERVER, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env={**os.environ, **ENVIRONMENT, "PYTHONPATH": python_path},
             stdin=subprocess.DEVNULL,
@@ -103,9 +132,11 @@ class ForkServerClient:
         self.changed = threading.Condition()
         self._groups: dict[str, WorkerGroup] = {}
         self._has_imported = False
+        self._stopped_since_s: float | None = None
         self._unanswered_since_s: float | None = time.monotonic()
         self._owner = os.getpid()
-        threading.Thread(target=self._receive, daemon=True, name="fork server: receive").start()
+        self._receiver = threading.Thread(target=self._receive, daemon=True, name="fork server: receive")
+        self._receiver.start()
 
     @property
     def server_pid(self) -> int:
@@ -126,7 +157,7 @@ class ForkServerClient:
         Raises:
             WorkerFailed: the fork server ended.
         """
-        group = WorkerGroup(self, name, len(environments), silence_s)
+        group = WorkerGroup(self, name, len(environments), silence_s, AliveCounts.create(folder, len(environments)))
         with self.changed:
             self._groups[name] = group
         base = {**os.environ, **ENVIRONMENT}
@@ -156,9 +187,12 @@ class ForkServerClient:
         """Raises WorkerFailed when the fork server is gone, or has not answered for so long."""
         code = self._process.poll()
         if code is not None:
+            self._receiver.join(1.0)  # what the server said last
             raise WorkerFailed(f"the fork server (pid {self.server_pid}) ended with code {code}; its workers were ended")
         unanswered_since_s = self._unanswered_since_s
         limit_s = silence_s if self._has_imported else STARTUP_S
+        if self._stopped_for_s() > silence_s:  # in the midst of its imports, it says nothing anyway
+            limit_s = silence_s
         if unanswered_since_s is None or time.monotonic() < unanswered_since_s + limit_s:
             return
         with self.changed:
@@ -168,14 +202,26 @@ class ForkServerClient:
             self._process.kill()
             raise WorkerFailed(f"the fork server (pid {self.server_pid}) did not react for {limit_s:g} s; it and its workers were ended")
 
+    def _stopped_for_s(self) -> float:
+        """How long the server has stood still by a signal, as far as this process has seen; 0 where the system does not say."""
+        try:
+            state = Path(f"/proc/{self.server_pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            state = ""
+        if state not in ("T", "t"):
+            self._stopped_since_s = None
+            return 0.0
+        self._stopped_since_s = self._stopped_since_s or time.monotonic()
+        return time.monotonic() - self._stopped_since_s
+
     def close(self) -> None:
         if self._owner == os.getpid():
             self._channel.close()
 
     def _receive(self) -> None:
-        """Handle messages as they come and send a ping every PING_S, until the server ends."""
+        """Handle messages as they come, send a ping and show a sign of life every PING_S, until the server has ended."""
         next_ping_s = 0.0
-        while self._process.poll() is None:
+        while True:
             messages = self._channel.receive(PING_S)
             if messages is None:
                 break
@@ -187,10 +233,10 @@ class ForkServerClient:
             with self.changed:
                 if self._unanswered_since_s is None:
                     self._unanswered_since_s = time.monotonic()
-            try:
+                for group in self._groups.values():
+                    group.counts.count(LAUNCHER)
+            with suppress(WorkerFailed):  # what it said before it ended is still to be read
                 self.send(message="ping")
-            except WorkerFailed:
-                break
         with self.changed:
             self.changed.notify_all()
 

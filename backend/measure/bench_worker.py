@@ -96,7 +96,7 @@ def measure(folder: Path) -> dict[str, object]:
     """All constants, as seen by this rank."""
     options = load_options(folder)
     rounds = options.isolated_rounds
-    store, rank, ranks = connect(options)
+    store, key, rank, ranks = connect(folder)
     a, b = torch.randn(MM, MM), torch.randn(MM, MM)
     x = torch.ones(STREAM_BYTES // 4)
     y = torch.empty_like(x)
@@ -112,7 +112,7 @@ def measure(folder: Path) -> dict[str, object]:
     result["collectives"] = lines
     result["transfer"], result["message_s"] = {}, 0.0
     if ranks > 1:
-        mesh = Mesh(rank, {1 - rank} if rank < 2 else (), store, options.run_id, unix=True, timeout_s=60.0)
+        mesh = Mesh(rank, {1 - rank} if rank < 2 else (), store, options.run_id, key=key, unix=True, timeout_s=60.0)
         echo = _Echo(mesh, rank)
         idle: Callable[[], object] = lambda: None  # noqa: E731
         one_way = _p10(_timed(echo.ping if rank == 0 else idle), 10 * rounds) / 2

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.launch.processes import run_folder, run_workers
+from backend.launch.attempts import run_workers
+from backend.launch.processes import run_folder
 from backend.run_folder.files import Options, save_options
 from backend.run_folder.merge import hardware
 from planner.ir.errors import Unsupported

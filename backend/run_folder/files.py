@@ -1,6 +1,7 @@
 """The files of one run: what the parent hands to the workers and what they leave behind.
 
 plan.json  state.pt (or values.json: where state comes from)  batches.pt (or data.json: where data lies)  numbers.json  options.json  by the parent
+store.a0.json (address and key of the store)  alive (signs of life)     by the parent, for each attempt
 rank0.a0.pid  rank0.pt (acts, losses, states, gradients)  rank0.a0.error.json  progress     written by the workers; a0: the attempt
 """
 
@@ -42,6 +43,7 @@ __all__ = [
     "read_plan",
     "reads_data",
     "save_options",
+    "store_file",
     "write_failure",
 ]
 
@@ -189,13 +191,16 @@ def write_failure(folder: Path, failure: Failure) -> None:
 
 
 def attempt() -> str:
-    """The attempt's name: ``a0``, and ``a1`` after the first restart, which torchrun's agent counts."""
+    """The attempt's name: ``a0``, and ``a1`` after the first restart.  The launcher tells a worker as torchrun would."""
     return f"a{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
-def read_failures(folder: Path) -> list[Failure]:
-    """The failures of the last attempt, in the order in which they happened."""
-    paths = list(folder.glob("rank*.error.json"))
-    last = max((path.name.split(".")[1] for path in paths), key=lambda name: int(name[1:]), default="")
-    failures = [decode(Failure, json.loads(path.read_text()), "failure") for path in paths if path.name.split(".")[1] == last]
+def store_file(folder: Path, name: str | None = None) -> Path:
+    """Where the workers of an attempt (this process's own, if none is named) find the address and the key of the run's store."""
+    return folder / f"store.{name or attempt()}.json"
+
+
+def read_failures(folder: Path, name: str = "a0") -> list[Failure]:
+    """The failures of an attempt, in the order in which they happened."""
+    failures = [decode(Failure, json.loads(path.read_text()), "failure") for path in folder.glob(f"rank*.{name}.error.json")]
     return sorted(failures, key=lambda failure: failure.time_ns)

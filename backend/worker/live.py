@@ -53,10 +53,10 @@ def live_numbers(folder: Path) -> StepNumbers:
 class LiveWorker:
     """Does what the session asks for."""
 
-    def __init__(self, plan: Plan, rank: int, run_id: str, folder: Path, loop: EventLoop, blocks: Blocks) -> None:
+    def __init__(self, plan: Plan, rank: int, run_id: str, key: bytes, folder: Path, loop: EventLoop, blocks: Blocks) -> None:
         self._plan, self._rank, self._folder = plan, rank, folder
         self._loop, self._blocks = loop, blocks
-        self._channel: Channel = connect(run_id)
+        self._channel: Channel = connect(run_id, key)
 
     def start(self, body: RankBody) -> None:
         body.on_loss = lambda step, loss: self._channel.send(message="loss", step=step, loss=loss)

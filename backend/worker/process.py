@@ -1,4 +1,4 @@
-"""The life of one worker process: ``python -m backend.worker.process FOLDER``, started by torchrun.
+"""The life of one worker process, which the fork server forks.
 
 read plan, state, batches --> same plan everywhere? --> groups, sockets --> barrier --> acts --> [isolated timing] --> results --> barrier
 """
@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from backend.comm.transport import Mesh
 from backend.hosts.hosts import Hosts
@@ -34,9 +34,11 @@ from backend.run_folder.files import (
     read_numbers,
     read_plan,
     reads_data,
+    store_file,
     write_failure,
 )
 from backend.run_folder.outcome import copied, state_locations
+from backend.store import RunStore, StoreAddress
 from backend.worker.checkpoints import begin, saver_of
 from backend.worker.failures import RankFailed
 from backend.worker.isolated import time_tasks
@@ -45,7 +47,7 @@ from backend.worker.loop import EventLoop
 from backend.worker.rank import RankBody, axis_groups
 from backend.worker.registers import Registers
 from planner.ir.errors import Mismatch, RegistaError
-from planner.ir.plan import Plan
+from planner.ir.plan import Plan, TaskKind
 
 __all__ = ["agree", "connect", "die_with_parent", "leave", "main", "work"]
 
@@ -55,25 +57,23 @@ _PR_SET_PDEATHSIG = 1
 """prctl's number for it [linux/prctl.h]."""
 
 
-def connect(options: Options) -> tuple[Store, int, int]:
-    """Join the run: (store prefixed with run and attempt, rank, number of ranks), default process group made.
+def connect(folder: Path, *, meets: bool = True) -> tuple[Store, bytes, int, int]:
+    """Join the run: (its store, its key, rank, number of ranks).   meets: make the default process group, which listens on ports of its own.
 
-    Each attempt has a prefix of its own; without it an attempt would read addresses that a failed attempt had left, and restarts succeeded
-    2 times in 6 instead of 10 in 10 [measured 2026-11-21, 2 cores].
+    Each attempt has a store of its own; otherwise it would read addresses that a failed attempt had left.
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    base = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=rank == 0 and not agent_has_store,
-        timeout=timedelta(seconds=STARTUP_TIMEOUT_S),
-    )
-    store = PrefixStore(f"{options.run_id}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", base)
-    dist.init_process_group(
-        "gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks, timeout=timedelta(seconds=STARTUP_TIMEOUT_S)
-    )
-    return store, rank, ranks
+    address = StoreAddress.load(store_file(folder))
+    store = RunStore(address)
+    if meets:
+        timeout = timedelta(seconds=STARTUP_TIMEOUT_S)
+        dist.init_process_group("gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks, timeout=timeout)
+    return store, address.key, rank, ranks
+
+
+def needs_groups(plan: Plan, options: Options) -> bool:
+    """Whether ranks meet in process groups: in collectives, to time tasks alone, and to send results from host to host."""
+    return not options.one_host or options.isolated_rounds > 0 or any(task.kind is TaskKind.BOXING for task in plan.tasks)
 
 
 def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
@@ -105,7 +105,7 @@ def work(folder: Path, options: Options) -> None:
         RankFailed: the run broke.   RegistaError: it could not start.
     """
     plan = read_plan(folder)
-    store, rank, ranks = connect(options)
+    store, key, rank, ranks = connect(folder, meets=needs_groups(plan, options))
     (folder / f"rank{rank}.{attempt()}.pid").write_text(str(os.getpid()))
     agree(store, plan, rank, ranks)
     hosts = None if options.one_host else Hosts(store, rank, ranks, options.inputs)
@@ -118,7 +118,9 @@ def work(folder: Path, options: Options) -> None:
     batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
     numbers = live_numbers(folder) if options.live else read_numbers(folder)
     body = RankBody(plan, rank, blocks, batches, axis_groups(plan, rank, options.timeout_s), folder, options.memory, numbers)
-    mesh = Mesh(rank, body.peers(), store, options.run_id, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S, host=options.address)
+    mesh = Mesh(
+        rank, body.peers(), store, options.run_id, key=key, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S, host=options.address
+    )
     body.loss_watch = None if options.allow_nan else LossWatch(plan)
     body.attach(mesh, registers.connect(mesh))
     saver = saver_of(folder, plan, rank, options, store, body, numbers)
@@ -134,7 +136,7 @@ def work(folder: Path, options: Options) -> None:
     _meet(store, "start", rank, ranks)
     registers.started()
     if options.live:
-        LiveWorker(plan, rank, options.run_id, folder, loop, blocks).start(body)
+        LiveWorker(plan, rank, options.run_id, key, folder, loop, blocks).start(body)
     log_relay = nullcontext() if hosts is None else hosts.relaying_logs(folder)
     with log_relay, nullcontext() if options.live else writing_heartbeats(plan, rank, loop.rows, folder):
         loop.run()

@@ -1,6 +1,7 @@
 """A Plan as a Kubeflow TrainJob: one pod per machine, in each one launcher, which starts that machine's ranks.
 
     ConfigMap (plan.json) --mounted at /plan--> pod "node" 0 .. N-1:  regista run /plan/plan.json --nnodes N --rdzv master:port
+    Secret NAME, key "secret" --REGISTA_SECRET--'      made by the user once:  kubectl create secret generic NAME --from-literal=secret=...
 
 The runtime ``torch-distributed`` gives every pod PET_MASTER_ADDR, PET_MASTER_PORT and PET_NODE_RANK, as it does for torchrun.
 Fields as in Kubeflow Trainer 2.3 (trainer.kubeflow.org/v1alpha1); earlier versions call ``runtimePatches`` by another name.
@@ -64,7 +65,7 @@ def train_job(plan: Plan, plan_text: str, layout: NodeLayout, *, image: str, ste
                 "numNodes": layout.num_nodes,
                 "numProcPerNode": layout.ranks_per_node,
                 "command": ["sh", "-c", _command(layout, steps, name)],
-                "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
+                "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_secret(layout, name)],
                 "resourcesPerNode": resources,
             },
             "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": _patch(held)}],
@@ -74,6 +75,13 @@ def train_job(plan: Plan, plan_text: str, layout: NodeLayout, *, image: str, ste
         return [job]
     config: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"plan.json": plan_text}}
     return [config, job]
+
+
+def _secret(layout: NodeLayout, name: str) -> list[Json]:
+    """The launchers of several pods share a secret, which stands in no manifest."""
+    if layout.num_nodes == 1:
+        return []
+    return [{"name": "REGISTA_SECRET", "valueFrom": {"secretKeyRef": {"name": name, "key": "secret"}}}]
 
 
 def _command(layout: NodeLayout, steps: int, run_id: str) -> str:

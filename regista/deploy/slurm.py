@@ -52,6 +52,8 @@ def _start(layout: NodeLayout, srun: str, steps: int) -> list[str]:
         'mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         "# Two jobs that share a node must not share a port.",
         "port=$((20000 + SLURM_JOB_ID % 20000))",
+        "# A secret of this job, which srun hands to its tasks in their environment; whoever does not know it cannot join.",
+        "export REGISTA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')",
         "# $SLURM_NODEID is another one in every task of srun, so it is read there.",
         f"{srun} bash -c '",
         f'  exec regista run "$1" --steps {steps} --nnodes {layout.num_nodes} --node-rank "$SLURM_NODEID" \\',

@@ -76,6 +76,9 @@ def _manifest(args: argparse.Namespace, plan: Plan, layout: NodeLayout) -> str:
         f"The image must hold regista and the model ({' '.join(plan.model.split())}).",
         "kubectl apply --server-side -f FILE      (without --server-side a copy of the plan must fit into an annotation of 256 KiB)",
     ]
+    if layout.num_nodes > 1:
+        secret = f"regista-{plan.plan_id[:12]} --from-literal=secret=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')"
+        remarks.insert(2, f"kubectl create secret generic {secret}      (what the launchers know and no stranger)")
     return train_job_yaml(documents, remarks)
 
 

@@ -81,6 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--node-rank", type=rank_number, metavar="K", help="this host, 0 is HOST of --rdzv (default: as the launchers agree)"
     )
     parser.add_argument("--run-id", metavar="ID", help="tells runs at one rendezvous apart; the same on all hosts (default: by the plan)")
+    parser.add_argument(
+        "--secret",
+        metavar="FILE",
+        help="what the launchers of several hosts know and no stranger, 16 bytes or more (default: $REGISTA_SECRET)",
+    )
     parser.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON); of several hosts host 0 writes it")
 
 
@@ -91,9 +96,6 @@ def perform(args: argparse.Namespace) -> Json:
         Unsupported: options that do not belong together.   Mismatch: --cost is a table of other acts, or the plan is of another program.
         WorkerFailed: a process died, hung or raised.   InvalidFile: a file cannot be read or written.
     """
-    if args.nnodes is not None:
-        # The launcher that hosts the rendezvous may end first; torch's store tells the others so in forty lines.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from regista.api import Performer
     from regista.nodes import nodes_of
     from regista.views.tables.live import watched
@@ -106,7 +108,7 @@ def perform(args: argparse.Namespace) -> Json:
     if not is_gloo:
         timeout = None if performer is Performer.THREADS else args.timeout
         _refuse_beside(performer, {"--timeout": timeout, "--cost": args.cost, "--nnodes": args.nnodes})
-    nodes = nodes_of(args.nnodes, args.rdzv, args.node_rank, args.run_id)
+    nodes = nodes_of(args.nnodes, args.rdzv, args.node_rank, args.run_id, args.secret)
     plan = load_plan(args.plan)
     if args.outputs and not plan.outputs:
         raise Unsupported(f"plan {plan.plan_id} has no outputs to write; plan it with --mode eval --outputs all, or leave --outputs out")

@@ -36,7 +36,7 @@ class Pair:
         self.ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def mesh(self, rank: int) -> Mesh:
-        made = Mesh(rank, [], None, "test", unix=True, timeout_s=5)  # type: ignore[arg-type]  # without peers no store is asked
+        made = Mesh(rank, [], None, "test", key=bytes(32), unix=True, timeout_s=5)  # type: ignore[arg-type]  # without peers no store is asked
         made._links[1 - rank, Mesh.DATA] = self.ends[rank]
         return made
 

@@ -18,6 +18,7 @@ from backend.comm.transport import Frame, Mesh, receive_into, send_buffers, tens
 from planner.ir.errors import WorkerFailed
 
 WAIT_S = 20.0
+KEY = bytes(range(32))
 RANKS = 3
 
 
@@ -32,7 +33,7 @@ def connect(peers: dict[int, set[int]], *, unix: bool = True) -> dict[int, Mesh]
     shared, run_id = store(), f"test{os.getpid()}-{next(_numbers)}"
 
     def make(rank: int) -> Mesh:
-        return Mesh(rank, peers[rank], shared, run_id, unix=unix, timeout_s=WAIT_S, host="" if unix else "127.0.0.1")
+        return Mesh(rank, peers[rank], shared, run_id, key=KEY, unix=unix, timeout_s=WAIT_S, host="" if unix else "127.0.0.1")
 
     with ThreadPoolExecutor(len(peers)) as threads:
         return dict(zip(peers, threads.map(make, peers), strict=True))
@@ -122,7 +123,7 @@ def test_sent_buffers_arrive_one_after_the_other(sizes: list[int]) -> None:
 
 def test_a_rank_without_peers_asks_no_store_and_opens_nothing() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    mesh = Mesh(2, {2}, None, "alone", unix=True, timeout_s=WAIT_S)  # type: ignore[arg-type]
+    mesh = Mesh(2, {2}, None, "alone", key=KEY, unix=True, timeout_s=WAIT_S)  # type: ignore[arg-type]
     assert len(os.listdir("/proc/self/fd")) == before
     mesh.close()
 
@@ -221,10 +222,10 @@ def test_closing_leaves_no_descriptor_open() -> None:
 def test_a_peer_that_never_answers_ends_the_wait() -> None:
     shared = store()
     with pytest.raises(TimeoutError):
-        Mesh(0, {1}, shared, f"test{os.getpid()}-never", unix=True, timeout_s=0.05)
+        Mesh(0, {1}, shared, f"test{os.getpid()}-never", key=KEY, unix=True, timeout_s=0.05)
     shared.set_timeout(timedelta(milliseconds=50))
     with pytest.raises(torch.distributed.DistStoreError):
-        Mesh(1, {0}, HashStoreWithout(shared), f"test{os.getpid()}-none", unix=True, timeout_s=0.05)  # type: ignore[arg-type]
+        Mesh(1, {0}, HashStoreWithout(shared), f"test{os.getpid()}-none", key=KEY, unix=True, timeout_s=0.05)  # type: ignore[arg-type]
 
 
 class HashStoreWithout:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ports import descendants, listening
 from python_path import PYTHON_PATH
 from torch.distributed import HashStore
 
@@ -108,9 +109,9 @@ import sys, json, handmade, torch
 from backend.launch.nodes import Nodes, run_on_nodes
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan, save_trace
-plan, folder, steps, port, rank, micro_batches, drift, timeout_s, patience_s = sys.argv[1:]
+plan, folder, steps, port, rank, micro_batches, drift, timeout_s, patience_s, secret = sys.argv[1:]
 plan = load_plan(plan)
-nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{port}", rank=int(rank) if rank else None, join_timeout_s=float(patience_s))
+nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{port}", secret=bytes.fromhex(secret), rank=int(rank) if rank else None, join_timeout_s=float(patience_s))
 start = {name: value + float(drift) for name, value in handmade.start().items()}
 same = handmade.batches(int(micro_batches))(0)
 def report(step, loss):
@@ -151,6 +152,7 @@ class Launchers:
         timeout_s: float = 20,
         patience_s: float = 120,
         before: Sequence[str] = (),
+        secret: str = "00" * 32,
     ) -> subprocess.Popen[str]:
         number = len(self.started)
         home = self.folder / f"regista-host{number}-{os.getpid()}"
@@ -166,6 +168,7 @@ class Launchers:
             drift,
             timeout_s,
             patience_s,
+            secret,
         ]
         process = subprocess.Popen(
             [*before, sys.executable, "-c", LAUNCHER, *map(str, words)],
@@ -181,16 +184,16 @@ class Launchers:
         return self.folder / f"regista-host{number}-{os.getpid()}"
 
     def workers(self) -> set[str]:
-        """Command lines of live workers of these launchers."""
-        commands = set()
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        """Logs of live workers of these launchers: each writes its own."""
+        logs = set()
+        for entry in Path("/proc").glob("[0-9]*/fd/1"):
             try:
-                command = entry.read_text()
+                log = os.readlink(entry)
             except OSError:
                 continue
-            if "backend.worker.process" in command and str(self.folder) in command:
-                commands.add(command)
-        return commands
+            if log.startswith(str(self.folder)):
+                logs.add(log)
+        return logs
 
     def end(self) -> None:
         for process in self.started:
@@ -307,6 +310,33 @@ def test_a_killed_launcher_ends_the_other_within_the_timeout(plan: Plan, victim:
 
 @pytest.mark.thorough
 @pytest.mark.processes
+def test_hosts_listen_at_their_own_address_and_the_first_at_the_rendezvous(launchers: Launchers) -> None:
+    both = [launchers.start(two_hosts(handmade.pipeline(2)), 2, 3000, rank) for rank in (0, 1)]
+    assert both[0].stdout is not None
+    assert both[0].stdout.readline() == "going\n"
+    ports = [listening(descendants(process.pid)) for process in both]
+    assert {address for address, _ in ports[0] | ports[1]} == {"127.0.0.1"}
+    rendezvous = ("127.0.0.1", launchers.port)
+    # The store; and on each host its worker's two groups of gloo (the default one alone: a pipeline has no axis).
+    assert rendezvous in ports[0] and rendezvous not in ports[1]
+    assert [len(ports[0]), len(ports[1])] == [2, 1]
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_a_launcher_with_another_secret_is_told_so_and_harms_nobody(launchers: Launchers) -> None:
+    plan = two_hosts(handmade.pipeline(2))
+    first = launchers.start(plan, 2, STEPS, 0)
+    stranger = launchers.start(plan, 2, STEPS, 1, secret="11" * 32)
+    out, _ = stranger.communicate(timeout=120)
+    assert stranger.returncode == 2
+    assert "Mismatch: 127.0.0.1" in out and "is served, but with another secret or run id" in out
+    second = launchers.start(plan, 2, STEPS, 1)
+    assert [process.wait(120) for process in (first, second)] == [0, 0]
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
 def test_an_error_on_one_host_ends_both_and_names_itself_there(launchers: Launchers) -> None:
     plan = two_hosts(handmade.pipeline(2))
     task = plan.task["forward.1"]
@@ -346,9 +376,9 @@ def test_a_host_that_stays_alone_gives_up_after_its_patience(rank: int | None, l
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
-        (Nodes(count=3, rendezvous="127.0.0.1:1"), "4 ranks of plan .* do not divide by 3 hosts"),
-        (Nodes(count=2, rendezvous="127.0.0.1:1", rank=2), "host rank 2 is not among 2 hosts"),
-        (Nodes(count=2, rendezvous="nowhere"), "write HOST:PORT"),
+        (Nodes(count=3, rendezvous="127.0.0.1:1", secret=bytes(32)), "4 ranks of plan .* do not divide by 3 hosts"),
+        (Nodes(count=2, rendezvous="127.0.0.1:1", secret=bytes(32), rank=2), "host rank 2 is not among 2 hosts"),
+        (Nodes(count=2, rendezvous="nowhere", secret=bytes(32)), "write HOST:PORT"),
     ],
 )
 def test_what_cannot_be_placed_on_the_hosts_is_refused_before_anything_starts(nodes: Nodes, says: str, tmp_path: Path) -> None:

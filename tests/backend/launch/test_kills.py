@@ -40,11 +40,11 @@ PLANS = f'{{"pipeline": handmade.pipeline({MICRO_BATCHES}, width=2), "data": han
 
 LAUNCHER = f"""
 import sys, warnings
-import handmade, backend.launch.processes
+import handmade, backend.launch.attempts, backend.launch.processes
 from backend.checkpoint import SaveRequest
 warnings.simplefilter("ignore")
 backend.launch.processes.WORKER = "planted_worker"
-backend.launch.processes.SILENCE_S = {TIMEOUT_S}
+backend.launch.attempts.SILENCE_S = {TIMEOUT_S}
 batches = handmade.batches({MICRO_BATCHES})
 request = SaveRequest(folder=sys.argv[1], every=5, keep=3)
 try:
@@ -101,12 +101,11 @@ def test_a_fault_ends_every_process_within_the_limit(fault: signal.Signals, role
         time.sleep(0.02)
     assert mark.exists(), launcher.communicate()[1]
     everyone = living(launcher.pid)
-    (server,) = living(launcher.pid, deep=False) - {launcher.pid}
     assert len(everyone) == (4 if where == "collective" else 6)  # launcher, fork server, workers
     begin = time.monotonic()
     os.kill(launcher.pid if role == "launcher" else int(mark.read_text()), fault)
-    # A launcher that stands still cannot end itself; its fork server waits for it, without workers.
-    others = everyone - {launcher.pid, server} if (role, fault) == ("launcher", signal.SIGSTOP) else everyone
+    # A launcher that stands still cannot end itself.
+    others = everyone - {launcher.pid} if (role, fault) == ("launcher", signal.SIGSTOP) else everyone
     while time.monotonic() < begin + LIMIT_S and (left := {p for p in others if _runs(p)}):
         launcher.poll()
         time.sleep(0.05)
@@ -188,14 +187,17 @@ def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["SIGKILL", "SIGSTOP"])
-def test_torchruns_restart_goes_on_from_the_last_checkpoint_to_the_last_bit(
+def test_a_restart_goes_on_from_the_last_checkpoint_to_the_last_bit(
     fault: signal.Signals, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, batches = handmade.pipeline(MICRO_BATCHES), handmade.batches(MICRO_BATCHES)
     undisturbed = run(plan, handmade.start(), batches, STEPS, workdir=scratch / "work")
-    mark = scratch / "mark"
+    mark, old = scratch / "mark", fork_server_client().server_pid
     monkeypatch.setattr("backend.launch.processes.WORKER", "planted_worker")
     monkeypatch.setenv("PYTHONPATH", PYTHON_PATH)
+    fork_server_client().close()  # one that finds the planted worker takes its place
+    while fork_server_client().server_pid == old and fork_server_client().usable:
+        time.sleep(0.01)
     monkeypatch.setenv("PLANTED", json.dumps({"rank": 1, "where": "forward", "act": 12 * MICRO_BATCHES, "mark": str(mark)}))
 
     def fail_once() -> None:

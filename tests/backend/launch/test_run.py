@@ -19,7 +19,8 @@ import torch
 from python_path import PYTHON_PATH
 from torch.distributed import HashStore
 
-from backend.launch.processes import run, run_workers
+from backend.launch.attempts import run_workers
+from backend.launch.processes import run
 from backend.launch.workers import fork_server_client
 from backend.measure.profile import profile
 from backend.reference import perform
@@ -193,7 +194,7 @@ def test_ranks_with_different_plans_refuse_to_start() -> None:
 
 def test_what_can_be_refused_is_refused_before_anything_starts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr("backend.launch.processes.fork_server_client", lambda: started.append("a fork server"))
+    monkeypatch.setattr("backend.launch.attempts.fork_server_client", lambda: started.append("a fork server"))
     plan = handmade.data_parallel(2, 2)
     with pytest.raises(InvalidProgram):
         run(plan, handmade.start(), handmade.batches(3), 1, workdir=workdir)

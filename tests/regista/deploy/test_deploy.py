@@ -105,13 +105,17 @@ def test_the_schema_catches_a_wrong_type_an_unknown_and_a_missing_field() -> Non
 
 
 def test_a_train_job_asks_for_the_plans_machines_ranks_and_gpus() -> None:
-    spec = job(placed(3, 2, "A100-SXM4-80GB"))["spec"]
-    assert isinstance(spec, dict)
+    made = job(placed(3, 2, "A100-SXM4-80GB"))
+    spec, about = made["spec"], made["metadata"]
+    assert isinstance(spec, dict) and isinstance(about, dict)
     trainer = spec["trainer"]
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (3, 2)
     assert trainer["resourcesPerNode"] == {"requests": {"cpu": "2"}, "limits": {"nvidia.com/gpu": "2"}}
     assert "limits" not in job(placed(3, 2))["spec"]["trainer"]["resourcesPerNode"]  # type: ignore[index]
     assert re.search(r'--nnodes 3 --rdzv "\$PET_MASTER_ADDR:\$PET_MASTER_PORT" --node-rank "\$PET_NODE_RANK"$', trainer["command"][2])
+    # The manifest names the secret of the launchers, and does not hold it.
+    named = {"name": "REGISTA_SECRET", "valueFrom": {"secretKeyRef": {"name": about["name"], "key": "secret"}}}
+    assert named in trainer["env"]
     # PET_ variables are the runtime's own; a job that sets them is refused by its webhook.
     assert not [entry for entry in trainer["env"] if entry["name"].startswith("PET_")]
 
@@ -194,7 +198,9 @@ def test_a_batch_script_is_valid_bash_and_asks_for_the_plans_machines(path: str,
 
 def test_a_batch_script_hands_the_plans_path_to_every_launcher_whole(tmp_path: Path) -> None:
     plan, path = placed(2, 2), "/data/it's a plan; echo $HOME.json"
-    (tmp_path / "regista").write_text('#!/bin/bash\nprintf "%s\\n" "$@" > "$OUT/$SLURM_NODEID"\n')
+    (tmp_path / "regista").write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$@" > "$OUT/$SLURM_NODEID"\necho "$REGISTA_SECRET" > "$OUT/secret$SLURM_NODEID"\n'
+    )
     ran = in_stub_slurm(sbatch_script(plan, path, node_layout(plan), steps=5), tmp_path, 7)
     assert ran.returncode == 0, ran.stderr
     for node in ("0", "1"):
@@ -203,6 +209,10 @@ def test_a_batch_script_hands_the_plans_path_to_every_launcher_whole(tmp_path: P
         assert words[words.index("--rdzv") + 1] == "127.0.0.1:20007"
         assert words[words.index("--node-rank") + 1] == node
         assert words[words.index("--run-id") + 1] == "slurm-7"
+    # One secret for both, in no command line.
+    said = {(tmp_path / f"secret{node}").read_text().strip() for node in (0, 1)}
+    assert len(said) == 1 and re.fullmatch("[0-9a-f]{64}", secret := said.pop())
+    assert secret not in (tmp_path / "0").read_text()
 
 
 def in_stub_slurm(script: str, folder: Path, job_id: int, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:

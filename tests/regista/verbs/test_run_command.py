@@ -263,10 +263,27 @@ def test_options_of_real_processes_are_refused_beside_the_reference(command: Com
     assert (ran.code, "none.json" in ran.err) == (2, True)
 
 
-def test_what_several_hosts_need_and_cannot_do_is_said_before_anything_starts(command: Command, tmp_path: Path) -> None:
-    plan = tmp_path / "p.json"
+def test_what_several_hosts_need_and_cannot_do_is_said_before_anything_starts(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, open_to_all, short = tmp_path / "p.json", tmp_path / "open", tmp_path / "short"
+    for path, mode in ((open_to_all, 0o644), (short, 0o600)):
+        path.write_text("short")
+        path.chmod(mode)
+    monkeypatch.delenv("REGISTA_SECRET", raising=False)
     assert command("plan", TINY, "--cluster", "local:2", "-o", plan).code == 0
     meet = ("--nnodes", "2", "--rdzv", "127.0.0.1:29999")
+    for arguments, says in (
+        ([*meet], "several hosts need a secret that they share, so that no stranger joins them: give --secret FILE or REGISTA_SECRET"),
+        ([*meet, "--secret", tmp_path / "none"], "cannot be read (No such file or directory)"),
+        ([*meet, "--secret", open_to_all], "can be read by others (mode 644); chmod 600"),
+        ([*meet, "--secret", short], "has 5 bytes; 16 to 4096 are taken"),
+        (["--secret", short], "--secret is for several hosts"),
+    ):
+        ran = command("run", plan, *arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert says in ran.err
+    monkeypatch.setenv("REGISTA_SECRET", "0" * 16)
     for arguments, says in (
         (["--rdzv", "h:1"], "--rdzv is for several hosts; add --nnodes N"),
         (["--nnodes", "1", "--node-rank", "0"], "--node-rank is for several hosts"),

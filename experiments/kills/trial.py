@@ -1,0 +1,259 @@
+"""One run, one signal: a run in a process of its own, a process of it that meets the signal, and what is left after.
+
+All processes of a run work in its folder, and by that they are found, whoever their parent is by then.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import backend.launch.attempts
+import backend.launch.nodes
+from backend import run
+from backend.checkpoint import SaveRequest, resume_point, verify
+from backend.launch.nodes import Nodes, run_on_nodes
+from planner.frontend import Program
+from planner.ir.errors import RegistaError
+from planner.ir.plan import Plan
+
+__all__ = ["LIMIT_S", "SIGNALS", "STEPS", "WAYS", "Row", "Subject", "perform", "try_once"]
+
+SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGSEGV)
+WAYS = ("one host", "one host, 2 restarts", "two hosts")
+STEPS, EVERY = 120, 10
+TIMEOUT_S = 4.0
+LIMIT_S = 12.0
+"""From the signal to the end of everybody: the timeout, and room to notice, to end, and to start again on a busy machine."""
+_MOST_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is run: a Plan with its values and data, and what an undisturbed run of it ends with."""
+
+    name: str
+    plan: Plan
+    program: Program
+    losses: Sequence[float]
+    states: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """at_s: of the signal, after the run's start.   end: finished, refused (in our words) or died (with the launcher).
+
+    ended_s: from the signal to the end of everybody who was not stopped.   left: processes that lived after LIMIT_S.
+    folders: of runs, left.   equal: the run, or what goes on from its newest checkpoint, ends with the last bit of an undisturbed run.
+    """
+
+    number: int
+    way: str
+    plan: str
+    signal: str
+    victim: str
+    at_s: float
+    end: str
+    ended_s: float
+    left: int
+    folders: int
+    equal: str
+    says: str
+
+
+def perform(subject: Subject, folder: Path, way: str, host: int = 0, port: int = 0) -> tuple[Sequence[float], Mapping[str, Tensor]] | None:
+    """The run of this launcher: its losses and states; None: another host has them."""
+    plan, program = subject.plan, subject.program
+    backend.launch.attempts.SILENCE_S = backend.launch.nodes.SILENCE_S = TIMEOUT_S
+    if way == "two hosts":
+        cluster = replace(plan.cluster, num_nodes=2, devices_per_node=1, nic=plan.cluster.node)
+        nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{port}", secret=bytes(32), rank=host, join_timeout_s=20.0)
+        state = program.initial_state(plan.micro_batches)
+        outcome = run_on_nodes(
+            replace(plan, cluster=cluster),
+            state,
+            program.batches(plan.micro_batches),
+            STEPS,
+            nodes,
+            timeout_s=TIMEOUT_S,
+            workdir=folder / "work",
+        )
+        return None if outcome is None else (outcome.losses, outcome.states)
+    saves = folder / "saves"
+    point = resume_point(str(saves)) if saves.exists() else None
+    first = 0 if point is None else point.steps
+    outcome = run(
+        plan,
+        program.initial_state(plan.micro_batches) if point is None else point.values,
+        program.batches(plan.micro_batches),
+        STEPS - first,
+        first_step=first,
+        timeout_s=TIMEOUT_S,
+        workdir=folder / "work",
+        checkpoint=SaveRequest(folder=str(saves), every=EVERY, keep=3),
+        max_restarts=2 if "restarts" in way else 0,
+    )
+    return outcome.losses, outcome.states
+
+
+def try_once(subject: Subject, way: str, number: int, chance: random.Random, span_s: float, folder: Path) -> Row:
+    """Start a run, send one signal to one of its processes, and look."""
+    (folder / "work").mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    launchers = [_launched(subject, folder, way, host, port) for host in range(2 if way == "two hosts" else 1)]
+    begin_s = time.monotonic()
+    time.sleep(chance.uniform(0.05, span_s))
+    kind = chance.choice(SIGNALS)
+    victims = sorted(_processes(folder))
+    at_s = time.monotonic() - begin_s
+    if not victims:
+        return _row(subject, way, number, kind.name, "nobody was left", at_s, launchers, 0.0, 0, folder)
+    victim = chance.choice(victims)
+    role = "launcher" if victim in launchers else _role(victim)
+    try:
+        os.kill(victim, kind)
+    except ProcessLookupError:
+        role += ", which had just ended"
+    sent_s = time.monotonic()
+    # A launcher that was stopped stays, and whoever waits for it need not; a run that notices nothing goes on to its end.
+    stays = {victim} if kind is signal.SIGSTOP and role == "launcher" else set()
+    ignored = kind is signal.SIGINT and role == "fork server"
+    until_s = sent_s + (_MOST_S if ignored or "restarts" in way else LIMIT_S + span_s)
+    while (left := _processes(folder) - stays) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    ended_s = time.monotonic() - sent_s
+    for pid in left:
+        _end(pid)
+    for pid in stays:
+        os.kill(pid, signal.SIGCONT)
+    _wait(lambda: not _processes(folder), LIMIT_S)
+    late = _processes(folder)
+    for pid in late:
+        _end(pid)
+    return _row(subject, way, number, kind.name, role, at_s, launchers, ended_s, len(left) + len(late), folder)
+
+
+def _launched(subject: Subject, folder: Path, way: str, host: int, port: int) -> int:
+    """A launcher: a copy of this process, so that it need not import torch anew."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.chdir(folder)
+        warnings.simplefilter("ignore")
+        log = os.open(folder / f"host{host}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        result = perform(subject, folder, way, host, port)
+        if result is not None:
+            losses, states = result
+            torch.save({"losses": list(losses), "states": dict(states)}, folder / "outcome.tmp")
+            os.replace(folder / "outcome.tmp", folder / "outcome.pt")
+    except RegistaError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        os._exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        os._exit(130)
+    except BaseException as error:
+        print(f"TRACEBACK {type(error).__name__}: {error}", flush=True)
+        os._exit(1)
+    finally:
+        sys.stdout.flush()
+    os._exit(0)
+
+
+def _row(
+    subject: Subject,
+    way: str,
+    number: int,
+    kind: str,
+    role: str,
+    at_s: float,
+    launchers: Sequence[int],
+    ended_s: float,
+    left: int,
+    folder: Path,
+) -> Row:
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in launchers]
+    ends = {0: "finished", 2: "refused", 130: "interrupted", 1: "traceback"}
+    says = " | ".join(path.read_text().strip().replace("\n", " ")[:160] for path in sorted(folder.glob("host*.log")))
+    return Row(
+        number=number,
+        way=way,
+        plan=subject.name,
+        signal=kind,
+        victim=role,
+        at_s=round(at_s, 2),
+        end=", ".join(ends.get(code, f"died of {signal.Signals(-code).name}" if code < 0 else str(code)) for code in codes),
+        ended_s=round(ended_s, 2),
+        left=left,
+        folders=len(list((folder / "work").iterdir())),
+        equal=_equal(subject, way, folder),
+        says=says,
+    )
+
+
+def _equal(subject: Subject, way: str, folder: Path) -> str:
+    """Whether the run ended with the last bit of an undisturbed one; where it broke, whether a run from its newest checkpoint does."""
+    for step in sorted((folder / "saves").glob("step-*")):
+        verify(step)
+    if (folder / "outcome.pt").exists():
+        outcome = torch.load(folder / "outcome.pt", weights_only=True)
+        losses, states = outcome["losses"], outcome["states"]
+    elif way == "two hosts":
+        return "not finished, and nothing is saved on several hosts"
+    else:
+        if (folder / "saves" / f"step-{STEPS:08d}").exists():
+            return "yes, it was saved whole"
+        result = perform(subject, folder, "one host")
+        assert result is not None
+        losses, states = result
+    same = list(losses) == list(subject.losses[len(subject.losses) - len(losses) :])
+    return "yes" if same and all(torch.equal(states[name], value) for name, value in subject.states.items()) else "NO"
+
+
+def _processes(folder: Path) -> set[int]:
+    """Processes that work in this folder and live (a dead one whose parent has not asked yet does not)."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(entry / "cwd") == str(folder) and (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                found.add(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _role(pid: int) -> str:
+    """Workers are forked by the fork server and keep its command line; their output goes to a log."""
+    try:
+        return "worker" if "/logs/rank" in os.readlink(f"/proc/{pid}/fd/1") else "fork server"
+    except OSError:
+        return "a process that had just ended"
+
+
+def _end(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it ended by itself meanwhile
+        os.kill(pid, signal.SIGKILL)
+
+
+def _wait(done: Callable[[], bool], limit_s: float) -> None:
+    until_s = time.monotonic() + limit_s
+    while not done() and time.monotonic() < until_s:
+        time.sleep(0.02)
