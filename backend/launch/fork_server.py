@@ -38,11 +38,13 @@ from pathlib import Path
 from typing import Any
 
 from backend.comm.channel import Channel, Message
-from backend.monitor.alive import ALIVE, SERVER, AliveCounts, count_and_watch
+from backend.monitor.alive import ALIVE, SERVER, AliveCounts, count_and_watch, is_stopped
 
 __all__ = ["ForkServer", "serve"]
 
 TICK_S = 0.2
+IDLE_SILENCE_S = 10.0
+"""How long a parent may be stopped by a signal before a server that has had no run yet ends."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ class ForkServer:
         self._groups: dict[str, _Group] = {}
         self._last_message_s = self._last_tick_s = time.monotonic()
         self._parent_is_silent = False
+        self._last_limit_s = IDLE_SILENCE_S
         self._child_ended, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -141,6 +144,7 @@ class ForkServer:
             self._channel.send(message="not_started", group=group.id, cause=f"{attempted} failed with {name} ({error.strerror})")
             return
         self._groups[group.id] = group
+        self._last_limit_s = group.silence_s
 
     def _report_ended_workers(self) -> None:
         while True:
@@ -173,6 +177,8 @@ class ForkServer:
                 self._channel.send(message="silence", group=group.id, silent_s=silent_s)
                 group.kill()
                 self._parent_is_silent = True
+        if not self._groups and silent_s > self._last_limit_s and is_stopped(os.getppid()):
+            self._parent_is_silent = True  # its workers have ended by themselves; busy, it would get none of them back
 
 
 def _become_worker(server: int, message: Message, rank: int, environment: dict[str, str], log: Path, channel: Channel) -> None:

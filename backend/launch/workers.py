@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.comm.channel import Channel, Message
-from backend.monitor.alive import LAUNCHER, SERVER, AliveCounts, Silence, place_of
+from backend.monitor.alive import LAUNCHER, SERVER, AliveCounts, Silence, is_stopped, place_of
 from planner.ir.errors import WorkerFailed
 
 __all__ = ["ENVIRONMENT", "ROOT", "ForkServerClient", "WorkerGroup", "fork_server_client"]
@@ -204,11 +204,7 @@ class ForkServerClient:
 
     def _stopped_for_s(self) -> float:
         """How long the server has stood still by a signal, as far as this process has seen; 0 where the system does not say."""
-        try:
-            state = Path(f"/proc/{self.server_pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            state = ""
-        if state not in ("T", "t"):
+        if not is_stopped(self.server_pid):
             self._stopped_since_s = None
             return 0.0
         self._stopped_since_s = self._stopped_since_s or time.monotonic()

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["ALIVE", "LAUNCHER", "SERVER", "AliveCounts", "Silence", "count_and_watch", "place_of"]
+__all__ = ["ALIVE", "LAUNCHER", "SERVER", "AliveCounts", "Silence", "count_and_watch", "is_stopped", "place_of"]
 
 LAUNCHER, SERVER = 0, 1
 PERIOD_S = 0.25
@@ -94,6 +94,14 @@ class Silence:
             else:
                 self._silent_s[place] += tick_s
         return [place for place in self.places if self._silent_s[place] > limit_s]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process; False where the system does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
 
 
 def count_and_watch(folder: Path, rank: int, limit_s: float) -> None:

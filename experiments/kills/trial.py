@@ -79,7 +79,7 @@ def perform(subject: Subject, folder: Path, way: str, host: int = 0, port: int =
     backend.launch.attempts.SILENCE_S = backend.launch.nodes.SILENCE_S = TIMEOUT_S
     if way == "two hosts":
         cluster = replace(plan.cluster, num_nodes=2, devices_per_node=1, nic=plan.cluster.node)
-        nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{port}", secret=bytes(32), rank=host, join_timeout_s=20.0)
+        nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{port}", secret=bytes(32), rank=host, join_timeout_s=6.0)
         state = program.initial_state(plan.micro_batches)
         outcome = run_on_nodes(
             replace(plan, cluster=cluster),
@@ -140,7 +140,7 @@ def try_once(subject: Subject, way: str, number: int, chance: random.Random, spa
         _end(pid)
     for pid in stays:
         os.kill(pid, signal.SIGCONT)
-    _wait(lambda: not _processes(folder), LIMIT_S)
+    _wait(lambda: not _processes(folder), _MOST_S if stays and "restarts" in way else LIMIT_S)  # where it may, it starts again
     late = _processes(folder)
     for pid in late:
         _end(pid)
