@@ -15,6 +15,7 @@ from zoo.language.t5 import t5
 from zoo.mlp import mlp
 from zoo.recommendation.dlrm import dlrm
 from zoo.recommendation.wide_deep import wide_deep
+from zoo.sizes import limited
 from zoo.vision.alexnet import alexnet
 from zoo.vision.convnet import convnet
 from zoo.vision.insightface import insightface
@@ -25,26 +26,26 @@ from zoo.vision.vit import vit
 
 __all__ = ["ZOO"]
 
-ZOO: Mapping[str, Callable[..., Program]] = MappingProxyType(
-    {
-        "alexnet": alexnet,
-        "bert": bert,
-        "convnet": convnet,
-        "dlrm": dlrm,
-        "dnabert": dnabert,
-        "gpt": gpt,
-        "gpt2": gpt2,
-        "gpt3": gpt3,
-        "insightface": insightface,
-        "llama3": llama3,
-        "mlp": mlp,
-        "moe": moe,
-        "resnet50": resnet50,
-        "t5": t5,
-        "unet": unet,
-        "vgg19": vgg19,
-        "vit": vit,
-        "wide_deep": wide_deep,
-        "wide_resnet": wide_resnet,
-    }
-)
+_FACTORIES: Mapping[str, Callable[..., Program]] = {
+    "alexnet": alexnet,
+    "bert": bert,
+    "convnet": convnet,
+    "dlrm": dlrm,
+    "dnabert": dnabert,
+    "gpt": gpt,
+    "gpt2": gpt2,
+    "gpt3": gpt3,
+    "insightface": insightface,
+    "llama3": llama3,
+    "mlp": mlp,
+    "moe": moe,
+    "resnet50": resnet50,
+    "t5": t5,
+    "unet": unet,
+    "vgg19": vgg19,
+    "vit": vit,
+    "wide_deep": wide_deep,
+    "wide_resnet": wide_resnet,
+}
+
+ZOO: Mapping[str, Callable[..., Program]] = MappingProxyType({name: limited(factory) for name, factory in _FACTORIES.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from itertools import product
+from math import prod
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,6 +17,8 @@ from zoo import ZOO
 __all__ = ["expand"]
 
 _POINT = ("label", "tags", "paper", "model", "cluster", "plan", "simulate", "run")
+MOST_POINTS = 10_000
+"""More points than any committed manifest has by a factor of a hundred; each takes a second or more."""
 _UNITS = ("_s", "_bytes", "_per_s", "_flop", "_share", "_ratio", "_count")
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -69,6 +72,10 @@ def _product(sections: Sections, override: Mapping[str, Any], performer: Perform
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise InvalidFile(f"paper.{name} = {number!r}: a number is needed; leave it out where the source has none")
     swept = [(section, key) for section, key, choices in flat if len(choices) > 1]
+    number = prod(len(choices) for _, _, choices in flat)
+    if number > MOST_POINTS:
+        lists = ", ".join(f"{key} ({len(choices)})" for _, key, choices in flat if len(choices) > 1)
+        raise InvalidFile(f"the product of the lists {lists} is {number} points, more than {MOST_POINTS}; sweep them in several manifests")
     points = []
     for combination in product(*(choices for _, _, choices in flat)):
         chosen = {(section, key): value for (section, key, _), value in zip(flat, combination, strict=True)}

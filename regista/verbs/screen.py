@@ -17,9 +17,16 @@ _PIPE_COLUMNS = 160
 """A file or a pipe has no width of its own; 80 columns would cut the ids short."""
 
 
+class _OutputConsole(Console):
+    """Standard output.  A reader who has gone ('| head') is a BrokenPipeError, which the command line ends in silence."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError("the reader of this output has gone")
+
+
 def output_console() -> Console:
     """Standard output, at least 160 columns wide where it is no terminal."""
-    console = Console()
+    console = _OutputConsole()
     if not console.is_terminal:
         console.width = max(console.width, _PIPE_COLUMNS)
     return console

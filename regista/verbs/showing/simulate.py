@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from rich.console import Console
-
 from planner.cost import AnalyticCost, load_cost
 from planner.ir.errors import Unsupported
 from planner.ir.files import load_plan, save_trace
@@ -15,7 +13,7 @@ from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import check_trace
 from regista.targets import check_targets
 from regista.verbs.arguments import add_cost, add_plan, count, positive
-from regista.verbs.screen import Json, status, status_text
+from regista.verbs.screen import Json, output_console, status, status_text
 
 __all__ = ["add_arguments", "perform"]
 
@@ -65,7 +63,7 @@ def perform(args: argparse.Namespace) -> Json:
             say("writing the trace ...")
             _save_trace(plan, cost, args)
     if not args.json:
-        out = Console()
+        out = output_console()
         out.width = min(out.width, COLUMNS) if out.is_terminal else COLUMNS
         out.print(show_outlook(outlook))
     return outlook_json(outlook)

@@ -133,6 +133,7 @@ def test_a_file_that_cannot_be_imported_is_refused(command: Command, tmp_path: P
         ("zoo:mlp?batch", "are not key=value pairs"),
         ("zoo:mlp?batch=8&batch=9", "give a key twice"),
         ("zoo:mlp?batch=0", "at least one sample"),
+        ("zoo:mlp?depth=2000000", "depth = 2000000: a model of more than 10000 blocks is not built"),
         ("zoo:mlp?batch=abc", r"raised TypeError: randn\(\) received"),
         ("zoo:gpt?heads=3", "3 heads do not divide a width of 256"),
         ("zoo:mlp?width=999999999999999", "raised RuntimeError"),

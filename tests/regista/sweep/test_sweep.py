@@ -108,6 +108,7 @@ def test_a_points_id_is_of_what_is_asked_not_of_its_label_or_the_papers_numbers(
         ('plan.mesh = "2"\ncluster.set = { "topology.devices_per_node" = 2', 'plan.mesh = "1"\ncluster.set = {"topology.devices_per_node"=1', "same"),
         ("stages = 1", "stages = [1, [2]]", "texts and numbers can be swept"),
         ("stages = 1", "stages = []", "no point"),
+        ("stages = 1", f"stages = {[*range(1, 102)]}\nmicro_batches = {[*range(1, 101)]}", r"stages \(101\), micro_batches \(100\) is 10100 points"),
         ('source = "tests"', 'source = "tests"\nperformer = "gpu"', "choose from sim, run"),
         ("stages = 1", "stages = 1\n[run]\nruns = 0", "run.runs = 0: a whole number of at least 1"),
         ("[model]", "[model", "not a readable TOML file"),
