@@ -129,9 +129,12 @@ def _best_plans(
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
-        fixed = replace(_fixed(options, shape), recompute=shape.recompute, seconds=options.seconds * _SHARE_OF_A_SHAPE)
+        fixed = replace(_fixed(options, shape), recompute=shape.recompute)
+        share_s = options.seconds * _SHARE_OF_A_SHAPE
+        # Once the time is up, only the first shape is worked out, for its share, so that there is a plan.
+        limit = TimeLimit(share_s, time_limit.clock) if time_limit.is_up() else time_limit.part(share_s)
         graph = graph_of(shape.micro_batches)
-        plan = plan_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=partial(bounds.s_per_byte, shape))
+        plan = plan_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=partial(bounds.s_per_byte, shape), time_limit=limit)
         plans[shape] = plan
         return plan.search.objective_s, plan.search.lower_bound_s
 

@@ -28,7 +28,8 @@ from planner.schedule import in_flight
 from planner.search import Assignment, Method, assign_layouts, build_model
 from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
-from planner.solve.problem import Watch
+from planner.solve.problem import NotFoundInTime, Watch
+from planner.solve.time_limit import TimeLimit
 from planner.stages import Staged, assign_stages, prepare
 
 __all__ = ["Job", "plan_one_shape"]
@@ -59,6 +60,7 @@ def plan_one_shape(
     *,
     memory_binds: bool = False,
     s_per_byte: Callable[[float], Sequence[float]] | None = None,
+    time_limit: TimeLimit | None = None,
 ) -> Plan:
     """Cut into stages, choose layouts, lower and verify.
 
@@ -66,11 +68,13 @@ def plan_one_shape(
         options: with stages, mesh and micro-batches.
         memory_binds: it is known that the layouts of a search without limit do not fit.
         s_per_byte: memory of a device in bytes -> per stage, the approximate price of one byte (ShapeBounds.s_per_byte).
+        time_limit: of all tries together; None: the options' seconds from now on.
 
     Raises:
-        Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
+        Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   NotFoundInTime: no Plan was found in time.
     """
-    plan = _ShapePlanner(job, graph, options, memory_binds, s_per_byte).plan()
+    limit = TimeLimit(options.seconds) if time_limit is None else time_limit
+    plan = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit).plan()
     verify(plan, job.dry_run)
     return plan
 
@@ -83,8 +87,9 @@ class _ShapePlanner:
         options: PlanOptions,
         memory_binds: bool,
         s_per_byte: Callable[[float], Sequence[float]] | None,
+        time_limit: TimeLimit,
     ) -> None:
-        self._job, self._options, self._s_per_byte = job, options, s_per_byte
+        self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._recipe = _recipe(job, graph, options)
         self._staged = _staged(graph, options)
@@ -106,7 +111,7 @@ class _ShapePlanner:
         """The first Plan that fits; if none does, the last one, which verify refuses.
 
         Raises:
-            OutOfMemory: no layout fits the first limit.
+            OutOfMemory: no layout fits the first limit.   NotFoundInTime: none that fits was found in time.
         """
         plan, bound_s = None, 0.0
         for _ in range(_ATTEMPTS):
@@ -118,6 +123,14 @@ class _ShapePlanner:
                 if not self._limits.raise_limit():
                     break
                 continue
+            except NotFoundInTime as error:
+                if plan is None:
+                    raise
+                raise NotFoundInTime(
+                    f"the time, {self._time_limit.seconds:.3g} s, was up before layouts were found of which all bytes fit: the plan found first needs "
+                    f"{self._needed_bytes(plan) / 1e9:.3g} GB of a device's {self._memory_bytes / 1e9:.3g} GB; give more seconds",
+                    error.lower_bound,
+                ) from None
             bound_s = max(bound_s, assignment.lower_bound_s)
             plan = self._lowered(assignment, bound_s)
             if self._is_final(plan, assignment):
@@ -132,7 +145,7 @@ class _ShapePlanner:
         assignment = assign_layouts(
             self._model,
             method=self._options.method,
-            seconds=self._options.seconds,
+            time_limit=self._time_limit,
             watch=self._job.watch,
             limit_bytes=limit_bytes,
             memory_bytes=self._memory_bytes,
@@ -146,7 +159,7 @@ class _ShapePlanner:
         return assignment
 
     def _least_bytes(self) -> float:
-        return least_peak(self._model.problem)
+        return least_peak(self._model.problem, self._time_limit)
 
     def _lowered(self, assignment: Assignment, bound_s: float) -> Plan:
         # Layouts are chosen as if the pipeline were 1F1B; what another schedule saves is known to the simulator only.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from time import perf_counter
 
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
@@ -13,6 +12,7 @@ from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel
 from planner.solve import Solution
 from planner.solve.problem import NotFoundInTime, Watch
+from planner.solve.time_limit import NO_LIMIT, TimeLimit
 
 __all__ = ["assign_layouts"]
 
@@ -24,7 +24,7 @@ def assign_layouts(
     model: SearchModel,
     *,
     method: Method = Method.EXACT,
-    seconds: float = inf,
+    time_limit: TimeLimit = NO_LIMIT,
     watch: Watch | None = None,
     limit_bytes: float = inf,
     memory_bytes: float = inf,
@@ -33,7 +33,7 @@ def assign_layouts(
     """Choose the layouts.
 
     Args:
-        seconds: after so many the search stops with the best choice so far.
+        time_limit: of all parts together; once it is up, the search stops with the best choice so far.
         limit_bytes: the limit on the bytes per device that the model counts; a model built without demands counts none.
         memory_bytes: of a device, at least limit_bytes.  The bound holds for all plans within memory_bytes.  If limit_bytes is less, the
             search says nothing about the plans in between, so the bound is 0.
@@ -44,7 +44,6 @@ def assign_layouts(
     Raises:
         OutOfMemory: no layout fits.   Unsupported: the pins allow no choice.   NotFoundInTime: there was no choice in time.
     """
-    began = perf_counter()
     if model.problem.demands:
         model = replace(model, problem=replace(model.problem, limit=limit_bytes))
     if not s_per_byte and model.problem.demands and limit_bytes < inf and len(model.problem.names) > _LONG:
@@ -52,21 +51,20 @@ def assign_layouts(
     solution: Solution | None = None
     multipliers: Sequence[float] = ()
     if s_per_byte and method is Method.EXACT:
-        guided = solve_guided(model, s_per_byte, memory_bytes, seconds=seconds, watch=watch)
+        guided = solve_guided(model, s_per_byte, memory_bytes, time_limit=time_limit, watch=watch)
         if guided is not None:
             solution, multipliers = guided[0], tuple(guided[1])
     proven = solution is not None or limit_bytes >= memory_bytes or not model.problem.demands
     if solution is None:
-        solution = search(model, method, seconds=seconds, watch=watch)
+        solution = search(model, method, seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock, watch=watch)
     stages, choice = model.staged.num_stages, solution.choice
     bound_s = solution.lower_bound / stages if proven else 0.0
     objective_s = model.step_s(choice)
     if proven and solution.gap == 0.0 and stages == 1:
         bound_s = objective_s  # equal up to rounding
     if stages > 1 and method is Method.EXACT:
-        left_s = max(seconds - (perf_counter() - began), 0.0)
         try:
-            other_s, other = bottleneck_bound(model, choice, s_per_byte=multipliers, memory_bytes=memory_bytes, seconds=left_s)
+            other_s, other = bottleneck_bound(model, choice, s_per_byte=multipliers, memory_bytes=memory_bytes, time_limit=time_limit)
         except KeyboardInterrupt:
             if watch is None:
                 raise  # without a watch, the caller handles the interrupt

@@ -15,6 +15,7 @@ import numpy as np
 from planner.search.model import SearchModel
 from planner.solve import solve_exactly
 from planner.solve.problem import Ints
+from planner.solve.time_limit import NO_LIMIT, TimeLimit
 
 __all__ = ["bottleneck_bound"]
 
@@ -25,13 +26,13 @@ def bottleneck_bound(
     *,
     s_per_byte: Sequence[float] = (),
     memory_bytes: float = float("inf"),
-    seconds: float = float("inf"),
+    time_limit: TimeLimit = NO_LIMIT,
 ) -> tuple[float, Ints]:
     """(1) for the slowest stages of a choice.
 
     Args:
         s_per_byte: per stage, the Lagrange multiplier of memory for the search's own objective.   memory_bytes: of a device.
-        seconds: after so many the solver stops with the bound that it has.
+        time_limit: once it is up, the solver stops with the bound that it has.
 
     Returns:
         (lower bound on the step in seconds, the choice that gave it, which need not fit in memory).
@@ -52,5 +53,5 @@ def bottleneck_bound(
         [weight(s, n) for s, n in zip(counts.edge_stage, counts.edge_count, strict=True)],
     )
     charges = {2 * s: float(y * micro[s] / slots) for s, y in enumerate(s_per_byte) if y > 0}
-    lagrangian = solve_exactly(weighted.charged(charges), seconds=seconds)
+    lagrangian = solve_exactly(weighted.charged(charges), seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock)
     return lagrangian.lower_bound - sum(charges.values()) * memory_bytes if charges else lagrangian.lower_bound, lagrangian.choice

@@ -14,14 +14,14 @@ binds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.model import SearchModel
 from planner.solve import Problem, Solution, solve_exactly
-from planner.solve.problem import Floats, Ints, Progress, Watch
+from planner.solve.problem import Floats, Ints, NotFoundInTime, Progress, Watch
+from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages.blocks import blocks_of
 
 __all__ = ["solve_guided"]
@@ -39,7 +39,7 @@ def solve_guided(
     s_per_byte: Sequence[float],
     memory_bytes: float,
     *,
-    seconds: float = float("inf"),
+    time_limit: TimeLimit = NO_LIMIT,
     watch: Watch | None = None,
 ) -> tuple[Solution, Floats] | None:
     """Search within the memory limit of the model's problem.
@@ -47,11 +47,11 @@ def solve_guided(
     Args:
         s_per_byte: per stage, an estimate of its multiplier; 0 where memory does not bind.
         memory_bytes: of a device, at least the problem's limit; the bound holds for all choices within it.
+        time_limit: no round begins once it is up.
 
     Returns:
-        (a choice that fits, with a bound; the multipliers that gave the bound); None if no choice fitted in any round.
+        (a choice that fits, with a bound; the multipliers that gave the bound); None if no choice fitted in any round, or in time.
     """
-    began = perf_counter()
     problem, stages = model.problem, len(s_per_byte)
     blocks = _blocks(model)
     stage_of = np.array([stage for stage, _ in blocks])
@@ -63,12 +63,14 @@ def solve_guided(
     upper, bound = np.inf, -np.inf
     bound_multiplier = multiplier
     for number in range(_MOST_ROUNDS):
-        left_s = seconds - (perf_counter() - began)
-        if best is not None and (number >= _ROUNDS or left_s <= 0 or bound >= upper * (1 - _CLOSE)):
+        left_s = time_limit.remaining_s()
+        if left_s <= 0 or (best is not None and (number >= _ROUNDS or bound >= upper * (1 - _CLOSE))):
             break
         charges = {2 * s: float(y) for s, y in enumerate(multiplier) if y > 0}
         try:
-            lagrangian = solve_exactly(problem.charged(charges), seconds=max(left_s, 1.0), gap=_CLOSE)
+            lagrangian = solve_exactly(problem.charged(charges), seconds=left_s, clock=time_limit.clock, gap=_CLOSE)
+        except NotFoundInTime:
+            break
         except KeyboardInterrupt:
             if best is None or watch is None:
                 raise
@@ -90,14 +92,14 @@ def solve_guided(
         first = _FIRST * lagrangian.lower_bound / stages / problem.limit
         multiplier = _next(multiplier, too_small, large_enough, full, first)
         if watch is not None:
-            watch(Progress(perf_counter() - began, float(upper), float(min(bound, upper))))
+            watch(Progress(time_limit.elapsed_s(), float(upper), float(min(bound, upper))))
     if best is None:
         return None
     solution = Solution(
         choice=best,
         objective=upper,
         lower_bound=min(bound, upper),
-        seconds=perf_counter() - began,
+        seconds=time_limit.elapsed_s(),
         method="exact",
         proof="Lagrangian bound at the pieces' prices",
         stats={"nodes": float(len(problem.names))},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from math import inf
+from time import perf_counter
 
 from planner.search.methods.exhaustive import search_exhaustively
 from planner.search.methods.greedy import search_greedily
@@ -13,6 +14,7 @@ from planner.search.model import SearchModel
 from planner.solve import Solution, solve_exactly
 from planner.solve.limited.memory import solve_within
 from planner.solve.problem import Watch
+from planner.solve.time_limit import Clock
 
 __all__ = ["Method", "search"]
 
@@ -27,11 +29,14 @@ class Method(Enum):
     EXACT = "exact"
 
 
-def search(model: SearchModel, method: Method = Method.EXACT, *, seconds: float = inf, watch: Watch | None = None) -> Solution:
+def search(
+    model: SearchModel, method: Method = Method.EXACT, *, seconds: float = inf, clock: Clock = perf_counter, watch: Watch | None = None
+) -> Solution:
     """Choose a strategy for every node of the model's problem.
 
     Args:
-        seconds: after so many the search stops with the best choice so far.   watch: called with every better bound or choice (exact only).
+        seconds: after so many, by ``clock`` (exact), the search stops with the best choice so far.
+        watch: called with every better bound or choice (exact only).
 
     Raises:
         Unsupported: no choice is allowed, or there was none in time.
@@ -47,5 +52,5 @@ def search(model: SearchModel, method: Method = Method.EXACT, *, seconds: float 
             return search_o3(model, seconds=seconds)
         case Method.EXACT:
             if model.problem.demands:
-                return solve_within(model.problem, seconds=seconds, watch=watch)
-            return solve_exactly(model.problem, seconds=seconds, watch=watch)
+                return solve_within(model.problem, seconds=seconds, clock=clock, watch=watch)
+            return solve_exactly(model.problem, seconds=seconds, clock=clock, watch=watch)

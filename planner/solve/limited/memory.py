@@ -26,7 +26,7 @@ from planner.solve.limited.partial_ilps import PartialIlps
 from planner.solve.problem import Ints, NotFoundInTime, Problem, Solution, Watch
 from planner.solve.reduce.contract import ReducedProblem, reduce_problem
 from planner.solve.reduce.times import out_of_memory
-from planner.solve.time_limit import Clock, TimeLimit
+from planner.solve.time_limit import NO_LIMIT, Clock, TimeLimit
 from planner.solve.without_limit import solve_exactly
 
 __all__ = ["least_demand", "least_peak", "solve_within"]
@@ -194,13 +194,21 @@ def least_demand(problem: Problem, *, seconds: float = inf, clock: Clock = perf_
     return solve_exactly(problem.charged(dict.fromkeys(_times(problem), weight)), seconds=seconds, clock=clock).choice
 
 
-def least_peak(problem: Problem) -> float:
-    """A lower bound on the peak of every choice: the least that any choice holds at the time at which ``least_demand`` holds most."""
+def least_peak(problem: Problem, time_limit: TimeLimit = NO_LIMIT) -> float:
+    """A lower bound on the peak of every choice: the least that any choice holds at the time at which ``least_demand`` holds most.
+
+    What is proven when the time is up is less, at least 0.
+    """
     if not problem.demands:
         return 0.0
-    least = least_demand(problem)
+    if time_limit.is_up():
+        return 0.0
+    try:
+        least = least_demand(problem, seconds=time_limit.remaining_s(), clock=time_limit.clock)
+    except NotFoundInTime:
+        return 0.0
     t = max(_times(problem), key=lambda t: _held_at(problem, least, t))
-    return solve_exactly(problem.cost_free().charged({t: 1.0})).lower_bound
+    return max(_least_at(problem.cost_free(), t, time_limit), 0.0)
 
 
 def _refuse(problem: Problem, least: Ints, time_limit: TimeLimit) -> None:
@@ -208,12 +216,17 @@ def _refuse(problem: Problem, least: Ints, time_limit: TimeLimit) -> None:
     legal = problem.cost_free()
     for t in _times(problem):
         if _held_at(problem, least, t) > problem.limit and not time_limit.is_up():
-            try:
-                need = solve_exactly(legal.charged({t: 1.0}), seconds=time_limit.remaining_s(), clock=time_limit.clock).lower_bound
-            except NotFoundInTime as error:
-                need = error.lower_bound
+            need = _least_at(legal, t, time_limit)
             if need > problem.limit:
                 raise out_of_memory(need, problem.limit)
+
+
+def _least_at(legal: Problem, t: int, time_limit: TimeLimit) -> float:
+    """A lower bound on what any choice holds at a time, of a problem without costs."""
+    try:
+        return solve_exactly(legal.charged({t: 1.0}), seconds=time_limit.remaining_s(), clock=time_limit.clock).lower_bound
+    except NotFoundInTime as error:
+        return error.lower_bound
 
 
 def _held_at(problem: Problem, choice: Ints, t: int) -> float:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
 from planner.ir.cluster import Cluster
 from planner.ir.graph import LogicalGraph
 from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.one_shape import Job, _ShapePlanner, plan_one_shape
+from planner.parallelism.options import PlanOptions
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
+from planner.search import Assignment, assign_layouts, build_model
+from planner.search.bounds.guided import solve_guided
+from planner.search.model import SearchModel
+from planner.solve.limited.memory import least_peak
 from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
+from planner.stages import assign_stages, prepare
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 from tests.planner.solve.small import ManualClock
@@ -90,6 +99,45 @@ def test_wherever_the_time_ends_no_shape_is_better_than_the_bound(looks: int) ->
     best, bound_s, other = search.two_best(candidates())
     assert bound_s <= min(steps().values())
     assert other.least_s <= min(step_s for shape, step_s in steps().items() if shape != best)
+
+
+def test_all_tries_of_a_shape_share_one_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of six tries had all of the seconds for itself."""
+    clock, remaining_s = ManualClock(), list[float]()
+
+    def assign(model: SearchModel, *, time_limit: TimeLimit, **options: Any) -> Assignment:
+        remaining_s.append(time_limit.remaining_s())
+        clock.now_s += 4.0
+        if time_limit.is_up():
+            raise NotFoundInTime("none yet", 0.0)
+        return assign_layouts(model, time_limit=NO_LIMIT, **options)
+
+    monkeypatch.setattr(sys.modules["planner.parallelism.one_shape"], "assign_layouts", assign)
+    monkeypatch.setattr(_ShapePlanner, "_needed_bytes", lambda self, plan: self._memory_bytes + 1)
+    options = PlanOptions(stages=1, micro_batches=4, mesh=(4,), recompute=False)
+    job = Job(model="mlp", batch_size=8, cluster=four(), watch=None, dry_run=None)
+    with pytest.raises(NotFoundInTime, match=r"the plan found first needs .* give more seconds"):
+        plan_one_shape(job, graph(4), options, time_limit=TimeLimit(6.0, clock))
+    assert remaining_s == [6.0, 2.0]
+
+
+def test_no_part_of_a_search_begins_once_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guided search went on by rounds of a second, the least peak took all the time that it wanted."""
+    staged = prepare(graph(4), assign_stages(graph(4), 2), 2)
+    model = build_model(staged, (2,), four(), (), 4, limit_bytes=1e9, in_flight=(2, 1))
+    for room in ("planner.search.bounds.guided", "planner.solve.limited.memory"):
+        monkeypatch.setattr(sys.modules[room], "solve_exactly", None)
+    up = TimeLimit(0.0, ManualClock())
+    assert solve_guided(model, (1e-9, 1e-9), 1e9, time_limit=up) is None
+    assert least_peak(model.problem, up) == 0.0
+
+
+def test_a_least_peak_whose_time_ended_is_at_most_the_one_without_a_limit_of_time() -> None:
+    staged = prepare(graph(4), assign_stages(graph(4), 2), 2)
+    problem = build_model(staged, (2,), four(), (), 4, limit_bytes=1e9, in_flight=(2, 1)).problem
+    assert all(
+        0.0 <= least_peak(problem, TimeLimit(looks, ManualClock(1.0))) <= least_peak(problem) * (1 + 1e-9) for looks in (1, 2, 4, 16)
+    )
 
 
 def test_a_shape_of_which_no_plan_was_found_in_time_counts_with_its_bound() -> None:
