@@ -42,6 +42,13 @@ def product(x: Tensor, w: Tensor, bias: Tensor | None = None, *, out: Tensor | N
         and mkl_is_slow()
         and (bias is None or (bias.ndim == 1 and bias.dtype is torch.float32))
     ):
-        made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, w.t(), bias, "none", [], "")
+        turned = w.contiguous().t() if _overlaps(w) else w.t()
+        made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, turned, bias, "none", [], "")
         return made if out is None else out.copy_(made)
     return torch.mm(x, w, out=out) if bias is None else torch.addmm(bias, x, w, out=out)
+
+
+def _overlaps(matrix: Tensor) -> bool:
+    """Whether rows share memory with one another as frames of a signal do, which oneDNN refuses."""
+    (down, right), (rows, columns) = matrix.stride(), matrix.shape
+    return 0 < down < columns * right and 0 < right < rows * down

@@ -52,3 +52,11 @@ def test_what_is_small_or_of_another_dtype_is_torchs_own(library: None) -> None:
     for dtype in (torch.float64, torch.bfloat16):
         x, w, bias = operands("transposed", dtype)
         assert torch.equal(products.product(x, w, bias), torch.addmm(bias, x, w))
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (5, 1), (1, 5), (0, 1), (1, 0), (0, 0)], ids=str)
+def test_operands_whose_rows_share_memory_are_multiplied_too(library: None, strides: tuple[int, int]) -> None:
+    x, _, bias = operands("weights as they are")
+    w = torch.linspace(-1, 1, 1200).as_strided((96, 192), strides)
+    torch.testing.assert_close(products.product(x, w, bias), torch.addmm(bias, x, w))
+    torch.testing.assert_close(products.product(w.t(), x.t()), torch.mm(w.t(), x.t()))
