@@ -49,6 +49,8 @@ from regista.padded.asked import divided, padded, recorded_samples
 from regista.programs import check_program, planned_program, program_for, program_of
 from regista.schedule_file import read_schedule
 from regista.starting import beginning, typed_state
+from regista.trust.constants import constants_of, pessimistic, spreads_text
+from regista.trust.interval import prices_of
 from regista.update_options import (
     NO_UPDATE_OPTIONS,
     UpdateOptions,
@@ -99,10 +101,12 @@ def plan(
     grad_dtype: str | None = None,
     attention: str | None = None,
     kernels: str | None = None,
+    robust: Mapping[str, float] | None = None,
     method: str = "exact",
     seconds: float = inf,
     on_progress: Watch | None = None,
     on_shape: ShapeWatch | None = None,
+    on_next: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Search a Plan for a program on a cluster.
 
@@ -124,9 +128,12 @@ def plan(
         update: learning rates by step, clipping and a moving average for a program that is named (a Program says them itself).
         precision, grad_dtype, attention: as Program takes them; None: the program's own.
         kernels: ``eager``, ``fused`` or ``compiled``, on a cluster with kernel tables; None: as the cluster says.
+        robust: search with every constant of the cluster at the bad end of its spread (regista.trust.constants: key -> share, ``""`` -> default);
+            the Plan's objective and lower bound are then those of the pessimistic prices, which its record names.
         strict: refuse ops without an SBP rule; otherwise each device of their stage performs them with whole inputs, as a warning says.
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
         on_shape: called with every shape (stages, mesh, micro-batches) that was looked at.
+        on_next: called with the best Plan of another shape, if the search worked one out on its way.
         on_progress: called with the best objective and the bound (exact only).
             Ctrl-C in the search, or a KeyboardInterrupt raised by on_progress, ends it with the best so far.
 
@@ -173,16 +180,22 @@ def plan(
     )
     if bucket_bytes is not None:
         options = replace(options, bucket_bytes=bucket_bytes)
-    plan = search_plans(
+    constants = () if robust is None else constants_of(target, robust)
+    plans = search_plans(
         source.graph,
         model=model,
         batch_size=source.batch_size,
-        cluster=target,
+        cluster=pessimistic(target, constants) if constants else target,
         options=options,
         watch=on_progress,
         on_shape=on_shape,
         dry_run=simulator.dry_run,
-    ).plan
+    )
+    plan = plans.plan
+    if constants:
+        plan = replace(plan, cluster=target, options={**plan.options, "robust": spreads_text(constants)})
+    if on_next is not None and plans.next_best is not None:
+        on_next(plans.next_best)
     recorded = (
         update.recorded | recorded_of(source) | recorded_samples(source) | ({} if source.has_loss(plan.micro_batches) else {"loss": "none"})
     )
@@ -207,7 +220,8 @@ def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engin
         raise Unsupported(f"engine {engine!r} is not known; choose from {', '.join(e.value for e in simulator.Engine)}")
     prices = cost if cost is not None else AnalyticCost(plan.cluster)
     trace = simulator.simulate(plan, prices, steps=steps, engine=simulator.Engine(engine))
-    return replace(trace, message_s=message_times(plan, prices.message_s))  # so that the trace alone tells when blocks were free again
+    told = {**trace.about, "prices": prices_of(prices).value}  # and messages, so that the trace alone tells when blocks were free again
+    return replace(trace, about=told, message_s=message_times(plan, prices.message_s))
 
 
 def run(

@@ -106,7 +106,7 @@ def kernels_s(cluster: Cluster, kernels: Sequence[KernelWork]) -> float:
     from planner.cost.kernels import KernelModel  # numpy: not before it is needed
 
     model = KernelModel.for_device(cluster.device.kernels)
-    device_s = sum(work.times * model.work_s(work) for work in kernels)
+    device_s = sum(work.times * model.work_s(work) * cluster.device.times_of(work.kind) for work in kernels)
     return max(device_s, LAUNCH_S[cluster.device.fusion] * sum(work.times for work in kernels))
 
 

@@ -49,7 +49,7 @@ def hop_s(cluster: Cluster, src_ranks: Sequence[int], dst_ranks: Sequence[int], 
         return link.time_s(largest_bytes)
     crosses = any(cluster.node_of(a) != cluster.node_of(b) for a, b in zip(src_ranks, dst_ranks, strict=False))
     port = min(link.bandwidth_bytes_per_s, _port_bytes_per_s(cluster) or link.bandwidth_bytes_per_s) if crosses else None
-    return _model(cluster.interconnect, port).seconds(Kind.SEND_RECEIVE, largest_bytes, 2, 1 if crosses else 2)
+    return cluster.collective_times * _model(cluster.interconnect, port).seconds(Kind.SEND_RECEIVE, largest_bytes, 2, 1 if crosses else 2)
 
 
 def _alpha_beta_s(link: LinkSpec, size_bytes: float, bucketed: bool) -> float:
@@ -63,8 +63,9 @@ def _nccl_s(cluster: Cluster, collective: Collective, total_bytes: float, ranks:
     size_bytes = total_bytes / ranks if collective is Collective.ALL_TO_ALL else total_bytes
     port = _port_bytes_per_s(cluster) if per_node < ranks else None
     if bucketed and size_bytes < BUCKET_BYTES:
-        return _seconds(cluster.interconnect, port, collective, BUCKET_BYTES, ranks, per_node) * size_bytes / BUCKET_BYTES
-    return _seconds(cluster.interconnect, port, collective, size_bytes, ranks, per_node)
+        bucket_s = _seconds(cluster.interconnect, port, collective, BUCKET_BYTES, ranks, per_node)
+        return cluster.collective_times * bucket_s * size_bytes / BUCKET_BYTES
+    return cluster.collective_times * _seconds(cluster.interconnect, port, collective, size_bytes, ranks, per_node)
 
 
 @lru_cache(maxsize=1 << 16)

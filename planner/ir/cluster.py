@@ -32,7 +32,8 @@ bandwidth_GBps = 1.2
 
 ``interconnect = "h100-nvswitch"`` in [links] is optional: collectives and transfers take what NCCL takes there (planner.cost.nccl), and every
 device has a network port of its own, an equal part of links.nic.  ``kernels = "h100-sxm"`` in [device]: fragments take the sum of their
-kernels' times (planner.cost.kernels), as ``fusion = "fused"`` (or eager, compiled) makes them.
+kernels' times (planner.cost.kernels), as ``fusion = "fused"`` (or eager, compiled) makes them.  ``product_times``, ``attention_times`` and
+``pass_times`` beside ``kernels``, and ``collective_times`` beside ``interconnect``, say how many times as long these take as measured (1.0).
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import assert_never
 
 from planner.ir.errors import InvalidCluster, InvalidFile
-from planner.ir.graph import OMITTED, Fusion
+from planner.ir.graph import OMITTED, Fusion, KernelKind
 from planner.ir.reading import read_toml
 from planner.ir.tensor import DType
 from planner.ir.text import save_text
@@ -56,6 +58,7 @@ SCHEMA = 1
 _SMALLEST, _LARGEST = 1e-12, 1e15
 """Rates outside this range, in the units of the file, belong to no machine, and bytes / rate would be no useful number of seconds."""
 _MOST_DEVICES = 2**20
+_KERNEL_TIMES = ("product_times", "attention_times", "pass_times")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ class DeviceSpec:
     rates: dtypes that have a rate of their own (half precision on matrix units); every other dtype is computed at rate_flop_per_s.
     kernels: the device of planner.cost.kernels whose tables price fragments kernel by kernel; empty: the roofline of these rates.
     fusion: how models are run there; only with ``kernels``.
+    product_times (convolutions too), attention_times, pass_times: how many times as long kernels take as the tables say; only with ``kernels``.
     """
 
     kind: str
@@ -83,6 +87,20 @@ class DeviceSpec:
     rates: tuple[Rate, ...] = ()
     kernels: str = field(default="", metadata=OMITTED)
     fusion: Fusion = field(default=Fusion.FUSED, metadata=OMITTED)
+    product_times: float = field(default=1.0, metadata=OMITTED)
+    attention_times: float = field(default=1.0, metadata=OMITTED)
+    pass_times: float = field(default=1.0, metadata=OMITTED)
+
+    def times_of(self, kind: KernelKind) -> float:
+        """How many times as long a kernel of the kind takes as the tables say."""
+        match kind:
+            case KernelKind.PRODUCT | KernelKind.CONVOLUTION:
+                return self.product_times
+            case KernelKind.ATTENTION | KernelKind.ATTENTION_BACKWARD:
+                return self.attention_times
+            case KernelKind.PASS:
+                return self.pass_times
+        assert_never(kind)
 
     def rate_for(self, dtype: DType | None) -> float:
         """flop/s on operands of ``dtype`` (None: no dtype in particular)."""
@@ -106,6 +124,7 @@ class Cluster:
 
     What each bandwidth belongs to is said above.  The last rack may hold fewer nodes than the others.
     interconnect: whose constants of NCCL price collectives; None: alpha-beta from the links.
+    collective_times: how many times as long they take as these constants say.
 
     Raises:
         InvalidCluster: a count, rate or latency that no machine can have.
@@ -121,6 +140,7 @@ class Cluster:
     nodes_per_rack: int | None = None
     rack: LinkSpec | None = None
     interconnect: str | None = field(default=None, metadata=OMITTED)
+    collective_times: float = field(default=1.0, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         counts = {"topology.nodes": self.num_nodes, "topology.devices_per_node": self.devices_per_node}
@@ -143,6 +163,9 @@ class Cluster:
             if link is not None:
                 positive[f"links.{name}.bandwidth_GBps"] = link.bandwidth_bytes_per_s / GB
                 latencies[f"links.{name}.latency_us"] = link.latency_s / US
+        for name in _KERNEL_TIMES:
+            positive[f"device.{name}"] = getattr(self.device, name)
+        positive["links.collective_times"] = self.collective_times
         for own in self.device.rates:
             label = f"device.rates.{own.dtype.value}_GFLOPs"
             if label in positive:
@@ -266,13 +289,27 @@ def parse_cluster(data: Mapping[str, object], where: str, name: str) -> Cluster:
     unknown = sorted(set(data) - known)
     if unknown:
         raise InvalidCluster(f"{where}: unknown keys {unknown}; known are {sorted(known)}")
-    device_keys = {"kind", "memory_GB", "compute_GFLOPs", "memory_bandwidth_GBps", "act_overhead_us", "rates", "kernels", "fusion"}
+    device_keys = {
+        "kind",
+        "memory_GB",
+        "compute_GFLOPs",
+        "memory_bandwidth_GBps",
+        "act_overhead_us",
+        "rates",
+        "kernels",
+        "fusion",
+        *_KERNEL_TIMES,
+    }
     device = _section(data, "device", where, device_keys)
     topology = _section(data, "topology", where, {"nodes", "devices_per_node", "nodes_per_rack"})
-    links = _section(data, "links", where, {"node", "nic", "rack", "interconnect"})
+    links = _section(data, "links", where, {"node", "nic", "rack", "interconnect", "collective_times"})
     interconnect = links.get("interconnect")
     if not isinstance(interconnect, str | None):
         raise InvalidCluster(f"{where}: [links] interconnect = {interconnect!r}; the name of an interconnect is needed")
+    if "collective_times" in links and interconnect is None:
+        raise InvalidCluster(f"{where}: [links] collective_times without interconnect; name the interconnect whose times it stretches")
+    if stretched := [name for name in _KERNEL_TIMES if name in device and not device.get("kernels")]:
+        raise InvalidCluster(f"{where}: [device] {stretched[0]} without kernels; name the device whose kernel tables it stretches")
     return Cluster(
         name=str(data.get("name", name)),
         source=str(data.get("source", "")),
@@ -287,12 +324,14 @@ def parse_cluster(data: Mapping[str, object], where: str, name: str) -> Cluster:
             rates=_rates(device, where),
             kernels=str(device.get("kernels", "")),
             fusion=_fusion(device, where),
+            **{name: _number(device, "device", name, where, 1.0) for name in _KERNEL_TIMES},
         ),
         node=_link(links, "node", where),
         nic=_link(links, "nic", where) if "nic" in links else None,
         nodes_per_rack=_count(topology, "topology", "nodes_per_rack", where) if "nodes_per_rack" in topology else None,
         rack=_link(links, "rack", where) if "rack" in links else None,
         interconnect=interconnect,
+        collective_times=_number(links, "links", "collective_times", where, 1.0),
     )
 
 
@@ -318,6 +357,7 @@ def cluster_toml(cluster: Cluster) -> str:
     ]
     if device.kernels:
         lines += [f"kernels = {json.dumps(device.kernels)}", f"fusion = {json.dumps(device.fusion.value)}"]
+        lines += [f"{name} = {getattr(device, name)!r}" for name in _KERNEL_TIMES if getattr(device, name) != 1]
     if device.rates:
         lines += ["", "[device.rates]", *(f"{rate.dtype.value}_GFLOPs = {rate.flop_per_s / GB!r}" for rate in device.rates)]
     lines += ["", "[topology]", f"nodes = {cluster.num_nodes}", f"devices_per_node = {cluster.devices_per_node}"]
@@ -325,6 +365,7 @@ def cluster_toml(cluster: Cluster) -> str:
         lines.append(f"nodes_per_rack = {cluster.nodes_per_rack}")
     if cluster.interconnect is not None:
         lines += ["", "[links]", f"interconnect = {json.dumps(cluster.interconnect)}"]
+        lines += [f"collective_times = {cluster.collective_times!r}"] if cluster.collective_times != 1 else []
     for name, link in (("node", cluster.node), ("nic", cluster.nic), ("rack", cluster.rack)):
         if link is not None:
             lines += [

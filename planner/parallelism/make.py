@@ -36,12 +36,14 @@ class FoundPlans:
     """The best plan, and, where it was asked for, the best of another shape (stages, mesh, micro-batches, recomputation).
 
     second: None if no other shape was worked out.
+    next_best: the best of the other shapes that were worked out on the way; nothing is proven of it.
     least_other_s: a lower bound in seconds on every plan of another of the shapes searched over (kind ``theory``; proof.covered_text says
         which they are); infinite: no other of them can be planned; 0: not asked for.
     """
 
     plan: Plan
     second: Plan | None = None
+    next_best: Plan | None = None
     least_other_s: float = 0.0
 
 
@@ -147,9 +149,13 @@ def _best_plans(
     plan = plans[shape]
     proven = replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s)
     plan = with_open_parts(replace(plan, search=proven), options)
+    others = sorted((made for key, made in plans.items() if key != shape), key=lambda made: made.search.objective_s)
+    next_best = others[0] if others else None
     if other is None:
-        return FoundPlans(plan=plan)
-    return FoundPlans(plan=plan, second=None if other.shape is None else plans[other.shape], least_other_s=other.least_s)
+        return FoundPlans(plan=plan, next_best=next_best)
+    return FoundPlans(
+        plan=plan, next_best=next_best, second=None if other.shape is None else plans[other.shape], least_other_s=other.least_s
+    )
 
 
 def make_plan(

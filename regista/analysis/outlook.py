@@ -26,6 +26,7 @@ from planner.ir.units import show_bytes
 from planner.lower.names import value_of
 from planner.opset import is_creation, is_view
 from planner.stages.copies import is_recomputed
+from regista.trust.interval import Interval, plan_interval, prices_of
 from simulator.analysis.category import Category
 from simulator.analysis.forecast import Forecast, RankGroup, forecast
 from simulator.engine import Engine
@@ -77,6 +78,7 @@ class Outlook:
     """A Plan and what its simulation says.  flop: dtype (None: whole numbers, or not given) -> flop per step on all devices.
 
     mfu: (1), 0 to 1.   is_recomputed: its flop hold work that is done twice.   tokens_per_s: None: not a model of tokens.
+    interval: of the step, from measured points of the device.
     """
 
     plan: Plan
@@ -89,6 +91,7 @@ class Outlook:
     tokens_per_s: float | None
     devices: tuple[Devices, ...]
     pace: Pace
+    interval: Interval
     noise: Noise | None = None
     noisy: NoisySteps | None = None
 
@@ -144,6 +147,7 @@ def look(
         tokens_per_s=tokens * plan.batch_size / prediction.step_s if tokens and prediction.step_s > 0 else None,
         devices=devices,
         pace=pace,
+        interval=plan_interval(plan, prices_of(cost), prediction.step_s),
         noise=noise,
         noisy=noisy,
     )

@@ -31,6 +31,7 @@ from planner.solve import solve_exactly
 from planner.solve.problem import Ints
 from planner.stages import Staged, assign_stages, prepare
 from regista.programs import planned_program
+from regista.trust.constants import search_cluster
 
 __all__ = ["SAME", "Retraced", "options_of", "retrace"]
 
@@ -125,7 +126,7 @@ def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
     stages = len(plan.placements)
     stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=plan.micro_batches)
     staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
-    model = _model(plan, staged, options, plan.cluster)
+    model = _model(plan, staged, options, search_cluster(plan.cluster, plan.options.get("robust", "")))
     return Retraced(plan, options, graph, model, _decisions(plan, model))
 
 

@@ -19,6 +19,7 @@ from planner.parallelism.make import make_plan
 from regista.analysis.diff import Difference, diff
 from regista.analysis.planned import retrace
 from regista.programs import planned_program
+from regista.trust.constants import search_cluster
 
 __all__ = ["WhatIf", "changed_cluster", "whatif"]
 
@@ -138,13 +139,15 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None) -
     if not sets:
         raise Unsupported("nothing to change: give at least one --set cluster.SECTION.KEY=VALUE")
     cluster = changed_cluster(plan.cluster, sets)
+    robust = plan.options.get("robust", "")
+    priced_on = search_cluster(cluster, robust)
     began = perf_counter()
     step = graph if graph is not None else planned_program(plan).graph(plan.micro_batches)
     traced = perf_counter()
     retraced = retrace(plan, step)
     old_s, options = None, retraced.options
     if cluster.num_devices == plan.cluster.num_devices:
-        old_s = retraced.model_on(cluster).step_s(retraced.choice)
+        old_s = retraced.model_on(priced_on).step_s(retraced.choice)
     elif len(plan.placements[0].mesh) == 1:
         options = replace(options, mesh=None)
     else:
@@ -154,7 +157,9 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None) -
             f"use 'regista plan {plan.model} --cluster FILE', which searches the mesh too"
         )
     priced = perf_counter()
-    new = make_plan(step, model=plan.model, batch_size=plan.batch_size, cluster=cluster, options=options)
+    new = make_plan(step, model=plan.model, batch_size=plan.batch_size, cluster=priced_on, options=options)
+    if robust:
+        new = replace(new, cluster=cluster, options={**new.options, "robust": robust})
     if replace(new, search=plan.search) == plan:
         new = plan  # the same plan; its record may say more, for example that no other shape is cheaper
     ended = perf_counter()

@@ -15,6 +15,7 @@ __all__ = [
     "add_cost",
     "add_lr_schedule",
     "add_plan",
+    "add_spread",
     "count",
     "count_or_auto",
     "counts",
@@ -84,6 +85,18 @@ share.__name__ = "number"
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """PLAN, the plan that a verb reads."""
     parser.add_argument("plan", metavar="PLAN", help=PLAN_HELP)
+
+
+def add_spread(parser: argparse._ActionsContainer) -> None:
+    """--spread, how far constants of the cluster may be off (regista.trust.constants)."""
+    parser.add_argument(
+        "--spread",
+        action="append",
+        default=[],
+        metavar="[KEY=]SHARE",
+        help="how far a constant of the cluster may be off, for example links.nic.bandwidth_GBps=30%%, or all of them, for example 20%% "
+        "(default: what left-out points of it show, else 10%%); may be repeated",
+    )
 
 
 def add_lr_schedule(parser: argparse._ActionsContainer, remark: str = "") -> None:

@@ -14,7 +14,7 @@ from types import ModuleType
 from regista.verbs.planning import clusters, diff, explain, iopddl, loading, ops, plan, predict, quotas, search_time, verify, whatif
 from regista.verbs.running import calibrate, checkpoint, demo, deploy, doctor, run, sweep, train
 from regista.verbs.screen import Json
-from regista.verbs.showing import compare, export, gantt, report, simulate, timeline
+from regista.verbs.showing import compare, export, gantt, report, sensitivity, simulate, timeline
 
 __all__ = ["VERBS", "Verb"]
 
@@ -53,6 +53,11 @@ VERBS = (
         help="predict jobs as people write them (TOML, or CSV with one job per row): seconds per step with an interval, memory per stage",
     ),
     Verb(name="whatif", module=whatif, help="plan the same program on a changed cluster, and price the old decisions there"),
+    Verb(
+        name="sensitivity",
+        module=sensitivity,
+        help="say which constants of the cluster a plan's step, and its choice, depend on (table, CSV, tornado picture)",
+    ),
     Verb(
         name="quotas",
         module=quotas,

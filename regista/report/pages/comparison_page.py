@@ -26,6 +26,7 @@ from regista.analysis.comparison import Pair
 from regista.report.charts import histogram
 from regista.report.findings import ActError, Findings, find
 from regista.report.html import Table, bytes_cell, error_cell, render, share_cell, source
+from regista.trust.interval import Prices, plan_interval
 from regista.views.timeline import draw_timeline
 
 __all__ = ["save_comparison"]
@@ -49,7 +50,7 @@ def save_comparison(
     findings = find(plan, sim, run, warmup=warmup)
     drawn = draw_timeline(plan, [sim, run], steps=steps)
     times, memory = _times(plan, findings), _memory(findings)
-    head = render("comparison_head.html", timeline=drawn, times=times, memory=memory, **_top(plan, findings, run))
+    head = render("comparison_head.html", timeline=drawn, times=times, memory=memory, **_top(plan, findings, sim, run))
     changes, remarks = _what_if(findings)
     histogram_of_acts = histogram([act.error for act in findings.acts], "predicted / measured - 1 of an act")
     tail = render(
@@ -66,19 +67,29 @@ def save_comparison(
     return findings
 
 
-def _top(plan: Plan, findings: Findings, run: Trace) -> dict[str, object]:
+def _top(plan: Plan, findings: Findings, sim: Trace, run: Trace) -> dict[str, object]:
     compared = findings.comparison
     step, spread = compared.step_time_s, compared.spread
     tiles = (
         (show_s(step.predicted), "step time, predicted (sim)"),
         (show_s(step.measured), f"step time, measured (run): median of {spread.steps}, p10 {show_s(spread.p10)}, p90 {show_s(spread.p90)}"),
         (error_cell(step.relative_error), "error: predicted / measured - 1"),
+        _interval(plan, sim, step.predicted),
         (f"{findings.bubble.predicted:.1%} / {findings.bubble.measured:.1%}", "bubble, mean of ranks: sim / run"),
     )
     about = ", ".join(f"{key} {value}" for key, value in run.about.items() if key in ("cpu", "cores", "torch", "performer", "device"))
     batches = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
     shape = f"{plan.num_ranks} ranks, {batches}, {compared.warmup_steps} warm-up steps left out"
     return {"plan": plan, "shape": shape, "performer": run.performer, "about": about, "tiles": tiles}
+
+
+def _interval(plan: Plan, sim: Trace, step_s: float) -> tuple[str, str]:
+    """Value and words of the tile; a trace that does not say who made its prices has no interval."""
+    interval = plan_interval(plan, Prices(sim.about.get("prices", Prices.OTHER.value)), step_s)
+    if interval.low_s is None or interval.high_s is None:
+        return "-", f"90 % interval of the prediction: {interval.why_not}"
+    ends = f"{show_s(interval.low_s)} to {show_s(interval.high_s)}"
+    return ends, f"90 % interval of the prediction, from the {interval.points} nearest measured points"
 
 
 def _times(plan: Plan, findings: Findings) -> Table:

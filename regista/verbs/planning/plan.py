@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.cost import parse_mesh
+from planner.cost import AnalyticCost, parse_mesh
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.files import save_plan
@@ -17,11 +17,12 @@ from planner.ir.plan import Plan
 from planner.ir.units import MB, show_s
 from planner.schedule.kinds import Schedule
 from regista.targets import check_targets
-from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, add_lr_schedule, count, count_or_auto, positive, share
+from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, add_lr_schedule, add_spread, count, count_or_auto, positive, share
 from regista.verbs.screen import Json, show, status, status_text
 
 if TYPE_CHECKING:
     from planner.solve.problem import Progress
+    from regista.trust.interval import Interval
 
 __all__ = ["add_arguments", "perform", "plan_json"]
 
@@ -186,16 +187,29 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         choices=["exact", "o3", "o2", "greedy", "exhaustive"],
         help="exact: certified optimum (default); o3, o2: as TePDist; greedy: as OneFlow; exhaustive: all combinations of a small graph",
     )
+    group.add_argument(
+        "--robust",
+        action="store_true",
+        help="find what is best at the pessimistic prices: rates, bandwidths and memory lower, latencies and times higher, each by its spread; "
+        "what the search proves is about these prices",
+    )
+    add_spread(group)
     group.add_argument("--seconds", type=positive, metavar="S", help="end the search by then with the best plan so far (default: no limit)")
 
 
 def perform(args: argparse.Namespace) -> Json:
     import regista.api as api
+    from regista.trust.constants import parse_spreads
+    from regista.trust.interval import Interval, interval_text, plan_interval, prices_of
     from regista.update_options import UpdateOptions
     from regista.views.tables.explanation import gap_text
     from regista.views.tables.show import show_plan
 
     check_targets([args.out], [args.model, args.cluster])
+    if args.spread and not args.robust:
+        raise Unsupported(f"--spread {args.spread[0]} belongs to --robust, which is not given; add it, or leave the spread out")
+    robust = parse_spreads(args.spread) if args.robust else None
+    others: list[Plan] = []
     with status(args, "tracing and searching ...") as line:
         change = status_text(line)
         plan = api.plan(
@@ -228,6 +242,8 @@ def perform(args: argparse.Namespace) -> Json:
             grad_dtype=args.grad_dtype,
             attention=args.attention,
             kernels=args.kernels,
+            robust=robust,
+            on_next=others.append,
             quotas=_quotas(args.quota),
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,
@@ -236,8 +252,27 @@ def perform(args: argparse.Namespace) -> Json:
             on_shape=None if line is None else lambda shape, best_s, bound_s: change(_shape_text(shape, best_s, bound_s)),
         )
     save_plan(plan, args.out)
-    show(args, show_plan(plan), f"search: {gap_text(plan)}", f"wrote {args.out}")
-    return plan_json(plan)
+    interval = plan_interval(plan, prices_of(AnalyticCost(plan.cluster)), plan.search.objective_s)
+    if args.robust:
+        interval = Interval(why_not="the objective is at pessimistic prices; 'regista simulate' predicts the step, with its interval")
+    lead = [f"lead: {_lead(plan, other, interval)}" for other in others[:1] if not args.robust]
+    show(args, show_plan(plan), f"search: {gap_text(plan)}", f"interval: {interval_text(interval)}", *lead, f"wrote {args.out}")
+    return plan_json(plan) | {
+        "interval": interval.to_json(),
+        "next_shape": [{"shape": _shape(other), "objective_s": other.search.objective_s} for other in others[:1]],
+    }
+
+
+def _shape(plan: Plan) -> str:
+    mesh = "x".join(map(str, plan.placements[0].mesh))
+    return f"{len(plan.placements)} stages of mesh {mesh}, {plan.micro_batches} micro-batches"
+
+
+def _lead(plan: Plan, other: Plan, interval: Interval) -> str:
+    """Whether the choice of shape can be told from the errors of predictions."""
+    from regista.trust.interval import lead_text
+
+    return lead_text(plan.search.objective_s, other.search.objective_s, interval, of="this shape") + f" (the next is {_shape(other)})"
 
 
 def _quotas(texts: Sequence[str]) -> dict[str, int]:

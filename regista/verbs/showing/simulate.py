@@ -71,10 +71,11 @@ def perform(args: argparse.Namespace) -> Json:
 
 def _save_trace(plan: Plan, cost: CostModel, args: argparse.Namespace) -> None:
     """Every act of every rank, checked against the six laws."""
+    from regista.trust.interval import prices_of
     from simulator import Engine, simulate
     from simulator.analysis.replay import message_times
 
     trace = simulate(plan, cost, steps=args.steps, engine=Engine(args.engine))
-    trace = replace(trace, message_s=message_times(plan, cost.message_s))
+    trace = replace(trace, message_s=message_times(plan, cost.message_s), about={**trace.about, "prices": prices_of(cost).value})
     check_trace(plan, trace)
     save_trace(plan, trace, args.out)

@@ -23,7 +23,11 @@ Json = dict[str, object]
 def gap_text(plan: Plan) -> str:
     """What the search proved about a Plan, in words."""
     ordered = Schedule(plan.options.get("schedule", Schedule.ONE_F_ONE_B.value)).has_order
-    return _gap_text(plan) + ("; layouts are priced as in 1f1b, simulate for the step time of this schedule" if ordered else "")
+    return (
+        _gap_text(plan)
+        + (" at the pessimistic prices, every constant at the bad end of its spread" if "robust" in plan.options else "")
+        + ("; layouts are priced as in 1f1b, simulate for the step time of this schedule" if ordered else "")
+    )
 
 
 def _gap_text(plan: Plan) -> str:

@@ -107,7 +107,8 @@ def show_plan(plan: Plan) -> RenderableType:
     head.add_row("cluster", escape(f"{plan.cluster.name}: {plan.cluster.num_devices} x {plan.cluster.device.kind}, {plan.num_ranks} used"))
     head.add_row("search", escape(f"{plan.search.method}, cost model {plan.search.cost_model}"))
     head.add_row("state per parameter", escape(str(state_bytes(plan))))
-    head.add_row("objective", f"{show_s(plan.search.objective_s)} per step (lower bound {show_s(plan.search.lower_bound_s)})")
+    at = ", at pessimistic prices" if "robust" in plan.options else ""
+    head.add_row("objective", f"{show_s(plan.search.objective_s)} per step{at} (lower bound {show_s(plan.search.lower_bound_s)})")
     for option, value in plan.options.items():
         if option in ("batch_dim", "mode", "samples", "batch_norm", "loss"):
             continue

@@ -12,6 +12,8 @@ from planner.cost import full_rate
 from planner.ir.tensor import DType
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.outlook import Devices, Outlook, Pace
+from regista.trust import LEVEL
+from regista.trust.interval import Interval
 from simulator.analysis.category import Category
 
 __all__ = ["COLUMNS", "LINES", "outlook_json", "show_outlook"]
@@ -42,6 +44,9 @@ def _head(look: Outlook) -> Table:
     settled = "settled" if forecast.is_settled else "not settled yet: more --steps say more"
     which = f"of {look.steps} steps, without the first and the last" if look.steps > 2 else f"last of {look.steps} steps"
     table.add_row("step time", show_s(forecast.step_s), f"{which}, {settled}")
+    ends = (look.interval.low_s, look.interval.high_s)
+    shown = "-" if None in ends else " to ".join(show_s(end) for end in ends if end is not None)
+    table.add_row("interval", shown, _points(look.interval))
     batch = f"batch of {plan.batch_size:,} in {plan.micro_batches} micro-batches"
     table.add_row("throughput", f"{look.samples_per_s:,.1f} samples/s", batch)
     if look.tokens_per_s is not None:
@@ -82,6 +87,10 @@ def _rate(flop_per_s: float) -> str:
 
 def _dtype(dtype: DType | None) -> str:
     return "in general" if dtype is None else dtype.value
+
+
+def _points(interval: Interval) -> str:
+    return interval.why_not or f"{LEVEL:.0%} of the {interval.points} nearest measured points lay so close"
 
 
 def _memory(look: Outlook) -> Table:
@@ -137,6 +146,7 @@ def outlook_json(look: Outlook) -> dict[str, object]:
         "performer": "simulator",
         "steps": look.steps,
         "step_time_s": forecast.step_s,
+        "interval": look.interval.to_json(),
         "settled": forecast.is_settled,
         "throughput_per_s": look.samples_per_s,
         "tokens_per_s": look.tokens_per_s,

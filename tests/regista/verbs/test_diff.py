@@ -197,7 +197,7 @@ def test_the_new_plan_is_written_and_is_the_one_that_plan_makes(command: Command
     [
         (
             "cluster.links.nicc.bandwidth_GBps=5",
-            r"\[links\] has unknown keys \['nicc'\]; known are \['interconnect', 'nic', 'node', 'rack'\]",
+            r"\[links\] has unknown keys \['nicc'\]; known are \['collective_times', 'interconnect', 'nic', 'node', 'rack'\]",
         ),
         ("cluster.device.memory=3", r"\[device\] has unknown keys \['memory'\]; known are .*'memory_GB'"),
         ("cluster.colour=3", r"unknown keys \['colour'\]; known are "),

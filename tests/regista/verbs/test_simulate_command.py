@@ -251,7 +251,7 @@ def test_sixteen_stages_with_noise_fit_one_screen(command: Command, tmp_path: Pa
 def test_json_names_carry_units(command: Command, tmp_path: Path):
     ran = command("simulate", saved(equal_stages(2, 2), tmp_path), "--noise", "0.1", "--runs", "10", "--json").json
     bare = {"plan_id", "source", "performer", "steps", "settled", "mfu", "mfu_counts_recomputed", "num_devices"}
-    bare |= {"devices", "critical_cycle", "noise", "about"}
+    bare |= {"devices", "critical_cycle", "noise", "interval", "about"}
     units = ("_s", "_bytes", "_flop", "_share", "_per_s")
     assert all(name.endswith(units) for name in set(ran) - bare)
     assert {"low_s", "median_s", "high_s"} <= set(ran["noise"])
