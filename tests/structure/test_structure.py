@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.structure.measure import PRODUCT, TOPS, files_of, pairs, shape
+from tests.structure.trusted_base import lines_by_room
 from tests.structure.twice import REASONS, reason_for
 from tests.structure.words import count_words
 
@@ -46,3 +48,14 @@ def test_a_file_that_repeats_another_is_counted(tmp_path: Path) -> None:
     (tmp_path / "planner" / "c.py").write_text(text.replace("value", "number").replace("argument", "operand"))
     assert pairs(tmp_path, ("planner",)) == {("planner/a.py", "planner/b.py"): 8}
     assert set(pairs(tmp_path, ("planner",), alike=True)) >= {("planner/a.py", "planner/c.py"), ("planner/b.py", "planner/c.py")}
+
+
+def test_what_a_validation_trusts_is_the_vocabulary_the_rules_and_itself() -> None:
+    assert set(lines_by_room(ROOT)) == {"planner/ir", "planner/opset", "planner/validate"}
+
+
+@pytest.mark.parametrize("room", ["planner/ir", "planner/opset", "planner/validate"])
+def test_the_trusted_base_is_as_long_as_the_architecture_says(room: str) -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    (stated,) = re.findall(rf"^\| [^|]* \| `{room}` \| ([0-9,]+) \|$", text, re.MULTILINE)
+    assert abs(lines_by_room(ROOT)[room] / int(stated.replace(",", "")) - 1) < 0.1
