@@ -39,6 +39,7 @@ class EditKind(Enum):
     STATE_KIND = "a state is said to be of another kind"
     STATE_COPY = "a working copy is said to be of another parameter"
     STATE_IN_PLACE = "a value that is made once per step becomes state, which is read before it is written"
+    TASK_KIND = "a task is said to be of another kind"
     TARGET = "an op has another target"
     OPERANDS_EXCHANGED = "two operands of an op are exchanged"
     OPERAND_REDIRECTED = "an op reads another value"

@@ -276,6 +276,22 @@ def _source_layout(plan: Plan, rng: Random) -> Edit | None:
     return Edit(kind=EditKind.SOURCE_LAYOUT, words=words, plan=edited)
 
 
+_KINDS = (
+    (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.WEIGHT, TaskKind.UPDATE),
+    (TaskKind.SOURCE, TaskKind.STEP_INPUT, TaskKind.PREPARE, TaskKind.COPY),
+    (TaskKind.FETCH, TaskKind.SAVE, TaskKind.OUTPUT),
+)
+
+
+def _task_kind(plan: Plan, rng: Random) -> Edit | None:
+    choices = [(task, group) for task in plan.tasks for group in _KINDS if task.kind in group]
+    task, group = rng.choice(choices)
+    kind = rng.choice([kind for kind in group if kind is not task.kind])
+    reason = Reason.NAME if kind.is_compute else None
+    words = f"{task.id} is said to be {kind.value}, not {task.kind.value}"
+    return Edit(kind=EditKind.TASK_KIND, words=words, plan=with_tasks(plan, replace(task, kind=kind)), reason=reason)
+
+
 EDITORS: Mapping[EditKind, Editor] = {
     EditKind.READS_EXCHANGED: _reads_exchanged,
     EditKind.WRITES_EXCHANGED: _writes_exchanged,
@@ -293,4 +309,5 @@ EDITORS: Mapping[EditKind, Editor] = {
     EditKind.STATE_COPY: _state_copy,
     EditKind.STATE_IN_PLACE: _state_in_place,
     EditKind.SOURCE_LAYOUT: _source_layout,
+    EditKind.TASK_KIND: _task_kind,
 }
