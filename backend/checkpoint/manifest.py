@@ -32,6 +32,9 @@ class SavedFile:
     size_bytes: int
     crc32: int
 
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPiece:
@@ -39,6 +42,9 @@ class SavedPiece:
 
     file: str
     box: Box
+
+    def __post_init__(self) -> None:
+        _check_name(self.file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +90,12 @@ class Manifest:
     @cached_property
     def file(self) -> dict[str, SavedFile]:
         return {file.name: file for file in self.files}
+
+
+def _check_name(name: str) -> None:
+    """Files of a checkpoint lie in its folder: a manifest that names a path was not written by a run."""
+    if name != Path(name).name or name in ("", "..") or "\0" in name:
+        raise InvalidFile(f"{name!r} is no name of a file in the checkpoint's folder; the manifest was altered, take an older checkpoint")
 
 
 def manifest_text(manifest: Manifest) -> str:

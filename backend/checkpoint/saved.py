@@ -89,6 +89,10 @@ def check_size(path: Path, manifest: Manifest) -> int:
     listed = manifest.file.get(path.name)
     if listed is None:
         raise InvalidFile(f"{path} stands in no list of its manifest; the checkpoint is damaged, take an older one")
+    if path.is_symlink():
+        raise InvalidFile(
+            f"{path} is a link; what a run saves are files, so it was altered: copy the file itself, or take an older checkpoint"
+        )
     if not path.is_file():
         raise InvalidFile(f"{path} is missing ({listed.size_bytes} bytes were written); copy the whole folder, or take an older checkpoint")
     size_bytes = path.stat().st_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import uuid
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -150,7 +151,8 @@ def _save_outputs(outcome: Outcome, path: str) -> None:
     import torch
 
     rows = {name: torch.stack([of_step[name] for of_step in outcome.outputs]) for name in outcome.outputs[0]}
-    neighbour = f"{path}.tmp"
+    # A name that nobody can foresee: a link that lay there under a known one would be written through.
+    neighbour = os.path.join(os.path.dirname(path), f".regista-{uuid.uuid4().hex[:12]}.tmp")
     loss = {"loss": torch.tensor(outcome.losses, dtype=torch.float64)} if outcome.losses else {}
     torch.save(loss | rows, neighbour)
     os.replace(neighbour, path)
