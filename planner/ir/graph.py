@@ -310,7 +310,8 @@ class Fusion(Enum):
 
 
 class KernelKind(Enum):
-    """PRODUCT: shape (batch, m, n, k).   CONVOLUTION: that of the product which it is.   ATTENTION, ATTENTION_BACKWARD: (batch, heads, key-value
+    """PRODUCT: shape (batch, m, n, k).   CONVOLUTION: that of the product which it is, and 1 if a filter of 3 x 3
+    moves by one place.   ATTENTION, ATTENTION_BACKWARD: (batch, heads, key-value
     heads, queries, keys, elements of a head, 1 if causal).   PASS: everything else, which reads and writes memory; no shape.
     """
 

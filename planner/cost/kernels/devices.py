@@ -43,6 +43,7 @@ class DeviceSheet:
 
     units: streaming multiprocessors, compute units or cores, over which a kernel's tiles are dealt out.   peaks: flop/s by precision.
     like: the device whose measured products and attention stand for this one's where it has no table of its own; itself where it has.
+    float32_like: the same for its float32 products, whose table is another.   attention_like: for attention.
     watt: what the board may take; small boards are slowed by it long before their peak.
     """
 
@@ -54,6 +55,7 @@ class DeviceSheet:
     cache_bytes: float
     watt: float
     like: str
+    float32_like: str
     attention_like: str
     source: str
 
@@ -111,6 +113,7 @@ def _sheet(name: str, entry: Mapping[str, object]) -> DeviceSheet:
         cache_bytes=number("cache_MB") * 1e6,
         watt=number("watt"),
         like=str(entry.get("like", name)),
+        float32_like=str(entry.get("float32_like", name)),
         attention_like=str(entry.get("attention_like", entry.get("like", name))),
         source=str(entry["source"]),
     )

@@ -16,7 +16,7 @@ from planner.ir.graph import ACCUMULATE, Fusion, KernelKind, KernelWork, Op
 from planner.ir.tensor import DType, TensorType
 from planner.opset import elementwise, flop, is_creation, is_view, norm, reduce, traffic_bytes
 from planner.opset.optimizer import UPDATES
-from planner.opset.spec import integer
+from planner.opset.spec import argument, integer
 
 __all__ = ["fragment_kernels", "op_kernel"]
 
@@ -59,12 +59,14 @@ def _kind(op: Op, types: Types, op_flop: int) -> tuple[KernelKind, tuple[int, ..
     if op.target == _CONVOLUTION and op.outputs[0] is not None:
         made, groups = types[op.outputs[0]].shape, integer(op, 8, "groups", 1)
         rows, columns = prod(made) // made[1], max(made[1] // groups, 1)
-        return KernelKind.CONVOLUTION, (groups, rows, columns, _inner(op_flop, groups * rows * columns)), 1
+        inner = _inner(op_flop, groups * rows * columns)
+        return KernelKind.CONVOLUTION, (groups, rows, columns, inner, _slides_by_one(op, types[op.inputs[1]], 3)), 1
     if op.target == _CONVOLUTION_BACKWARD:
         gradient, groups = types[op.inputs[0]].shape, integer(op, 9, "groups", 1)
         gradients = max(sum(v is not None for v in op.outputs[:2]), 1)
         rows, columns = prod(gradient) // gradient[1], max(gradient[1] // groups, 1)
-        return KernelKind.CONVOLUTION, (groups, rows, _inner(op_flop // gradients, groups * rows * columns), columns), gradients
+        inner = _inner(op_flop // gradients, groups * rows * columns)
+        return KernelKind.CONVOLUTION, (groups, rows, inner, columns, _slides_by_one(op, types[op.inputs[2]], 4)), gradients
     if op.target in (_ATTENTION, _ATTENTION_BACKWARD):
         backward = op.target == _ATTENTION_BACKWARD
         (samples, heads, queries, width), keys = (types[v].shape for v in op.inputs[backward : backward + 2])
@@ -72,6 +74,13 @@ def _kind(op: Op, types: Types, op_flop: int) -> tuple[KernelKind, tuple[int, ..
         kind = KernelKind.ATTENTION_BACKWARD if backward else KernelKind.ATTENTION
         return kind, (samples, heads, keys[1], queries, keys[2], width, int(causal)), 1
     return KernelKind.PASS, (), 1
+
+
+def _slides_by_one(op: Op, weight: TensorType, stride: int) -> int:
+    """1 if a filter of 3 x 3 moves by one place, which leaves a library the algorithms with fewer multiplications; ``stride``: its position."""
+    moves = (argument(op, stride, "stride", 1), argument(op, stride + 2, "dilation", 1))
+    by_one = all(move in (1, (1,), (1, 1)) for move in moves)
+    return int(by_one and weight.shape[2:] == (3, 3) and not integer(op, stride + 3, "transposed", 0))
 
 
 def _inner(op_flop: int, made: int) -> int:

@@ -4,7 +4,8 @@ product in bfloat16, float16    surface x measured ratio of the device (or of th
 ... in float8, tf32             the same with that precision's peak and bytes                               [scaled by the peaks]
 ... in float32, float64         surface fitted to float32 products x the ratio of the nearest               [measured, or scaled]
 attention                       surface x measured ratio, forward; backward: 5 products where forward has 2, at BACKWARD_RATE of its rate
-convolution                     CONVOLUTION_RATE of the rate of the product that it is, in tf32 where a float32 one may be
+convolution                     the product that it is, at a share of its rate, in tf32 where a float32 one may be; filters of 3 x 3 that
+                                move by one take fewer multiplications in float32 (Winograd)                      [fitted, or assumed]
 anything else                   the longer of bytes / achieved bandwidth and flop / (OTHER_SHARE peak), and the launch
 """
 
@@ -17,6 +18,7 @@ from math import ceil
 
 import numpy as np
 
+from planner.cost.kernels.convolutions import convolution_rates
 from planner.cost.kernels.devices import DeviceSheet, Precision, device_sheet
 from planner.cost.kernels.surface import QUERY_ROWS, attention_s, product_s, stream_s
 from planner.cost.kernels.tables import (
@@ -42,8 +44,6 @@ BACKWARD_RATE = 0.85
 UPDATE_BYTES = 30.0
 """Per parameter, of a fused Adam with float32 master: reads gradient, master and two moments, writes these three and a 2-byte copy."""
 
-CONVOLUTION_RATE = 0.8
-"""Assumed: no table of convolutions is shipped.  cuDNN computes float32 ones in TF32 unless it is told not to, which PyTorch does not."""
 OTHER_SHARE = 0.5
 """Assumed: of the peak, in what computes much and is neither product, convolution nor attention (recurrent layers, decompositions)."""
 
@@ -170,12 +170,18 @@ class KernelModel:
                 batch, m, n, k = work.shape
                 return self.gemm_s(m, n, k, precision, batch=batch)
             case KernelKind.CONVOLUTION:
-                batch, m, n, k = work.shape
-                return max(self.gemm_s(m, n, k, precision, batch=batch) / CONVOLUTION_RATE, self.stream_s(work.size_bytes))
+                return max(self._convolution_s(work, precision), self.stream_s(work.size_bytes))
             case KernelKind.ATTENTION | KernelKind.ATTENTION_BACKWARD:
                 return self._attention_work_s(work, precision)
             case KernelKind.PASS:
                 return max(self.stream_s(work.size_bytes), work.flop / (OTHER_SHARE * self.device.peak_flop_per_s(precision)))
+
+    def _convolution_s(self, work: KernelWork, precision: Precision) -> float:
+        """cuDNN computes float32 convolutions in TF32 unless it is told not to, which PyTorch does not (precision_of)."""
+        batch, m, n, k, slides_by_one = work.shape
+        rates = convolution_rates(self.device.name)
+        gain = rates.winograd if slides_by_one and precision is Precision.FLOAT32 else 1.0
+        return self.gemm_s(m, n, k, precision, batch=batch) / (rates.share(precision) * gain)
 
     def _attention_work_s(self, work: KernelWork, precision: Precision) -> float:
         """A part of the rows of causal attention is no square: it takes the share of an attention without a mask that its scores are."""
@@ -193,7 +199,7 @@ class KernelModel:
     def _constants(self, what: str) -> dict[str, float]:
         """The device's own constants, those of the device that it is like, or those of all."""
         fitted = constants()
-        for name in (self.device.name, self.device.like, GENERIC):
+        for name in (self.device.name, self.device.float32_like if what == "float32" else self.device.like, GENERIC):
             if what in fitted.get(name, {}):
                 return self._powered(dict(fitted[name][what]))
         raise AssertionError(f"constants.toml has no generic {what}")
@@ -209,7 +215,7 @@ class KernelModel:
         shape = [np.array([float(size)]) for size in (batch, m, n, k)]
         if precision in _SLOW:
             surface = surface_of(self.device, self._constants("float32"), precision)
-            points = scattered_products(self.device.name)
+            points = scattered_products(self.device.float32_like)
             log_ratio = 0.0 if points is None else points.at(np.log2(np.array([batch, m, n, k], dtype=np.float64)) * PRODUCT_SCALE)
         else:
             surface = surface_of(self.device, self._constants("bfloat16"), precision)

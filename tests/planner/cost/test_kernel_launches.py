@@ -162,8 +162,22 @@ def test_a_device_without_kernel_data_is_refused_when_it_is_planned_for() -> Non
 
 
 def test_a_float32_convolution_is_computed_and_counted_in_tf32_where_the_device_has_it() -> None:
-    work = KernelWork(kind=KernelKind.CONVOLUTION, dtype=F32, shape=(1, 200704, 64, 576), flop=2 * 200704 * 64 * 576, size_bytes=10**7)
+    work = KernelWork(kind=KernelKind.CONVOLUTION, dtype=F32, shape=(1, 200704, 64, 576, 0), flop=2 * 200704 * 64 * 576, size_bytes=10**7)
     for name, peak in (("a100-80gb-sxm", 156e12), ("v100-sxm", 15.7e12)):
         model = KernelModel.for_device(name)
         assert model.least_s(work) == pytest.approx(work.flop / peak)
         assert model.least_s(work) < 0.75 * model.work_s(work)
+
+
+def test_filters_of_3_by_3_that_move_by_one_take_fewer_multiplications_in_float32_alone() -> None:
+    """On a V100; where float32 convolutions run on matrix units, and in float16, such filters are products like others."""
+
+    def seconds(device: str, dtype: DType, by_one: int) -> float:
+        shape, flop = (1, 200704, 64, 576, by_one), 2 * 200704 * 64 * 576
+        return KernelModel.for_device(device).work_s(
+            KernelWork(kind=KernelKind.CONVOLUTION, dtype=dtype, shape=shape, flop=flop, size_bytes=10**7)
+        )
+
+    assert 2.0 < seconds("v100-sxm", F32, 0) / seconds("v100-sxm", F32, 1) < 4.0
+    assert seconds("v100-sxm", DType.FLOAT16, 0) == seconds("v100-sxm", DType.FLOAT16, 1)
+    assert seconds("a100-80gb-sxm", F32, 0) == seconds("a100-80gb-sxm", F32, 1)
