@@ -20,7 +20,18 @@ from planner.ir.protocols import CostModel
 from planner.ir.units import show_s
 from regista.trust.conformal import FEWEST, LEVEL, conformal_width
 
-__all__ = ["COLUMNS", "Interval", "Prices", "device_of", "interval_text", "lead_text", "plan_interval", "prices_of", "step_interval"]
+__all__ = [
+    "COLUMNS",
+    "Interval",
+    "Prices",
+    "device_of",
+    "interval_text",
+    "lead_text",
+    "objective_interval",
+    "plan_interval",
+    "prices_of",
+    "step_interval",
+]
 
 FILE = Path(__file__).parent / "residuals.csv"
 COLUMNS = ("device", "prices", "set", "devices", "step_s", "low", "error")
@@ -104,6 +115,13 @@ def plan_interval(plan: Plan, prices: Prices, step_s: float) -> Interval:
                 part.flop for part in task.body.flop_by_dtype if part.dtype is not None and part.dtype.size_bytes < 4
             )
     return step_interval(device_of(plan, prices), prices, plan.num_ranks, low=2 * low_flop > flop > 0, step_s=step_s)
+
+
+def objective_interval(plan: Plan) -> Interval:
+    """Of what the search minimised, at the prices of the Plan's cluster."""
+    if "robust" in plan.options:
+        return Interval(why_not="the objective is at pessimistic prices; 'regista simulate' predicts the step, with its interval")
+    return plan_interval(plan, prices_of(AnalyticCost(plan.cluster)), plan.search.objective_s)
 
 
 def step_interval(device: str, prices: Prices, devices: int, *, low: bool, step_s: float) -> Interval:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.cost import AnalyticCost, parse_mesh
+from planner.cost import parse_mesh
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.files import save_plan
@@ -200,7 +200,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
 def perform(args: argparse.Namespace) -> Json:
     import regista.api as api
     from regista.trust.constants import parse_spreads
-    from regista.trust.interval import Interval, interval_text, plan_interval, prices_of
+    from regista.trust.interval import interval_text, objective_interval
     from regista.update_options import UpdateOptions
     from regista.views.tables.explanation import gap_text
     from regista.views.tables.show import show_plan
@@ -252,13 +252,10 @@ def perform(args: argparse.Namespace) -> Json:
             on_shape=None if line is None else lambda shape, best_s, bound_s: change(_shape_text(shape, best_s, bound_s)),
         )
     save_plan(plan, args.out)
-    interval = plan_interval(plan, prices_of(AnalyticCost(plan.cluster)), plan.search.objective_s)
-    if args.robust:
-        interval = Interval(why_not="the objective is at pessimistic prices; 'regista simulate' predicts the step, with its interval")
+    interval = objective_interval(plan)
     lead = [f"lead: {_lead(plan, other, interval)}" for other in others[:1] if not args.robust]
     show(args, show_plan(plan), f"search: {gap_text(plan)}", f"interval: {interval_text(interval)}", *lead, f"wrote {args.out}")
     return plan_json(plan) | {
-        "interval": interval.to_json(),
         "next_shape": [{"shape": _shape(other), "objective_s": other.search.objective_s} for other in others[:1]],
     }
 
@@ -306,6 +303,7 @@ def plan_json(plan: Plan) -> Json:
     """The facts of a plan for machines."""
     from planner.parallelism.proof import covered_text
     from regista.analysis.state_bytes import state_bytes
+    from regista.trust.interval import objective_interval
 
     return {
         "plan_id": plan.plan_id,
@@ -326,6 +324,7 @@ def plan_json(plan: Plan) -> Json:
             "lower_bound_s": plan.search.lower_bound_s,
             "covers": covered_text(plan),
         },
+        "interval": objective_interval(plan).to_json(),
         "state_bytes_per_parameter": state_bytes(plan).per_parameter,
         "planned_bytes": {str(rank): size for rank, size in device_bytes(plan).items()},
     }

@@ -6,10 +6,9 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from planner.cost import AnalyticCost
 from planner.ir.units import show_s
 from regista.analysis.whatif import WhatIf
-from regista.trust.interval import Interval, interval_text, lead_text, plan_interval, prices_of
+from regista.trust.interval import interval_text, lead_text, objective_interval
 from regista.views.tables.difference import difference_json, show_difference
 from regista.views.tables.explanation import gap_text
 
@@ -27,17 +26,12 @@ def show_whatif(outcome: WhatIf) -> RenderableType:
     head.add_row("planned anew, new cluster", f"{show_s(after.search.objective_s)} per step ({gap_text(after)})")
     if outcome.old_s is not None and outcome.old_s < float("inf"):
         head.add_row("gained by planning anew", f"{1 - after.search.objective_s / max(outcome.old_s, 1e-30):.2%}")
-    interval = _interval(outcome)
+    interval = objective_interval(outcome.plan)
     head.add_row("interval of the new step", interval_text(interval))
     if outcome.old_s is not None and after.search.objective_s < outcome.old_s * (1 - 1e-6) < float("inf"):
         head.add_row("is that much?", lead_text(after.search.objective_s, outcome.old_s, interval, of="planning anew"))
     head.add_row("took", ", ".join(f"{what} {show_s(time_s)}" for what, time_s in outcome.seconds.items()))
     return Group(head, show_difference(outcome.difference))
-
-
-def _interval(outcome: WhatIf) -> Interval:
-    """Of the objective of the new plan."""
-    return plan_interval(outcome.plan, prices_of(AnalyticCost(outcome.plan.cluster)), outcome.plan.search.objective_s)
 
 
 def _old(outcome: WhatIf) -> str:
@@ -56,7 +50,7 @@ def whatif_json(outcome: WhatIf) -> Json:
         "old_fits": outcome.old_fits,
         "objective_s": outcome.plan.search.objective_s,
         "lower_bound_s": outcome.plan.search.lower_bound_s,
-        "interval": _interval(outcome).to_json(),
+        "interval": objective_interval(outcome.plan).to_json(),
         "seconds": dict(outcome.seconds),
         "difference": difference_json(outcome.difference),
     }
