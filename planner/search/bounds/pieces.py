@@ -228,7 +228,11 @@ def _subgraph(graph: LogicalGraph, ops: Sequence[Op], results: Iterable[str]) ->
         if entry is None or (entry.kind.is_state and value not in updates):
             entry = GraphInput(value=value, kind=InputKind.BATCH, name=f"enters.{value}")
         inputs.append(entry)
-    used = {*read, *made}
+    # A graph must name a loss.  A piece without one names what is no state: a state would be delivered whole to the user, which costs time.
+    free = next((entry.value for entry in inputs if entry.value not in updates), graph.loss)
+    if free not in made and free not in read:
+        inputs.append(GraphInput(value=free, kind=InputKind.BATCH, name=f"enters.{free}"))
+    used = {*read, *made, free}
     return replace(
         graph,
         ops=tuple(ops),
@@ -237,7 +241,6 @@ def _subgraph(graph: LogicalGraph, ops: Sequence[Op], results: Iterable[str]) ->
         gradients={name: v for name, v in graph.gradients.items() if v in made} | {f"leaves.{v}": v for v in results},
         updates=updates,
         outputs=tuple(output for output in graph.outputs if output.value in made),
-        # A graph must name a loss; a piece without one names its first input.
-        loss=graph.loss if graph.loss in made else inputs[0].value,
-        mean_loss=graph.mean_loss if graph.mean_loss in made else inputs[0].value,
+        loss=graph.loss if graph.loss in made else free,
+        mean_loss=graph.mean_loss if graph.mean_loss in made else free,
     )
