@@ -21,15 +21,13 @@ Line = tuple[str, int]
 """A file and a line number."""
 
 
-def _folder(path: str | None) -> str:
-    return os.path.join(str(Path(path or "").resolve()), "")
+def _folders(*paths: str) -> tuple[str, ...]:
+    """Each folder as it was reached and as it is: an environment may be a link, and code is named by the way to it."""
+    return tuple({os.path.join(form, ""): None for path in paths for form in (os.path.abspath(path), str(Path(path).resolve()))})
 
 
-_OTHERS = (
-    _folder(os.path.dirname(torch.__file__)),
-    _folder(next(iter(planner.__path__))),
-    *(_folder(path) for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]}),
-)
+_LIBRARIES = _folders(os.path.dirname(torch.__file__), next(iter(planner.__path__)))
+_OTHERS = (*_LIBRARIES, *_folders(sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]))
 
 _WHERE_TRACING_BEGINS = os.path.join(os.path.dirname(__file__), "trace.py")
 
@@ -39,7 +37,7 @@ def _is_users(code: CodeType) -> bool:
     if name.startswith("<"):
         return False
     in_packages = f"{os.sep}site-packages{os.sep}" in name  # beneath Python's own folder, but not Python's
-    return not name.startswith(_OTHERS[:2] if in_packages else _OTHERS)
+    return not name.startswith(_LIBRARIES if in_packages else _OTHERS)
 
 
 def calling_line() -> Line | None:
