@@ -93,7 +93,7 @@ class Manifest:
 
 
 def _check_name(name: str) -> None:
-    """Files of a checkpoint lie in its folder: a manifest that names a path was not written by a run."""
+    """Raise InvalidFile where a manifest names a path instead of a file in the checkpoint's own folder."""
     if name != Path(name).name or name in ("", "..") or "\0" in name:
         raise InvalidFile(f"{name!r} is no name of a file in the checkpoint's folder; the manifest was altered, take an older checkpoint")
 

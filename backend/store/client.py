@@ -1,4 +1,4 @@
-"""A process's side of the store: torch's interface of one, so that process groups meet there too.
+"""The client of a run's store.  It is a torch.distributed Store, so process groups exchange their addresses through it.
 
 Each thread has a connection of its own; so none waits for what another one waits for.
 """

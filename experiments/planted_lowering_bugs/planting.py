@@ -57,7 +57,7 @@ class Trial:
 
     @property
     def is_wrong(self) -> bool:
-        """The Plan computes something else, or ends in an error."""
+        """Whether the Plan, performed, gave other numbers than without the bug, or ended in an error."""
         return self.performed not in ("", Performed.EQUAL.value)
 
     @property

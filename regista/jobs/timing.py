@@ -86,7 +86,7 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
 
 
 def _stacks(job: Job, layers: int) -> list[tuple[Job, int]]:
-    """Jobs of equal layers that a chunk of ``layers`` layers consists of, and how many of each."""
+    """The kinds of layer in a chunk of ``layers`` layers: for each kind the job with that model, and how many layers of the chunk are of it."""
     stacks = job.model.stacks
     return [(replace(job, model=model), count if len(stacks) > 1 else layers) for model, count in stacks]
 

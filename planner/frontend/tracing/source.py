@@ -7,6 +7,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -79,9 +80,8 @@ def line_that_changes(state: Callable[[], object], run: Callable[[], object]) ->
     outer = sys.gettrace()
     sys.settrace(watch)
     try:
-        run()
-    except Exception:
-        pass
+        with suppress(Exception):  # the caller knows the error already; here the line alone is asked for
+            run()
     finally:
         sys.settrace(outer)
     return running if changing is None and running is not None and state() != before else changing

@@ -184,7 +184,7 @@ class Launchers:
         return self.folder / f"regista-host{number}-{os.getpid()}"
 
     def workers(self) -> set[str]:
-        """Logs of live workers of these launchers: each writes its own."""
+        """The log files that live workers of these launchers write; every worker has its own."""
         logs = set()
         for entry in Path("/proc").glob("[0-9]*/fd/1"):
             try:

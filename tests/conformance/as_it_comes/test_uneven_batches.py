@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from counting_losses import COUNTING_LOSSES, Loss
 from matrix import assert_transparent
 from oracle import train_eagerly
 from rich.console import Console
@@ -69,51 +69,11 @@ X, IMAGES = torch.randn(SAMPLES, 3, 6, generator=_RNG), torch.randn(SAMPLES, 2, 
 TARGETS, CLASSES = torch.randint(0, 4, (SAMPLES, 3), generator=_RNG), torch.randint(0, 4, (SAMPLES,), generator=_RNG)
 TARGETS[1], TARGETS[0, 0], TARGETS[6, 2] = -100, -100, -100
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def _flat(loss: Loss) -> Loss:
-    return lambda y, target: loss(y.flatten(0, 1), target.flatten())
-
-
-def _masked(y: Tensor, target: Tensor) -> Tensor:
-    mask = (target >= 0).to(y.dtype)
-    return (y.square().mean(-1) * mask).sum() / mask.sum()
-
-
-def _mean_by_mean(y: Tensor, target: Tensor) -> Tensor:
-    mask = (target >= 0).to(y.dtype)
-    return (y.exp().mean(-1) * mask).mean() / mask.mean()
-
-
-def _divided_first(y: Tensor, target: Tensor) -> Tensor:
-    mask = (target >= 0).to(y.dtype)
-    return (y.square().sum(-1) * (mask / mask.sum())).sum()
-
-
-def _times_the_inverse(y: Tensor, target: Tensor) -> Tensor:
-    mask = (target >= 0).to(y.dtype)
-    return (y.square().sum(-1) * mask).sum() * mask.sum().reciprocal() * 0.5
-
-
-def _two_and_a_rest(y: Tensor, target: Tensor) -> Tensor:
-    few = F.cross_entropy(y.flatten(0, 1), target.where(target < 2, -100).flatten())
-    return 0.3 * F.cross_entropy(y.flatten(0, 1), target.flatten()) + few - y.square().mean()
-
-
 LOSSES: dict[str, Loss] = {
-    "ignored targets": _flat(F.cross_entropy),
-    "ignored targets, unflattened": lambda y, target: F.cross_entropy(y.transpose(1, 2), target),
-    "class weights": _flat(lambda y, target: F.cross_entropy(y, target, weight=torch.arange(1.0, 5.0))),
-    "label smoothing": _flat(lambda y, target: F.cross_entropy(y, target, label_smoothing=0.1)),
+    **COUNTING_LOSSES,
     "mean square": lambda y, target: F.mse_loss(y, target.unsqueeze(-1).expand_as(y).to(y.dtype)),
     "mean of means": lambda y, target: (y.square().sum(-1) * target.clamp(0)).mean(1).mean(0) + 0.1 * y.abs().mean(),
     "by the batch": lambda y, target: (y.square().sum(-1) * target.clamp(0)).sum() / y.shape[0],
-    "a mask": _masked,
-    "a mean by a mean": _mean_by_mean,
-    "divided first": _divided_first,
-    "times the inverse": _times_the_inverse,
-    "two means and a rest": _two_and_a_rest,
 }
 
 CHEAP = {("ignored targets", "stages of data"), ("mean square", "three micro-batches")}

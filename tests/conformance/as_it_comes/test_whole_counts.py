@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from counting_losses import COUNTING_LOSSES, Loss, flat
 from oracle import train_eagerly
 from rich.console import Console
 from six_ways import SIX_WAYS, assert_trains_alike, planned
@@ -28,8 +28,6 @@ TARGETS = torch.randint(0, 4, (8, 3), generator=_RNG)
 TARGETS[1], TARGETS[0, 0], TARGETS[6, 2], TARGETS[2:4] = -100, -100, -100, -100
 """8 samples of 3 targets; some are ignored, in one half more than in the other, all of samples 2 and 3."""
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
 
 class Tagger(nn.Module):
     """A class for each position; x [batch, 3, 6] -> [batch, 3, 4]."""
@@ -44,52 +42,15 @@ class Tagger(nn.Module):
         return out
 
 
-def _flat(loss: Loss) -> Loss:
-    return lambda y, target: loss(y.flatten(0, 1), target.flatten())
-
-
-def _masked(y: Tensor, target: Tensor) -> Tensor:
-    mask = (target >= 0).to(y.dtype)
-    return (y.square().mean(-1) * mask).sum() / mask.sum()
-
-
 def _masked_at_least_one(y: Tensor, target: Tensor) -> Tensor:
     mask = target >= 0
     return torch.where(mask, y.square().mean(-1), 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def _mean_by_mean(y: Tensor, target: Tensor) -> Tensor:
-    mask = (target >= 0).to(y.dtype)
-    return (y.exp().mean(-1) * mask).mean() / mask.mean()
-
-
-def _divided_first(y: Tensor, target: Tensor) -> Tensor:
-    mask = (target >= 0).to(y.dtype)
-    return (y.square().sum(-1) * (mask / mask.sum())).sum()
-
-
-def _times_the_inverse(y: Tensor, target: Tensor) -> Tensor:
-    mask = (target >= 0).to(y.dtype)
-    return (y.square().sum(-1) * mask).sum() * mask.sum().reciprocal() * 0.5
-
-
-def _two_and_a_rest(y: Tensor, target: Tensor) -> Tensor:
-    few = F.cross_entropy(y.flatten(0, 1), target.where(target < 2, -100).flatten())
-    return 0.3 * F.cross_entropy(y.flatten(0, 1), target.flatten()) + few - y.square().mean()
-
-
 LOSSES: dict[str, Loss] = {
-    "ignored targets": _flat(F.cross_entropy),
-    "ignored targets, unflattened": lambda y, target: F.cross_entropy(y.transpose(1, 2), target),
-    "nll": _flat(lambda y, target: F.nll_loss(y.log_softmax(-1), target)),
-    "class weights": _flat(lambda y, target: F.cross_entropy(y, target, weight=torch.arange(1.0, 5.0))),
-    "label smoothing": _flat(lambda y, target: F.cross_entropy(y, target, label_smoothing=0.1)),
-    "a mask": _masked,
+    **COUNTING_LOSSES,
+    "nll": flat(lambda y, target: F.nll_loss(y.log_softmax(-1), target)),
     "a mask of at least one": _masked_at_least_one,
-    "a mean by a mean": _mean_by_mean,
-    "divided first": _divided_first,
-    "times the inverse": _times_the_inverse,
-    "two means and a rest": _two_and_a_rest,
 }
 
 CASES = [
