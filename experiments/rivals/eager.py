@@ -55,8 +55,9 @@ MODELS: Mapping[str, str] = {
 }
 """Name -> model, of a size whose step takes some tens of milliseconds on one core."""
 PAIRS = 4
-CLOSE = 1e-2
-"""Of the losses of the first 8 steps: batch norm over few samples enlarges rounding from step to step."""
+CLOSE, COMPARED = 1e-2, 4
+"""Of the losses of the first 4 steps: batch norm over few samples enlarges rounding from step to step.  Torch's own losses of this ResNet-50,
+with oneDNN and without, are 0.3 % apart in step 3 and 5 % in step 4."""
 
 
 def rows_of(name: str, measured: Measured, load: float) -> list[dict[str, object]]:
@@ -89,14 +90,16 @@ def measure(models: Mapping[str, str], pairs: int, console: Console) -> pd.DataF
     rows: list[dict[str, object]] = []
     for name, model in models.items():
         load = round(os.getloadavg()[0], 1)
-        job = Job(way=Way.SINGLE, ranks=1, model=model, fused=False, close=CLOSE)
-        try:
-            rows += rows_of(name, against(job, pairs), load)
-        except Mismatch as error:
-            console.print(f"{name}: measured again, because {error}")
-            rows += rows_of(name, against(job, pairs), load)
-        except RegistaError as error:
-            console.print(f"{name}: no row, because {error}")
+        job = Job(way=Way.SINGLE, ranks=1, model=model, fused=False, close=CLOSE, compared=COMPARED)
+        for last in (False, True):
+            try:
+                rows += rows_of(name, against(job, pairs), load)
+                break
+            except RegistaError as error:
+                again = isinstance(error, Mismatch) and not last
+                console.print(f"{name}: {'measured again' if again else 'no row'}, because {error}")
+                if not again:
+                    break
     about = hardware(1)
     return pd.DataFrame(rows).assign(cpu=about["cpu"], cores=about["cores"], torch=torch.__version__)
 

@@ -65,7 +65,7 @@ _OURS = {
 class Job:
     """``steps``: performed by each side, warm-up and what runs after the last turn included.  ``cut``: number of the block that begins
     stage 1 (PIPELINE only).  ``fused``: the rival's AdamW is torch's fused kernel; False: what torch.optim.AdamW takes by itself.
-    ``close``: largest relative difference of the losses of the first steps; masks of dropout differ, so there they are alike only.
+    ``close``: largest relative difference of the losses of the first ``compared`` steps; masks of dropout differ, so there they are alike only.
     """
 
     way: Way
@@ -77,6 +77,7 @@ class Job:
     precision: str = "fp32"
     fused: bool = True
     close: float = 1e-5
+    compared: int = 8
 
     def of_steps(self, steps: int) -> Job:
         """The same job, so many steps of it."""

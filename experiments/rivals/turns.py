@@ -248,7 +248,7 @@ def against(job: Job, pairs: int) -> Measured:
             theirs=turns_of(theirs["times_s"], sides[1].pauses_s),
             ours_cpu_s=_per_step(ours["times_s"], sides[0]),
             theirs_cpu_s=_per_step(theirs["times_s"], sides[1]),
-            loss_error=same_losses(ours["losses"], theirs["losses"], close=job.close),
+            loss_error=same_losses(ours["losses"], theirs["losses"], close=job.close, first=job.compared),
         )
 
 
