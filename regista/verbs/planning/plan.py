@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER_HELP)
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the plan (JSON)")
+    parser.add_argument("--full", action="store_true", help="after the answer also all placements, streams, actors and registers")
     _add_fixed(parser.add_argument_group("what to fix (the rest is searched)"))
     _add_update(parser.add_argument_group("what each step does with the gradients (default: what the program says)"))
     _add_search(parser.add_argument_group("how to search (Ctrl-C takes the best plan so far)"))
@@ -199,9 +200,11 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
 
 def perform(args: argparse.Namespace) -> Json:
     import regista.api as api
+    from regista.analysis.answer import answer
     from regista.trust.constants import parse_spreads
     from regista.trust.interval import interval_text, objective_interval
     from regista.update_options import UpdateOptions
+    from regista.views.tables.answer import answer_json, show_answer
     from regista.views.tables.explanation import gap_text
     from regista.views.tables.show import show_plan
 
@@ -253,9 +256,14 @@ def perform(args: argparse.Namespace) -> Json:
         )
     save_plan(plan, args.out)
     interval = objective_interval(plan)
-    lead = [f"lead: {_lead(plan, other, interval)}" for other in others[:1] if not args.robust]
-    show(args, show_plan(plan), f"search: {gap_text(plan)}", f"interval: {interval_text(interval)}", *lead, f"wrote {args.out}")
+    lead = _lead(plan, others[0], interval) if others and not args.robust else ""
+    found = answer(plan)
+    show(args, show_answer(found, interval, args.out, lead))
+    if args.full:
+        show(args, show_plan(plan), f"search: {gap_text(plan)}", f"interval: {interval_text(interval)}")
+    show(args, f"wrote {args.out}")
     return plan_json(plan) | {
+        "answer": answer_json(found),
         "next_shape": [{"shape": _shape(other), "objective_s": other.search.objective_s} for other in others[:1]],
     }
 

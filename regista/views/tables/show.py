@@ -16,7 +16,16 @@ from regista.analysis.comparison import Comparison, Pair, Summary
 from regista.analysis.state_bytes import state_bytes
 from regista.padded import batch_norm_text, padding_text
 
-__all__ = ["MEASURED", "PREDICTED", "show_comparison", "show_layouts", "show_plan", "show_summary"]
+__all__ = [
+    "MEASURED",
+    "PREDICTED",
+    "batch_dims_text",
+    "computed_again_text",
+    "show_comparison",
+    "show_layouts",
+    "show_plan",
+    "show_summary",
+]
 
 _MOST_ROWS = 200
 """Of a table; a plan for a thousand devices has ten thousand tasks."""
@@ -95,14 +104,12 @@ def show_plan(plan: Plan) -> RenderableType:
     """Placements with their memory, streams, tasks and Regsts with their quotas."""
     head = Table(title=f"{escape(plan.model)}, plan {plan.plan_id}", title_justify="left", show_header=False)
     head.add_row("micro-batches", padding_text(plan) or f"{plan.micro_batches} (batch of {plan.batch_size} samples)")
-    if plan.mode is Mode.EVAL:
-        outputs = ", ".join(output.name for output in plan.outputs)
-        without = "" if plan.has_loss else "; no loss, since the module returns none"
-        head.add_row("kind of step", f"evaluation: forward pass alone; outputs: {escape(outputs) or 'the loss alone'}{without}")
-    head.add_row("batch dims", escape(_batch_dims(plan)))
+    if kind := evaluation_text(plan):
+        head.add_row("kind of step", escape(kind))
+    head.add_row("batch dims", escape(batch_dims_text(plan)))
     if norms := batch_norm_text(plan):
         head.add_row("batch norm", escape(norms))
-    if again := _computed_again(plan):
+    if again := computed_again_text(plan):
         head.add_row("computed again", escape(again))
     head.add_row("cluster", escape(f"{plan.cluster.name}: {plan.cluster.num_devices} x {plan.cluster.device.kind}, {plan.num_ranks} used"))
     head.add_row("search", escape(f"{plan.search.method}, cost model {plan.search.cost_model}"))
@@ -116,7 +123,16 @@ def show_plan(plan: Plan) -> RenderableType:
     return Group(head, _placements(plan), _streams(plan), _tasks(plan), _regsts(plan))
 
 
-def _batch_dims(plan: Plan) -> str:
+def evaluation_text(plan: Plan) -> str:
+    """What an evaluation gives; empty: the plan trains."""
+    if plan.mode is not Mode.EVAL:
+        return ""
+    outputs = ", ".join(output.name for output in plan.outputs)
+    without = "" if plan.has_loss else "; no loss, since the module returns none"
+    return f"evaluation: forward pass alone; outputs: {outputs or 'the loss alone'}{without}"
+
+
+def batch_dims_text(plan: Plan) -> str:
     """Which dim of which input micro-batches slice, and how that was found."""
     named = ", ".join(map(_batch_dim, plan.batch_inputs))
     if "batch_dim" in plan.options:
@@ -131,7 +147,7 @@ def _batch_dim(entry: BatchInput) -> str:
     return f"{entry.name} {'none' if entry.batch_dim is None else f'dim {entry.batch_dim}'}"
 
 
-def _computed_again(plan: Plan) -> str:
+def computed_again_text(plan: Plan) -> str:
     """The modules whose ops the backward part computes again because the module says so; empty: none."""
     ops = [op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops if op.again]
     modules = list(dict.fromkeys(op.module or "the root module" for op in ops))

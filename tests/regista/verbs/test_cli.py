@@ -64,11 +64,12 @@ def test_with_json_stdout_is_one_document_with_the_promised_keys(command: Comman
     planned = command("plan", TINY, "--cluster", "local:2", "-o", plan, "--json").json
     assert set(planned) == {
         *("plan_id", "model", "cluster", "num_ranks", "micro_batches", "batch_size", "placements", "tasks", "regsts", "layouts"),
-        *("search", "planned_bytes", "mode", "state_bytes_per_parameter", "interval", "next_shape"),
+        *("search", "planned_bytes", "mode", "state_bytes_per_parameter", "interval", "next_shape", "answer"),
     }
     assert set(planned["search"]) == {"method", "cost_model", "objective_s", "lower_bound_s", "covers"}
     assert set(planned["planned_bytes"]) == {"0", "1"}
     assert planned.pop("next_shape") == []
+    assert planned.pop("answer")["fits"] is True
     explained = command("explain", plan, "--json").json
     assert set(explained) == {*planned, "gap", "best_s", "decisions", "left_out", "time", "communication", "memory", "note"}
     assert {key: explained[key] for key in planned} == planned
@@ -223,7 +224,7 @@ def test_tables_keep_their_ids_whole_when_nobody_looks_at_a_terminal(command: Co
     path = tmp_path / ("[bold]" + "x" * 120 + ".json")
     ran = command("plan", TINY, "--cluster", "local:2", "-o", path)
     assert f"wrote {path}\n" in ran.out
-    shown = command("explain", path).out
+    shown = command("explain", path, "--actors").out
     assert all(task.id in shown for task in load_plan(str(path)).tasks)
 
 

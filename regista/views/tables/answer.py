@@ -1,0 +1,145 @@
+"""The screen of ``regista plan``: at most 40 lines of 80 columns or more.  All actors and registers: ``explain --actors``."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from planner.ir.plan import Plan
+from planner.ir.units import show_bytes, show_s
+from regista.analysis.answer import Answer
+from regista.padded import batch_norm_text, padding_text
+from regista.trust.interval import Interval
+from regista.views.tables.explanation import gap_text
+from regista.views.tables.show import batch_dims_text, computed_again_text, evaluation_text
+
+__all__ = ["LINES", "answer_json", "show_answer", "show_facts"]
+
+LINES = 40
+_MOST_PATTERNS, _MOST_PARTS, _MOST_USES, _MOST_WORDS, _MOST_STAGES = 8, 3, 4, 230, 3
+
+
+def show_answer(found: Answer, interval: Interval, file: str, lead: str = "") -> RenderableType:
+    """Step, memory, proof, split, what limits it, the largest parameters, and what to do next.
+
+    Args:
+        file: where the plan lies.   lead: over the next shape that the search worked out; empty: there is none.
+    """
+    return Group(show_facts(found, interval, lead), _patterns(found), *_next(found, file))
+
+
+def show_facts(found: Answer, interval: Interval, lead: str = "") -> Table:
+    """The table of the screen without parameters and commands."""
+    plan = found.plan
+    title = f"{plan.model}, plan {plan.plan_id}: {plan.num_ranks:,} of {plan.cluster.num_devices:,} x {plan.cluster.device.kind} of {plan.cluster.name}"
+    table = Table(title=escape(_cut(title, 150)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.add_column("quantity", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    tokens = f", {found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s else ""
+    at = "pessimistic" if "robust" in plan.options else "search's"
+    table.add_row("step time", f"{show_s(plan.search.objective_s)} (theory, at the {at} prices); {_interval(interval)}")
+    table.add_row("throughput", f"{found.samples_per_s:,.1f} samples/s{tokens}")
+    table.add_row("memory", _memory(found))
+    table.add_row("split", escape(f"{found.split_text}; {padding_text(plan) or _micro_batches(plan)}"))
+    table.add_row("limiter", escape(_limiter(found)))
+    table.add_row("proof", escape(_cut(gap_text(plan), 2 * _MOST_WORDS)))
+    for quantity, words in (("lead", lead), *_remarks(plan)):
+        if words:
+            table.add_row(quantity, escape(_cut(words, _MOST_WORDS)))
+    return table
+
+
+def _interval(interval: Interval) -> str:
+    if interval.low_s is None or interval.high_s is None:
+        return interval.why_not
+    return f"90 % interval {show_s(interval.low_s)} to {show_s(interval.high_s)}"
+
+
+def _micro_batches(plan: Plan) -> str:
+    return (
+        f"{plan.micro_batches} micro-batches of a batch of {plan.batch_size:,}"
+        if plan.micro_batches > 1
+        else f"batch of {plan.batch_size:,}"
+    )
+
+
+def _memory(found: Answer) -> str:
+    largest = sorted(found.uses.items(), key=lambda entry: -entry[1])[:_MOST_USES]
+    where = f"the fullest devices ({found.fullest})" if len(found.plan.placements) > 1 else "each device"
+    held = f"{show_bytes(found.live_bytes)} of {show_bytes(found.device_bytes)} ({found.live_bytes / found.device_bytes:.0%})"
+    blocks = "" if found.live_bytes == found.total_bytes else f" at once, of {show_bytes(found.total_bytes)} in all registers"
+    uses = ", ".join(f"{use.value} {show_bytes(size)}" for use, size in largest if size)
+    return escape(f"{'fits' if found.fits else 'does not fit'}; {where}: {held}{blocks}; {uses}")
+
+
+def _limiter(found: Answer) -> str:
+    parts = found.limiter.parts
+    shown = ", ".join(f"{what} {share:.0%}" for what, share in parts[:_MOST_PARTS])
+    where = f" of the busiest stage ({found.limiter.placement})" if len(found.plan.placements) > 1 else ""
+    return f"{shown} of the time{where}, added up as if nothing overlapped" if parts else "nothing takes time"
+
+
+def _remarks(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What a reader must know before the numbers are used."""
+    return (
+        ("kind of step", evaluation_text(plan)),
+        ("batch dims", batch_dims_text(plan)),
+        ("batch norm", batch_norm_text(plan)),
+        ("computed again", computed_again_text(plan)),
+    )
+
+
+def _patterns(found: Answer) -> Table:
+    table = Table(title="parameters, the largest in sum first", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("name", "count", "shape", "split", "per device", "stages"):
+        table.add_column(column, no_wrap=True, overflow="ellipsis", justify="right" if column in ("count", "per device") else "left")
+    for row in found.patterns[:_MOST_PATTERNS]:
+        shape = " x ".join(map(str, row.shape)) or "scalar"
+        table.add_row(escape(row.name), f"{row.count:,}", shape, row.layout, show_bytes(row.part_bytes), escape(_stages(row.stages)))
+    if left := found.patterns[_MOST_PATTERNS:]:
+        table.add_row(f"{len(left)} more kinds", f"{sum(row.count for row in left):,}")
+    return table
+
+
+def _stages(stages: tuple[str, ...]) -> str:
+    return ", ".join(stages) if len(stages) <= _MOST_STAGES else f"{stages[0]} .. {stages[-1]} ({len(stages)})"
+
+
+def _next(found: Answer, file: str) -> tuple[str, ...]:
+    """The two commands that are of use now."""
+    runs_here = found.plan.cluster.name.startswith("local")
+    second = (f"regista run {file} --steps 20", "perform it") if runs_here else (f"regista explain {file}", "why; --actors: all actors")
+    rows = ((f"regista simulate {file}", "play it: bubble, memory, critical cycle"), second)
+    return ("next:", *(escape(f"  {command}   # {why}") for command, why in rows))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 12].rstrip() + " ... (--json)"
+
+
+def answer_json(found: Answer) -> dict[str, object]:
+    """The same facts, kind ``theory``; units in names, shares 0 to 1."""
+    return {
+        "kind": "theory",
+        "samples_per_s": found.samples_per_s,
+        "tokens_per_s": found.tokens_per_s,
+        "fits": found.fits,
+        "fullest": {
+            "placement": found.fullest,
+            "bytes": found.live_bytes,
+            "blocks_bytes": found.total_bytes,
+            "device_bytes": found.device_bytes,
+            "uses_bytes": {use.value: size for use, size in found.uses.items()},
+        },
+        "split": found.split_text,
+        "axes": {placement: [role.value for role in roles] for placement, roles in found.roles.items()},
+        "zero": found.zero,
+        "limiter": {"placement": found.limiter.placement, "shares": dict(found.limiter.parts)},
+        "parameters": [
+            {"name": row.name, "number": row.count, "shape": list(row.shape), "layout": row.layout}
+            | {"part_bytes": row.part_bytes, "stages": list(row.stages)}
+            for row in found.patterns
+        ],
+    }
