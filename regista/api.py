@@ -41,6 +41,7 @@ from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.shape_search import ShapeWatch
 from planner.schedule import Schedule
 from planner.search import Method
+from planner.search.context import Context
 from planner.solve.problem import Watch
 from planner.validate import validate
 from regista.clusters import resolve_cluster, run_as
@@ -89,6 +90,7 @@ def plan(
     bucket_bytes: int | None = None,
     recompute: bool | None = None,
     zero: int | None = None,
+    context: str | None = None,
     interleave: int = 1,
     hold: int | None = None,
     mode: str = Mode.TRAIN.value,
@@ -120,6 +122,8 @@ def plan(
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
+        context: attention over a cut sequence: ``gathered`` (keys and values) or ``heads`` (all-to-all); None: searched, and the sequence need not
+            be cut.
         mode: ``train``, or ``eval``: the forward pass alone, of the module in eval mode, without gradients, update and optimizer state.
         outputs: of an evaluation, what a run gives beside the loss: all that the module returns (True), or outputs by name
             (planner.frontend.outputs).  A module that returns no loss is evaluated for them alone.
@@ -171,6 +175,7 @@ def plan(
         quotas=dict(quotas or {}),
         recompute=False if recompute is None and source.mode is Mode.EVAL else recompute,
         zero=zero,
+        context=_context(context),
         interleave=interleave,
         hold=hold,
         mode=source.mode,
@@ -204,6 +209,14 @@ def plan(
     plan = replace(plan, options={**plan.options, **recorded}) if recorded else plan
     validate(plan, source)
     return plan
+
+
+def _context(way: str | None) -> Context | None:
+    """Raises Unsupported: no way of attention over a cut sequence has that name."""
+    ways = [known.value for known in Context]
+    if way is not None and way not in ways:
+        raise Unsupported(f"context {way!r} is not known; choose from {', '.join(ways)}, or leave it to the search")
+    return None if way is None else Context(way)
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:

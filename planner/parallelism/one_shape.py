@@ -104,6 +104,7 @@ class _ShapePlanner:
             self._recipe.micro_batches,
             in_flight=_in_flight(self._recipe, self._staged.num_stages),
             zero=options.zero,
+            context=options.context,
         )
         self._model = self._model_within(limit_bytes=self._limits.limit_bytes)
 

@@ -13,6 +13,7 @@ from planner.ir.units import MB
 from planner.parallelism.asked_quotas import text_of_quotas
 from planner.schedule import PipelineSchedule, Schedule, check_schedule, from_torch_csv
 from planner.search import Method
+from planner.search.context import Context
 from planner.search.zero import LEVELS
 
 __all__ = ["PlanOptions", "by", "check_options", "given_order"]
@@ -31,6 +32,7 @@ class PlanOptions:
     schedule: the order of a pipeline's passes.  interleave: stages per placement (interleaved).  hold: micro-batches' activations that a
         device may hold under the automatic schedule (None: as many as stages, what 1F1B holds).  order: torch's CSV (schedule GIVEN).
     zero: ZeRO level 0 to 3 (planner.search.zero) that states and gradients must have (None: searched).
+    context: how attention over a cut sequence is performed (None: searched).
     mode: the kind of step; an evaluation has no backward pass, no gradients and no optimizer state.
     strict: refuse ops without a rule, which otherwise every device performs with whole inputs.
     method, seconds: how to search, and when to stop with the best plan so far (these and strict are no part of the record).
@@ -47,6 +49,7 @@ class PlanOptions:
     quotas: Mapping[str, int] = field(default_factory=dict)
     recompute: bool | None = None
     zero: int | None = None
+    context: Context | None = None
     interleave: int = 1
     hold: int | None = None
     order: str = ""
@@ -67,6 +70,7 @@ class PlanOptions:
             "quotas": text_of_quotas(self.quotas),
             **({} if self.balance is None else {"balance": str(self.balance)}),
             **({} if self.zero is None else {"zero": str(self.zero)}),
+            **({} if self.context is None else {"context": self.context.value}),
             **({} if self.interleave == 1 else {"interleave": str(self.interleave)}),
             **({} if self.hold is None else {"hold": str(self.hold)}),
             **({} if not self.order else {"order": self.order}),

@@ -120,6 +120,7 @@ PLAN_KEYS: Mapping[str, tuple[str, Reader]] = {
     "bucket_MB": ("bucket_bytes", lambda key, value: int(_number(key, value) * 1e6)),
     "recompute": ("recompute", _recompute),
     "zero": ("zero", _zero),
+    "context": ("context", _text),
     "interleave": ("interleave", _whole),
     "hold": ("hold", _whole),
     "attention": ("attention", _text),

@@ -28,6 +28,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind, Op, Role
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import TensorType
+from planner.search.context import Context
 from planner.search.formulation.boxing_matrices import BoxingMatrices, Source
 from planner.search.formulation.delivery import DeliveryRules
 from planner.search.formulation.draft import ProblemDraft
@@ -60,6 +61,7 @@ def build_model(
     in_flight: Sequence[int] = (),
     tools: tuple[LayoutCosts, StrategySets] | None = None,
     zero: int | None = None,
+    context: Context | None = None,
     saved_elsewhere: frozenset[str] | None = None,
 ) -> SearchModel:
     """The search model of a staged graph on one mesh.
@@ -72,10 +74,11 @@ def build_model(
         in_flight: per stage, the micro-batches that wait for their backward pass; needed if there is a limit.
         tools: costs and strategies of this mesh and cluster, from a model built before, so that they are not computed again.
         zero: a level of planner.search.zero; None: the search chooses freely.
+        context: how attention over a cut sequence is performed; None: the search chooses.
         saved_elsewhere: if the graph is a piece of a model, the values that the backward part of another piece reads.
 
     Raises:
-        UnknownOp: an op has no rule.   Unsupported: the pins allow no choice.
+        UnknownOp: an op has no rule.   Unsupported: the pins, or the way of attention, allow no choice.
     """
     costs, strategy_sets = tools if tools is not None else (LayoutCosts(cluster, mesh), StrategySets(mesh))
     options = FormulationOptions(
@@ -84,6 +87,7 @@ def build_model(
         limit_bytes=limit_bytes,
         in_flight=tuple(in_flight),
         zero=zero,
+        context=context,
         saved_elsewhere=saved_elsewhere,
     )
     return _Builder(staged, mesh, costs, strategy_sets, pins, options).build()

@@ -9,6 +9,7 @@ import numpy as np
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.ir.sbp import NdSbp
+from planner.search.context import attending, is_attention
 from planner.search.formulation.options import FormulationOptions
 from planner.search.layout_costs import LayoutCosts
 from planner.search.strategies import StrategySet, StrategySets
@@ -66,6 +67,8 @@ class OpStrategies:
         if op.role is Role.ACCUMULATE and self._options.zero in (2, 3) and self._options.micro_batches > 1:
             is_split = most_split([s.outputs[0] for s in legal.strategies])
             legal = StrategySet(tuple(s for s, most in zip(legal.strategies, is_split, strict=True) if most))
+        if self._options.context is not None and is_attention(op):
+            legal = StrategySet(attending(op, self._graph.values, legal.strategies, self._options.context, self._costs.mesh))
         pins = [(place, self._pinned[v]) for place, v in enumerate(op.outputs) if v is not None and v in self._pinned]
         if not pins:
             return legal

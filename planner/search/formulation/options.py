@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from planner.search.context import Context
+
 __all__ = ["FormulationOptions"]
 
 
@@ -15,6 +17,7 @@ class FormulationOptions:
     pipeline_slots: acts of a micro-batch that the step waits for, m + p - 1.
     limit_bytes: of a device; infinite: no memory is counted.   in_flight: per stage, micro-batches that wait for their backward pass.
     zero: the ZeRO level that is asked for; None: the search is free.
+    context: how attention over a cut sequence is performed; None: the search is free.
     saved_elsewhere: values that the backward part of another piece of the model reads; None: the graph is a whole model.
     """
 
@@ -23,6 +26,7 @@ class FormulationOptions:
     limit_bytes: float = inf
     in_flight: tuple[int, ...] = ()
     zero: int | None = None
+    context: Context | None = None
     saved_elsewhere: frozenset[str] | None = None
 
     @property

@@ -122,6 +122,13 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
         help="blocks: keep only the inputs of numbered blocks (h.0, h.1, ...) and compute the rest again (default auto: where nothing else fits)",
     )
     group.add_argument(
+        "--context",
+        default="auto",
+        choices=["auto", "gathered", "heads"],
+        help="attention over a sequence that is cut: gathered: each device gathers all keys and values; heads: an all-to-all makes heads of it "
+        "(Ulysses) (default auto: searched)",
+    )
+    group.add_argument(
         "--zero",
         default="auto",
         choices=["auto", "0", "1", "2", "3"],
@@ -224,6 +231,7 @@ def perform(args: argparse.Namespace) -> Json:
             mode=args.mode,
             outputs=args.outputs,
             recompute=_RECOMPUTE[args.recompute],
+            context=None if args.context == "auto" else args.context,
             zero=None if args.zero == "auto" else int(args.zero),
             cuts=args.cut,
             balance=args.balance,

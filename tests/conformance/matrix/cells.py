@@ -100,6 +100,7 @@ def options_for(model: str, name: str) -> PlanOptions:
         schedule=way.schedule,
         interleave=way.interleave,
         recompute=way.recompute,
+        context=way.context,
         cuts=spec.quarters if way.interleave > 1 else half,
     )
 

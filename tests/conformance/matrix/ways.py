@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.schedule import Schedule
+from planner.search.context import Context
 
 from .models import MODELS
 
@@ -30,6 +31,7 @@ class Way:
     schedule: Schedule = Schedule.ONE_F_ONE_B
     interleave: int = 1
     recompute: bool | None = None
+    context: Context | None = None
     proof: tuple[str, ...] = field(default=())
 
 
@@ -100,13 +102,31 @@ RARE_WAYS: Mapping[str, Way] = {
     "zb_auto_data2": Way(
         devices=4, stages=2, micro_batches=4, data="S(0)", schedule=Schedule.ZB_AUTO, proof=("s0-s1.fwd", "s0.all_reduce.grad")
     ),
+    "context_gathered4": Way(
+        devices=4,
+        micro_batches=16,
+        data="S(1)",
+        sequence=("S({})", "S(1)"),
+        context=Context.GATHERED,
+        proof=("all_gather.fwd", "reduce_scatter.bwd", ".grad"),
+    ),
+    "context_heads2": Way(
+        devices=2,
+        micro_batches=16,
+        data="S(1)",
+        sequence=("S({})", "S(1)"),
+        context=Context.HEADS,
+        proof=("all_to_all.fwd", "all_to_all.bwd", ".grad"),
+    ),
 }
 """Combinations of these, for some models."""
 
 WAYS: Mapping[str, Way] = {**COMMON_WAYS, **RARE_WAYS}
 
 _OLDEST = ("mlp", "gpt", "convnet")
-_RARE: Mapping[str, tuple[str, ...]] = {"data2_data2_tensor2": ("mlp", "gpt", "wide_deep"), "data2_experts2": ("moe",)}
+_RARE: Mapping[str, tuple[str, ...]] = {"data2_data2_tensor2": ("mlp", "gpt", "wide_deep"), "data2_experts2": ("moe",)} | dict.fromkeys(
+    ("context_gathered4", "context_heads2"), ("llama3",)
+)
 
 REFUSED: Mapping[tuple[str, str], str] = {
     (model, way): "none of the .* modules of this model keeps anything inside of one"

@@ -1,0 +1,83 @@
+"""Attention over a long sequence that is cut: the ways are found by the search, send what theory says, and are refused where nothing divides."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cost.clusters import preset
+from planner.ir.collective import sent_bytes
+from planner.ir.errors import Unsupported
+from planner.ir.plan import Boxing, Fragment, Plan
+from planner.ir.sbp import Split
+from planner.parallelism.make import PlanOptions, make_plan
+from planner.search.context import Context
+from planner.validate import validate
+from zoo import ZOO
+
+LAYERS, HEADS, KEY_HEADS, WIDTH, ROWS = 2, 32, 8, 4096, 131_072
+BF16 = 2
+
+
+def long_plan(devices: int, context: Context | None = None, *, heads: int = HEADS, key_heads: int = KEY_HEADS, rows: int = ROWS) -> Plan:
+    """A Llama of one sample, on one axis of H100."""
+    sizes = {"layers": LAYERS, "width": WIDTH, "heads": heads, "kv_heads": key_heads, "hidden": 3 * WIDTH, "vocab": 32_000}
+    source = ZOO["llama3"](**sizes, batch=1, seq=rows, dtype="bf16")
+    options = PlanOptions(mesh=(devices,), context=context)
+    plan = make_plan(source.graph(1), model="llama3", batch_size=1, cluster=preset(f"h100-sxm:{devices // 8}"), options=options)
+    validate(plan, source)
+    return plan
+
+
+def sent_in_passes(plan: Plan) -> float:
+    """Bytes that a device sends in the forward and the backward part, beside losses and gradients of parameters."""
+    total = 0.0
+    for task in plan.tasks:
+        body = task.body
+        if isinstance(body, Boxing) and (".fwd" in task.id or ".bwd" in task.id):
+            (parts,) = plan.placements[0].mesh
+            held = [plan.regst[read.regst].tensors[read.index].local_bytes(plan.placements[0]) for read in task.reads]
+            total += sent_bytes(body.collective, sum(held) * (parts if isinstance(body.src[0], Split) else 1), parts)
+    return total
+
+
+def attended(plan: Plan) -> set[str]:
+    return {op.target for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops if "attention" in op.target}
+
+
+def closed_form(way: Context, devices: int) -> float:
+    """Of all layers, and of the embedding, whose table is cut by features: an all-to-all each way."""
+    queries, keys = ROWS * WIDTH * BF16, ROWS * WIDTH // HEADS * KEY_HEADS * BF16
+    return LAYERS * way.sent_bytes(queries, keys, devices) + 2 * queries * (devices - 1) / devices**2
+
+
+@pytest.mark.parametrize(
+    ("devices", "way"),
+    [
+        (8, Context.HEADS),
+        pytest.param(16, Context.GATHERED, marks=pytest.mark.thorough),
+        pytest.param(64, Context.GATHERED, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_long_sequence_is_cut_by_the_search_and_sends_what_theory_says(devices: int, way: Context) -> None:
+    """8 heads of keys: on 8 devices an all-to-all over heads sends least, on more the heads do not suffice."""
+    plan = long_plan(devices)
+    assert sent_in_passes(plan) == closed_form(way, devices)
+    assert plan.search.objective_s == plan.search.lower_bound_s
+
+
+@pytest.mark.thorough
+def test_the_way_that_is_asked_for_is_taken_and_costs_no_less_than_the_one_found() -> None:
+    found, asked = long_plan(8), long_plan(8, Context.GATHERED)
+    assert sent_in_passes(asked) == closed_form(Context.GATHERED, 8)
+    assert asked.search.objective_s > found.search.objective_s
+    assert asked.options["context"] == "gathered" and "context" not in found.options
+
+
+def test_a_sequence_shorter_than_its_parts_is_refused_with_the_numbers() -> None:
+    with pytest.raises(Unsupported, match=r"context gathered cuts its 4 rows on mesh 8, and no axis divides them"):
+        long_plan(8, Context.GATHERED, rows=4)
+
+
+def test_fewer_heads_than_parts_are_refused_with_the_numbers() -> None:
+    with pytest.raises(Unsupported, match=r"context heads cuts its 4 heads on mesh 8, and no axis divides them"):
+        long_plan(8, Context.HEADS, heads=4, key_heads=4, rows=16)
