@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import product
 from math import prod
@@ -94,15 +94,30 @@ def coordinates(mesh: Sequence[int]) -> Iterator[tuple[int, ...]]:
     return product(*(range(size) for size in mesh))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NdSbp:
-    """One Sbp per mesh axis.
+    """One Sbp per mesh axis.  Its hash is worked out once: a search looks layouts up millions of times.
 
     >>> str(NdSbp.parse("S(0),B"))
     'S(0),B'
     """
 
     entries: tuple[Sbp, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.entries))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NdSbp):
+            return NotImplemented
+        return self is other or (self._hash == other._hash and self.entries == other.entries)
+
+    def __reduce__(self) -> tuple[type[NdSbp], tuple[tuple[Sbp, ...]]]:
+        return NdSbp, (self.entries,)  # another process hashes anew
 
     @staticmethod
     def parse(text: str) -> NdSbp:
