@@ -39,7 +39,9 @@ def one_f_one_b(num_stages: int, micro_batches: int) -> PipelineSchedule:
     return PipelineSchedule("1f1b", schedule.orders)
 
 
-def interleaved(num_devices: int, micro_batches: int, stages_per_device: int, *, warm_up_step: int = 2) -> PipelineSchedule:
+def interleaved(
+    num_devices: int, micro_batches: int, stages_per_device: int, *, warm_up_step: int = 2, per_round: int | None = None
+) -> PipelineSchedule:
     """Interleaved 1F1B: device d of p performs stages d, d + p, d + 2p, ...; each stage performs a round of micro-batches before the next one.
 
     The k-th forward pass of a device, k = 0, 1, ..., belongs to its stage number (k div r) mod v, where r is the micro-batches per round;
@@ -48,6 +50,7 @@ def interleaved(num_devices: int, micro_batches: int, stages_per_device: int, *,
     Args:
         stages_per_device: v.
         warm_up_step: by how many forward passes a device begins its backward passes later than the next device.
+        per_round: r; None: m / max(1, m div p), of which there are the most rounds.
 
     Raises:
         Unsupported: a count < 1, or micro-batches that do not divide into rounds of one size.
@@ -56,7 +59,7 @@ def interleaved(num_devices: int, micro_batches: int, stages_per_device: int, *,
     """
     p, m, v = num_devices, micro_batches, stages_per_device
     check_counts(p, m, v)
-    rounds = max(1, m // p)
+    rounds = max(1, m // p) if per_round is None else -(-m // max(1, per_round))
     if v > 1 and m % rounds:
         raise Unsupported(
             f"interleaving {v} stages on each of {p} devices needs {m} micro-batches in {rounds} equal rounds; use a multiple of {p}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from planner.ir.errors import Unsupported
-from regista.jobs.job import Attention, Job, Recompute
+from regista.jobs.job import Attention, Job, Precision, Recompute
 from regista.jobs.machines import Machine
+from regista.jobs.recipes import Recipe
 from regista.jobs.work.chunks import chunk_layers
 
 __all__ = ["checked"]
@@ -54,9 +55,11 @@ def checked(job: Job, machine: Machine) -> Job:
         raise Unsupported(f"cp {at.cp} with attention unfused; context parallelism exists with fused attention alone")
     if at.vp > 1 and at.pp == 1:
         raise Unsupported(f"vp {at.vp} with pp 1; chunks are interleaved between stages, so give pp >= 2 or vp 1")
-    rounds = max(1, at.micro_batches // at.pp)
-    if at.vp > 1 and at.micro_batches % rounds:
-        raise Unsupported(f"vp {at.vp}: {at.micro_batches} micro-batches do not divide into rounds of pp {at.pp}; use a multiple of pp")
+    if at.vp > 1 and not (at.pp <= at.per_round and at.micro_batches % at.per_round == 0):
+        raise Unsupported(
+            f"vp {at.vp}: {at.micro_batches} micro-batches do not divide into rounds of {at.per_round} on pp {at.pp}; "
+            f"use a multiple of pp, or a vp_group of at least pp that divides them"
+        )
     layers = chunk_layers(job)
     if len(layers) != at.chunks or sum(layers) != model.layers + model.encoder or min(layers) < 0:
         raise Unsupported(
@@ -78,8 +81,22 @@ def checked(job: Job, machine: Machine) -> Job:
         raise Unsupported(
             f"recompute_layers = {job.running.recompute_layers} belongs to recompute full, here it is {job.running.recompute.value}"
         )
-    machine.peak(job.running.precision)
+    _check_precision(job, machine)
     return job
+
+
+def _check_precision(job: Job, machine: Machine) -> None:
+    run = job.running
+    machine.peak(run.precision)
+    if run.precision.is_low and (run.precision is Precision.NVFP4) != (run.recipe is Recipe.NVFP4):
+        raise Unsupported(
+            f"precision {run.precision.value} with recipe {run.recipe.value}; nvfp4 is the recipe of precision nvfp4, and of no other"
+        )
+    if run.precision.is_low and run.recipe.scales_in_products and Precision.NVFP4 not in machine.peak_flop_per_s:
+        raise Unsupported(
+            f"recipe {run.recipe.value}: products of {machine.name} do not multiply scales of blocks, those of b200 and gb200 do; "
+            f"use delayed, tensorwise, rowwise or blockwise"
+        )
 
 
 def _check_experts(job: Job) -> None:

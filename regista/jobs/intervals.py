@@ -2,29 +2,34 @@
 
 Split conformal prediction on log(sim / paper), by machine (Lei et al. 2018): machines/residuals.csv holds, per machine, two residuals of each
 published point: by constants that had not seen its model (or test case), and by constants that had not seen the point itself.  A job of a model that
-was measured on the machine has the second kind, any other the first.  The k nearest points (by devices, model size, precision and framework) give
-the interval; fewer than 8 leave it wide.
+was measured on the machine has the second kind, any other the first.  The k nearest points (by precision, experts, framework, devices and model
+size; other machines' where the machine has few) give the interval; fewer than 9 of its own, or a precision that nobody measured, leave it wide.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, exp, log
+from math import exp, isfinite, log
 from pathlib import Path
 
 from regista.jobs.job import Job, Precision
 from regista.jobs.machines import Machine
+from regista.trust.conformal import FEWEST, conformal_width
 
-__all__ = ["COLUMNS", "Residual", "family_of", "features", "interval", "is_like", "quantile_of_nearest"]
+__all__ = ["COLUMNS", "Features", "Pairs", "Residual", "family_of", "features", "interval", "is_like", "quantile_of_nearest"]
 
 FILE = Path(__file__).parent / "machines" / "residuals.csv"
-LEVEL, NEAREST, UNKNOWN = 0.9, 80, 0.25
-"""The level of the interval; how many neighbours speak; |log| error assumed where nobody has measured: the worst of GB200's 13 rows when they
-are predicted by H100's constants is 0.22."""
+NEAREST, OTHER, UNKNOWN = 60, 4.0, 0.25
+"""How many neighbours speak; by how much (a squared distance) points of another machine are farther; |log| error assumed where nobody has
+measured: the worst of GB200's 13 rows when they are predicted by H100's constants is 0.22."""
 COLUMNS = ("machine", "environment", "group", "devices", "parameters", "low", "moe", "jax", "error", "near_error")
 Features = tuple[float, ...]
+Pairs = Sequence[tuple[Features, float]]
+LOW = 2
+"""Which feature tells the precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +43,15 @@ class Residual:
     near_error: float
 
 
+_LOWER = {Precision.FP8: 1, Precision.NVFP4: 2}
+
+
 def features(job: Job) -> Features:
-    """Where a job lies among others: logarithms of devices and parameters, and whether it has 8 bits, experts, XLA."""
+    """Where a job lies among others: logarithms of devices and parameters, and how few bits, experts, XLA."""
     return (
         log(job.devices) / 4,
         log(job.model.parameters) / 2,
-        float(job.running.precision is Precision.FP8),
+        4.0 * _LOWER.get(job.running.precision, 0),
         2.0 * (job.model.experts > 0),
         2.0 * job.running.jax,
     )
@@ -66,7 +74,7 @@ def _residuals() -> tuple[Residual, ...]:
                 (
                     log(float(row["devices"])) / 4,
                     log(float(row["parameters"])) / 2,
-                    float(row["low"]),
+                    4 * float(row["low"]),
                     2 * float(row["moe"]),
                     2 * float(row["jax"]),
                 ),
@@ -82,21 +90,32 @@ def is_like(one: Features, other: Features) -> bool:
     return all(abs(a - b) < 0.02 for a, b in zip(one[1:], other[1:], strict=True))
 
 
-def quantile_of_nearest(at: Features, among: list[tuple[Features, float]]) -> float:
-    """The conformal quantile of |error| of the nearest points."""
+def quantile_of_nearest(at: Features, among: Pairs, elsewhere: Pairs = ()) -> float:
+    """The conformal width (regista.trust.conformal) of the errors of the nearest points; where these are too few, UNKNOWN or the worst of them.
+
+    Args:
+        among: features and errors of the machine's own points.   elsewhere: of other machines', which are farther by OTHER and speak where the
+            machine has points enough for its constants to be its own, and too few to speak alone.
+    """
 
     def distance(there: Features) -> float:
         return sum((a - b) ** 2 for a, b in zip(at, there, strict=True))
 
-    near = sorted(among, key=lambda pair: distance(pair[0]))[:NEAREST]
-    errors = sorted(abs(error) for _, error in near)
-    place = ceil(LEVEL * (len(errors) + 1)) - 1
-    return errors[place] if len(errors) >= 8 and place < len(errors) else max([UNKNOWN, *errors])
+    own = [(distance(there), abs(error)) for there, error in among]
+    more = [(OTHER + distance(there), abs(error)) for there, error in elsewhere] if FEWEST <= len(own) < NEAREST else []
+    ranked = sorted(away for away, _ in own + more)
+    errors = [error for away, error in own + more if away <= ranked[min(NEAREST, len(ranked)) - 1]]
+    width = conformal_width(errors)
+    return width if isfinite(width) else max([UNKNOWN, *errors])
 
 
 def interval(job: Job, machine: Machine, step_s: float) -> tuple[float, float]:
     """(low, high) seconds."""
-    here, same = features(job), [r for r in _residuals() if (r.machine, r.environment) == (machine.name, family_of(job))]
-    known = any(is_like(here, r.features) for r in same)
-    width = quantile_of_nearest(here, [(r.features, r.near_error if known else r.error) for r in same])
+    here, same = features(job), [r for r in _residuals() if r.environment == family_of(job)]
+    own, others = ([r for r in same if (r.machine == machine.name) is mine] for mine in (True, False))
+    known = any(is_like(here, r.features) for r in own)
+    pairs, elsewhere = ([(r.features, r.near_error if known else r.error) for r in part] for part in (own, others))
+    width = quantile_of_nearest(here, pairs, elsewhere)
+    if not any(r.features[LOW] == here[LOW] for r in same):
+        width = max(width, UNKNOWN)
     return step_s * exp(-width), step_s * exp(width)

@@ -9,16 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from regista.jobs.recipes import Recipe
+
 __all__ = ["Attention", "Job", "Layout", "Model", "Precision", "Recompute", "Running"]
 
 
 class Precision(Enum):
-    """FP8: matrix products of the layers in 8 bits (attention, head and everything else in bfloat16)."""
+    """FP8, NVFP4: matrix products of the layers in 8 or 4 bits (attention, head and everything else in bfloat16); Running.recipe says how scaled."""
 
     FP32 = "fp32"
     FP16 = "fp16"
     BF16 = "bf16"
     FP8 = "fp8"
+    NVFP4 = "nvfp4"
+
+    @property
+    def is_low(self) -> bool:
+        return self in (Precision.FP8, Precision.NVFP4)
 
     @property
     def value_bytes(self) -> int:
@@ -127,6 +134,7 @@ class Layout:
     fsdp: devices over which parameters lie split and are gathered layer by layer; 1: they lie whole.
     direct_gather: what lies split is gathered parameter by parameter, each device over its own network port (ZeRO stage 3 as DeepSpeed performed it
     on A100 in 2021); False: around rings, which bring a node each byte once.
+    vp_group: micro-batches that a stage performs with one chunk before it takes the next (Megatron's microbatch_group_size_per_vp_stage); None: pp.
     layers_of_chunks: layers of chunk 0, 1, ... in the order of the model, pp x vp of them; None: even, with the rest spread.
     """
 
@@ -142,6 +150,7 @@ class Layout:
     sequence_parallel: bool = False
     fsdp: int = 1
     direct_gather: bool = False
+    vp_group: int | None = None
     layers_of_chunks: tuple[int, ...] | None = None
 
     @property
@@ -151,6 +160,11 @@ class Layout:
     @property
     def micro_batches(self) -> int:
         return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def per_round(self) -> int:
+        """Micro-batches per round of the interleaved schedule."""
+        return self.pp if self.vp_group is None else self.vp_group
 
     @property
     def chunks(self) -> int:
@@ -163,10 +177,14 @@ class Running:
 
     distributed_optimizer: master weights and moments lie split over the replicas.   grad_bytes, master_bytes, moment_bytes: per parameter.
     frozen: only adapters train (LoRA); parameters have no gradients.   jax: compiled by XLA, no host time per kernel.
+    recipe: how values are scaled where products take 8 or 4 bits.   low_params: parameters are held and gathered as products take them, without a
+    copy in 16 bits (fp8_params of Transformer Engine).
     fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.   environment: of the machine.
     """
 
     precision: Precision = Precision.BF16
+    recipe: Recipe = Recipe.DELAYED
+    low_params: bool = False
     recompute: Recompute = Recompute.NONE
     recompute_layers: int | None = None
     distributed_optimizer: bool = False

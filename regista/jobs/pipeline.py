@@ -5,7 +5,7 @@
 
 What the ranks of a stage send each other inside of a pass (tensor and context parallelism, experts) is part of the pass, as Megatron performs
 it; what they send once per step is a task of its own on the stage's collective stream.  Passes stand in Megatron's order (1F1B, interleaved).
-Register sizes are those of memory.py, so that the token game's live bytes are a reading of them.
+Register sizes are those of memory/, so that the token game's live bytes are a reading of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from regista.jobs.work import Chunk, chunks_of
 __all__ = ["TaskName", "pipeline_plan", "schedule_of", "task_name"]
 
 _ALL_BYTES = 10**15
-"""Memory is judged by its owners (memory.py), with a message of their names."""
+"""Memory is judged by its owners (memory/), with a message of their names."""
 _WHOLE = NdSbp((B,))
 
 
@@ -72,7 +72,7 @@ def schedule_of(job: Job) -> PipelineSchedule:
         Unsupported: micro-batches that do not divide into the rounds of interleaving.
     """
     at = job.layout
-    return interleaved(at.pp, at.micro_batches, at.vp) if at.vp > 1 else one_f_one_b(at.pp, at.micro_batches)
+    return interleaved(at.pp, at.micro_batches, at.vp, per_round=at.per_round) if at.vp > 1 else one_f_one_b(at.pp, at.micro_batches)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from planner.ir.actors.verify import verify
 from planner.ir.plan import Plan
 from regista.jobs.checks import checked
 from regista.jobs.intervals import interval
-from regista.jobs.job import Job, Precision
+from regista.jobs.job import Job
 from regista.jobs.machines import Machine, load_machine
 from regista.jobs.memory import StageMemory, message_bytes, stage_memory, stash_bytes
 from regista.jobs.pipeline import pipeline_plan, schedule_of
@@ -47,8 +47,7 @@ def job_plan(job: Job, machine: Machine) -> Plan:
     schedule = schedule_of(job)
 
     def state_bytes(stage: int) -> float:
-        owners = stage_memory(job, machine, schedule, stage).owners
-        return sum(owners[name] for name in ("parameters", "main gradients", "masters", "moments"))
+        return stage_memory(job, machine, schedule, stage).state_bytes
 
     plan = pipeline_plan(
         job,
@@ -85,7 +84,7 @@ def predict(job: Job, machine: Machine | None = None) -> Prediction:
     stages = tuple(stage_memory(job, machine, schedule, stage) for stage in range(job.layout.pp))
     seconds = breakdown(job, prices, plan, job_cost(job, prices, plan), schedule, step_s)
     tokens = job.layout.global_batch * job.model.seq
-    rate = machine.peak(Precision.FP8 if job.running.precision is Precision.FP8 else job.running.precision)
+    rate = machine.peak(job.running.precision)
     return Prediction(
         step_s=step_s,
         step_low_s=low_s,

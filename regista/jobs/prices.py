@@ -1,10 +1,10 @@
 """Seconds of kernels on a machine.
 
 (1) product     measured or fitted seconds of the kernel alone (planner.cost.kernels) / f_p                                      -> product_s
-                in 8 bits: g times quicker, and a sweep that casts what is read (4 bytes per element: 2 in, two layouts out)
+                in 8 bits: g times quicker, in 4 bits g g_4 times, and a sweep that casts the operands (recipes.py)
 (2) attention   the same / f_a, backward / f_b                                                                                   -> attention_s
 (3) sweep       bytes / (memory f_s)                                                                                              -> sweep_s
-(4) meeting     latency(p) + sent bytes / link;  link = port f_n inside a domain, min(that, members per node x nic f_c) beyond    -> meeting_s
+(4) meeting     host(p) + seconds of NCCL on idle links (planner.cost.nccl) / f_n inside a domain, / f_c beyond; host = 0 in a graph   -> meeting_s
 (5) pass        (device^4 + host^4)^(1/4);  device = (1) + (2) + (3) + what shows of (4); a ring shows what attention does not hide -> pass_s
 (6) pass of many devices   (5) (1 + growth log2(devices / 8))
 
@@ -15,18 +15,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log2
 
 from planner.cost.kernels import KernelModel
-from planner.ir.collective import Collective, sent_bytes
+from planner.cost.nccl import CollectiveModel, Kind
+from planner.ir.collective import Collective
 from planner.ir.tensor import DType
 from regista.jobs.job import Attention, Precision, Running
 from regista.jobs.machines import Machine
+from regista.jobs.recipes import casting
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
 
 __all__ = ["Prices"]
 
 SHARP = 4.0
+
+
+@lru_cache(maxsize=64)
+def _nccl(interconnect: str, port_bytes_per_s: float) -> CollectiveModel:
+    return CollectiveModel.for_interconnect(interconnect, net_bytes_per_s=port_bytes_per_s)
+
+
+@lru_cache(maxsize=1 << 16)
+def _seconds(interconnect: str, port_bytes_per_s: float, kind: Kind, size_bytes: float, ranks: int, per_node: int) -> float:
+    return _nccl(interconnect, port_bytes_per_s).seconds(kind, size_bytes, ranks, per_node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +66,7 @@ class Prices:
                 return DType.FLOAT32
             case Precision.FP16:
                 return DType.FLOAT16
-            case Precision.BF16 | Precision.FP8:
+            case Precision.BF16 | Precision.FP8 | Precision.NVFP4:
                 return DType.BFLOAT16
 
     @property
@@ -64,14 +77,18 @@ class Prices:
         """Equation (1)."""
         run = self.running
         one_s = self.kernels.gemm_s(p.m, p.n, p.k, self._dtype, batch=p.batch) / self._value("product_share")
-        if run.precision is Precision.FP8 and p.low:
-            one_s /= self._value("low_gain")
+        cast_bytes = 0.0
+        if run.precision.is_low and p.low:
+            how = casting(run.recipe)
+            one_s /= self._value("low_gain") * how.product_share
+            if run.precision is Precision.NVFP4:
+                one_s /= self._value("four_gain")
+            cast_bytes = 0.0 if run.jax else how.cast_bytes * p.casts
         if run.jax:
             one_s /= self._value("jax_gain")
         if p.expert:
             one_s /= self._value("expert_gain")
-        casts = 4.0 * p.batch * p.m * p.k if run.precision is Precision.FP8 and p.low and not run.jax else 0.0
-        return p.count * (one_s + casts / self._memory)
+        return p.count * (one_s + cast_bytes / self._memory)
 
     def attention_s(self, a: AttentionCore) -> float:
         """Equation (2)."""
@@ -87,26 +104,34 @@ class Prices:
         """Equation (3)."""
         return size_bytes / self._memory
 
-    def link(self, group: Group) -> float:
-        """Bytes/s at which each device of a group sends: equation (4)."""
-        inside = self.machine.node_bytes_per_s * self._value("node_share")
-        per_node = group.members_per_node(self.machine.domain)
-        if per_node >= group.size:
-            return inside
-        return min(inside, per_node * self.machine.nic_bytes_per_s * self._value("nic_share"))
-
-    def latency_s(self, group: Group) -> float:
+    def host_s(self, group: Group) -> float:
+        """What the members of a group wait for the slowest of their hosts; a CUDA graph and XLA have no host in between."""
+        if self.running.graphs or self.running.jax:
+            return 0.0
         return 1e-6 * self._value("meet_us") * max(1.0, log2(max(group.size, 2)))
 
     def meeting_s(self, collective: Collective, total_bytes: float, group: Group) -> float:
         """Equation (4), of one collective."""
         if group.size <= 1:
             return 0.0
-        return self.latency_s(group) + self.wire_s(collective, total_bytes, group)
+        return self.host_s(group) + self.wire_s(collective, total_bytes, group)
 
     def wire_s(self, collective: Collective, total_bytes: float, group: Group) -> float:
-        """Equation (4) without latency."""
-        return sent_bytes(collective, total_bytes, group.size) / self.link(group)
+        """Equation (4) without the hosts."""
+        size_bytes = total_bytes / group.size if collective is Collective.ALL_TO_ALL else total_bytes
+        return self._nccl_s(Kind.of(collective), size_bytes, group.size, group.members_per_node(self.machine.domain))
+
+    def message_s(self, size_bytes: float, group: Group) -> float:
+        """Equation (4) of a message to the next member of a group; the slowest of them decides."""
+        inside = group.members_per_node(self.machine.domain) >= group.size
+        return self._nccl_s(Kind.SEND_RECEIVE, size_bytes, 2, 2 if inside else 1)
+
+    def _nccl_s(self, kind: Kind, size_bytes: float, ranks: int, per_node: int) -> float:
+        share = self._value("node_share" if per_node >= ranks else "nic_share")
+        wires = self.machine.wires
+        if per_node >= ranks:
+            size_bytes = size_bytes * wires.measured_bytes_per_s / self.machine.node_bytes_per_s
+        return _seconds(wires.interconnect, self.machine.nic_bytes_per_s, kind, size_bytes, ranks, per_node) / share
 
     def pass_s(self, kernels: Iterable[Kernel], *, layers: int = 1) -> float:
         """Equations (5) and (6): one act of ``layers`` times these kernels."""
@@ -128,7 +153,7 @@ class Prices:
                     device_s += kernel.count * shown * self.meeting_s(kernel.collective, kernel.total_bytes, kernel.group)
                     host_s += launch_s * kernel.count
                 case Ring():
-                    one_s = self.latency_s(kernel.group) + kernel.size_bytes / self.link(kernel.group)
+                    one_s = self.host_s(kernel.group) + self.message_s(kernel.size_bytes, kernel.group)
                     ring_s += kernel.rounds * one_s
                     host_s += launch_s * kernel.rounds
         device_s += attention_s + max(0.0, ring_s - attention_s)

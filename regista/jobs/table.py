@@ -44,6 +44,7 @@ class Outcome:
             "peak_bytes_last": done and done.stages[-1].peak_bytes,
             "device_bytes_low": done and max(stage.device_bytes[0] for stage in done.stages),
             "device_bytes_high": done and max(stage.device_bytes[1] for stage in done.stages),
+            "owners": done and [dict(stage.owners) for stage in done.stages],
             "fits": done and done.fits,
             "limiter": done and done.limiter,
             "refused": None if done else str(self.result),
@@ -51,15 +52,9 @@ class Outcome:
             "plan_id": done and done.plan.plan_id,
         }
 
-    def owners(self) -> dict[str, object]:
-        """What fills the fullest stage, and where the seconds of the last one go."""
-        if not isinstance(self.result, Prediction):
-            return {}
-        fullest = max(self.result.stages, key=lambda stage: stage.peak_bytes)
-        return {
-            "memory": dict(fullest.owners) | {"context and NCCL, outside of the allocator": fullest.beside_bytes},
-            "seconds": dict(self.result.seconds),
-        }
+    def details(self) -> dict[str, object]:
+        """Where the seconds of the last stage go."""
+        return {"seconds": dict(self.result.seconds)} if isinstance(self.result, Prediction) else {}
 
 
 def outcome_of(entry: Entry) -> Outcome:
@@ -73,7 +68,7 @@ def outcome_of(entry: Entry) -> Outcome:
 
 
 def csv_text(outcomes: Sequence[Outcome]) -> str:
-    """One row per outcome; peak_bytes is a JSON list, one number per stage."""
+    """One row per outcome; peak_bytes and owners are JSON lists, one number and one object (owner: bytes) per stage."""
     text = io.StringIO()
     rows = [outcome.data() for outcome in outcomes]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

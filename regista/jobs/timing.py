@@ -19,6 +19,7 @@ from regista.jobs.job import Job
 from regista.jobs.memory import chunk_parameters, message_bytes
 from regista.jobs.pipeline import task_name
 from regista.jobs.prices import Prices
+from regista.jobs.recipes import casting
 from regista.jobs.work import AttentionCore, Chunk, Group, Kernel, Meeting, Product, Ring, Sweep, chunks_of, layer_backward, layer_forward
 from regista.jobs.work.chunks import head_backward, head_forward
 
@@ -108,7 +109,7 @@ def _message_s(job: Job, prices: Prices) -> float:
     if at.pp == 1:
         return 0.0
     group = Group(2, at.tp * at.cp * at.dp)
-    return 1e-6 * prices.machine.values["send_us"] + message_bytes(job) / prices.link(group)
+    return 1e-6 * prices.machine.values["send_us"] + prices.message_s(message_bytes(job), group)
 
 
 def _blocked_s(job: Job, prices: Prices) -> float:
@@ -129,9 +130,8 @@ def _gather_s(job: Job, prices: Prices, chunk: Chunk) -> float:
     if run.frozen or not run.distributed_optimizer or at.fsdp > 1:
         return 0.0
     counts, (dense, expert) = chunk_parameters(job, chunk), _replicas(job)
-    value = run.precision.value_bytes
-    return prices.meeting_s(Collective.ALL_GATHER, value * counts.dense, dense) + (
-        prices.meeting_s(Collective.ALL_GATHER, value * counts.expert, expert) if counts.expert else 0.0
+    return prices.meeting_s(Collective.ALL_GATHER, counts.dense_sent_bytes(job), dense) + (
+        prices.meeting_s(Collective.ALL_GATHER, counts.expert_sent_bytes(job), expert) if counts.expert else 0.0
     )
 
 
@@ -155,7 +155,8 @@ def _layer_gather_s(job: Job, prices: Prices) -> float:
     if job.layout.fsdp == 1:
         return 0.0
     layer = Chunk(number=-1, stage=0, layers=1, embeds=False, predicts=False)
-    size = job.running.precision.value_bytes * chunk_parameters(job, layer).total
+    counts = chunk_parameters(job, layer)
+    size = counts.dense_sent_bytes(job) + counts.expert_sent_bytes(job)
     group = Group(job.layout.fsdp, 1)
     if job.layout.direct_gather:
         away = 1 - group.members_per_node(prices.machine.domain) / group.size
@@ -174,7 +175,11 @@ def _update_s(job: Job, prices: Prices, chunks: list[Chunk]) -> float:
     if run.distributed_optimizer or at.fsdp > 1:
         split = at.fsdp if at.fsdp > 1 else at.dp * at.cp
         dense, expert = dense / split, expert / max(1, at.dp * at.cp * at.tp // (at.ep * at.etp))
-    return once_s + prices.machine.values["update_bytes"] * (dense + expert) / prices.machine.memory_bytes_per_s
+    moved = prices.machine.values["update_bytes"] * (dense + expert)
+    if run.precision.is_low and not run.low_params and not run.jax:
+        # Parameters are cast once per step.
+        moved += casting(run.recipe).cast_bytes * sum(c.low + c.expert for c in counts)
+    return once_s + moved / prices.machine.memory_bytes_per_s
 
 
 def breakdown(job: Job, prices: Prices, plan: Plan, cost: JobCost, schedule: PipelineSchedule, step_s: float) -> Mapping[str, float]:

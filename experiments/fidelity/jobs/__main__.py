@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run() -> None:
     training, _ = cases("dgxc")
     small, _ = cases("golden")
-    tables, residuals = [], []
+    tables, residuals, scored = [], [], list[tuple[list[Case], Held]]()
     base = _fresh(load_machine("h100"))
     for name in ("h100", "gb200", "a100"):
         own = [case for case in training if case.job.machine == name]
@@ -75,7 +75,8 @@ def _run() -> None:
         machine = replace(load_machine(name), values=dict(base.values), environments={})
         if own:
             machine = fitted(own, machine, free)
-            held = Held.of(own, by_group(own, machine, free), by_row(own, machine, free))
+            held = Held.of(own, by_group(own, machine, free), by_row(own, machine, free), scored)
+            scored.append((own, held))
             tables.append(table(own, machine, held))
             residuals += _residuals(own, held, "training")
             error = np.abs(np.expm1(held.group))
@@ -132,7 +133,7 @@ def _residuals(cases: Sequence[Case], held: Held, environment: str) -> list[str]
     lines = []
     for case, error, near in zip(cases, held.group, held.row, strict=True):
         job = case.job
-        low, moe, jax = int(job.running.precision.value == "fp8"), int(job.model.experts > 0), int(job.running.jax)
+        low, moe, jax = int(job.running.precision.is_low), int(job.model.experts > 0), int(job.running.jax)
         group = case.group.replace(",", " ")
         lines.append(f"{job.machine},{environment},{group},{job.devices},{job.model.parameters},{low},{moe},{jax},{error:.5f},{near:.5f}")
     return lines

@@ -17,8 +17,9 @@ import pandas as pd
 
 from experiments.fidelity.jobs.cases import Case
 from experiments.fidelity.jobs.fit import Floats, Free, fitted, log_errors, refitted, slopes
-from regista.jobs.intervals import LEVEL, features, quantile_of_nearest
+from regista.jobs.intervals import Features, Pairs, features, quantile_of_nearest
 from regista.jobs.machines import Machine
+from regista.trust import LEVEL
 
 __all__ = ["FOLDS", "SEED", "Held", "by_fold", "by_group", "by_row", "coverage", "summary", "table"]
 
@@ -66,13 +67,14 @@ def by_fold(cases: Sequence[Case], machine: Machine, free: Free, rounds: int) ->
     return held
 
 
-def coverage(cases: Sequence[Case], held: Floats, *, groups: bool) -> Floats:
-    """Half width (a logarithm) of each case's interval, from left-out residuals of other groups, or of all other rows; shape [cases]."""
+def coverage(cases: Sequence[Case], held: Floats, elsewhere: Pairs, *, groups: bool) -> Floats:
+    """Half width (a logarithm) of each case's interval, from left-out residuals of other groups, or of all other rows, and of other machines
+    (elsewhere); shape [cases]."""
     widths = []
     for number, case in enumerate(cases):
         pairs = [(c, float(e)) for i, (c, e) in enumerate(zip(cases, held, strict=True)) if i != number]
         others = [(features(c.job), e) for c, e in pairs if not groups or c.group != case.group]
-        widths.append(quantile_of_nearest(features(case.job), others))
+        widths.append(quantile_of_nearest(features(case.job), others, elsewhere))
     return np.array(widths)
 
 
@@ -86,8 +88,16 @@ class Held:
     row_width: Floats
 
     @classmethod
-    def of(cls, cases: Sequence[Case], group: Floats, row: Floats) -> Held:
-        return cls(group, row, coverage(cases, group, groups=True), coverage(cases, row, groups=False))
+    def of(cls, cases: Sequence[Case], group: Floats, row: Floats, others: Sequence[tuple[Sequence[Case], Held]] = ()) -> Held:
+        """others: of the other machines, scored before."""
+        by_group, by_row = (
+            [pair for own, held in others for pair in zip(_features(own), getattr(held, by), strict=True)] for by in ("group", "row")
+        )
+        return cls(group, row, coverage(cases, group, by_group, groups=True), coverage(cases, row, by_row, groups=False))
+
+
+def _features(cases: Sequence[Case]) -> list[Features]:
+    return [features(case.job) for case in cases]
 
 
 def table(cases: Sequence[Case], machine: Machine, held: Held) -> pd.DataFrame:

@@ -45,10 +45,11 @@ CONSTANTS = _constants(
     ("send_us", "host and wire latency of a message between stages", "us", 1, 100000, 50, 1.5),
     ("sweep_share", "memory bandwidth that elementwise kernels reach", "1", 0.2, 1.1, 0.7, 0.3),
     ("low_gain", "how many times faster products are in 8 bits, casts aside", "1", 1.0, 2.2, 1.8, 0.15),
+    ("four_gain", "how many times faster products are in 4 bits than in 8, casts aside", "1", 1.0, 2.0, 1.5, 0.2),
     ("launch_us", "host time per kernel", "us", 0.5, 300, 6, 1.0),
-    ("meet_us", "host and wire latency of a collective of two", "us", 1, 5000, 20, 1.0),
-    ("node_share", "port bandwidth inside a node that collectives reach beside training", "1", 0.1, 1.0, 0.65, 0.3),
-    ("nic_share", "network bandwidth that is reached beside training", "1", 0.05, 1.0, 0.7, 0.4),
+    ("meet_us", "what the hosts of two ranks wait for each other before a collective; more ranks as the logarithm", "us", 1, 5000, 20, 1.0),
+    ("node_share", "speed of collectives inside a node in training against NCCL alone", "1", 0.1, 1.5, 0.9, 0.3),
+    ("nic_share", "the same of collectives that leave a node", "1", 0.05, 1.2, 0.8, 0.4),
     ("beside_share", "share of an overlapped tensor-parallel collective that still shows", "1", 0.02, 1.0, 0.3, 0.7),
     ("growth", "how much longer computing takes per doubling of the devices beyond 8", "1", 1e-5, 0.05, 0.002, 1.0),
     ("jax_gain", "speed of XLA's fused kernels and products against Transformer Engine's", "1", 0.5, 1.5, 1.0, 0.15),
@@ -64,6 +65,15 @@ CONSTANTS = _constants(
     ("update_bytes", "memory traffic of the update per parameter", "bytes", 10, 300, 34, 0.4),
     ("step_ms", "once per step: data, gradient norm, logging", "ms", 0.01, 300, 10, 1.0),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wires:
+    """interconnect: whose NCCL times stand for the machine's.   measured_bytes_per_s: a port's there; where the machine has another, a collective
+    inside a node takes what one of more or fewer bytes takes there."""
+
+    interconnect: str
+    measured_bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +94,7 @@ class Machine:
     domain: int
     node_bytes_per_s: float
     nic_bytes_per_s: float
+    wires: Wires
     workspace_bytes: int
     values: Mapping[str, float]
     environments: Mapping[str, Mapping[str, float]]
@@ -142,6 +153,10 @@ def load_machine(name: str, folder: Path = FOLDER) -> Machine:
             domain=int(sheet["domain"]),
             node_bytes_per_s=1e9 * float(sheet["node_GBps"]),
             nic_bytes_per_s=1e9 * float(sheet["nic_GBps"]),
+            wires=Wires(
+                interconnect=str(sheet["interconnect"]),
+                measured_bytes_per_s=1e9 * float(sheet.get("interconnect_GBps", sheet["node_GBps"])),
+            ),
             workspace_bytes=int(2**20 * float(sheet["workspace_MiB"])),
             values={key: float(given.get(key, c.start)) for key, c in CONSTANTS.items()},
             environments={k: {n: float(v) for n, v in e.items()} for k, e in fitted.get("environments", {}).items()},

@@ -7,6 +7,7 @@ from regista.jobs.families import family
 from regista.jobs.job import Attention, Job, Layout, Model, Precision, Recompute, Running
 from regista.jobs.machines import machine_names
 from regista.jobs.readers.cells import Row, count, given, truth
+from regista.jobs.recipes import Recipe
 
 __all__ = ["COLUMNS", "dgxc_job"]
 
@@ -95,6 +96,8 @@ def _running(row: Row, layout: Layout) -> Running:
     dropout = (row.get("dropout") or "").replace("hidden", "").replace("attention", "").split()
     return Running(
         precision=Precision(precision),
+        recipe=_recipe(row),
+        low_params=truth(row, "fp8_params"),
         recompute=_recompute(row),
         distributed_optimizer=fsdp or truth(row, "dist_opt", True) if (row.get("dist_opt") or "").strip().lower() != "fsdp" else True,
         grad_bytes=_BYTES.get((row.get("grad_dtype") or "fp32").strip().lower(), 4),
@@ -112,6 +115,12 @@ def _running(row: Row, layout: Layout) -> Running:
         fused_loss=(row.get("framework") or "").strip() == "NeMo2",
         environment=next((name for name in ("paxml", "maxtext") if name in (row.get("framework") or "").lower()), ""),
     )
+
+
+def _recipe(row: Row) -> Recipe:
+    """By the first word of its cell; where nothing is said, the one of the years of these rows."""
+    words = (row.get("fp8_recipe") or "").lower().split()
+    return next((recipe for recipe in Recipe if words and words[0].startswith(recipe.value)), Recipe.DELAYED)
 
 
 def _recompute(row: Row) -> Recompute:

@@ -2,6 +2,7 @@
 
 What a test does not say is Megatron's default, or that of its test suite: 8 devices (of the environment's name) where it has no nodes,
 GPT-2's vocabulary padded to 128 x tp, tied embedding and head, feed-forward 4 x hidden, dropout 0.1, gradients in 32 bits.
+Tests of the tunable schedule (tunable_overlap) perform all their micro-batches with one chunk before they take the next.
 Attention where nothing is said: fused in the suite's current containers, unfused in the old ones (dracooci).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from planner.ir.errors import Unsupported
 from regista.jobs.job import Attention, Job, Layout, Model, Precision, Recompute, Running
 from regista.jobs.readers.cells import Row, count, given, truth
+from regista.jobs.recipes import Recipe
 
 __all__ = ["COLUMNS", "golden_job"]
 
@@ -54,6 +56,7 @@ def golden_job(row: Row) -> Job:
     dp = max(1, devices // (tp * pp * cp))
     ep = count(row, "ep", 1)
     micro = count(row, "mbs", 1)
+    gbs = count(row, "gbs")
     layout = Layout(
         tp=tp,
         pp=pp,
@@ -62,8 +65,9 @@ def golden_job(row: Row) -> Job:
         ep=ep if model.experts else 1,
         etp=count(row, "etp", tp) if model.experts else 1,
         vp=max(1, vp) if pp > 1 else 1,
+        vp_group=max(1, gbs // max(1, dp * micro)) if "tunable_overlap" in row["case"] and vp > 1 else None,
         micro_batch=micro,
-        global_batch=count(row, "gbs"),
+        global_batch=gbs,
         sequence_parallel=tp > 1 and truth(row, "sp"),
     )
     return Job(
@@ -135,6 +139,8 @@ def _running(row: Row, environment: str) -> Running:
     unfused = stated in ("unfused", "local") or (not stated and (old or row.get("impl") == "local"))
     return Running(
         precision=precision,
+        recipe=Recipe.TENSORWISE if "current_scaling" in row["case"] else Recipe.DELAYED,
+        low_params="native_fp8" in row["case"],
         recompute=Recompute(again),
         distributed_optimizer=truth(row, "dist_opt"),
         grad_bytes=4,

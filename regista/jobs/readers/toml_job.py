@@ -3,7 +3,7 @@
 [model]    family = "llama3.1-8b", and any of its numbers in place of the family's; or all numbers: layers hidden ffn heads vocab seq
 [cluster]  name = "dgx-h100:16"                     a preset with its number of nodes
 [layout]   tp pp cp ep etp vp dp zero fsdp direct_gather micro_batch global_batch sequence_parallel layers_of_chunks
-           precision recompute recompute_layers attention dropout overlap_tp overlap_grad overlap_param overlap_p2p
+           precision recipe low_params recompute recompute_layers attention dropout graphs overlap_tp overlap_grad overlap_param overlap_p2p
 """
 
 from __future__ import annotations
@@ -17,12 +17,30 @@ from regista.clusters import resolve_cluster
 from regista.jobs.families import family
 from regista.jobs.job import Attention, Job, Layout, Model, Precision, Recompute, Running
 from regista.jobs.machines import machine_names
+from regista.jobs.recipes import Recipe
 
 __all__ = ["toml_job"]
 
 _LAYOUT = {f.name for f in fields(Layout)}
 _OVERLAPS = {"overlap_tp", "overlap_grad", "overlap_param", "overlap_p2p"}
-_RUNNING = {"precision", "recompute", "recompute_layers", "attention", "dropout", "zero", "kernels", "schedule", *_OVERLAPS}
+_LOW = {"fp8-mixed": Precision.FP8, "nvfp4-mixed": Precision.NVFP4}
+"""Names that other frameworks have for precisions."""
+_RUNNING = {
+    *(
+        "precision",
+        "recipe",
+        "low_params",
+        "graphs",
+        "recompute",
+        "recompute_layers",
+        "attention",
+        "dropout",
+        "zero",
+        "kernels",
+        "schedule",
+    ),
+    *_OVERLAPS,
+}
 Table = Mapping[str, object]
 
 
@@ -137,8 +155,16 @@ def _running(table: Table) -> Running:
     if zero not in (0, 1, 2, 3):
         raise Unsupported(f"[layout] zero = {zero}; 0 to 3 are known")
     again = table.get("recompute_layers")
+    said = choice("precision", "bf16", [*(p.value for p in Precision), *_LOW])
+    precision = _LOW.get(said) or Precision(said)
+    usual = Recipe.NVFP4 if precision is Precision.NVFP4 else Recipe.DELAYED
+    if "recipe" in table and not precision.is_low:
+        raise Unsupported(f"[layout] recipe = {table['recipe']!r} with precision {said}; recipes are of fp8 and nvfp4")
     return Running(
-        precision=Precision(choice("precision", "bf16", [p.value for p in Precision])),
+        precision=precision,
+        recipe=Recipe(choice("recipe", usual.value, [r.value for r in Recipe])),
+        low_params=_flag(table, "low_params"),
+        graphs=_flag(table, "graphs"),
         recompute=Recompute(choice("recompute", "none", [r.value for r in Recompute])),
         recompute_layers=None if again is None else _number(table, "recompute_layers", "layout"),
         distributed_optimizer=zero >= 1,

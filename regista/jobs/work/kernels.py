@@ -11,7 +11,8 @@ __all__ = ["AttentionCore", "Group", "Kernel", "Meeting", "Product", "Ring", "Sw
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``count`` kernels of ``batch`` products m x k by k x n.   low: may be computed in 8 bits.   expert: of an expert."""
+    """``count`` kernels of ``batch`` products m x k by k x n.   low: may be computed in fewer bits; casts: elements that are brought into them before
+    each product (operands that an earlier product has cast are not cast again).   expert: of an expert."""
 
     m: int
     n: int
@@ -20,6 +21,7 @@ class Product:
     count: int = 1
     low: bool = True
     expert: bool = False
+    casts: int = 0
 
     @property
     def flop(self) -> float:

@@ -9,10 +9,12 @@ Sources: Korthikanti et al. 2022 (sequence parallelism, what is gathered again i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 from planner.ir.collective import Collective
-from regista.jobs.job import Attention, Job, Precision, Recompute
+from regista.jobs.job import Attention, Job, Recompute
+from regista.jobs.recipes import casting
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
 
 __all__ = ["layer_backward", "layer_forward", "tokens"]
@@ -128,8 +130,9 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
         if at.sequence_parallel:
             # The backward pass gathers again what the forward pass had gathered, for the gradients of weights.
             gathers = dense_parts * (2 if backward and not run.frozen else 1)
-            low = run.overlap_tp and run.precision is Precision.FP8  # what products read in 8 bits is gathered in 8 bits
-            met.append(Meeting(Collective.ALL_GATHER, whole / (2 if low else 1), group, beside=run.overlap_tp, count=gathers))
+            # What products read in 8 bits is gathered in 8 bits.
+            sent = whole * casting(run.recipe).kept_bytes / 2 if run.overlap_tp and run.precision.is_low else whole
+            met.append(Meeting(Collective.ALL_GATHER, sent, group, beside=run.overlap_tp, count=gathers))
             met.append(Meeting(Collective.REDUCE_SCATTER, whole, group, beside=run.overlap_tp, count=dense_parts))
         else:
             met.append(Meeting(Collective.ALL_REDUCE, whole, group, beside=backward and run.overlap_grad, count=dense_parts))
@@ -153,8 +156,7 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
 def layer_forward(job: Job) -> tuple[Kernel, ...]:
     """The kernels of one layer's forward pass."""
     return (
-        *_products(job),
-        *_experts(job),
+        *(replace(p, casts=p.m * p.k) for p in (*_products(job), *_experts(job))),
         *_attention(job, backward=False),
         *_sweeps(job, backward=False),
         *_meetings(job, backward=False),
@@ -167,7 +169,8 @@ def layer_backward(job: Job) -> tuple[Kernel, ...]:
     made: list[Kernel] = []
     parameters = 0
     for p in (*_products(job), *_experts(job)):
-        made.append(Product(p.m, p.k, p.n, count=p.count, expert=p.expert))
+        # The gradient of the result is cast once, for both products; the input was, with its transpose, in the forward pass.
+        made.append(Product(p.m, p.k, p.n, count=p.count, expert=p.expert, casts=p.m * p.n))
         if not run.frozen:
             made.append(Product(p.k, p.n, p.m, count=p.count, expert=p.expert))
             parameters += p.count * p.k * p.n
@@ -190,4 +193,5 @@ def _again(job: Job) -> list[Kernel]:
             return [*_attention(job, backward=False), *_sweeps(job, backward=False)]
         case Recompute.QKV:
             # What the last product gives is read by no backward pass.
-            return [*_attention(job, backward=False), *_sweeps(job, backward=False), *_products(job)[1:-1]]
+            again = [replace(p, casts=p.m * p.k) for p in _products(job)[1:-1]]
+            return [*_attention(job, backward=False), *_sweeps(job, backward=False), *again]

@@ -54,7 +54,7 @@ def perform(args: argparse.Namespace) -> Json:
     if args.out:
         show(args, f"wrote {args.out}")
     return {
-        "jobs": [outcome.data() | outcome.owners() for outcome in outcomes],
+        "jobs": [outcome.data() | outcome.details() for outcome in outcomes],
         "predicted": len(outcomes) - len(refused),
         "refused": len(refused),
         "out": args.out,

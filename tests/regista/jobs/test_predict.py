@@ -150,6 +150,19 @@ def test_the_plan_holds_a_stash_per_micro_batch_in_flight_and_more_devices_never
         assert many < few
 
 
+def test_interleaving_needs_micro_batches_in_whole_rounds_of_pp_or_of_the_group_that_is_given():
+    # The check divided by the number of rounds in place of their size: 6 micro-batches on 4 stages passed, which Megatron refuses.
+    machine, at = load_machine("h100"), {"pp": 4, "vp": 2, "tp": 1, "sequence_parallel": False, "dp": 1}
+    with pytest.raises(RegistaError, match="vp 2: 6 micro-batches do not divide into rounds of 4 on pp 4"):
+        checked(job(global_batch=6, **at), machine)
+    with pytest.raises(RegistaError, match="rounds of 3 on pp 4"):
+        checked(job(global_batch=6, vp_group=3, **at), machine)
+    one = checked(job(global_batch=6, vp_group=6, **at), machine)
+    assert [action.stage for action in schedule_of(one).orders[0][:8]] == [0] * 6 + [4] * 2
+    twelve = job(global_batch=12, vp_group=6, **at)
+    assert [action.stage for action in schedule_of(twelve).orders[0][:8]] == [0] * 6 + [4] * 2
+
+
 def test_recomputation_and_splitting_hold_fewer_bytes_and_recomputation_takes_longer():
     plain, full = job(), replace(job(), running=Running(distributed_optimizer=True, recompute=Recompute.FULL))
     kept, again = predict(plain), predict(full)

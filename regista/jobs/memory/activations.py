@@ -1,0 +1,117 @@
+"""Bytes of activations of one device: what a layer keeps of a micro-batch, what a chunk stashes, and the most of both with the logits.
+
+In bytes per token and hidden element (Korthikanti et al. 2022, section 4, with what Transformer Engine keeps): norm inputs 2 + 2, their outputs
+2 + 2, q k v, output of the attention, fc1, activation, masks of dropout 1 + 1; unfused attention: scores 2, their mask 1 and what dropout made of
+them 2, per pair.  Products in 8 or 4 bits keep their inputs so: outputs of norms and of the activation, and of the attention a second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.schedule import PipelineSchedule
+from planner.schedule.actions import Pass
+from regista.jobs.job import Attention, Job, Recompute
+from regista.jobs.recipes import casting
+from regista.jobs.work import Chunk, chunks_of, vocab_padded
+
+__all__ = ["activation_peak", "layer_bytes", "message_bytes", "stash_bytes"]
+
+
+def message_bytes(job: Job) -> float:
+    """What a stage sends the next per micro-batch, from one device."""
+    model, at = job.model, job.layout
+    rows = at.micro_batch * model.seq / at.cp / (at.tp if at.sequence_parallel else 1)
+    return rows * model.hidden * job.running.precision.value_bytes
+
+
+def layer_bytes(job: Job) -> float:
+    """What one layer keeps of one micro-batch without recomputation."""
+    model, at, run = job.model, job.layout, job.running
+    value = run.precision.value_bytes
+    rows = at.micro_batch * model.seq / at.cp
+    between = rows / at.tp if at.sequence_parallel else rows
+    width, keys = model.heads * model.head_dim / at.tp, model.kv_heads * model.head_dim / at.tp
+    taken = casting(run.recipe).kept_bytes if run.precision.is_low else value
+    kept = 2 * (value + taken) * between * model.hidden + value * rows * (2 * width + 2 * keys)
+    if run.precision.is_low:
+        kept += taken * rows * width
+    if run.dropout:
+        kept += 2 * between * model.hidden
+    if run.attention is not Attention.UNFUSED:
+        kept += 4 * at.micro_batch * model.heads / at.tp * model.seq / at.cp
+    elif run.recompute is not Recompute.SELECTIVE:
+        kept += _score_bytes(job)
+    if model.crossed:
+        keys_rows = at.micro_batch * model.crossed
+        kept += (
+            2 * value * between * model.hidden
+            + 2 * value * (rows * width + keys_rows * keys)
+            + (between * model.hidden if run.dropout else 0)
+        )
+        if run.attention is Attention.UNFUSED:
+            kept += _score_bytes(job) * model.crossed / model.seq
+    if model.experts:
+        met = between * model.top_k * at.etp / (1 if at.sequence_parallel or at.tp == 1 else at.tp)
+        inner = ((2 if model.gated else 1) * value + taken) * model.expert_ffn / at.etp
+        kept += met * ((value + taken) * model.hidden + inner) + between * model.experts * 12
+        if model.shared_ffn:
+            kept += rows * ((2 if model.gated else 1) * value + taken) * model.shared_ffn / at.tp
+    else:
+        kept += rows * ((2 if model.gated else 1) * value + taken) * model.ffn / at.tp
+    return kept
+
+
+def _score_bytes(job: Job) -> float:
+    """Scores after softmax, and with dropout their mask and what it made of them."""
+    model, at, run = job.model, job.layout, job.running
+    per_pair = run.precision.value_bytes * (2 if run.dropout else 1) + (1 if run.dropout else 0)
+    return per_pair * at.micro_batch * model.heads / at.tp * model.seq * model.seq / at.cp
+
+
+def stash_bytes(job: Job, chunk: Chunk) -> float:
+    """What a chunk keeps of one micro-batch from its forward to its backward pass."""
+    run, value = job.running, job.running.precision.value_bytes
+    rows = job.layout.micro_batch * job.model.seq / job.layout.cp
+    kept = message_bytes(job) / value * (value + (1 if run.dropout else 0)) if chunk.embeds else 0.0
+    stacks = job.model.stacks
+    layers = sum(count for _, count in stacks)
+    full = sum(count * layer_bytes(replace(job, model=model)) for model, count in stacks) / max(1, layers)
+    match run.recompute:
+        case Recompute.FULL:
+            again = chunk.layers if run.recompute_layers is None else min(chunk.layers, run.recompute_layers)
+            return kept + again * message_bytes(job) + (chunk.layers - again) * full
+        case Recompute.QKV:
+            model = job.model
+            own = value * rows * (model.heads + 2 * model.kv_heads) * model.head_dim / job.layout.tp
+            return kept + chunk.layers * (message_bytes(job) + own)
+        case _:
+            return kept + chunk.layers * full
+
+
+def _head_bytes(job: Job) -> float:
+    """Logits in 16 bits, their copy in 32 on which the loss works."""
+    rows = job.layout.micro_batch * job.model.seq / job.layout.cp
+    return rows * vocab_padded(job) / job.layout.tp * (job.running.precision.value_bytes + 4) + 2 * message_bytes(job)
+
+
+def activation_peak(job: Job, schedule: PipelineSchedule, stage: int) -> tuple[float, float]:
+    """(activations, logits) at the moment at which both together are most."""
+    of = {chunk.number: stash_bytes(job, chunk) for chunk in chunks_of(job) if chunk.stage == stage}
+    last = job.layout.chunks - 1
+    head = _head_bytes(job)
+    again = layer_bytes(job) if job.running.recompute in (Recompute.FULL, Recompute.QKV) else 0.0
+    if job.running.recompute is Recompute.SELECTIVE and job.running.attention is Attention.UNFUSED:
+        again = _score_bytes(job)
+    now, best = 0.0, (0.0, 0.0)
+    for action in schedule.orders[stage]:
+        forward = action.kind is Pass.FORWARD
+        if forward:
+            now += of[action.stage]
+        here = (now + (0.0 if forward else again), head if action.stage == last else 0.0)
+        best = max(best, here, key=sum)
+        if action.stage == last and not forward:
+            best = max(best, (now, head), key=sum)
+        if not forward:
+            now -= of[action.stage]
+    return best
