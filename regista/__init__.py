@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from planner.ir.files import load_plan, load_trace, save_plan, save_trace
     from planner.ir.plan import Plan
     from planner.ir.traces.trace import Trace, check_trace
+    from planner.solve.time_limit import Cancel
     from regista.analysis.comparison import Comparison, compare
     from regista.api import Performer, plan, run, session, simulate
     from regista.calibrate import calibrate_machine, calibrate_plan
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SGD",
     "AdamW",
+    "Cancel",
     "ClipNorm",
     "Cluster",
     "Comparison",
@@ -66,6 +68,7 @@ _HOME = {
     "Plan": "planner.ir.plan",
     **dict.fromkeys(("Performer", "plan", "run", "session", "simulate"), "regista.api"),
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
+    "Cancel": "planner.solve.time_limit",
     "RegistaError": "planner.ir.errors",
     "with_data": "regista.data",
     **dict.fromkeys(("Evaluation", "evaluator"), "regista.evaluation"),

@@ -43,6 +43,7 @@ from planner.schedule import Schedule
 from planner.search import Method
 from planner.search.context import Context
 from planner.solve.problem import Watch
+from planner.solve.time_limit import Cancel
 from planner.validate import validate
 from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
@@ -109,6 +110,7 @@ def plan(
     on_progress: Watch | None = None,
     on_shape: ShapeWatch | None = None,
     on_next: Callable[[Plan], None] | None = None,
+    cancel: Cancel | None = None,
 ) -> Plan:
     """Search a Plan for a program on a cluster.
 
@@ -140,6 +142,7 @@ def plan(
         on_next: called with the best Plan of another shape, if the search worked one out on its way.
         on_progress: called with the best objective and the bound (exact only).
             Ctrl-C in the search, or a KeyboardInterrupt raised by on_progress, ends it with the best so far.
+        cancel: a Cancel; once it is cancelled, from any thread, the search ends as at the end of its seconds, with the best so far.
 
     Raises:
         RegistaError: what cannot be traced, placed, fitted or kept live, with the way out.
@@ -195,6 +198,7 @@ def plan(
         watch=on_progress,
         on_shape=on_shape,
         dry_run=simulator.dry_run,
+        cancel=cancel,
     )
     plan = plans.plan
     if constants:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "Cancelled",
     "DeadLock",
     "InvalidCluster",
     "InvalidFile",
@@ -38,6 +39,10 @@ class UnknownOp(RegistaError):
 
 class Unsupported(RegistaError):
     """A legal request that this version does not carry out; it is refused rather than guessed."""
+
+
+class Cancelled(RegistaError):
+    """A search was ended by its caller before it had a plan."""
 
 
 class InvalidCluster(RegistaError):

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from time import perf_counter
 
 from planner.ir.cluster import Cluster
 from planner.ir.collector import collector_paused
-from planner.ir.errors import OutOfMemory, Unsupported
+from planner.ir.errors import Cancelled, OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
@@ -25,7 +26,7 @@ from planner.parallelism.unsplit import ZeroUnmet, check_zero
 from planner.search import Method
 from planner.search.pins import parse_pins
 from planner.solve.problem import NotFoundInTime, Watch
-from planner.solve.time_limit import TimeLimit
+from planner.solve.time_limit import Cancel, Clock, TimeLimit
 from planner.stages import check_recompute
 
 __all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
@@ -58,6 +59,7 @@ def search_plans(
     on_shape: ShapeWatch | None = None,
     dry_run: DryRun | None = None,
     runner_up: bool = False,
+    cancel: Cancel | None = None,
 ) -> FoundPlans:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
 
@@ -68,12 +70,13 @@ def search_plans(
         on_shape: called with (shape, best step so far in seconds, bound in seconds) whenever a shape was bounded or worked out.
         runner_up: also find the second best shape: the search goes on until no other shape can be better than it by more than the
             search's gap, or ``options.seconds`` are over; ``least_other_s`` is what is proven.
+        cancel: ends the search from outside, with the best plan so far.
 
     Raises:
-        Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
+        Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   Cancelled: before there was a plan.
     """
     job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run)
-    time_limit = TimeLimit(options.seconds)
+    time_limit = TimeLimit(options.seconds, perf_counter if cancel is None else cancel)
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
     check_options(options, cluster)
@@ -98,10 +101,14 @@ def search_plans(
     try:
         if len(open_shapes) == 1:
             (shape,) = open_shapes
-            plans = FoundPlans(plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape)), least_other_s=inf)
+            plans = FoundPlans(plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape), time_limit.clock), least_other_s=inf)
         else:
             with collector_paused():
                 plans = _best_plans(job, graph_of, open_shapes, options, time_limit, on_shape, runner_up)
+    except NotFoundInTime:
+        if not time_limit.is_cancelled:
+            raise
+        raise Cancelled(f"the search was cancelled after {time_limit.elapsed_s():.3g} s, before it had a plan; let it run longer") from None
     except OutOfMemory as error:
         raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options, time_limit)}") from None
     made = plans.plan.micro_batches
@@ -183,7 +190,7 @@ def make_plan(
     return _one_shape(job, graph, options)
 
 
-def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions) -> Plan:
+def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions, clock: Clock = perf_counter) -> Plan:
     check_options(options, job.cluster)
     stages, micro_batches = options.stages or 1, options.micro_batches or 1
     if options.recompute is True:
@@ -192,11 +199,11 @@ def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions) -> Plan:
     fixed = _fixed(options, Shape(stages, micro_batches, mesh))
     with collector_paused():
         try:
-            return plan_one_shape(job, graph, fixed)
+            return plan_one_shape(job, graph, fixed, time_limit=TimeLimit(options.seconds, clock))
         except OutOfMemory:
             if options.recompute is not None or options.method is not Method.EXACT:
                 raise
-            return plan_one_shape(job, graph, replace(fixed, recompute=True))
+            return plan_one_shape(job, graph, replace(fixed, recompute=True), time_limit=TimeLimit(options.seconds, clock))
 
 
 def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:

@@ -133,6 +133,8 @@ class ShapeSearch:
             is_up = self.bounds.time_limit.is_up()
             if is_up and self._worked:
                 break
+            if self.bounds.time_limit.is_cancelled:
+                raise NotFoundInTime("the search was cancelled before a shape was worked out", self._queue[0][0])
             least_s, shape, bound_kind, memory_binds = heapq.heappop(self._queue)
             try:
                 if is_up or bound_kind is _Bound.WITHIN_MEMORY:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from planner.boxing import BoxingTable, kinds_in, steps_between
 from planner.cost import axis_boxing_s, op_s, op_work_s
 from planner.cost import transfer_s as link_transfer_s
@@ -16,7 +18,8 @@ from planner.ir.collective import Collective
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, Partial, ReduceOp
 from planner.ir.tensor import TensorType
-from planner.search.strategies import Strategy
+from planner.search.strategies import Strategy, StrategySet
+from planner.solve.problem import Floats
 
 __all__ = ["LayoutCosts"]
 
@@ -30,8 +33,15 @@ class LayoutCosts:
         first = tuple(range(size))
         self._next_stage_ranks = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
+        self._ops_s: dict[StrategySet, Floats] = {}
 
-    def op_s(self, strategy: Strategy) -> float:
+    def ops_s(self, strategies: StrategySet) -> Floats:
+        """Seconds of one act of an op, per strategy."""
+        if strategies not in self._ops_s:
+            self._ops_s[strategies] = np.array([self._op_s(strategy) for strategy in strategies.strategies])
+        return self._ops_s[strategies]
+
+    def _op_s(self, strategy: Strategy) -> float:
         if self.cluster.device.kernels:
             return op_work_s(self.cluster, strategy.local.op, strategy.local.types)
         return op_s(self.cluster, strategy.flop, strategy.traffic_bytes, strategy.dtype)

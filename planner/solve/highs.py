@@ -30,6 +30,7 @@ __all__ = ["TOLERANCE", "HighsIlp", "IlpOutcome"]
 _SCALE_TO = 1e5  # the largest objective coefficient after scaling, because the solver's tolerances are absolute
 _FEASIBILITY = 1e-6  # HiGHS's default tolerance for rows and for whole numbers
 _MEMORY_TO = 1e3  # the memory limit after scaling
+_LOOK_S = 0.25  # how often a solve looks whether it is cancelled
 
 
 TOLERANCE = 1e-9
@@ -164,7 +165,7 @@ class HighsIlp:
         while (left := time_limit.remaining_s()) > 0:
             # HiGHS counts all runs of a model against the limit of an LP, but not of a MIP.
             self.model.setOptionValue("time_limit", self.model.getRunTime() + left)
-            self._run()
+            self._run(time_limit)
             self.model.setOptionValue("solver", "simplex")
             status = self.model.getModelStatus()
             if status == highspy.HighsModelStatus.kInfeasible:
@@ -203,7 +204,7 @@ class HighsIlp:
             if start is not None:
                 self._begin_from(start)
             self.model.setOptionValue("time_limit", left)
-            self._run()
+            self._run(time_limit)
             status, info = self.model.getModelStatus(), self.model.getInfo()
             has_choice = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
             if status == highspy.HighsModelStatus.kInfeasible or (status == highspy.HighsModelStatus.kOptimal and not has_choice):
@@ -222,13 +223,15 @@ class HighsIlp:
                 self._forbid(choice, int(held.argmax()))
         return IlpOutcome(None, bound)
 
-    def _run(self) -> None:
-        """Run the solver in a thread, so that Ctrl-C reaches us at once and the solver soon after."""
+    def _run(self, time_limit: TimeLimit) -> None:
+        """Run the solver in a thread, so that Ctrl-C and a Cancel reach us at once and the solver soon after."""
         thread = Thread(target=self.model.run, daemon=True)
         thread.start()
         try:
             while thread.is_alive():
-                thread.join(0.5)
+                thread.join(_LOOK_S)
+                if time_limit.is_cancelled:
+                    self.model.cancelSolve()  # type: ignore[no-untyped-call]
         except KeyboardInterrupt:
             self.model.cancelSolve()  # type: ignore[no-untyped-call]
             thread.join(2.0)

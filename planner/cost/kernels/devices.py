@@ -73,6 +73,7 @@ def device_names() -> tuple[str, ...]:
     return tuple(_sheets())
 
 
+@lru_cache(maxsize=256)
 def device_sheet(text: str) -> DeviceSheet:
     """The device of a name, in any of its spellings: ``H100 SXM``, ``h100-sxm``, ``NVIDIA H100 80GB HBM3``.
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil
 
 import numpy as np
 
 from planner.cost.kernels.convolutions import convolution_rates
 from planner.cost.kernels.devices import DeviceSheet, Precision, device_sheet
-from planner.cost.kernels.surface import QUERY_ROWS, attention_s, product_s, stream_s
+from planner.cost.kernels.surface import QUERY_ROWS, Surface, attention_s, product_s, stream_s
 from planner.cost.kernels.tables import (
     GENERIC,
     PRODUCT_SCALE,
@@ -145,7 +145,11 @@ class KernelModel:
 
     def stream_s(self, size_bytes: float) -> float:
         """Seconds of a kernel that reads and writes ``size_bytes`` in all: normalisations, elementwise chains, softmax, embeddings, casts."""
-        return stream_s(surface_of(self.device, self._constants("stream"), Precision.FLOAT32), size_bytes)
+        return stream_s(self._stream, size_bytes)
+
+    @cached_property
+    def _stream(self) -> Surface:
+        return surface_of(self.device, self._constants("stream"), Precision.FLOAT32)
 
     def update_s(self, parameters: float, bytes_each: float = UPDATE_BYTES) -> float:
         """Seconds of a fused optimizer update of so many parameters on this device."""

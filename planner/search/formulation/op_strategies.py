@@ -59,7 +59,7 @@ class OpStrategies:
             count = 0  # a cost would reward reducing the gradient before it, once per micro-batch
         key = (strategies, count)
         if key not in self._cost_of:
-            self._cost_of[key] = np.array([count * self._costs.op_s(s) for s in strategies.strategies])
+            self._cost_of[key] = count * self._costs.ops_s(strategies)
         return self._cost_of[key]
 
     def _allowed(self, op: Op) -> StrategySet:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any
 
 import pytest
 
+import regista
 from planner.ir.cluster import Cluster
+from planner.ir.errors import Cancelled
 from planner.ir.graph import LogicalGraph
+from planner.ir.plan import Plan
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.one_shape import Job, _ShapePlanner, plan_one_shape
 from planner.parallelism.options import PlanOptions
@@ -21,7 +26,7 @@ from planner.search.bounds.guided import solve_guided
 from planner.search.model import SearchModel
 from planner.solve.limited.memory import least_peak
 from planner.solve.problem import NotFoundInTime
-from planner.solve.time_limit import NO_LIMIT, TimeLimit
+from planner.solve.time_limit import NO_LIMIT, Cancel, TimeLimit
 from planner.stages import assign_stages, prepare
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -152,3 +157,15 @@ def test_a_shape_of_which_no_plan_was_found_in_time_counts_with_its_bound() -> N
     best, bound_s, other = ShapeSearch(bounds(), not_found).two_best(candidates())
     assert best != first
     assert max(bound_s, other.least_s) <= steps()[first]
+
+
+def test_a_search_that_is_cancelled_keeps_the_best_shape_so_far_and_before_one_says_so() -> None:
+    def search(when: Callable[[float], bool]) -> Plan:
+        stop = Cancel()
+        watch = lambda shape, best_s, bound_s: stop.cancel() if when(best_s) else None  # noqa: E731
+        return regista.plan(MODEL, four(), stages=None, micro_batches=None, cancel=stop, on_shape=watch)
+
+    whole, kept = search(lambda best_s: False), search(lambda best_s: best_s < inf)
+    assert kept.search.lower_bound_s <= whole.search.objective_s * (1 + 1e-9) <= kept.search.objective_s * (1 + 2e-9)
+    with pytest.raises(Cancelled, match="before it had a plan"):
+        search(lambda best_s: True)

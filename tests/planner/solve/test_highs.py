@@ -40,7 +40,7 @@ def test_a_first_relaxation_of_many_columns_is_solved_by_the_interior_point_meth
 ) -> None:
     methods = list[str]()
 
-    def begin(ilp: HighsIlp) -> None:
+    def begin(ilp: HighsIlp, time_limit: TimeLimit) -> None:
         methods.append(ilp.model.getOptionValue("solver")[1])
         raise Began
 
