@@ -1,6 +1,7 @@
 """Bounds on a shape's step before any layout of the whole is searched; with p stages, m micro-batches on n devices:
 
     step >= (p T + (m - 1) max(T, whole blocks)) / p, T the roofline time of a stage's ops, m micro-batches     (1)  -> ShapeBounds.roofline_s()
+    step >= what the largest piece costs without a limit on memory, the others at their roofline          (6)  -> ShapeBounds.largest_piece_s()
     step >= what equal shares of the pieces cost without a limit on memory                                (2)  -> EqualShare.unlimited_s
     step >= what they cost within the memory of a device, where (2)'s layouts do not fit                  (3)  -> EqualShare.bound_within()
     bytes of the fullest device >= states and saved activations, split evenly among its stage's devices   (4)  -> ShapeBounds.floor_bytes()
@@ -22,7 +23,7 @@ from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
 from planner.search.bounds.pieces import ModelPiece, PieceSearch, model_pieces
-from planner.search.bounds.scaled import scaled_pieces
+from planner.search.bounds.scaled import scaled_graph, scaled_pieces
 from planner.search.layout_costs import LayoutCosts
 from planner.search.pins import Pin
 from planner.search.strategies import StrategySets
@@ -60,6 +61,7 @@ class ShapeBounds:
     _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
     _first: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Stages -> how many of each piece's blocks lie whole on the first one."""
+    _multipliers: dict[tuple[Shape, int, float], float] = field(default_factory=dict)
     _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
     def of(self, shape: Shape) -> EqualShare:
@@ -81,10 +83,31 @@ class ShapeBounds:
             flight = _in_flight(shape, stage)
             flight = min(1 << (flight - 1).bit_length(), shape.micro_batches, shape.stages)
             if flight not in by_flight:
-                share = EqualShare(self._models(shape, shape.micro_batches + shape.stages - 1, flight), shape.stages)
-                by_flight[flight] = _s_per_byte(share, memory_bytes)
+                key = (shape, flight, memory_bytes)
+                if key not in self._multipliers:
+                    share = EqualShare(self._models(shape, shape.micro_batches + shape.stages - 1, flight), shape.stages)
+                    self._multipliers[key] = _s_per_byte(share, memory_bytes)
+                by_flight[flight] = self._multipliers[key]
             per_stage.append(by_flight[flight])
         return tuple(per_stage)
+
+    def graph_for_prices(self, micro_batches: int) -> LogicalGraph:
+        """The graph at that size, traced or scaled from two that are; of a scaled one only sizes are right, no floating-point factor."""
+        traced = self._traced
+        if len(traced) < 2 or micro_batches in traced or self.batch_size % micro_batches:
+            return self.graph_of(micro_batches)
+        sizes = self.batch_size // traced[0], self.batch_size // traced[1]
+        graph = scaled_graph(self.graph_of(traced[0]), self.graph_of(traced[1]), sizes, self.batch_size // micro_batches)
+        return self.graph_of(micro_batches) if graph is None else graph
+
+    def largest_piece_s(self, shape: Shape) -> float:
+        """(6) in seconds; it needs one solution of one piece."""
+        m, devices = shape.micro_batches, prod(shape.mesh)
+        once_s = [times * piece_s / devices for times, piece_s in self._work_of(m, shape.recompute)]
+        largest = max(range(len(once_s)), key=once_s.__getitem__)
+        model = self.of(shape).models[largest]
+        others_s = m * (sum(once_s) - once_s[largest])
+        return ((shape.stages - 1) * sum(once_s) + model.times * model.unlimited_s + others_s) / shape.stages
 
     def _models(self, shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
         costs_and_strategies = self._costs_and_strategies.setdefault(
@@ -98,15 +121,19 @@ class ShapeBounds:
 
     def roofline_s(self, shape: Shape) -> float:
         """(1) in seconds; with an even cut the fullest stage holds at least its share of each piece's blocks, rounded up to whole ones."""
-        key = (shape.micro_batches, shape.recompute)
-        if key not in self._work:
-            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
-        work = self._work[key]
+        work = self._work_of(shape.micro_batches, shape.recompute)
         once_s = sum(times * piece_s for times, piece_s in work)
         slow_s = once_s / shape.stages
         if self.even:
             slow_s = max(slow_s, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
+
+    def _work_of(self, micro_batches: int, recompute: bool) -> tuple[tuple[int, float], ...]:
+        """Per piece, how often it occurs, and the roofline time of a micro-batch on one device."""
+        key = (micro_batches, recompute)
+        if key not in self._work:
+            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
+        return self._work[key]
 
     def _cut(self, shape: Shape) -> list[tuple[tuple[int, ...], float]]:
         """Per stage of the plan's own cut: blocks of each piece, and the roofline time of what is outside of repeated blocks.
@@ -158,8 +185,13 @@ class ShapeBounds:
             self._pieces[key] = self._scaled(*key) or model_pieces(self.graph_of(micro_batches), recompute=recompute)
         return self._pieces[key]
 
+    @property
+    def _traced(self) -> list[int]:
+        """The first two sizes at which the model was traced, in micro-batches."""
+        return [m for m, recomputed in self._pieces if not recomputed][:2]
+
     def _scaled(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...] | None:
-        traced = [m for m, recomputed in self._pieces if not recomputed][:2]
+        traced = self._traced
         if len(traced) < 2 or micro_batches in traced or self.batch_size % micro_batches:
             return None
         first, second = traced

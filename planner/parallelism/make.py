@@ -16,7 +16,7 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
 from planner.parallelism.bounds import ShapeBounds
-from planner.parallelism.one_shape import Job, plan_one_shape
+from planner.parallelism.one_shape import Job, bound_one_shape, plan_one_shape
 from planner.parallelism.options import PlanOptions, by, check_options
 from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
@@ -101,7 +101,9 @@ def search_plans(
     try:
         if len(open_shapes) == 1:
             (shape,) = open_shapes
-            plans = FoundPlans(plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape), time_limit.clock), least_other_s=inf)
+            plans = FoundPlans(
+                plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape), time_limit.clock), least_other_s=inf
+            )
         else:
             with collector_paused():
                 plans = _best_plans(job, graph_of, open_shapes, options, time_limit, on_shape, runner_up)
@@ -147,7 +149,20 @@ def _best_plans(
         plans[shape] = plan
         return plan.search.objective_s, plan.search.lower_bound_s
 
-    search = ShapeSearch(bounds, work_out, recompute=options.recompute is None, gap=_SHAPE_GAP, on_progress=on_shape)
+    def bound_whole(shape: Shape, memory_binds: bool, enough_s: float) -> float:
+        fixed = replace(_fixed(options, shape), recompute=shape.recompute)
+        part, s_per_byte = time_limit.part(options.seconds * _SHARE_OF_A_SHAPE), partial(bounds.s_per_byte, shape)
+        graph = bounds.graph_for_prices(shape.micro_batches)
+        return bound_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=s_per_byte, enough_s=enough_s, time_limit=part)
+
+    search = ShapeSearch(
+        bounds,
+        work_out,
+        recompute=options.recompute is None,
+        gap=_SHAPE_GAP,
+        bound_whole=bound_whole if options.method is Method.EXACT else None,
+        on_progress=on_shape,
+    )
     other = None
     if runner_up:
         shape, bound_s, other = search.two_best(candidates)

@@ -26,13 +26,14 @@ from planner.parallelism.narrow import LimitSearch
 from planner.parallelism.options import PlanOptions, given_order
 from planner.schedule import in_flight
 from planner.search import Assignment, Method, assign_layouts, build_model
+from planner.search.bounds.bottleneck import whole_model_bound
 from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
 from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import TimeLimit
 from planner.stages import Staged, assign_stages, prepare
 
-__all__ = ["Job", "plan_one_shape"]
+__all__ = ["Job", "bound_one_shape", "plan_one_shape"]
 
 _ATTEMPTS = 6
 _MARGIN = 0.03
@@ -77,6 +78,27 @@ def plan_one_shape(
     plan = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit).plan()
     verify(plan, job.dry_run)
     return plan
+
+
+def bound_one_shape(
+    job: Job,
+    graph: LogicalGraph,
+    options: PlanOptions,
+    *,
+    memory_binds: bool,
+    s_per_byte: Callable[[float], Sequence[float]],
+    enough_s: float,
+    time_limit: TimeLimit,
+) -> float:
+    """A lower bound on the step of all plans of one shape in seconds, from the whole model; arguments as in plan_one_shape.
+
+    Args:
+        graph: only its sizes matter.   enough_s: no bound above it is looked for.
+
+    Raises:
+        Unsupported, UnknownOp: the shape cannot be planned.   NotFoundInTime: nothing is known in time.
+    """
+    return _ShapePlanner(job, graph, options, memory_binds, s_per_byte, time_limit).least_s(enough_s)
 
 
 class _ShapePlanner:
@@ -138,6 +160,14 @@ class _ShapePlanner:
                 break
         assert plan is not None
         return plan
+
+    def least_s(self, enough_s: float) -> float:
+        """A lower bound on the step of all plans of the shape, in seconds."""
+        limit_bytes = self._limits.limit_bytes
+        multipliers = self._s_per_byte(limit_bytes) if self._s_per_byte is not None and limit_bytes < inf else ()
+        return whole_model_bound(
+            self._model, s_per_byte=multipliers, memory_bytes=self._memory_bytes, enough_s=enough_s, time_limit=self._time_limit
+        )
 
     def _search(self, limit_bytes: float) -> Assignment:
         """Layouts that hold no more than the limit; the first finite limit adds memory demands to the problem."""

@@ -1,7 +1,8 @@
 """Best-first search over shapes.
 
 Every shape stands in a queue by a lower bound on its plans.  The one with the least bound gets a closer bound (planner.parallelism.bounds) or,
-if it has the closest, is worked out in full, until the least bound in the queue is no better than the best plan.
+if it has the closest, is worked out in full, until the least bound in the queue is no better than the best plan.  Once there is a plan, a shape is
+bounded by its whole model before it is worked out.
 
 When the time limit of the bounds is up, no further bound is computed.  If no shape has been worked out by then, the one with the least
 bound is worked out, and the search ends.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import inf
@@ -31,11 +33,13 @@ ShapeWatch = Callable[[str, float, float], None]
 
 
 class _Bound(IntEnum):
-    """The bound by which a shape stands in the queue: (1), (2) or (3) of planner.parallelism.bounds."""
+    """The bound by which a shape stands in the queue: (1), (6), (2) or (3) of planner.parallelism.bounds, or of its whole model; each takes longer."""
 
     ROOFLINE = 1
-    UNLIMITED = 2
-    WITHIN_MEMORY = 3
+    LARGEST_PIECE = 2
+    UNLIMITED = 3
+    WITHIN_MEMORY = 4
+    WHOLE_MODEL = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,8 @@ class ShapeSearch:
     work_out: (shape, whether memory binds) -> the step of its best plan in seconds, and a lower bound on it;
         raises OutOfMemory if it does not fit.
     recompute: try a shape that does not fit with recomputation, too.
+    bound_whole: (shape, whether memory binds, a bound that dismisses it) -> a lower bound on its plans from the whole model, in seconds, which
+        takes a third of the time of working it out; asked for once there are as many plans as are wanted.   None: not asked for.
     gap: a shape that could be better by at most this share of the best step is not worked out.
     """
 
@@ -65,6 +71,7 @@ class ShapeSearch:
     work_out: Callable[[Shape, bool], tuple[float, float]]
     recompute: bool = False
     gap: float = 0.0
+    bound_whole: Callable[[Shape, bool, float], float] | None = None
     on_progress: ShapeWatch | None = None
     _queue: list[tuple[float, Shape, _Bound, bool]] = field(default_factory=list)
     _entered: set[Shape] = field(default_factory=set)
@@ -137,12 +144,10 @@ class ShapeSearch:
                 raise NotFoundInTime("the search was cancelled before a shape was worked out", self._queue[0][0])
             least_s, shape, bound_kind, memory_binds = heapq.heappop(self._queue)
             try:
-                if is_up or bound_kind is _Bound.WITHIN_MEMORY:
+                if is_up or bound_kind is _Bound.WHOLE_MODEL or (bound_kind is _Bound.WITHIN_MEMORY and not self._may_dismiss(place)):
                     self._work_out(least_s, shape, memory_binds)
-                elif bound_kind is _Bound.ROOFLINE:
-                    self._bound_unlimited(least_s, shape)
                 else:
-                    self._bound_within_memory(least_s, shape)
+                    self._bound(least_s, shape, bound_kind, memory_binds, self._limit_s(place) * (1 - self.gap))
             except KeyboardInterrupt:
                 if not self._worked:
                     raise
@@ -156,6 +161,10 @@ class ShapeSearch:
                 step_s = self._limit_s(1)
                 self.on_progress(str(shape), step_s, min(step_s, self._queue[0][0]) if self._queue else step_s)
         return True
+
+    def _may_dismiss(self, place: int) -> bool:
+        """Whether a bound of the whole model may spare working a shape out."""
+        return self.bound_whole is not None and self._limit_s(place) < inf
 
     def _work_out(self, least_s: float, shape: Shape, memory_binds: bool) -> None:
         try:
@@ -193,9 +202,26 @@ class ShapeSearch:
             recomputed = replace(shape, recompute=True)
             self._enter(max(least_s, self.bounds.roofline_s(recomputed)), recomputed)
 
-    def _bound_unlimited(self, least_s: float, shape: Shape) -> None:
-        bound_s = max(least_s, self.bounds.of(shape).unlimited_s)
-        heapq.heappush(self._queue, (bound_s, shape, _Bound.UNLIMITED, False))
+    def _bound(self, least_s: float, shape: Shape, bound_kind: _Bound, memory_binds: bool, enough_s: float) -> None:
+        """Put a shape back into the queue by its next bound."""
+        match bound_kind:
+            case _Bound.ROOFLINE:
+                bound_s = max(least_s, self.bounds.largest_piece_s(shape))
+                heapq.heappush(self._queue, (bound_s, shape, _Bound.LARGEST_PIECE, False))
+            case _Bound.LARGEST_PIECE:
+                bound_s = max(least_s, self.bounds.of(shape).unlimited_s)
+                heapq.heappush(self._queue, (bound_s, shape, _Bound.UNLIMITED, False))
+            case _Bound.UNLIMITED:
+                self._bound_within_memory(least_s, shape)
+            case _:
+                self._bound_whole_model(least_s, shape, memory_binds, enough_s)
+
+    def _bound_whole_model(self, least_s: float, shape: Shape, memory_binds: bool, enough_s: float) -> None:
+        assert self.bound_whole is not None
+        bound_s = least_s
+        with suppress(NotFoundInTime):  # the bound stays as it is
+            bound_s = max(least_s, self.bound_whole(shape, memory_binds, enough_s))
+        heapq.heappush(self._queue, (bound_s, shape, _Bound.WHOLE_MODEL, memory_binds))
 
     def _bound_within_memory(self, least_s: float, shape: Shape) -> None:
         share, memory = self.bounds.of(shape), self.bounds.cluster.device.memory_bytes

@@ -92,6 +92,13 @@ class Problem:
             peak = max(peak, now)
         return peak
 
+    def held(self, choice: Sequence[int] | Ints, times: int) -> Floats:
+        """What a choice holds at each of the times 0 .. times - 1."""
+        held = np.zeros(times)
+        for d in self.demands:
+            held[d.start : d.stop] += d.amount[choice[d.node]]
+        return held
+
     def feasible(self, choice: Sequence[int] | Ints) -> bool:
         """Whether a choice keeps the limit at every time."""
         return self.peak(choice) <= self.limit

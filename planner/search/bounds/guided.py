@@ -161,10 +161,7 @@ def _mixed(problem: Problem, blocks: Sequence[tuple[int, int]], stages: int, che
 
 def _stage_bytes(problem: Problem, stages: int, choice: Ints) -> Floats:
     """Bytes on each stage's devices at the stage's two times (shape: stages x 2)."""
-    held = np.zeros(2 * stages)
-    for d in problem.demands:
-        held[d.start : d.stop] += d.amount[choice[d.node]]
-    return held.reshape(stages, 2)
+    return problem.held(choice, 2 * stages).reshape(stages, 2)
 
 
 def _more_bytes(problem: Problem, stages: int, cheap: Ints, small: Ints) -> Mapping[int, Floats]:

@@ -94,6 +94,7 @@ class PieceSearch:
         self.times = piece.times
         self.micro_batches = micro_batches
         self._time_limit = time_limit
+        self._best: dict[float, PieceCost] = {}
 
     @cached_property
     def _model(self) -> SearchModel:
@@ -116,9 +117,10 @@ class PieceSearch:
         Raises:
             NotFoundInTime: there was no choice in time.
         """
-        problem = self._model.problem
-        solution = self._solve(problem.charged({0: s_per_byte}))
-        return self._cost(solution.choice, solution.lower_bound)
+        if s_per_byte not in self._best:
+            solution = self._solve(self._model.problem.charged({0: s_per_byte}))
+            self._best[s_per_byte] = self._cost(solution.choice, solution.lower_bound)
+        return self._best[s_per_byte]
 
     @cached_property
     def smallest(self) -> PieceCost:

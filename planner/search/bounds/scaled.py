@@ -14,7 +14,7 @@ from planner.ir.graph import Arg, LogicalGraph, Op
 from planner.ir.tensor import TensorType
 from planner.search.bounds.pieces import ModelPiece
 
-__all__ = ["scaled_pieces"]
+__all__ = ["scaled_graph", "scaled_pieces"]
 
 
 class _NotProportional(Exception):
@@ -29,6 +29,16 @@ def scaled_pieces(
         return None
     try:
         return tuple(starmap(_Scale(*samples, wanted).piece, zip(one, two, strict=True)))
+    except _NotProportional:
+        return None
+
+
+def scaled_graph(one: LogicalGraph, two: LogicalGraph, samples: tuple[int, int], wanted: int) -> LogicalGraph | None:
+    """The whole graph at ``wanted`` samples per micro-batch, from those at two sizes, ``samples``; None if some integer is not proportional."""
+    if len(one.ops) != len(two.ops):
+        return None
+    try:
+        return _Scale(*samples, wanted).graph(one, two)
     except _NotProportional:
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.shape import shapes
 from planner.search import build_model
+from planner.search.bounds.bottleneck import whole_model_bound
 from planner.stages import assign_stages, prepare
 from regista.clusters import resolve_cluster
 
@@ -54,12 +56,32 @@ def test_no_choice_of_any_shape_beats_the_bound_and_the_plan_is_the_best_within_
                     staged = prepare(graph, assign_stages(graph, shape.stages), shape.stages, recompute=recompute)
                 except Unsupported:
                     continue
-                step_s = least_step_s(build_model(staged, shape.mesh, cluster, (), shape.micro_batches))
+                model = build_model(staged, shape.mesh, cluster, (), shape.micro_batches)
+                step_s = least_step_s(model)
                 assert step_s is not None, (seed, shape)
                 steps.append(step_s)
-                told = bounds.of(replace(shape, recompute=recompute))
-                for bound_s in (told.unlimited_s, told.bound_within(1e12)[0], bounds.roofline_s(replace(shape, recompute=recompute))):
+                same = replace(shape, recompute=recompute)
+                whole_s = whole_model_bound(model, s_per_byte=(), memory_bytes=inf)
+                pieces_s = bounds.largest_piece_s(same), bounds.of(same).unlimited_s, bounds.of(same).bound_within(1e12)[0]
+                for bound_s in (bounds.roofline_s(same), *pieces_s, whole_s):
                     assert bound_s <= step_s * (1 + 1e-9), (seed, shape)
         assert plan.search.lower_bound_s <= min(steps) * (1 + 1e-9), seed
         assert min(steps) <= plan.search.objective_s * (1 + 1e-9), seed
         assert plan.search.objective_s * (1 - _GAP) <= min(steps) * (1 + 1e-9), seed
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_at_any_multipliers_no_choice_within_memory_beats_the_bound_of_the_whole_model(seed: int) -> None:
+    program, _, cluster = instance(seed)
+    graph = program.graph(2)
+    staged = prepare(graph, assign_stages(graph, 2), 2)
+    model = build_model(staged, (1,), cluster, (), 2, limit_bytes=1e30, in_flight=(2, 1))
+    rng = random.Random(seed)
+    choices = [[rng.randrange(len(costs)) for costs in model.problem.costs] for _ in range(200)]
+    allowed = [choice for choice in choices if model.problem.objective(choice) < inf]
+    assert allowed
+    for choice in allowed:
+        memory_bytes = model.problem.peak(choice)
+        multipliers = [rng.choice((0.0, 1e-12, 1e-9, 1e-6)) for _ in range(2)]
+        bound_s = whole_model_bound(model, s_per_byte=multipliers, memory_bytes=memory_bytes)
+        assert bound_s <= model.step_s(choice) * (1 + 1e-9), (multipliers, memory_bytes)
