@@ -19,13 +19,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.mutation.faults import Fault
 from tests.mutation.reach import Reach, Timed, read_reach
 from tests.mutation.results import read_rows, scores, write_rows
-from tests.mutation.tree import ROOMS, chosen_faults, copy_tree, restore
+from tests.mutation.tree import ROOMS, chosen_faults, copy_tree, restore, trusted_rooms
 from tests.mutation.trial import load_libraries, try_fault, within
 
 
@@ -37,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work.mkdir(parents=True, exist_ok=True)
         commit_file.write_text(copy_tree(Path.cwd(), tree))
     if not (records / "complete").exists():
-        _record(tree, records, options)
+        _record(tree, records, _rooms(tree, options), options)
     restore(tree)
     reach = read_reach(records, tree)
     load_libraries()
     rows = read_rows(options.out)
-    for room, fault in chosen_faults(tree, options.faults, options.seed):
-        if room not in options.rooms:
+    for room, fault in chosen_faults(tree, _rooms(tree, options), options.faults, options.seed):
+        if options.rooms and room not in options.rooms:
             continue
         tests = _tests_of(fault, room, reach, tree)
         fitting = within(tests, options.seconds)
@@ -69,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--rooms", nargs="*", choices=list(ROOMS), default=list(ROOMS), help="only the faults of these rooms")
+    parser.add_argument("--rooms", nargs="*", default=[], help=f"only the faults of these rooms ({', '.join(ROOMS)})")
+    parser.add_argument(
+        "--trusted", action="store_true", help="faults of the trusted base (tests.structure.trusted_base), by its rooms, instead"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out/mutation.csv"))
     parser.add_argument("--work", type=Path, default=Path("out/mutation"), metavar="DIRECTORY")
@@ -82,8 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _record(tree: Path, records: Path, options: argparse.Namespace) -> None:
-    measured = [f"--reach-in={part}" for parts in ROOMS.values() for part in parts]
+def _rooms(tree: Path, options: argparse.Namespace) -> Mapping[str, tuple[str, ...]]:
+    return trusted_rooms(tree) if options.trusted else ROOMS
+
+
+def _record(tree: Path, records: Path, rooms: Mapping[str, tuple[str, ...]], options: argparse.Namespace) -> None:
+    measured = [f"--reach-in={part}" for parts in rooms.values() for part in parts]
     spread = ["-n", str(options.workers), "--dist", "loadgroup"] if options.workers > 1 else []
     tier = "not experiments and not thorough" if options.quick else "not experiments"
     command = [sys.executable, "-m", "pytest", "-q", "-m", tier, *spread, "-p", "tests.mutation.reach", "--reach", str(records), *measured]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.mutation.faults import Fault, changes_program, faults_of
+from tests.structure.trusted_base import trusted_files
 
-__all__ = ["ROOMS", "chosen_faults", "copy_tree", "planted", "restore"]
+__all__ = ["ROOMS", "chosen_faults", "copy_tree", "planted", "restore", "trusted_rooms"]
 
 ROOMS: Mapping[str, tuple[str, ...]] = {
     "planner/solve": ("planner/solve",),
@@ -42,16 +43,25 @@ def copy_tree(source: Path, tree: Path) -> str:
     return subprocess.run(described, cwd=source, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def chosen_faults(tree: Path, number: int, seed: int) -> list[tuple[str, Fault]]:
+def trusted_rooms(tree: Path) -> Mapping[str, tuple[str, ...]]:
+    """The files that must be right for a Plan that is accepted to compute its program (tests.structure.trusted_base), by room."""
+    rooms: dict[str, tuple[str, ...]] = {}
+    for path in trusted_files(tree):
+        room = "/".join(path.parts[:2])
+        rooms[room] = (*rooms.get(room, ()), str(path))
+    return rooms
+
+
+def chosen_faults(tree: Path, rooms: Mapping[str, tuple[str, ...]], number: int, seed: int) -> list[tuple[str, Fault]]:
     """(room, fault) at random, equally many from every room and one room after the other, so that each beginning is a fair sample too."""
     per_room = []
-    for room, parts in ROOMS.items():
+    for room, parts in rooms.items():
         files = sorted(file for part in parts for file in ([tree / part] if part.endswith(".py") else (tree / part).rglob("*.py")))
         sources = {str(file.relative_to(tree)): file.read_text() for file in files}
         faults = [fault for module, source in sources.items() for fault in faults_of(module, source)]
         random.Random(f"{seed} {room}").shuffle(faults)
         sound = (fault for fault in faults if changes_program(fault, sources[fault.module]))
-        per_room.append([(room, fault) for fault, _ in zip(sound, range(-(-number // len(ROOMS))), strict=False)])
+        per_room.append([(room, fault) for fault, _ in zip(sound, range(-(-number // len(rooms))), strict=False)])
     return [pair for turn in zip_longest(*per_room) for pair in turn if pair is not None][:number]
 
 
