@@ -47,6 +47,7 @@ from planner.solve.time_limit import Cancel
 from planner.validate import validate
 from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
+from regista.origin import names_code, record
 from regista.padded.asked import divided, padded, recorded_samples
 from regista.programs import check_program, planned_program, program_for, program_of
 from regista.schedule_file import read_schedule
@@ -212,6 +213,8 @@ def plan(
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     plan = replace(plan, options={**plan.options, **recorded}) if recorded else plan
     validate(plan, source)
+    if isinstance(program, str) and names_code(plan):
+        record(plan)
     return plan
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from planner.ir.errors import RegistaError
+from regista.origin import trusting
 from regista.verbs import VERBS
 from regista.verbs.arguments import Usage
 
@@ -69,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _perform(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
-    result = next(verb for verb in VERBS if verb.name == args.verb).perform(args)
+    with trusting(getattr(args, "trust", False)):
+        result = next(verb for verb in VERBS if verb.name == args.verb).perform(args)
     if args.json:
         print(json.dumps(_finite(result), indent=1, allow_nan=False))
     sys.stdout.flush()  # while a reader who has gone can still be met

@@ -12,6 +12,7 @@ from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.text import content_id
 from planner.validate import validate
+from regista.origin import check_code
 from regista.padded.asked import as_padded
 from regista.update_options import UpdateOptions, as_planned, own_rates
 from zoo import ZOO
@@ -38,7 +39,10 @@ def planned_program(plan: Plan, model: str | None = None) -> Program:
 
     Raises:
         Mismatch: the Plan was made from a value, which only the caller has.   InvalidFile, InvalidProgram: see program_of.
+        Untrusted: the Plan names code, and was not made here (regista.origin).
     """
+    if model is None:
+        check_code(plan)
     if model is None and not names_program(plan):
         raise Mismatch(
             f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; "

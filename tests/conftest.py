@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 # Before torch is imported: it reads them once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+# Plans that tests make are no plans of the user's.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="regista-tests-state-")
 
 import pytest
 import torch

@@ -17,6 +17,7 @@ __all__ = [
     "RegistaError",
     "UnknownOp",
     "Unsupported",
+    "Untrusted",
     "WorkerFailed",
 ]
 
@@ -63,6 +64,10 @@ class OutOfMemory(InvalidPlan):
 
 class PlanDoesNotComputeProgram(InvalidPlan):
     """A Plan computes something else than the program it is given for; the message names the first difference."""
+
+
+class Untrusted(RegistaError):
+    """Code would run that only a file names, and the user has not said that it may."""
 
 
 class InvalidTrace(RegistaError):

@@ -19,6 +19,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan
 from planner.ir.units import show_bytes
 from regista.deploy.layout import NodeLayout
+from regista.origin import names_code
 
 __all__ = ["API_VERSION", "MOST_PLAN_BYTES", "train_job", "train_job_yaml"]
 
@@ -64,7 +65,7 @@ def train_job(plan: Plan, plan_text: str, layout: NodeLayout, *, image: str, ste
                 "image": image,
                 "numNodes": layout.num_nodes,
                 "numProcPerNode": layout.ranks_per_node,
-                "command": ["sh", "-c", _command(layout, steps, name)],
+                "command": ["sh", "-c", _command(layout, steps, name, trust=names_code(plan))],
                 "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_secret(layout, name)],
                 "resourcesPerNode": resources,
             },
@@ -84,10 +85,11 @@ def _secret(layout: NodeLayout, name: str) -> list[Json]:
     return [{"name": "REGISTA_SECRET", "valueFrom": {"secretKeyRef": {"name": name, "key": "secret"}}}]
 
 
-def _command(layout: NodeLayout, steps: int, run_id: str) -> str:
-    words = ["exec", "regista", "run", "/plan/plan.json", "--steps", str(steps), "--run-id", run_id]
+def _command(layout: NodeLayout, steps: int, run_id: str, *, trust: bool) -> str:
+    words = ["exec", "regista", "run", "/plan/plan.json", "--steps", str(steps), *(["--trust"] if trust else [])]
     if layout.num_nodes == 1:
-        return shlex.join(words[:-2])
+        return shlex.join(words)
+    words += ["--run-id", run_id]
     meeting = '--rdzv "$PET_MASTER_ADDR:$PET_MASTER_PORT" --node-rank "$PET_NODE_RANK"'
     return f"{shlex.join(words)} --nnodes {layout.num_nodes} {meeting}"
 

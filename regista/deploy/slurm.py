@@ -10,6 +10,7 @@ import shlex
 
 from planner.ir.plan import Plan
 from regista.deploy.layout import NodeLayout
+from regista.origin import names_code
 
 __all__ = ["sbatch_script"]
 
@@ -39,15 +40,15 @@ def sbatch_script(plan: Plan, plan_path: str, layout: NodeLayout, *, steps: int,
         "#SBATCH --output=%x-%j.log",
         "set -euo pipefail",
         f"plan={shlex.quote(plan_path)}",
-        *_start(layout, " ".join(srun), steps),
+        *_start(layout, " ".join(srun), f"--steps {steps}{' --trust' if names_code(plan) else ''}"),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _start(layout: NodeLayout, srun: str, steps: int) -> list[str]:
+def _start(layout: NodeLayout, srun: str, options: str) -> list[str]:
     out = '-o "trace-$SLURM_JOB_ID.json"'
     if layout.num_nodes == 1:
-        return [f'{srun} regista run "$plan" --steps {steps} {out}']
+        return [f'{srun} regista run "$plan" {options} {out}']
     return [
         'mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         "# Two jobs that share a node must not share a port.",
@@ -56,7 +57,7 @@ def _start(layout: NodeLayout, srun: str, steps: int) -> list[str]:
         "export REGISTA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')",
         "# $SLURM_NODEID is another one in every task of srun, so it is read there.",
         f"{srun} bash -c '",
-        f'  exec regista run "$1" --steps {steps} --nnodes {layout.num_nodes} --node-rank "$SLURM_NODEID" \\',
+        f'  exec regista run "$1" {options} --nnodes {layout.num_nodes} --node-rank "$SLURM_NODEID" \\',
         f'    --rdzv "$2" --run-id "slurm-$SLURM_JOB_ID" {out}',
         '\' regista-launcher "$plan" "${nodes[0]}:$port"',
     ]

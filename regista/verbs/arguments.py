@@ -16,6 +16,7 @@ __all__ = [
     "add_lr_schedule",
     "add_plan",
     "add_spread",
+    "add_trust",
     "count",
     "count_or_auto",
     "counts",
@@ -85,6 +86,15 @@ share.__name__ = "number"
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """PLAN, the plan that a verb reads."""
     parser.add_argument("plan", metavar="PLAN", help=PLAN_HELP)
+
+
+def add_trust(parser: argparse._ActionsContainer) -> None:
+    """--trust, which regista.origin asks for."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the code of the file that the plan names as its model, though the plan was not made here by you",
+    )
 
 
 def add_spread(parser: argparse._ActionsContainer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from planner.ir.files import load_plan
-from regista.verbs.arguments import PLAN_HELP
+from regista.verbs.arguments import PLAN_HELP, add_trust
 from regista.verbs.screen import Json, show, status
 
 __all__ = ["add_arguments", "perform"]
@@ -14,6 +14,7 @@ __all__ = ["add_arguments", "perform"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help=PLAN_HELP)
     parser.add_argument("b", metavar="B", help="another one")
+    add_trust(parser)
 
 
 def perform(args: argparse.Namespace) -> Json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from planner.ir.files import load_plan
-from regista.verbs.arguments import add_plan, count, positive
+from regista.verbs.arguments import add_plan, add_trust, count, positive
 from regista.verbs.planning.plan import plan_json
 from regista.verbs.screen import Json, show, status
 
@@ -14,6 +14,7 @@ __all__ = ["add_arguments", "perform"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
+    add_trust(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--op", metavar="PATTERN", help="price the layouts of ops (by id or target) and states whose name matches")
     which.add_argument("--module", metavar="PATTERN", help="price those of a module's states and forward ops, what is beneath it included")

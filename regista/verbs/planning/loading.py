@@ -10,6 +10,7 @@ from rich.table import Table
 from planner.ir.files import load_plan, save_plan
 from planner.ir.plan import Plan
 from planner.ir.units import show_bytes
+from regista.origin import record_like
 from regista.targets import check_targets
 from regista.verbs.arguments import DATA_HELP, add_plan, count
 from regista.verbs.screen import Json, show
@@ -37,6 +38,7 @@ def perform(args: argparse.Namespace) -> Json:
     plan = load_plan(args.plan)
     extended = with_data(plan, args.data, load_quota=args.load_quota, copy=True if args.copy else None)
     save_plan(extended, args.out)
+    record_like(plan, extended)
     samples = loader(extended, args.data).reader.num_samples
     epoch = f"{samples} samples, {samples / extended.batch_size:g} steps per epoch"
     show(args, _chain(extended), epoch, f"wrote {args.out}")

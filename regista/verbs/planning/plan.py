@@ -16,6 +16,7 @@ from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.units import MB, show_s
 from planner.schedule.kinds import Schedule
+from regista.origin import names_code, record
 from regista.targets import check_targets
 from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, add_lr_schedule, add_spread, count, count_or_auto, positive, share
 from regista.verbs.screen import Json, show, status, status_text
@@ -270,6 +271,8 @@ def perform(args: argparse.Namespace) -> Json:
     if args.full:
         show(args, show_plan(plan), f"search: {gap_text(plan)}", f"interval: {interval_text(interval)}")
     show(args, f"wrote {args.out}")
+    if why_not := record(plan) if names_code(plan) else "":
+        show(args, f"note: {why_not}, so nothing says later that you made this plan; verbs that load {plan.model} will ask for --trust")
     return plan_json(plan) | {
         "answer": answer_json(found),
         "next_shape": [{"shape": _shape(other), "objective_s": other.search.objective_s} for other in others[:1]],

@@ -17,6 +17,7 @@ from planner.ir.files import load_plan, save_plan
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.units import GB, GIB, KB, KIB, MB, MIB, show_bytes, show_s
+from regista.origin import record_like
 from regista.targets import check_targets
 from regista.verbs.arguments import add_cost, add_plan, positive
 from regista.verbs.screen import Json, show
@@ -79,6 +80,7 @@ def perform(args: argparse.Namespace) -> Json:
         sized_plan = full_throughput(plan, cost, seconds=args.seconds)
     if args.out is not None:
         save_plan(sized_plan.plan, args.out)
+        record_like(plan, sized_plan.plan)
     show(args, *_tables(plan, sized_plan), *([f"wrote {args.out}"] if args.out is not None else []))
     return _figures(plan, sized_plan) | {"out": args.out}
 

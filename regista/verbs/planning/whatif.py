@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from planner.ir.files import load_plan, save_plan
+from regista.origin import record_like
 from regista.targets import check_targets
-from regista.verbs.arguments import add_plan
+from regista.verbs.arguments import add_plan, add_trust
 from regista.verbs.screen import Json, show, status
 
 __all__ = ["add_arguments", "perform"]
@@ -14,6 +15,7 @@ __all__ = ["add_arguments", "perform"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
+    add_trust(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -34,5 +36,6 @@ def perform(args: argparse.Namespace) -> Json:
         outcome = whatif(plan, args.set)
     if args.out:
         save_plan(outcome.plan, args.out)
+        record_like(plan, outcome.plan)
     show(args, show_whatif(outcome), *([f"wrote {args.out}"] if args.out else []))
     return whatif_json(outcome)

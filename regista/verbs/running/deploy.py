@@ -12,8 +12,9 @@ from planner.ir.reading import read_text
 from planner.ir.text import save_text
 from regista.deploy import NodeLayout, node_layout, sbatch_script, train_job
 from regista.deploy.kubernetes import train_job_yaml
+from regista.origin import check_code
 from regista.targets import check_targets
-from regista.verbs.arguments import add_plan, count
+from regista.verbs.arguments import add_plan, add_trust, count
 from regista.verbs.screen import Json
 
 __all__ = ["add_arguments", "perform"]
@@ -21,6 +22,7 @@ __all__ = ["add_arguments", "perform"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
+    add_trust(parser)
     parser.add_argument(
         "--kind", required=True, choices=["k8s", "slurm"], help="k8s: a TrainJob of Kubeflow Trainer 2.3; slurm: for sbatch"
     )
@@ -36,6 +38,7 @@ def perform(args: argparse.Namespace) -> Json:
 
     Raises:
         Unsupported: an option that the kind does not have, or that it lacks; a plan that is too large for a ConfigMap.
+        Untrusted: the plan names code and was not made here; the job would run it.
         Mismatch: --nnodes is not what the plan was made for.   InvalidFile: a file cannot be read or written.
     """
     check_targets([args.out], [args.plan])
@@ -49,6 +52,7 @@ def perform(args: argparse.Namespace) -> Json:
             f"plan {plan.plan_id} takes its learning rates from outside, which a job has no place for; "
             "plan file.py:factory whose Program has lr_schedule="
         )
+    check_code(plan)
     layout = node_layout(plan, args.nnodes)
     text = _manifest(args, plan, layout) if args.kind == "k8s" else _script(args, plan, layout)
     if args.out is not None:

@@ -18,7 +18,7 @@ from planner.ir.plan import Plan
 from planner.ir.traces.trace import Trace, check_trace
 from regista.analysis.comparison import summarise
 from regista.targets import check_targets
-from regista.verbs.arguments import DATA_HELP, add_cost, add_lr_schedule, add_plan, count, positive, rank_number
+from regista.verbs.arguments import DATA_HELP, add_cost, add_lr_schedule, add_plan, add_trust, count, positive, rank_number
 from regista.verbs.screen import Json, show
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Diverged(UserWarning):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
+    add_trust(parser)
     parser.add_argument("--steps", type=count, default=20, help="training steps (default 20)")
     parser.add_argument(
         "--performer",

@@ -8,7 +8,7 @@ from planner.ir.errors import InvalidFile
 from planner.ir.files import load_plan
 from planner.ir.text import save_text
 from regista.targets import check_targets
-from regista.verbs.arguments import CLUSTER_HELP, add_plan, add_spread, count
+from regista.verbs.arguments import CLUSTER_HELP, add_plan, add_spread, add_trust, count
 from regista.verbs.screen import Json, show, status, status_text
 
 __all__ = ["add_arguments", "perform"]
@@ -18,6 +18,7 @@ _PICTURES = (".png", ".svg")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
+    add_trust(parser)
     parser.add_argument("--cluster", metavar="C", help=f"another cluster of as many devices (default: the plan's own): {CLUSTER_HELP}")
     add_spread(parser)
     parser.add_argument("--replan", action="store_true", help="also search anew at both ends of every constant: does the choice change?")
