@@ -150,7 +150,10 @@ def test_a_plan_can_be_made_for_a_preset_by_name(command: Command, tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--cluster", "dgx-b9000"], "no preset has that name; presets are a100-40gb-sxm, a100-80gb-sxm, a800-sxm, b200-sxm, dgx-a100,"),
+        (
+            ["--cluster", "dgx-b9000"],
+            "no preset has that name; presets are a100-40gb-sxm, a100-80gb-sxm, a800-sxm, b200-sxm, b300-sxm, dgx-a100,",
+        ),
         (["--cluster", "dgx-a100:x"], "'x' is not a number of nodes"),
         (["--cluster", "dgx-a100", "--mesh", "3x2"], "mesh 3x2 has 6 places, but each of 1 stages has 8 devices of dgx-a100"),
         (["--cluster", "dgx-a100", "--mesh", "2x2x2x1"], "has 4 axes; at most 3"),
