@@ -1,6 +1,7 @@
 """Damaged files of every kind, given to the verbs that read them: each ends in a result or in one sentence; nothing else may happen.
 
     python -m experiments.fuzz_files [--count 1000] [--first 0] [--only KIND,...] [--keep FOLDER]
+    python -m experiments.fuzz_files --csv ROWS [--total 100000] [--count 50] ...      batch after batch; goes on where the rows end
 
 Number n of a kind is always damaged in the same way, so a finding is named by (kind, n).  Counted are fates:
 
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import io
 import json
 import random
 import shutil
 import tempfile
+import time
 import tomllib
 import traceback
 import warnings
@@ -339,9 +342,40 @@ def fuzz(kinds: Mapping[str, FileKind], numbers: range, keep: Path | None = None
     return fates, findings
 
 
+def in_batches(kinds: Mapping[str, FileKind], rows: Path, total: int, count: int, keep: Path | None) -> list[Finding]:
+    """Damage ``count`` files of each kind after the other until ``total`` are tried; a row per kind and batch."""
+    names = ("kind", "first", "files", "done", "refused", "found", "seconds")
+    known = list(csv.DictReader(rows.read_text().splitlines())) if rows.exists() else []
+    first, tried = max((int(row["first"]) + int(row["files"]) for row in known), default=0), sum(int(row["files"]) for row in known)
+    found: list[Finding] = []
+    while tried < total:
+        for name, kind in kinds.items():
+            begin_s = time.process_time()
+            fates, findings = fuzz({name: kind}, range(first, first + count), keep)
+            row = (
+                name,
+                first,
+                count,
+                *(fates[f"{name} {met}"] for met in ("done", "refused", "FOUND")),
+                f"{time.process_time() - begin_s:.1f}",
+            )
+            with rows.open("a", newline="") as file:
+                if file.tell() == 0:
+                    csv.writer(file).writerow(names)
+                csv.writer(file).writerow(row)
+            found += findings
+            tried += count
+            for finding in findings:
+                print(f"  {finding.base} {finding.number}: {finding.what}", flush=True)
+        first += count
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000, help="damages of each kind")
+    parser.add_argument("--count", type=int, default=1000, help="damages of each kind, with --csv in one batch")
+    parser.add_argument("--csv", type=Path, help="a row per kind and batch; goes on where they end")
+    parser.add_argument("--total", type=int, default=100_000, help="files in all, with --csv (default 100000)")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", default="", help="kinds, separated by commas")
     parser.add_argument("--keep", type=Path, default=None)
@@ -349,6 +383,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         kinds = file_kinds(Path(folder))
         wanted = asked.only.split(",") if asked.only else list(kinds)
+        if asked.csv is not None:
+            raise SystemExit(bool(in_batches({name: kinds[name] for name in wanted}, asked.csv, asked.total, asked.count, asked.keep)))
         fates, findings = fuzz({name: kinds[name] for name in wanted}, range(asked.first, asked.first + asked.count), asked.keep)
     for met, times in sorted(fates.items()):
         print(f"{times:>7}  {met}")
