@@ -81,6 +81,8 @@ def bucket_of(src: Sbp, dst: Sbp, parts: int, index: int, places: Sequence[int],
         case Partial(), Split(dim):
             mine = tuple(_part(extent, dim, parts, index) for extent in extents)
             return _swapped(quiet, dim, parts, tuple(extents), (mine,) * parts)
+        case Split(dim), Split(other) if dim == other:
+            return _shifted(quiet, src, dst, parts, index)
         case Split(src_dim), Split(dst_dim):
             held = tuple(_part(extent, src_dim, parts, index) for extent in extents)
             mine = tuple(_part(extent, dst_dim, parts, index) for extent in extents)
@@ -124,6 +126,25 @@ def _swapped(quiet: Bucket, dim: int, parts: int, held: tuple[Shape, ...], piece
         # The parts of one tensor along its first dim lie one behind the other already.
         scratch_sent=0 if len(held) == 1 and dim == 0 else sum(sent),
         scratch_received=sum(received),
+    )
+
+
+def _shifted(quiet: Bucket, src: Split, dst: Split, parts: int, index: int) -> Bucket:
+    """S(dim)+s -> S(dim)+t: all that this rank holds goes t - s places further."""
+    by, dim = dst.turn - src.turn, src.dim
+    held = tuple(_part(extent, dim, parts, src.part_at(index, parts)) for extent in quiet.extents)
+    coming = tuple(_part(extent, dim, parts, dst.part_at(index, parts)) for extent in quiet.extents)
+    to, source, sent, received = (index + by) % parts, (index - by) % parts, sum(map(prod, held)), sum(map(prod, coming))
+    lengths = tuple(received if r == source else 0 for r in range(parts))
+    return replace(
+        quiet,
+        send_lengths=tuple(sent if r == to else 0 for r in range(parts)),
+        receive_lengths=lengths,
+        own_length=sent,
+        pieces=tuple(coming if r == source else () for r in range(parts)),
+        spans=tuple(pairwise(running_sum(lengths, initial=0))),
+        scratch_sent=0 if len(held) == 1 else sent,
+        scratch_received=received,
     )
 
 

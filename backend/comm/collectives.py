@@ -1,4 +1,4 @@
-"""Boxing between ranks: P -> B all-reduce, P -> S reduce-scatter, S -> B all-gather, S(i) -> S(j) all-to-all (SEMANTICS 2).
+"""Boxing between ranks: P -> B all-reduce, P -> S reduce-scatter, S -> B all-gather, S(i) -> S(j) all-to-all, S(i)+s -> S(i)+t shift (SEMANTICS 2).
 
 Two versions of the same meaning.  ``exchange`` works on the list of all parts in one process and *is* the meaning; ``GroupExchange`` runs
 on one rank of a torch.distributed group and moves all tensors of a task in one call per dtype (a bucket, see backend.comm.buckets).
@@ -62,7 +62,8 @@ def check_boxing(task: Task, body: Boxing) -> None:
     if collective_for(body.src[axis], body.dst[axis]) is not body.collective:
         raise InvalidPlan(f"task {task.id}: {body.src[axis]} -> {body.dst[axis]} is not {body.collective.value}")
     for entry in (body.src[axis], body.dst[axis]):
-        if isinstance(entry, Split) and body.src != body.dst and entry in body.src.entries[axis + 1 :]:
+        later = {entry.dim for entry in body.src.entries[axis + 1 :] if isinstance(entry, Split)}
+        if isinstance(entry, Split) and body.src != body.dst and entry.dim in later:
             raise Unsupported(f"task {task.id}: boxing {body.src} -> {body.dst} on axis {axis}, but a later axis cuts dim {entry.dim} too")
 
 
@@ -145,6 +146,8 @@ class GroupExchange:
                 return self._reduce_scatter(bucket, values, op, slots)
             case Split(dim), Broadcast():
                 return self._all_gather(bucket, values, dim, slots)
+            case Split(here), Split(there) if here == there:
+                return self._shift(bucket, values, slots)
             case Split(src_dim), Split():
                 return _joined(self._swap(bucket, values), src_dim, slots)
             case _:
@@ -209,6 +212,14 @@ class GroupExchange:
         received = self._scratch.take("received", sent, bucket.scratch_received)
         dist.all_to_all_single(received, sent, list(bucket.receive_lengths), list(bucket.send_lengths), group=self._group)
         return self._received(bucket, received)
+
+    def _shift(self, bucket: Bucket, values: list[Tensor], slots: list[Tensor]) -> list[Tensor]:
+        """Send everything to one neighbour, and take what comes from another."""
+        (received,) = (row for row in self._swap(bucket, values) if row)
+        if not slots:
+            return [value.clone() for value in received]
+        self._copy(slots, received)
+        return slots
 
     def _sums_of(self, slots: list[Tensor], rows: list[list[Tensor]]) -> list[tuple[Tensor, ...]]:
         """(slot, its parts) per tensor, or once for the bucket where slots and parts lie alike."""

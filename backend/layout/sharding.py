@@ -50,8 +50,8 @@ def glue(entry: Sbp, parts: Sequence[Tensor]) -> Tensor:
     match entry:
         case Broadcast():
             return parts[0]
-        case Split(dim):
-            return torch.cat(list(parts), dim)
+        case Split(dim, turn):
+            return torch.cat([parts[(part + turn) % len(parts)] for part in range(len(parts))], dim)
         case Partial(op):
             return reduce_parts(op, parts)
 
@@ -62,6 +62,7 @@ def cut(entry: Sbp, value: Tensor, parts: int, index: int) -> Tensor:
         case Broadcast():
             return value
         case Split(dim):
+            index = entry.part_at(index, parts)
             if dim >= value.ndim or value.shape[dim] < parts:
                 raise InvalidPlan(f"{entry} cannot cut shape {tuple(value.shape)} into {parts} parts (SEMANTICS 1.2)")
             return value.narrow(dim, *part_of(value.shape[dim], parts, index)).contiguous()

@@ -26,6 +26,7 @@ from planner.ir.sbp import Split
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
 from planner.opset import flop, traffic_bytes
+from planner.opset.layers import BLOCK, BLOCK_BACKWARD
 
 __all__ = [
     "AnalyticCost",
@@ -56,7 +57,7 @@ def compute_dtype(op: Op, types: Mapping[str, TensorType]) -> DType | None:
 
     An op without floating operands that makes floating numbers (full, a cast) computes in those.
     """
-    for values in (op.inputs, op.outputs):
+    for values in (op.inputs[:1] if op.target in (BLOCK, BLOCK_BACKWARD) else op.inputs, op.outputs):
         dtypes = {_PARTS.get(types[v].dtype, types[v].dtype) for v in values if v is not None}
         floating = {dtype for dtype in dtypes if dtype.is_floating}
         if floating == {DType.FLOAT16, DType.BFLOAT16}:

@@ -62,6 +62,10 @@ def _nccl_s(cluster: Cluster, collective: Collective, total_bytes: float, ranks:
     assert cluster.interconnect is not None, "the caller has looked"
     size_bytes = total_bytes / ranks if collective is Collective.ALL_TO_ALL else total_bytes
     port = _port_bytes_per_s(cluster) if per_node < ranks else None
+    if (
+        collective is Collective.SHIFT
+    ):  # each rank sends to the next: of a line over several nodes the last of a node to the first of another
+        size_bytes, ranks, per_node = total_bytes / ranks, 2, 2 if per_node == ranks else 1
     if bucketed and size_bytes < BUCKET_BYTES:
         bucket_s = _seconds(cluster.interconnect, port, collective, BUCKET_BYTES, ranks, per_node)
         return cluster.collective_times * bucket_s * size_bytes / BUCKET_BYTES

@@ -16,19 +16,25 @@ class Collective(Enum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
+    SHIFT = "shift"
 
 
 def collective_for(src: Sbp, dst: Sbp) -> Collective:
     """The collective that turns ``src`` into ``dst`` on one mesh axis.
 
     Raises:
-        Unsupported: from P(op) to another P(op'): reduce to B or S first.
+        Unsupported: from P(op) to another P(op'): reduce to B or S first; from or to a turned split of another dim.
     """
     if src == dst:
         return Collective.LOCAL
+    turned = any(isinstance(entry, Split) and entry.turn for entry in (src, dst))
+    if turned and not (isinstance(src, Split) and isinstance(dst, Split) and src.dim == dst.dim):
+        raise Unsupported(f"boxing {src} -> {dst}: parts that lie turned around the axis are only shifted along it")
     match src, dst:
         case Broadcast(), _:
             return Collective.LOCAL
+        case Split(dim), Split(other) if dim == other:
+            return Collective.SHIFT
         case Split(), Split():
             return Collective.ALL_TO_ALL
         case Split(), Broadcast():
@@ -59,3 +65,5 @@ def sent_bytes(collective: Collective, total_bytes: float, parts: int) -> float:
             return share * total_bytes
         case Collective.ALL_TO_ALL:
             return share / parts * total_bytes
+        case Collective.SHIFT:
+            return total_bytes / parts if parts > 1 else 0.0

@@ -1,6 +1,7 @@
 """The SBP algebra (SEMANTICS 1): how a logical tensor lies on a mesh of devices.
 
     S(d)   split along tensor dim d          B   a full copy each
+    S(d)+t the same parts, each t places further along the axis, around it: part i lies at coordinate i + t
     P(op)  partial values: reduce the copies elementwise with op (sum, min, max) to get the tensor
 
 An NdSbp has one entry per mesh axis and is applied left to right: axis 0 cuts first, axis 1 cuts the pieces.
@@ -30,10 +31,17 @@ class ReduceOp(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Split:
+    """turn: places by which the parts are moved around the axis."""
+
     dim: int
+    turn: int = 0
 
     def __str__(self) -> str:
-        return f"S({self.dim})"
+        return f"S({self.dim})+{self.turn}" if self.turn else f"S({self.dim})"
+
+    def part_at(self, coordinate: int, parts: int) -> int:
+        """The number of the part that lies at a coordinate of an axis."""
+        return (coordinate - self.turn) % parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ def S(dim: int) -> Split:
     return Split(dim)
 
 
-_SPLIT = re.compile(r"S\(([0-9]{1,4})\)")
+_SPLIT = re.compile(r"S\(([0-9]{1,4})\)(?:\+([0-9]{1,7}))?")
 _PARTIAL = re.compile(r"P(?:\((sum|min|max)\))?")
 
 
@@ -69,7 +77,7 @@ def _parse_one(text: str) -> Sbp:
     if text == "B":
         return B
     if match := _SPLIT.fullmatch(text):
-        return Split(int(match[1]))
+        return Split(int(match[1]), int(match[2] or 0))
     if match := _PARTIAL.fullmatch(text):
         return Partial(ReduceOp(match[1] or "sum"))
     raise InvalidPlan(f"{text!r} is not an SBP; write S(0), B, P, P(max) or P(min), joined by commas for a mesh")
@@ -161,7 +169,13 @@ class NdSbp:
                     f"into {mesh[axis]} parts (SEMANTICS 1.2); split another dim or shrink the axis"
                 )
             offset, length = spans[entry.dim]
-            inner_offset, inner_length = part_of(length, mesh[axis], coordinate[axis])
+            if entry.turn and length % mesh[axis]:
+                raise InvalidPlan(
+                    f"{self} cannot lie on mesh {tuple(mesh)} for shape {tuple(shape)}: {mesh[axis]} parts that are turned are equal, and {length} is "
+                    "no multiple (SEMANTICS 1.7); turn them back, or make them equal"
+                )
+            part = entry.part_at(coordinate[axis], mesh[axis]) if entry.turn else coordinate[axis]
+            inner_offset, inner_length = part_of(length, mesh[axis], part)
             spans[entry.dim] = (offset + inner_offset, inner_length)
         return tuple(spans)
 

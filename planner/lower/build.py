@@ -35,6 +35,7 @@ from planner.lower.names import placement_id
 from planner.lower.orders.pass_order import pass_order
 from planner.lower.orders.prefetch import controls_of, with_controls
 from planner.lower.regsts import DraftRegst, Rates, apply_asked_quotas, group_regsts, size_regst
+from planner.lower.rings import unfold_rings
 from planner.lower.work import BOXING_OP, fragment_work
 from planner.schedule import PipelineSchedule, Schedule
 from planner.search import Assignment
@@ -74,6 +75,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
         Unsupported: a quota pattern matches no Regst.
         DeadLock: with the quotas asked for, the Plan is not live.
     """
+    staged, assignment = unfold_rings(staged, assignment, recipe.mesh)
     drafts = Drafts(staged, assignment, cluster, recipe.mesh, recipe.micro_batches)
     draft_fragments(drafts, recipe.bucket_bytes, split=recipe.schedule.splits_backward)
     draft_state_writers(drafts)

@@ -10,6 +10,7 @@ from planner.ir.graph import GraphInput, InputKind, Op, Role
 from planner.ir.plan import Boxing, Fragment, Stream, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.lower.instances import Arrival, Instance, UnshardScope, arrival
+from planner.lower.rings import is_step
 from planner.search import Assignment
 from planner.search.routes import Move, StageTransfer
 from planner.stages import Staged, block_of
@@ -101,7 +102,8 @@ class Drafts:
     def units(self) -> dict[str, str]:
         """Op id -> its unit (planner.stages.blocks), for ops that may not share a fragment with ops of another unit.
 
-        Parameters are resharded between units.  On a stage that unshards parameters per unit, these are all ops of numbered blocks, ops outside of
+        Parameters are resharded between units, and each step of a ring is one.  On a
+        stage that unshards parameters per unit, these are all ops of numbered blocks, ops outside of
         blocks that read such a parameter, and the accumulations of their gradients.
         """
         stages = {stage for _, stage in self.assignment.regathered}
@@ -112,6 +114,8 @@ class Drafts:
                 unit = unshard_unit(origin, self.ops)
                 if block_of(unit) or any(self.scope(origin, value) for value in origin.inputs):
                     unit_of[op.id] = unit
+            if is_step(op):
+                unit_of[op.id] = op.id
         return unit_of
 
     def wanted(self, op: Op, value: str) -> NdSbp:

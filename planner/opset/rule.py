@@ -22,7 +22,7 @@ from planner.ir.graph import Op
 from planner.ir.sbp import B, Broadcast, P, Partial, ReduceOp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["FactorRule", "Factors", "Signature", "Size", "Types", "derive"]
+__all__ = ["FactorRule", "Factors", "Signature", "Size", "Turned", "Types", "derive"]
 
 Types = Mapping[str, TensorType]
 Factors = tuple[str, ...]
@@ -61,6 +61,17 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turned:
+    """A factor that is cut into exactly so many parts, of which these operands and results have theirs ``turn`` places further (SEMANTICS 1.7)."""
+
+    factor: str
+    parts: int
+    turn: int
+    operands: frozenset[int]
+    results: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FactorRule:
     """The factors of one op on given shapes.
 
@@ -77,6 +88,7 @@ class FactorRule:
     counts: factor -> a number that must also be divisible by the number of parts, as the extents of the dims with that factor are.
     cuts: position of the literal that lists, for each mesh axis so far, which dim of the first result it cuts (-1: none); an op whose values
         depend on where an element stands takes from it where its part begins.
+    turned: a factor whose parts lie further along the axis in some operands.
     """
 
     operands: tuple[Factors, ...]
@@ -91,6 +103,7 @@ class FactorRule:
     sizes: tuple[Size, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     cuts: int | None = None
+    turned: Turned | None = None
 
     def depends_on(self, result: int) -> frozenset[int]:
         return frozenset(range(len(self.operands))) if self.depends is None else self.depends[result]
@@ -135,6 +148,9 @@ def _candidates(rule: FactorRule, op: Op, types: Types, parts: int, everywhere: 
 def _split_factor(rule: FactorRule, op: Op, types: Types, parts: int, factor: str) -> Signature | None:
     if rule.counts.get(factor, parts) % parts:
         return None
+    turned = rule.turned if rule.turned is not None and rule.turned.factor == factor else None
+    if turned is not None and turned.parts != parts:
+        return None
     inputs: list[Sbp] = []
     contracted = not any(factor in dims for dims in rule.results)
     for k, (value, dims) in enumerate(zip(op.inputs, rule.operands, strict=True)):
@@ -144,7 +160,7 @@ def _split_factor(rule: FactorRule, op: Op, types: Types, parts: int, factor: st
         extent = types[value].shape[dims.index(factor)]
         if not _even(extent, parts) or (factor in rule.thick and extent == parts):
             return None
-        inputs.append(Split(dims.index(factor)))
+        inputs.append(Split(dims.index(factor), turned.turn if turned is not None and k in turned.operands else 0))
     outputs: list[Sbp | None] = []
     for r, (name, dims) in enumerate(zip(op.outputs, rule.results, strict=True)):
         if name is None:
@@ -152,7 +168,7 @@ def _split_factor(rule: FactorRule, op: Op, types: Types, parts: int, factor: st
         elif factor in dims:
             if not _even(types[name].shape[dims.index(factor)], parts):
                 return None
-            outputs.append(Split(dims.index(factor)))
+            outputs.append(Split(dims.index(factor), turned.turn if turned is not None and r in turned.results else 0))
         elif any(factor in rule.operands[k] for k in rule.depends_on(r)):
             reduce = rule.reduce.get(factor, ReduceOp.SUM)
             if reduce is None:

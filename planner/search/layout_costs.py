@@ -6,6 +6,7 @@ travel in buckets with others, so no latency and no overhead is added for them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -18,7 +19,7 @@ from planner.ir.collective import Collective
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, Partial, ReduceOp
 from planner.ir.tensor import TensorType
-from planner.search.strategies import Strategy, StrategySet
+from planner.search.strategies import Ring, Strategy, StrategySet
 from planner.solve.problem import Floats
 
 __all__ = ["LayoutCosts"]
@@ -42,9 +43,19 @@ class LayoutCosts:
         return self._ops_s[strategies]
 
     def _op_s(self, strategy: Strategy) -> float:
+        if strategy.ring is not None:
+            return self._ring_s(strategy, strategy.ring)
         if self.cluster.device.kernels:
             return op_work_s(self.cluster, strategy.local.op, strategy.local.types)
         return op_s(self.cluster, strategy.flop, strategy.traffic_bytes, strategy.dtype)
+
+    def _ring_s(self, strategy: Strategy, ring: Ring) -> float:
+        """Attention in as many steps as the axis has devices: what travels to the next step does so during this one."""
+        steps, overhead_s = self.mesh[ring.axis], self.cluster.device.act_overhead_s
+        compute_s = self._op_s(replace(strategy, ring=None))
+        shift_s = 2 * overhead_s + axis_boxing_s(self.cluster, self.mesh, ring.axis, Collective.SHIFT, ring.total_bytes)
+        waiting_s = max((ring.shifts - ring.behind) * shift_s - compute_s * (steps - 1) / steps, 0.0)
+        return compute_s + 2 * (steps - 1) * overhead_s + waiting_s + ring.behind * shift_s
 
     def boxing_table(self, logical: TensorType, bucketed: bool, kinds: tuple[ReduceOp, ...]) -> BoxingTable:
         """Costs of boxing a tensor type within a stage; ``kinds``: reductions that may occur."""

@@ -14,7 +14,7 @@ from planner.ir.sbp import B, NdSbp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
 from planner.opset import flop, local_types, localize, signatures, traffic_bytes
 
-__all__ = ["LocalOp", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel"]
+__all__ = ["LocalOp", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,21 @@ class LocalOp:
 
 
 @dataclass(frozen=True, slots=True)
+class Ring:
+    """What travels around a mesh axis during attention: ``total_bytes``, of all devices together, so often.   behind: that overlap with nothing."""
+
+    axis: int
+    shifts: int
+    total_bytes: float
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to lay an op: NdSbp per operand and per output, and the work of one rank."""
+    """One way to lay an op: NdSbp per operand and per output, and the work of one rank.
+
+    ring: of attention whose keys and values go from device to device; the work is then that of gathered ones.
+    """
 
     inputs: tuple[NdSbp, ...]
     outputs: tuple[NdSbp, ...]
@@ -37,6 +50,7 @@ class Strategy:
     traffic_bytes: int
     dtype: DType | None
     local: LocalOp
+    ring: Ring | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,11 +61,15 @@ class StrategySet:
 
 
 class StrategySets:
-    """Strategy sets by op shape, for one mesh."""
+    """Strategy sets by op shape, for one mesh.
+
+    attended: what the search takes of a set of attention, by the way that is asked for (planner.search.formulation.op_strategies).
+    """
 
     def __init__(self, mesh: tuple[int, ...]) -> None:
         self.mesh = mesh
         self._by_shape: dict[tuple[object, ...], StrategySet] = {}
+        self.attended: dict[tuple[StrategySet, str], StrategySet] = {}
 
     def of(self, op: Op, types: Mapping[str, TensorType]) -> StrategySet:
         """Every strategy of the op.

@@ -85,8 +85,9 @@ def split_value(value: Tensor, sbp: Sbp, parts: int, rng: random.Random) -> list
     match sbp:
         case Broadcast():
             return [value] * parts
-        case Split(dim=dim):
-            return [p.clone() for p in torch.tensor_split(value, parts, dim)]
+        case Split(dim=dim, turn=turn):
+            pieces = [p.clone() for p in torch.tensor_split(value, parts, dim)]
+            return [pieces[(place - turn) % parts] for place in range(parts)]
         case Partial(op=ReduceOp.SUM):
             noise = [_noise(value, rng) for _ in range(parts - 1)]
             return [*noise, value - sum(noise, torch.zeros_like(value))]
@@ -121,8 +122,8 @@ def join_value(pieces: Sequence[Tensor], sbp: Sbp, close: float = 1e-9) -> Tenso
             if any(not torch.allclose(p, pieces[0], rtol=close, atol=close, equal_nan=True) for p in pieces):
                 raise ValueError("the copies of a B result differ")
             return pieces[0]
-        case Split(dim=dim):
-            return torch.cat(list(pieces), dim)
+        case Split(dim=dim, turn=turn):
+            return torch.cat([pieces[(part + turn) % len(pieces)] for part in range(len(pieces))], dim)
         case Partial(op=reduce):
             stacked = torch.stack(list(pieces))
             by = {ReduceOp.SUM: torch.sum, ReduceOp.MIN: torch.amin, ReduceOp.MAX: torch.amax}[reduce]

@@ -15,6 +15,8 @@ from math import prod
 from planner.ir.graph import ACCUMULATE, Fusion, KernelKind, KernelWork, Op
 from planner.ir.tensor import DType, TensorType
 from planner.opset import elementwise, flop, is_creation, is_view, norm, reduce, traffic_bytes
+from planner.opset.layers import BLOCK, BLOCK_BACKWARD
+from planner.opset.layers.blocks import block_is_causal
 from planner.opset.optimizer import UPDATES
 from planner.opset.spec import argument, integer
 
@@ -25,7 +27,7 @@ Types = Mapping[str, TensorType]
 _PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.addmm.default", "aten.baddbmm.default"})
 _CONVOLUTION, _CONVOLUTION_BACKWARD = "aten.convolution.default", "aten.convolution_backward.default"
 _ATTENTION, _ATTENTION_BACKWARD = "regista.attention", "regista.attention_backward"
-_STRIDED = _PRODUCTS | {_ATTENTION, _ATTENTION_BACKWARD}
+_STRIDED = _PRODUCTS | {_ATTENTION, _ATTENTION_BACKWARD, BLOCK, BLOCK_BACKWARD}
 _COPY = "aten.clone.default"
 _PLACED = frozenset({"aten.cat.default", "aten.stack.default", "aten.select_scatter.default", "aten.slice_scatter.default"})
 """They put parts together, and a compiler writes each part where it belongs."""
@@ -67,10 +69,10 @@ def _kind(op: Op, types: Types, op_flop: int) -> tuple[KernelKind, tuple[int, ..
         rows, columns = prod(gradient) // gradient[1], max(gradient[1] // groups, 1)
         inner = _inner(op_flop // gradients, groups * rows * columns)
         return KernelKind.CONVOLUTION, (groups, rows, inner, columns, _slides_by_one(op, types[op.inputs[2]], 4)), gradients
-    if op.target in (_ATTENTION, _ATTENTION_BACKWARD):
-        backward = op.target == _ATTENTION_BACKWARD
+    if op.target in (_ATTENTION, _ATTENTION_BACKWARD, BLOCK, BLOCK_BACKWARD):
+        backward = op.target in (_ATTENTION_BACKWARD, BLOCK_BACKWARD)
         (samples, heads, queries, width), keys = (types[v].shape for v in op.inputs[backward : backward + 2])
-        causal = bool(integer(op, 7 if backward else 4, "is_causal", 0))
+        causal = block_is_causal(op) if op.target in (BLOCK, BLOCK_BACKWARD) else bool(integer(op, 7 if backward else 4, "is_causal", 0))
         kind = KernelKind.ATTENTION_BACKWARD if backward else KernelKind.ATTENTION
         return kind, (samples, heads, keys[1], queries, keys[2], width, int(causal)), 1
     return KernelKind.PASS, (), 1

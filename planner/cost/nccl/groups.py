@@ -37,6 +37,8 @@ class Kind(Enum):
         """
         if collective is Collective.LOCAL:
             raise Unsupported("a local boxing is no collective: nothing travels")
+        if collective is Collective.SHIFT:
+            return cls.SEND_RECEIVE
         return cls(collective.value)
 
     def sent_share(self, ranks: int) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from planner.ir.graph import Op
 from planner.opset.elementwise import broadcast_factors
+from planner.opset.layers.blocks import BLOCK, BLOCK_BACKWARD
 from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, integer, is_ref, shape_of
 
@@ -34,8 +35,8 @@ def _operands(op: Op, types: Types, first: int) -> tuple[Factors, ...]:
 
 
 def has_place(op: Op) -> bool:
-    """Whether the op is causal attention, whose values depend on where its rows stand: its last two literals say it."""
-    return op.target in (_FORWARD, _BACKWARD) and _is_causal(op)
+    """Whether the values of attention depend on where its rows stand, as of causal attention and of its steps: its last two literals say it."""
+    return op.target in (BLOCK, BLOCK_BACKWARD) or (op.target in (_FORWARD, _BACKWARD) and _is_causal(op))
 
 
 def _cuts(op: Op) -> int | None:

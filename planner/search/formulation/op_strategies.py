@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.ir.sbp import NdSbp
-from planner.search.context import attending, is_attention
+from planner.search.context import Context, attending, is_attention, is_long, rings
 from planner.search.formulation.options import FormulationOptions
 from planner.search.layout_costs import LayoutCosts
 from planner.search.strategies import StrategySet, StrategySets
@@ -60,13 +60,26 @@ class OpStrategies:
             self._cost_of[key] = count * self._costs.ops_s(strategies)
         return self._cost_of[key]
 
+    def _attending(self, op: Op, legal: StrategySet) -> StrategySet:
+        """Attention of long sequences may go around rings; a way that is asked for is taken."""
+        types, way, mesh = self._graph.values, self._options.context, self._costs.mesh
+        known, key = self._strategy_sets.attended, (legal, "" if way is None else way.value)
+        if key not in known:
+            strategies = legal.strategies
+            if way is Context.RING or is_long(op, types):
+                strategies += rings(op, types, strategies, mesh)
+            if way is not None:
+                strategies = attending(op, types, strategies, way, mesh)
+            known[key] = legal if strategies == legal.strategies else StrategySet(strategies)
+        return known[key]
+
     def _allowed(self, op: Op) -> StrategySet:
         legal = self._strategy_sets.of(op, self._graph.values)
         if op.role is Role.ACCUMULATE and self._options.zero in (2, 3) and self._options.micro_batches > 1:
             is_split = most_split([s.outputs[0] for s in legal.strategies])
             legal = StrategySet(tuple(s for s, most in zip(legal.strategies, is_split, strict=True) if most))
-        if self._options.context is not None and is_attention(op):
-            legal = StrategySet(attending(op, self._graph.values, legal.strategies, self._options.context, self._costs.mesh))
+        if is_attention(op):
+            legal = self._attending(op, legal)
         pins = [(place, self._pinned[v]) for place, v in enumerate(op.outputs) if v is not None and v in self._pinned]
         if not pins:
             return legal

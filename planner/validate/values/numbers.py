@@ -9,6 +9,8 @@ Three laws of sums are built in, since the Plan of a pipeline uses them:
     acc(a + b) = acc(a) + acc(b)                    the mean over micro-batches is linear                           -> _accumulated()
     join(a, b, c) = join(join(a, b), c)             sums and maxima of 0-d measures, in any order                   -> _joined()
 
+Attention in steps, of a block of keys each, is another two (planner.validate.values.rings).
+
 A number stands for a value of one micro-batch (of the same one in a whole act), of the step, or of the state as a step finds it.  A *pending*
 number is what accumulates to a value: all acts of a step must fill one block with it.
 """
@@ -16,12 +18,14 @@ number is what accumulates to a value: all acts of a step must fill one block wi
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.ir.graph import ACCUMULATE, LogicalGraph, Op, Ref
 from planner.ir.tensor import TensorType
 from planner.opset.optimizer import JOINS
 from planner.validate.values.literals import Key, arguments_key
+from planner.validate.values.rings import AttentionSteps
 
 __all__ = ["OpForm", "ProgramOp", "ValueNumbers"]
 
@@ -61,6 +65,7 @@ class ValueNumbers:
         self._sums: dict[int, tuple[int, int]] = {}
         self._settled: dict[int, int] = {}
         self._terms: dict[int, tuple[str, Counter[int]]] = {}
+        self._steps = AttentionSteps(self._number, self.type_of, self._attentions)
         for given in graph.inputs:
             self._note(given.value, self._number(("input", given.kind, given.name), graph.values[given.value]))
         for op in graph.ops:
@@ -75,6 +80,9 @@ class ValueNumbers:
         """The ops of the program that ``op`` may be on these values, if its literals are right; of sums also those that the program does not have."""
         if (made := self._sum(op, operands)) is not None:
             return [made]
+        if steps := self._steps.steps(op, operands):
+            inputs = tuple(self._types[number] for number in operands)
+            return [ProgramOp(self._form_of(whole, inputs, types), results) for whole, types, results in steps]
         return list(self._program_ops.get((op.target, op.draw, operands), {}).values())
 
     def settled(self, number: int) -> int | None:
@@ -111,8 +119,14 @@ class ValueNumbers:
         return results
 
     def _form(self, op: Op, operands: tuple[int, ...], outputs: tuple[TensorType | None, ...]) -> OpForm:
-        inputs = tuple(self._types[number] for number in operands)
+        return self._form_of(op, tuple(self._types[number] for number in operands), outputs)
+
+    def _form_of(self, op: Op, inputs: tuple[TensorType, ...], outputs: tuple[TensorType | None, ...]) -> OpForm:
         return self._forms.setdefault((op.target, arguments_key(op, lambda _: 0), inputs, outputs), OpForm(op, inputs, outputs))
+
+    def _attentions(self, target: str, operands: tuple[int, ...]) -> Iterator[tuple[Op, tuple[int, ...], tuple[TensorType | None, ...]]]:
+        for made in self._program_ops.get((target, None, operands), {}).values():
+            yield made.form.op, made.results, made.form.outputs
 
     # The laws of sums.
 

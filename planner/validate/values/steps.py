@@ -1,6 +1,7 @@
 """The laws of one boxing step along one mesh axis: which layout it makes of which, if every rank does its part (SEMANTICS 2).
 
     S(d) -> *, * -> S(d)     no later axis may split dim d: its parts would lie inside of those that the step joins or cuts
+    S(d)+t -> *, * -> S(d)+t to or from another split of dim d alone: the parts are shifted along the axis
     P(op) -> *               no later axis may be partial by another op: reductions of two kinds do not commute
     * -> S(d)                the local extent of dim d must suffice for all parts (SEMANTICS 1.2)
 
@@ -28,9 +29,13 @@ def broken_law(type_: TensorType, mesh: Sequence[int], src: NdSbp, dst: NdSbp, a
     if src == dst:
         return None
     before, after = src[axis], dst[axis]
+    later = {entry.dim for entry in src.entries[axis + 1 :] if isinstance(entry, Split)}
     for entry in (before, after):
-        if isinstance(entry, Split) and entry in src.entries[axis + 1 :]:
+        if isinstance(entry, Split) and entry.dim in later:
             return f"a later axis splits dim {entry.dim} of {src}, too"
+    turned = any(isinstance(entry, Split) and entry.turn for entry in (before, after))
+    if turned and not (isinstance(before, Split) and isinstance(after, Split) and before.dim == after.dim):
+        return f"parts that lie turned are only shifted, not turned from {before} into {after}"
     if isinstance(before, Partial):
         if isinstance(after, Partial):
             return f"{before} is reduced by its own operation only, not turned into {after}"

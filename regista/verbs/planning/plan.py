@@ -125,9 +125,9 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--context",
         default="auto",
-        choices=["auto", "gathered", "heads"],
+        choices=["auto", "gathered", "heads", "ring"],
         help="attention over a sequence that is cut: gathered: each device gathers all keys and values; heads: an all-to-all makes heads of it "
-        "(Ulysses) (default auto: searched)",
+        "(Ulysses); ring: keys and values go from device to device while others are attended to (default auto: searched)",
     )
     group.add_argument(
         "--zero",

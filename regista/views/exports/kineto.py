@@ -42,6 +42,7 @@ KERNELS: Mapping[Collective, tuple[str, str]] = {
     Collective.ALL_GATHER: ("ncclDevKernel_AllGather", "_allgather_base"),
     Collective.REDUCE_SCATTER: ("ncclDevKernel_ReduceScatter", "_reduce_scatter_base"),
     Collective.ALL_TO_ALL: ("ncclDevKernel_SendRecv", "all_to_all"),
+    Collective.SHIFT: ("ncclDevKernel_SendRecv", "send_recv"),
 }
 """Collective -> the kernel's name in NCCL, and the collective's in torch.distributed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 from torch import Tensor
 
@@ -37,3 +38,25 @@ def _masks(d: Draw, samples: int, heads: int, rows: int, keys: int) -> Iterator[
 
 
 _each("regista.attention regista.attention_backward", _attention)
+
+
+def _blocks(t: str, d: Draw) -> Iterator[Case]:
+    """Every step of rings of as many blocks as the tests have parts; in all but the first there are steps before."""
+    samples, rows = d.size(), d.size()
+    for (heads, groups), parts, is_causal in product(((6, 6), (12, 6), (6, 1)), (2, 3), (False, True)):
+        q, k, v = d.real(samples, heads, rows, 4), d.real(samples, groups, rows, 4), d.real(samples, groups, rows, 4)
+        if t.endswith("keys"):
+            yield make_case(t, k, v, d.real(*q.shape))
+            continue
+        seen = KERNELS["regista.attention"](q, k, v, None, is_causal, None)
+        for turn in range(parts):
+            place = (is_causal, None, turn, parts, rows // parts, tuple(q.shape), ())
+            if t.endswith("sums"):
+                yield make_case(t, k, d.real(*k.shape), v, d.real(*v.shape), turn, parts)
+            elif t.endswith("backward"):
+                yield make_case(t, d.real(*q.shape), q, k, v, *seen, d.real(*q.shape) if turn else None, *place)  # type: ignore[misc]
+            else:
+                yield make_case(t, q, k, v, *(seen if turn else (None, None)), *place)  # type: ignore[misc]
+
+
+_each("regista.attention_block regista.attention_block_backward regista.attention_block_keys regista.attention_block_sums", _blocks)

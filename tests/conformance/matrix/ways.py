@@ -110,6 +110,14 @@ RARE_WAYS: Mapping[str, Way] = {
         context=Context.GATHERED,
         proof=("all_gather.fwd", "reduce_scatter.bwd", ".grad"),
     ),
+    "context_ring4": Way(
+        devices=4,
+        micro_batches=16,
+        data="S(1)",
+        sequence=("S({})", "S(1)"),
+        context=Context.RING,
+        proof=("shift.fwd.2", "shift.bwd.2", ".grad"),
+    ),
     "context_heads2": Way(
         devices=2,
         micro_batches=16,
@@ -125,7 +133,7 @@ WAYS: Mapping[str, Way] = {**COMMON_WAYS, **RARE_WAYS}
 
 _OLDEST = ("mlp", "gpt", "convnet")
 _RARE: Mapping[str, tuple[str, ...]] = {"data2_data2_tensor2": ("mlp", "gpt", "wide_deep"), "data2_experts2": ("moe",)} | dict.fromkeys(
-    ("context_gathered4", "context_heads2"), ("llama3",)
+    ("context_gathered4", "context_heads2", "context_ring4"), ("llama3",)
 )
 
 REFUSED: Mapping[tuple[str, str], str] = {
