@@ -17,6 +17,7 @@ REASONS: Mapping[tuple[str, ...], str] = MappingProxyType(
             "planner/frontend/tracing/decomp/norms.py",
         ): "a kernel has the parameters of the function that it replaces",
         (
+            "planner/frontend/attention/blocks.py",
             "planner/frontend/attention/fused.py",
             "planner/frontend/attention/ops.py",
             "planner/frontend/attention/products.py",

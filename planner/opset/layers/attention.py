@@ -14,20 +14,18 @@ from __future__ import annotations
 from planner.ir.graph import Op
 from planner.opset.elementwise import broadcast_factors
 from planner.opset.layers.blocks import BLOCK, BLOCK_BACKWARD
+from planner.opset.layers.heads import OUT, ROW, backward_flop, forward_flop, operand_factors
 from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, integer, is_ref, shape_of
 
 __all__ = ["TABLE", "has_place"]
 
 _WHOLE = frozenset("ted")
-_ROW, _OUT = ("n", "h", "s"), ("n", "h", "s", "d")
 
 
 def _operands(op: Op, types: Types, first: int) -> tuple[Factors, ...]:
     """Factors of q, k, v and a mask, of which q is the operand ``first``."""
-    heads, groups = (shape_of(op, types, first + k)[1] for k in (0, 1))
-    shared = "h" if groups > 1 or heads == 1 else ""
-    operands: tuple[Factors, ...] = (("n", "h", "s", "e"), ("n", shared, "t", "e"), ("n", shared, "t", "d"))
+    operands = operand_factors(op, types, first, "t")
     if not is_ref(op, first + 3, "mask"):
         return operands
     scores = (*shape_of(op, types, first)[:3], shape_of(op, types, first + 1)[2])
@@ -54,7 +52,7 @@ def _attention(op: Op, types: Types) -> FactorRule:
     everything = frozenset(range(len(operands)))
     return FactorRule(
         operands=operands,
-        results=(_OUT, _ROW),
+        results=(OUT, ROW),
         whole=_whole(op),
         cuts=_cuts(op),
         linear=(frozenset({2}),),
@@ -66,7 +64,7 @@ def _attention_backward(op: Op, types: Types) -> FactorRule:
     """gradient, q, k, v, mask?, out, logsumexp, is_causal, scale, (whole, cuts) -> gradients of q, k, v."""
     operands = _operands(op, types, 1)
     return FactorRule(
-        operands=(_OUT, *operands, _OUT, _ROW),
+        operands=(OUT, *operands, OUT, ROW),
         results=operands[:3],
         whole=_whole(op),
         cuts=_cuts(op),
@@ -98,20 +96,12 @@ def _seen(rows: int, keys: int) -> int:
     return square * (square + 1) // 2 + (rows - square) * keys
 
 
-def _widths(op: Op, types: Types, first: int) -> tuple[int, int]:
-    return shape_of(op, types, first)[3], shape_of(op, types, first + 2)[3]
-
-
 def _flop(op: Op, types: Types) -> int:
-    """Per score two products, and four to scale, compare, exponentiate and add up."""
-    e, d = _widths(op, types, 0)
-    return _pairs(op, types, 0) * (2 * (e + d) + 4)
+    return forward_flop(op, types, _pairs(op, types, 0))
 
 
 def _backward_flop(op: Op, types: Types) -> int:
-    """Per score five products, of which three are with e (the score again, dQ, dK) and two with d (dO V^T, dV), and five besides."""
-    e, d = _widths(op, types, 1)
-    return _pairs(op, types, 1) * (2 * (3 * e + 2 * d) + 5)
+    return backward_flop(op, types, _pairs(op, types, 1))
 
 
 _FORWARD, _BACKWARD = "regista.attention", "regista.attention_backward"

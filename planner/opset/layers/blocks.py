@@ -14,6 +14,7 @@ Literals: is_causal, scale, t, blocks, rows of a block, the shape of the first r
 from __future__ import annotations
 
 from planner.ir.graph import Op
+from planner.opset.layers.heads import OUT, ROW, backward_flop, forward_flop, operand_factors, shared_heads
 from planner.opset.rule import FactorRule, Factors, Turned, Types
 from planner.opset.spec import OpSpec, elementwise_flop, no_flop, shape_of
 
@@ -21,8 +22,6 @@ __all__ = ["BLOCK", "BLOCK_BACKWARD", "BLOCK_KEYS", "BLOCK_SUMS", "TABLE", "bloc
 
 BLOCK, BLOCK_BACKWARD = "regista.attention_block", "regista.attention_block_backward"
 BLOCK_SUMS, BLOCK_KEYS = "regista.attention_block_sums", "regista.attention_block_keys"
-
-_OUT, _ROW = ("n", "h", "s", "d"), ("n", "h", "s")
 
 
 def _step(op: Op) -> tuple[bool, int, int, int]:
@@ -38,12 +37,6 @@ def block_is_causal(op: Op) -> bool:
     return causal and turn == 0
 
 
-def _operands(op: Op, types: Types, first: int) -> tuple[Factors, ...]:
-    heads, groups = (shape_of(op, types, first + k)[1] for k in (0, 1))
-    shared = "h" if groups > 1 or heads == 1 else ""
-    return (("n", "h", "s", "e"), ("n", shared, "s", "e"), ("n", shared, "s", "d"))
-
-
 def _whole(op: Op, types: Types, first: int) -> frozenset[str]:
     """Rows are cut once."""
     _, _, parts, extent = _step(op)
@@ -52,10 +45,10 @@ def _whole(op: Op, types: Types, first: int) -> frozenset[str]:
 
 def _block(op: Op, types: Types) -> FactorRule:
     _, turn, parts, _ = _step(op)
-    before: tuple[Factors, ...] = (_OUT, _ROW)[: len(op.inputs) - 3]
+    before: tuple[Factors, ...] = (OUT, ROW)[: len(op.inputs) - 3]
     return FactorRule(
-        operands=(*_operands(op, types, 0), *before),
-        results=(_OUT, _ROW),
+        operands=(*operand_factors(op, types, 0, "s"), *before),
+        results=(OUT, ROW),
         whole=_whole(op, types, 0),
         cuts=len(op.args) - 1,
         turned=Turned(factor="s", parts=parts, turn=turn, operands=frozenset({1, 2}), results=frozenset()),
@@ -64,10 +57,10 @@ def _block(op: Op, types: Types) -> FactorRule:
 
 def _block_backward(op: Op, types: Types) -> FactorRule:
     _, turn, parts, _ = _step(op)
-    operands = _operands(op, types, 1)
+    operands = operand_factors(op, types, 1, "s")
     before: tuple[Factors, ...] = (operands[0],)[: len(op.inputs) - 6]
     return FactorRule(
-        operands=(_OUT, *operands, _OUT, _ROW, *before),
+        operands=(OUT, *operands, OUT, ROW, *before),
         results=operands,
         whole=_whole(op, types, 1),
         cuts=len(op.args) - 1,
@@ -88,11 +81,10 @@ def _block_sums(op: Op, types: Types) -> FactorRule:
 
 
 def _block_keys(op: Op, types: Types) -> FactorRule:
-    groups, heads = shape_of(op, types, 0)[1], shape_of(op, types, 2)[1]
-    shared = "h" if groups > 1 or heads == 1 else ""
+    shared = shared_heads(shape_of(op, types, 2)[1], shape_of(op, types, 0)[1])
     keys, values = ("n", shared, "s", "e"), ("n", shared, "s", "d")
     return FactorRule(
-        operands=(keys, values, ("n", "h", "s", "d")),
+        operands=(keys, values, OUT),
         results=(keys, values),
         whole=frozenset("ed"),
         depends=(frozenset({0}), frozenset({1})),
@@ -113,18 +105,12 @@ def _pairs(op: Op, types: Types, first: int) -> int:
     return samples * heads * seen
 
 
-def _widths(op: Op, types: Types, first: int) -> tuple[int, int]:
-    return shape_of(op, types, first)[3], shape_of(op, types, first + 2)[3]
-
-
 def _flop(op: Op, types: Types) -> int:
-    e, d = _widths(op, types, 0)
-    return _pairs(op, types, 0) * (2 * (e + d) + 4)
+    return forward_flop(op, types, _pairs(op, types, 0))
 
 
 def _backward_flop(op: Op, types: Types) -> int:
-    e, d = _widths(op, types, 1)
-    return _pairs(op, types, 1) * (2 * (3 * e + 2 * d) + 5)
+    return backward_flop(op, types, _pairs(op, types, 1))
 
 
 TABLE: dict[str, OpSpec] = {
