@@ -32,6 +32,7 @@ from planner.cost import AnalyticCost
 from planner.frontend import Program
 from planner.frontend.batch import BatchDim
 from planner.ir.cluster import Cluster
+from planner.ir.collector import collector_paused
 from planner.ir.errors import Unsupported
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
@@ -212,7 +213,8 @@ def plan(
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     plan = replace(plan, options={**plan.options, **recorded}) if recorded else plan
-    validate(plan, source)
+    with collector_paused():
+        validate(plan, source)
     if isinstance(program, str) and names_code(plan):
         record(plan)
     return plan

@@ -248,9 +248,11 @@ def _with_orders(plan: Plan, compute: Mapping[str, tuple[str, ...]]) -> Plan:
     """
     plan = replace(plan, streams=tuple(replace(stream, order=compute.get(stream.id, ())) for stream in plan.streams))
     firings = play(plan, 1, AnalyticCost(plan.cluster).folded_s(plan))
-    streams = []
-    for stream in plan.streams:
-        members = {task.id for task in plan.tasks if task.stream == stream.id}
-        order = tuple(f.task for f in firings if f.task in members) if stream.kind is StreamKind.COLLECTIVE else stream.order
-        streams.append(replace(stream, order=order))
+    stream_of = {task.id: task.stream for task in plan.tasks}
+    begun: dict[str, list[str]] = defaultdict(list)
+    for firing in firings:
+        begun[stream_of[firing.task]].append(firing.task)
+    streams = [
+        replace(stream, order=tuple(begun[stream.id])) if stream.kind is StreamKind.COLLECTIVE else stream for stream in plan.streams
+    ]
     return replace(plan, streams=tuple(streams))

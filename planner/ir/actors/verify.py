@@ -262,11 +262,14 @@ def _verify_rates(plan: Plan, regst: Regst) -> None:
 
 
 def _verify_orders(plan: Plan) -> None:
+    tasks_of: dict[str, list[Task]] = {stream.id: [] for stream in plan.streams}
+    for task in plan.tasks:
+        tasks_of[task.stream].append(task)
     for stream in plan.streams:
-        members = Counter({task.id: task.acts for task in plan.tasks if task.stream == stream.id})
+        members = Counter({task.id: task.acts for task in tasks_of[stream.id]})
         if stream.order and Counter(stream.order) != members:
             raise InvalidPlan(f"stream {stream.id} orders {dict(Counter(stream.order))}, but its tasks act {dict(members)} times per step")
-        if not stream.order and any(_is_collective(plan, task) for task in plan.tasks if task.stream == stream.id):
+        if not stream.order and any(_is_collective(plan, task) for task in tasks_of[stream.id]):
             raise InvalidPlan(f"stream {stream.id} carries collectives without an order; all ranks must call them alike (SEMANTICS 3.10)")
 
 

@@ -202,7 +202,7 @@ class _Builder:
     def _add_deliveries(self, value: str) -> None:
         """Add a delivery node on every stage on which the value has several readers or is saved."""
         source = self.sources[value]
-        for stage in range(self.staged.num_stages):
+        for stage in self.readers.stages(value):
             ops, replaced = self.readers.ops(value, stage), self.readers.replaced(value, stage)
             if len(ops) + len(replaced) < 2 and (value, stage) not in self.readers.saved:
                 continue

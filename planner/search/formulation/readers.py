@@ -21,18 +21,21 @@ class Readers:
         self._ops: dict[tuple[str, int], list[Op]] = {}
         self._replaced: dict[tuple[str, int], list[str]] = {}
         self._roles: dict[tuple[str, int], set[Role]] = {}
+        self._stages: dict[str, set[int]] = {}
         self._units: dict[tuple[str, int], set[str]] = {}
         self._last_unit: dict[int, str] = {}
         by_id = {op.id: op for op in graph.ops}
         for op in graph.ops:
             stage = staged.stage[op.id]
             for value in dict.fromkeys(op.inputs):
+                self._stages.setdefault(value, set()).add(stage)
                 self._ops.setdefault((value, stage), []).append(op)
                 self._roles.setdefault((value, stage), set()).add(op.role)
                 if op.role is Role.FORWARD and value in graph.updates:
                     self._last_unit[stage] = unshard_unit(op, by_id)
                     self._units.setdefault((value, stage), set()).add(self._last_unit[stage])
         for old, new in graph.updates.items():
+            self._stages.setdefault(new, set()).add(staged.state_stage(old))
             self._replaced.setdefault((new, staged.state_stage(old)), []).append(old)
         forward = {value for op in graph.ops if op.role is Role.FORWARD for value in op.outputs if value}
         self.saved = frozenset(
@@ -40,6 +43,10 @@ class Readers:
             for (value, stage), roles in self._roles.items()
             if is_limited and Role.BACKWARD in roles and (value in forward or (value in graph.updates and Role.FORWARD in roles))
         )
+
+    def stages(self, value: str) -> list[int]:
+        """The stages, ascending, on which the value is read or replaces a state."""
+        return sorted(self._stages.get(value, ()))
 
     def ops(self, value: str, stage: int) -> list[Op]:
         """The ops of a stage that read the value."""
