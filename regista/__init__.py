@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from regista.calibrate import calibrate_machine, calibrate_plan
     from regista.data import with_data
     from regista.evaluation import Evaluation, evaluator
+    from regista.planner_session import PlannerSession
     from regista.training import TrainJob, train
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "LossScaling",
     "Performer",
     "Plan",
+    "PlannerSession",
     "Program",
     "RegistaError",
     "Trace",
@@ -66,6 +68,7 @@ _HOME = {
     **dict.fromkeys(("load_plan", "load_trace", "save_plan", "save_trace"), "planner.ir.files"),
     **dict.fromkeys(("Trace", "check_trace"), "planner.ir.traces.trace"),
     "Plan": "planner.ir.plan",
+    "PlannerSession": "regista.planner_session",
     **dict.fromkeys(("Performer", "plan", "run", "session", "simulate"), "regista.api"),
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
     "Cancel": "planner.solve.time_limit",

@@ -39,6 +39,7 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import Trace
 from planner.parallelism.make import PlanOptions, search_plans
+from planner.parallelism.memory import SearchMemory
 from planner.parallelism.shape_search import ShapeWatch
 from planner.schedule import Schedule
 from planner.search import Method
@@ -113,6 +114,8 @@ def plan(
     on_shape: ShapeWatch | None = None,
     on_next: Callable[[Plan], None] | None = None,
     cancel: Cancel | None = None,
+    model: str | None = None,
+    memory: SearchMemory | None = None,
 ) -> Plan:
     """Search a Plan for a program on a cluster.
 
@@ -145,12 +148,14 @@ def plan(
         on_progress: called with the best objective and the bound (exact only).
             Ctrl-C in the search, or a KeyboardInterrupt raised by on_progress, ends it with the best so far.
         cancel: a Cancel; once it is cancelled, from any thread, the search ends as at the end of its seconds, with the best so far.
+        model: the name by which the Program was loaded, which the Plan records; None: the Program's own.
+        memory: what other searches of the program have worked out (regista.PlannerSession), which changes no result.
 
     Raises:
         RegistaError: what cannot be traced, placed, fitted or kept live, with the way out.
         KeyboardInterrupt: Ctrl-C before there is a plan.
     """
-    model = program if isinstance(program, str) else program.name
+    recorded_name = model or (program if isinstance(program, str) else program.name)
     source = program_of(program) if isinstance(program, str) else program
     if batch_dim is not None:
         source = source.cut_along(batch_dim)
@@ -193,7 +198,7 @@ def plan(
     constants = () if robust is None else constants_of(target, robust)
     plans = search_plans(
         source.graph,
-        model=model,
+        model=recorded_name,
         batch_size=source.batch_size,
         cluster=pessimistic(target, constants) if constants else target,
         options=options,
@@ -201,6 +206,7 @@ def plan(
         on_shape=on_shape,
         dry_run=simulator.dry_run,
         cancel=cancel,
+        memory=memory,
     )
     plan = plans.plan
     if constants:
@@ -215,7 +221,7 @@ def plan(
     plan = replace(plan, options={**plan.options, **recorded}) if recorded else plan
     with collector_paused():
         validate(plan, source)
-    if isinstance(program, str) and names_code(plan):
+    if (isinstance(program, str) or model is not None) and names_code(plan):
         record(plan)
     return plan
 

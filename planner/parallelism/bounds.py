@@ -19,14 +19,13 @@ from math import prod
 from planner.cost import op_work_s
 from planner.ir.cluster import Cluster
 from planner.ir.graph import LogicalGraph, Op, Role
+from planner.parallelism.memory import SearchMemory
 from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
-from planner.search.bounds.pieces import ModelPiece, PieceSearch, model_pieces
+from planner.search.bounds.pieces import ModelPiece, PieceSearch
 from planner.search.bounds.scaled import scaled_graph, scaled_pieces
-from planner.search.layout_costs import LayoutCosts
 from planner.search.pins import Pin
-from planner.search.strategies import StrategySets
 from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import assign_stages
@@ -44,6 +43,7 @@ class ShapeBounds:
     graph_of: micro-batches -> the graph at that size.   batch_size: samples per step.
     even: the stages are those of the even cut between blocks; if not, the bounds do not know where they begin.
     time_limit: once it is up, no further piece is solved; the bounds still hold, but they are lower.
+    memory: what other searches have worked out.
 
     Two micro-batch sizes are traced.  Where all numbers of the pieces grow in proportion to the size, those of other sizes are computed from
     the two (planner.search.bounds.scaled); else the graph is traced at that size, too.
@@ -55,8 +55,8 @@ class ShapeBounds:
     pins: Sequence[Pin]
     even: bool = True
     time_limit: TimeLimit = NO_LIMIT
+    memory: SearchMemory = field(default_factory=SearchMemory)
     _pieces: dict[tuple[int, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
-    _costs_and_strategies: dict[tuple[int, ...], tuple[LayoutCosts, StrategySets]] = field(default_factory=dict)
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
     _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
     _first: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -110,9 +110,7 @@ class ShapeBounds:
         return ((shape.stages - 1) * sum(once_s) + model.times * model.unlimited_s + others_s) / shape.stages
 
     def _models(self, shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
-        costs_and_strategies = self._costs_and_strategies.setdefault(
-            shape.mesh, (LayoutCosts(self.cluster, shape.mesh), StrategySets(shape.mesh))
-        )
+        costs_and_strategies = self.memory.tools(self.cluster, shape.mesh)
         pieces = self._pieces_of(shape.micro_batches, shape.recompute)
         return [
             PieceSearch(piece, shape.mesh, self.cluster, self.pins, acts_per_step, flight, costs_and_strategies, self.time_limit)
@@ -182,7 +180,7 @@ class ShapeBounds:
     def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...]:
         key = (micro_batches, recompute)
         if key not in self._pieces:
-            self._pieces[key] = self._scaled(*key) or model_pieces(self.graph_of(micro_batches), recompute=recompute)
+            self._pieces[key] = self._scaled(*key) or self.memory.pieces(self.graph_of(micro_batches), recompute=recompute)
         return self._pieces[key]
 
     @property

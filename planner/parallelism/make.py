@@ -16,6 +16,7 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
 from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.memory import SearchMemory
 from planner.parallelism.one_shape import Job, bound_one_shape, plan_one_shape
 from planner.parallelism.options import PlanOptions, by, check_options
 from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
@@ -60,6 +61,7 @@ def search_plans(
     dry_run: DryRun | None = None,
     runner_up: bool = False,
     cancel: Cancel | None = None,
+    memory: SearchMemory | None = None,
 ) -> FoundPlans:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
 
@@ -71,11 +73,13 @@ def search_plans(
         runner_up: also find the second best shape: the search goes on until no other shape can be better than it by more than the
             search's gap, or ``options.seconds`` are over; ``least_other_s`` is what is proven.
         cancel: ends the search from outside, with the best plan so far.
+        memory: what searches of the same program have worked out, which changes no result.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   Cancelled: before there was a plan.
     """
-    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run)
+    kept = SearchMemory() if memory is None else memory
+    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept)
     time_limit = TimeLimit(options.seconds, perf_counter if cancel is None else cancel)
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
@@ -136,7 +140,7 @@ def _best_plans(
 ) -> FoundPlans:
     even = not options.cuts and options.balance is None and options.interleave == 1
     even = even and options.hold is None and not options.order  # these may hold fewer micro-batches on the first stage than 1F1B does
-    bounds = ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even, time_limit)
+    bounds = ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even, time_limit, job.memory)
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
@@ -189,19 +193,21 @@ def make_plan(
     options: PlanOptions,
     watch: Watch | None = None,
     dry_run: DryRun | None = None,
+    memory: SearchMemory | None = None,
 ) -> Plan:
     """Search the layouts of one shape and lower.
 
     Args:
         graph: one step at micro-batch size, traced for ``options.micro_batches``.
-        batch_size: samples per step.
+        batch_size: samples per step.   memory: as in search_plans.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
     """
     if options.strict:
         refuse_ops_without_rule(graph)
-    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run)
+    kept = SearchMemory() if memory is None else memory
+    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept)
     return _one_shape(job, graph, options)
 
 

@@ -8,7 +8,7 @@ stages --> search within a limit --> lower --> bytes needed --fit--> Plan
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
@@ -22,6 +22,7 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
 from planner.ir.text import content_id
 from planner.lower import Recipe, lower
+from planner.parallelism.memory import SearchMemory
 from planner.parallelism.narrow import LimitSearch
 from planner.parallelism.options import PlanOptions, given_order
 from planner.schedule import in_flight
@@ -45,6 +46,7 @@ class Job:
     """What all shapes of a search have in common.
 
     watch: called with the progress.   dry_run: plays a Plan and returns the bytes that it holds; None: the planner plays it itself.
+    memory: what other searches have worked out.
     """
 
     model: str
@@ -52,6 +54,7 @@ class Job:
     cluster: Cluster
     watch: Watch | None
     dry_run: DryRun | None
+    memory: SearchMemory = field(default_factory=SearchMemory)
 
 
 def plan_one_shape(
@@ -114,7 +117,7 @@ class _ShapePlanner:
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._recipe = _recipe(job, graph, options)
-        self._staged = _staged(graph, options)
+        self._staged = job.memory.staged(_staged_key(self._recipe.options["graph"], options), partial(_staged, graph, options))
         first_bytes = self._memory_bytes if s_per_byte is None else self._memory_bytes * (1 - _MARGIN)
         self._limits = LimitSearch(self._memory_bytes, first_bytes, self._least_bytes, first_bytes if memory_binds else inf)
         self._model_within = partial(
@@ -213,6 +216,12 @@ class _ShapePlanner:
         if self._job.dry_run is not None:
             return max(*self._job.dry_run(plan).values(), *self._job.dry_run(plan, cost).values())
         return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
+
+
+def _staged_key(graph_id: str, options: PlanOptions) -> tuple[object, ...]:
+    """All that ``_staged`` depends on."""
+    cut = options.cuts, options.balance, options.micro_batches if options.balance is not None else None
+    return graph_id, options.stages, options.interleave, options.recompute is True, *cut
 
 
 def _staged(graph: LogicalGraph, options: PlanOptions) -> Staged:

@@ -26,15 +26,19 @@ __all__ = ["LayoutCosts"]
 
 
 class LayoutCosts:
-    """Seconds of one act on the mesh of one stage."""
+    """Seconds of one act on the mesh of one stage.
 
-    def __init__(self, cluster: Cluster, mesh: tuple[int, ...]) -> None:
+    Args:
+        ops_s: what ``ops_s`` gave on another cluster of this mesh and device; it grows.
+    """
+
+    def __init__(self, cluster: Cluster, mesh: tuple[int, ...], ops_s: dict[StrategySet, Floats] | None = None) -> None:
         self.cluster, self.mesh = cluster, mesh
         size = prod(mesh)
         first = tuple(range(size))
         self._next_stage_ranks = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
-        self._ops_s: dict[StrategySet, Floats] = {}
+        self._ops_s: dict[StrategySet, Floats] = {} if ops_s is None else ops_s
 
     def ops_s(self, strategies: StrategySet) -> Floats:
         """Seconds of one act of an op, per strategy."""

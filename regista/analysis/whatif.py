@@ -16,6 +16,7 @@ from planner.ir.errors import InvalidCluster, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.parallelism.make import make_plan
+from planner.parallelism.memory import SearchMemory
 from regista.analysis.diff import Difference, diff
 from regista.analysis.planned import retrace
 from regista.programs import planned_program
@@ -126,12 +127,13 @@ def _fits(plan: Plan, cluster: Cluster) -> bool:
     return max(device_bytes(plan).values()) <= limit or max(live_bytes(plan).values()) <= limit
 
 
-def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None) -> WhatIf:
+def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, memory: SearchMemory | None = None) -> WhatIf:
     """Plan anew on a changed cluster, with the Plan's options, shape (stages, mesh, micro-batches) and search method.
 
     Args:
         sets: see changed_cluster.
         graph: the step, for a program that no file holds; None: trace the program that the Plan names.
+        memory: what searches of the program have worked out, which changes no result.
 
     Raises:
         Mismatch: the program is another one by now.   RegistaError: see changed_cluster and make_plan.
@@ -157,7 +159,7 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None) -
             f"use 'regista plan {plan.model} --cluster FILE', which searches the mesh too"
         )
     priced = perf_counter()
-    new = make_plan(step, model=plan.model, batch_size=plan.batch_size, cluster=priced_on, options=options)
+    new = make_plan(step, model=plan.model, batch_size=plan.batch_size, cluster=priced_on, options=options, memory=memory)
     if robust:
         new = replace(new, cluster=cluster, options={**new.options, "robust": robust})
     if replace(new, search=plan.search) == plan:

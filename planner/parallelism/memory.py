@@ -1,0 +1,60 @@
+"""What searches share: worked out once, and looked up by value, so that a search of another cluster, shape or size begins with it.
+
+costs and strategies      by cluster and mesh; strategies by mesh alone, seconds of ops by device and mesh        -> SearchMemory.tools()
+pieces of a model         by the content of its graph                                                            -> SearchMemory.pieces()
+graphs with stages        by the content of the graph, the stages and what is recomputed                         -> SearchMemory.staged()
+
+Nothing that is kept depends on what was searched before, so a search that begins with it finds what a search without it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from planner.ir.cluster import Cluster, DeviceSpec
+from planner.ir.graph import LogicalGraph
+from planner.ir.text import content_id
+from planner.search.bounds.pieces import ModelPiece, model_pieces
+from planner.search.layout_costs import LayoutCosts
+from planner.search.strategies import StrategySet, StrategySets
+from planner.solve.problem import Floats
+from planner.stages import Staged
+
+__all__ = ["SearchMemory"]
+
+_Mesh = tuple[int, ...]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+@dataclass(slots=True)
+class SearchMemory:
+    """What several searches share.  It grows with what was searched; give it to searches of one program."""
+
+    _costs: dict[tuple[Cluster, _Mesh], LayoutCosts] = field(default_factory=dict)
+    _strategies: dict[_Mesh, StrategySets] = field(default_factory=dict)
+    _ops_s: dict[tuple[DeviceSpec, _Mesh], dict[StrategySet, Floats]] = field(default_factory=dict)
+    _pieces: dict[tuple[str, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _staged: dict[tuple[object, ...], Staged] = field(default_factory=dict)
+
+    def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> tuple[LayoutCosts, StrategySets]:
+        """The costs and strategies of a mesh, as build_model takes them."""
+        ops_s = self._ops_s.setdefault((cluster.device, mesh), {})
+        costs = _once(self._costs, (cluster, mesh), lambda: LayoutCosts(cluster, mesh, ops_s))
+        return costs, _once(self._strategies, mesh, lambda: StrategySets(mesh))
+
+    def pieces(self, graph: LogicalGraph, *, recompute: bool) -> tuple[ModelPiece, ...]:
+        """The distinct pieces of a traced step (planner.search.bounds.pieces.model_pieces)."""
+        return _once(self._pieces, (content_id(graph), recompute), lambda: model_pieces(graph, recompute=recompute))
+
+    def staged(self, key: tuple[object, ...], make: Callable[[], Staged]) -> Staged:
+        """A graph with its stages.   key: the graph's content id, and everything else that ``make`` depends on."""
+        return _once(self._staged, key, make)
+
+
+def _once(kept: dict[_Key, _Value], key: _Key, make: Callable[[], _Value]) -> _Value:
+    if key not in kept:
+        kept[key] = make()
+    return kept[key]

@@ -1,0 +1,57 @@
+"""A session of searches: what it keeps changes no plan, and is worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import regista
+from planner.ir.cluster import Cluster
+from planner.ir.errors import Mismatch
+from planner.parallelism import memory as kept
+from regista.analysis.whatif import whatif
+from regista.clusters import resolve_cluster
+
+MODEL = "zoo:mlp?depth=2&width=32&hidden=64&batch=8"
+GPT = "zoo:gpt?layers=2&width=32&heads=4&vocab=64&batch=8&seq=16"
+SEARCHED: dict[str, Any] = {"stages": None, "micro_batches": 2}
+
+
+def four(node: str) -> Cluster:
+    """Two nodes of two devices."""
+    return replace(resolve_cluster(f"{node}:2"), devices_per_node=2)
+
+
+@pytest.mark.parametrize("model", [MODEL, pytest.param(GPT, marks=pytest.mark.thorough)])
+def test_plans_of_a_session_are_those_of_cold_searches_on_another_nic_device_mesh_and_micro_batching(model: str) -> None:
+    cluster = four("dgx-a100")
+    assert cluster.nic is not None
+    session = regista.PlannerSession(model)
+    for target in (cluster, replace(cluster, nic=replace(cluster.nic, bandwidth_bytes_per_s=1e9)), four("p3.16xlarge")):
+        assert session.plan(target, **SEARCHED) == regista.plan(model, target, **SEARCHED), target.name
+    fixed: dict[str, Any] = {"mesh": (2, 2), "micro_batches": 4}
+    assert session.plan(cluster, **fixed) == regista.plan(model, cluster, **fixed)
+
+
+def test_a_session_cuts_the_model_into_pieces_once_however_many_clusters_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[object] = []
+    cut = kept.model_pieces
+    monkeypatch.setattr(kept, "model_pieces", lambda graph, *, recompute: graphs.append(graph) or cut(graph, recompute=recompute))
+    session = regista.PlannerSession(MODEL)
+    cluster = four("p3.16xlarge")
+    session.plan(cluster, **SEARCHED)
+    worked_out = len(graphs)
+    session.plan(replace(cluster, node=replace(cluster.node, latency_s=1e-4)), **SEARCHED)
+    assert 0 < worked_out == len(graphs)
+
+
+def test_a_whatif_of_a_session_is_that_of_the_plan_alone_and_of_another_program_it_is_refused() -> None:
+    session = regista.PlannerSession(MODEL)
+    plan = session.plan(four("p3.16xlarge"), mesh=(2, 2))
+    sets = ["cluster.links.nic.bandwidth_GBps=20"]
+    warm, cold = session.whatif(plan, sets), whatif(plan, sets)
+    assert (warm.plan, warm.old_s, warm.difference) == (cold.plan, cold.old_s, cold.difference)
+    with pytest.raises(Mismatch, match="is of another, this session of zoo:mlp"):
+        session.whatif(replace(plan, model="another"), sets)
