@@ -10,6 +10,11 @@ from regista.jobs.work.chunks import chunk_layers
 
 __all__ = ["checked"]
 
+_MAY_LACK = (
+    *("experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers", "ffn"),
+    *("encoder", "encoder_seq", "crossed", "attended", "kv_latent", "q_latent", "rope_dim", "value_dim"),
+)
+
 _MOST, _MOST_LAYERS, _MOST_PASSES = 2**24, 4096, 200_000
 """Sizes, layers and passes per step beyond which a job holds a slip of the pen; to plan it would never end."""
 
@@ -24,9 +29,7 @@ def checked(job: Job, machine: Machine) -> Job:
     for where, value in (("model", model), ("layout", at)):
         for name in type(value).__dataclass_fields__:
             number = getattr(value, name)
-            least = (
-                0 if name in ("experts", "top_k", "expert_ffn", "shared_ffn", "encoder", "encoder_seq", "crossed", "attended", "ffn") else 1
-            )
+            least = 0 if name in _MAY_LACK else 1
             if isinstance(number, int) and not isinstance(number, bool) and not least <= number <= _MOST:
                 raise Unsupported(f"{where} {name} = {number}; at least {least} and at most {_MOST} is needed")
     product = at.devices
@@ -73,10 +76,19 @@ def checked(job: Job, machine: Machine) -> Job:
             f"pp {at.pp}, cp {at.cp} with an encoder of {model.encoder} layers; encoder and decoder are predicted with pp = cp = 1"
         )
     _check_experts(job)
-    if at.fsdp > 1 and (at.tp > 1 or at.pp > 1 or (at.dp * at.cp) % at.fsdp):
+    if at.fsdp > 1 and (at.pp > 1 or (at.dp * at.cp) % at.fsdp):
+        raise Unsupported(f"fsdp {at.fsdp} with pp {at.pp}, dp {at.dp}, cp {at.cp}: it is predicted where pp = 1 and it divides dp x cp")
+    if (model.q_latent or model.rope_dim) and not model.kv_latent:
         raise Unsupported(
-            f"fsdp {at.fsdp} with tp {at.tp}, pp {at.pp}, dp {at.dp}: it is predicted where tp = pp = 1 and it divides dp x cp"
+            f"q_latent {model.q_latent}, rope_dim {model.rope_dim} without kv_latent; multi-latent attention has all three, q_latent may be 0"
         )
+    if model.kv_latent and (model.rope_dim >= model.head_dim or model.kv_heads != model.heads):
+        raise Unsupported(
+            f"kv_latent {model.kv_latent}: rope_dim {model.rope_dim} is a part of head_dim {model.head_dim}, "
+            f"and kv_heads {model.kv_heads} are the heads {model.heads}"
+        )
+    if model.dense_layers and not (model.experts and model.ffn):
+        raise Unsupported(f"dense_layers {model.dense_layers}: they are the first of a model with experts, and have ffn, here {model.ffn}")
     if job.running.recompute_layers is not None and job.running.recompute is not Recompute.FULL:
         raise Unsupported(
             f"recompute_layers = {job.running.recompute_layers} belongs to recompute full, here it is {job.running.recompute.value}"

@@ -54,4 +54,9 @@ def family(name: str) -> Model:
         top_k=number("top_k"),
         expert_ffn=number("expert_ffn"),
         shared_ffn=number("shared_ffn"),
+        kv_latent=number("kv_latent"),
+        q_latent=number("q_latent"),
+        rope_dim=number("rope_dim"),
+        value_dim=number("value_dim"),
+        dense_layers=number("dense_layers"),
     )

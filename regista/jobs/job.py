@@ -58,6 +58,10 @@ class Model:
     encoder: layers of an encoder over encoder_seq tokens, in front of a decoder with ``layers`` layers over ``seq`` that attend to it too (T5).
     crossed: tokens of another sequence that every layer attends to as well.
     causal: False: every position sees all others (BERT).   learned_positions: a table of seq x hidden.
+    kv_latent: multi-latent attention (DeepSeek-V2): keys and values come from so many numbers per token, beside rope_dim of the keys that all heads
+    share; 0: there are none.   q_latent: the same of the queries; 0: they come from the token itself.   head_dim: of queries and keys, rope_dim of it
+    rotated.   value_dim: of the values; 0: head_dim.
+    dense_layers: so many at the beginning have no experts, but ``ffn``.
     attended: tokens of a document where several are packed into a sequence and see only their own; 0: a sequence is one.
     """
 
@@ -82,11 +86,35 @@ class Model:
     encoder: int = 0
     encoder_seq: int = 0
     crossed: int = 0
+    kv_latent: int = 0
+    q_latent: int = 0
+    rope_dim: int = 0
+    value_dim: int = 0
+    dense_layers: int = 0
+
+    @property
+    def value_width(self) -> int:
+        """Of one head's values."""
+        return self.value_dim or self.head_dim
+
+    @property
+    def latent_width(self) -> int:
+        """Numbers per token from which all heads' queries, keys and values come; 0 without multi-latent attention."""
+        return self.q_latent + self.kv_latent + self.rope_dim if self.kv_latent else 0
 
     @property
     def attention_parameters(self) -> int:
         """Of one layer: query, key, value and output projections."""
-        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        if not self.kv_latent:
+            return self.hidden * (self.head_dim * (self.heads + self.kv_heads) + self.value_width * (self.heads + self.kv_heads))
+        queries = (self.q_latent or self.hidden) * self.heads * self.head_dim
+        keys = self.kv_latent * self.heads * (self.head_dim - self.rope_dim + self.value_width)
+        return self.hidden * self.latent_width + queries + keys + self.heads * self.value_width * self.hidden
+
+    @property
+    def duplicated_parameters(self) -> int:
+        """Of one layer: those that each tensor-parallel rank has whole, norms, the router, and what makes latents."""
+        return 4 * self.hidden + self.hidden * self.experts + self.hidden * self.latent_width
 
     def mlp_parameters(self, ffn: int) -> int:
         return (3 if self.gated else 2) * self.hidden * ffn
@@ -106,25 +134,38 @@ class Model:
 
     @property
     def stacks(self) -> tuple[tuple[Model, int], ...]:
-        """The models of equal layers that it consists of, and how many layers of each: itself, or an encoder and a decoder."""
+        """The models of equal layers that it consists of, in their order, and how many layers of each: itself, an encoder and a decoder, or layers
+        without and with experts."""
         if not self.encoder:
-            return ((self, self.layers),)
+            if not self.dense_layers:
+                return ((self, self.layers),)
+            plain = min(self.dense_layers, self.layers) if self.experts else 0
+            first = replace(self, experts=0, top_k=0, expert_ffn=0, shared_ffn=0, dense_layers=0)
+            return tuple((model, count) for model, count in ((first, plain), (replace(self, dense_layers=0), self.layers - plain)) if count)
         encoder = replace(self, layers=self.encoder, seq=self.encoder_seq, causal=False, encoder=0)
         return (encoder, self.encoder), (replace(self, encoder=0, crossed=self.encoder_seq), self.layers)
 
     @property
     def parameters(self) -> int:
         ends = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * (self.dense_parameters + self.expert_parameters) + ends
+        if self.encoder:
+            return self.layers * (self.dense_parameters + self.expert_parameters) + ends
+        return sum(count * (model.dense_parameters + model.expert_parameters) for model, count in self.stacks) + ends
 
     def flop_per_token(self) -> float:
         """Of forward and backward, as papers count them for MFU: 6 per parameter that a token meets, and 6 s h per layer of causal attention."""
+        return sum(count * model._layer_flop() for model, count in self._flop_stacks()) + 6.0 * self.vocab * self.hidden
+
+    def _flop_stacks(self) -> tuple[tuple[Model, int], ...]:
+        return ((self, self.layers + self.encoder),) if self.encoder else self.stacks
+
+    def _layer_flop(self) -> float:
+        """Of one layer, per token."""
         met = self.attention_parameters + self.mlp_parameters(self.ffn)
         if self.experts:
             met = self.attention_parameters + self.top_k * self.mlp_parameters(self.expert_ffn) + self.mlp_parameters(self.shared_ffn)
-        pairs = (6 if self.causal else 12) * (self.attended or self.seq) * self.heads * self.head_dim
-        layers = self.layers + self.encoder
-        return layers * (6.0 * met + pairs) + 6.0 * self.vocab * self.hidden
+        pairs = (3 if self.causal else 6) * (self.attended or self.seq) * self.heads * (self.head_dim + self.value_width)
+        return 6.0 * met + pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +220,7 @@ class Running:
     frozen: only adapters train (LoRA); parameters have no gradients.   jax: compiled by XLA, no host time per kernel.
     recipe: how values are scaled where products take 8 or 4 bits.   low_params: parameters are held and gathered as products take them, without a
     copy in 16 bits (fp8_params of Transformer Engine).
+    deferred_wgrad: of so many micro-batches the head's gradient of weights is computed at the step's end, until when its operands are kept.
     fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.   environment: of the machine.
     """
 
@@ -198,6 +240,7 @@ class Running:
     attention: Attention = Attention.FUSED
     dropout: bool = False
     frozen: bool = False
+    deferred_wgrad: int = 0
     fused_loss: bool = False
     jax: bool = False
     graphs: bool = False

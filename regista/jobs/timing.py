@@ -20,8 +20,21 @@ from regista.jobs.memory import chunk_parameters, message_bytes
 from regista.jobs.pipeline import task_name
 from regista.jobs.prices import Prices
 from regista.jobs.recipes import casting
-from regista.jobs.work import AttentionCore, Chunk, Group, Kernel, Meeting, Product, Ring, Sweep, chunks_of, layer_backward, layer_forward
-from regista.jobs.work.chunks import head_backward, head_forward
+from regista.jobs.work import (
+    AttentionCore,
+    Chunk,
+    Group,
+    Kernel,
+    Meeting,
+    Product,
+    Ring,
+    Sweep,
+    chunk_stacks,
+    chunks_of,
+    layer_backward,
+    layer_forward,
+)
+from regista.jobs.work.chunks import head_backward, head_forward, stack_counts
 
 __all__ = ["JobCost", "breakdown", "job_cost"]
 
@@ -31,6 +44,9 @@ BUCKETS = 8
 DIRECT_SHARE, DIRECT_SHARP = 0.7, 2.0
 """What a gather of one parameter after the other reaches of a network port, and how sharply the longer of gathers and computing decides [fitted:
 ZeRO-3 in table 2 of Narayanan et al. 2021, 2026-11; either model's rows predict the other's within 15 %]."""
+
+HOOKS = 12
+"""Kernels' worth of host time that FSDP takes per layer and collective. [from golden values: 20 to 60 per layer and micro-batch]"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +66,20 @@ class JobCost:
 def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
     """Price all tasks of the job's Plan."""
     chunks = {chunk.number: chunk for chunk in chunks_of(job)}
+    stacks = [replace(job, model=model) for model, _ in job.model.stacks]
 
     @cache
-    def passes(layers: int, embeds: bool, predicts: bool) -> tuple[float, float]:
-        forward = backward = 0.0
-        for stack, own in _stacks(job, layers):
-            forward += prices.pass_s(layer_forward(stack), layers=own)
-            backward += prices.pass_s(layer_backward(stack), layers=own)
+    def passes(counts: tuple[int, ...], embeds: bool, predicts: bool) -> tuple[float, float]:
+        forward = backward = gathered_s = 0.0
+        for stack, own in zip(stacks, counts, strict=True):
+            forward += prices.pass_s((*layer_forward(stack), *_gathered(stack, 1)), layers=own)
+            backward += prices.pass_s((*layer_backward(stack), *_gathered(stack, 2)), layers=own)
+            gathered_s += own * _layer_gather_s(stack, prices)
         if predicts:
             forward, backward = forward + prices.pass_s(head_forward(job)), backward + prices.pass_s(head_backward(job))
         if embeds:
             read = Sweep(3 * message_bytes(job) * (job.layout.tp if job.layout.sequence_parallel else 1), 3)
             forward, backward = forward + prices.pass_s([read]), backward + prices.pass_s([read])
-        gathered_s = _layer_gather_s(job, prices) * layers
         return _beside_s(job, forward, gathered_s), _beside_s(job, backward, 2 * gathered_s)
 
     def price(task: Task) -> float:
@@ -70,7 +87,7 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
         if name.kind == "update":
             return _update_s(job, prices, [chunk for chunk in chunks.values() if chunk.stage == name.number])
         chunk = chunks[name.number]
-        forward_s, backward_s = passes(chunk.layers, chunk.embeds, chunk.predicts)
+        forward_s, backward_s = passes(stack_counts(job, chunk), chunk.embeds, chunk.predicts)
         match name.kind:
             case "forward":
                 return forward_s + _blocked_s(job, prices)
@@ -84,12 +101,6 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
                 return _shown(_reduce_s(job, prices, chunk), backward_s, job.running.overlap_grad)
 
     return JobCost(id=f"jobs-{prices.machine.name}", seconds={task.id: price(task) for task in plan.tasks})
-
-
-def _stacks(job: Job, layers: int) -> list[tuple[Job, int]]:
-    """The kinds of layer in a chunk of ``layers`` layers: for each kind the job with that model, and how many layers of the chunk are of it."""
-    stacks = job.model.stacks
-    return [(replace(job, model=model), count if len(stacks) > 1 else layers) for model, count in stacks]
 
 
 def _shown(wire_s: float, beside_s: float, overlap: bool) -> float:
@@ -143,26 +154,36 @@ def _reduce_s(job: Job, prices: Prices, chunk: Chunk) -> float:
     counts, (dense, expert) = chunk_parameters(job, chunk), _replicas(job)
     if at.fsdp > 1:
         # What lies split is reduced in the passes; replicas of the parts are reduced here.
-        outer = Group(at.dp * at.cp // at.fsdp, at.fsdp)
+        outer = Group(at.dp * at.cp // at.fsdp, at.fsdp * at.tp)
         return prices.meeting_s(Collective.ALL_REDUCE, run.grad_bytes * counts.total / at.fsdp, outer)
     kind = Collective.REDUCE_SCATTER if run.distributed_optimizer else Collective.ALL_REDUCE
     seconds = prices.meeting_s(kind, run.grad_bytes * counts.dense, dense)
     return seconds + (prices.meeting_s(kind, run.grad_bytes * counts.expert, expert) if counts.expert else 0.0)
 
 
+def _gathered(job: Job, collectives: int) -> tuple[Sweep, ...]:
+    """What FSDP does to a layer's parameters and gradients beside sending them: each is copied to where collectives take it, by hooks of a layer's
+    modules.  XLA places them there, and DIRECT_SHARE has it."""
+    if job.layout.fsdp == 1 or job.layout.direct_gather or job.running.jax:
+        return ()
+    layer = Chunk(number=-1, stage=0, first=0, layers=1, embeds=False, predicts=False)
+    return (Sweep(2.0 * collectives * job.running.precision.value_bytes * chunk_parameters(job, layer).total, collectives * HOOKS),)
+
+
 def _layer_gather_s(job: Job, prices: Prices) -> float:
     """Seconds of gathering one layer's parameters where they lie split (FSDP), per pass; the backward pass gathers and reduces."""
     if job.layout.fsdp == 1:
         return 0.0
-    layer = Chunk(number=-1, stage=0, layers=1, embeds=False, predicts=False)
-    counts = chunk_parameters(job, layer)
-    size = counts.dense_sent_bytes(job) + counts.expert_sent_bytes(job)
-    group = Group(job.layout.fsdp, 1)
+    layer = Chunk(number=-1, stage=0, first=0, layers=1, embeds=False, predicts=False)
+    counts, at = chunk_parameters(job, layer), job.layout
+    group, expert = Group(at.fsdp, at.tp), Group(min(at.fsdp, _replicas(job)[1].size), at.ep * at.etp)
+    size = counts.dense_sent_bytes(job) + (counts.expert_sent_bytes(job) if expert == group else 0.0)
+    apart_s = prices.wire_s(Collective.ALL_GATHER, counts.expert_sent_bytes(job), expert) if expert != group and expert.size > 1 else 0.0
     if job.layout.direct_gather:
         away = 1 - group.members_per_node(prices.machine.domain) / group.size
         port = prices.machine.nic_bytes_per_s * DIRECT_SHARE
-        return away * size / port if away > 0 else prices.wire_s(Collective.ALL_GATHER, size, group)
-    return prices.wire_s(Collective.ALL_GATHER, size, group)
+        return apart_s + (away * size / port if away > 0 else prices.wire_s(Collective.ALL_GATHER, size, group))
+    return apart_s + prices.wire_s(Collective.ALL_GATHER, size, group)
 
 
 def _update_s(job: Job, prices: Prices, chunks: list[Chunk]) -> float:
@@ -188,7 +209,7 @@ def breakdown(job: Job, prices: Prices, plan: Plan, cost: JobCost, schedule: Pip
     for chunk in chunks_of(job):
         if chunk.stage != job.layout.pp - 1:
             continue
-        stacks = _stacks(job, chunk.layers)
+        stacks = chunk_stacks(job, chunk)
         kernels: list[tuple[Kernel, int]] = [(k, own) for stack, own in stacks for k in (*layer_forward(stack), *layer_backward(stack))]
         if chunk.predicts:
             kernels += [(k, 1) for k in (*head_forward(job), *head_backward(job))]

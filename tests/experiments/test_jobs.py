@@ -34,6 +34,7 @@ def test_committed_rows_are_what_the_committed_constants_predict(data: str) -> N
         done = predict(entry.job)
         assert done.step_s == pytest.approx(kept.loc[entry.row, "sim_s"], rel=1e-3)
         assert done.stages[-1].peak_bytes == pytest.approx(kept.loc[entry.row, "sim_bytes"], rel=1e-6)
+        assert done.fits, f"{entry.name} ran"
 
 
 def test_the_committed_summary_is_that_of_the_committed_rows_and_holds_what_is_claimed() -> None:

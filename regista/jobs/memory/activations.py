@@ -7,13 +7,11 @@ them 2, per pair.  Products in 8 or 4 bits keep their inputs so: outputs of norm
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from planner.schedule import PipelineSchedule
 from planner.schedule.actions import Pass
 from regista.jobs.job import Attention, Job, Recompute
 from regista.jobs.recipes import casting
-from regista.jobs.work import Chunk, chunks_of, vocab_padded
+from regista.jobs.work import Chunk, chunk_stacks, chunks_of, vocab_padded
 
 __all__ = ["activation_peak", "layer_bytes", "message_bytes", "stash_bytes"]
 
@@ -31,9 +29,12 @@ def layer_bytes(job: Job) -> float:
     value = run.precision.value_bytes
     rows = at.micro_batch * model.seq / at.cp
     between = rows / at.tp if at.sequence_parallel else rows
-    width, keys = model.heads * model.head_dim / at.tp, model.kv_heads * model.head_dim / at.tp
+    queries, width = model.heads * model.head_dim / at.tp, model.heads * model.value_width / at.tp
+    keys = model.kv_heads * (model.head_dim + model.value_width) / 2 / at.tp
     taken = casting(run.recipe).kept_bytes if run.precision.is_low else value
-    kept = 2 * (value + taken) * between * model.hidden + value * rows * (2 * width + 2 * keys)
+    kept = 2 * (value + taken) * between * model.hidden + value * rows * (queries + width + 2 * keys)
+    if model.latent_width:
+        kept += (value + taken) * rows * model.latent_width
     if run.precision.is_low:
         kept += taken * rows * width
     if run.dropout:
@@ -55,6 +56,8 @@ def layer_bytes(job: Job) -> float:
         met = between * model.top_k * at.etp / (1 if at.sequence_parallel or at.tp == 1 else at.tp)
         inner = ((2 if model.gated else 1) * value + taken) * model.expert_ffn / at.etp
         kept += met * ((value + taken) * model.hidden + inner) + between * model.experts * 12
+        # Tokens on their way to the experts and back, before they are repeated for each of their experts. [from golden memory]
+        kept += 2 * value * met / model.top_k * model.hidden
         if model.shared_ffn:
             kept += rows * ((2 if model.gated else 1) * value + taken) * model.shared_ffn / at.tp
     else:
@@ -74,9 +77,8 @@ def stash_bytes(job: Job, chunk: Chunk) -> float:
     run, value = job.running, job.running.precision.value_bytes
     rows = job.layout.micro_batch * job.model.seq / job.layout.cp
     kept = message_bytes(job) / value * (value + (1 if run.dropout else 0)) if chunk.embeds else 0.0
-    stacks = job.model.stacks
-    layers = sum(count for _, count in stacks)
-    full = sum(count * layer_bytes(replace(job, model=model)) for model, count in stacks) / max(1, layers)
+    stacks = chunk_stacks(job, chunk)
+    full = sum(count * layer_bytes(stack) for stack, count in stacks) / max(1, chunk.layers)
     match run.recompute:
         case Recompute.FULL:
             again = chunk.layers if run.recompute_layers is None else min(chunk.layers, run.recompute_layers)
@@ -103,15 +105,18 @@ def activation_peak(job: Job, schedule: PipelineSchedule, stage: int) -> tuple[f
     again = layer_bytes(job) if job.running.recompute in (Recompute.FULL, Recompute.QKV) else 0.0
     if job.running.recompute is Recompute.SELECTIVE and job.running.attention is Attention.UNFUSED:
         again = _score_bytes(job)
-    now, best = 0.0, (0.0, 0.0)
+    rows = job.layout.micro_batch * job.model.seq / job.layout.cp
+    each = rows * vocab_padded(job) / job.layout.tp * job.running.precision.value_bytes + message_bytes(job)
+    now, deferred, best = 0.0, 0.0, (0.0, 0.0)
     for action in schedule.orders[stage]:
         forward = action.kind is Pass.FORWARD
         if forward:
             now += of[action.stage]
-        here = (now + (0.0 if forward else again), head if action.stage == last else 0.0)
+        here = (now + deferred + (0.0 if forward else again), head if action.stage == last else 0.0)
         best = max(best, here, key=sum)
         if action.stage == last and not forward:
-            best = max(best, (now, head), key=sum)
+            best = max(best, (now + deferred, head), key=sum)
+            deferred = min(deferred + each, job.running.deferred_wgrad * each)
         if not forward:
             now -= of[action.stage]
     return best

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from regista.jobs.job import Job
 from regista.jobs.recipes import casting
-from regista.jobs.work import Chunk, chunks_of, vocab_padded
+from regista.jobs.work import Chunk, chunk_stacks, chunks_of, vocab_padded
 
 __all__ = ["Counts", "chunk_parameters", "stage_parameters"]
 
@@ -28,9 +29,10 @@ class Counts:
         return Counts(self.dense + other.dense, self.expert + other.expert, self.low + other.low)
 
     def held_bytes(self, job: Job) -> float:
-        """As the device holds them: in 16 bits; what products take in fewer bits also in those and transposed, or only so (low_params)."""
+        """As the device holds them: in 16 bits; what products take in fewer bits also in those and transposed, or only so (low_params).  XLA casts
+        them when they are read."""
         run, value = job.running, job.running.precision.value_bytes
-        if not run.precision.is_low:
+        if not run.precision.is_low or run.jax:
             return value * self.total
         low, copies = self.low + self.expert, 2 * casting(run.recipe).kept_bytes
         return value * (self.total - low) + low * (copies if run.low_params else value + copies)
@@ -50,23 +52,24 @@ def _sent_low(job: Job) -> float:
     return casting(run.recipe).kept_bytes if run.precision.is_low and run.low_params else run.precision.value_bytes
 
 
+@lru_cache(maxsize=4096)
 def chunk_parameters(job: Job, chunk: Chunk) -> Counts:
     """Of one device, before they are split over replicas."""
     model, at = job.model, job.layout
-    norms = 4.0 * model.hidden
-    router = model.hidden * model.experts
-    low = chunk.layers * (model.dense_parameters - norms - router) / at.tp
-    dense = low + chunk.layers * (norms + router / at.tp)
-    if model.encoder:
-        # Layers of the decoder attend to the encoder too.
-        crossed = model.layers / (model.layers + model.encoder)
-        dense += chunk.layers * crossed * model.attention_parameters / at.tp
+    low = dense = expert = 0.0
+    for stack, layers in chunk_stacks(job, chunk):
+        own = stack.model
+        # Layers of a decoder attend to the encoder, too.
+        products = (own.dense_parameters - own.duplicated_parameters + (own.attention_parameters if own.crossed else 0)) / at.tp
+        low += layers * products
+        dense += layers * (products + own.duplicated_parameters)
+        expert += layers * own.expert_parameters / (at.ep * at.etp)
     table = vocab_padded(job) * model.hidden / at.tp
     if chunk.embeds:
         dense += table + (max(model.seq, model.encoder_seq) * model.hidden if model.learned_positions else 0)
     if chunk.predicts and not (model.tied and chunk.embeds):
         dense += table
-    return Counts(dense, chunk.layers * model.expert_parameters / (at.ep * at.etp), low)
+    return Counts(dense, expert, low)
 
 
 def stage_parameters(job: Job, stage: int) -> Counts:

@@ -8,14 +8,15 @@ fragmentation what the allocator reserves above what it gives out, at least noth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from planner.schedule import PipelineSchedule
 from regista.jobs.job import Job
 from regista.jobs.machines import Machine
 from regista.jobs.memory.activations import activation_peak
-from regista.jobs.memory.parameters import Counts, stage_parameters
+from regista.jobs.memory.parameters import Counts, chunk_parameters, stage_parameters
+from regista.jobs.work import chunks_of
 
 __all__ = ["Owner", "StageMemory", "stage_memory"]
 
@@ -26,7 +27,8 @@ NCCL_BYTES = 400 * 2**20
 FRAGMENTATION = 0.08
 """Reserved above allocated, at most: what the allocator rounds and cannot join. [assumed]"""
 RATE_LIMIT = 2
-"""Layers whose parameters FSDP2 holds gathered at once: the one that computes and the one that is gathered next."""
+"""Layers whose parameters FSDP2 holds gathered at once: the one that computes and the one that is gathered next.  What belongs to no layer (embedding
+and head) stays gathered from the forward to the backward pass."""
 
 
 class Owner(Enum):
@@ -93,16 +95,29 @@ def stage_memory(job: Job, machine: Machine, schedule: PipelineSchedule, stage: 
     split, expert_split = at.fsdp, max(1, min(at.fsdp, expert_replicas))
     kept = Counts(counts.dense / split, counts.expert / expert_split, counts.low / split)
     states = (counts.dense / max(shard[0], split) + counts.expert / max(shard[1], expert_split)) * trained
+    whole = _whole_at_once(job)
     activations, head = activation_peak(job, schedule, stage)
     allocated = {
         Owner.PARAMETERS: kept.held_bytes(job),
         Owner.GRADIENTS: trained * run.grad_bytes * kept.total,
         Owner.MASTERS: states * run.master_bytes,
         Owner.MOMENTS: states * run.moment_bytes,
-        Owner.GATHERED: RATE_LIMIT * counts.held_bytes(job) / max(1, job.model.layers) if split > 1 else 0.0,
+        Owner.GATHERED: whole.held_bytes(job) if split > 1 else 0.0,
+        Owner.UNSHARDED: trained * (run.precision.value_bytes if run.jax else run.grad_bytes) * whole.total if split > 1 else 0.0,
         Owner.ACTIVATIONS: activations,
         Owner.LOGITS: head,
         Owner.WORKSPACE: float(machine.workspace_bytes),
     }
     groups = sum(size > 1 for size in (at.tp, at.pp, at.cp, at.ep, at.dp))
     return StageMemory(allocated=allocated, beside={Owner.CONTEXT: float(CONTEXT_BYTES), Owner.NCCL: float(NCCL_BYTES * groups)})
+
+
+def _whole_at_once(job: Job) -> Counts:
+    """Parameters that FSDP2, which has one stage, holds whole at once; XLA gathers the ends when they are read, too."""
+    (chunk,) = chunks_of(replace(job, layout=replace(job.layout, vp=1, pp=1, layers_of_chunks=None)))
+    layers = chunk_parameters(job, replace(chunk, embeds=False, predicts=False))
+    ends = chunk_parameters(job, chunk).total - layers.total
+    share = min(1.0, RATE_LIMIT / max(1, job.model.layers + job.model.encoder))
+    if job.running.jax:
+        ends = 0.0
+    return Counts(share * layers.dense + ends, share * layers.expert, share * layers.low)

@@ -98,6 +98,7 @@ def _running(row: Row, layout: Layout) -> Running:
         precision=Precision(precision),
         recipe=_recipe(row),
         low_params=truth(row, "fp8_params"),
+        deferred_wgrad=_deferred(row),
         recompute=_recompute(row),
         distributed_optimizer=fsdp or truth(row, "dist_opt", True) if (row.get("dist_opt") or "").strip().lower() != "fsdp" else True,
         grad_bytes=_BYTES.get((row.get("grad_dtype") or "fp32").strip().lower(), 4),
@@ -115,6 +116,12 @@ def _running(row: Row, layout: Layout) -> Running:
         fused_loss=(row.get("framework") or "").strip() == "NeMo2",
         environment=next((name for name in ("paxml", "maxtext") if name in (row.get("framework") or "").lower()), ""),
     )
+
+
+def _deferred(row: Row) -> int:
+    """Micro-batches: ``true limit 22`` says 22."""
+    words = (row.get("defer_embedding_wgrad") or "").lower().split()
+    return int(words[-1]) if words[:2] == ["true", "limit"] and words[-1].isdigit() else 0
 
 
 def _recipe(row: Row) -> Recipe:

@@ -1,6 +1,6 @@
 """What the devices of a job compute and send: kernels of a layer, of a model's ends and of the update, and chunks made of them."""
 
-from regista.jobs.work.chunks import Chunk, chunks_of, vocab_padded
+from regista.jobs.work.chunks import Chunk, chunk_stacks, chunks_of, vocab_padded
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
 from regista.jobs.work.layer import layer_backward, layer_forward
 
@@ -13,6 +13,7 @@ __all__ = [
     "Product",
     "Ring",
     "Sweep",
+    "chunk_stacks",
     "chunks_of",
     "layer_backward",
     "layer_forward",

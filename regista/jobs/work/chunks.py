@@ -5,13 +5,13 @@ chunk c = 0 .. pp vp - 1 in the order of the model lies on stage c mod pp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from regista.jobs.job import Job
 from regista.jobs.work.kernels import Kernel, Product, Sweep
 from regista.jobs.work.layer import tokens
 
-__all__ = ["Chunk", "chunk_layers", "chunks_of", "head_backward", "head_forward", "vocab_padded"]
+__all__ = ["Chunk", "chunk_layers", "chunk_stacks", "chunks_of", "head_backward", "head_forward", "stack_counts", "vocab_padded"]
 
 _PAD = 128
 """Megatron pads the vocabulary to a multiple of 128 times the tensor-parallel size (make-vocab-size-divisible-by)."""
@@ -19,10 +19,11 @@ _PAD = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """layers: how many.   embeds, predicts: whether it has the embedding, or the head and the loss."""
+    """first, layers: which, and how many.   embeds, predicts: whether it has the embedding, or the head and the loss."""
 
     number: int
     stage: int
+    first: int
     layers: int
     embeds: bool
     predicts: bool
@@ -47,11 +48,26 @@ def chunk_layers(job: Job) -> tuple[int, ...]:
 
 
 def chunks_of(job: Job) -> tuple[Chunk, ...]:
-    at = job.layout
+    at, layers = job.layout, chunk_layers(job)
     return tuple(
-        Chunk(number=i, stage=i % at.pp, layers=layers, embeds=i == 0, predicts=i == at.chunks - 1)
-        for i, layers in enumerate(chunk_layers(job))
+        Chunk(number=i, stage=i % at.pp, first=sum(layers[:i]), layers=own, embeds=i == 0, predicts=i == at.chunks - 1)
+        for i, own in enumerate(layers)
     )
+
+
+def stack_counts(job: Job, chunk: Chunk) -> tuple[int, ...]:
+    """Of each kind of layer (Model.stacks), how many the chunk has."""
+    found, begin = [], 0
+    for _, count in job.model.stacks:
+        found.append(max(0, min(begin + count, chunk.first + chunk.layers) - max(begin, chunk.first)))
+        begin += count
+    return tuple(found)
+
+
+def chunk_stacks(job: Job, chunk: Chunk) -> tuple[tuple[Job, int], ...]:
+    """The kinds of layer in a chunk: for each kind the job with that model, and how many layers of the chunk are of it."""
+    pairs = zip(job.model.stacks, stack_counts(job, chunk), strict=True)
+    return tuple((job if model is job.model else replace(job, model=model), own) for (model, _), own in pairs if own)
 
 
 def head_forward(job: Job) -> tuple[Kernel, ...]:

@@ -35,16 +35,24 @@ def _between(job: Job) -> int:
     return _ceil(tokens(job), at.tp) if at.sequence_parallel else tokens(job)
 
 
-def _columns(job: Job) -> int:
-    model = job.model
-    return _ceil(model.heads, job.layout.tp) * model.head_dim + 2 * _ceil(model.kv_heads, job.layout.tp) * model.head_dim
+def _inputs(job: Job) -> list[Product]:
+    """Of queries, keys and values.  Each tensor-parallel rank makes the latents of its own tokens, which are gathered in place of the tokens."""
+    model, at, rows = job.model, job.layout, tokens(job)
+    heads, kv_heads = _ceil(model.heads, at.tp), _ceil(model.kv_heads, at.tp)
+    if not model.kv_latent:
+        return [Product(rows, heads * model.head_dim + kv_heads * (model.head_dim + model.value_width), model.hidden)]
+    keys = Product(rows, heads * (model.head_dim - model.rope_dim + model.value_width), model.kv_latent)
+    made = [Product(_between(job), model.kv_latent + model.rope_dim, model.hidden), keys]
+    if not model.q_latent:
+        return [Product(rows, heads * model.head_dim, model.hidden), *made]
+    return [Product(_between(job), model.q_latent, model.hidden), Product(rows, heads * model.head_dim, model.q_latent), *made]
 
 
 def _products(job: Job) -> list[Product]:
     """Of the attention and of a dense feed-forward part; experts stand in _experts."""
     model, at, rows = job.model, job.layout, tokens(job)
-    width = _ceil(model.heads, at.tp) * model.head_dim
-    made = [Product(rows, _columns(job), model.hidden), Product(rows, model.hidden, width)]
+    width = _ceil(model.heads, at.tp) * model.value_width
+    made = [*_inputs(job), Product(rows, model.hidden, width)]
     if model.crossed:
         keys = 2 * _ceil(model.kv_heads, at.tp) * model.head_dim
         made += [Product(rows, width, model.hidden), Product(rows * model.crossed // model.seq, keys, model.hidden)]
@@ -85,13 +93,15 @@ def _core(job: Job, keys: int, *, backward: bool) -> list[Kernel]:
     if run.attention is not Attention.UNFUSED:
         seq, kv_heads = model.attended or round(sqrt(model.seq * keys)), _ceil(model.kv_heads, at.tp)
         batch = max(1, at.micro_batch * model.seq // seq) if model.attended else at.micro_batch
-        return [AttentionCore(batch, heads, kv_heads, seq, model.head_dim, model.causal, at.cp, backward)]
+        # A kernel for values of another width than the keys' does the work of one for their mean.
+        head_dim = (model.head_dim + model.value_width) // 2
+        return [AttentionCore(batch, heads, kv_heads, seq, head_dim, model.causal, at.cp, backward)]
     batch, rows = at.micro_batch * heads, max(1, model.seq // at.cp)
     scores = float(run.precision.value_bytes * batch * rows * keys)
     times = 2 if backward else 1
     return [
         Product(rows, keys, model.head_dim, batch=batch, count=times, low=False),
-        Product(rows, model.head_dim, keys, batch=batch, count=times, low=False),
+        Product(rows, model.value_width, keys, batch=batch, count=times, low=False),
         Sweep((2 + (2.5 if run.dropout else 0)) * scores * (1.5 if backward else 1), count=2 if run.dropout else 1),
     ]
 
@@ -102,7 +112,9 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
     value = run.precision.value_bytes
     stream = float(_between(job) * model.hidden * value)
     heads = (_ceil(model.heads, at.tp) + _ceil(model.kv_heads, at.tp)) * model.head_dim
-    rope = 0.0 if model.learned_positions else 2.0 * tokens(job) * heads * value
+    # Latents have norms, and queries and keys are put together of a part that is rotated and one that is not.
+    heads, ropes = (heads + model.latent_width, 8) if model.kv_latent else (heads, 2)
+    rope = 0.0 if model.learned_positions and not model.kv_latent else 2.0 * tokens(job) * heads * value
     if model.experts:
         inner = sum(p.count * p.m * p.k for p in _experts(job)[1:])
         moved = float(_between(job) * model.top_k * model.hidden * value)
@@ -115,8 +127,8 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
         routing.append(Sweep((6 if backward else 2) * stream + add, 6 if backward else 4))
     if backward:
         # A norm reads its input and two gradients and writes one; the activation reads its inputs too.
-        return [Sweep(2 * 4 * stream, 4), Sweep(2 * 2 * stream, 2), Sweep(rope, 2), Sweep(5 / 3 * act, 1), *routing]
-    return [Sweep(2 * 2 * stream, 2), Sweep(2 * add, 2), Sweep(rope, 2), Sweep(act, 1), *routing]
+        return [Sweep(2 * 4 * stream, 4), Sweep(2 * 2 * stream, 2), Sweep(rope, ropes), Sweep(5 / 3 * act, 1), *routing]
+    return [Sweep(2 * 2 * stream, 2), Sweep(2 * add, 2), Sweep(rope, ropes), Sweep(act, 1), *routing]
 
 
 def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
@@ -132,12 +144,17 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
             gathers = dense_parts * (2 if backward and not run.frozen else 1)
             # What products read in 8 bits is gathered in 8 bits.
             sent = whole * casting(run.recipe).kept_bytes / 2 if run.overlap_tp and run.precision.is_low else whole
+            if model.latent_width:
+                # The attention's gathers carry latents.
+                latent = sent * model.latent_width / model.hidden
+                met.append(Meeting(Collective.ALL_GATHER, latent, group, beside=run.overlap_tp, count=gathers // dense_parts))
+                gathers -= gathers // dense_parts
             met.append(Meeting(Collective.ALL_GATHER, sent, group, beside=run.overlap_tp, count=gathers))
             met.append(Meeting(Collective.REDUCE_SCATTER, whole, group, beside=run.overlap_tp, count=dense_parts))
         else:
             met.append(Meeting(Collective.ALL_REDUCE, whole, group, beside=backward and run.overlap_grad, count=dense_parts))
     if at.cp > 1:
-        kept = 2.0 * tokens(job) * _ceil(model.kv_heads, at.tp) * model.head_dim * run.precision.value_bytes
+        kept = tokens(job) * _ceil(model.kv_heads, at.tp) * (model.head_dim + model.value_width) * run.precision.value_bytes
         met.append(Ring((2 if backward else 1) * kept, at.cp - 1, Group(at.cp, at.tp)))
     if model.experts and (at.ep > 1 or at.etp > 1):
         sent = float(_between(job) * model.top_k * model.hidden * run.precision.value_bytes)
