@@ -106,7 +106,7 @@ def _check_precision(job: Job, machine: Machine) -> None:
         )
     if run.precision.is_low and run.recipe.scales_in_products and Precision.NVFP4 not in machine.peak_flop_per_s:
         raise Unsupported(
-            f"recipe {run.recipe.value}: products of {machine.name} do not multiply scales of blocks, those of b200 and gb200 do; "
+            f"recipe {run.recipe.value}: products of {machine.name} do not multiply scales of blocks, those of devices since Blackwell do; "
             f"use delayed, tensorwise, rowwise or blockwise"
         )
 

@@ -1,7 +1,7 @@
 """Seconds of kernels on a machine.
 
 (1) product     measured or fitted seconds of the kernel alone (planner.cost.kernels) / f_p                                      -> product_s
-                in 8 bits: g times quicker, in 4 bits g g_4 times, and a sweep that casts the operands (recipes.py)
+                in 8 bits: g times quicker, in 4 bits g g_4 rate_4 / (2 rate_8) times, and a sweep that casts the operands (recipes.py)
 (2) attention   the same / f_a, backward / f_b                                                                                   -> attention_s
 (3) sweep       bytes / (memory f_s)                                                                                              -> sweep_s
 (4) meeting     host(p) + seconds of NCCL on idle links (planner.cost.nccl) / f_n inside a domain, / f_c beyond; host = 0 in a graph   -> meeting_s
@@ -73,6 +73,11 @@ class Prices:
     def _memory(self) -> float:
         return self.machine.memory_bytes_per_s * self._value("sweep_share")
 
+    @property
+    def _four_rate(self) -> float:
+        """How much more than twice the rate of 8 bits the data sheet has for 4."""
+        return self.machine.peak(Precision.NVFP4) / (2 * self.machine.peak(Precision.FP8))
+
     def product_s(self, p: Product) -> float:
         """Equation (1)."""
         run = self.running
@@ -82,7 +87,7 @@ class Prices:
             how = casting(run.recipe)
             one_s /= self._value("low_gain") * how.product_share
             if run.precision is Precision.NVFP4:
-                one_s /= self._value("four_gain")
+                one_s /= self._value("four_gain") * self._four_rate
             cast_bytes = 0.0 if run.jax else how.cast_bytes * p.casts
         if run.jax:
             one_s /= self._value("jax_gain")

@@ -47,7 +47,7 @@ CONSTANTS = _constants(
     ("low_gain", "how many times faster products are in 8 bits, casts aside", "1", 1.0, 2.2, 1.8, 0.15),
     (
         "four_gain",
-        "how many times faster products are in 4 bits than in 8, casts aside; of 8 rows of Megatron-Bridge on GB200",
+        "how many times faster products are in 4 bits than in 8 where the sheet says 2, casts aside; of 8 rows of Megatron-Bridge on GB200",
         "1",
         1.0,
         2.0,

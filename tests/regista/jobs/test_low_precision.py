@@ -49,6 +49,18 @@ def test_a_recipe_costs_what_its_casts_read_and_write_and_four_bits_are_quicker_
     assert four.step_high_s / four.step_s > 1.28, "nobody has published a step in 4 bits that constants were fitted to"
 
 
+def test_four_bits_gain_what_the_data_sheet_has_for_them():
+    gains = {}
+    for name in ("gb200", "gb300"):
+        eight, four = (
+            Prices(machine=load_machine(name), running=Running(precision=p, recipe=r), devices=8).product_s(Product(8192, 8192, 8192))
+            for p, r in ((Precision.FP8, Recipe.MX), (Precision.NVFP4, Recipe.NVFP4))
+        )
+        gains[name] = eight / four
+    assert gains["gb200"] == pytest.approx(load_machine("gb200").values["four_gain"])
+    assert gains["gb300"] == pytest.approx(1.5 * gains["gb200"]), "three times the rate of 8 bits in place of twice"
+
+
 def test_operands_are_cast_once_each_for_both_of_their_products():
     prices = Prices(machine=load_machine("gb200"), running=job().running, devices=8)
     forward = [p for p in layer_forward(job()) if isinstance(p, Product)]
