@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     # Read before the arguments are, which may be what is refused.
     as_json = "--json" in given
+    _open_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Under LANG=C a terminal takes ASCII only: what it cannot show is escaped.
@@ -66,6 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(given, as_json, type(error).__name__, str(error), 2)
     except KeyboardInterrupt as stop:
         return _refuse(given, as_json, "Interrupted", str(stop) or "interrupted", 130)
+
+
+def _open_closed() -> None:
+    """Standard streams that were closed ('>&-') are /dev/null: nothing else gets their numbers, and nobody meets None."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened == number:
+                os.set_inheritable(number, True)
+            else:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _perform(argv: list[str]) -> int:
