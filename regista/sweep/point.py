@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -72,8 +73,8 @@ def _text(key: str, value: Scalar) -> str:
 
 def _mesh(key: str, value: Scalar) -> tuple[int, ...]:
     parts = str(value).replace(",", "x").split("x")
-    if isinstance(value, bool) or not all(part.isdecimal() and int(part) for part in parts):
-        raise Unsupported(f"{key} = {value!r}: write the sizes of the axes as '2x4', or one size")
+    if isinstance(value, bool) or not all(re.fullmatch("[1-9][0-9]{0,8}", part) for part in parts):
+        raise Unsupported(f"{key} = {value!r:.40}: write the sizes of the axes as '2x4', or one size")
     return tuple(map(int, parts))
 
 
