@@ -86,6 +86,7 @@ corpus: $(READY)  ## models of transformers, torchvision and timm, planned in 3 
 fidelity: $(READY)  ## published iteration times against the simulator's: plans, calibration, scores (resumable; see experiments/fidelity)
 	@$(BIN)/python -m experiments.fidelity
 	@$(BIN)/python -m experiments.fidelity.jobs
+	@$(BIN)/python -m experiments.fidelity.jobs.unseen
 
 clean:  ## remove the virtual environment and all output
 	rm -rf $(VENV) out build dist *.egg-info

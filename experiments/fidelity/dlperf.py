@@ -145,7 +145,17 @@ def main() -> None:
         if case.gpus == 1:
             ones[case.table.removesuffix(" data")] = plan
         sim_s = predicted_s(plan)
-        rows.append({"table": case.table, "gpus": case.gpus, "paper_s": case.paper_s, "sim_s": sim_s, "error": sim_s / case.paper_s - 1})
+        name = f"{case.table}, {case.gpus} GPUs"
+        rows.append(
+            {
+                "point": name,
+                "table": case.table,
+                "gpus": case.gpus,
+                "paper_s": case.paper_s,
+                "sim_s": sim_s,
+                "error": sim_s / case.paper_s - 1,
+            }
+        )
     share, half, gain = fit_rates(ones)
     table = pd.DataFrame(rows)
     table.to_csv(RESULT, index=False, float_format="%.5g")
@@ -155,6 +165,10 @@ def main() -> None:
     print(
         f"fitted to MXNet's rows: float32 = {share:.4g}, float16 = {half:.4g}, winograd = {gain:.4g}   (convolutions.toml has what was used)"
     )
+
+    from experiments.trust import record
+
+    record()
 
 
 if __name__ == "__main__":

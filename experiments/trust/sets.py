@@ -2,6 +2,8 @@
 
 set                                        rows                              given
 jobs: dgxc, golden (seconds, bytes)        jobs.csv                          paper
+jobs: Megatron-Bridge, Sailor              unseen_jobs.csv                   paper
+DLPerf's models, kernel by kernel          dlperf.csv                        paper
 fidelity: vTrain, SC'21, ...               fidelity.csv                      paper
 kernels: products, attention               kernel_points.csv                 paper
 whole models on one device                 kernel_models.csv                 paper
@@ -28,13 +30,16 @@ HERE = Path(__file__).parents[1]
 RESULTS, PAPER = HERE / "results", HERE / "paper_numbers"
 
 UNSCORED = {
-    "jobs: sailor": "Sailor's jobs on several kinds of device at once: no Job or Plan has two kinds of device",
-    "jobs: Megatron-Bridge": "its performance summary: no reader of its columns yet",
     "memory: sequence-parallel paper": "its activations per layout: no command holds our Plans' bytes against them yet",
     "jobs: ZeRO-3 of SC'21, table 2": "two constants of ZeRO-3's gathers were fitted to its six rows, so they are a test and no score",
 }
 """Published sets that nothing is predicted for, and why."""
-JOB_FILES = {"dgxc": "nvidia_dgxc_step_times.csv", "golden": "megatron_ci_golden_values.csv"}
+JOB_FILES = {
+    "dgxc": "nvidia_dgxc_step_times.csv",
+    "golden": "megatron_ci_golden_values.csv",
+    "bridge": "megatron_bridge_performance_summary.csv",
+    "sailor": "sailor_validation.csv",
+}
 JOB_HELD = {"dgxc": "each model under a framework", "golden": "test cases in 5 folds"}
 PRESETS = {
     "bert_fp32": "BERT-base float32",
@@ -50,7 +55,12 @@ PRESETS = {
 
 def scored_sets() -> list[ScoredSet]:
     """Every set whose rows are there."""
-    return [scored for read in (_jobs, _fidelity, _kernels, _models, _nccl, _presets, _own) for scored in read() if len(scored.points) > 0]
+    return [
+        scored
+        for read in (_jobs, _unseen, _fidelity, _kernels, _models, _nccl, _dlperf, _presets, _own)
+        for scored in read()
+        if len(scored.points) > 0
+    ]
 
 
 def _table(name: str) -> pd.DataFrame | None:
@@ -96,6 +106,42 @@ def _jobs() -> Iterator[ScoredSet]:
                 missing=refused,
                 split=True,
             )
+
+
+def _unseen() -> Iterator[ScoredSet]:
+    rows = _table("unseen_jobs.csv")
+    if rows is None:
+        return
+    command = "python -m experiments.fidelity.jobs.unseen"
+    names = {"bridge": "jobs: Megatron-Bridge", "sailor": "jobs: Sailor"}
+    held = {"bridge": "everything: no constant is fitted to it", "sailor": "a fifth of the points (one constant)"}
+    for data, part in rows.groupby("data", sort=False):
+        missing, published = _refused(str(data))
+        made = part.assign(device=part["machine"] + " " + part["precision"], error=part["held_error"])
+        yield ScoredSet(
+            name=names[str(data)],
+            quantity="seconds per step",
+            points=made[["device", "group", "error", "inside", "half_width"]],
+            predicted="sim",
+            given="paper",
+            left_out=held[str(data)],
+            published=published,
+            missing=missing,
+            command=command,
+            split=True,
+        )
+        sized = part[part["paper_bytes"].notna()]
+        yield ScoredSet(
+            name=names[str(data)],
+            quantity="most bytes of a device",
+            points=sized.assign(device=sized["machine"], error=sized["bytes_error"])[["device", "group", "error"]],
+            predicted="sim",
+            given="paper",
+            left_out="everything: no constant is fitted to bytes",
+            published=published,
+            missing=missing,
+            command=command,
+        )
 
 
 def _refused(data: str) -> tuple[str, int]:
@@ -225,6 +271,22 @@ def summarised_rows() -> list[dict[str, object]]:
             command="python -m experiments.nccl_fit.experts",
         )
     ]
+
+
+def _dlperf() -> Iterator[ScoredSet]:
+    rows = _table("dlperf.csv")
+    if rows is None:
+        return
+    yield ScoredSet(
+        name="DLPerf: ResNet-50, BERT-base, InsightFace",
+        quantity="seconds per step",
+        points=rows.assign(device=rows["table"], group=rows["table"])[["device", "group", "error"]],
+        predicted="sim",
+        given="paper",
+        left_out="all of OneFlow's rows: three constants of convolutions are fitted to three rows of MXNet",
+        command="python -m experiments.fidelity.dlperf",
+        split=True,
+    )
 
 
 def _presets() -> Iterator[ScoredSet]:

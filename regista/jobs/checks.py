@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.ir.errors import Unsupported
-from regista.jobs.job import Attention, Job, Precision, Recompute
+from regista.jobs.job import Job, Precision, Recompute
 from regista.jobs.machines import Machine
 from regista.jobs.recipes import Recipe
 from regista.jobs.work.chunks import chunk_layers
@@ -54,8 +54,8 @@ def checked(job: Job, machine: Machine) -> Job:
         raise Unsupported(f"tp {at.tp} does not divide heads {model.heads}; every device needs whole heads")
     if model.seq % (2 * at.cp if at.cp > 1 else 1):
         raise Unsupported(f"cp {at.cp} needs seq {model.seq} in {2 * at.cp} equal parts")
-    if at.cp > 1 and job.running.attention is Attention.UNFUSED:
-        raise Unsupported(f"cp {at.cp} with attention unfused; context parallelism exists with fused attention alone")
+    if at.cp > 1 and not job.running.attention.is_one_kernel:
+        raise Unsupported(f"cp {at.cp} with attention {job.running.attention.value}; context parallelism exists with fused attention alone")
     if at.vp > 1 and at.pp == 1:
         raise Unsupported(f"vp {at.vp} with pp 1; chunks are interleaved between stages, so give pp >= 2 or vp 1")
     if at.vp > 1 and not (at.pp <= at.per_round and at.micro_batches % at.per_round == 0):

@@ -19,9 +19,23 @@ from regista.jobs.job import Job, Precision
 from regista.jobs.machines import Machine
 from regista.trust.conformal import FEWEST, conformal_width
 
-__all__ = ["COLUMNS", "Features", "Pairs", "Residual", "family_of", "features", "interval", "is_like", "quantile_of_nearest"]
+__all__ = [
+    "COLUMNS",
+    "FILE",
+    "UNSEEN_FILE",
+    "Features",
+    "Pairs",
+    "Residual",
+    "family_of",
+    "features",
+    "interval",
+    "is_like",
+    "quantile_of_nearest",
+]
 
 FILE = Path(__file__).parent / "machines" / "residuals.csv"
+UNSEEN_FILE = FILE.with_name("residuals_unseen.csv")
+"""Of tables that constants were fitted to, each point left out; and of tables that were only predicted."""
 NEAREST, OTHER, UNKNOWN = 60, 4.0, 0.25
 """How many neighbours speak; by how much (a squared distance) points of another machine are farther; |log| error assumed where nobody has
 measured: the worst of GB200's 13 rows when they are predicted by H100's constants is 0.22."""
@@ -64,25 +78,28 @@ def family_of(job: Job) -> str:
 
 @cache
 def _residuals() -> tuple[Residual, ...]:
-    if not FILE.is_file():
-        return ()
-    with FILE.open(newline="", encoding="utf-8") as file:
-        return tuple(
-            Residual(
-                row["machine"],
-                row["environment"],
-                (
-                    log(float(row["devices"])) / 4,
-                    log(float(row["parameters"])) / 2,
-                    4 * float(row["low"]),
-                    2 * float(row["moe"]),
-                    2 * float(row["jax"]),
-                ),
-                float(row["error"]),
-                float(row["near_error"]),
-            )
-            for row in csv.DictReader(file)
-        )
+    return tuple(_residual(row) for path in (FILE, UNSEEN_FILE) if path.is_file() for row in _table(path))
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _residual(row: dict[str, str]) -> Residual:
+    return Residual(
+        row["machine"],
+        row["environment"],
+        (
+            log(float(row["devices"])) / 4,
+            log(float(row["parameters"])) / 2,
+            4 * float(row["low"]),
+            2 * float(row["moe"]),
+            2 * float(row["jax"]),
+        ),
+        float(row["error"]),
+        float(row["near_error"]),
+    )
 
 
 def is_like(one: Features, other: Features) -> bool:

@@ -44,11 +44,20 @@ class Recompute(Enum):
 
 
 class Attention(Enum):
-    """FUSED: cuDNN's kernel.   FLASH: FlashAttention 2, which is slower on devices since Hopper.   UNFUSED: products and a softmax."""
+    """FUSED: cuDNN's kernel.   FLASH: FlashAttention 2, which is slower on devices since Hopper.   UNFUSED: products and a softmax.
+
+    STEPWISE: products, and a softmax in 32 bits of a kernel per operation; norms are such, too (Megatron where its fused kernels do not serve).
+    """
 
     FUSED = "fused"
     FLASH = "flash"
     UNFUSED = "unfused"
+    STEPWISE = "stepwise"
+
+    @property
+    def is_one_kernel(self) -> bool:
+        """Whether scores never lie in memory."""
+        return self in (Attention.FUSED, Attention.FLASH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +230,8 @@ class Running:
     recipe: how values are scaled where products take 8 or 4 bits.   low_params: parameters are held and gathered as products take them, without a
     copy in 16 bits (fp8_params of Transformer Engine).
     deferred_wgrad: of so many micro-batches the head's gradient of weights is computed at the step's end, until when its operands are kept.
-    fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.   environment: of the machine.
+    fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.   bucket_bytes: in which gradients and
+    parameters are collected to travel, where they do not lie so already (DeepSpeed).   environment: of the machine.
     """
 
     precision: Precision = Precision.BF16
@@ -244,6 +254,7 @@ class Running:
     fused_loss: bool = False
     jax: bool = False
     graphs: bool = False
+    bucket_bytes: int = 0
     environment: str = ""
 
 

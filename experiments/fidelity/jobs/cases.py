@@ -2,6 +2,8 @@
 
 dgxc     174 published seconds per step of NVIDIA's dgxc-benchmarking (H100, GB200)
 golden   Megatron-LM's functional tests (A100, H100, GB200): seconds of an iteration, most bytes allocated
+bridge   Megatron-Bridge's performance summary (H100 to GB300), seconds from its tokens per second
+sailor   Sailor's validation on GH200: seconds of an iteration, most bytes of a device
 """
 
 from __future__ import annotations
@@ -26,10 +28,16 @@ from regista.jobs.timing import job_cost
 from simulator.compiled import CompiledPlan, compile_plan
 from simulator.compiled.event_kernel import play_events
 
-__all__ = ["Case", "cases", "group_of"]
+__all__ = ["FILES", "PAPER", "UNSEEN", "Case", "cases", "group_of"]
 
 PAPER = Path(__file__).parents[2] / "paper_numbers"
 FILES = {"dgxc": "nvidia_dgxc_step_times.csv", "golden": "megatron_ci_golden_values.csv"}
+UNSEEN = {"bridge": "megatron_bridge_performance_summary.csv", "sailor": "sailor_validation.csv"}
+"""Tables that the constants of machines are fitted to, and those that they are not."""
+
+
+SECONDS = ("step_s", "iter_s_median", "iter_s_derived", "iter_s")
+"""Columns of measured seconds."""
 
 
 class _NoCost:
@@ -80,6 +88,8 @@ def group_of(data: str, cells: Mapping[str, str]) -> str:
     """Rows of one model and framework, or of one test case: what a fit that predicts one of them must not have seen."""
     if data == "golden":
         return cells["case"].removesuffix("_1node")
+    if data in UNSEEN:
+        return cells["model"]
     title = cells["title"].lower()
     for word in ("grok", "405b", "finetuning", "70b", "8b", "megatron", "15b", "340b", "gpt175b", "gpt5b"):
         if word in title:
@@ -96,7 +106,7 @@ def cases(data: str) -> tuple[list[Case], list[tuple[Entry, RegistaError]]]:
     made: list[Case] = []
     refused: list[tuple[Entry, RegistaError]] = []
     plans: dict[Job, CompiledPlan] = {}
-    for entry in read_jobs(PAPER / FILES[data]):
+    for entry in read_jobs(PAPER / (FILES | UNSEEN)[data]):
         if isinstance(entry.job, RegistaError):
             refused.append((entry, entry.job))
             continue
@@ -112,8 +122,8 @@ def cases(data: str) -> tuple[list[Case], list[tuple[Entry, RegistaError]]]:
             entry,
             job,
             group_of(data, cells),
-            _number(cells.get("step_s") or cells.get("iter_s_median")),
-            _number(cells.get("mem_max_bytes")) or float("nan"),
+            _number(next((cells[name] for name in SECONDS if cells.get(name)), None)),
+            _number(cells.get("mem_max_bytes") or cells.get("max_mem_bytes")),
         )
         # Releases repeat configurations; equal jobs share a Plan.
         if case.nameless not in plans:

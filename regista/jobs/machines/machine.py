@@ -1,7 +1,7 @@
 """A machine: its data sheet, the constants fitted to published steps, and where those come from.
 
 NAME.toml     source, [sheet], [provenance], [constants], [environments.NAME] (constants of one software and host, in place of those);
-              like = "OTHER": constants and environments are those of OTHER, since no steps of this machine are published
+              like = "OTHER": constants and environments that the file does not have are those of OTHER, since few steps of this machine are published
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Machine:
     """peak_flop_per_s: by precision; one that the device does not have is missing.   domain: devices that the fast links join.
 
     node_bytes_per_s, nic_bytes_per_s: one device's port, one direction.   workspace_bytes: libraries' own, allocated for good.
-    like: the machine whose constants stand for its own; None: they are its own.
+    like: the machine whose constants stand where it has none of its own; None: all are its own.
     values: of CONSTANTS.   environments: name -> constants that differ there.   provenance: of the constants.
     """
 
@@ -149,8 +149,8 @@ def load_machine(name: str, folder: Path = FOLDER) -> Machine:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         sheet, like = data["sheet"], data.get("like")
-        fitted = data if like is None else tomllib.loads((folder / f"{like}.toml").read_text(encoding="utf-8"))
-        given = fitted.get("constants", {})
+        other = {} if like is None else tomllib.loads((folder / f"{like}.toml").read_text(encoding="utf-8"))
+        given, environments = (other.get(part, {}) | data.get(part, {}) for part in ("constants", "environments"))
         return Machine(
             name=name,
             source=str(data["source"]),
@@ -167,9 +167,9 @@ def load_machine(name: str, folder: Path = FOLDER) -> Machine:
             ),
             workspace_bytes=int(2**20 * float(sheet["workspace_MiB"])),
             values={key: float(given.get(key, c.start)) for key, c in CONSTANTS.items()},
-            environments={k: {n: float(v) for n, v in e.items()} for k, e in fitted.get("environments", {}).items()},
+            environments={k: {n: float(v) for n, v in e.items()} for k, e in environments.items()},
             like=like,
-            provenance=fitted.get("provenance", {}),
+            provenance=other.get("provenance", {}) | data.get("provenance", {}),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise InvalidFile(f"{path}: {error!r}; a machine has source and [sheet], see h100.toml") from None

@@ -39,7 +39,9 @@ def layer_bytes(job: Job) -> float:
         kept += taken * rows * width
     if run.dropout:
         kept += 2 * between * model.hidden
-    if run.attention is not Attention.UNFUSED:
+    if run.attention is Attention.STEPWISE:
+        kept += 8 * between * model.hidden  # what the two norms read, in 32 bits
+    if run.attention.is_one_kernel:
         kept += 4 * at.micro_batch * model.heads / at.tp * model.seq / at.cp
     elif run.recompute is not Recompute.SELECTIVE:
         kept += _score_bytes(job)
@@ -50,7 +52,7 @@ def layer_bytes(job: Job) -> float:
             + 2 * value * (rows * width + keys_rows * keys)
             + (between * model.hidden if run.dropout else 0)
         )
-        if run.attention is Attention.UNFUSED:
+        if not run.attention.is_one_kernel:
             kept += _score_bytes(job) * model.crossed / model.seq
     if model.experts:
         met = between * model.top_k * at.etp / (1 if at.sequence_parallel or at.tp == 1 else at.tp)
@@ -103,7 +105,7 @@ def activation_peak(job: Job, schedule: PipelineSchedule, stage: int) -> tuple[f
     last = job.layout.chunks - 1
     head = _head_bytes(job)
     again = layer_bytes(job) if job.running.recompute in (Recompute.FULL, Recompute.QKV) else 0.0
-    if job.running.recompute is Recompute.SELECTIVE and job.running.attention is Attention.UNFUSED:
+    if job.running.recompute is Recompute.SELECTIVE and not job.running.attention.is_one_kernel:
         again = _score_bytes(job)
     rows = job.layout.micro_batch * job.model.seq / job.layout.cp
     each = rows * vocab_padded(job) / job.layout.tp * job.running.precision.value_bytes + message_bytes(job)

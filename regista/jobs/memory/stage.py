@@ -106,7 +106,7 @@ def stage_memory(job: Job, machine: Machine, schedule: PipelineSchedule, stage: 
         Owner.UNSHARDED: trained * (run.precision.value_bytes if run.jax else run.grad_bytes) * whole.total if split > 1 else 0.0,
         Owner.ACTIVATIONS: activations,
         Owner.LOGITS: head,
-        Owner.WORKSPACE: float(machine.workspace_bytes),
+        Owner.WORKSPACE: float(machine.workspace_bytes + run.bucket_bytes),
     }
     groups = sum(size > 1 for size in (at.tp, at.pp, at.cp, at.ep, at.dp))
     return StageMemory(allocated=allocated, beside={Owner.CONTEXT: float(CONTEXT_BYTES), Owner.NCCL: float(NCCL_BYTES * groups)})

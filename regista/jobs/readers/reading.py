@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile, RegistaError
 from planner.ir.reading import read_csv, read_toml
 from regista.jobs.job import Job
-from regista.jobs.readers import dgxc, golden
+from regista.jobs.readers.bridge import COLUMNS as BRIDGE
+from regista.jobs.readers.bridge import bridge_job
 from regista.jobs.readers.cells import Row
+from regista.jobs.readers.dgxc import COLUMNS as DGXC
+from regista.jobs.readers.dgxc import dgxc_job
+from regista.jobs.readers.golden import COLUMNS as GOLDEN
+from regista.jobs.readers.golden import golden_job
+from regista.jobs.readers.sailor import COLUMNS as SAILOR
+from regista.jobs.readers.sailor import sailor_job
 from regista.jobs.readers.toml_job import toml_job
 
 __all__ = ["Entry", "read_jobs"]
 
 _WAY_OUT = "give a TOML or a CSV of jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """table: the published one whose columns a file has.   label: the column that names a row."""
+
+    table: str
+    columns: Sequence[str]
+    label: str
+    read: Callable[[Row], Job]
+
+
+_KINDS = (
+    _Kind("nvidia_dgxc_step_times", DGXC, "title", dgxc_job),
+    _Kind("megatron_ci_golden_values", GOLDEN, "case", golden_job),
+    _Kind("megatron_bridge_performance_summary", BRIDGE, "model", bridge_job),
+    _Kind("sailor_validation", SAILOR, "model", sailor_job),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +61,7 @@ def read_jobs(path: str | Path) -> Iterator[Entry]:
     """The entries of a file.
 
     Raises:
-        InvalidFile: not there, not readable, or a CSV of neither kind.
+        InvalidFile: not there, not readable, or a CSV of no kind.
     """
     source = Path(path)
     if source.suffix == ".toml":
@@ -44,17 +69,14 @@ def read_jobs(path: str | Path) -> Iterator[Entry]:
         yield _entry(source, 1, source.stem, {}, lambda _: toml_job(data, source.stem))
         return
     header, *lines = read_csv(source, _WAY_OUT) or [[]]
-    columns = set(header)
-    lacks = {kind: [c for c in kind.COLUMNS if c not in columns] for kind in (dgxc, golden)}
-    kind = min(lacks, key=lambda k: len(lacks[k]))
-    if lacks[kind]:
-        raise InvalidFile(
-            f"{source}: columns {lacks[kind]} are missing; a CSV of jobs has the columns of nvidia_dgxc_step_times or of megatron_ci_golden_values"
-        )
-    read, label = (dgxc.dgxc_job, "title") if kind is dgxc else (golden.golden_job, "case")
+    missing = {kind: [column for column in kind.columns if column not in header] for kind in _KINDS}
+    kind = min(_KINDS, key=lambda kind: len(missing[kind]))
+    if missing[kind]:
+        tables = " or of ".join(kind.table for kind in _KINDS)
+        raise InvalidFile(f"{source}: columns {missing[kind]} are missing; a CSV of jobs has the columns of {tables}")
     for number, line in enumerate((line for line in lines if line), start=1):
         cells = dict.fromkeys(header, "") | dict(zip(header, line, strict=False))
-        yield _entry(source, number, cells[label], cells, read)
+        yield _entry(source, number, cells[kind.label], cells, kind.read)
 
 
 def _entry(source: Path, number: int, name: str, cells: Row, read: Callable[[Row], Job]) -> Entry:

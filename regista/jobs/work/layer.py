@@ -90,7 +90,7 @@ def _core(job: Job, keys: int, *, backward: bool) -> list[Kernel]:
     """Attention of a micro-batch's queries to so many keys each."""
     model, at, run = job.model, job.layout, job.running
     heads = _ceil(model.heads, at.tp)
-    if run.attention is not Attention.UNFUSED:
+    if run.attention.is_one_kernel:
         seq, kv_heads = model.attended or round(sqrt(model.seq * keys)), _ceil(model.kv_heads, at.tp)
         batch = max(1, at.micro_batch * model.seq // seq) if model.attended else at.micro_batch
         # A kernel for values of another width than the keys' does the work of one for their mean.
@@ -102,8 +102,19 @@ def _core(job: Job, keys: int, *, backward: bool) -> list[Kernel]:
     return [
         Product(rows, keys, model.head_dim, batch=batch, count=times, low=False),
         Product(rows, model.value_width, keys, batch=batch, count=times, low=False),
-        Sweep((2 + (2.5 if run.dropout else 0)) * scores * (1.5 if backward else 1), count=2 if run.dropout else 1),
+        _softmax(job, scores, backward=backward),
     ]
+
+
+def _softmax(job: Job, scores: float, *, backward: bool) -> Sweep:
+    """Passes over the scores between the two products.  Stepwise: to 32 bits, scale, mask, softmax, and back, each read and written."""
+    run = job.running
+    dropout = 2.5 if run.dropout else 0.0
+    if run.attention is Attention.STEPWISE:
+        wide = 4 / run.precision.value_bytes
+        casts = 2 * (1 + wide) if wide > 1 else 0.0
+        return Sweep((casts + wide * (7 if backward else 6) + dropout) * scores, count=6)
+    return Sweep((2 + dropout) * scores * (1.5 if backward else 1), count=2 if run.dropout else 1)
 
 
 def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
@@ -125,6 +136,9 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
     add = (3.0 + (0.5 if run.dropout else 0.0)) * stream
     if model.crossed:
         routing.append(Sweep((6 if backward else 2) * stream + add, 6 if backward else 4))
+    if run.attention is Attention.STEPWISE:
+        # Two norms of ten passes in 32 bits; bias and activation of ten passes, too.
+        routing += [Sweep(2 * 10 * 4 * stream / value, 20), Sweep(10.0 * inner * value, 5)]
     if backward:
         # A norm reads its input and two gradients and writes one; the activation reads its inputs too.
         return [Sweep(2 * 4 * stream, 4), Sweep(2 * 2 * stream, 2), Sweep(rope, ropes), Sweep(5 / 3 * act, 1), *routing]

@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "jobs",
         nargs="+",
         metavar="JOB",
-        help="a TOML with [model], [cluster] and [layout], or a CSV with one job per row (columns of nvidia_dgxc_step_times or of "
-        "megatron_ci_golden_values)",
+        help="a TOML with [model], [cluster] and [layout], or a CSV with one job per row (columns of nvidia_dgxc_step_times, "
+        "megatron_ci_golden_values, megatron_bridge_performance_summary or sailor_validation)",
     )
     parser.add_argument("-o", "--out", metavar="FILE", help="a CSV with one row per job")
 
