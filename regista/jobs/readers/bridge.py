@@ -28,6 +28,8 @@ FAMILIES = {
     "Qwen3_30B_a3B": "qwen3-30b-a3b",
     "Qwen3_235B_a22B": "qwen3-235b-a22b",
     "GPT OSS 120B": "gpt-oss-120b",
+    "DeepSeekV3": "deepseek-v3",
+    "Kimi_K2": "kimi-k2",
 }
 PRECISIONS = {
     "BF16": (Precision.BF16, Recipe.DELAYED),
@@ -100,8 +102,6 @@ def _precision(row: Row) -> tuple[Precision, Recipe]:
 def _model(row: Row) -> Model:
     name = FAMILIES.get(row["model"].strip())
     if name is None:
-        raise Unsupported(
-            f"model {row['model']!r} is not predicted: {', '.join(FAMILIES)} are; latent attention and hybrids of Mamba are not"
-        )
+        raise Unsupported(f"model {row['model']!r} is not predicted: {', '.join(FAMILIES)} are; hybrids of Mamba are not")
     tuned = row["phase"].lower().startswith(("sft", "lora"))
     return replace(family(name), name=row["model"], seq=count(row, "seq"), attended=_PACKED_TOKENS if tuned else 0)

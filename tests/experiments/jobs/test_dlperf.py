@@ -9,7 +9,7 @@ import pytest
 
 from experiments.fidelity.dlperf import cases, predicted_s
 
-ROWS = pd.read_csv(Path(__file__).parents[2] / "experiments/results/dlperf.csv")
+ROWS = pd.read_csv(Path(__file__).parents[3] / "experiments/results/dlperf.csv")
 
 
 def test_resnet_and_bert_on_1_to_32_devices_are_within_12_percent_in_the_mean_and_insightface_within_15() -> None:
