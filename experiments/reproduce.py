@@ -103,6 +103,7 @@ MODULES = (
     Experiment(name="corpus", module="corpus.__main__", simulated=False, performed=False),
     Experiment(name="trust", module="trust.__main__", simulated=False, performed=False),
     Experiment(name="validation_time", simulated=False, performed=False),
+    Experiment(name="context_parallel", simulated=False, performed=False),
 )
 """The longest first, so that two jobs end together.  Not simulated: quota_boundary, overlap and transparency run real processes; optimality
 proves optima for hours; 'make fidelity', 'make corpus' and the scores of the kernel database are commands of

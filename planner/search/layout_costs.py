@@ -6,7 +6,6 @@ travel in buckets with others, so no latency and no overhead is added for them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -55,11 +54,12 @@ class LayoutCosts:
 
     def _ring_s(self, strategy: Strategy, ring: Ring) -> float:
         """Attention in as many steps as the axis has devices: what travels to the next step does so during this one."""
-        steps, overhead_s = self.mesh[ring.axis], self.cluster.device.act_overhead_s
-        compute_s = self._op_s(replace(strategy, ring=None))
+        later, overhead_s = self.mesh[ring.axis] - 1, self.cluster.device.act_overhead_s
+        first_s, other_s = (self._op_s(step) for step in ring.steps)
         shift_s = 2 * overhead_s + axis_boxing_s(self.cluster, self.mesh, ring.axis, Collective.SHIFT, ring.total_bytes)
-        waiting_s = max((ring.shifts - ring.behind) * shift_s - compute_s * (steps - 1) / steps, 0.0)
-        return compute_s + 2 * (steps - 1) * overhead_s + waiting_s + ring.behind * shift_s
+        computed_s = first_s + later * other_s
+        waiting_s = max((ring.shifts - ring.behind) * shift_s - (computed_s - other_s), 0.0)
+        return computed_s + 2 * later * overhead_s + waiting_s + ring.behind * shift_s
 
     def boxing_table(self, logical: TensorType, bucketed: bool, kinds: tuple[ReduceOp, ...]) -> BoxingTable:
         """Costs of boxing a tensor type within a stage; ``kinds``: reductions that may occur."""

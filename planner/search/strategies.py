@@ -29,12 +29,16 @@ class LocalOp:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """What travels around a mesh axis during attention: ``total_bytes``, of all devices together, so often.   behind: that overlap with nothing."""
+    """What travels around a mesh axis during attention: ``total_bytes``, of all devices together, so often.   behind: that overlap with nothing.
+
+    steps: the work of its first step, and of each other.
+    """
 
     axis: int
     shifts: int
     total_bytes: float
     behind: int
+    steps: tuple[Strategy, Strategy]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ BF16 = 2
 
 def long_plan(devices: int, context: Context | None = None, *, heads: int = HEADS, key_heads: int = KEY_HEADS, rows: int = ROWS) -> Plan:
     """A Llama of one sample, on one axis of H100."""
-    sizes = {"layers": LAYERS, "width": WIDTH, "heads": heads, "kv_heads": key_heads, "hidden": 3 * WIDTH, "vocab": 32_000}
+    width = WIDTH // HEADS * heads
+    sizes = {"layers": LAYERS, "width": width, "heads": heads, "kv_heads": key_heads, "hidden": 3 * width, "vocab": 32_000}
     source = ZOO["llama3"](**sizes, batch=1, seq=rows, dtype="bf16")
     options = PlanOptions(mesh=(devices,), context=context)
     plan = make_plan(source.graph(1), model="llama3", batch_size=1, cluster=preset(f"h100-sxm:{devices // 8}"), options=options)
@@ -44,24 +45,25 @@ def attended(plan: Plan) -> set[str]:
     return {op.target for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops if "attention" in op.target}
 
 
-def closed_form(way: Context, devices: int) -> float:
+def closed_form(way: Context, devices: int, heads: int = HEADS, key_heads: int = KEY_HEADS) -> float:
     """Of all layers, and of the embedding, whose table is cut by features: an all-to-all each way."""
-    queries, keys = ROWS * WIDTH * BF16, ROWS * WIDTH // HEADS * KEY_HEADS * BF16
+    queries, keys = (ROWS * WIDTH // HEADS * number * BF16 for number in (heads, key_heads))
     return LAYERS * way.sent_bytes(queries, keys, devices) + 2 * queries * (devices - 1) / devices**2
 
 
 @pytest.mark.parametrize(
-    ("devices", "way"),
+    ("devices", "heads", "way"),
     [
-        (8, Context.HEADS),
-        pytest.param(16, Context.RING, marks=pytest.mark.thorough),
-        pytest.param(64, Context.GATHERED, marks=pytest.mark.thorough),
+        (8, (32, 8), Context.HEADS),
+        pytest.param(8, (12, 12), Context.RING, marks=pytest.mark.thorough),
+        pytest.param(16, (32, 8), Context.GATHERED, marks=pytest.mark.thorough),
+        pytest.param(64, (32, 8), Context.GATHERED, marks=pytest.mark.thorough),
     ],
 )
-def test_a_long_sequence_is_cut_by_the_search_and_sends_what_theory_says(devices: int, way: Context) -> None:
-    """8 heads of keys: on 8 devices an all-to-all over heads sends least; on 16 heads do not suffice, and on 64 a ring has too many steps."""
-    plan = long_plan(devices)
-    assert sent_in_passes(plan) == closed_form(way, devices)
+def test_a_long_sequence_is_cut_by_the_search_and_sends_what_theory_says(devices: int, heads: tuple[int, int], way: Context) -> None:
+    """8 heads of keys on 8 devices: an all-to-all over heads; 12 heads: none divides, and many keys go around; few keys are gathered."""
+    plan = long_plan(devices, heads=heads[0], key_heads=heads[1])
+    assert sent_in_passes(plan) == closed_form(way, devices, *heads)
     assert plan.search.objective_s == plan.search.lower_bound_s
 
 
