@@ -54,6 +54,10 @@ class TaskProver:
             case TaskKind.TRANSFER:
                 return [self._sent(task, read, write) for read, write in zip(task.reads, task.writes, strict=True)]
             case TaskKind.SOURCE | TaskKind.PREPARE:
+                wanted = task.kind is TaskKind.PREPARE
+                self._require(
+                    task, bool(task.reads) is wanted, "a SOURCE reads nothing, a PREPARE reads what a SOURCE has read", "SEMANTICS 3.5"
+                )
                 return [self._loaded(task, write) for write in task.writes]
             case TaskKind.STEP_INPUT:
                 return [self._number_of_step(task, write) for write in task.writes]

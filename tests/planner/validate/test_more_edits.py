@@ -83,6 +83,12 @@ WRONG: dict[str, tuple[str, str, Edit, str]] = {
         first(TaskKind.SOURCE, lambda t: replace(t, acts=2 * t.acts)),
         "rates must agree",
     ),
+    "a source that says it prepares": (
+        "mlp",
+        "pipeline2",
+        each(TaskKind.SOURCE, lambda t: replace(t, kind=TaskKind.PREPARE)),
+        "a PREPARE reads what a SOURCE has read",
+    ),
     "exchanged inputs": ("mlp", "data2", another_input, "which declares batch:input.0"),
     "an op without a rule": ("mlp", "data2", first(TaskKind.FORWARD, unknown_op), "made_up"),
     "exchanged gradients": ("mlp", "data2", exchanged_gradients, "the gradient of .* it is gradient:"),
