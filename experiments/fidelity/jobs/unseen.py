@@ -2,7 +2,8 @@
 
     python -m experiments.fidelity.jobs.unseen      predict, write results/unseen_jobs.csv and regista/jobs/machines/residuals_unseen.csv (1 minute)
 
-bridge   tokens per second of Megatron-Bridge's recipes on H100 to GB300: predicted by the machines as they are shipped
+bridge   tokens per second of Megatron-Bridge's recipes on H100 to GB300: predicted by the machines as they are shipped, of which one constant, the
+         gain of 4 bits, is of 8 rows on GB200
 sailor   Megatron-DeepSpeed on GH200: one constant, how long the members of a collective wait for each other's hosts, is fitted (environment sailor
          of gh200.toml); each row is predicted without its fold, and without its model
 """
