@@ -133,6 +133,7 @@ def test_gpt2_of_the_command_line_is_gpt2_small() -> None:
         ("zoo:dnabert?kmer=9", "9-mers"),
         ("zoo:llama3?kv_heads=5", "5 key-value heads do not divide"),
         ("zoo:moe?layers=1", "1 layers and 8 experts"),
+        ("zoo:moe?experts=16&batch=1&seq=8", "16 experts for 1 samples of 8 tokens, 8 in all"),
     ],
 )
 def test_a_wrong_size_is_refused_with_the_numbers(text: str, message: str) -> None:

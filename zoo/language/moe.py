@@ -199,7 +199,7 @@ def moe(
         attention: "eager", written out, or "fused", torch's scaled_dot_product_attention.
 
     Raises:
-        InvalidProgram: an unknown size or dtype, heads that do not divide the width, or fewer than 2 layers or experts.
+        InvalidProgram: an unknown size or dtype, heads that do not divide the width, fewer than 2 layers or experts, or more experts than tokens.
     """
     base = chosen("moe", _SIZES, size)
     depth, features, parts = layers or base.layers, width or base.width, heads or base.heads
@@ -207,6 +207,10 @@ def moe(
     divides("moe", parts, "heads", features, "a width of")
     if depth < 2 or many < 2:
         raise InvalidProgram(f"moe: {depth} layers and {many} experts; at least 2 of each are needed")
+    if many > batch * seq:
+        raise InvalidProgram(
+            f"moe: {many} experts for {batch} samples of {seq} tokens, {batch * seq} in all; take at most as many experts as tokens"
+        )
     room = max(ceil(capacity * seq / many), 1)
     build = with_attention(lambda: MoE(depth, features, parts, inner, many, room, words, seq, dropout), "moe", attention)
     data = next_tokens(batch, seq, words, seed)
