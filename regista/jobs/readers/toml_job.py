@@ -2,7 +2,7 @@
 
 [model]    family = "llama3.1-8b", and any of its numbers in place of the family's; or all numbers: layers hidden ffn heads vocab seq
 [cluster]  name = "dgx-h100:16"                     a preset with its number of nodes
-[layout]   tp pp cp ep etp vp dp zero fsdp direct_gather micro_batch global_batch sequence_parallel layers_of_chunks
+[layout]   tp pp cp ep etp vp dp zero fsdp direct_gather micro_batch global_batch sequence_parallel layers_of_chunks vp_group
            precision recipe low_params recompute recompute_layers attention dropout graphs overlap_tp overlap_grad overlap_param overlap_p2p
 """
 
