@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.ir.errors import Unsupported
-from regista.jobs.job import Job, Precision, Recompute
+from regista.jobs.job import Job, Model, Part, Precision, Recompute
 from regista.jobs.machines import Machine
 from regista.jobs.recipes import Recipe
 from regista.jobs.work.chunks import chunk_layers
@@ -13,6 +13,7 @@ __all__ = ["checked"]
 _MAY_LACK = (
     *("experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers", "ffn"),
     *("encoder", "encoder_seq", "crossed", "attended", "kv_latent", "q_latent", "rope_dim", "value_dim"),
+    *("state_dim", "mamba_heads", "mamba_head_dim", "mamba_groups"),
 )
 
 _MOST, _MOST_LAYERS, _MOST_PASSES = 2**24, 4096, 200_000
@@ -87,6 +88,7 @@ def checked(job: Job, machine: Machine) -> Job:
             f"kv_latent {model.kv_latent}: rope_dim {model.rope_dim} is a part of head_dim {model.head_dim}, "
             f"and kv_heads {model.kv_heads} are the heads {model.heads}"
         )
+    _check_pattern(model)
     if model.dense_layers and not (model.experts and model.ffn):
         raise Unsupported(f"dense_layers {model.dense_layers}: they are the first of a model with experts, and have ffn, here {model.ffn}")
     if job.running.recompute_layers is not None and job.running.recompute is not Recompute.FULL:
@@ -95,6 +97,24 @@ def checked(job: Job, machine: Machine) -> Job:
         )
     _check_precision(job, machine)
     return job
+
+
+def _check_pattern(model: Model) -> None:
+    if not model.pattern:
+        return
+    if unknown := sorted(set(model.pattern) - {part.value for part in Part if part.value}):
+        raise Unsupported(f"pattern has {unknown}; M (Mamba-2), * (attention), - (feed-forward) and E (experts) are known")
+    if len(model.pattern) != model.layers or model.dense_layers or model.encoder:
+        raise Unsupported(
+            f"pattern of {len(model.pattern)} letters for {model.layers} layers; each layer has its letter, and no encoder or dense_layers beside it"
+        )
+    sizes = (model.state_dim, model.mamba_heads, model.mamba_head_dim, model.mamba_groups)
+    if "M" in model.pattern and min(sizes) < 1:
+        raise Unsupported(f"state_dim, mamba_heads, mamba_head_dim, mamba_groups = {sizes}; Mamba layers (M) need all of them")
+    if ("E" in model.pattern) != bool(model.experts) or ("-" in model.pattern and not model.ffn):
+        raise Unsupported(
+            f"pattern {model.pattern!r} with experts {model.experts}, ffn {model.ffn}; E needs experts, - needs ffn, and no other has them"
+        )
 
 
 def _check_precision(job: Job, machine: Machine) -> None:

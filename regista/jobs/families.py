@@ -59,4 +59,9 @@ def family(name: str) -> Model:
         rope_dim=number("rope_dim"),
         value_dim=number("value_dim"),
         dense_layers=number("dense_layers"),
+        pattern=row["pattern"],
+        state_dim=number("state_dim"),
+        mamba_heads=number("mamba_heads"),
+        mamba_head_dim=number("mamba_head_dim"),
+        mamba_groups=number("mamba_groups"),
     )

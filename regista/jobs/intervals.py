@@ -3,7 +3,8 @@
 Split conformal prediction on log(sim / paper), by machine (Lei et al. 2018): machines/residuals.csv holds, per machine, two residuals of each
 published point: by constants that had not seen its model (or test case), and by constants that had not seen the point itself.  A job of a model that
 was measured on the machine has the second kind, any other the first.  The k nearest points (by precision, experts, framework, devices and model
-size; other machines' where the machine has few) give the interval; fewer than 9 of its own, or a precision that nobody measured, leave it wide.
+size; other machines' where the machine has few) give the interval; fewer than 9 of its own, a precision that nobody measured, or a
+hybrid of Mamba, leave it wide.
 """
 
 from __future__ import annotations
@@ -133,6 +134,6 @@ def interval(job: Job, machine: Machine, step_s: float) -> tuple[float, float]:
     known = any(is_like(here, r.features) for r in own)
     pairs, elsewhere = ([(r.features, r.near_error if known else r.error) for r in part] for part in (own, others))
     width = quantile_of_nearest(here, pairs, elsewhere)
-    if not any(r.features[LOW] == here[LOW] for r in same):
+    if job.model.pattern or not any(r.features[LOW] == here[LOW] for r in same):
         width = max(width, UNKNOWN)
     return step_s * exp(-width), step_s * exp(width)

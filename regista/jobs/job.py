@@ -11,7 +11,7 @@ from enum import Enum
 
 from regista.jobs.recipes import Recipe
 
-__all__ = ["Attention", "Job", "Layout", "Model", "Precision", "Recompute", "Running"]
+__all__ = ["Attention", "Job", "Layout", "Model", "Part", "Precision", "Recompute", "Running"]
 
 
 class Precision(Enum):
@@ -60,6 +60,24 @@ class Attention(Enum):
         return self in (Attention.FUSED, Attention.FLASH)
 
 
+class Part(Enum):
+    """What a layer of a hybrid is, by its letter in Megatron's patterns.   WHOLE: attention and feed-forward, as in other models."""
+
+    WHOLE = ""
+    MAMBA = "M"
+    ATTENTION = "*"
+    FEED_FORWARD = "-"
+    EXPERTS = "E"
+
+    @property
+    def attends(self) -> bool:
+        return self in (Part.WHOLE, Part.ATTENTION)
+
+    @property
+    def feeds(self) -> bool:
+        return self in (Part.WHOLE, Part.FEED_FORWARD, Part.EXPERTS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A transformer's numbers.  vocab: before padding.   experts: 0 for a dense model; every layer has them otherwise.
@@ -71,6 +89,8 @@ class Model:
     share; 0: there are none.   q_latent: the same of the queries; 0: they come from the token itself.   head_dim: of queries and keys, rope_dim of it
     rotated.   value_dim: of the values; 0: head_dim.
     dense_layers: so many at the beginning have no experts, but ``ffn``.
+    pattern: of a hybrid, one letter per layer: M Mamba-2, * attention, - feed-forward, E experts.   state_dim, mamba_heads, mamba_head_dim,
+    mamba_groups: of its Mamba layers.   part: what a layer of it is; set by ``stacks``.
     attended: tokens of a document where several are packed into a sequence and see only their own; 0: a sequence is one.
     """
 
@@ -100,6 +120,22 @@ class Model:
     rope_dim: int = 0
     value_dim: int = 0
     dense_layers: int = 0
+    pattern: str = ""
+    state_dim: int = 0
+    mamba_heads: int = 0
+    mamba_head_dim: int = 0
+    mamba_groups: int = 0
+    part: Part = Part.WHOLE
+
+    @property
+    def mamba_width(self) -> int:
+        """Of what a Mamba layer scans."""
+        return self.mamba_heads * self.mamba_head_dim
+
+    @property
+    def mamba_columns(self) -> int:
+        """Of a Mamba layer's first product: gate and input, B and C of each group, a step per head."""
+        return 2 * self.mamba_width + 2 * self.mamba_groups * self.state_dim + self.mamba_heads
 
     @property
     def value_width(self) -> int:
@@ -113,7 +149,11 @@ class Model:
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer: query, key, value and output projections."""
+        """Of one layer: query, key, value and output projections; of a Mamba layer its two products."""
+        if self.part is Part.MAMBA:
+            return self.hidden * (self.mamba_columns + self.mamba_width)
+        if not self.part.attends:
+            return 0
         if not self.kv_latent:
             return self.hidden * (self.head_dim * (self.heads + self.kv_heads) + self.value_width * (self.heads + self.kv_heads))
         queries = (self.q_latent or self.hidden) * self.heads * self.head_dim
@@ -132,6 +172,8 @@ class Model:
     def dense_parameters(self) -> int:
         """Of one layer, without experts: what the tensor-parallel ranks share."""
         own = self.attention_parameters + 4 * self.hidden
+        if not self.part.feeds:
+            return own
         if not self.experts:
             return own + self.mlp_parameters(self.ffn)
         return own + self.hidden * self.experts + (self.mlp_parameters(self.shared_ffn) if self.shared_ffn else 0)
@@ -145,6 +187,8 @@ class Model:
     def stacks(self) -> tuple[tuple[Model, int], ...]:
         """The models of equal layers that it consists of, in their order, and how many layers of each: itself, an encoder and a decoder, or layers
         without and with experts."""
+        if self.pattern:
+            return tuple((self._kind(Part(letter)), self.pattern.count(letter)) for letter in dict.fromkeys(self.pattern))
         if not self.encoder:
             if not self.dense_layers:
                 return ((self, self.layers),)
@@ -153,6 +197,11 @@ class Model:
             return tuple((model, count) for model, count in ((first, plain), (replace(self, dense_layers=0), self.layers - plain)) if count)
         encoder = replace(self, layers=self.encoder, seq=self.encoder_seq, causal=False, encoder=0)
         return (encoder, self.encoder), (replace(self, encoder=0, crossed=self.encoder_seq), self.layers)
+
+    def _kind(self, part: Part) -> Model:
+        """A layer of a hybrid."""
+        of = replace(self, pattern="", part=part)
+        return of if part is Part.EXPERTS else replace(of, experts=0, top_k=0, expert_ffn=0, shared_ffn=0)
 
     @property
     def parameters(self) -> int:
@@ -170,10 +219,14 @@ class Model:
 
     def _layer_flop(self) -> float:
         """Of one layer, per token."""
-        met = self.attention_parameters + self.mlp_parameters(self.ffn)
+        met = self.attention_parameters + (self.mlp_parameters(self.ffn) if self.part.feeds else 0)
+        if self.part is Part.MAMBA:
+            return 6.0 * met + 12.0 * self.mamba_width * self.state_dim
         if self.experts:
             met = self.attention_parameters + self.top_k * self.mlp_parameters(self.expert_ffn) + self.mlp_parameters(self.shared_ffn)
-        pairs = (3 if self.causal else 6) * (self.attended or self.seq) * self.heads * (self.head_dim + self.value_width)
+        pairs = (
+            self.part.attends * (3 if self.causal else 6) * (self.attended or self.seq) * self.heads * (self.head_dim + self.value_width)
+        )
         return 6.0 * met + pairs
 
 

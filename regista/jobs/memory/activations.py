@@ -7,9 +7,11 @@ them 2, per pair.  Products in 8 or 4 bits keep their inputs so: outputs of norm
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.schedule import PipelineSchedule
 from planner.schedule.actions import Pass
-from regista.jobs.job import Attention, Job, Recompute
+from regista.jobs.job import Attention, Job, Part, Recompute
 from regista.jobs.recipes import casting
 from regista.jobs.work import Chunk, chunk_stacks, chunks_of, vocab_padded
 
@@ -32,6 +34,8 @@ def layer_bytes(job: Job) -> float:
     queries, width = model.heads * model.head_dim / at.tp, model.heads * model.value_width / at.tp
     keys = model.kv_heads * (model.head_dim + model.value_width) / 2 / at.tp
     taken = casting(run.recipe).kept_bytes if run.precision.is_low else value
+    if model.part is not Part.WHOLE:
+        return _part_bytes(job)
     kept = 2 * (value + taken) * between * model.hidden + value * rows * (queries + width + 2 * keys)
     if model.latent_width:
         kept += (value + taken) * rows * model.latent_width
@@ -65,6 +69,26 @@ def layer_bytes(job: Job) -> float:
     else:
         kept += rows * ((2 if model.gated else 1) * value + taken) * model.ffn / at.tp
     return kept
+
+
+def _part_bytes(job: Job) -> float:
+    """What a layer of a hybrid keeps: of a whole layer that has its part alone what is more than of one without; of a Mamba layer, products'
+    results, the convolution's and the scan's."""
+    model, at, run = job.model, job.layout, job.running
+    value, rows = run.precision.value_bytes, at.micro_batch * model.seq / at.cp
+    taken = casting(run.recipe).kept_bytes if run.precision.is_low else value
+    if model.part is Part.MAMBA:
+        norm = (value + taken) * message_bytes(job) / value
+        return norm + rows / at.tp * (value * (2 * model.mamba_columns + model.mamba_width) + taken * model.mamba_width)
+    none = replace(model, part=Part.WHOLE, heads=0, kv_heads=0, ffn=0, experts=0, top_k=0, shared_ffn=0)
+    if model.part is Part.ATTENTION:
+        alone = replace(none, heads=model.heads, kv_heads=model.kv_heads)
+    elif model.part is Part.FEED_FORWARD:
+        alone = replace(none, ffn=model.ffn)
+    else:
+        alone = replace(none, experts=model.experts, top_k=model.top_k, shared_ffn=model.shared_ffn)
+    bare, own = (layer_bytes(replace(job, model=one)) for one in (none, alone))
+    return own - bare / 2
 
 
 def _score_bytes(job: Job) -> float:

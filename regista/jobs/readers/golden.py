@@ -8,6 +8,9 @@ Attention where nothing is said: fused in the suite's current containers, unfuse
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from planner.ir.errors import Unsupported
 from regista.jobs.job import Attention, Job, Layout, Model, Precision, Recompute, Running
 from regista.jobs.readers.cells import Row, count, given, truth
@@ -21,6 +24,16 @@ COLUMNS = (
 )
 """Without one of these a file is not of this kind."""
 
+
+class _Latent(NamedTuple):
+    """Widths of multi-latent attention."""
+
+    latent: int
+    rope: int
+    head: int
+    value: int
+
+
 _OTHER_WORK = ("muon", "grpo", "distill")
 _UNSTATED = {"mtp": "it predicts several tokens", "offloading": "it keeps activations on the host"}
 _DEFERRED = 2
@@ -29,7 +42,7 @@ _GPT2_VOCAB, _BERT_VOCAB, _T5_VOCAB = 50_257, 30_524, 29_056
 _T5_LAYERS, _T5_SEQ = {768: 12, 4096: 24}, (512, 128)
 """Megatron-LM's T5 of 220 million (hidden 768) and 11 billion parameters (4,096): so many layers each in encoder (512 tokens) and decoder (128),
 which the tests' rows leave out.  24 layers each of the latter have the 9.0 billion parameters that its measured bytes between steps speak of."""
-_MLA = {"kv_latent": 32, "rope_dim": 64, "head_dim": 192, "value_dim": 128}
+_MLA = _Latent(latent=32, rope=64, head=192, value=128)
 """Megatron-LM's defaults of multi-latent attention: --kv-lora-rank, --qk-pos-emb-head-dim, with --qk-head-dim 128, --v-head-dim; no --q-lora-rank."""
 
 
@@ -125,8 +138,7 @@ def _model(row: Row, kind: str) -> Model:
     ffn = count(row, "ffn", 4 * hidden)
     vocab = {"bert": _BERT_VOCAB, "t5": _T5_VOCAB}.get(kind, _GPT2_VOCAB)
     t5_layers = _T5_LAYERS.get(hidden, 0) if kind == "t5" else 0
-    attention = _MLA if truth(row, "mla") else {"head_dim": hidden // heads}
-    return Model(
+    plain = Model(
         name=row["case"],
         layers=count(row, "layers", t5_layers or None),
         hidden=hidden,
@@ -144,8 +156,11 @@ def _model(row: Row, kind: str) -> Model:
         expert_ffn=count(row, "moe_ffn", ffn) if experts else 0,
         causal=kind != "bert",
         learned_positions="rope" not in row["case"] and kind != "mixtral",
-        **attention,
+        head_dim=hidden // heads,
     )
+    if not truth(row, "mla"):
+        return plain
+    return replace(plain, kv_latent=_MLA.latent, rope_dim=_MLA.rope, head_dim=_MLA.head, value_dim=_MLA.value)
 
 
 def _running(row: Row, environment: str) -> Running:

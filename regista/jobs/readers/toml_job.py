@@ -78,12 +78,12 @@ def _flag(table: Table, key: str, default: bool = False) -> bool:
 
 
 def _model(table: Table) -> Model:
-    known = {f.name for f in fields(Model)}
+    known = {f.name for f in fields(Model)} - {"part"}
     if unknown := sorted(set(table) - known - {"family"}):
         raise InvalidFile(f"[model] has unknown keys {unknown}; known are family, {', '.join(sorted(known))}")
     own = {key: value for key, value in table.items() if key != "family"}
     for key, value in own.items():
-        wanted = {"name": str, "gated": bool, "tied": bool, "causal": bool, "learned_positions": bool}.get(key, int)
+        wanted = {"name": str, "pattern": str, "gated": bool, "tied": bool, "causal": bool, "learned_positions": bool}.get(key, int)
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             raise InvalidFile(f"[model] {key} = {value!r}; {'a whole number' if wanted is int else wanted.__name__} is needed")
     if "family" in table:

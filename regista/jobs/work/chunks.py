@@ -57,6 +57,9 @@ def chunks_of(job: Job) -> tuple[Chunk, ...]:
 
 def stack_counts(job: Job, chunk: Chunk) -> tuple[int, ...]:
     """Of each kind of layer (Model.stacks), how many the chunk has."""
+    if job.model.pattern:
+        own = job.model.pattern[chunk.first : chunk.first + chunk.layers]
+        return tuple(own.count(model.part.value) for model, _ in job.model.stacks)
     found, begin = [], 0
     for _, count in job.model.stacks:
         found.append(max(0, min(begin + count, chunk.first + chunk.layers) - max(begin, chunk.first)))

@@ -13,9 +13,10 @@ from dataclasses import replace
 from math import sqrt
 
 from planner.ir.collective import Collective
-from regista.jobs.job import Attention, Job, Recompute
+from regista.jobs.job import Attention, Job, Part, Recompute
 from regista.jobs.recipes import casting
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
+from regista.jobs.work.mamba import mamba_products, mamba_scan
 
 __all__ = ["layer_backward", "layer_forward", "tokens"]
 
@@ -51,12 +52,16 @@ def _inputs(job: Job) -> list[Product]:
 def _products(job: Job) -> list[Product]:
     """Of the attention and of a dense feed-forward part; experts stand in _experts."""
     model, at, rows = job.model, job.layout, tokens(job)
+    if model.part is Part.MAMBA:
+        return mamba_products(job, rows)
     width = _ceil(model.heads, at.tp) * model.value_width
-    made = [*_inputs(job), Product(rows, model.hidden, width)]
+    made = [*_inputs(job), Product(rows, model.hidden, width)] if model.part.attends else []
     if model.crossed:
         keys = 2 * _ceil(model.kv_heads, at.tp) * model.head_dim
         made += [Product(rows, width, model.hidden), Product(rows * model.crossed // model.seq, keys, model.hidden)]
         made.append(Product(rows, model.hidden, width))
+    if not model.part.feeds:
+        return made
     if not model.experts:
         ffn = _ceil(model.ffn, at.tp)
         made += [Product(rows, (2 if model.gated else 1) * ffn, model.hidden), Product(rows, model.hidden, ffn)]
@@ -82,6 +87,11 @@ def _experts(job: Job) -> list[Product]:
 
 
 def _attention(job: Job, *, backward: bool) -> list[Kernel]:
+    """Or what a Mamba layer has in its place."""
+    if job.model.part is Part.MAMBA:
+        return mamba_scan(job, tokens(job), backward=backward)
+    if not job.model.part.attends:
+        return []
     own = _core(job, job.model.seq, backward=backward)
     return own + _core(job, job.model.crossed, backward=backward) if job.model.crossed else own
 
@@ -134,6 +144,12 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
         inner, routing = tokens(job) * _ceil(model.ffn, at.tp), list[Sweep]()
     act = (3.0 if model.gated else 2.0) * inner * value
     add = (3.0 + (0.5 if run.dropout else 0.0)) * stream
+    if model.part is not Part.WHOLE:
+        # One norm and one addition of the two of a whole layer.
+        norms = [Sweep(6 * stream, 3)] if backward else [Sweep(2 * stream, 1), Sweep(add, 1)]
+        if model.part.attends:
+            norms.append(Sweep(rope, ropes))
+        return [*norms, *([Sweep((5 / 3 if backward else 1) * act, 1)] if model.part.feeds else []), *routing]
     if model.crossed:
         routing.append(Sweep((6 if backward else 2) * stream + add, 6 if backward else 4))
     if run.attention is Attention.STEPWISE:
@@ -150,15 +166,17 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
     whole = float(tokens(job) * model.hidden * run.precision.value_bytes)
     met: list[Kernel] = []
     crossing = 1 if model.crossed else 0
-    dense_parts = crossing + 1 if model.experts and not model.shared_ffn else 2 + crossing
-    if at.tp > 1:
+    dense_parts = crossing + (model.part is not Part.EXPERTS) + (model.part.feeds and not (model.experts and not model.shared_ffn))
+    if model.part is Part.FEED_FORWARD:
+        dense_parts = 1
+    if at.tp > 1 and dense_parts:
         group = Group(at.tp, 1)
         if at.sequence_parallel:
             # The backward pass gathers again what the forward pass had gathered, for the gradients of weights.
             gathers = dense_parts * (2 if backward and not run.frozen else 1)
             # What products read in 8 bits is gathered in 8 bits.
             sent = whole * casting(run.recipe).kept_bytes / 2 if run.overlap_tp and run.precision.is_low else whole
-            if model.latent_width:
+            if model.latent_width and model.part.attends:
                 # The attention's gathers carry latents.
                 latent = sent * model.latent_width / model.hidden
                 met.append(Meeting(Collective.ALL_GATHER, latent, group, beside=run.overlap_tp, count=gathers // dense_parts))

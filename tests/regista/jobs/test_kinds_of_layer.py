@@ -9,7 +9,7 @@ import pytest
 from planner.ir.errors import RegistaError
 from regista.jobs.checks import checked
 from regista.jobs.families import family
-from regista.jobs.job import Job, Layout, Model, Running
+from regista.jobs.job import Job, Layout, Model, Part, Running
 from regista.jobs.machines import load_machine
 from regista.jobs.memory import Owner, chunk_parameters, stage_memory
 from regista.jobs.pipeline import schedule_of
@@ -65,6 +65,45 @@ def test_parameters_of_a_tensor_parallel_rank_lie_split_over_its_replicas():
     assert predict(split).step_s > 0
     with pytest.raises(RegistaError, match="fsdp 4 with pp 2"):
         predict(job(model, pp=2, dp=4, fsdp=4, global_batch=8))
+
+
+HYBRID = "nemotron-3-nano-30b-a3b"
+
+
+def test_layers_of_a_hybrid_are_what_their_letters_say_in_every_chunk():
+    model = family(HYBRID)
+    one = job(model, pp=4, dp=4, ep=4, global_batch=16)
+    counted = [{stack.model.part: count for stack, count in chunk_stacks(one, chunk)} for chunk in chunks_of(one)]
+    assert [sum(own.values()) for own in counted] == [13] * 4
+    whole = {part: sum(own.get(part, 0) for own in counted) for part in (Part.MAMBA, Part.EXPERTS, Part.ATTENTION)}
+    assert whole == {Part.MAMBA: 23, Part.EXPERTS: 23, Part.ATTENTION: 6}
+    cores = [sum(isinstance(k, AttentionCore) for k in layer_forward(stack)) for stack, _ in chunk_stacks(one, chunks_of(one)[0])]
+    assert sorted(cores) == [0, 0, 1]
+    done = predict(one)
+    assert done.step_high_s / done.step_s > 1.28, "no step of a hybrid was fitted to"
+    assert sum(chunk_parameters(one, chunk).expert for chunk in chunks_of(one)) == pytest.approx(23 * 128 * 2 * 2688 * 1856 / 4)
+
+
+def test_a_whole_layer_keeps_what_its_attention_and_its_feed_forward_keep_apart():
+    plain = replace(family("llama3-8b"), layers=1)
+    one, two = (predict(job(model, dp=1, global_batch=1)) for model in (plain, replace(plain, layers=2, pattern="*-")))
+    held = [done.stages[0].allocated[Owner.ACTIVATIONS] for done in (one, two)]
+    assert held[0] == pytest.approx(held[1])
+    assert one.step_s == pytest.approx(two.step_s, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"pattern": "M?" * 26}, "pattern has"),
+        ({"pattern": "M*"}, "pattern of 2 letters for 52 layers"),
+        ({"mamba_heads": 0}, "Mamba layers .M. need all of them"),
+        ({"pattern": "M" * 52}, "E needs experts"),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_refused_by_name(wrong: dict[str, object], says: str):
+    with pytest.raises(RegistaError, match=says):
+        checked(job(replace(family(HYBRID), **wrong)), load_machine("h100"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
