@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from math import inf
 
 from torch import Tensor
@@ -52,7 +53,8 @@ from regista.data import Data, batches_for
 from regista.origin import names_code, record
 from regista.padded.asked import divided, padded, recorded_samples
 from regista.programs import check_program, planned_program, program_for, program_of
-from regista.schedule_file import read_schedule
+from regista.schedules.automatic import AUTOMATIC, check_open, with_quickest_schedule
+from regista.schedules.file import read_schedule
 from regista.starting import beginning, typed_state
 from regista.trust.constants import constants_of, pessimistic, spreads_text
 from regista.trust.interval import prices_of
@@ -124,7 +126,8 @@ def plan(
         stages: pipeline stages.   mesh: device mesh inside each stage.   micro_batches: per step.   None: searched.
         cuts: module paths that begin the next stage.   balance: or cut where the fewest bytes cross, stages at most so much above the mean work.
         pins: ``PATTERN=SBP``.   schedule: ``1f1b``, ``gpipe``, ``interleaved``, ``zb-h1``, ``zb-h2`` or ``zb-auto`` (the backward pass in two
-            parts), or a file of torch's pipelining CSV.   interleave: stages per device group, for ``interleaved``.
+            parts), a file of torch's pipelining CSV, or ``auto``: the quickest by simulation (regista.schedules).
+        interleave: stages per device group, for ``interleaved``.
         hold: micro-batches' activations that a device may hold, for ``zb-auto``; None: as many as stages.
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
         recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
@@ -164,8 +167,9 @@ def plan(
     source = update.applied(source)
     order = read_schedule(schedule) if schedule.endswith(".csv") else ""
     named = [s.value for s in Schedule if s is not Schedule.GIVEN]
-    if not order and schedule not in named:
-        raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join(named)}, or give a .csv file")
+    automatic = schedule == AUTOMATIC
+    if not order and not automatic and schedule not in named:
+        raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join((AUTOMATIC, *named))}, or give a .csv file")
     if method not in {m.value for m in Method}:
         raise Unsupported(f"search method {method!r} is not known; choose from {', '.join(m.value for m in Method)}")
     if not seconds > 0:
@@ -180,7 +184,7 @@ def plan(
         cuts=tuple(cuts),
         balance=balance,
         pins=pins,
-        schedule=Schedule.GIVEN if order else Schedule(schedule),
+        schedule=Schedule.GIVEN if order else Schedule.ONE_F_ONE_B if automatic else Schedule(schedule),
         order=order,
         quotas=dict(quotas or {}),
         recompute=False if recompute is None and source.mode is Mode.EVAL else recompute,
@@ -195,20 +199,23 @@ def plan(
     )
     if bucket_bytes is not None:
         options = replace(options, bucket_bytes=bucket_bytes)
+    if automatic:
+        check_open(options)
     constants = () if robust is None else constants_of(target, robust)
-    plans = search_plans(
+    search = partial(
+        search_plans,
         source.graph,
         model=recorded_name,
         batch_size=source.batch_size,
         cluster=pessimistic(target, constants) if constants else target,
-        options=options,
         watch=on_progress,
         on_shape=on_shape,
         dry_run=simulator.dry_run,
         cancel=cancel,
-        memory=memory,
+        memory=SearchMemory() if memory is None else memory,
     )
-    plan = plans.plan
+    plans = search(options=options)
+    plan = plans.plan if not automatic else with_quickest_schedule(plans.plan, options, lambda asked: search(options=asked).plan)
     if constants:
         plan = replace(plan, cluster=target, options={**plan.options, "robust": spreads_text(constants)})
     if on_next is not None and plans.next_best is not None:

@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from planner.cost import parse_mesh
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "perform", "plan_json"]
 
-_SCHEDULES = tuple(schedule.value for schedule in Schedule if schedule is not Schedule.GIVEN)
+_SCHEDULES = ("auto", *(schedule.value for schedule in Schedule if schedule is not Schedule.GIVEN))
 _RECOMPUTE = {"auto": None, "none": False, "blocks": True}
 
 
@@ -151,7 +152,8 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
         default="1f1b",
         metavar="NAME",
         help="order of a pipeline's passes: 1f1b (default), gpipe, interleaved; zb-h1, zb-h2 or zb-auto, which split the backward pass into "
-        "an input and a weight part; or a .csv file of torch.distributed.pipelining",
+        "an input and a weight part; auto: all of these on the shape found, the quickest by simulation that fits; or a .csv file of "
+        "torch.distributed.pipelining",
     )
     group.add_argument(
         "--interleave", type=count, default=1, metavar="V", help="stages per device group, for --schedule interleaved or a .csv"
@@ -322,6 +324,7 @@ def plan_json(plan: Plan) -> Json:
     """The facts of a plan for machines."""
     from planner.parallelism.proof import covered_text
     from regista.analysis.state_bytes import state_bytes
+    from regista.schedules.compared import compared_schedules
     from regista.trust.interval import objective_interval
 
     return {
@@ -343,6 +346,7 @@ def plan_json(plan: Plan) -> Json:
             "lower_bound_s": plan.search.lower_bound_s,
             "covers": covered_text(plan),
         },
+        "schedules": [asdict(one) for one in compared_schedules(plan)],
         "interval": objective_interval(plan).to_json(),
         "state_bytes_per_parameter": state_bytes(plan).per_parameter,
         "planned_bytes": {str(rank): size for rank, size in device_bytes(plan).items()},

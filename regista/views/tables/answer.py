@@ -11,6 +11,7 @@ from planner.ir.plan import Plan
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.answer import Answer
 from regista.padded import batch_norm_text, padding_text
+from regista.schedules.compared import schedules_text
 from regista.trust.interval import Interval
 from regista.views.tables.explanation import gap_text
 from regista.views.tables.show import batch_dims_text, computed_again_text, evaluation_text
@@ -45,6 +46,8 @@ def show_facts(found: Answer, interval: Interval, lead: str = "") -> Table:
     table.add_row("split", escape(f"{found.split_text}; {padding_text(plan) or _micro_batches(plan)}"))
     table.add_row("limiter", escape(_limiter(found)))
     table.add_row("proof", escape(_cut(gap_text(plan), 2 * _MOST_WORDS)))
+    if compared := schedules_text(plan):
+        table.add_row("schedules", escape(_cut(compared, 2 * _MOST_WORDS)))
     for quantity, words in (("lead", lead), *_remarks(plan)):
         if words:
             table.add_row(quantity, escape(_cut(words, _MOST_WORDS)))

@@ -14,6 +14,7 @@ from planner.parallelism.proof import covered_text
 from planner.schedule import Schedule
 from regista.analysis.budget import Holding, Spending, Use
 from regista.analysis.explain import Alternative, Explanation
+from regista.schedules.compared import schedules_text
 
 __all__ = ["explanation_json", "gap_text", "show_explanation"]
 
@@ -48,6 +49,8 @@ def show_explanation(explanation: Explanation) -> RenderableType:
     head.add_row("objective", f"{show_s(plan.search.objective_s)} per step")
     head.add_row("lower bound", f"{show_s(plan.search.lower_bound_s)} per step")
     head.add_row("gap", f"{explanation.gap:.3%} ({gap_text(plan)})")
+    if compared := schedules_text(plan):
+        head.add_row("schedules", escape(compared))
     if explanation.best_s is not None and explanation.best_s < plan.search.objective_s * (1 - 1e-9):
         head.add_row("best found now", f"{show_s(explanation.best_s)} per step")
     parts: list[RenderableType] = [head]
