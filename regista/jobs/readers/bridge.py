@@ -30,6 +30,7 @@ FAMILIES = {
     "GPT OSS 120B": "gpt-oss-120b",
     "DeepSeekV3": "deepseek-v3",
     "Kimi_K2": "kimi-k2",
+    "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b",
 }
 PRECISIONS = {
     "BF16": (Precision.BF16, Recipe.DELAYED),
@@ -102,6 +103,6 @@ def _precision(row: Row) -> tuple[Precision, Recipe]:
 def _model(row: Row) -> Model:
     name = FAMILIES.get(row["model"].strip())
     if name is None:
-        raise Unsupported(f"model {row['model']!r} is not predicted: {', '.join(FAMILIES)} are; hybrids of Mamba are not")
+        raise Unsupported(f"model {row['model']!r} is not predicted: {', '.join(FAMILIES)} are")
     tuned = row["phase"].lower().startswith(("sft", "lora"))
     return replace(family(name), name=row["model"], seq=count(row, "seq"), attended=_PACKED_TOKENS if tuned else 0)
