@@ -40,6 +40,7 @@ _TOP = (
 )
 _FIGURE = ("kind", "x", "y", "by", "output", "title", "log", "where")
 _KINDS = ("line", "bar", "scatter")
+_DRAWN = ("sim", "run", "theory", "paper", "error")
 _SMOKE = ("points", "expect", "model", "cluster", "plan", "simulate", "run")
 
 
@@ -215,6 +216,10 @@ def _figure(section: Mapping[str, Any], columns: Sequence[str]) -> FigureSpec:
         log=tuple(_texts(section.get("log", []), "figure.log")),
         where=parse_conditions(str(section.get("where", ""))),
     )
+    if strange := [name for name in spec.y if name.partition("_")[0] not in _DRAWN]:
+        raise InvalidFile(
+            f"figure: y = {strange[0]!r} says nothing that was measured or predicted; columns to draw begin with {', '.join(_DRAWN)}"
+        )
     if spec.kind not in _KINDS:
         raise InvalidFile(f"figure: kind = {spec.kind!r}{nearest(spec.kind, _KINDS)}; choose from {', '.join(_KINDS)}")
     if not spec.y or not spec.output.endswith((".svg", ".png")) or Path(spec.output).name != spec.output:

@@ -14,7 +14,7 @@ from experiments.fuzz_files import FileKind, damaged_file, fate, file_kinds, fuz
 FOUND = {
     "claims": (5, 15, 44),  # texts where sections are
     "schedule": (14,),  # a stage of 5,000 digits
-    "manifest": (86, 180),  # a mesh of 5,000 digits
+    "manifest": (86, 180, 498),  # a mesh of 5,000 digits; a figure of an option
     "plan": (15,),  # an op with more operands than its program's
 }
 """Numbers of damages that once ended in a traceback."""
