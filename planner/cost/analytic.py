@@ -150,7 +150,7 @@ def loading_s(plan: Plan, task: Task) -> float:
     if task.kind is TaskKind.PREPARE:
         return written_bytes / PREPARE_BYTES_PER_S
     if task.kind is TaskKind.COPY:
-        device = plan.cluster.device
+        device = plan.cluster.device_of(placement.ranks[0])
         return 2 * written_bytes / device.memory_bandwidth_bytes_per_s if device.kind == "cpu" else written_bytes / COPY_BYTES_PER_S
     return written_bytes / DISK_BYTES_PER_S if plan.stream[task.stream].kind is StreamKind.DISK else 0.0
 
@@ -169,7 +169,7 @@ def boxing_s(cluster: Cluster, collective: Collective, total_bytes: float, ranks
 
 @dataclass(frozen=True)
 class AnalyticCost:
-    """The CostModel of a cluster that has not been measured, equations (1) to (5)."""
+    """The CostModel of a cluster that has not been measured, equations (1) to (5), each with the rates of the device group that performs the act."""
 
     cluster: Cluster
 
@@ -197,24 +197,26 @@ class AnalyticCost:
         return first_rank_s
 
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
-        overhead_s = self.cluster.device.act_overhead_s
+        own, own_first = self.cluster.part_of_all(plan.ranks_of(task))
+        overhead_s = own.device.act_overhead_s
         match task.body:
             case Fragment() as fragment:
-                return overhead_s + _fragment_s(self.cluster, fragment)
+                return overhead_s + _fragment_s(own, fragment)
             case Boxing(axis=axis, collective=collective):
                 total_bytes = sum(self._axis_bytes(plan, task, i) for i in range(len(task.reads)))
                 placement = plan.placement[task.placement]
                 first, size = placement.ranks[0], len(placement.ranks)
-                if first % size == 0 and placement.ranks == tuple(range(first, first + size)):  # as lowering lays out stages
-                    return overhead_s + axis_boxing_s(self.cluster, placement.mesh, axis, collective, total_bytes)
-                return overhead_s + boxing_s(self.cluster, collective, total_bytes, placement.axis_ranks(axis, rank))
+                if (first - own_first) % size == 0 and placement.ranks == tuple(range(first, first + size)):  # as lowering lays out stages
+                    return overhead_s + axis_boxing_s(own, placement.mesh, axis, collective, total_bytes)
+                line = tuple(peer - own_first for peer in placement.axis_ranks(axis, rank))
+                return overhead_s + boxing_s(own, collective, total_bytes, line)
         if task.kind is TaskKind.TRANSFER:
             target = plan.regst[task.produces[0].regst]
             src_ranks, dst_ranks = plan.placement[task.placement].ranks, plan.placement[target.placement].ranks
             return overhead_s + transfer_s(self.cluster, src_ranks, dst_ranks, plan.block_bytes(target))
         if task.kind is TaskKind.SAVE:
             state_bytes = sum(plan.regst[a.regst].tensors[a.index].local_bytes(plan.placement[task.placement]) for a in task.reads)
-            return overhead_s + 2 * state_bytes / self.cluster.device.memory_bandwidth_bytes_per_s
+            return overhead_s + 2 * state_bytes / own.device.memory_bandwidth_bytes_per_s
         return overhead_s + loading_s(plan, task) if task.kind.is_loading else overhead_s
 
     def _axis_bytes(self, plan: Plan, task: Task, index: int) -> int:

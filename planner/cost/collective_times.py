@@ -44,6 +44,10 @@ def line_s(cluster: Cluster, ranks: tuple[int, ...], collective: Collective, tot
 
 def hop_s(cluster: Cluster, src_ranks: Sequence[int], dst_ranks: Sequence[int], largest_bytes: float) -> float:
     """Equations (1) and (2) of a transfer: all ranks of a stage send to another stage at once; the largest sender sends ``largest_bytes``."""
+    if cluster.parts:
+        (part, first), other = cluster.part_of_all(src_ranks), cluster.part_of_all(dst_ranks)
+        if (part, first) == other:  # as inside a cluster of this kind alone
+            return hop_s(part, [rank - first for rank in src_ranks], [rank - first for rank in dst_ranks], largest_bytes)
     link = hop_link(cluster, src_ranks, dst_ranks)
     if cluster.interconnect is None:
         return link.time_s(largest_bytes)

@@ -11,6 +11,7 @@ With b the bandwidth of a device's port (links.node), of a node's ports together
 (2) exchange  beta = min(b_node, (p-1) b_nic / e_node, (p-1) b_rack / e_rack)
               e: of all nodes (racks), the largest number of (sender, receiver) pairs that leave one at once
 (3) alpha     = latency of the outermost link that any hop crosses                                           (1)-(3) -> axis_link
+(4) transfer between kinds of node   beta = min(b_between / flows, b_nic / flows of the busiest node, at either end)      -> hop_link
 
 b_node limits only the bytes that stay inside a node.  (1) is an all-reduce, all-gather or reduce-scatter.  (2) is an all-to-all: each of
 the p devices of a line sends 1 / (p-1) of its bytes to each of the others.  A ring through several nodes does not reduce inside the nodes
@@ -73,6 +74,8 @@ def hop_link(cluster: Cluster, src_ranks: Sequence[int], dst_ranks: Sequence[int
 @lru_cache(maxsize=4096)
 def _between(cluster: Cluster, src_ranks: tuple[int, ...], dst_ranks: tuple[int, ...]) -> LinkSpec:
     flows = [(src, dst_ranks[i * len(dst_ranks) // len(src_ranks)]) for i, src in enumerate(src_ranks)]
+    if cluster.parts:
+        return _between_parts(cluster, flows)
 
     def busiest(room_of: RoomOf) -> tuple[int, bool]:
         crossing = [(room_of(src), room_of(dst)) for src, dst in flows if room_of(src) != room_of(dst)]
@@ -80,6 +83,22 @@ def _between(cluster: Cluster, src_ranks: tuple[int, ...], dst_ranks: tuple[int,
         return most, len(crossing) < len(flows)
 
     return _link(cluster, busiest(cluster.node_of), busiest(cluster.rack_of))
+
+
+def _between_parts(cluster: Cluster, flows: Sequence[tuple[int, int]]) -> LinkSpec:
+    """Equation (4): the link of flows from one kind of node to another, or inside one."""
+    (src_part, src_first), (dst_part, dst_first) = (
+        cluster.part_of_all([src for src, _ in flows]),
+        cluster.part_of_all([d for _, d in flows]),
+    )
+    if (src_part, src_first) == (dst_part, dst_first):
+        return _between(src_part, tuple(src - src_first for src, _ in flows), tuple(dst - dst_first for _, dst in flows))
+    pair = cluster.pair_link(src_part.name, dst_part.name)
+    shares = [pair.bandwidth_bytes_per_s / len(flows)]
+    for part, ranks in ((src_part, [src for src, _ in flows]), (dst_part, [dst for _, dst in flows])):
+        busiest = max(Counter(map(cluster.node_of, ranks)).values())
+        shares.append((part.nic if part.nic is not None else part.node).bandwidth_bytes_per_s / busiest)
+    return LinkSpec(latency_s=pair.latency_s, bandwidth_bytes_per_s=min(shares))
 
 
 @lru_cache(maxsize=4096)

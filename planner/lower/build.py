@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from planner.cost.analytic import AnalyticCost
 from planner.ir.actors.liveness import play
@@ -197,7 +198,7 @@ def _task(
 def _fragment(drafts: Drafts, draft: Draft, written: frozenset[str]) -> Fragment:
     ops = drafts.fragment_ops[draft.id]
     types = {op.id: _named_types(drafts, op) for op in ops if op.target != BOXING_OP}
-    device = drafts.cluster.device
+    device = drafts.cluster.device_of(draft.stage * prod(drafts.mesh))
     work = fragment_work(ops, types, written, device.fusion if device.kernels else None)
     return Fragment(
         ops=tuple(ops),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -16,13 +16,14 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
 from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.one_shape import Job, bound_one_shape, plan_one_shape
 from planner.parallelism.options import PlanOptions, by, check_options
 from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
 from planner.parallelism.shape import Shape, most_stages, shapes
-from planner.parallelism.shape_search import ShapeSearch, ShapeWatch
+from planner.parallelism.shape_search import RunnerUp, ShapeSearch, ShapeWatch
 from planner.parallelism.unsplit import ZeroUnmet, check_zero
 from planner.search import Method
 from planner.search.pins import parse_pins
@@ -159,6 +160,16 @@ def _best_plans(
         graph = bounds.graph_for_prices(shape.micro_batches)
         return bound_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=s_per_byte, enough_s=enough_s, time_limit=part)
 
+    if job.cluster.parts:
+        shape, bound_s = best_of_kinds(
+            candidates,
+            lambda shape: least_step_s(graph_of(shape.micro_batches), job.cluster, shape),
+            work_out,
+            recompute=options.recompute is None,
+            gap=_SHAPE_GAP,
+            time_limit=time_limit,
+        )
+        return _found(plans, shape, bound_s, options)
     search = ShapeSearch(
         bounds,
         work_out,
@@ -172,6 +183,10 @@ def _best_plans(
         shape, bound_s, other = search.two_best(candidates)
     else:
         shape, bound_s = search.best(candidates)
+    return _found(plans, shape, bound_s, options, other)
+
+
+def _found(plans: Mapping[Shape, Plan], shape: Shape, bound_s: float, options: PlanOptions, other: RunnerUp | None = None) -> FoundPlans:
     plan = plans[shape]
     proven = replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s)
     plan = with_open_parts(replace(plan, search=proven), options)
@@ -241,6 +256,8 @@ def _would_fit(
     graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, options: PlanOptions, time_limit: TimeLimit
 ) -> str:
     """The smallest multiple of the cluster, by doubling, on which some shape holds no more than the devices have."""
+    if cluster.parts:
+        return f"every device is planned for as if it had the least memory of {cluster.name}: use more stages, or more devices"
     nodes = cluster.num_nodes
     nic = cluster.nic if cluster.nic is not None else cluster.node
     pins = parse_pins(options.pins)

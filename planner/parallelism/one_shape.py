@@ -7,17 +7,17 @@ stages --> search within a limit --> lower --> bytes needed --fit--> Plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
-from planner.cost import AnalyticCost
+from planner.cost import AnalyticCost, op_work_s
 from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.ir.graph import LogicalGraph
+from planner.ir.graph import LogicalGraph, Role
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
 from planner.ir.text import content_id
@@ -25,6 +25,7 @@ from planner.lower import Recipe, lower
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.narrow import LimitSearch
 from planner.parallelism.options import PlanOptions, given_order
+from planner.parallelism.shape import stage_devices
 from planner.schedule import in_flight
 from planner.search import Assignment, Method, assign_layouts, build_model
 from planner.search.bounds.bottleneck import whole_model_bound
@@ -117,7 +118,9 @@ class _ShapePlanner:
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._recipe = _recipe(job, graph, options)
-        self._staged = job.memory.staged(_staged_key(self._recipe.options["graph"], options), partial(_staged, graph, options))
+        self._staged = job.memory.staged(
+            _staged_key(self._recipe.options["graph"], options, job.cluster), partial(_staged, graph, options, job.cluster)
+        )
         first_bytes = self._memory_bytes if s_per_byte is None else self._memory_bytes * (1 - _MARGIN)
         self._limits = LimitSearch(self._memory_bytes, first_bytes, self._least_bytes, first_bytes if memory_binds else inf)
         self._model_within = partial(
@@ -218,17 +221,24 @@ class _ShapePlanner:
         return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
 
 
-def _staged_key(graph_id: str, options: PlanOptions) -> tuple[object, ...]:
+def _staged_key(graph_id: str, options: PlanOptions, cluster: Cluster) -> tuple[object, ...]:
     """All that ``_staged`` depends on."""
-    cut = options.cuts, options.balance, options.micro_batches if options.balance is not None else None
+    cut = options.cuts, options.balance, options.micro_batches if options.balance is not None or cluster.parts else None, cluster.parts
     return graph_id, options.stages, options.interleave, options.recompute is True, *cut
 
 
-def _staged(graph: LogicalGraph, options: PlanOptions) -> Staged:
+def _staged(graph: LogicalGraph, options: PlanOptions, cluster: Cluster) -> Staged:
     stages, micro_batches = options.stages, options.micro_batches
     assert stages is not None and micro_batches is not None
-    stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=micro_batches)
+    op_s = [_op_s(graph, device) for device in stage_devices(cluster, stages)] * options.interleave if cluster.parts else []
+    stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=micro_batches, op_s=op_s)
     return prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
+
+
+def _op_s(graph: LogicalGraph, cluster: Cluster) -> Mapping[str, float]:
+    """Seconds of each op of the passes on one device of a cluster of equal devices."""
+    ops = [op for op in graph.ops if op.role in (Role.FORWARD, Role.BACKWARD)]
+    return {op.id: op_work_s(cluster, op, {v: graph.values[v] for v in (*op.inputs, *op.outputs) if v}) for op in ops}
 
 
 def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions) -> Recipe:

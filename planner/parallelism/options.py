@@ -11,6 +11,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import Mode
 from planner.ir.units import MB
 from planner.parallelism.asked_quotas import text_of_quotas
+from planner.parallelism.shape import stage_devices
 from planner.schedule import PipelineSchedule, Schedule, check_schedule, from_torch_csv
 from planner.search import Method
 from planner.search.context import Context
@@ -97,6 +98,8 @@ def check_options(options: PlanOptions, cluster: Cluster) -> None:
         raise Unsupported(f"buckets of {options.bucket_bytes} bytes hold no gradient; give at least 1 byte")
     if options.stages is not None and cluster.num_devices % options.stages:
         raise Unsupported(f"{options.stages} stages do not divide the {cluster.num_devices} devices of {cluster.name}")
+    if options.stages is not None:
+        stage_devices(cluster, options.stages)
     mesh = options.mesh
     if mesh is None:
         return

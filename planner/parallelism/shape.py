@@ -10,7 +10,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.stages.blocks import num_blocks
 
-__all__ = ["MOST_AXES", "MOST_PER_STAGE", "Shape", "most_stages", "shapes"]
+__all__ = ["MOST_AXES", "MOST_PER_STAGE", "Shape", "most_stages", "shapes", "stage_devices"]
 
 MOST_AXES = 2
 """Of a searched mesh."""
@@ -57,7 +57,7 @@ def shapes(
     counts = [stages] if stages is not None else [p for p in range(1, min(most_stages, devices) + 1) if devices % p == 0]
     open_shapes = []
     for p in counts:
-        if devices % p:
+        if devices % p or any(part.num_devices % (devices // p) for part in cluster.parts):
             continue
         inner = [mesh] if mesh is not None else meshes(devices // p, cluster.devices_per_node, MOST_AXES)
         if micro_batches is not None:
@@ -67,6 +67,24 @@ def shapes(
             slices = [m for m in slices if m % p == 0 and (m // p).bit_count() == 1] or slices[:1] or [1]
         open_shapes += [Shape(p, m, one, recompute) for one in inner for m in slices]
     return tuple(sorted(open_shapes))
+
+
+def stage_devices(cluster: Cluster, stages: int) -> tuple[Cluster, ...]:
+    """The kind of node of each stage, as a cluster of its own, where stages have equally many devices.
+
+    Raises:
+        Unsupported: a stage would have devices of two kinds.
+    """
+    size = cluster.num_devices // stages
+    if any(part.num_devices % size for part in cluster.parts):
+        held = ", ".join(f"{part.num_devices} of {part.name}" for part in cluster.parts)
+        sizes = [p for p in range(1, cluster.num_devices + 1) if cluster.num_devices % p == 0]
+        fitting = [p for p in sizes if all(part.num_devices % (cluster.num_devices // p) == 0 for part in cluster.parts)]
+        raise Unsupported(
+            f"{stages} stages of {size} devices on {cluster.name}, which has {held}: a stage has devices of one kind; "
+            f"ask for a number of stages among {', '.join(map(str, fitting[:8]))}"
+        )
+    return tuple(cluster.part_of(stage * size)[0] for stage in range(stages))
 
 
 def most_stages(graph: LogicalGraph) -> int:

@@ -27,6 +27,8 @@ __all__ = ["LayoutCosts"]
 class LayoutCosts:
     """Seconds of one act on the mesh of one stage.
 
+    In a cluster of several kinds of node each stage has costs of its own (at, part_at); what is not asked of these is the same for all.
+
     Args:
         ops_s: what ``ops_s`` gave on another cluster of this mesh and device; it grows.
     """
@@ -38,6 +40,21 @@ class LayoutCosts:
         self._next_stage_ranks = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
         self._ops_s: dict[StrategySet, Floats] = {} if ops_s is None else ops_s
+        self._parts = tuple(LayoutCosts(part, mesh) for part in cluster.parts)
+
+    def part_at(self, stage: int) -> int:
+        """The number of the kind of node on which a stage lies; 0 where there is one."""
+        if not self._parts:
+            return 0
+        return self.cluster.parts.index(self.cluster.part_of_all(self._ranks(stage))[0])
+
+    def at(self, stage: int) -> LayoutCosts:
+        """The costs of a stage, by its own device."""
+        return self._parts[self.part_at(stage)] if self._parts else self
+
+    def _ranks(self, stage: int) -> range:
+        size = prod(self.mesh)
+        return range(stage * size, (stage + 1) * size)
 
     def ops_s(self, strategies: StrategySet) -> Floats:
         """Seconds of one act of an op, per strategy."""
@@ -86,10 +103,19 @@ class LayoutCosts:
         """
         return steps_between(self.boxing_table(logical, False, kinds_in((src, dst))), src, dst)
 
-    def transfer_s(self, logical: TensorType, src: NdSbp, dst: NdSbp, *, bucketed: bool = False) -> float:
-        """Seconds from a layout on one stage to a layout on another."""
+    def transfer_s(self, logical: TensorType, src: NdSbp, dst: NdSbp, *, bucketed: bool = False, stages: tuple[int, int] = (0, 1)) -> float:
+        """Seconds from a layout on one stage to a layout on another: the sender's boxing, the link between them, the receiver's boxing.
+
+        Args:
+            stages: sender and receiver; among equal devices it makes no difference which they are.
+        """
         leaving, landing = self.ends_of_transfer(logical, src, dst)
         sent = logical.with_shape(landing.local_shape(logical.shape, self.mesh)).size_bytes
+        if self._parts:
+            sender, receiver = map(self.at, stages)
+            travel_s = link_transfer_s(self.cluster, self._ranks(stages[0]), self._ranks(stages[1]), sent)
+            before_s = sender.boxing_s(logical, src, leaving, bucketed=bucketed)
+            return before_s + travel_s + receiver.boxing_s(logical, landing, dst, bucketed=bucketed)
         travel_s = link_transfer_s(self.cluster, *self._next_stage_ranks, sent)
         return self.boxing_s(logical, src, leaving, bucketed=bucketed) + travel_s + self.boxing_s(logical, landing, dst, bucketed=bucketed)
 

@@ -86,9 +86,10 @@ def _route(
     costs: LayoutCosts, logical: TensorType, src_stage: int, src: NdSbp, dst_stage: int, dst: NdSbp, shared: NdSbp
 ) -> tuple[Move, ...]:
     """The moves from one (stage, layout) to another; ``shared``: the layout in which several readers on ``dst_stage`` share the value."""
+    sender, costs = costs.at(src_stage), costs.at(dst_stage)
     if src_stage != dst_stage:
         leaving, landing = costs.ends_of_transfer(logical, src, shared)
-        sent: tuple[Move, ...] = (*costs.boxing_steps(logical, src, leaving), StageTransfer(src_stage, dst_stage, landing))
+        sent: tuple[Move, ...] = (*sender.boxing_steps(logical, src, leaving), StageTransfer(src_stage, dst_stage, landing))
         return (*sent, *costs.boxing_steps(logical, landing, shared), *costs.boxing_steps(logical, shared, dst))
     if dst == shared or costs.boxing_s(logical, src, dst) <= costs.boxing_s(logical, shared, dst) + _TIE_S:
         return costs.boxing_steps(logical, src, dst)

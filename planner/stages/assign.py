@@ -20,12 +20,19 @@ from planner.stages.blocks import block_of
 from planner.stages.dag import spread, work_dag
 from planner.stages.dag_ilp import cut_stages
 from planner.stages.staged import first_readers
+from planner.stages.uneven import fastest_cut
 
 __all__ = ["assign_stages"]
 
 
 def assign_stages(
-    graph: LogicalGraph, num_stages: int, cuts: Sequence[str] = (), *, balance: float | None = None, micro_batches: int = 1
+    graph: LogicalGraph,
+    num_stages: int,
+    cuts: Sequence[str] = (),
+    *,
+    balance: float | None = None,
+    micro_batches: int = 1,
+    op_s: Sequence[Mapping[str, float]] = (),
 ) -> Mapping[str, int]:
     """Stage of every op.
 
@@ -35,6 +42,8 @@ def assign_stages(
         balance: cut the graph where the fewest bytes cross, such that no stage has more than this share of work above the mean
             (planner.stages.dag_ilp).
         micro_batches: per step; so often do activations cross, for ``balance``.
+        op_s: where devices differ, per stage the seconds of a micro-batch of each op of the passes, were it there; without cuts or balance,
+            stages are then cut for the fastest pipeline (planner.stages.uneven).
 
     Raises:
         Unsupported: both cuts and balance are given, no cut is balanced so well, there are more stages than units of work, or a cut names
@@ -47,7 +56,7 @@ def assign_stages(
         dag = work_dag(graph, micro_batches)
         stage = spread(graph, dag, cut_stages(dag, num_stages, tolerance=balance).stage)
     else:
-        borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages)
+        borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages, micro_batches, op_s)
         stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
     producers = graph.producers()
     stage_of_value = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
@@ -72,8 +81,12 @@ def assign_stages(
     return stage
 
 
-def _even_borders(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> list[int]:
+def _even_borders(
+    graph: LogicalGraph, forward: Sequence[Op], num_stages: int, micro_batches: int, op_s: Sequence[Mapping[str, float]]
+) -> list[int]:
     """Places in trace order at which stages begin, such that the largest forward flop of a stage is minimal, and the others are even.
+
+    With the seconds of ops: such that the pipeline is fastest.
 
     No block (h.3) is cut, so that only outputs of blocks cross.  If there are too few blocks, no module is cut; else any op may begin a stage.
     """
@@ -85,7 +98,15 @@ def _even_borders(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -
         units = np.add.reduceat(work, begins)
         if np.count_nonzero(units) >= num_stages or len(begins) == len(forward):
             break
-    return [begins[unit] for unit in _even_cut(units, num_stages)]
+    if not op_s:
+        return [begins[unit] for unit in _even_cut(units, num_stages)]
+    place = {op.id: i for i, op in enumerate(forward)}
+    seconds = np.zeros((num_stages, len(forward)))
+    for op in graph.ops:
+        origin = op.forward_of if op.role is Role.BACKWARD else op.id
+        if origin in place:
+            seconds[:, place[origin]] += [of_stage[op.id] for of_stage in op_s]
+    return [begins[unit] for unit in fastest_cut(np.add.reduceat(seconds, begins, axis=1), micro_batches)]
 
 
 def _even_cut(work: NDArray[np.float64], parts: int) -> list[int]:

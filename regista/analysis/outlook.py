@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from planner.cost import full_rate
 from planner.cost.kernels import KernelModel
+from planner.ir.cluster import DeviceSpec
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Boxing, Fragment, Plan, Task
 from planner.ir.protocols import CostModel
@@ -156,7 +157,13 @@ def look(
 def utilisation(plan: Plan, flop: Mapping[DType | None, int], step_s: float) -> float:
     """(1): the time that the flop would take at the device's full rates, over the devices' time; 0 for steps that take none."""
     device = plan.cluster.device
-    if device.kernels:
+    if plan.cluster.parts:
+        ideal_s = sum(
+            task.acts * len(plan.ranks_of(task)) * _least_s(plan.cluster.device_of(plan.ranks_of(task)[0]), task.body)
+            for task in plan.tasks
+            if isinstance(task.body, Fragment)
+        )
+    elif device.kernels:
         model = KernelModel.for_device(device.kernels)
         ideal_s = sum(
             task.acts * len(plan.ranks_of(task)) * work.times * model.least_s(work)
@@ -167,6 +174,13 @@ def utilisation(plan: Plan, flop: Mapping[DType | None, int], step_s: float) -> 
     else:
         ideal_s = sum(count / full_rate(device, dtype) for dtype, count in flop.items())
     return ideal_s / (plan.num_ranks * step_s) if step_s > 0 else 0.0
+
+
+def _least_s(device: DeviceSpec, fragment: Fragment) -> float:
+    """The time of a fragment's flop at the full rates of a device."""
+    rated = sum(part.flop for part in fragment.flop_by_dtype)
+    by_dtype = sum(part.flop / full_rate(device, part.dtype) for part in fragment.flop_by_dtype)
+    return by_dtype + max(fragment.flop - rated, 0) / full_rate(device, None)
 
 
 def tokens_per_sample(plan: Plan) -> int | None:

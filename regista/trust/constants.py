@@ -60,8 +60,11 @@ def constants_of(cluster: Cluster, spreads: Mapping[str, float] | None = None) -
         spreads: key -> share, ``""`` -> the default.
 
     Raises:
-        Unsupported: a key that the cluster has not, with those that it has.
+        Unsupported: a key that the cluster has not, with those that it has; a cluster of several kinds of node.
     """
+    if cluster.parts:
+        kinds = ", ".join(part.name for part in cluster.parts)
+        raise Unsupported(f"spreads of constants on {cluster.name}: it has several kinds of node ({kinds}); give a cluster of one kind")
     asked = dict(spreads or {})
     default = asked.pop("", None)
     values = {key: value for key, value in _numbers("", tomllib.loads(cluster_toml(cluster))) if _counts(cluster, key)}

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 from typing import Protocol
 
 from planner.cost.nccl import CollectiveModel
@@ -106,6 +107,8 @@ class Machine:
     @cached_property
     def links(self) -> tuple[Link, ...]:
         cluster = self.cluster
+        if cluster.parts:
+            return self._links_of_parts
         racks = range(cluster.rack_of(cluster.num_devices - 1) + 1)
         levels = ((cluster.node, "device", range(cluster.num_devices)), (cluster.nic, "nic", range(cluster.num_nodes)))
         named_specs = [(spec, f"{name}:{way}:{i}") for spec, name, places in levels for i in places for way in ("out", "in")]
@@ -119,6 +122,9 @@ class Machine:
             return Route(links=())
         latency_s = cluster.link_between((src, dst)).latency_s
         here, there = cluster.node_of(src), cluster.node_of(dst)
+        if cluster.parts and cluster.part_of(src) != cluster.part_of(dst):
+            pair = f"between:{cluster.part_of(src)[0].name}:{cluster.part_of(dst)[0].name}"
+            return Route(links=(f"nic:out:{here}", pair, f"nic:in:{there}"), latency_s=latency_s)
         if here == there or cluster.nic is None:
             return Route(links=(f"device:out:{src}", f"device:in:{dst}"), latency_s=latency_s)
         links = [f"nic:out:{here}", f"nic:in:{there}"]
@@ -126,10 +132,24 @@ class Machine:
             links[1:1] = [f"rack:out:{cluster.rack_of(src)}", f"rack:in:{cluster.rack_of(dst)}"]
         return Route(links=tuple(links), latency_s=latency_s)
 
+    @property
+    def _links_of_parts(self) -> tuple[Link, ...]:
+        """Ports of devices and of nodes at the rates of their kind, and what lies between each two kinds."""
+        cluster, speed = self.cluster, dict[str, float]()
+        for rank in range(cluster.num_devices):
+            part, node = cluster.part_of(rank)[0], cluster.node_of(rank)
+            nic = part.nic if part.nic is not None else part.node
+            for way in ("out", "in"):
+                speed[f"device:{way}:{rank}"] = part.node.bandwidth_bytes_per_s
+                speed[f"nic:{way}:{node}"] = nic.bandwidth_bytes_per_s
+        for src, dst in permutations([part.name for part in cluster.parts], 2):
+            speed[f"between:{src}:{dst}"] = cluster.pair_link(src, dst).bandwidth_bytes_per_s
+        return tuple(Link(name=name, bandwidth_bytes_per_s=bandwidth) for name, bandwidth in speed.items())
+
     def collective_route(self, src: int, dst: int, ranks: Sequence[int], number: int) -> Route:
-        route, cluster = self.route(src, dst), self.cluster
+        route, cluster = self.route(src, dst), self.cluster.part_of_all(ranks)[0]
         if cluster.interconnect is None:
-            return replace(route, latency_s=cluster.link_between(tuple(ranks)).latency_s if number == 0 else 0.0)
-        between_nodes = cluster.node_of(src) != cluster.node_of(dst)
+            return replace(route, latency_s=self.cluster.link_between(tuple(ranks)).latency_s if number == 0 else 0.0)
+        between_nodes = self.cluster.node_of(src) != self.cluster.node_of(dst)
         start_s, step_s = CollectiveModel.for_interconnect(cluster.interconnect).step_latencies_s(between_nodes)
         return replace(route, latency_s=start_s + step_s if number == 0 else step_s)

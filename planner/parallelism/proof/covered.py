@@ -36,7 +36,16 @@ def covered_text(plan: Plan) -> str:
     allowed = " that the pins and the ZeRO level allow" if options.get("pins") or "zero" in options else ""
     stages = int(options.get("stages", "1") or "1")
     if stages > 1 or "stages" in parts:
-        cut = "at the places given" if options.get("cuts") else "by least crossing bytes" if options.get("balance") else "by even flop"
+        by_kind = "for the fastest pipeline of each stage's own devices, which are of one kind and have contiguous ranks"
+        cut = (
+            "at the places given"
+            if options.get("cuts")
+            else "by least crossing bytes"
+            if options.get("balance")
+            else by_kind
+            if plan.cluster.parts
+            else "by even flop"
+        )
         order = Schedule.ONE_F_ONE_B.value
         shapes += f"; cut {cut}, every pipeline priced as {order}"
     return f"all layouts{allowed} of {shapes}; acts added up at the prices they have alone"

@@ -44,20 +44,22 @@ class BoxingMatrices:
         needs: LayoutSet,
         logical: TensorType,
         *,
-        on_same_stage: bool,
+        stage: int,
         modes: tuple[DeliveryMode, ...] = (DeliveryMode.ANY,),
         only_local: tuple[bool, ...] = (False,),
     ) -> Floats:
         """Seconds per step (shape: source's layouts x layouts needed); infinite where it is forbidden.
 
         Args:
+            stage: of the reader.
             modes: the modes of delivery; each has an equal share of ``needs``.  A regathered value costs nothing here (-> regathering).
             only_local: for each equal share of the source's layouts, whether only boxing without communication is allowed.
         """
-        key = (source.layouts, needs, logical, source.count, source.bucketed, on_same_stage, modes, only_local)
+        on_same_stage, where = source.stage == stage, self._where(source.stage, stage)
+        key = (source.layouts, needs, logical, source.count, source.bucketed, on_same_stage, where, modes, only_local)
         matrix = self._boxing.get(key)
         if matrix is None:
-            matrix = self._boxing[key] = source.count * self._once_s(source, needs, logical, on_same_stage=on_same_stage)
+            matrix = self._boxing[key] = source.count * self._once_s(source, needs, logical, stage)
             share = len(needs) // len(modes)
             table = self._costs.boxing_table(logical, source.bucketed, kinds_in((*source.layouts.layouts, *needs.layouts)))
             rows = np.array([table.index[sbp] for sbp in source.layouts.layouts])
@@ -76,22 +78,29 @@ class BoxingMatrices:
 
     def regathering(self, source: Source, needs: LayoutSet, logical: TensorType, modes: tuple[DeliveryMode, ...], times: int) -> Floats:
         """Seconds per step of a value that is regathered ``times`` times per step; the other modes cost nothing here."""
-        key = (source.layouts, needs, logical, modes, times)
+        key = (source.layouts, needs, logical, modes, times, self._where(source.stage, source.stage))
         if key not in self._regathering:
             matrix = np.zeros((len(source.layouts), len(needs)))
             share = len(needs) // len(modes)
             first = modes.index(DeliveryMode.REGATHERED) * share
-            once_s = self._once_s(source, LayoutSet(needs.layouts[:share]), logical, on_same_stage=True)
+            once_s = self._once_s(source, LayoutSet(needs.layouts[:share]), logical, source.stage)
             matrix[:, first : first + share] = times * np.where(np.isfinite(once_s), once_s, 0.0)
             self._regathering[key] = matrix
         return self._regathering[key]
 
-    def _once_s(self, source: Source, needs: LayoutSet, logical: TensorType, *, on_same_stage: bool) -> Floats:
-        """Seconds from each of the source's layouts to each of those needed, once."""
-        if on_same_stage:
-            table = self._costs.boxing_table(logical, source.bucketed, kinds_in((*source.layouts.layouts, *needs.layouts)))
+    def _where(self, src_stage: int, dst_stage: int) -> tuple[int, ...]:
+        """What of the two stages makes a difference to prices; among equal devices it is only whether they are one."""
+        if not self._costs.cluster.parts:
+            return ()
+        return (self._costs.part_at(dst_stage),) if src_stage == dst_stage else (src_stage, dst_stage)
+
+    def _once_s(self, source: Source, needs: LayoutSet, logical: TensorType, stage: int) -> Floats:
+        """Seconds from each of the source's layouts to each of those needed on a stage, once."""
+        if source.stage == stage:
+            table = self._costs.at(stage).boxing_table(logical, source.bucketed, kinds_in((*source.layouts.layouts, *needs.layouts)))
             rows = [table.index[sbp] for sbp in source.layouts.layouts]
             return table.price_s[np.ix_(rows, [table.index[sbp] for sbp in needs.layouts])]
         distinct = {(src, dst) for src in source.layouts.layouts for dst in needs.layouts}
-        pair_s = {pair: self._costs.transfer_s(logical, *pair, bucketed=source.bucketed) for pair in distinct}
+        stages = (source.stage, stage)
+        pair_s = {pair: self._costs.transfer_s(logical, *pair, bucketed=source.bucketed, stages=stages) for pair in distinct}
         return np.array([[pair_s[src, dst] for dst in needs.layouts] for src in source.layouts.layouts])

@@ -180,7 +180,7 @@ class _Builder:
     def _add_op(self, op: Op) -> None:
         stage, options, strategies = self.staged.stage[op.id], self.options, self.strategies.of(op)
         count = options.pipeline_slots if op.role.per_micro_batch else 1
-        node = self.draft.add_node(op.id, self.strategies.cost_s(op), stage, count)
+        node = self.draft.add_node(op.id, self.strategies.cost_s(op, stage), stage, count)
         self.ops[op.id] = (node, strategies.strategies)
         for value in dict.fromkeys(op.inputs):
             self._add_need(value, stage, node, self.layout_sets.operand(strategies, op.inputs.index(value)), op)
@@ -270,8 +270,7 @@ class _Builder:
         only_local: tuple[bool, ...] = (False,),
     ) -> None:
         """An edge from a source to a node on ``stage``; modes and only_local as in BoxingMatrices.boxing.   regathers: per step."""
-        on_same_stage = source.stage == stage
-        matrix = self.matrices.boxing(source, needs, logical, on_same_stage=on_same_stage, modes=modes, only_local=only_local)
+        matrix = self.matrices.boxing(source, needs, logical, stage=stage, modes=modes, only_local=only_local)
         if DeliveryMode.REGATHERED in modes:  # paid in every micro-batch, so by an edge of its own
             regathering = self.matrices.regathering(source, needs, logical, modes, regathers)
             self.draft.add_edge(source.node, node, regathering, stage, self.options.pipeline_slots)

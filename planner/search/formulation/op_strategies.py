@@ -34,7 +34,7 @@ class OpStrategies:
     ) -> None:
         self._graph, self._strategy_sets, self._costs, self._pinned, self._options = graph, strategy_sets, costs, pinned, options
         self._of_op: dict[str, StrategySet] = {}
-        self._cost_of: dict[tuple[StrategySet, int], Floats] = {}
+        self._cost_of: dict[tuple[StrategySet, int, int], Floats] = {}
 
     def of(self, op: Op) -> StrategySet:
         """The op's strategies.
@@ -46,8 +46,8 @@ class OpStrategies:
             self._of_op[op.id] = self._allowed(op)
         return self._of_op[op.id]
 
-    def cost_s(self, op: Op) -> Floats:
-        """Seconds per step of each strategy of an op.
+    def cost_s(self, op: Op, stage: int) -> Floats:
+        """Seconds per step of each strategy of an op, on the device of its stage.
 
         An accumulation costs nothing, because it is performed while the gradient is written.
         """
@@ -55,9 +55,9 @@ class OpStrategies:
         count = self._options.pipeline_slots if op.role.per_micro_batch else 1
         if op.role is Role.ACCUMULATE:
             count = 0  # a cost would reward reducing the gradient before it, once per micro-batch
-        key = (strategies, count)
+        key = (strategies, count, self._costs.part_at(stage))
         if key not in self._cost_of:
-            self._cost_of[key] = count * self._costs.ops_s(strategies)
+            self._cost_of[key] = count * self._costs.at(stage).ops_s(strategies)
         return self._cost_of[key]
 
     def _attending(self, op: Op, legal: StrategySet) -> StrategySet:

@@ -77,6 +77,8 @@ def _head(look: Outlook) -> Table:
 def _rates(look: Outlook) -> str:
     """The rates of the dtypes that matter: a thousandth of the flop or more."""
     device, total = look.plan.cluster.device, sum(look.flop.values())
+    if look.plan.cluster.parts:
+        return "of each kind's own devices"
     rates = {dtype: full_rate(device, dtype) for dtype, count in look.flop.items() if count >= 1e-3 * total}
     return ", ".join(f"{_dtype(dtype)} {_rate(rate)}" for dtype, rate in rates.items())
 

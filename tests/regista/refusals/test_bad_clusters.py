@@ -66,6 +66,15 @@ def test_a_name_that_is_no_cluster_is_refused(command: Command, tmp_path: Path, 
     assert_refused(command, tmp_path, "plan", TINY, "--cluster", cluster, "-o", tmp_path / "p.json", says=says)
 
 
+def test_kinds_of_node_that_nothing_connects_are_refused(command: Command, tmp_path: Path):
+    device = 'device = { kind = "cpu", memory_GB = 8.0, compute_GFLOPs = 90.0, memory_bandwidth_GBps = 10.0 }'
+    links = "links = { node = { latency_us = 1.0, bandwidth_GBps = 50.0 } }"
+    kinds = [f'[[nodes]]\nname = "{name}"\ncount = 1\ndevices_per_node = 2\n{device}\n{links}\n' for name in ("here", "there")]
+    (tmp_path / "c.toml").write_text("schema = 1\n" + "".join(kinds))
+    says = "no link connects the nodes here with the nodes there; reached from here are here; add .*between"
+    assert_refused(command, tmp_path, "plan", TINY, "--cluster", tmp_path / "c.toml", "-o", tmp_path / "p.json", says=says)
+
+
 def test_more_devices_than_cores_is_a_warning_not_a_refusal(command: Command, tmp_path: Path):
     model = "zoo:mlp?batch=64&width=64&hidden=64&depth=1"
     ran = command("plan", model, "--cluster", "local:64", "-o", tmp_path / "p.json", "--json")
