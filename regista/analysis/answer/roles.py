@@ -1,6 +1,7 @@
 """What each mesh axis of a placement is for, in the words of the field, read off the layouts and the boxings.
 
 data       gradients are summed along it (half of their bytes or more); where there are none, all inputs are split along their batch dim
+context    gradients are summed along it, and no input is split along its batch dim: parts of a sequence go along it
 tensor     neither, and parameters are split along it
 copies     none of these: devices along it compute alike
 """
@@ -25,6 +26,7 @@ class Role(Enum):
     """Of a mesh axis; see the module's text."""
 
     DATA = "data"
+    CONTEXT = "context"
     TENSOR = "tensor"
     COPIES = "copies"
 
@@ -49,7 +51,7 @@ def _role(plan: Plan, placement: Placement, axis: int) -> Role:
     if placement.mesh[axis] == 1:
         return Role.COPIES
     if _sums_gradients(plan, placement, axis) if plan.gradients else _splits_inputs(plan, placement, axis):
-        return Role.DATA
+        return Role.CONTEXT if plan.gradients and not _splits_any_input(plan, axis) else Role.DATA
     kinds = (InputKind.PARAMETER, InputKind.WORKING_COPY, InputKind.BUFFER)
     here = [tensor for kind in kinds for where, tensor in _states(plan, kind) if where == placement.id]
     return Role.TENSOR if any(isinstance(tensor.sbp[axis], Split) for tensor in here) else Role.COPIES
@@ -84,6 +86,13 @@ def _splits_inputs(plan: Plan, placement: Placement, axis: int) -> bool:
     return bool(inputs) and all(tensor.sbp[axis] == Split(dims[value_of(tensor.name)] or 0) for tensor in inputs)
 
 
+def _splits_any_input(plan: Plan, axis: int) -> bool:
+    """Whether a batch input is split along its batch dim, on any stage; also where a Plan reads none."""
+    dims = {entry.value: entry.batch_dim for entry in plan.batch_inputs if entry.batch_dim is not None and entry.whole_of is None}
+    inputs = [tensor for regst in plan.regsts for tensor in regst.tensors if value_of(tensor.name) in dims]
+    return not inputs or any(axis < len(tensor.sbp) and tensor.sbp[axis] == Split(dims[value_of(tensor.name)] or 0) for tensor in inputs)
+
+
 def _where(plan: Plan, access: Access) -> str:
     return plan.regst[access.regst].placement
 
@@ -100,7 +109,7 @@ def _share(plan: Plan, tensors: Iterable[tuple[str, PlacedTensor]], roles: Mappi
     for where, tensor in tensors:
         size = tensor.dtype.size_bytes * _elements(tensor)
         of_all += size
-        axes = [axis for axis, role in enumerate(roles[where]) if role is Role.DATA]
+        axes = [axis for axis, role in enumerate(roles[where]) if role in (Role.DATA, Role.CONTEXT)]
         split += size if any(isinstance(tensor.sbp[axis], Split) for axis in axes) else 0
     return split / of_all if of_all else 0.0
 

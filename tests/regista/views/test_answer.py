@@ -29,6 +29,9 @@ SPLITS = {
     ("gpt", "zero1"): "data 2, ZeRO-1",
     ("gpt", "zero2"): "data 2, ZeRO-2",
     ("gpt", "zero3"): "data 2, ZeRO-3",
+    ("llama3", "context_gathered4"): "context 4",
+    ("llama3", "context_heads2"): "context 2",
+    ("llama3", "context_ring4"): "context 4",
     ("gpt", "recompute_pipeline2"): "pipeline 2, blocks computed again in the backward pass, schedule 1f1b",
 }
 
