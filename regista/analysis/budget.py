@@ -6,7 +6,7 @@ bytes     every block of every Regst and the largest workspace of every stream; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -20,7 +20,7 @@ from planner.ir.graph import InputKind
 from planner.ir.plan import Boxing, PlacedTensor, Plan, Regst, RegstKind, Task, TaskKind
 from planner.lower.names import value_of
 
-__all__ = ["Holding", "Spending", "Use", "holdings", "memory", "spending"]
+__all__ = ["Holding", "Spending", "StageWork", "Use", "holdings", "memory", "spending", "stage_work"]
 
 
 class Use(Enum):
@@ -118,6 +118,33 @@ def spending(plan: Plan) -> tuple[Spending, ...]:
             )
         )
     return tuple(sorted(costs, key=lambda s: (-s.time_s, s.task)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWork:
+    """What a stage computes in a step, in seconds: the passes of all micro-batches, and its update."""
+
+    placement: str
+    passes_s: float
+    once_s: float
+
+    @property
+    def compute_s(self) -> float:
+        return self.passes_s + self.once_s
+
+
+def stage_work(spent: Sequence[Spending]) -> tuple[StageWork, ...]:
+    """One entry per placement that computes, in the order of their ids; communication is left out."""
+    kinds = {kind.value: kind for kind in TaskKind if kind.is_compute}
+    passes_s: dict[str, float] = {}
+    once_s: dict[str, float] = {}
+    for one in spent:
+        if one.what not in kinds:
+            continue
+        for sums in (passes_s, once_s):
+            sums.setdefault(one.placement, 0.0)
+        (once_s if kinds[one.what] is TaskKind.UPDATE else passes_s)[one.placement] += one.time_s
+    return tuple(StageWork(placement=p, passes_s=passes_s[p], once_s=once_s[p]) for p in sorted(passes_s, key=lambda p: (len(p), p)))
 
 
 def _logical_bytes(plan: Plan, task: Task) -> int:

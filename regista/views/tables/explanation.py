@@ -15,6 +15,7 @@ from planner.schedule import Schedule
 from regista.analysis.budget import Holding, Spending, Use
 from regista.analysis.explain import Alternative, Explanation
 from regista.schedules.compared import schedules_text
+from regista.views.tables.balance import balance_json, show_balance
 
 __all__ = ["explanation_json", "gap_text", "show_explanation"]
 
@@ -56,6 +57,8 @@ def show_explanation(explanation: Explanation) -> RenderableType:
     parts: list[RenderableType] = [head]
     if explanation.decisions:
         parts.append(_decisions(explanation))
+    if (balance := show_balance(explanation.spending)) is not None:
+        parts.append(balance)
     parts += [_time(explanation), _dearest(explanation.spending), _memory(explanation.holdings)]
     if explanation.note:
         parts.append(escape(f"note: {explanation.note}"))
@@ -173,6 +176,7 @@ def explanation_json(explanation: Explanation) -> Json:
             for decision in explanation.decisions
         ],
         "left_out": explanation.left_out,
+        "balance": balance_json(explanation.spending),
         "time": [
             {
                 "what": what,

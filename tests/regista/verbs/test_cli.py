@@ -64,14 +64,14 @@ def test_with_json_stdout_is_one_document_with_the_promised_keys(command: Comman
     planned = command("plan", TINY, "--cluster", "local:2", "-o", plan, "--json").json
     assert set(planned) == {
         *("plan_id", "model", "cluster", "num_ranks", "micro_batches", "batch_size", "placements", "tasks", "regsts", "layouts"),
-        *("search", "planned_bytes", "mode", "state_bytes_per_parameter", "interval", "next_shape", "answer"),
+        *("search", "planned_bytes", "mode", "state_bytes_per_parameter", "schedules", "interval", "next_shape", "answer"),
     }
     assert set(planned["search"]) == {"method", "cost_model", "objective_s", "lower_bound_s", "covers"}
     assert set(planned["planned_bytes"]) == {"0", "1"}
     assert planned.pop("next_shape") == []
     assert planned.pop("answer")["fits"] is True
     explained = command("explain", plan, "--json").json
-    assert set(explained) == {*planned, "gap", "best_s", "decisions", "left_out", "time", "communication", "memory", "note"}
+    assert set(explained) == {*planned, "gap", "best_s", "decisions", "left_out", "balance", "time", "communication", "memory", "note"}
     assert {key: explained[key] for key in planned} == planned
     simulated = command("simulate", plan, "-o", sim, "--json").json
     assert set(simulated) >= TRACE_KEYS
