@@ -19,7 +19,7 @@ from backend.comm.scratch import Scratch
 from backend.layout.sharding import slice_part
 from planner.ir.collective import collective_for
 from planner.ir.plan import Access, Boxing, PlacedTensor, Plan, Regst, RegstKind, Task
-from planner.ir.sbp import B, NdSbp, P, Partial, ReduceOp, S, Sbp
+from planner.ir.sbp import B, NdSbp, P, Partial, ReduceOp, S, Sbp, Split
 from planner.ir.tensor import DType
 
 SHAPES = ((5, 7), (4, 6, 3), (8, 3))
@@ -37,6 +37,8 @@ STEPS: tuple[tuple[Sbp, Sbp], ...] = (
     (B, S(1)),
     (S(0), P),
 )
+EVEN = ((6, 7), (12, 6, 3), (6, 3))
+SHIFTS = ((S(0), Split(0, 1)), (Split(0, 1), S(0)))
 
 
 def boxing_plan(ranks: int, src: Sbp, dst: Sbp, dtypes: tuple[DType, ...], shapes: tuple[tuple[int, ...], ...]) -> tuple[Plan, Task]:
@@ -83,12 +85,12 @@ def main() -> int:
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")
-    for src, dst in STEPS:
+    for src, dst, shapes in (*((src, dst, SHAPES) for src, dst in STEPS), *((src, dst, EVEN) for src, dst in SHIFTS)):
         for dtypes in ((DType.FLOAT32,) * 3, (DType.FLOAT32, DType.BFLOAT16, DType.INT64)):
-            plan, task = boxing_plan(ranks, src, dst, dtypes, SHAPES)
+            plan, task = boxing_plan(ranks, src, dst, dtypes, shapes)
             rng = torch.Generator().manual_seed(7)
             held = []
-            for shape, dtype in zip(SHAPES, dtypes, strict=True):
+            for shape, dtype in zip(shapes, dtypes, strict=True):
                 values = [torch.randint(-8, 9, shape, generator=rng).to(getattr(torch, dtype.value)) for _ in range(ranks)]
                 # Whole numbers, so that sums are exact in every order.
                 cut = [slice_part(values[0], NdSbp((src,)), (ranks,), (r,)) for r in range(ranks)]
