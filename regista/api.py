@@ -169,7 +169,7 @@ def plan(
     named = [s.value for s in Schedule if s is not Schedule.GIVEN]
     automatic = schedule == AUTOMATIC
     if not order and not automatic and schedule not in named:
-        raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join((AUTOMATIC, *named))}, or give a .csv file")
+        raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join((*named, AUTOMATIC))}, or give a .csv file")
     if method not in {m.value for m in Method}:
         raise Unsupported(f"search method {method!r} is not known; choose from {', '.join(m.value for m in Method)}")
     if not seconds > 0:

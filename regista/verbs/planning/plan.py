@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "perform", "plan_json"]
 
-_SCHEDULES = ("auto", *(schedule.value for schedule in Schedule if schedule is not Schedule.GIVEN))
+_SCHEDULES = (*(schedule.value for schedule in Schedule if schedule is not Schedule.GIVEN), "auto")
 _RECOMPUTE = {"auto": None, "none": False, "blocks": True}
 
 
