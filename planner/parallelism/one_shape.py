@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from math import inf
 
-from planner.cost import AnalyticCost, op_work_s
+from planner.cost import AnalyticCost, op_work_s, transfer_s
 from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.cluster import Cluster
@@ -230,15 +231,27 @@ def _staged_key(graph_id: str, options: PlanOptions, cluster: Cluster) -> tuple[
 def _staged(graph: LogicalGraph, options: PlanOptions, cluster: Cluster) -> Staged:
     stages, micro_batches = options.stages, options.micro_batches
     assert stages is not None and micro_batches is not None
-    op_s = [_op_s(graph, device) for device in stage_devices(cluster, stages)] * options.interleave if cluster.parts else []
-    stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=micro_batches, op_s=op_s)
+    op_s: list[Mapping[str, float]] = []
+    send_s: list[Callable[[float], float]] = []
+    if cluster.parts:
+        devices, size, total = stage_devices(cluster, stages), cluster.num_devices // stages, stages * options.interleave
+        groups = [range(s % stages * size, (s % stages + 1) * size) for s in range(total)]
+        op_s = [_op_s(graph, devices[s % stages], size) for s in range(total)]
+        send_s = [partial(_send_s, cluster, *pair) for pair in pairwise(groups)]
+    number = stages * options.interleave
+    stage = assign_stages(graph, number, options.cuts, balance=options.balance, micro_batches=micro_batches, op_s=op_s, send_s=send_s)
     return prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
 
 
-def _op_s(graph: LogicalGraph, cluster: Cluster) -> Mapping[str, float]:
-    """Seconds of each op of the passes on one device of a cluster of equal devices."""
+def _send_s(cluster: Cluster, src_ranks: range, dst_ranks: range, size_bytes: float) -> float:
+    """Seconds in which a value goes from a device group to another, an equal part from each device; 0 of nothing."""
+    return transfer_s(cluster, src_ranks, dst_ranks, size_bytes / len(src_ranks)) if size_bytes else 0.0
+
+
+def _op_s(graph: LogicalGraph, cluster: Cluster, size: int) -> Mapping[str, float]:
+    """Seconds of each op of the passes on ``size`` devices of a cluster of equal devices, if each did an equal part."""
     ops = [op for op in graph.ops if op.role in (Role.FORWARD, Role.BACKWARD)]
-    return {op.id: op_work_s(cluster, op, {v: graph.values[v] for v in (*op.inputs, *op.outputs) if v}) for op in ops}
+    return {op.id: op_work_s(cluster, op, {v: graph.values[v] for v in (*op.inputs, *op.outputs) if v}) / size for op in ops}
 
 
 def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions) -> Recipe:

@@ -8,7 +8,7 @@ parameter.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ def assign_stages(
     balance: float | None = None,
     micro_batches: int = 1,
     op_s: Sequence[Mapping[str, float]] = (),
+    send_s: Sequence[Callable[[float], float]] = (),
 ) -> Mapping[str, int]:
     """Stage of every op.
 
@@ -44,6 +45,7 @@ def assign_stages(
         micro_batches: per step; so often do activations cross, for ``balance``.
         op_s: where devices differ, per stage the seconds of a micro-batch of each op of the passes, were it there; without cuts or balance,
             stages are then cut for the fastest pipeline (planner.stages.uneven).
+        send_s: with op_s, of each stage but the last, bytes -> seconds in which they go to the next.
 
     Raises:
         Unsupported: both cuts and balance are given, no cut is balanced so well, there are more stages than units of work, or a cut names
@@ -56,7 +58,9 @@ def assign_stages(
         dag = work_dag(graph, micro_batches)
         stage = spread(graph, dag, cut_stages(dag, num_stages, tolerance=balance).stage)
     else:
-        borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages, micro_batches, op_s)
+        borders = _borders_at(forward, cuts, num_stages) if cuts else _even_borders(graph, forward, num_stages)
+        if op_s and not cuts:
+            borders = _fastest_borders(graph, forward, micro_batches, op_s, send_s)
         stage = {op.id: bisect_right(borders, place) for place, op in enumerate(forward)}
     producers = graph.producers()
     stage_of_value = {value: stage[reader.id] for value, reader in first_readers(graph).items()}
@@ -81,12 +85,14 @@ def assign_stages(
     return stage
 
 
-def _even_borders(
-    graph: LogicalGraph, forward: Sequence[Op], num_stages: int, micro_batches: int, op_s: Sequence[Mapping[str, float]]
-) -> list[int]:
-    """Places in trace order at which stages begin, such that the largest forward flop of a stage is minimal, and the others are even.
+def _even_borders(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> list[int]:
+    """Places in trace order at which stages begin, such that the largest forward flop of a stage is minimal, and the others are even."""
+    units, begins = _units(graph, forward, num_stages)
+    return [begins[unit] for unit in _even_cut(units, num_stages)]
 
-    With the seconds of ops: such that the pipeline is fastest.
+
+def _units(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> tuple[NDArray[np.float64], list[int]]:
+    """(forward flop, first place) of what is not cut.
 
     No block (h.3) is cut, so that only outputs of blocks cross.  If there are too few blocks, no module is cut; else any op may begin a stage.
     """
@@ -98,15 +104,33 @@ def _even_borders(
         units = np.add.reduceat(work, begins)
         if np.count_nonzero(units) >= num_stages or len(begins) == len(forward):
             break
-    if not op_s:
-        return [begins[unit] for unit in _even_cut(units, num_stages)]
+    return units, begins
+
+
+def _fastest_borders(
+    graph: LogicalGraph,
+    forward: Sequence[Op],
+    micro_batches: int,
+    op_s: Sequence[Mapping[str, float]],
+    send_s: Sequence[Callable[[float], float]],
+) -> list[int]:
+    """Places in trace order at which stages begin, such that the pipeline is fastest; units as those of the even cut."""
+    num_stages = len(op_s)
+    begins = _units(graph, forward, num_stages)[1]
     place = {op.id: i for i, op in enumerate(forward)}
-    seconds = np.zeros((num_stages, len(forward)))
+    seconds, consumers = np.zeros((num_stages, len(forward))), graph.consumers()
     for op in graph.ops:
         origin = op.forward_of if op.role is Role.BACKWARD else op.id
         if origin in place:
             seconds[:, place[origin]] += [of_stage[op.id] for of_stage in op_s]
-    return [begins[unit] for unit in fastest_cut(np.add.reduceat(seconds, begins, axis=1), micro_batches)]
+    crossing = np.zeros(len(forward) + 1)
+    for i, op in enumerate(forward):
+        for value in op.outputs:
+            readers = [place[reader.id] for reader in consumers[value] if reader.id in place] if value is not None else []
+            if value is not None and readers:
+                crossing[i + 1 : max(readers) + 1] += graph.values[value].size_bytes
+    border_s = np.array([[send(size_bytes) for size_bytes in crossing[begins]] for send in send_s]).reshape(num_stages - 1, len(begins))
+    return [begins[unit] for unit in fastest_cut(np.add.reduceat(seconds, begins, axis=1), micro_batches, border_s)]
 
 
 def _even_cut(work: NDArray[np.float64], parts: int) -> list[int]:

@@ -126,13 +126,19 @@ def test_the_fastest_cut_is_the_best_of_all_cuts(data):  # type: ignore[no-untyp
         data.draw(st.lists(st.lists(st.integers(0, 9), min_size=size, max_size=size), min_size=stages, max_size=stages)), float
     )
 
+    crossing = np.array(
+        data.draw(st.lists(st.lists(st.integers(0, 9), min_size=size, max_size=size), min_size=stages - 1, max_size=stages - 1)), float
+    )
+    crossing = crossing.reshape(stages - 1, size)
+
     def step_s(cut: tuple[int, ...]) -> float:
         borders = [0, *cut, size]
-        each = [seconds[i, a:b].sum() for i, (a, b) in enumerate(zip(borders[:-1], borders[1:], strict=True))]
+        sent = [0.0, *(float(crossing[i, place]) for i, place in enumerate(cut)), 0.0]
+        each = [sent[i] + sent[i + 1] + seconds[i, a:b].sum() for i, (a, b) in enumerate(zip(borders[:-1], borders[1:], strict=True))]
         return float(sum(each) + (m - 1) * max(each))
 
     best = min(step_s(cut) for cut in combinations(range(1, size), stages - 1))
-    assert step_s(tuple(fastest_cut(seconds, m))) == pytest.approx(best)
+    assert step_s(tuple(fastest_cut(seconds, m, crossing))) == pytest.approx(best)
 
 
 def test_the_slow_kind_gets_fewer_blocks_and_the_simulated_step_is_faster_than_the_even_cut():
