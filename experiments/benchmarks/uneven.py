@@ -1,4 +1,4 @@
-"""A GPT with a vocabulary of 262,144: stages of equal depth beside the cut that weighs embedding, head and loss.
+"""A GPT with a vocabulary of 262,144: stages of equal depth beside the cut by even flop, which weighs the head (an embedding has no flop).
 
     python -m experiments.benchmarks.uneven      writes results/uneven.csv
 
