@@ -2,7 +2,7 @@
 
 data       gradients are summed along it (half of their bytes or more); where there are none, all inputs are split along their batch dim
 context    gradients are summed along it, and no input is split along its batch dim: parts of a sequence go along it
-tensor     neither, and parameters are split along it
+tensor     neither, and parameters are split along it, or values inside of layers are: ranks meet along it
 copies     none of these: devices along it compute alike
 """
 
@@ -54,7 +54,8 @@ def _role(plan: Plan, placement: Placement, axis: int) -> Role:
         return Role.CONTEXT if plan.gradients and not _splits_any_input(plan, axis) else Role.DATA
     kinds = (InputKind.PARAMETER, InputKind.WORKING_COPY, InputKind.BUFFER)
     here = [tensor for kind in kinds for where, tensor in _states(plan, kind) if where == placement.id]
-    return Role.TENSOR if any(isinstance(tensor.sbp[axis], Split) for tensor in here) else Role.COPIES
+    meets = any(task.placement == placement.id and task.meeting_axis == axis for task in plan.tasks)
+    return Role.TENSOR if meets or any(isinstance(tensor.sbp[axis], Split) for tensor in here) else Role.COPIES
 
 
 def _sums_gradients(plan: Plan, placement: Placement, axis: int) -> bool:
