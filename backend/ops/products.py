@@ -18,9 +18,10 @@ __all__ = ["mkl_is_slow", "product"]
 _SMALLEST = 2**21
 """Multiplications from which oneDNN's kernel is the quicker one: 0.6 to 0.9 of MKL's time there, 0.5 from 2**26 on [measured as above]."""
 
-_PIECE, _FEWEST_ROWS = 2**19, 64
-"""Numbers of a result that are made at once, and its rows at least: oneDNN writes where it likes, outside the planned memory, and no more than 2 MiB
-shall lie there.  The processes of a GPT's pipeline were 2.6 to 8.5 % larger than planned with whole results, and are 0 to 2.9 % larger in pieces."""
+_PIECE, _FEWEST_ROWS = 2**17, 64
+"""Numbers of a result that are made at once, and its rows at least: oneDNN writes where it likes, outside the planned memory, and no more than 512 KiB
+shall lie there.  The processes of a GPT's pipeline were 2.6 to 8.5 % larger than planned with whole results, up to 5.6 % with pieces of 2 MiB, whose
+holes in the heap small objects filled, and are at most as large as planned now; the products take 0 to 10 % longer."""
 
 _CPU = Path("/proc/cpuinfo")
 
