@@ -11,7 +11,7 @@ backend.ops.workspace_layout says which values have a place.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Unpack
@@ -65,11 +65,26 @@ class Workspace:
     Args:
         tasks: of the rank, those with fragments.   writable: task -> what its fragment may write to.
         memory: ``poison`` overwrites the workspace before every act; with ``return_freed`` the heap gives back what is freed all the time.
+        allocate: takes bytes of a device; None: this process's, whose heap keeps what is freed from then on.
+        device: of ``allocate``, for ops without operand; its slots stay laid out as they are, since acts are bound before they are performed.
+
+    Attributes:
+        final: tasks whose functions change no more.
     """
 
     def __init__(
-        self, plan: Plan, rank: int, tasks: Sequence[Task], writable: Mapping[str, WritableBlocks], memory: MemoryOptions = DEFAULT_MEMORY
+        self,
+        plan: Plan,
+        rank: int,
+        tasks: Sequence[Task],
+        writable: Mapping[str, WritableBlocks],
+        memory: MemoryOptions = DEFAULT_MEMORY,
+        *,
+        allocate: Callable[[int], Tensor] | None = None,
+        device: str = "",
     ) -> None:
+        self.final: set[str] = set()
+        self._take, self._device = allocate, device
         self.functions: dict[str, CompiledFragment] = {}
         self.sizes: WorkspaceBytes | None = None
         self._limits = stream_workspaces(plan, rank)
@@ -81,13 +96,15 @@ class Workspace:
         self._memory: dict[str, Tensor] = {}
         for task in tasks:
             notes = _LayoutNotes()
-            first = self._compile(task, into_slots=False, observe=notes)
+            first = self._compile(task, into_slots=allocate is not None, observe=notes)
             self.functions[task.id] = partial(self._observed, task, first, notes, 1)
         if not tasks:
             self._allocate()
 
     def _compile(self, task: Task, **options: Unpack[CompileOptions]) -> CompiledFragment:
-        return compile_fragment(task, self._plan.placement[task.placement], self._rank, self._writable[task.id], **options)
+        placement = self._plan.placement[task.placement]
+        options["device"] = self._device
+        return compile_fragment(task, placement, self._rank, self._writable[task.id], **options)
 
     def _observed(self, task: Task, function: CompiledFragment, notes: _LayoutNotes, times: int, *values: Tensor) -> tuple[Tensor, ...]:
         """An act on the heap that notes what it computes."""
@@ -118,13 +135,14 @@ class Workspace:
         for name, layout in self._layouts.items():
             stream = self._tasks[name].stream
             ends[stream] = max(ends[stream], layout.end_bytes)
-        self._memory = {stream: zeroed_memory(end) for stream, end in ends.items()}
+        take = self._take or zeroed_memory
+        self._memory = {stream: take(end) for stream, end in ends.items()}
         self.sizes = WorkspaceBytes(
             allocated_bytes=sum(ends.values()),
             planned_bytes=sum(self._limits.values()),
             heap_bytes=max((layout.heap_bytes for layout in self._layouts.values()), default=0),
         )
-        if not self._options.return_freed:
+        if self._take is None and not self._options.return_freed:
             keep_heap()
 
     def _on_heap(self, task: Task, plain: CompiledFragment | None, times: int, *values: Tensor) -> tuple[Tensor, ...]:
@@ -139,12 +157,14 @@ class Workspace:
             return final(*values)
         if times > 1:
             plain = self.functions[task.id] = plain or self._compile(task, into_slots=True)
+            self.final.add(task.id)
             return plain(*values)
         notes = _LayoutNotes()
         return self._observed(task, self._compile(task, into_slots=True, observe=notes), notes, times + 1, *values)
 
     def _compiled_for_workspace(self, task: Task) -> CompiledFragment:
         memory = self._memory[task.stream]
+        self.final.add(task.id)
         function = self._compile(task, into_slots=True, workspace=self._layouts[task.id].places(memory))
         if not self._options.poison:
             return function
