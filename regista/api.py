@@ -333,20 +333,20 @@ def run(
     if performer is Performer.REFERENCE:
         return backend.perform(plan, start.values, batches, steps, gradients=gradients, numbers=source.step_numbers)
     if performer is Performer.THREADS:
-        devices = open_devices(names)
-        return inprocess.run(
-            plan,
-            start.values,
-            batches,
-            steps,
-            gradients=gradients,
-            timeout_s=timeout_s,
-            on_progress=on_progress,
-            devices=devices,
-            allow_nan=allow_nan,
-            memory=memory,
-            numbers=source.step_numbers,
-        )
+        with open_devices(names) as devices:
+            return inprocess.run(
+                plan,
+                start.values,
+                batches,
+                steps,
+                gradients=gradients,
+                timeout_s=timeout_s,
+                on_progress=on_progress,
+                devices=devices,
+                allow_nan=allow_nan,
+                memory=memory,
+                numbers=source.step_numbers,
+            )
     return backend.run(
         plan,
         start.values,

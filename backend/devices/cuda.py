@@ -1,21 +1,25 @@
-"""A CUDA device: every lane a torch.cuda.Stream, every event a torch.cuda.Event, kept so thin that little can be wrong in it.
+"""A CUDA device: every lane a stream of its own, every event a torch.cuda.Event, kept so thin that little can be wrong in it.
 
-Times: events know only differences, so one event per device is tied to the host's clock; later events are measured from it, and it is
-moved forward now and then, as elapsed_time is a float32 of milliseconds (8 us apart after 100 s).
-
-(1)  t(event) = t_host(anchor) + elapsed(anchor, event)        bound: the time of one record and synchronize -> CudaDevice.anchor_bound_ns
+streams     from a pool of ours, never one of torch's 32 (backend.devices.streams)
+captures    one at a time in the whole process, as torch demands; one that fails leaves the work as it is, and the lane says why
+times       events know only differences, so events are tied to the host's clock again and again (backend.devices.clock)
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections import defaultdict
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from backend.devices.device import Event, Lane, Work
+from backend.devices.clock import DeviceClock, Tie
+from backend.devices.device import CaptureFailed, Event, Lane, Work
+from backend.devices.libraries import CUBLAS_CONFIG, cublas_bytes
+from backend.devices.streams import StreamPool
 from planner.ir.errors import OutOfMemory, Unsupported
 
 __all__ = ["CudaDevice"]
@@ -23,8 +27,14 @@ __all__ = ["CudaDevice"]
 _cuda: Any = torch.cuda
 """torch.cuda has no types for its streams and events."""
 
-_MOVE_AFTER_MS = 500.0
-_ANCHOR_TRIES = 16
+_TRIES = 8
+"""Of a tie; the quickest counts."""
+
+_capturing = threading.Lock()
+"""Within a process, only one capture may be underway at a time [torch, notes on CUDA semantics, constraints of graphs]."""
+
+_pools: defaultdict[int, StreamPool] = defaultdict(StreamPool)
+"""GPU -> its streams in this process; several runs share it."""
 
 
 class _CudaEvent:
@@ -38,15 +48,14 @@ class _CudaEvent:
         return bool(cast(Any, self.event).query())
 
     def time_ns(self) -> int:
-        return self._device.time_of(self.event)
+        return self._device.clock.host_ns(self.event)
 
 
 class _CudaLane:
     immediate = False
 
-    def __init__(self, device: CudaDevice) -> None:
-        self._device = device
-        self._stream = _cuda.Stream(device=device.torch_device)
+    def __init__(self, device: CudaDevice, stream: Any) -> None:
+        self._device, self._stream = device, stream
         # Graphs of one lane never run at the same time and leave nothing in the pool, so one pool serves them all.
         self._pool: Any = None
 
@@ -78,8 +87,13 @@ class _CudaLane:
             torch.mm(small.view(1, 1), small.view(1, 1))
         self._stream.synchronize()
         graph = _cuda.CUDAGraph()
-        with self._device.capturing, _cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            work()
+        before = _cuda.current_stream(self._device.torch_device)
+        try:
+            with _capturing, _cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                work()
+        except Exception as error:
+            _cuda.set_stream(before)  # torch leaves the capture's stream in place when the end of a capture fails
+            raise CaptureFailed(f"{type(error).__name__}: {error}") from error
         replay: Work = graph.replay
         return replay
 
@@ -94,41 +108,36 @@ class CudaDevice:
     immediate = False
 
     def __init__(self, name: str = "cuda:0") -> None:
-        number = int(name.removeprefix("cuda:"))
+        self.index = int(name.removeprefix("cuda:"))
         count = _cuda.device_count() if _cuda.is_available() else 0
-        if number >= count:
+        if self.index >= count:
             raise Unsupported(f"device {name}: this process sees {count} CUDA devices (torch {torch.__version__}); use --device cpu")
         self.name = name
         self.torch_device = torch.device(name)
-        self.capturing = threading.Lock()
-        self._anchoring = threading.Lock()
+        self._taken: list[int] = []
         _cuda.init()
         with _cuda.device(self.torch_device):
-            self._anchor, self._anchor_ns, self.anchor_bound_ns = self._tie()
+            self._clock_stream = self._stream()
+            self.clock: DeviceClock[torch.cuda.Event] = DeviceClock(self._tie, lambda one, other: one.elapsed_time(other) * 1e6)
 
-    def _tie(self) -> tuple[torch.cuda.Event, int, int]:
-        """(event, host time, bound) of the quickest of several tries; equation (1)."""
-        stream = _cuda.Stream(device=self.torch_device)
+    def _stream(self) -> Any:
+        """A stream that nobody else has, until this device is closed."""
+        _cuda.current_stream(self.torch_device).synchronize()  # a call of the runtime makes the device's context this thread's
+        self._taken.append(_pools[self.index].take())
+        return _cuda.ExternalStream(self._taken[-1], device=self.torch_device)
+
+    def _tie(self) -> Tie[torch.cuda.Event]:
+        """The quickest of several tries, on a stream where nothing else lies."""
         readings: list[tuple[int, int, torch.cuda.Event]] = []
-        for _ in range(_ANCHOR_TRIES):
+        for _ in range(_TRIES):
             event = _cuda.Event(enable_timing=True)
-            stream.synchronize()
             before = time.monotonic_ns()
-            event.record(stream)
+            event.record(self._clock_stream)
             event.synchronize()
             after = time.monotonic_ns()
             readings.append((after - before, (before + after) // 2, event))
         width, middle, event = min(readings, key=lambda entry: entry[0])
-        return event, middle, width
-
-    def time_of(self, event: torch.cuda.Event) -> int:
-        """Host time of a reached event, in ns; equation (1)."""
-        with self._anchoring:
-            elapsed_ms = self._anchor.elapsed_time(event)
-            at_ns: int = self._anchor_ns + round(elapsed_ms * 1e6)
-            if elapsed_ms > _MOVE_AFTER_MS:
-                self._anchor, self._anchor_ns = event, at_ns
-            return at_ns
+        return Tie(event, middle, width)
 
     def allocate(self, size_bytes: int) -> Tensor:
         try:
@@ -144,7 +153,15 @@ class CudaDevice:
         return torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=True)
 
     def lane(self, name: str) -> Lane:
-        return _CudaLane(self)
+        with _cuda.device(self.torch_device):
+            return _CudaLane(self, self._stream())
+
+    def free_bytes(self) -> int:
+        return int(_cuda.mem_get_info(self.torch_device)[0])
+
+    def library_bytes(self, lanes: int) -> int:
+        major = _cuda.get_device_properties(self.torch_device).major
+        return cublas_bytes(lanes, major, os.environ.get(CUBLAS_CONFIG))
 
     def synchronize(self) -> None:
         _cuda.synchronize(self.torch_device)
@@ -157,7 +174,12 @@ class CudaDevice:
 
     def about(self) -> str:
         facts = _cuda.get_device_properties(self.torch_device)
-        return f"{facts.name}, {facts.total_memory} B, CUDA {torch.version.cuda}, clock tied to {self.anchor_bound_ns} ns"
+        return f"{facts.name}, {facts.total_memory} B, CUDA {torch.version.cuda}, clock tied {self.clock.count} times, to {self.clock.bound_ns} ns"
 
     def close(self) -> None:
-        pass
+        """Its streams are free for the next device; lanes of this one must not be used any more."""
+        if self._taken:
+            self.synchronize()
+        for stream in self._taken:
+            _pools[self.index].give_back(stream)
+        self._taken = []

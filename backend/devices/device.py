@@ -20,10 +20,14 @@ from torch import Tensor
 from backend.memory.arena import zeroed_memory
 from planner.ir.errors import Unsupported
 
-__all__ = ["CpuDevice", "Device", "Event", "ImmediateLane", "Lane", "Work", "parse_devices"]
+__all__ = ["CaptureFailed", "CpuDevice", "Device", "Event", "ImmediateLane", "Lane", "Work", "parse_devices"]
 
 Work = Callable[[], object]
 """Reads and writes memory that was chosen before; asks no counter and no table, as it may run much later."""
+
+
+class CaptureFailed(Exception):
+    """Work cannot be recorded as a graph; it can still be put into the lane as it is."""
 
 
 class Event(Protocol):
@@ -57,7 +61,11 @@ class Lane(Protocol):
 
     def again(self, work: Work) -> Work:
         """The same work in a form that is cheaper to add many times, always with the same memory (a CUDA graph); ``work`` itself where
-        the device has none.  ``work`` was done once before; this call does not do it."""
+        the device has none.  ``work`` was done once before; this call does not do it.
+
+        Raises:
+            CaptureFailed: it cannot be recorded.
+        """
 
 
 class Device(Protocol):
@@ -78,7 +86,13 @@ class Device(Protocol):
         """Bytes (uint8) of the host that this device copies to and from without waiting (pinned), zeroed."""
 
     def lane(self, name: str) -> Lane:
-        """A new queue."""
+        """A new queue, shared with nobody, until the device is closed."""
+
+    def free_bytes(self) -> int:
+        """Memory that can be taken now; 0: not known."""
+
+    def library_bytes(self, lanes: int) -> int:
+        """What libraries keep for good when products are computed on so many lanes of it, by one thread."""
 
     def synchronize(self) -> None:
         """Wait until all lanes are empty.  Raises what the device says of their work."""
@@ -131,6 +145,12 @@ class CpuDevice:
 
     def lane(self, name: str) -> Lane:
         return ImmediateLane()
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def library_bytes(self, lanes: int) -> int:
+        return 0
 
     def synchronize(self) -> None:
         pass

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from torch import Tensor
 
@@ -19,17 +18,19 @@ from backend.acts.step_inputs import StepNumbers
 from backend.acts.transfer import pieces_of
 from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.devices.device import Device, ImmediateLane, Lane, Work
+from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.inprocess.destinations import DeferredBindings, Destination, store_results
+from backend.inprocess.fragments import RankFragments
+from backend.inprocess.graphs import Graphs
 from backend.inprocess.rendezvous import JointAct
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
 from backend.monitor.nonfinite import LossWatch
-from backend.ops.fragment import CompiledFragment, compile_fragment, draws
-from backend.ops.writable import writable_blocks
+from backend.ops.fragment import draws
 from planner.ir.actors.actor import Actor, ActorId
 from planner.ir.actors.routes import Piece
 from planner.ir.errors import NotFinite
-from planner.ir.plan import Boxing, Fragment, Placement, Plan, RegstKind, Task, TaskKind
+from planner.ir.plan import Boxing, Plan, RegstKind, Task, TaskKind
 
 __all__ = ["ProcessBody"]
 
@@ -38,7 +39,7 @@ class ProcessBody:
     """See the module's text.
 
     Args:
-        blocks, devices: per rank.   graphs: fragments are put into lanes as recorded graphs from the second time on.
+        blocks, devices: per rank.   fragments: per rank, compiled for its device.   options: of devices with lanes.
         on_loss: called with (step, loss), on the thread of the act.   allow_nan: a loss that is no number does not end the run.
     """
 
@@ -49,23 +50,22 @@ class ProcessBody:
         devices: Mapping[int, Device],
         batches: Batches,
         numbers: StepNumbers,
+        fragments: Mapping[int, RankFragments],
         *,
-        graphs: bool = False,
+        options: DeviceOptions = DEFAULT_DEVICE_OPTIONS,
         on_loss: Callable[[int, float], None] | None = None,
         allow_nan: bool = False,
     ) -> None:
         self.plan, self.losses = plan, dict[int, float]()
         self.outputs = dict[int, StepOutputs]()
         self._collector = OutputCollector(plan, self.outputs.__setitem__)
-        self._blocks, self._devices, self._batches, self._graphs, self.on_loss = blocks, devices, batches, graphs, on_loss
+        self._blocks, self._devices, self._batches, self.on_loss = blocks, devices, batches, on_loss
+        self._fragments, self.graphs = fragments, Graphs() if options.graphs else None
         self._numbers = numbers
         self._watch = None if allow_nan else LossWatch(plan)
         self._bindings: dict[ActorId, DeferredBindings] = {}
         self._lanes: dict[tuple[str, int, str], Lane] = {}
-        self._host = ImmediateLane()
         self._pieces: dict[ActorId, list[tuple[Piece, ...]]] = {}
-        self._fragments: dict[ActorId, CompiledFragment] = {}
-        self._replays: dict[tuple[ActorId, tuple[int, ...]], Work | None] = {}
         self._lane_of: dict[ActorId, Lane] = {}
         self._local_exchanges: dict[ActorId, GroupExchange] = {}
         self._methods = {task.id: method_of(self, task.kind) for task in plan.tasks}
@@ -75,18 +75,9 @@ class ProcessBody:
                     check_boxing(task, task.body)
                     if len(plan.peers(task, rank)) == 1:
                         self._local_exchanges[task.id, rank] = GroupExchange(plan, task, rank, None)
-                if isinstance(task.body, Fragment):
-                    self._fragments[task.id, rank] = self._compile(task, rank)
                 if task.kind is TaskKind.TRANSFER:
                     self._pieces[task.id, rank] = [tuple(p for p in moves if p.src_rank == rank) for moves in pieces_of(plan, task)]
                 self._lane_of[task.id, rank] = self._lane(task, rank)
-
-    def _compile(self, task: Task, rank: int) -> CompiledFragment:
-        placement: Placement = self.plan.placement[task.placement]
-        mode, device = self._blocks[rank].mode, self._devices[rank].torch_device
-        return compile_fragment(
-            task, placement, rank, writable_blocks(self.plan, task, mode), device="" if device.type == "cpu" else str(device)
-        )
 
     def targets(self, actor: ActorId) -> tuple[int, ...]:
         """Ranks that a TRANSFER sends to from this one."""
@@ -96,10 +87,10 @@ class ProcessBody:
 
     def _lane(self, task: Task, rank: int) -> Lane:
         """A lane of the rank's own device; where data leaves an immediate device for another one, of that one; for a collective, of the first
-        of its devices with lanes.
+        of its devices with lanes.  What the host does has a lane per stream and rank, since one thread at a time may use a lane.
         """
         if task.kind in (TaskKind.PREPARE, TaskKind.FETCH, TaskKind.SAVE, TaskKind.OUTPUT):
-            return self._host
+            return self._lanes.setdefault((task.stream, rank, "host"), ImmediateLane())
         candidates = [rank, *(self.targets((task.id, rank)) if task.kind is TaskKind.TRANSFER else self.plan.peers(task, rank))]
         for candidate in candidates:
             device = self._devices[candidate]
@@ -108,7 +99,7 @@ class ProcessBody:
                 if key not in self._lanes:
                     self._lanes[key] = device.lane(f"{task.stream} of rank {key[1]}")
                 return self._lanes[key]
-        return self._host
+        return self._lanes.setdefault((task.stream, rank, "host"), ImmediateLane())
 
     def lane(self, joint: JointAct) -> Lane:
         actor = joint[0][0]
@@ -168,35 +159,29 @@ class ProcessBody:
         return bindings
 
     def _fragment(self, actor: Actor, bindings: DeferredBindings, micro_batch: int) -> Work:
-        is_random = draws(actor.task)
-        fragment = partial(self._fragments[actor.id], micro_batch=micro_batch) if is_random else self._fragments[actor.id]
+        task, lane = actor.task, self._lane_of[actor.id]
+        is_random = draws(task)
+        functions = self._fragments[actor.rank].functions
         values, destinations = bindings.values(), bindings.destinations()
-        slots = bindings.slots(destinations)
+        operands = [*values, *bindings.slots(destinations), *([micro_batch] if is_random else [])]
 
-        if self._lane_of[actor.id].immediate and self._watch is not None and actor.task.id in self._watch.places:
+        if lane.immediate and self._watch is not None and task.id in self._watch.places:
             watch = self._watch
 
             def watched() -> None:
-                results = fragment(*values, *slots)
-                watch.check(actor.task, actor.rank, values, results, micro_batch)
+                results = functions[task.id](*operands)
+                watch.check(task, actor.rank, values, results, micro_batch)
                 store_results(results, destinations)
 
             return watched
 
         def work() -> None:
-            store_results(fragment(*values, *slots), destinations)
+            store_results(functions[task.id](*operands), destinations)
 
         # A captured act would repeat its micro-batch's number.
-        if not self._graphs or self._lane_of[actor.id].immediate or (is_random and actor.task.acts > 1):
+        if self.graphs is None or lane.immediate or (is_random and task.acts > 1) or not self._fragments[actor.rank].is_final(task.id):
             return work
-        key = actor.id, bindings.slot_numbers()
-        if key not in self._replays:
-            self._replays[key] = None  # once as it is: libraries set themselves up at first use, which must not be captured
-            return work
-        replay = self._replays[key]
-        if replay is None:
-            replay = self._replays[key] = self._lane_of[actor.id].again(work)
-        return replay
+        return self.graphs.of(actor, bindings.slot_numbers(), lane, work)
 
     def _fetch(self, task: Task, number: int, values: list[Tensor]) -> None:
         loss = float(values[loss_position(self.plan, task)])

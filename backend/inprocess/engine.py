@@ -7,7 +7,8 @@ As in backend.worker.loop, the thread that brings an event handles it under a lo
 The bookkeeper knows which streams are busy, so any thread may perform acts of any stream, and a chain of acts across streams and ranks runs on
 one thread without waking another (14 us each, measured 2026-11).  There are up to as many threads as streams, so no stream waits for one.
 
-On devices with lanes an act ends, for its actor, when it has been put into its lane; events keep the order (backend.inprocess.hazards).
+On devices with lanes an act ends, for its actor, when it has been put into its lane; events keep the order (backend.inprocess.lanes.hazards).  One
+thread puts all such acts there (backend.inprocess.lanes); the others do what the host does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 
 import torch
 
@@ -24,17 +26,19 @@ from backend.acts.bookkeeper import BegunAct, Bookkeeper, Stream
 from backend.devices.device import Device
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.failures import failed, failed_late, stalled
-from backend.inprocess.flights import Flights, LateError, Past
-from backend.inprocess.hazards import Hazards, Mark
+from backend.inprocess.lanes import LaneActs, LateError
 from backend.inprocess.rendezvous import JointAct, Rendezvous
 from backend.memory.blocks import Blocks
 from planner.ir.errors import WorkerFailed
-from planner.ir.plan import Plan, TaskKind
+from planner.ir.plan import Plan
 
 __all__ = ["Engine"]
 
 GRACE_S = 2.0
 """How long threads may take to come to their end once the run is over."""
+
+_LOOK_AGAIN_S = 1e-4
+"""How long the launching thread sleeps while every lane that it has acts for is full."""
 
 
 class Engine:
@@ -65,7 +69,9 @@ class Engine:
         self.rows = self._book.rows
         self._lock = threading.Lock()
         self._work_there = threading.Condition(self._lock)
+        self._launch_there = threading.Condition(self._lock)
         self._queue: deque[JointAct] = deque()
+        self._launches: deque[JointAct] = deque()
         self._idle = 0
         self._threads: list[threading.Thread] = []
         self._over = False
@@ -73,10 +79,10 @@ class Engine:
         self._last_event_s = time.monotonic()
         self._peers = {key: plan.peers(actor.task, actor.rank) for key, actor in self._book.actors.items()}
         self._meetings: dict[tuple[str, tuple[int, ...]], Rendezvous] = {}
-        self._alone, self._most_threads = alone, 1 if alone else len(self._book.streams)
-        self._hazards = Hazards()
-        self._last_mark: dict[tuple[str, int], Mark] = {}
-        self._flights = Flights(ahead, self._seen_to_end)
+        self._most_threads = 1 if alone else len(self._book.streams)
+        self._alone = threading.Lock() if alone and self._has_lanes else nullcontext()
+        """Held while an act is put into its lane and, of a run whose acts are alone, until it has ended."""
+        self._lane_acts = LaneActs(plan, body, self._seen_to_end, ahead=ahead, alone=alone)
 
     def run(self, on_progress: Callable[[int, float], None] | None = None) -> None:
         """Until every actor has done all its acts; no thread is left then, but one whose act does not end.
@@ -87,6 +93,8 @@ class Engine:
         try:
             with self._lock:
                 self._last_event_s = time.monotonic()
+                if self._has_lanes:
+                    self._start(self._launch, "regista launching thread")
                 self._enqueue(self._book.begin_all())
                 self._wake(len(self._queue))
                 self._end_when_done()
@@ -98,7 +106,7 @@ class Engine:
         finally:
             self._stop()
         try:
-            self._flights.drain(self._timeout_s)
+            self._lane_acts.drain(self._timeout_s)
         except LateError as late:
             raise failed_late(late) from late.error
 
@@ -116,6 +124,7 @@ class Engine:
         with self._lock:
             self._over = True
             self._work_there.notify_all()
+            self._launch_there.notify_all()
         until = time.monotonic() + GRACE_S
         for thread in self._threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
@@ -128,19 +137,51 @@ class Engine:
         with torch.no_grad():
             joint = self._next()
             while joint is not None:
+                joint = self._ended(joint) if self._done(joint) else None
+
+    def _launch(self) -> None:
+        """Put acts into the lanes of devices, those first that came first among those whose lane has room."""
+        torch.set_num_threads(1)
+        waiting: deque[JointAct] = deque()
+        all_full = False
+        with torch.no_grad():
+            while True:
+                with self._lock:
+                    if not self._over and not self._launches and (all_full or not waiting):
+                        self._launch_there.wait(_LOOK_AGAIN_S if waiting else None)
+                    if self._over:
+                        return
+                    waiting += self._launches
+                    self._launches.clear()
                 try:
-                    if self._has_lanes:
-                        self._put_into_lane(joint)
-                    else:
-                        self._do(joint)
+                    joint = next((joint for joint in waiting if self._lane_acts.has_room(joint)), None)
                 except LateError as late:
                     self._fail(failed_late(late), late.error)
                     return
-                except BaseException as error:
-                    cause = self._flights.first_cause(joint, error)
-                    self._fail(failed_late(cause), cause.error)
+                all_full = joint is None
+                if joint is None:
+                    continue
+                waiting.remove(joint)
+                if not self._done(joint):
                     return
-                joint = self._ended(joint)
+                self._end_launched(joint)
+
+    def _done(self, joint: JointAct) -> bool:
+        """Perform an act, or put it into its lane; False: it failed, and the run is over."""
+        try:
+            with self._alone:
+                if self._has_lanes:
+                    self._lane_acts.put(joint)
+                else:
+                    self._do(joint)
+        except LateError as late:
+            self._fail(failed_late(late), late.error)
+            return False
+        except BaseException as error:
+            cause = self._lane_acts.first_cause(joint, error)
+            self._fail(failed_late(cause), cause.error)
+            return False
+        return True
 
     def _next(self) -> JointAct | None:
         with self._lock:
@@ -161,47 +202,6 @@ class Engine:
         for act in joint:
             self._book.record(act, start_ns, end_ns)
 
-    def _put_into_lane(self, joint: JointAct) -> None:
-        reads, writes, waits = self._hazards_of(joint)
-        lane = self._body.lane(joint)
-        work = self._body.bind(joint)
-        for mark in waits:
-            if mark.lane is not lane:
-                lane.wait(mark.event)
-        start = lane.record() or Past(time.monotonic_ns())
-        lane.enqueue(work)
-        end = lane.record() or Past(time.monotonic_ns())
-        mark = Mark(lane, start, end, tuple(waits))
-        with self._lock:
-            self._hazards.enqueued(mark, reads, writes)
-            for actor, _, _ in joint:
-                self._last_mark[actor.task.stream, actor.rank] = mark
-        # What is done on the host's behalf has ended when its message says so.
-        host = self.plan.stream[joint[0][0].task.stream].kind.is_host
-        self._flights.add(joint, mark, keep=0 if host or lane.immediate or self._alone else None)
-
-    def _hazards_of(self, joint: JointAct) -> tuple[list[Hashable], list[Hashable], list[Mark]]:
-        """(blocks read, blocks written, what to wait for) of an act."""
-        reads: list[Hashable] = []
-        writes: list[Hashable] = []
-        marks: dict[int, Mark] = {}
-        with self._lock:
-            for actor, _, _ in joint:
-                last = self._last_mark.get((actor.task.stream, actor.rank))
-                conflicting = [last] if last is not None else []
-                for incoming in actor.inputs.values():
-                    key = incoming.regst, actor.rank, incoming.slot
-                    reads.append(key)
-                    conflicting += self._hazards.read(key)
-                ranks = self._body.targets(actor.id) if actor.task.kind is TaskKind.TRANSFER else (actor.rank,)
-                for out in actor.outputs.values():
-                    for rank in ranks:
-                        key = out.regst, rank, out.slot
-                        writes.append(key)
-                        conflicting += self._hazards.write(key, out.produced)
-                marks |= {id(mark): mark for mark in conflicting}
-        return reads, writes, list(marks.values())
-
     def _seen_to_end(self, joint: JointAct, start_ns: int, end_ns: int) -> None:
         for actor, number, ready_ns in joint:
             self._book.record((actor, number, min(ready_ns, start_ns)), start_ns, end_ns)
@@ -209,18 +209,16 @@ class Engine:
     def _ended(self, joint: JointAct) -> JointAct | None:
         """Account for an act; returns the next one for this thread."""
         with self._lock:
-            self._last_event_s = time.monotonic()
-            if self._over:
+            if not self._account(joint):
                 return None
-            try:
-                self._finish(joint)
-            except Exception as error:
-                self._error = failed(joint, error)
-                self._end()
-                return None
-            self._end_when_done()
             self._wake(len(self._queue) - 1)
             return self._take()
+
+    def _end_launched(self, joint: JointAct) -> None:
+        """Account for an act that is in its lane; what the host may do now is for other threads."""
+        with self._lock:
+            if self._account(joint):
+                self._wake(len(self._queue))
 
     def _fail(self, error: WorkerFailed, cause: BaseException) -> None:
         error.__cause__ = cause
@@ -231,9 +229,24 @@ class Engine:
 
     # Under the lock.
 
+    def _account(self, joint: JointAct) -> bool:
+        """Whether the run goes on."""
+        self._last_event_s = time.monotonic()
+        if self._over:
+            return False
+        try:
+            self._finish(joint)
+        except Exception as error:
+            self._error = failed(joint, error)
+            self._end()
+            return False
+        self._end_when_done()
+        return True
+
     def _end(self) -> None:
         self._over = True
         self._work_there.notify_all()
+        self._launch_there.notify_all()
         self.progress.put(None)
 
     def _end_when_done(self) -> None:
@@ -246,10 +259,13 @@ class Engine:
         if woken > 0:
             self._idle -= woken
             self._work_there.notify(woken)
-        for _ in range(min(acts - woken, self._most_threads - len(self._threads))):
-            thread = threading.Thread(target=self._serve, daemon=True, name=f"regista act thread {len(self._threads)}")
-            self._threads.append(thread)
-            thread.start()
+        for _ in range(min(acts - woken, self._most_threads + self._has_lanes - len(self._threads))):
+            self._start(self._serve, f"regista act thread {len(self._threads)}")
+
+    def _start(self, serve: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=serve, daemon=True, name=name)
+        self._threads.append(thread)
+        thread.start()
 
     def _finish(self, joint: JointAct) -> None:
         streams: dict[int, Stream] = {}
@@ -262,12 +278,15 @@ class Engine:
         for act in acts:
             actor = act[0]
             ranks = self._peers[actor.id]
-            if len(ranks) == 1:
-                self._queue.append((act,))
+            joint: JointAct | None = (act,)
+            if len(ranks) > 1:
+                joint = self._meetings.setdefault((actor.task.stream, ranks), Rendezvous(ranks)).come(act)
+            if joint is None:
                 continue
-            meeting = self._meetings.setdefault((actor.task.stream, ranks), Rendezvous(ranks))
-            joint = meeting.come(act)
-            if joint is not None:
+            if self._has_lanes and self._lane_acts.is_launched(joint):
+                self._launches.append(joint)
+                self._launch_there.notify()
+            else:
                 self._queue.append(joint)
 
     def _stalled(self) -> WorkerFailed:

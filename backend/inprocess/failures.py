@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from backend.inprocess.flights import LateError
+from backend.inprocess.lanes import LateError
 from backend.inprocess.rendezvous import JointAct
 from planner.ir.actors.actor import Actor, ActorId, StreamGate
 from planner.ir.actors.deadlock import explain_wait

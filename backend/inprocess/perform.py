@@ -5,15 +5,19 @@ on one GPU.  Threads share Python's interpreter lock, so shorter acts of differe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 from torch import Tensor
 
 from backend.acts.act import Batches, check_batch
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.devices.device import CpuDevice, Device
+from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions, check_options, numerics
 from backend.initial.values import Values
 from backend.inprocess.body import ProcessBody
+from backend.inprocess.device_memory import check_room, owned_bytes
 from backend.inprocess.engine import Engine
+from backend.inprocess.fragments import RankFragments
 from backend.inprocess.registers import make_blocks
 from backend.memory.blocks import check_state, state_parts
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
@@ -24,9 +28,6 @@ from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Plan
 
 __all__ = ["run"]
-
-AHEAD = 8
-"""Acts of one lane in flight: enough to hide the putting there, few enough that the choice among ready acts is made late."""
 
 
 def run(
@@ -39,8 +40,7 @@ def run(
     timeout_s: float = 30.0,
     on_progress: Callable[[int, float], None] | None = None,
     devices: Mapping[int, Device] | None = None,
-    graphs: bool = False,
-    ahead: int = AHEAD,
+    options: DeviceOptions = DEFAULT_DEVICE_OPTIONS,
     allow_nan: bool = False,
     alone: bool = False,
     memory: MemoryOptions = DEFAULT_MEMORY,
@@ -55,8 +55,7 @@ def run(
         timeout_s: when no act ends for so long, the run is given up; also the limit of a single act.
         on_progress: called with (step, loss) on the calling thread while the run goes on.
         devices: rank -> its device (several ranks may share a GPU); None: all on the CPU.  They are the caller's to close.
-        graphs: fragments as CUDA graphs, on devices that have such.
-        ahead: acts of one lane in flight at once.
+        options: of devices with lanes: graphs, look-ahead, TF32, determinism.
         allow_nan: go on when the loss is nan or infinite.
         alone: one act at a time in the whole process, so that nothing else adds to its time; predictions are made of such times.
         memory: how registers are held (backend.inprocess.registers.make_blocks).
@@ -67,28 +66,31 @@ def run(
 
     Raises:
         WorkerFailed: an act raised or hung; the message names rank, task and micro-batch.
-        InvalidPlan, DeadLock, OutOfMemory, InvalidProgram: refused before anything starts.
+        InvalidPlan, DeadLock, OutOfMemory, InvalidProgram, Unsupported: refused before anything starts.
     """
     verify(plan)
     if steps < 1:
         raise InvalidProgram(f"steps = {steps}; at least 1 step is needed")
-    if ahead < 1:
-        raise InvalidProgram(f"ahead = {ahead}; at least 1 act of a lane is in flight")
     check_state(plan, state)
     check_batch(plan, batches)
     check_numbers(plan, numbers, range(steps))
     cpu = CpuDevice()
     placed = {rank: (devices or {}).get(rank, cpu) for rank in range(plan.num_ranks)}
+    check_options(options, {device.name for device in placed.values()}, own_process=True)
+    owned = owned_bytes(plan, placed, memory)
+    check_room(owned, placed)
     blocks = make_blocks(plan, placed, plan.gradients.values() if gradients else (), memory)
     for rank, of_rank in blocks.items():
         of_rank.fill_state(state_parts(plan, rank, state))
-    body = ProcessBody(plan, blocks, placed, batches, numbers, graphs=graphs, allow_nan=allow_nan)
-    engine = Engine(plan, steps, body, blocks, placed, timeout_s=timeout_s, ahead=ahead, alone=alone)
+    fragments = {rank: RankFragments(plan, rank, blocks[rank], placed[rank], memory) for rank in blocks}
+    body = ProcessBody(plan, blocks, placed, batches, numbers, fragments, options=options, allow_nan=allow_nan)
+    engine = Engine(plan, steps, body, blocks, placed, timeout_s=timeout_s, ahead=options.ahead, alone=alone)
     if on_progress is not None:
         body.on_loss = lambda step, loss: engine.progress.put((step, loss))
     for device in placed.values():
         device.synchronize()  # blocks were filled beside the lanes
-    engine.run(on_progress)
+    with numerics(options) if owned else nullcontext():
+        engine.run(on_progress)
     for of_rank in blocks.values():
         of_rank.check()
     names = dict.fromkeys(f"{device.name}: {device.about()}" for device in placed.values())
@@ -98,6 +100,13 @@ def run(
         "devices": "; ".join(f"rank {rank} {device.name}" for rank, device in placed.items()),
         "device facts": "; ".join(names),
     }
+    about |= {f"memory of {name}": str(bytes_of) for name, bytes_of in owned.items()}
+    if owned:
+        used = [of_rank.workspace for of_rank in fragments.values()]
+        about["workspace"] = f"{sum(w.allocated_bytes for w in used)} of {sum(w.planned_bytes for w in used)} B"
+        about["numerics"] = f"tf32 {options.tf32}, deterministic {options.deterministic}".lower()
+    if body.graphs is not None:
+        about["graphs"] = body.graphs.about
     return assemble_here(
         plan,
         blocks,

@@ -19,7 +19,7 @@ from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Access, Plan, Regst, TaskKind
 
-__all__ = ["lies_on_host", "make_blocks"]
+__all__ = ["by_memory", "lies_on_host", "make_blocks"]
 
 
 def lies_on_host(plan: Plan, regst: Regst) -> bool:
@@ -36,7 +36,8 @@ def make_blocks(
     """Blocks per rank.
 
     Args:
-        memory: ``registers`` and ``poison``, where all devices are CPUs; the others are options of worker processes.
+        memory: ``registers`` and ``poison``, where all devices are CPUs, ``workspace``, where one is not; the others are options of worker
+            processes.
 
     Raises:
         Unsupported: an option that does not apply here.
@@ -61,7 +62,7 @@ def make_blocks(
 
 def _refuse(memory: MemoryOptions, *, on_cpus: bool) -> None:
     """Refuse an option that would be ignored."""
-    here = ("registers", "poison") if on_cpus else ()
+    here = ("registers", "poison") if on_cpus else ("workspace",)
     ignored = [f.name for f in fields(memory) if f.name not in here and getattr(memory, f.name) != getattr(DEFAULT_MEMORY, f.name)]
     if ignored:
         where = "one process" if on_cpus else "a device with streams"
@@ -71,11 +72,16 @@ def _refuse(memory: MemoryOptions, *, on_cpus: bool) -> None:
 def _arena(plan: Plan, rank: int, device: Device, pinning: Device | None) -> Arena:
     if pinning is None:
         return Arena.make(plan, rank)
-    here = regsts_on(plan, rank)
-    on_host = [regst for regst in here if device.immediate or lies_on_host(plan, regst)]
-    on_device = [regst for regst in here if regst not in on_host]
+    on_host, on_device = by_memory(plan, rank, device)
     regions = [(on_host, pinning.host_memory(arena_bytes(plan, on_host))), (on_device, device.allocate(arena_bytes(plan, on_device)))]
     return _in_regions(plan, rank, regions)
+
+
+def by_memory(plan: Plan, rank: int, device: Device) -> tuple[list[Regst], list[Regst]]:
+    """The Regsts of a rank whose blocks lie in the host's memory, and those in its device's."""
+    here = regsts_on(plan, rank)
+    on_host = [regst for regst in here if device.immediate or lies_on_host(plan, regst)]
+    return on_host, [regst for regst in here if regst not in on_host]
 
 
 def _in_regions(plan: Plan, rank: int, regions: Sequence[tuple[Sequence[Regst], Tensor]]) -> Arena:

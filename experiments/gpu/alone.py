@@ -12,6 +12,7 @@ from torch import Tensor
 
 from backend.acts.act import Batches
 from backend.devices.device import Device
+from backend.devices.options import DeviceOptions
 from backend.inprocess import run
 from backend.run_folder.outcome import Outcome
 from planner.ir.plan import Plan, Task
@@ -73,13 +74,25 @@ def predict_then_run(
     graphs: bool = False,
 ) -> Predicted:
     """Time acts alone, simulate ``steps`` steps, then perform as many."""
-    few = run(plan, state, batches, SKIPPED + alone_steps, devices=devices, graphs=graphs, alone=True, timeout_s=60, allow_nan=True)
+    few = run(
+        plan,
+        state,
+        batches,
+        SKIPPED + alone_steps,
+        devices=devices,
+        options=DeviceOptions(graphs=graphs),
+        alone=True,
+        timeout_s=60,
+        allow_nan=True,
+    )
     sim = simulate(plan, prices_of(plan, few.trace), steps=SKIPPED + steps)
     gc.collect()  # the blocks of the first run
     distinct = {device.name: device for device in devices.values()}
     for device in distinct.values():
         device.reset_peak()
-    outcome = run(plan, state, batches, SKIPPED + steps, devices=devices, graphs=graphs, timeout_s=60, allow_nan=True)
+    outcome = run(
+        plan, state, batches, SKIPPED + steps, devices=devices, options=DeviceOptions(graphs=graphs), timeout_s=60, allow_nan=True
+    )
     return Predicted(
         sim=sim,
         outcome=outcome,

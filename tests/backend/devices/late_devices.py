@@ -13,6 +13,7 @@ from matrix import STEPS
 
 from backend.devices.device import Device
 from backend.devices.fake import FakeStreamDevice
+from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.inprocess import run
 from backend.reference import perform
 from backend.run_folder.outcome import Outcome
@@ -45,5 +46,12 @@ def on_fakes(name: str, ranks: str, *, ahead: int = 8, seed: int = 0) -> Outcome
     plan, micro_batches = HANDMADE[name]
     with fakes(plan, ranks, seed=seed) as devices:
         return run(
-            plan, handmade.start(), handmade.batches(micro_batches), STEPS, gradients=True, devices=devices, ahead=ahead, timeout_s=20
+            plan,
+            handmade.start(),
+            handmade.batches(micro_batches),
+            STEPS,
+            gradients=True,
+            devices=devices,
+            options=DeviceOptions(ahead=ahead) if devices else DEFAULT_DEVICE_OPTIONS,
+            timeout_s=20,
         )

@@ -1,11 +1,10 @@
-"""Devices by name, and the code of the CUDA device on a stub of torch.cuda."""
+"""Devices by name, and the code of the CUDA device on a stub of torch.cuda that keeps torch's rules for a process."""
 
 from __future__ import annotations
 
 import inspect
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import handmade
 import pytest
@@ -14,11 +13,16 @@ from inprocess_cases import HANDMADE, assert_bit_equal
 from matrix import STEPS
 
 from backend.devices import cuda as device_cuda
-from backend.devices.device import CpuDevice, Device, Work, parse_devices
+from backend.devices.device import CaptureFailed, parse_devices
+from backend.devices.libraries import cublas_bytes, parse_cublas_config
 from backend.devices.opening import open_devices
+from backend.devices.options import DeviceOptions, numerics
+from backend.devices.streams import MOST_STREAMS, StreamPool
 from backend.inprocess import run
+from backend.inprocess.graphs import NotCaptured
 from planner.ir.errors import Unsupported
 from planner.ir.traces.trace import check_trace
+from tests.backend.devices.cuda_stub import POOLED, CudaStub, stub_device, stub_devices, stubbed
 from tests.backend.devices.late_devices import reference
 
 
@@ -38,103 +42,151 @@ def test_devices_are_named_per_rank_or_for_all() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a host without CUDA device")
 def test_a_gpu_that_is_not_there_is_refused_with_what_is() -> None:
-    with pytest.raises(Unsupported, match="device cuda:0: this process sees 0 CUDA devices"):
-        open_devices({0: "cpu", 1: "cuda:0"})
-
-
-class _Stub:
-    """torch.cuda without CUDA: streams do their work at once, events carry the host's clock.  Proves that the code runs, not that it is right
-    on hardware."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        stub = self
-
-        class Event:
-            def __init__(self, enable_timing: bool = False) -> None:
-                assert enable_timing
-                self.at_s = 0.0
-
-            def record(self, stream: object) -> None:
-                self.at_s = time.monotonic()
-
-            def synchronize(self) -> None:
-                stub.calls.append("event.synchronize")
-
-            def query(self) -> bool:
-                return True
-
-            def elapsed_time(self, later: Event) -> float:
-                return (later.at_s - self.at_s) * 1e3
-
-        class Stream:
-            def __init__(self, device: torch.device) -> None:
-                stub.calls.append("Stream")
-
-            def wait_event(self, event: Event) -> None:
-                assert isinstance(event, Event)
-                stub.calls.append("wait_event")
-
-            def synchronize(self) -> None:
-                pass
-
-        class CUDAGraph:
-            work: Work
-
-            def replay(self) -> None:
-                stub.calls.append("replay")
-                self.work()
-
-        @contextmanager
-        def graph(made: CUDAGraph, pool: object, stream: Stream, capture_error_mode: str) -> Iterator[None]:
-            assert capture_error_mode == "thread_local"
-            stub.calls.append("capture")
-            yield
-
-        self.Event, self.Stream, self.CUDAGraph, self.graph = Event, Stream, CUDAGraph, graph
-
-    @contextmanager
-    def stream(self, stream: object) -> Iterator[None]:
-        yield
-
-    @contextmanager
-    def device(self, device: torch.device) -> Iterator[None]:
-        assert device.type == "cuda"
-        yield
-
-    def is_available(self) -> bool:
-        return True
-
-    def device_count(self) -> int:
-        return 1
-
-    def init(self) -> None:
+    with pytest.raises(Unsupported, match="device cuda:0: this process sees 0 CUDA devices"), open_devices({0: "cpu", 1: "cuda:0"}):
         pass
-
-    def synchronize(self, device: torch.device) -> None:
-        self.calls.append("synchronize")
-
-    def graph_pool_handle(self) -> object:
-        return object()
 
 
 def test_the_code_of_the_cuda_device_runs_on_a_stub_of_torch_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub = _Stub()
-    monkeypatch.setattr(device_cuda, "_cuda", stub)
+    stub = CudaStub()
+    stubbed(monkeypatch, stub)
     with pytest.raises(Unsupported, match="sees 1 CUDA devices"):
         device_cuda.CudaDevice("cuda:1")
     plan, micro_batches = HANDMADE["pipeline of 2 x 2"]
-    devices: dict[int, Device] = {}
-    for rank in range(plan.num_ranks):
-        device = device_cuda.CudaDevice("cuda:0")
-        device.torch_device = torch.device("cpu")
-        device.allocate = device.host_memory = CpuDevice().allocate  # type: ignore[method-assign]
-        device.about = lambda: "stub"  # type: ignore[method-assign]
-        devices[rank] = device
-    outcome = run(plan, handmade.start(), handmade.batches(micro_batches), STEPS, gradients=True, devices=devices, timeout_s=20)
+    outcome = run(
+        plan,
+        handmade.start(),
+        handmade.batches(micro_batches),
+        STEPS,
+        gradients=True,
+        devices=stub_devices(plan.num_ranks),
+        timeout_s=20,
+    )
     assert_bit_equal(outcome, reference("pipeline of 2 x 2"))
     check_trace(plan, outcome.trace)
-    assert {"Stream", "wait_event", "event.synchronize", "synchronize"} <= set(stub.calls)
+    assert {"ExternalStream", "wait_event", "event.synchronize", "synchronize"} <= set(stub.calls)
+    assert "Stream" not in stub.calls  # none of torch's own
+
+
+def test_captures_of_several_devices_of_one_process_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device had a lock of its own, and there is a device per rank; torch allows one capture per process."""
+    stub = CudaStub()
+    stubbed(monkeypatch, stub)
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device=None: torch.ones(*shape))
+    lanes = [device.lane("compute") for device in stub_devices(4).values()]
+    failures: list[BaseException] = []
+
+    def capture(number: int) -> None:
+        try:
+            lanes[number].again(lambda: time.sleep(0.02))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=capture, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert failures == [] and stub.captures == 4
+
+
+def test_no_two_lanes_of_a_gpu_share_a_stream_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 ranks have 40 lanes, and torch hands out 32 streams round robin: two lanes on one stream, and foreign kernels in a capture."""
+    stubbed(monkeypatch, CudaStub())
+    devices = stub_devices(8)
+    numbers = [lane._stream.number for device in devices.values() for lane in (device.lane(f"{n}") for n in range(5))]  # type: ignore[attr-defined]
+    assert len(numbers) > POOLED
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_streams_of_a_closed_device_serve_the_next_one_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stubbed(monkeypatch, CudaStub())
+    for _ in range(3):
+        device = stub_device()
+        numbers = {device.lane(f"{n}")._stream.number for n in range(3)}  # type: ignore[attr-defined]
+        device.close()
+        assert numbers <= set(range(1000, 1004))
+    pool = StreamPool(iter(range(10**4)).__next__)
+    for _ in range(MOST_STREAMS):
+        pool.take()
+    with pytest.raises(Unsupported, match=f"{MOST_STREAMS} streams of one GPU are taken; close devices"):
+        pool.take()
+
+
+def test_a_capture_that_fails_leaves_the_stream_as_it_was_and_the_act_is_performed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = CudaStub(fails=frozenset({1}))
+    stubbed(monkeypatch, stub)
+    real = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device=None, dtype=None: real(*shape, dtype=dtype))
+    with pytest.raises(CaptureFailed, match="RuntimeError: operation failed"):
+        stub_device().lane("compute").again(lambda: None)
+    assert stub.current == "default stream"
+    plan, micro_batches = HANDMADE["pipeline"]
+    stub = CudaStub(fails=frozenset(range(1000)))
+    stubbed(monkeypatch, stub)
+    with pytest.warns(NotCaptured, match=r"task \w+.\d on rank \d cannot be recorded as a graph \(RuntimeError: operation failed") as said:
+        outcome = run(
+            plan,
+            handmade.start(),
+            handmade.batches(micro_batches),
+            STEPS + 5,
+            devices=stub_devices(plan.num_ranks),
+            options=DeviceOptions(graphs=True),
+            timeout_s=20,
+        )
+    assert len(said) == 1  # once, however many tasks there are
+    assert outcome.trace.about["graphs"].startswith("0 captured, ") and "replay" not in stub.calls
+
+
+@pytest.mark.parametrize("drift", [50e-6, -50e-6])
+def test_times_stay_those_of_the_host_however_long_a_run_takes(monkeypatch: pytest.MonkeyPatch, drift: float) -> None:
+    """The clocks were tied once; two that differ by 50 millionths are 3 ms apart after a minute, which trace laws took for waiting."""
+    stub = CudaStub(drift=drift)
+    stubbed(monkeypatch, stub)
+    now = [10**12]
+    monkeypatch.setattr(stub, "now_ns", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    device = stub_device()
+    lane = device.lane("compute")
+    for _ in range(600):
+        event = lane.record()
+        at_ns = now[0]
+        now[0] += 100_000_000
+        assert event is not None
+        assert abs(event.time_ns() - at_ns) <= (26_000 if device.clock.count < 3 else 1000)
+    assert device.clock.count > 50
+
+
+def test_library_workspaces_are_counted_per_lane_as_the_variable_or_torch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cublas_bytes(5, 9, None) == 5 * (32 << 20)
+    assert cublas_bytes(5, 8, None) == 5 * 8_519_680
+    assert cublas_bytes(2, 9, ":16:8") == 2 * 16 * 8 * 1024
+    for wrong in ("4096:8", ":4096", ":a:1", ":-1:2"):
+        with pytest.raises(Unsupported, match="write :SIZE:COUNT"):
+            parse_cublas_config(wrong)
+    stubbed(monkeypatch, CudaStub())
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2")
+    assert stub_device().library_bytes(3) == 3 * (8 << 20)
+
+
+def test_numerics_are_set_as_asked_whatever_they_were_and_put_back() -> None:
+    """TF32 was set in tests only: what a user's process had switched on changed the results of a run."""
+
+    def now() -> tuple[bool, ...]:
+        cudnn = torch.backends.cudnn
+        return (
+            torch.backends.cuda.matmul.allow_tf32,
+            cudnn.allow_tf32,
+            cudnn.deterministic,
+            cudnn.benchmark,
+            torch.are_deterministic_algorithms_enabled(),
+        )
+
+    before = now()
+    for tf32 in (False, True):
+        for deterministic in (False, True):
+            with numerics(DeviceOptions(tf32=tf32, deterministic=deterministic)):
+                assert now() == (tf32, tf32, deterministic, False, deterministic)
+    assert now() == before
 
 
 def test_what_the_cuda_device_calls_stands_in_torch_with_these_arguments() -> None:
@@ -142,11 +194,13 @@ def test_what_the_cuda_device_calls_stands_in_torch_with_these_arguments() -> No
     graph = inspect.signature(torch.cuda.graph.__init__).parameters
     assert {"cuda_graph", "pool", "stream", "capture_error_mode"} <= set(graph)
     assert {"enable_timing"} <= set(inspect.signature(torch.cuda.Event.__new__).parameters)
-    assert {"device"} <= set(inspect.signature(torch.cuda.Stream.__new__).parameters)
+    assert {"stream_ptr", "device"} <= set(inspect.signature(torch.cuda.ExternalStream.__new__).parameters)
     for name in ("wait_event", "synchronize"):
-        assert callable(getattr(torch.cuda.Stream, name))
+        assert callable(getattr(torch.cuda.ExternalStream, name))
     for name in ("record", "synchronize", "query", "elapsed_time"):
         assert callable(getattr(torch.cuda.Event, name))
     for name in ("mem_get_info", "max_memory_allocated", "reset_peak_memory_stats", "get_device_properties", "graph_pool_handle", "stream"):
+        assert callable(getattr(torch.cuda, name))
+    for name in ("current_stream", "set_stream"):
         assert callable(getattr(torch.cuda, name))
     assert callable(torch.cuda.CUDAGraph.replay) and issubclass(torch.OutOfMemoryError, RuntimeError)

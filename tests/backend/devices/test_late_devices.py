@@ -17,10 +17,11 @@ from inprocess_cases import HANDMADE, assert_bit_equal, broken
 from matrix import STEPS, assert_transparent, expected, plan_for, program
 
 from backend.devices.device import CpuDevice, ImmediateLane, Lane, Work
-from backend.devices.fake import FakeStreamDevice, _FakeLane
+from backend.devices.fake import FakeRuntime, FakeStreamDevice, _FakeLane
+from backend.devices.options import DeviceOptions
 from backend.inprocess import run
-from backend.inprocess.flights import Past
-from backend.inprocess.hazards import Hazards, Mark
+from backend.inprocess.lanes.flights import Past
+from backend.inprocess.lanes.hazards import Hazards, Mark
 from backend.inprocess.registers import lies_on_host, make_blocks
 from backend.reference import perform
 from planner.ir.errors import OutOfMemory, WorkerFailed
@@ -73,16 +74,21 @@ def test_messages_travel_when_an_act_is_put_into_its_lane() -> None:
             taken.append(len(taken))
             super().enqueue(lambda: (gate.wait(20), work()))
 
-    held_lanes: list[Held] = []
+    runtime = FakeRuntime()
 
     def lane(name: str) -> Lane:
-        held_lanes.append(Held(name, None))
-        return held_lanes[-1]
+        return Held(runtime, runtime.stream(name, None), None)
 
     device.lane = lane  # type: ignore[method-assign]
     runner = threading.Thread(
         target=lambda: run(
-            plan, handmade.start(), handmade.batches(4), 1, devices={0: _DeviceOnly(device, "compute")}, ahead=100, timeout_s=20
+            plan,
+            handmade.start(),
+            handmade.batches(4),
+            1,
+            devices={0: _DeviceOnly(device, "compute")},
+            options=DeviceOptions(ahead=100),
+            timeout_s=20,
         )
     )
     runner.start()
@@ -93,9 +99,7 @@ def test_messages_travel_when_an_act_is_put_into_its_lane() -> None:
     held = len(taken)
     gate.set()
     runner.join(20)
-    for made in held_lanes:
-        made.end()
-        made.thread.join(20)
+    runtime.close()
     assert held == 4  # forward and backward of two micro-batches: the batch has two blocks, and loading a third waits for their readers
 
 
@@ -203,7 +207,16 @@ class _Recording(FakeStreamDevice):
 def test_a_graph_is_recorded_once_per_choice_of_slots_and_replayed_with_the_same_values(name: str) -> None:
     plan, micro_batches = HANDMADE[name]
     devices = {rank: _Recording(f"fake:{rank}") for rank in range(plan.num_ranks)}
-    outcome = run(plan, handmade.start(), handmade.batches(micro_batches), 8, gradients=True, devices=devices, graphs=True, timeout_s=20)
+    outcome = run(
+        plan,
+        handmade.start(),
+        handmade.batches(micro_batches),
+        8,
+        gradients=True,
+        devices=devices,
+        options=DeviceOptions(graphs=True),
+        timeout_s=20,
+    )
     for device in devices.values():
         device.close()
     assert_bit_equal(outcome, perform(plan, handmade.start(), handmade.batches(micro_batches), 8, gradients=True))

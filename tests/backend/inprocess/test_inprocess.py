@@ -14,6 +14,7 @@ from inprocess_cases import HANDMADE, assert_bit_equal, broken
 from matrix import STEPS, assert_is_what_it_says, assert_transparent, expected, plan_for, program, roomy_cluster
 from torch import Tensor
 
+from backend.devices.options import DeviceOptions
 from backend.inprocess import run
 from backend.inprocess.rendezvous import Rendezvous
 from backend.memory.options import MemoryOptions, RegisterMode
@@ -217,8 +218,8 @@ def test_what_can_be_refused_is_refused_before_anything_starts() -> None:
         run(plan, handmade.start(), handmade.batches(2), 0)
     with pytest.raises(InvalidPlan, match="needs state w1"):
         run(plan, {}, handmade.batches(2), 1)
-    with pytest.raises(InvalidProgram, match="at least 1 act"):
-        run(plan, handmade.start(), handmade.batches(2), 1, ahead=0)
+    with pytest.raises(Unsupported, match="at least 1 act"):
+        run(plan, handmade.start(), handmade.batches(2), 1, options=DeviceOptions(ahead=0))
 
 
 def test_the_command_line_performs_a_plan_with_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Acts in flight: they were put into lanes, and nobody has observed their ends yet.  At its end an act gives its times, or its error.
 
-put into the lane --> [in flight, at most ``ahead`` per lane] --> seen to end --> rows
+put into the lane --> [in flight] --> seen to end --> rows
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backend.inprocess.hazards import Mark
+from backend.devices.device import Lane
+from backend.inprocess.lanes.hazards import Mark
 from backend.inprocess.rendezvous import JointAct
 
 __all__ = ["Flight", "Flights", "LateError", "Past"]
@@ -59,20 +60,33 @@ class Flights:
         ended: called with (joint, start, end), times in ns, for every act that was seen to end.
     """
 
-    def __init__(self, ahead: int, ended: Callable[[JointAct, int, int], None]) -> None:
-        self._ahead, self._ended = ahead, ended
+    def __init__(self, ended: Callable[[JointAct, int, int], None]) -> None:
+        self._ended = ended
         self._lanes: dict[int, deque[Flight]] = {}
         self._count = itertools.count()
 
-    def add(self, joint: JointAct, mark: Mark, *, keep: int | None = None) -> None:
-        """Note an act, and wait until no more than ``keep`` (default: ahead) of its lane are in flight.
+    def add(self, joint: JointAct, mark: Mark) -> None:
+        """Note an act."""
+        self._lanes.setdefault(id(mark.lane), deque()).append(Flight(joint, mark, next(self._count)))
+
+    def land_reached(self, lane: Lane) -> int:
+        """See to their ends those acts of a lane that have ended; returns how many are still in flight.
 
         Raises:
             LateError: one of them failed.
         """
-        queued = self._lanes.setdefault(id(mark.lane), deque())
-        queued.append(Flight(joint, mark, next(self._count)))
-        self._land(queued, self._ahead if keep is None else keep)
+        queued = self._lanes.get(id(lane))
+        while queued and queued[0].mark.event.reached():
+            self._land(queued, len(queued) - 1)
+        return len(queued or ())
+
+    def land_all(self, lane: Lane) -> None:
+        """Wait until no act of a lane is in flight.
+
+        Raises:
+            LateError: one of them failed.
+        """
+        self._land(self._lanes[id(lane)], 0)
 
     def drain(self, timeout_s: float) -> None:
         """Wait for all.
