@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from math import inf
 
@@ -23,8 +22,8 @@ from backend import inprocess
 from backend.acts.act import Batches
 from backend.acts.step_inputs import check_numbers
 from backend.checkpoint import SaveRequest
-from backend.devices.device import parse_devices
 from backend.devices.opening import open_devices
+from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial import Values
 from backend.launch import Session
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
@@ -52,6 +51,7 @@ from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
 from regista.origin import names_code, record
 from regista.padded.asked import divided, padded, recorded_samples
+from regista.performers import Performer, check_performer
 from regista.programs import check_program, planned_program, program_for, program_of
 from regista.schedules.automatic import AUTOMATIC, check_open, with_quickest_schedule
 from regista.schedules.file import read_schedule
@@ -71,14 +71,6 @@ from regista.update_options import (
 from simulator.analysis.replay import message_times
 
 __all__ = ["Performer", "check_program", "plan", "planned_program", "program_for", "program_of", "run", "session", "simulate"]
-
-
-class Performer(Enum):
-    """Who performs a Plan: real gloo processes, threads of this process, or one thread with virtual devices (the meaning of a Plan)."""
-
-    GLOO = "gloo"
-    THREADS = "threads"
-    REFERENCE = "reference"
 
 
 def plan(
@@ -276,6 +268,7 @@ def run(
     keep: int = 0,
     resume: bool = False,
     device: str = "cpu",
+    device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS,
     allow_nan: bool = False,
     max_restarts: int = 0,
     save_when_interrupted: bool = False,
@@ -302,6 +295,7 @@ def run(
         save_when_interrupted: Ctrl-C lets the run save to ``checkpoint`` first, two steps later at most (without restarts; a second one does not).
         memory: how registers and workspace are held, for tests and measurements (backend.memory.MemoryOptions).
         device: performer threads: ``cpu``, ``cuda``, ``cuda:1``, or rank by rank, ``0=cpu,1=cuda:0``.
+        device_options: of devices with streams: CUDA graphs, how far the host runs ahead, TF32, determinism.
 
     Raises:
         InvalidFile: a checkpoint or a weights file is missing or damaged, or the folder holds another run's checkpoints.
@@ -311,15 +305,8 @@ def run(
         raise Unsupported(f"steps = {steps}; a run has at least 1")
     source = as_planned(plan, program) if program is not None else planned_program(plan)
     source = program_for(plan, own_rates(plan, source, lr_schedule, performs=program is None))
-    if plan.mode is Mode.EVAL:
-        refuse_training(checkpoint=checkpoint is not None or resume, gradients=gradients)
-    if performer is not Performer.GLOO and (checkpoint is not None or resume):
-        raise Unsupported(f"checkpoints are saved by real processes; performer {performer.value} has none, leave out --checkpoint")
-    if performer is not Performer.THREADS and device != "cpu":
-        raise Unsupported(f"device {device!r}: performer {performer.value} runs on CPUs; use performer threads")
-    if performer is Performer.REFERENCE and memory != DEFAULT_MEMORY:
-        raise Unsupported("the reference performer makes new memory for every block; leave the memory options out")
-    names = parse_devices(device, plan.num_ranks)
+    saves = checkpoint is not None or resume
+    names = check_performer(plan, performer, device, device_options, memory, saves=saves, gradients=gradients)
     check_numbers(plan, source.step_numbers, range(steps))  # before a folder is made
     if checkpoint is None and (save_every or keep):
         raise Unsupported("save_every and keep belong to checkpoints; give their folder, too")
@@ -343,6 +330,7 @@ def run(
                 timeout_s=timeout_s,
                 on_progress=on_progress,
                 devices=devices,
+                options=device_options,
                 allow_nan=allow_nan,
                 memory=memory,
                 numbers=source.step_numbers,
@@ -381,18 +369,3 @@ def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init:
     start = beginning(plan, source, init=init)
     check_program(plan, source, typed_state(plan, start.values))
     return Session(plan, start.values, ahead=ahead, timeout_s=timeout_s, numbers=source.step_numbers, fed=padded(source))
-
-
-def refuse_training(*, checkpoint: bool, gradients: bool) -> None:
-    """What an evaluation is asked to do that only a training step can.
-
-    Raises:
-        Unsupported: with the way out.
-    """
-    if checkpoint:
-        raise Unsupported(
-            "this plan is an evaluation: it updates nothing, so there is no state to save or to resume; leave --checkpoint and --resume out "
-            "(--init checkpoint:DIR evaluates what a training run has saved)"
-        )
-    if gradients:
-        raise Unsupported("this plan is an evaluation, which has no gradients; ask a training plan for them")

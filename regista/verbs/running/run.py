@@ -22,6 +22,7 @@ from regista.verbs.arguments import DATA_HELP, add_cost, add_lr_schedule, add_pl
 from regista.verbs.screen import Json, show
 
 if TYPE_CHECKING:
+    from backend.devices.options import DeviceOptions
     from backend.launch import Nodes
     from backend.run_folder import Outcome
     from regista.api import Performer
@@ -47,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="cpu", metavar="DEVICES", help="threads: cpu, cuda, cuda:1, or by rank, 0=cpu,1=cuda (default cpu)"
     )
+    parser.add_argument("--graphs", action="store_true", help="with --device: fragments as CUDA graphs from their second act on")
+    parser.add_argument("--ahead", type=count, metavar="N", help="with --device: acts of one stream in flight at once (default 8)")
+    parser.add_argument(
+        "--tf32", action="store_true", help="with --device: float32 products may take TensorFloat-32 (default: full float32)"
+    )
+    parser.add_argument("--deterministic", action="store_true", help="with --device: only kernels that give the same bits in every run")
     parser.add_argument("--data", metavar="DATA", help=DATA_HELP + " (default: the program's own batches)")
     add_lr_schedule(parser, "; of a plan that was made with one")
     parser.add_argument(
@@ -191,9 +198,16 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
         keep=args.keep or 0,
         resume=args.resume,
         device=args.device,
+        device_options=_device_options(args),
         allow_nan=args.allow_nan,
         max_restarts=args.max_restarts,
     )
+
+
+def _device_options(args: argparse.Namespace) -> DeviceOptions:
+    from backend.devices.options import AHEAD, DeviceOptions
+
+    return DeviceOptions(graphs=args.graphs, ahead=args.ahead or AHEAD, tf32=args.tf32, deterministic=args.deterministic)
 
 
 def _refuse_on_hosts(args: argparse.Namespace) -> None:
@@ -204,6 +218,10 @@ def _refuse_on_hosts(args: argparse.Namespace) -> None:
         "--checkpoint": args.checkpoint,
         "--resume": args.resume,
         "--device": args.device not in (None, "auto", "cpu"),
+        "--graphs": args.graphs,
+        "--ahead": args.ahead,
+        "--tf32": args.tf32,
+        "--deterministic": args.deterministic,
         "--allow-nan": args.allow_nan,
         "--max-restarts": args.max_restarts,
     }

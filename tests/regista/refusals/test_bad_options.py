@@ -106,3 +106,19 @@ def test_an_option_without_meaning_here_is_refused_not_ignored(command: Command,
     assert_refused(
         command, tmp_path, "calibrate", made["plan"], "--cluster", "local:2", "-o", tmp_path / "c", says="has no meaning beside a plan"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--graphs"], "graphs, ahead, tf32 and deterministic are options of devices with streams, and all ranks are on CPUs"),
+        (["--performer", "threads", "--ahead", "2"], "options of devices with streams"),
+        (["--performer", "threads", "--tf32"], "leave them out, or give --device"),
+        (["--ahead", "0"], "--ahead: 0: at least 1"),
+        (["--performer", "threads", "--device", "cuda:0", "--deterministic"], "CUBLAS_WORKSPACE_CONFIG is not set; set it to :4096:8"),
+    ],
+)
+def test_an_option_of_devices_that_would_be_ignored_is_refused(command: Command, tmp_path: Path, options: list[str], says: str):
+    plan = tmp_path / "p.json"
+    assert command("plan", TINY, "--cluster", "local:2", "-o", plan).code == 0
+    assert_refused(command, tmp_path, "run", plan, "--steps", "1", *options, says=says)
