@@ -1,10 +1,10 @@
 """Boxing between ranks: P -> B all-reduce, P -> S reduce-scatter, S -> B all-gather, S(i) -> S(j) all-to-all, S(i)+s -> S(i)+t shift (SEMANTICS 2).
 
 Two versions of the same meaning.  ``exchange`` works on the list of all parts in one process and *is* the meaning; ``GroupExchange`` runs
-on one rank of a torch.distributed group and moves all tensors of a task in one call per dtype (a bucket, see backend.comm.buckets).
+on one rank of a communicator (backend.comm.wires) and moves all tensors of a task in one call per dtype (a bucket, see backend.comm.buckets).
 
 gloo's reduce-scatter is an all-reduce followed by a cut; all-to-all plus a local sum moves half the bytes and took half the time
-[measured: 2 ranks, 64 MB, 25.8 against 68.8 ms, 2026-11-21 on 2 cores].
+[measured: 2 ranks, 64 MB, 25.8 against 68.8 ms, 2026-11-21 on 2 cores].  Where the wire scatters (NCCL) and parts are equal, it is one call.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from backend.comm.buckets import Bucket, Needs, bucket_of, largest
 from backend.comm.scratch import Scratch, alike, packed, unflat
+from backend.comm.wires import Wire
 from backend.layout.boxing import local_step
 from backend.layout.sharding import cut, glue, reduce_parts, torch_dtype
 from planner.ir.collective import Collective, collective_for
@@ -26,8 +26,6 @@ from planner.ir.sbp import Broadcast, Partial, ReduceOp, Sbp, Split
 from planner.ir.tensor import DType
 
 __all__ = ["GroupExchange", "check_boxing", "exchange", "scratch_bytes"]
-
-_REDUCE = {ReduceOp.SUM: dist.ReduceOp.SUM, ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
 
 
 def exchange(src: Sbp, dst: Sbp, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -92,16 +90,16 @@ class GroupExchange:
     """One BOXING task on one rank: shapes and bucket offsets worked out once, then ``run`` per act.
 
     Args:
-        group: the torch.distributed group of the ranks along the axis, in axis order; None when the axis has one rank or the step is local.
+        wire: of the ranks along the axis, in axis order; None when the axis has one rank or the step is local.
         scratch: of the task's stream on this rank; None: of its own.
     """
 
-    def __init__(self, plan: Plan, task: Task, rank: int, group: dist.ProcessGroup | None, scratch: Scratch | None = None) -> None:
+    def __init__(self, plan: Plan, task: Task, rank: int, wire: Wire | None, scratch: Scratch | None = None) -> None:
         self._scratch = scratch if scratch is not None else Scratch()
         self._buckets = _buckets_of(plan, task, rank)
         assert isinstance(task.body, Boxing)
         placement = plan.placement[task.placement]
-        self._group = group
+        self._wire = wire
         axis = task.body.axis
         self._src, self._dst = task.body.src[axis], task.body.dst[axis]
         self._collective = task.body.collective
@@ -138,18 +136,18 @@ class GroupExchange:
             return [self._local(value, extent) for value, extent in zip(values, bucket.extents, strict=True)]
         if self._parts == 1:
             return [exchange(self._src, self._dst, [value])[0] for value in values]
-        assert self._group is not None
+        assert self._wire is not None
         match self._src, self._dst:
             case Partial(op), Broadcast():
-                return self._all_reduce(values, op, slots)
+                return self._all_reduce(self._wire, values, op, slots)
             case Partial(op), Split():
-                return self._reduce_scatter(bucket, values, op, slots)
+                return self._reduce_scatter(self._wire, bucket, values, op, slots)
             case Split(dim), Broadcast():
-                return self._all_gather(bucket, values, dim, slots)
+                return self._all_gather(self._wire, bucket, values, dim, slots)
             case Split(here), Split(there) if here == there:
-                return self._shift(bucket, values, slots)
+                return self._shift(self._wire, bucket, values, slots)
             case Split(src_dim), Split():
-                return _joined(self._swap(bucket, values), src_dim, slots)
+                return _joined(self._swap(self._wire, bucket, values), src_dim, slots)
             case _:
                 raise Unsupported(f"boxing {self._src} -> {self._dst} is no collective")
 
@@ -178,44 +176,56 @@ class GroupExchange:
         for slot, value in zip(slots, values, strict=True):
             slot.copy_(value)
 
-    def _all_reduce(self, values: list[Tensor], op: ReduceOp, slots: list[Tensor]) -> list[Tensor]:
+    def _all_reduce(self, wire: Wire, values: list[Tensor], op: ReduceOp, slots: list[Tensor]) -> list[Tensor]:
         whole = self._whole(slots)
         if whole is not None:
             self._copy(slots, values)
-            dist.all_reduce(whole, _REDUCE[op], group=self._group)
+            wire.all_reduce(whole, op)
             return slots
         bucket = torch.cat([v.reshape(-1) for v in values]) if len(values) > 1 else values[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(bucket, _REDUCE[op], group=self._group)
+        wire.all_reduce(bucket, op)
         return unflat(bucket.reshape(-1), [tuple(v.shape) for v in values])
 
-    def _all_gather(self, bucket: Bucket, values: list[Tensor], dim: int, slots: list[Tensor]) -> list[Tensor]:
+    def _all_gather(self, wire: Wire, bucket: Bucket, values: list[Tensor], dim: int, slots: list[Tensor]) -> list[Tensor]:
         sent, length = self._scratch.sent(bucket, values), sum(bucket.receive_lengths)
         if bucket.straight:
             gathered = slots[0].view(-1) if slots else sent.new_empty(length)
-            dist.all_gather_into_tensor(gathered, sent, group=self._group)
+            wire.all_gather(gathered, sent)
             return slots or [gathered.view(bucket.extents[0])]
         gathered = self._scratch.take("received", sent, length)
-        dist.all_gather_into_tensor(gathered, sent, group=self._group)
+        wire.all_gather(gathered, sent)
         return _joined(self._received(bucket, gathered), dim, slots)
 
-    def _reduce_scatter(self, bucket: Bucket, values: list[Tensor], op: ReduceOp, slots: list[Tensor]) -> list[Tensor]:
-        rows = self._swap(bucket, values)
+    def _reduce_scatter(self, wire: Wire, bucket: Bucket, values: list[Tensor], op: ReduceOp, slots: list[Tensor]) -> list[Tensor]:
+        if wire.scatters and len(set(bucket.send_lengths)) == 1:
+            return self._scattered(wire, bucket, values, op, slots)
+        rows = self._swap(wire, bucket, values)
         if slots and op is ReduceOp.SUM:
             for slot, *parts in self._sums_of(slots, rows):
                 _sum_into(slot, parts)
             return slots
         return [reduce_parts(op, [row[n] for row in rows]) for n in range(len(values))]
 
-    def _swap(self, bucket: Bucket, values: list[Tensor]) -> list[list[Tensor]]:
+    def _scattered(self, wire: Wire, bucket: Bucket, values: list[Tensor], op: ReduceOp, slots: list[Tensor]) -> list[Tensor]:
+        sent = self._scratch.sent(bucket, values)
+        mine = self._scratch.take("received", sent, bucket.receive_lengths[0])
+        wire.reduce_scatter(mine, sent, op)
+        reduced = unflat(mine, bucket.pieces[0])
+        if not slots:
+            return [value.clone() for value in reduced]
+        self._copy(slots, reduced)
+        return slots
+
+    def _swap(self, wire: Wire, bucket: Bucket, values: list[Tensor]) -> list[list[Tensor]]:
         """Send part r of every value to neighbour r, return what came from each neighbour."""
         sent = self._scratch.sent(bucket, values)
         received = self._scratch.take("received", sent, bucket.scratch_received)
-        dist.all_to_all_single(received, sent, list(bucket.receive_lengths), list(bucket.send_lengths), group=self._group)
+        wire.all_to_all(received, sent, bucket.receive_lengths, bucket.send_lengths)
         return self._received(bucket, received)
 
-    def _shift(self, bucket: Bucket, values: list[Tensor], slots: list[Tensor]) -> list[Tensor]:
+    def _shift(self, wire: Wire, bucket: Bucket, values: list[Tensor], slots: list[Tensor]) -> list[Tensor]:
         """Send everything to one neighbour, and take what comes from another."""
-        (received,) = (row for row in self._swap(bucket, values) if row)
+        (received,) = (row for row in self._swap(wire, bucket, values) if row)
         if not slots:
             return [value.clone() for value in received]
         self._copy(slots, received)

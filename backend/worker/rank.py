@@ -25,6 +25,7 @@ from backend.comm.buckets import largest
 from backend.comm.collectives import GroupExchange
 from backend.comm.scratch import Scratch
 from backend.comm.transport import Mesh, receive_into, tensor_bytes
+from backend.comm.wires import GroupWire, Wire
 from backend.data.loader import Loader
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
@@ -36,6 +37,7 @@ from backend.ops.workspace import Workspace, WorkspaceBytes, uses_workspace
 from backend.ops.writable import slot_places, writable_blocks
 from backend.run_folder.outputs import save_outputs
 from planner.ir.actors.actor import Actor
+from planner.ir.actors.communicators import communicators
 from planner.ir.actors.routes import Piece, routes
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
 
@@ -54,24 +56,20 @@ Tables = Mapping[str, list[list[Tensor]]]
 """Regst -> slot -> tensor number -> its memory."""
 
 
-def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, dist.ProcessGroup | None]:
-    """This rank's process group per (collective stream, axis).  Every rank makes all groups, in the same order.
+def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, Wire]:
+    """This rank's wire per (collective stream, axis).  Every rank makes all groups, in the same order (planner.ir.actors.communicators).
 
     Two streams never share a group: their collectives may run at the same time and in any order.
     """
-    meetings = [t for t in plan.tasks if len(plan.peers(t, plan.ranks_of(t)[0])) > 1]
-    keys = dict.fromkeys((t.stream, t.body.axis) for t in meetings if isinstance(t.body, Boxing))
-    mine: dict[GroupKey, dist.ProcessGroup | None] = {}
-    for stream, axis in keys:
-        placement = plan.placement[plan.stream[stream].placement]
-        for ranks in placement.lines(axis):
-            if len(ranks) < 2:
-                continue
-            # torch numbers members by global rank unless told otherwise (an argument of newer versions); ours stand in axis order.
-            order: dict[str, Any] = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
-            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), backend="gloo", **order)
-            if rank in ranks:
-                mine[stream, axis] = group
+    mine: dict[GroupKey, Wire] = {}
+    for each in communicators(plan):
+        if each.axis is None:
+            continue  # transfers have sockets and shared memory
+        # torch numbers members by global rank unless told otherwise (an argument of newer versions); ours stand in axis order.
+        order: dict[str, Any] = {} if list(each.ranks) == sorted(each.ranks) else {"sort_ranks": False}
+        group = dist.new_group(list(each.ranks), timeout=timedelta(seconds=timeout_s), backend="gloo", **order)
+        if rank in each.ranks:
+            mine[each.stream, each.axis] = GroupWire(group)
     return mine
 
 
@@ -95,7 +93,7 @@ class RankBody:
         rank: int,
         blocks: Blocks,
         batches: Batches,
-        groups: Mapping[GroupKey, dist.ProcessGroup | None],
+        groups: Mapping[GroupKey, Wire],
         folder: Path,
         memory: MemoryOptions = DEFAULT_MEMORY,
         numbers: StepNumbers = no_numbers,

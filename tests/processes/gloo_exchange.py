@@ -16,6 +16,7 @@ from torch import Tensor
 
 from backend.comm.collectives import GroupExchange, exchange, scratch_bytes
 from backend.comm.scratch import Scratch
+from backend.comm.wires import GroupWire
 from backend.layout.sharding import slice_part
 from planner.ir.collective import collective_for
 from planner.ir.plan import Access, Boxing, PlacedTensor, Plan, Regst, RegstKind, Task
@@ -95,7 +96,7 @@ def main() -> int:
                 # Whole numbers, so that sums are exact in every order.
                 cut = [slice_part(values[0], NdSbp((src,)), (ranks,), (r,)) for r in range(ranks)]
                 held.append(values if isinstance(src, Partial) else cut)
-            group = dist.new_group(list(range(ranks)), backend="gloo")
+            group = GroupWire(dist.new_group(list(range(ranks)), backend="gloo"))
             scratch = Scratch()
             mover = GroupExchange(plan, task, rank, group, scratch)
             for place in (nowhere, nowhere, apart, apart, one_behind_the_other, one_behind_the_other):

@@ -1,0 +1,61 @@
+"""What carries the bytes of a communicator: the calls that a collective is made of (backend.comm.collectives), on one rank.
+
+gloo      processes on CPUs, and ranks that share one GPU: NCCL refuses two ranks on one device
+NCCL      a GPU per rank; it reduces and scatters in one call.  No GPU has run it yet
+double    NCCL's rules without hardware (backend.comm.nccl_double)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+from planner.ir.sbp import ReduceOp
+
+__all__ = ["GroupWire", "Wire"]
+
+_REDUCE = {ReduceOp.SUM: dist.ReduceOp.SUM, ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
+
+
+class Wire(Protocol):
+    """A communicator of one rank; every rank of it makes the same calls in the same order.  Tensors are flat, lengths count elements.
+
+    scatters: reduce_scatter is one call of it; otherwise all-to-all and a sum of one's own move half the bytes of what it would do.
+    """
+
+    scatters: bool
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
+        """In place."""
+
+    def all_gather(self, gathered: Tensor, sent: Tensor) -> None:
+        """Equal lengths of all ranks, one behind the other."""
+
+    def all_to_all(self, received: Tensor, sent: Tensor, receive_lengths: Sequence[int], send_lengths: Sequence[int]) -> None:
+        """A length per neighbour."""
+
+    def reduce_scatter(self, reduced: Tensor, sent: Tensor, op: ReduceOp) -> None:
+        """``sent`` holds equal parts, one for each rank; only where ``scatters``."""
+
+
+class GroupWire:
+    """A process group of torch.distributed: gloo's, or NCCL's, whose calls go to the current stream."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self.scatters = dist.get_backend(group) == "nccl"
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
+        dist.all_reduce(tensor, _REDUCE[op], group=self._group)
+
+    def all_gather(self, gathered: Tensor, sent: Tensor) -> None:
+        dist.all_gather_into_tensor(gathered, sent, group=self._group)
+
+    def all_to_all(self, received: Tensor, sent: Tensor, receive_lengths: Sequence[int], send_lengths: Sequence[int]) -> None:
+        dist.all_to_all_single(received, sent, list(receive_lengths), list(send_lengths), group=self._group)
+
+    def reduce_scatter(self, reduced: Tensor, sent: Tensor, op: ReduceOp) -> None:
+        dist.reduce_scatter_tensor(reduced, sent, _REDUCE[op], group=self._group)
