@@ -11,7 +11,8 @@ import argparse
 from dataclasses import dataclass
 from types import ModuleType
 
-from regista.verbs.planning import clusters, diff, explain, iopddl, loading, ops, plan, predict, quotas, search_time, verify, whatif
+from regista.verbs.jobs import advise, predict
+from regista.verbs.planning import clusters, diff, explain, iopddl, loading, ops, plan, quotas, search_time, verify, whatif
 from regista.verbs.running import calibrate, checkpoint, demo, deploy, doctor, run, sweep, train
 from regista.verbs.screen import Json
 from regista.verbs.showing import compare, export, gantt, report, sensitivity, simulate, timeline
@@ -51,6 +52,11 @@ VERBS = (
         name="predict",
         module=predict,
         help="predict jobs as people write them (TOML, or CSV with one job per row): seconds per step with an interval, memory per stage",
+    ),
+    Verb(
+        name="advise",
+        module=advise,
+        help="hand in a job of Megatron-LM (or ours): does it fit, how long is a step, what is wrong, and which settings are better",
     ),
     Verb(name="whatif", module=whatif, help="plan the same program on a changed cluster, and price the old decisions there"),
     Verb(

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from planner.cost.kernels import device_sheet
-from planner.ir.errors import InvalidCluster, InvalidFile, Unsupported
-from regista.clusters import resolve_cluster
+from planner.ir.errors import InvalidFile, Unsupported
+from regista.jobs.cluster import machine_and_devices
 from regista.jobs.families import family
 from regista.jobs.job import Attention, Job, Layout, Model, Precision, Recompute, Running
-from regista.jobs.machines import machine_names
 from regista.jobs.recipes import Recipe
 
 __all__ = ["toml_job"]
@@ -102,22 +100,7 @@ def _cluster(table: Table) -> tuple[str, int]:
     name = table.get("name")
     if not isinstance(name, str):
         raise InvalidFile(f"[cluster] name = {name!r}; write the name of a cluster, for example dgx-h100:16")
-    cluster = resolve_cluster(name)
-    machine = _machine_of(cluster.device.kind)
-    if machine is None:
-        raise Unsupported(
-            f"cluster {name}: predictions have no constants for a {cluster.device.kind}; known are {', '.join(machine_names())}"
-        )
-    return machine, cluster.num_devices
-
-
-def _machine_of(kind: str) -> str | None:
-    """The machine whose device is of that kind, in any spelling of the catalogue of devices."""
-    try:
-        device = device_sheet(kind).name
-    except InvalidCluster:
-        return None
-    return next((name for name in machine_names() if device_sheet(name).name == device), None)
+    return machine_and_devices(name)
 
 
 def _layout(table: Table, devices: int, model: Model) -> Layout:

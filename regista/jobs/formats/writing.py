@@ -1,0 +1,73 @@
+"""A job in the form of a framework: its settings by name, and the text to paste."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from regista.jobs.formats.megatron import MODEL_FLAGS, megatron_flags, script_of
+from regista.jobs.formats.megatron.bridge import bridge_tables
+from regista.jobs.formats.megatron.texts import arguments_text, config_text
+from regista.jobs.formats.regista_toml import regista_flags
+from regista.jobs.formats.values import Flags, Form, Written
+from regista.jobs.job import Job
+
+__all__ = ["flags_text", "write_flags"]
+
+
+def write_flags(job: Job, form: Form, cluster: str) -> Written:
+    """The settings of a job.
+
+    Args:
+        cluster: its name, which our own TOML holds.
+    """
+    match form:
+        case Form.MEGATRON | Form.MEGATRON_YAML | Form.BRIDGE:
+            return megatron_flags(job)
+        case Form.REGISTA:
+            return regista_flags(job, cluster)
+        case _:
+            raise NotImplementedError(form)
+
+
+def flags_text(written: Written, job: Job, form: Form, *, model: bool = True) -> str:
+    """The settings as the framework reads them.
+
+    Args:
+        model: whether the model's numbers are written, too.
+    """
+    flags = written.flags
+    match form:
+        case Form.MEGATRON:
+            return arguments_text(_part(flags, model), script_of(job.model)) + "\n"
+        case Form.MEGATRON_YAML:
+            return config_text(_part(flags, model))
+        case Form.BRIDGE:
+            return _yaml_text(bridge_tables(_part(flags, model)))
+        case _:
+            return _toml_text({k: v for k, v in flags.items() if model or not k.startswith(("model.", "cluster."))})
+
+
+def _part(flags: Flags, model: bool) -> Flags:
+    return {name: value for name, value in flags.items() if model or name not in MODEL_FLAGS}
+
+
+def _plain(value: object) -> str:
+    """A value as YAML and TOML both read it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else json.dumps(value)
+
+
+def _yaml_text(tables: Mapping[str, Mapping[str, object]]) -> str:
+    return (
+        "\n".join(line for table, own in tables.items() for line in (f"{table}:", *(f"  {k}: {_plain(v)}" for k, v in own.items()))) + "\n"
+    )
+
+
+def _toml_text(flags: Mapping[str, object]) -> str:
+    tables: dict[str, list[str]] = {}
+    for name, value in flags.items():
+        table, _, key = name.rpartition(".")
+        tables.setdefault(table, []).append(f"{key} = {_plain(value)}")
+    return "\n".join(line for table, lines in tables.items() for line in (f"[{table}]", *lines)) + "\n"

@@ -1,0 +1,1 @@
+"""Verbs on jobs as people write them, for their own frameworks."""

@@ -1,0 +1,81 @@
+"""The verb 'advise': a job as its framework writes it, what is wrong with it, and the settings that would be better.  It needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from planner.ir.errors import Unsupported
+from planner.ir.text import save_text
+from regista.targets import check_targets
+from regista.verbs.screen import Json, show, status, status_text
+
+__all__ = ["add_arguments", "perform"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "job",
+        metavar="JOB",
+        help="Megatron-LM's arguments (a string or a file), its model_config.yaml, a Megatron-Bridge recipe (YAML), or a job's TOML",
+    )
+    parser.add_argument(
+        "--cluster", metavar="NAME", help="where it runs: a preset with its nodes (dgx-h100:16) or a TOML; frameworks do not say"
+    )
+    parser.add_argument(
+        "--family", metavar="NAME", help="the model, for files that do not have its numbers: llama3.1-70b, deepseek-v3, ..."
+    )
+    parser.add_argument("--seq", type=int, metavar="N", help="tokens per sequence, for files that do not say")
+    parser.add_argument("--vocab", type=int, metavar="N", help="words of the vocabulary, for files that name a tokenizer only")
+    parser.add_argument("--ignore", action="append", default=[], metavar="FLAG", help="a setting that is unknown here: named, not refused")
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="no candidate is begun later than this (default 20)")
+    parser.add_argument("--tries", type=int, default=24, metavar="N", help="candidates that are predicted at most (default 24)")
+    parser.add_argument("--full", action="store_true", help="all names and settings, the model's too")
+    parser.add_argument("-o", "--out", metavar="FILE", help="the answer as a page (.html), or the better settings alone (any other name)")
+
+
+def perform(args: argparse.Namespace) -> Json:
+    """Advise on one job.
+
+    Raises:
+        RegistaError: the file is no job, a setting is unknown or contradicts another, or the job is refused.
+    """
+    from regista.jobs.advice import Limits, advice_json, advise, show_advice
+    from regista.jobs.families import family
+    from regista.jobs.formats import Asked, flags_text, read_framework
+
+    for name, value in (("--seconds", args.seconds), ("--tries", args.tries), ("--seq", args.seq), ("--vocab", args.vocab)):
+        if value is not None and not value > 0:
+            raise Unsupported(f"{name} {value}; more than 0 is needed")
+    check_targets([args.out], [args.job])
+    asked = Asked(
+        cluster=args.cluster,
+        family=None if args.family is None else family(args.family),
+        seq=args.seq,
+        vocab=args.vocab,
+        ignored=tuple(name.lstrip("-") for name in args.ignore),
+    )
+    reading = read_framework(args.job, asked)
+    with status(args, "predicting ...") as line:
+        cluster = args.cluster or str(reading.flags.get("cluster.name"))
+        advice = advise(reading, cluster, Limits(seconds=args.seconds, predictions=args.tries), status_text(line))
+    show(args, show_advice(advice, full=args.full))
+    if args.out and Path(args.out).suffix == ".html":
+        save_text(Path(args.out), _page(show_advice(advice, full=True)))
+    elif args.out:
+        best = advice.better
+        written, job = (best.written, best.job) if best else (advice.written, advice.job)
+        save_text(Path(args.out), flags_text(written, job, advice.form))
+    if args.out:
+        show(args, f"wrote {args.out}")
+    return advice_json(advice) | {"out": args.out}
+
+
+def _page(answer: RenderableType) -> str:
+    """The screen as an HTML page."""
+    console = Console(record=True, width=140, file=io.StringIO())
+    console.print(answer)
+    return console.export_html()
