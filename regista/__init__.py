@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from regista.data import with_data
     from regista.evaluation import Evaluation, evaluator
     from regista.planner_session import PlannerSession
+    from regista.remote import connect
     from regista.training import TrainJob, train
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "calibrate_plan",
     "check_trace",
     "compare",
+    "connect",
     "evaluator",
     "load_cluster",
     "load_plan",
@@ -69,6 +71,7 @@ _HOME = {
     **dict.fromkeys(("Trace", "check_trace"), "planner.ir.traces.trace"),
     "Plan": "planner.ir.plan",
     "PlannerSession": "regista.planner_session",
+    "connect": "regista.remote",
     **dict.fromkeys(("Performer", "plan", "run", "session", "simulate"), "regista.api"),
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
     "Cancel": "planner.solve.time_limit",

@@ -5,43 +5,34 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import math
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import NoReturn
 
 from planner.ir.errors import RegistaError
 from regista.origin import trusting
-from regista.verbs import VERBS
-from regista.verbs.arguments import Usage
+from regista.remote import command
+from regista.server import verb as serve
+from regista.verbs import VERBS, Verb
+from regista.verbs.parsing import VerbParser, add_verbs
+from regista.verbs.screen import finite
 
 __all__ = ["build_parser", "main"]
 
-
-class _Parser(argparse.ArgumentParser):
-    """Refuses as every verb does: one message, no table of options in front of it."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Usage(f"{message}; '{self.prog} --help' lists what can be given")
+_VERBS = (*VERBS, Verb(name="serve", module=serve, help="plan and answer for clients: a server with a page"))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all verbs."""
-    parser = _Parser(
+    parser = VerbParser(
         prog="regista",
         allow_abbrev=False,
         description="Plan, predict and perform distributed training: an nn.Module and a cluster become one Plan of actors and registers, "
         "which is simulated, run by real processes, and compared.",
         epilog="a first look: regista demo.   Then: regista plan zoo:gpt --cluster local:2 -o plan.json",
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", title="verbs")
-    for verb in VERBS:
-        description = verb.help[0].upper() + verb.help[1:] + "."
-        sub = verbs.add_parser(verb.name, help=verb.help, description=description, allow_abbrev=False)
-        sub.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-        verb.add_arguments(sub)
+    add_verbs(parser, _VERBS)
     return parser
 
 
@@ -83,11 +74,13 @@ def _open_closed() -> None:
 
 
 def _perform(argv: list[str]) -> int:
+    if command.is_remote(argv):
+        return command.perform_remote(argv)
     args = build_parser().parse_args(argv)
     with trusting(getattr(args, "trust", False)):
-        result = next(verb for verb in VERBS if verb.name == args.verb).perform(args)
+        result = next(verb for verb in _VERBS if verb.name == args.verb).perform(args)
     if args.json:
-        print(json.dumps(_finite(result), indent=1, allow_nan=False))
+        print(json.dumps(finite(result), indent=1, allow_nan=False))
     sys.stdout.flush()  # while a reader who has gone can still be met
     return 1 if args.verb == "sweep" and result["failed"] else 0
 
@@ -98,18 +91,6 @@ def _refuse(argv: Sequence[str], as_json: bool, kind: str, message: str, code: i
     if as_json:
         print(json.dumps({"error": {"type": kind, "message": message}}), flush=True)
     return code
-
-
-def _finite(data: object) -> object:
-    """The same data with null for nan and infinity (the loss of a run that diverged), which JSON does not have."""
-    match data:
-        case float():
-            return data if math.isfinite(data) else None
-        case dict():
-            return {key: _finite(value) for key, value in data.items()}
-        case list() | tuple():
-            return [_finite(value) for value in data]
-    return data
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from torch import Tensor
 
@@ -12,12 +14,25 @@ from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.text import content_id
 from planner.validate import validate
-from regista.origin import check_code
+from regista.origin import check_code, handed_file
 from regista.padded.asked import as_padded
 from regista.update_options import UpdateOptions, as_planned, own_rates
 from zoo import ZOO
 
-__all__ = ["check_program", "names_program", "planned_program", "program_for", "program_of"]
+__all__ = ["check_program", "keeping_programs", "names_program", "planned_program", "program_for", "program_of"]
+
+_Kept = MutableMapping[tuple[str, str | None], Program]
+_KEPT: ContextVar[_Kept | None] = ContextVar("regista-kept-programs", default=None)
+
+
+@contextmanager
+def keeping_programs(kept: _Kept) -> Iterator[None]:
+    """Within the block a Plan's program is loaded and traced once: by the Plan's id, and the path of the file that was handed over for it."""
+    token = _KEPT.set(kept)
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
 
 
 def program_of(model: str) -> Program:
@@ -26,7 +41,7 @@ def program_of(model: str) -> Program:
     Raises:
         InvalidFile, InvalidProgram: with the way out.
     """
-    return load_program(model, ZOO)
+    return load_program(handed_file(model) or model, ZOO)
 
 
 def names_program(plan: Plan) -> bool:
@@ -41,6 +56,15 @@ def planned_program(plan: Plan, model: str | None = None) -> Program:
         Mismatch: the Plan was made from a value, which only the caller has.   InvalidFile, InvalidProgram: see program_of.
         Untrusted: the Plan names code, and was not made here (regista.origin).
     """
+    kept, key = _KEPT.get(), (plan.plan_id, handed_file(plan.model))
+    if model is not None or kept is None:
+        return _planned_program(plan, model)
+    if key not in kept:
+        kept[key] = _planned_program(plan, None)
+    return kept[key]
+
+
+def _planned_program(plan: Plan, model: str | None) -> Program:
     if model is None:
         check_code(plan)
     if model is None and not names_program(plan):

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 from planner.ir.errors import Untrusted
 from planner.ir.plan import Plan
+from regista.origin.handed import handed_file
 from regista.origin.record import is_recorded, record
 
 __all__ = ["check_code", "names_code", "record_like", "trusting"]
@@ -26,7 +27,7 @@ def check_code(plan: Plan) -> None:
     Raises:
         Untrusted: the Plan was not made here by this user, and nothing says that it is trusted.
     """
-    if names_code(plan) and not _TRUSTED.get() and not is_recorded(plan):
+    if names_code(plan) and not _TRUSTED.get() and not is_recorded(plan) and handed_file(plan.model) is None:
         raise Untrusted(
             f"plan {plan.plan_id} names {plan.model}, a file whose code would run as you, and it was not planned on this machine by you; look "
             "at that file first, then add --trust (in Python: hand the program over, program=...)"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console, RenderableType
 from rich.status import Status
 
-__all__ = ["Json", "output_console", "show", "status", "status_text"]
+from regista.verbs.surroundings import surroundings
+
+__all__ = ["Json", "finite", "output_console", "show", "status", "status_text"]
 
 Json = dict[str, object]
 
@@ -26,8 +29,8 @@ class _OutputConsole(Console):
 
 def output_console() -> Console:
     """Standard output, at least 160 columns wide where it is no terminal."""
-    console = _OutputConsole()
-    if not console.is_terminal:
+    console = _OutputConsole(width=surroundings().columns)
+    if surroundings().columns is None and not console.is_terminal:
         console.width = max(console.width, _PIPE_COLUMNS)
     return console
 
@@ -57,3 +60,15 @@ def status_text(line: Status | None) -> Callable[[str], None]:
             line.update(text)
 
     return change
+
+
+def finite(data: object) -> object:
+    """The same data with null for nan and infinity (the loss of a run that diverged), which JSON does not have."""
+    match data:
+        case float():
+            return data if math.isfinite(data) else None
+        case dict():
+            return {key: finite(value) for key, value in data.items()}
+        case list() | tuple():
+            return [finite(value) for value in data]
+    return data

@@ -21,6 +21,7 @@ from regista.origin import names_code, record
 from regista.targets import check_targets
 from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, add_lr_schedule, add_spread, count, count_or_auto, positive, share
 from regista.verbs.screen import Json, show, status, status_text
+from regista.verbs.surroundings import surroundings
 
 if TYPE_CHECKING:
     from planner.solve.problem import Progress
@@ -223,8 +224,18 @@ def perform(args: argparse.Namespace) -> Json:
         raise Unsupported(f"--spread {args.spread[0]} belongs to --robust, which is not given; add it, or leave the spread out")
     robust = parse_spreads(args.spread) if args.robust else None
     others: list[Plan] = []
+    around = surroundings()
     with status(args, "tracing and searching ...") as line:
         change = status_text(line)
+
+        def watch_layouts(progress: Progress) -> None:
+            change(_search_text(progress))
+            around.tell(progress.objective, progress.lower_bound, progress.seconds, "")
+
+        def watch_shapes(shape: str, best_s: float, bound_s: float) -> None:
+            change(_shape_text(shape, best_s, bound_s))
+            around.tell(best_s, bound_s, 0.0, shape)
+
         plan = api.plan(
             args.model,
             args.cluster,
@@ -262,8 +273,10 @@ def perform(args: argparse.Namespace) -> Json:
             bucket_bytes=None if args.bucket_mb is None else int(args.bucket_mb * MB),
             method=args.method,
             seconds=math.inf if args.seconds is None else args.seconds,
-            on_progress=lambda progress: change(_search_text(progress)),
-            on_shape=None if line is None else lambda shape, best_s, bound_s: change(_shape_text(shape, best_s, bound_s)),
+            on_progress=watch_layouts,
+            on_shape=watch_shapes,
+            cancel=around.cancel,
+            memory=around.memory_of(args.model),
         )
     save_plan(plan, args.out)
     interval = objective_interval(plan)

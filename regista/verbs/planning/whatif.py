@@ -9,6 +9,7 @@ from regista.origin import record_like
 from regista.targets import check_targets
 from regista.verbs.arguments import add_plan, add_trust
 from regista.verbs.screen import Json, show, status
+from regista.verbs.surroundings import surroundings
 
 __all__ = ["add_arguments", "perform"]
 
@@ -33,7 +34,7 @@ def perform(args: argparse.Namespace) -> Json:
     check_targets([args.out], [args.plan])
     plan = load_plan(args.plan)
     with status(args, "planning anew ..."):
-        outcome = whatif(plan, args.set)
+        outcome = whatif(plan, args.set, memory=surroundings().memory_of(plan.model))
     if args.out:
         save_plan(outcome.plan, args.out)
         record_like(plan, outcome.plan)

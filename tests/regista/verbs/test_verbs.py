@@ -6,7 +6,7 @@ from fresh_interpreter import run_python
 
 from regista.verbs import VERBS
 
-HEAVY = {"torch", "numpy", "numba", "simpy", "pulp", "highspy", "pandas", "networkx", "matplotlib", "bokeh"}
+HEAVY = {"torch", "numpy", "numba", "simpy", "pulp", "highspy", "pandas", "networkx", "matplotlib", "bokeh", "starlette", "uvicorn", "h11"}
 
 
 def test_every_verb_has_a_name_and_a_module_of_its_own():

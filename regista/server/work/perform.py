@@ -1,0 +1,112 @@
+"""Performs one request in this process, as the command line would: the verb's own parser, its own refusals, its own files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+from planner.ir.errors import RegistaError
+from regista.origin import handed
+from regista.verbs import VERBS
+from regista.verbs.parsing import argv_of, verb_parser
+from regista.verbs.screen import finite
+from regista.verbs.surroundings import Surroundings, surrounded
+from regista.wire import Outcome, Request, Role, State
+
+__all__ = ["lay_files", "perform"]
+
+_MOST_TEXT = 4_000_000
+
+
+def lay_files(request: Request, work: Path, programs: Path, stored: Mapping[str, Path]) -> dict[str, str]:
+    """Put the files of a request where its arguments name them; returns exported programs by the names that Plans know, and their paths.
+
+    Args:
+        programs: where exported programs lie, one folder per content, so that a program of several requests has one path.
+        stored: SHA-256 -> path in the store.
+    """
+    (work / "cwd").mkdir(parents=True, exist_ok=True)
+    models = {}
+    for name, digest in request.files.items():
+        is_program = name.endswith(".pt2")
+        target = programs / digest / os.path.basename(name) if is_program else work / "cwd" / name
+        if is_program:
+            models[name] = str(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            neighbour = target.with_name(f".{uuid.uuid4().hex}.tmp")
+            shutil.copyfile(stored[digest], neighbour)  # a copy: nothing that a verb does to its file changes the store
+            os.replace(neighbour, target)
+    for role, text in request.texts():
+        if role is Role.OUTPUT:
+            (work / "cwd" / text).parent.mkdir(parents=True, exist_ok=True)
+    return models
+
+
+def perform(request: Request, work: Path, models: Mapping[str, str], around: Surroundings) -> Outcome:
+    """Perform the request in ``work/cwd``; what it prints goes to files beside it.   Every refusal is an outcome."""
+    began = perf_counter()
+    result, refused, code = None, None, 0
+    with _printing_to(work / "stdout", work / "stderr"), surrounded(around), handed(models), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = _show_warning
+        os.chdir(work / "cwd")
+        try:
+            args = verb_parser(request.verb).parse_args(argv_of(request.verb, request.arguments))
+            result = finite(next(verb for verb in VERBS if verb.name == request.verb).perform(args))
+        except (RegistaError, OSError) as error:
+            refused, code = error, 2
+        except KeyboardInterrupt as stop:
+            refused, code = RegistaError(str(stop) or "interrupted"), 130
+        except MemoryError:
+            refused, code = RegistaError(f"'{request.verb}' needed more memory than there is; ask for something smaller"), 2
+        except Exception as error:  # a fault of ours ends the request, not the process
+            refused, code = RegistaError(f"'{request.verb}' failed inside of regista ({type(error).__name__}: {error}); report it"), 1
+        finally:
+            os.chdir(work)
+    return Outcome(
+        state=State.DONE if refused is None else State.FAILED,
+        code=code,
+        result=result,
+        stdout=_text(work / "stdout"),
+        stderr=_text(work / "stderr"),
+        error="" if refused is None else type(refused).__name__,
+        message="" if refused is None else str(refused).replace(f"{work / 'cwd'}{os.sep}", ""),
+        seconds=perf_counter() - began,
+    )
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_MOST_TEXT).decode("utf-8", "replace")
+
+
+@contextmanager
+def _printing_to(stdout: Path, stderr: Path) -> Iterator[None]:
+    """Standard output and error of this process, whoever writes to them, go to files."""
+    kept = os.dup(1), os.dup(2)
+    try:
+        for path, number in ((stdout, 1), (stderr, 2)):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(handle, number)
+            os.close(handle)
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for number, handle in zip((1, 2), kept, strict=True):
+            os.dup2(handle, number)
+            os.close(handle)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """One line, as the command line shows it."""
+    if category.__module__.split(".")[0] in ("regista", "backend", "planner", "simulator", "zoo"):
+        print(f"warning: {message}", file=sys.stderr)

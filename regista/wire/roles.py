@@ -1,0 +1,88 @@
+"""What each argument of a verb that a server performs is to the server: a value, a file that comes along, a file that is left, or refused.
+
+An argument without a row here is refused by the server (and by a test), so that no new option of a verb reads or writes a file of the server's host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+__all__ = ["SERVED", "Role", "is_file"]
+
+
+class Role(Enum):
+    """How a server takes an argument.
+
+    VALUE: as it is.   INPUT: the name of a file that comes with the request.   OUTPUT: the name of a file that the verb leaves.
+    MODEL: ``zoo:NAME``, or a ``.pt2`` that comes along; never code by its path.   CLUSTER: a name, or a TOML that comes along.
+    SCHEDULE: a name, or a CSV that comes along.   RATES: a schedule of learning rates by its text, never a file of Python.
+    JOB: a text, or the name of a file that comes along.   DATA: synthetic data; files of data lie with the client.
+    REFUSED: is not taken from a client.
+    """
+
+    VALUE = "value"
+    INPUT = "input"
+    OUTPUT = "output"
+    MODEL = "model"
+    CLUSTER = "cluster"
+    SCHEDULE = "schedule"
+    RATES = "rates"
+    JOB = "job"
+    DATA = "data"
+    REFUSED = "refused"
+
+
+def is_file(role: Role, text: str) -> bool:
+    """Whether this text of an argument names a file that has to come with the request."""
+    match role:
+        case Role.INPUT:
+            return True
+        case Role.MODEL:
+            return text.endswith(".pt2")
+        case Role.CLUSTER:
+            return text.endswith(".toml")
+        case Role.SCHEDULE:
+            return text.endswith(".csv")
+        case _:
+            return False
+
+
+def _roles(
+    values: str = "", *, inputs: str = "", outputs: str = "", model: str = "", cluster: str = "", refused: str = "", **other: Role
+) -> dict[str, Role]:
+    rows = ((values, Role.VALUE), (inputs, Role.INPUT), (outputs, Role.OUTPUT), (model, Role.MODEL), (cluster, Role.CLUSTER))
+    named = {name: role for text, role in (*rows, (refused, Role.REFUSED)) for name in text.split()}
+    return {"json": Role.VALUE, **named, **other}
+
+
+SERVED: Mapping[str, Mapping[str, Role]] = {
+    "plan": _roles(
+        "full stages mesh micro_batches mode outputs batch_dim precision grad_dtype attention kernels batch_norm recompute context zero cut "
+        "balance pin interleave hold quota bucket_mb strict clip_norm clip_value ema loss_scale method robust spread seconds",
+        outputs="out",
+        model="model",
+        cluster="cluster",
+        schedule=Role.SCHEDULE,
+        lr_schedule=Role.RATES,
+    ),
+    "explain": _roles("op module actors top seconds", inputs="plan", refused="trust"),
+    "verify": _roles(inputs="plan", model="model", refused="trust"),
+    "diff": _roles(inputs="a b", refused="trust"),
+    "predict": _roles(inputs="jobs", outputs="out"),
+    "whatif": _roles("set", inputs="plan", outputs="out", refused="trust"),
+    "sensitivity": _roles("spread replan steps", inputs="plan", outputs="out picture", cluster="cluster", refused="trust"),
+    "quotas": _roles("full_throughput budget pareto seconds", inputs="plan cost", outputs="out"),
+    "loading": _roles("load_quota copy", inputs="plan", outputs="out", data=Role.DATA),
+    "simulate": _roles("steps engine noise runs seed", inputs="plan cost", outputs="out"),
+    "compare": _roles("warmup", inputs="sim run", outputs="gantt out"),
+    "gantt": _roles("steps memory links streams", inputs="traces", outputs="out"),
+    "timeline": _roles("steps", inputs="traces", outputs="out"),
+    "report": _roles("warmup", inputs="what", outputs="out"),
+    "export": _roles("format", inputs="traces", outputs="out"),
+    "ops": _roles("core", model="model"),
+    "clusters": _roles(),
+    "advise": _roles("family seq vocab ignore seconds tries full", outputs="out", cluster="cluster", job=Role.JOB),
+    "deploy": _roles("kind image steps nnodes claim", inputs="plan", outputs="out", refused="trust"),
+    "iopddl": _roles("seconds", inputs="file", outputs="out"),
+}
