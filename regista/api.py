@@ -294,7 +294,8 @@ def run(
         max_restarts: after a fault start again, so often at most, from the newest checkpoint.
         save_when_interrupted: Ctrl-C lets the run save to ``checkpoint`` first, two steps later at most (without restarts; a second one does not).
         memory: how registers and workspace are held, for tests and measurements (backend.memory.MemoryOptions).
-        device: performer threads: ``cpu``, ``cuda``, ``cuda:1``, or rank by rank, ``0=cpu,1=cuda:0``.
+        device: ``cpu``, ``cuda``, ``cuda:1``, or rank by rank, ``0=cpu,1=cuda:0``.  Real processes: ``cuda`` is a GPU for each rank;
+            threads: all on the first.  ``fake``: lanes without hardware.
         device_options: of devices with streams: CUDA graphs, how far the host runs ahead, TF32, determinism.
 
     Raises:
@@ -351,6 +352,8 @@ def run(
         memory=memory,
         max_restarts=max_restarts,
         numbers=source.step_numbers,
+        devices=names,
+        device_options=device_options,
     )
 
 

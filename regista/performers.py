@@ -7,6 +7,7 @@ from enum import Enum
 from backend.devices.device import parse_devices
 from backend.devices.options import DeviceOptions, check_options
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
+from backend.placing.places import place_ranks
 from planner.ir.errors import Unsupported
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
@@ -37,11 +38,11 @@ def check_performer(
         refuse_training(checkpoint=saves, gradients=gradients)
     if performer is not Performer.GLOO and saves:
         raise Unsupported(f"checkpoints are saved by real processes; performer {performer.value} has none, leave out --checkpoint")
-    if performer is not Performer.THREADS and device != "cpu":
-        raise Unsupported(f"device {device!r}: performer {performer.value} runs on CPUs; use performer threads")
+    if performer is Performer.REFERENCE and device != "cpu":
+        raise Unsupported(f"device {device!r}: performer {performer.value} runs on CPUs; use performer gloo or threads")
     if performer is Performer.REFERENCE and memory != DEFAULT_MEMORY:
         raise Unsupported("the reference performer makes new memory for every block; leave the memory options out")
-    names = parse_devices(device, plan.num_ranks)
+    names = place_ranks(device, plan.num_ranks) if performer is Performer.GLOO else parse_devices(device, plan.num_ranks)
     check_options(options, set(names.values()), own_process=performer is Performer.THREADS)
     return names
 

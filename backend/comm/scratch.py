@@ -19,9 +19,13 @@ class Scratch:
 
     Taken anew in every act, such buckets grew the heap by their size now and then, 24 MiB each [measured 2026-11-21].  The Plan does not
     count it; see collectives.scratch_bytes.
+
+    Args:
+        device: where ``reserve`` takes it; None: the host's memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device
         self._held: dict[Use, Tensor] = {}
 
     @property
@@ -32,7 +36,7 @@ class Scratch:
         """Take the memory for every use now."""
         for use, size_bytes in needs.items():
             if size_bytes:
-                self.take(use, torch.empty(0, dtype=torch.uint8), size_bytes)
+                self.take(use, torch.empty(0, dtype=torch.uint8, device=self._device), size_bytes)
 
     def take(self, use: Use, like: Tensor, numel: int) -> Tensor:
         """A flat tensor of ``like``'s dtype, until the next one is taken for the same use; its values are anybody's."""

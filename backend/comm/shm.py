@@ -65,11 +65,11 @@ class Shared:
         return f"sockets ({self.why})" if self.why else "none"
 
 
-def reserve(plan: Plan, rank: int, *, one_host: bool, static: bool, wanted: bool = True) -> Shared:
+def reserve(plan: Plan, rank: int, *, one_host: bool, static: bool, wanted: bool = True, on_host: bool = True) -> Shared:
     """Allocate the shared blocks of ``rank``, or say why not.
 
     Args:
-        static: registers are STATIC.   wanted: MemoryOptions.shared_memory.
+        static: registers are STATIC.   wanted: MemoryOptions.shared_memory.   on_host: blocks lie in the host's memory.
 
     Every page is taken at once, so that a full machine is found now and not by a signal in the midst of an act.
     """
@@ -80,6 +80,8 @@ def reserve(plan: Plan, rank: int, *, one_host: bool, static: bool, wanted: bool
         return Shared(why="several hosts")
     if not static:
         return Shared(why="blocks come and go")
+    if not on_host:
+        return Shared(why="blocks lie on a device")
     if not wanted:
         return Shared(why="memory option shared_memory=False")
     if not hasattr(os, "memfd_create"):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from planner.ir.sbp import ReduceOp
 
-__all__ = ["GroupWire", "Wire"]
+__all__ = ["GroupWire", "StagedWire", "Wire"]
 
 _REDUCE = {ReduceOp.SUM: dist.ReduceOp.SUM, ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
 
@@ -59,3 +59,30 @@ class GroupWire:
 
     def reduce_scatter(self, reduced: Tensor, sent: Tensor, op: ReduceOp) -> None:
         dist.reduce_scatter_tensor(reduced, sent, _REDUCE[op], group=self._group)
+
+
+class StagedWire:
+    """A wire of the host under tensors of a device: each is copied to the host's memory and back."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire, self.scatters = wire, wire.scatters
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
+        staged = tensor.cpu()
+        self._wire.all_reduce(staged, op)
+        tensor.copy_(staged)
+
+    def all_gather(self, gathered: Tensor, sent: Tensor) -> None:
+        staged = gathered.new_empty(gathered.shape, device="cpu")
+        self._wire.all_gather(staged, sent.cpu())
+        gathered.copy_(staged)
+
+    def all_to_all(self, received: Tensor, sent: Tensor, receive_lengths: Sequence[int], send_lengths: Sequence[int]) -> None:
+        staged = received.new_empty(received.shape, device="cpu")
+        self._wire.all_to_all(staged, sent.cpu(), receive_lengths, send_lengths)
+        received.copy_(staged)
+
+    def reduce_scatter(self, reduced: Tensor, sent: Tensor, op: ReduceOp) -> None:
+        staged = reduced.new_empty(reduced.shape, device="cpu")
+        self._wire.reduce_scatter(staged, sent.cpu(), op)
+        reduced.copy_(staged)

@@ -199,6 +199,6 @@ def _device_name(text: str) -> str:
     kind, colon, number = text.strip().partition(":")
     if kind == "cpu" and not colon:
         return "cpu"
-    if kind == "cuda" and (not colon or (number.isascii() and number.isdigit())):
-        return f"cuda:{int(number or 0)}"
-    raise Unsupported(f"device {text.strip()!r} is not known; it is cpu, cuda or cuda:NUMBER")
+    if kind in ("cuda", "fake") and (not colon or (number.isascii() and number.isdigit() and len(number) < 10)):
+        return f"{kind}:{int(number or 0)}"
+    raise Unsupported(f"device {text.strip()!r} is not known; it is cpu, cuda or cuda:NUMBER (or fake:NUMBER, lanes without hardware)")

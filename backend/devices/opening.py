@@ -11,13 +11,17 @@ __all__ = ["open_device", "open_devices"]
 
 
 def open_device(name: str) -> Device:
-    """The device ``cpu`` or ``cuda:N``; the caller's to close.
+    """The device ``cpu``, ``cuda:N`` or ``fake:N``; the caller's to close.
 
     Raises:
         Unsupported: a GPU that this process cannot see.
     """
     if name == "cpu":
         return CpuDevice()
+    if name.startswith("fake:"):
+        from backend.devices.fake import FakeStreamDevice
+
+        return FakeStreamDevice(name)
     from backend.devices.cuda import CudaDevice  # late: a host without GPU needs nothing of it
 
     return CudaDevice(name)

@@ -15,12 +15,12 @@ from backend.devices.device import CpuDevice, Device
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions, check_options, numerics
 from backend.initial.values import Values
 from backend.inprocess.body import ProcessBody
-from backend.inprocess.device_memory import check_room, owned_bytes
 from backend.inprocess.engine import Engine
 from backend.inprocess.fragments import RankFragments
 from backend.inprocess.registers import make_blocks
 from backend.memory.blocks import check_state, state_parts
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
+from backend.placing import check_room, owned_bytes
 from backend.run_folder.merge import hardware
 from backend.run_folder.outcome import Outcome, assemble_here
 from planner.ir.actors.verify import verify

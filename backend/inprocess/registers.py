@@ -6,28 +6,19 @@ such a device, lie in host memory that it can copy without waiting (pinned).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
-from torch import Tensor
-
 from backend.devices.device import Device
-from backend.memory.arena import Arena, arena_bytes, carve, planned_bytes, register_mode, regsts_on
+from backend.memory.arena import Arena, register_mode
 from backend.memory.blocks import Blocks
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
+from backend.placing import device_arena
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.ir.plan import Access, Plan, Regst, TaskKind
+from planner.ir.plan import Access, Plan
 
-__all__ = ["by_memory", "lies_on_host", "make_blocks"]
-
-
-def lies_on_host(plan: Plan, regst: Regst) -> bool:
-    """Whether no device works on it: it is loaded or prepared, to be prepared or copied."""
-    if regst.producer is None or plan.task[regst.producer].kind not in (TaskKind.SOURCE, TaskKind.PREPARE):
-        return False
-    consumers = [task for task, _ in plan.consumers[regst.id]]
-    return bool(consumers) and all(task.kind in (TaskKind.PREPARE, TaskKind.COPY) for task in consumers)
+__all__ = ["make_blocks"]
 
 
 def make_blocks(
@@ -55,7 +46,9 @@ def make_blocks(
     tapped = tuple(taps)
     blocks_of: dict[int, Blocks] = {}
     for rank in range(plan.num_ranks):
-        arena = _arena(plan, rank, devices[rank], pinning) if mode is RegisterMode.STATIC else None
+        arena = None
+        if mode is RegisterMode.STATIC:
+            arena = Arena.make(plan, rank) if pinning is None else device_arena(plan, rank, devices[rank], pinning)
         blocks_of[rank] = Blocks(plan, rank, taps=tapped, arena=arena, poison=memory.poison)
     return blocks_of
 
@@ -67,33 +60,3 @@ def _refuse(memory: MemoryOptions, *, on_cpus: bool) -> None:
     if ignored:
         where = "one process" if on_cpus else "a device with streams"
         raise Unsupported(f"memory options {', '.join(ignored)} do not apply to ranks of {where}; leave them out or use --performer gloo")
-
-
-def _arena(plan: Plan, rank: int, device: Device, pinning: Device | None) -> Arena:
-    if pinning is None:
-        return Arena.make(plan, rank)
-    on_host, on_device = by_memory(plan, rank, device)
-    regions = [(on_host, pinning.host_memory(arena_bytes(plan, on_host))), (on_device, device.allocate(arena_bytes(plan, on_device)))]
-    return _in_regions(plan, rank, regions)
-
-
-def by_memory(plan: Plan, rank: int, device: Device) -> tuple[list[Regst], list[Regst]]:
-    """The Regsts of a rank whose blocks lie in the host's memory, and those in its device's."""
-    here = regsts_on(plan, rank)
-    on_host = [regst for regst in here if device.immediate or lies_on_host(plan, regst)]
-    return on_host, [regst for regst in here if regst not in on_host]
-
-
-def _in_regions(plan: Plan, rank: int, regions: Sequence[tuple[Sequence[Regst], Tensor]]) -> Arena:
-    tables: dict[str, list[list[Tensor]]] = {}
-    for regsts, memory in regions:
-        tables |= carve(plan, rank, regsts, memory)
-    taken = sum(memory.nbytes for _, memory in regions)
-    padding = taken - planned_bytes(plan, rank)
-    places = {
-        (regst, slot, index): (tensor.data_ptr(), tuple(tensor.shape))
-        for regst, slots in tables.items()
-        for slot, row in enumerate(slots)
-        for index, tensor in enumerate(row)
-    }
-    return Arena(rank=rank, tables=tables, places=places, allocated_bytes=taken - padding, padding_bytes=padding, shared=frozenset())

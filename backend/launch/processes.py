@@ -20,8 +20,10 @@ from torch import Tensor
 from backend.acts.act import Batches, check_batch
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.checkpoint.saver import SaveRequest
+from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial.values import Values
 from backend.launch.attempts import run_workers
+from backend.launch.on_devices import check_devices
 from backend.memory.blocks import check_state
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder.files import Options, prepare
@@ -57,6 +59,8 @@ def run(
     max_restarts: int = 0,
     memory: MemoryOptions = DEFAULT_MEMORY,
     numbers: StepNumbers = no_numbers,
+    devices: Mapping[int, str] | None = None,
+    device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
@@ -75,16 +79,19 @@ def run(
             outcome is then that of the last attempt; its losses begin where that one began.
         memory: how workers hold their memory; the defaults are right for training.
         numbers: step -> what its STEP_INPUT tasks write (learning rates), of Plans that have such; asked for all steps before the start.
+        devices: rank -> name of its device, ``cpu``, ``cuda:0`` (backend.placing.places); None: all on CPUs.
+        device_options: of devices with streams.
 
     Returns:
         trace (source ``run``, performer ``gloo``), losses per step, final states and gradients as logical tensors.
 
     Raises:
         WorkerFailed: a worker died, raised or hung; the message names its rank and what it was doing.  No process is left.
-        InvalidPlan, DeadLock, OutOfMemory, InvalidProgram: refused before anything starts.
+        InvalidPlan, DeadLock, OutOfMemory, InvalidProgram, Unsupported: refused before anything starts.
     """
     verify(plan)
     performed = plan if checkpoint is None else with_saving(plan)
+    on_devices = check_devices(performed, devices or {}, device_options, memory)
     options = Options(
         run_id=uuid.uuid4().hex[:12],
         steps=steps,
@@ -97,6 +104,8 @@ def run(
         save_every=0 if checkpoint is None else checkpoint.every,
         keep=0 if checkpoint is None else checkpoint.keep,
         saves_when_interrupted=checkpoint is not None and checkpoint.when_interrupted,
+        devices=on_devices,
+        device_options=device_options,
     )
     with run_folder(workdir, options.run_id) as folder:
         run_in_folder(folder, performed, state, batches, options, on_progress, numbers, max_restarts)

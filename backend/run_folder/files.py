@@ -22,6 +22,7 @@ from backend.acts.act import Batches
 from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.checkpoint.handover import compact, hand_over
 from backend.data.loader import Loader
+from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial.values import Values
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from planner.ir.errors import InvalidFile
@@ -57,6 +58,7 @@ class Options:
 
     address, inputs: with several hosts, this one's address and a digest of what all start from.
     isolated_rounds: after the run, time each task alone so often (0: not at all); ``warmup`` rounds come first and do not count.
+    devices: name of each rank's device; empty: all on CPUs.
     """
 
     run_id: str
@@ -76,6 +78,8 @@ class Options:
     saves_when_interrupted: bool = False
     allow_nan: bool = False
     memory: MemoryOptions = DEFAULT_MEMORY
+    devices: tuple[str, ...] = ()
+    device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS
 
 
 class FailureKind(StrEnum):

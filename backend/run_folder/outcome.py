@@ -141,8 +141,8 @@ def gather(plan: Plan, wanted: Mapping[str, Access], parts: Parts) -> dict[str, 
 
 
 def copied(parts: Mapping[tuple[str, int], Tensor]) -> dict[tuple[str, int], Tensor]:
-    """One rank's parts by (regst, index), each in memory of its own size: torch.save writes whole storages."""
-    return {key: value.clone() for key, value in parts.items()}
+    """One rank's parts by (regst, index), each in the host's memory, of its own size: torch.save writes whole storages."""
+    return {key: value.to("cpu", copy=True) for key, value in parts.items()}
 
 
 def parts_of_ranks(of_rank: Mapping[int, Mapping[tuple[str, int], Tensor]]) -> dict[tuple[str, int, int], Tensor]:

@@ -16,7 +16,7 @@ __all__ = ["save_outputs", "take_outputs"]
 def save_outputs(folder: Path, step: int, parts: OutputParts) -> None:
     """What one act of a rank hands over."""
     place, micro_batch, rank = next(iter(parts))
-    torch.save({key: value.clone() for key, value in parts.items()}, folder / f"output{step}.{place}.{micro_batch}.{rank}.pt")
+    torch.save({key: value.to("cpu", copy=True) for key, value in parts.items()}, folder / f"output{step}.{place}.{micro_batch}.{rank}.pt")
 
 
 def take_outputs(folder: Path, plan: Plan, step: int) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from backend.comm.transport import Mesh
+from backend.devices.options import numerics
 from backend.hosts.hosts import Hosts
 from backend.monitor.heartbeat import writing_heartbeats
 from backend.monitor.nonfinite import LossWatch
@@ -40,6 +41,7 @@ from backend.run_folder.files import (
 from backend.run_folder.outcome import copied, state_locations
 from backend.store import RunStore, StoreAddress
 from backend.worker.checkpoints import begin, saver_of
+from backend.worker.device import about_device, launching, open_for, owned_here
 from backend.worker.failures import RankFailed
 from backend.worker.isolated import time_tasks
 from backend.worker.live import LiveWorker, live_batches, live_numbers
@@ -110,14 +112,22 @@ def work(folder: Path, options: Options) -> None:
     agree(store, plan, rank, ranks)
     hosts = None if options.one_host else Hosts(store, rank, ranks, options.inputs)
     taps = plan.gradients.values() if options.gradients else ()
-    registers = Registers(plan, rank, one_host=options.one_host, taps=taps, memory=options.memory)
+    device = open_for(options, rank)
+    owned = owned_here(plan, rank, device, options) if device is not None else {}
+    if options.devices:
+        _meet(store, "room", rank, ranks)
+    registers = Registers(plan, rank, one_host=options.one_host, taps=taps, memory=options.memory, device=device)
     blocks = registers.blocks
     options, values = begin(folder, options, store, rank)
     registers.fill(values)
     del values
     batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
     numbers = live_numbers(folder) if options.live else read_numbers(folder)
-    body = RankBody(plan, rank, blocks, batches, axis_groups(plan, rank, options.timeout_s), folder, options.memory, numbers)
+    carried, turns = launching(plan, rank, options)
+    groups = axis_groups(plan, rank, options.timeout_s, carried, staged=device is not None and device.torch_device.type != "cpu")
+    body = RankBody(plan, rank, blocks, batches, groups, folder, options.memory, numbers, device, turns)
+    if device is not None:
+        device.synchronize()  # blocks were filled beside its lanes
     mesh = Mesh(
         rank, body.peers(), store, options.run_id, key=key, unix=options.one_host, timeout_s=STARTUP_TIMEOUT_S, host=options.address
     )
@@ -138,7 +148,8 @@ def work(folder: Path, options: Options) -> None:
     if options.live:
         LiveWorker(plan, rank, options.run_id, key, folder, loop, blocks).start(body)
     log_relay = nullcontext() if hosts is None else hosts.relaying_logs(folder)
-    with log_relay, nullcontext() if options.live else writing_heartbeats(plan, rank, loop.rows, folder):
+    kernels = numerics(options.device_options) if device is not None else nullcontext()
+    with kernels, log_relay, nullcontext() if options.live else writing_heartbeats(plan, rank, loop.rows, folder):
         loop.run()
     if saver is not None:
         saver.end(options.first_step + loop.steps_done, blocks.state_of)
@@ -161,7 +172,7 @@ def work(folder: Path, options: Options) -> None:
         "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
-        "about": registers.about,
+        "about": registers.about | about_device(device, carried, options, owned),
         "timings": isolated.spans if isolated is not None else {},
     }
     torch.save(result, folder / f"rank{rank}.pt")

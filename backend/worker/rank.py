@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -25,8 +27,9 @@ from backend.comm.buckets import largest
 from backend.comm.collectives import GroupExchange
 from backend.comm.scratch import Scratch
 from backend.comm.transport import Mesh, receive_into, tensor_bytes
-from backend.comm.wires import GroupWire, Wire
+from backend.comm.wires import GroupWire, StagedWire, Wire
 from backend.data.loader import Loader
+from backend.devices.device import Device
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
@@ -35,9 +38,11 @@ from backend.ops.bindings import DirectBindings
 from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment, draws
 from backend.ops.workspace import Workspace, WorkspaceBytes, uses_workspace
 from backend.ops.writable import slot_places, writable_blocks
+from backend.placing.carriers import Carried, Carrier
 from backend.run_folder.outputs import save_outputs
+from backend.worker.lanes import LaunchTurns, RankLanes
 from planner.ir.actors.actor import Actor
-from planner.ir.actors.communicators import communicators
+from planner.ir.actors.communicators import Communicator, communicators
 from planner.ir.actors.routes import Piece, routes
 from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
 
@@ -56,20 +61,27 @@ Tables = Mapping[str, list[list[Tensor]]]
 """Regst -> slot -> tensor number -> its memory."""
 
 
-def axis_groups(plan: Plan, rank: int, timeout_s: float) -> dict[GroupKey, Wire]:
+def axis_groups(
+    plan: Plan, rank: int, timeout_s: float, carried: Mapping[Communicator, Carried] | None = None, *, staged: bool = False
+) -> dict[GroupKey, Wire]:
     """This rank's wire per (collective stream, axis).  Every rank makes all groups, in the same order (planner.ir.actors.communicators).
 
     Two streams never share a group: their collectives may run at the same time and in any order.
+
+    Args:
+        carried: by what; None: all by gloo.   staged: this rank's blocks do not lie in the host's memory, where gloo works.
     """
     mine: dict[GroupKey, Wire] = {}
     for each in communicators(plan):
         if each.axis is None:
             continue  # transfers have sockets and shared memory
+        carrier = carried[each].carrier if carried is not None else Carrier.GLOO
         # torch numbers members by global rank unless told otherwise (an argument of newer versions); ours stand in axis order.
         order: dict[str, Any] = {} if list(each.ranks) == sorted(each.ranks) else {"sort_ranks": False}
-        group = dist.new_group(list(each.ranks), timeout=timedelta(seconds=timeout_s), backend="gloo", **order)
+        group = dist.new_group(list(each.ranks), timeout=timedelta(seconds=timeout_s), backend=carrier.value, **order)
         if rank in each.ranks:
-            mine[each.stream, each.axis] = GroupWire(group)
+            wire = GroupWire(group)
+            mine[each.stream, each.axis] = StagedWire(wire) if staged and carrier is Carrier.GLOO else wire
     return mine
 
 
@@ -85,7 +97,11 @@ def _once(table: dict[str, CompiledFragment], name: str, first: CompiledFragment
 
 
 class RankBody:
-    """See the module's text."""
+    """See the module's text.
+
+    Args:
+        groups: see axis_groups.   device: of the rank, where it has lanes.   turns: of its launches, where they have one order.
+    """
 
     def __init__(
         self,
@@ -97,8 +113,12 @@ class RankBody:
         folder: Path,
         memory: MemoryOptions = DEFAULT_MEMORY,
         numbers: StepNumbers = no_numbers,
+        device: Device | None = None,
+        turns: LaunchTurns | None = None,
     ) -> None:
         self.plan, self.rank, self.blocks = plan, rank, blocks
+        self._device, self._turns = device, turns
+        self._lanes = RankLanes(plan, rank, device) if device is not None else None
         self.losses: dict[int, float] = {}
         self.loss_watch: LossWatch | None = None
         self.first_step = 0
@@ -118,7 +138,7 @@ class RankBody:
         self._drawing = frozenset(task.id for task in here if draws(task))
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
         self._fragments = self._fragments_of([task for task in here if isinstance(task.body, Fragment)])
-        self._scratch: defaultdict[str, Scratch] = defaultdict(Scratch)
+        self._scratch: defaultdict[str, Scratch] = defaultdict(partial(Scratch, device.torch_device if device is not None else None))
         self._exchanges = {
             task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)), self._scratch[task.stream])
             for task in here
@@ -139,11 +159,14 @@ class RankBody:
     def _fragments_of(self, tasks: Sequence[Task]) -> dict[str, CompiledFragment]:
         """Task -> what performs its next act, given what it reads and the slots it writes to."""
         writable = {task.id: writable_blocks(self.plan, task, self.blocks.mode) for task in tasks}
+        where = "" if self._device is None or self._device.torch_device.type == "cpu" else str(self._device.torch_device)
         if uses_workspace(self._memory, self.blocks.mode):
-            self._workspace = Workspace(self.plan, self.rank, tasks, writable, self._memory)
+            allocate = self._device.allocate if self._device is not None else None
+            self._workspace = Workspace(self.plan, self.rank, tasks, writable, self._memory, allocate=allocate, device=where)
             return self._workspace.functions
 
         def compiled(task: Task, **options: Unpack[CompileOptions]) -> CompiledFragment:
+            options["device"] = where
             return compile_fragment(task, self.plan.placement[task.placement], self.rank, writable[task.id], **options)
 
         functions = {task.id: compiled(task) for task in tasks}
@@ -208,7 +231,9 @@ class RankBody:
         values = bindings.values()
         if self.captured is not None:
             self.captured[task.id] = values
-        return method((task, number, values, bindings))
+        if self._lanes is None:
+            return method((task, number, values, bindings))
+        return self._lanes.perform(task, lambda: method((task, number, values, bindings)))
 
     # The kinds of tasks (backend.acts.kinds).
 
@@ -228,8 +253,11 @@ class RankBody:
         bindings.store(results)
 
     def box(self, act: _RankAct) -> None:
-        task, _, values, bindings = act
-        bindings.store(self.boxed(task, values, bindings.slots()))
+        task, number, values, bindings = act
+        meets = self._turns is not None and len(self.plan.peers(task, self.rank)) > 1
+        with self._turns.turn(task, number) if self._turns is not None and meets else nullcontext():
+            results = self.boxed(task, values, bindings.slots())
+        bindings.store(results)
 
     def transfer(self, act: _RankAct) -> Announce:
         task, number, values, _ = act
@@ -238,7 +266,7 @@ class RankBody:
     def save(self, act: _RankAct) -> None:
         task, number, values, _ = act
         if self.on_save is not None:
-            self.on_save(task, number, values)
+            self.on_save(task, number, [value.cpu() for value in values])
 
     def output(self, act: _RankAct) -> None:
         task, number, values, _ = act
@@ -290,7 +318,7 @@ class RankBody:
             ]
             mapped = self._mapped.get(target)
             if mapped is None and target != self.rank:
-                self._connected.send_payload(target, index, number, [tensor_bytes(part.contiguous()) for part, _, _ in outgoing])
+                self._connected.send_payload(target, index, number, [tensor_bytes(part.contiguous().cpu()) for part, _, _ in outgoing])
                 continue
             for part, piece, write in outgoing:
                 slot = number % self.plan.regst[write.regst].quota
@@ -313,10 +341,10 @@ class RankBody:
                 if piece.src_rank != peer or piece.dst_rank != self.rank:
                     continue
                 target = box_view(self.blocks.incoming(write.regst, write.index, number), piece.dst_spans)
-                if target.is_contiguous():
+                if target.is_contiguous() and target.device.type == "cpu":
                     receive_into(connection, tensor_bytes(target))  # type: ignore[arg-type]
                     continue
-                received = torch.empty_like(target, memory_format=torch.contiguous_format)
+                received = torch.empty_like(target, memory_format=torch.contiguous_format, device="cpu")
                 receive_into(connection, tensor_bytes(received))  # type: ignore[arg-type]
                 target.copy_(received)
 

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from backend.comm.shm import mapped_blocks, reserve
 from backend.comm.transport import Mesh
+from backend.devices.device import Device
 from backend.initial.values import Values
 from backend.memory.arena import Arena, planned_bytes, register_mode
 from backend.memory.blocks import Blocks, state_parts
 from backend.memory.heap import tighten_heap
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
 from backend.ops.workspace import WorkspaceBytes, uses_workspace
+from backend.placing import device_arena
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Access, Plan
@@ -70,11 +72,21 @@ def reset_process_peak() -> bool:
 class Registers:
     """See the module's text.
 
+    Args:
+        device: of the rank, where it has lanes.
+
     base_bytes: resident after imports and before the first block.
     """
 
     def __init__(
-        self, plan: Plan, rank: int, *, one_host: bool, taps: Iterable[Access] = (), memory: MemoryOptions = DEFAULT_MEMORY
+        self,
+        plan: Plan,
+        rank: int,
+        *,
+        one_host: bool,
+        taps: Iterable[Access] = (),
+        memory: MemoryOptions = DEFAULT_MEMORY,
+        device: Device | None = None,
     ) -> None:
         if memory.return_freed and not tighten_heap():
             raise InvalidProgram("memory option return_freed needs glibc; leave it out")
@@ -84,8 +96,13 @@ class Registers:
         if uses_workspace(memory, self.mode):
             tighten_heap()  # until backend.ops.workspace knows what values inside fragments need
         static = self.mode is RegisterMode.STATIC
-        self._shared = reserve(plan, rank, one_host=one_host, static=static, wanted=memory.shared_memory)
-        arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory) if static else None
+        elsewhere = device if device is not None and device.torch_device.type != "cpu" else None
+        self._shared = reserve(plan, rank, one_host=one_host, static=static, wanted=memory.shared_memory, on_host=elsewhere is None)
+        arena = None
+        if static and elsewhere is not None:
+            arena = device_arena(plan, rank, elsewhere, elsewhere)
+        elif static:
+            arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory)
         self.blocks = Blocks(plan, rank, taps=taps, arena=arena, poison=memory.poison)
         self._mapped_bytes = 0
         self._peak_was_reset = False

@@ -18,8 +18,9 @@ from backend.devices.device import Device
 from backend.devices.opening import open_devices
 from backend.devices.options import DeviceOptions
 from backend.inprocess import run
-from backend.inprocess.registers import lies_on_host, make_blocks
+from backend.inprocess.registers import make_blocks
 from backend.memory.arena import planned_bytes
+from backend.placing import lies_on_host
 from backend.reference import perform
 from backend.run_folder.outcome import Outcome
 from planner.ir.errors import OutOfMemory, WorkerFailed

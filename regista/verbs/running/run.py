@@ -46,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gloo: one process per device; threads: one process, a thread per stream; reference: one thread",
     )
     parser.add_argument(
-        "--device", default="cpu", metavar="DEVICES", help="threads: cpu, cuda, cuda:1, or by rank, 0=cpu,1=cuda (default cpu)"
+        "--device",
+        default="cpu",
+        metavar="DEVICES",
+        help="cpu, cuda (a GPU for each rank; threads: all on the first), cuda:1, or by rank, 0=cuda:0,1=cuda:0; "
+        "fake: streams without hardware (default cpu)",
     )
     parser.add_argument("--graphs", action="store_true", help="with --device: fragments as CUDA graphs from their second act on")
     parser.add_argument("--ahead", type=count, metavar="N", help="with --device: acts of one stream in flight at once (default 8)")

@@ -22,7 +22,8 @@ from backend.devices.options import DeviceOptions
 from backend.inprocess import run
 from backend.inprocess.lanes.flights import Past
 from backend.inprocess.lanes.hazards import Hazards, Mark
-from backend.inprocess.registers import lies_on_host, make_blocks
+from backend.inprocess.registers import make_blocks
+from backend.placing import lies_on_host
 from backend.reference import perform
 from planner.ir.errors import OutOfMemory, WorkerFailed
 from planner.ir.plan import TaskKind

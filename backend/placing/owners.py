@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backend.devices.device import Device
-from backend.inprocess.registers import by_memory
 from backend.memory.arena import arena_bytes, register_mode
 from backend.memory.options import MemoryOptions
 from backend.ops.workspace import uses_workspace
+from backend.placing.arenas import by_memory
 from planner.ir.actors.verify import stream_workspaces
 from planner.ir.errors import OutOfMemory
 from planner.ir.plan import Plan

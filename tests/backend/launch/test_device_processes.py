@@ -1,0 +1,96 @@
+"""One process per device: ranks are placed by the index of their device, with streams without hardware in real processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import handmade
+import pytest
+import torch
+from inprocess_cases import HANDMADE, assert_bit_equal
+from matrix import STEPS, assert_transparent, expected, plan_for, program
+
+from backend import run
+from backend.devices.options import DeviceOptions
+from backend.launch.on_devices import NotByNccl, check_devices
+from backend.memory.options import MemoryOptions
+from backend.reference import perform
+from planner.ir.actors.verify import device_bytes
+from planner.ir.errors import OutOfMemory, Unsupported, WorkerFailed
+from planner.ir.traces.trace import check_trace
+
+pytestmark = pytest.mark.processes
+
+
+def names(ranks: int) -> dict[int, str]:
+    return {rank: f"fake:{rank}" for rank in range(ranks)}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", [pytest.param("data parallel", marks=pytest.mark.thorough), "pipeline of 2 x 2"])
+def test_each_rank_is_a_process_on_the_device_of_its_index(name: str) -> None:
+    plan, micro_batches = HANDMADE[name]
+    state, batches = handmade.start(), handmade.batches(micro_batches)
+    outcome = run(plan, state, batches, STEPS, gradients=True, devices=names(plan.num_ranks), timeout_s=60)
+    assert_bit_equal(outcome, perform(plan, state, batches, STEPS, gradients=True))
+    check_trace(plan, outcome.trace)
+    about = outcome.trace.about
+    assert about["devices"] == "; ".join(f"rank {rank} fake:{rank}" for rank in range(plan.num_ranks))
+    # Each process opened its own device, and no other.
+    facts = about["device facts"].split("; ")
+    assert facts == [f"ranks {rank}: fake:{rank}: no hardware: threads with queues" for rank in range(plan.num_ranks)]
+    assert about["collectives"] == "gloo (devices without hardware have no NCCL)"
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("model", "way"), [("gpt", "pipeline2_data2_tensor2"), ("gpt", "zero3"), ("mlp", "zb_h1")])
+def test_planned_models_on_a_process_per_device_equal_training_on_one(model: str, way: str) -> None:
+    plan, source = plan_for(model, way), program(model)
+    state = source.initial_state(plan.micro_batches)
+    outcome = run(plan, state, source.batch, STEPS, gradients=True, devices=names(plan.num_ranks), timeout_s=120)
+    assert_transparent(outcome, expected(model, plan.micro_batches))
+    check_trace(plan, outcome.trace)
+
+
+@pytest.mark.thorough
+def test_ranks_may_share_a_device_and_stages_may_differ_in_kind_which_is_said() -> None:
+    plan, micro_batches = HANDMADE["pipeline"]
+    state, batches = handmade.start(), handmade.batches(micro_batches)
+    wanted = perform(plan, state, batches, STEPS, gradients=True)
+    for devices in ({0: "fake:0", 1: "fake:0"}, {0: "cpu", 1: "fake:3"}):
+        outcome = run(plan, state, batches, STEPS, gradients=True, devices=devices, timeout_s=60)
+        assert_bit_equal(outcome, wanted)
+        assert outcome.trace.about["devices"] == "; ".join(f"rank {rank} {name}" for rank, name in devices.items())
+
+
+def test_what_gloo_carries_is_said_before_anything_starts() -> None:
+    plan = handmade.data_parallel(2, 2)
+    says = "gloo carries collectives, through the host's memory: "
+    with pytest.warns(NotByNccl, match=says + "devices without hardware have no NCCL"):
+        assert check_devices(plan, names(2), DeviceOptions(), MemoryOptions()) == ("fake:0", "fake:1")
+    with pytest.warns(NotByNccl, match=says + r"ranks \[0, 1\] share cuda:0, and NCCL refuses two ranks of one device"):
+        check_devices(plan, {0: "cuda:0", 1: "cuda:0"}, DeviceOptions(), MemoryOptions())
+    assert check_devices(plan, {}, DeviceOptions(), MemoryOptions()) == ()
+
+
+def test_what_cannot_be_is_refused_before_anything_starts() -> None:
+    plan = handmade.data_parallel(2, 2)
+    with pytest.raises(Unsupported, match=r"ranks 0 on cpu, 1 on fake:0 meet in collectives of stream .*stages may differ"):
+        check_devices(plan, {1: "fake:0"}, DeviceOptions(), MemoryOptions())
+    with pytest.raises(Unsupported, match="graphs and ahead are options of all ranks in one process"):
+        check_devices(plan, names(2), DeviceOptions(graphs=True), MemoryOptions())
+    with pytest.raises(Unsupported, match="options of devices with streams, and all ranks are on CPUs"):
+        check_devices(plan, {}, DeviceOptions(tf32=True), MemoryOptions())
+    with pytest.raises(Unsupported, match="poison and registers do not apply"):
+        check_devices(plan, names(2), DeviceOptions(), MemoryOptions(poison=True))
+    tight = replace(plan.cluster.device, memory_bytes=max(device_bytes(plan).values()) - 1)
+    with pytest.raises(OutOfMemory, match="on devices with streams every block is memory of its own"):
+        check_devices(replace(plan, cluster=replace(plan.cluster, device=tight)), names(2), DeviceOptions(), MemoryOptions())
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a host without CUDA device")
+def test_a_gpu_that_a_worker_does_not_see_is_told_with_its_rank() -> None:
+    with pytest.raises(WorkerFailed, match="device cuda:0: this process sees 0 CUDA devices"):
+        run(handmade.pipeline(2), handmade.start(), handmade.batches(2), 1, devices={1: "cuda:0"}, timeout_s=30)
