@@ -69,8 +69,8 @@ class Advice:
             others = len(self.findings) - 1
             return self.findings[0].text + (f"; and {others} more" if others else "")
         if self.better is not None and self.better.gain is not None:
-            return f"nothing is wrong, and {self.better.gain:.0%} of the step can be saved"
-        return "nothing is wrong, and nothing better was found"
+            return f"no fault was found, but {self.better.gain:.0%} of the step can be saved"
+        return "no fault and nothing better was found"
 
 
 def advise(reading: Reading, cluster: str, limits: Limits, say: Callable[[str], None] = lambda _: None) -> Advice:
@@ -85,11 +85,17 @@ def advise(reading: Reading, cluster: str, limits: Limits, say: Callable[[str], 
     job = reading.job
     machine = load_machine(job.machine).within(job.running.environment)
     done = predict(job)
-    space = space_of(reading.form, job)
+    space, written = space_of(reading.form, job), write_flags(job, reading.form, cluster)
+
+    def is_expressed(one: Job) -> bool:
+        """Whether the framework can say what changes."""
+        other = write_flags(one, reading.form, cluster)
+        return set(other.lost) <= set(written.lost) and other.flags != written.flags
+
     say("trying single changes ...")
-    changes = useful_changes(job, machine, space, done)
+    changes = tuple(change for change in useful_changes(job, machine, space, done) if is_expressed(change.job))
     say("searching ...")
-    found = find_better(job, machine, space, limits, say)
+    found = find_better(job, machine, space, limits, is_expressed, say)
     return Advice(
         reading=reading,
         cluster=cluster,
@@ -98,7 +104,7 @@ def advise(reading: Reading, cluster: str, limits: Limits, say: Callable[[str], 
         findings=find_faults(job, machine, done),
         changes=changes,
         found=found,
-        written=write_flags(job, reading.form, cluster),
+        written=written,
         better=_better(job, done, found, changes, reading.form, cluster, machine),
     )
 

@@ -57,9 +57,9 @@ def _changes(job: Job, machine: Machine, space: Space) -> Iterator[Job]:
     if Recompute.FULL in space.recompute and at.chunks < job.model.layers:
         yield running(recompute=Recompute.FULL, recompute_layers=max(1, job.model.layers // at.chunks // 2))
     if at.dp * at.cp > 1 and not run.frozen:
-        if not run.distributed_optimizer and at.fsdp == 1:
+        if not run.distributed_optimizer and at.fsdp == 1 and space.plain:
             yield running(distributed_optimizer=True)
-        if not (run.overlap_grad and run.overlap_param):
+        if at.fsdp == 1 and space.plain and not (run.overlap_grad and run.overlap_param):
             yield running(distributed_optimizer=True, overlap_grad=True, overlap_param=True)
     if space.fused_attention and run.attention is Attention.UNFUSED:
         yield running(attention=Attention.FUSED)
@@ -72,7 +72,7 @@ def _changes(job: Job, machine: Machine, space: Space) -> Iterator[Job]:
         for tp in (2 * at.tp, at.tp // 2):
             if tp and (tp <= machine.domain or tp < at.tp):
                 etp = at.etp if at.etp != at.tp else tp
-                yield laid(tp=tp, etp=etp, sequence_parallel=tp > 1, fsdp=1 if at.fsdp == 1 else max(1, job.devices // (tp * at.pp)))
+                yield laid(tp=tp, etp=etp, sequence_parallel=tp > 1, fsdp=1 if at.fsdp == 1 else max(1, job.devices // tp))
     if space.pipeline and at.fsdp == 1 and not job.model.encoder:
         for pp in (2 * at.pp, at.pp // 2):
             if pp and job.model.layers % pp == 0:
@@ -84,5 +84,5 @@ def _changes(job: Job, machine: Machine, space: Space) -> Iterator[Job]:
         yield from (laid(cp=cp) for cp in (2 * at.cp, at.cp // 2) if cp and at.fsdp == 1)
     if space.experts and job.model.experts:
         yield from (laid(ep=ep) for ep in (2 * at.ep, at.ep // 2) if ep)
-    if space.fsdp and space.plain and at.pp == 1 and at.dp * at.cp > 1:
+    if space.fsdp and at.pp == 1 and at.dp * at.cp > 1 and (space.plain or at.fsdp == 1):
         yield laid(fsdp=at.dp * at.cp if at.fsdp == 1 else 1)

@@ -13,7 +13,7 @@ from regista.jobs.predict import Prediction, predict
 
 __all__ = ["Fault", "Finding", "find_faults"]
 
-_BUBBLE, _TENSOR, _EXCHANGE, _SENT, _AGAIN = 0.15, 0.10, 0.30, 0.15, 0.02
+_BUBBLE, _TENSOR, _WIDE, _EXCHANGE, _SENT, _AGAIN = 0.15, 0.10, 0.30, 0.30, 0.15, 0.02
 """Shares of a step from which on they are called wrong."""
 
 
@@ -22,6 +22,7 @@ class Fault(Enum):
 
     MEMORY = "does not fit"
     TENSOR_ACROSS_NODES = "tensor parallel crosses nodes"
+    TENSOR_TOO_WIDE = "tensor parallel is too wide"
     BUBBLE = "bubble"
     RECOMPUTE = "needless recompute"
     EXCHANGE = "experts across nodes"
@@ -73,14 +74,14 @@ def _share(done: Prediction, name: str) -> float:
 
 
 def _tensor(job: Job, machine: Machine, done: Prediction) -> Finding | None:
-    share = _share(done, "tensor-parallel collectives")
-    if job.layout.tp <= machine.domain or share < _TENSOR:
+    share, tp = _share(done, "tensor-parallel collectives"), job.layout.tp
+    across = tp > machine.domain
+    if share < (_TENSOR if across else _WIDE):
         return None
-    text = (
-        f"{Fault.TENSOR_ACROSS_NODES.value}: {job.layout.tp} ranks on nodes of {machine.domain} devices, "
-        f"and their collectives take {share:.0%} of the step"
-    )
-    return Finding(fault=Fault.TENSOR_ACROSS_NODES, text=text, cost_s=share * done.step_s)
+    fault = Fault.TENSOR_ACROSS_NODES if across else Fault.TENSOR_TOO_WIDE
+    nodes = f" on nodes of {machine.domain} devices" if across else ""
+    text = f"{fault.value}: the collectives of {tp} ranks{nodes} take {share:.0%} of the step"
+    return Finding(fault=fault, text=text, cost_s=share * done.step_s)
 
 
 def _bubble(job: Job, done: Prediction) -> Finding | None:

@@ -46,8 +46,19 @@ class Found:
     ran_out: bool
 
 
-def find_better(job: Job, machine: Machine, space: Space, limits: Limits, say: Callable[[str], None] = lambda _: None) -> Found:
-    """The quickest of the candidates that were predicted and that surely fit (by the most that a device may be asked for)."""
+def find_better(
+    job: Job,
+    machine: Machine,
+    space: Space,
+    limits: Limits,
+    is_expressed: Callable[[Job], bool] = lambda _: True,
+    say: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """The quickest of the candidates that were predicted and that surely fit (by the most that a device may be asked for).
+
+    Args:
+        is_expressed: whether the framework can say what a candidate changes.   say: takes a line of progress.
+    """
     began_s = time.monotonic()
     estimator = Estimator(machine)
     ranked: list[tuple[float, int, Job]] = []
@@ -67,6 +78,8 @@ def find_better(job: Job, machine: Machine, space: Space, limits: Limits, say: C
         if time.monotonic() - began_s > limits.seconds:
             ran_out = True
             break
+        if not is_expressed(one):
+            continue
         if most_bytes(one, machine) > machine.memory_bytes:
             too_large += 1
             continue

@@ -18,10 +18,8 @@ _LEAST_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What a framework's settings can say.   fsdp: parameters split over all replicas.   plain: parameters whole, the optimizer's state split or not.
-
-    recompute: of which kinds.   overlaps: gradients and parameters may travel beside computing, in which case they should.
-    """
+    """What a framework's settings can say.   plain: parameters whole without a pipeline, the optimizer's state split.   fsdp: parameters split over
+    all replicas.   recompute: of which kinds.   fused_attention: whether an unfused attention can be replaced."""
 
     tensor: bool
     pipeline: bool
@@ -111,12 +109,10 @@ def _layouts(job: Job, machine: Machine, space: Space) -> Iterator[Layout]:
 def _spreads(at: Layout, old: Layout, layers: int, space: Space) -> Iterator[Layout]:
     """Chunks of stages, and FSDP where there are none."""
     if at.pp == 1:
-        if space.plain:
+        if space.plain or at.dp * at.cp == 1:
             yield at
         if space.fsdp and at.dp * at.cp > 1:
             yield replace(at, fsdp=at.dp * at.cp, direct_gather=old.direct_gather)
-        return
-    if not space.plain:
         return
     if at.pp == old.pp and old.layers_of_chunks is not None:
         yield replace(at, vp=old.vp, layers_of_chunks=old.layers_of_chunks, vp_group=None)

@@ -29,6 +29,7 @@ def canonical(job: Job) -> Job:
     run = replace(
         run,
         environment="",
+        distributed_optimizer=run.distributed_optimizer and (at.fsdp == 1 or at.fsdp != at.dp * at.cp),
         overlap_p2p=run.overlap_p2p and at.pp > 1,
         overlap_tp=run.overlap_tp and at.tp > 1,
         recompute_layers=run.recompute_layers if run.recompute is Recompute.FULL else None,

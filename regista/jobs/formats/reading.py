@@ -7,17 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile
-from planner.ir.reading import read_text, read_toml
+from planner.ir.reading import read_json, read_text, read_toml
+from regista.jobs.formats.deepspeed import is_deepspeed, read_deepspeed
 from regista.jobs.formats.megatron import read_megatron
 from regista.jobs.formats.megatron.bridge import bridge_flags, is_bridge
 from regista.jobs.formats.megatron.texts import config_flags, parse_arguments
 from regista.jobs.formats.regista_toml import read_regista
+from regista.jobs.formats.torchtitan import flat, preset_flags, read_torchtitan
 from regista.jobs.formats.values import Asked, Form, Reading
 from regista.jobs.formats.yaml_file import read_yaml
 
 __all__ = ["WAY_OUT", "read_framework"]
 
-WAY_OUT = "give Megatron's arguments (a string or a file), its model_config.yaml, or a job's TOML"
+WAY_OUT = (
+    "give Megatron's arguments (a string or a file), its model_config.yaml, a recipe of Megatron-Bridge (YAML), torchtitan's TOML, "
+    "DeepSpeed's JSON, or a job's TOML"
+)
 _MOST_ARGUMENTS = 2**18
 _KINDS = {"bert": "bert", "t5": "t5", "hybrid": "mamba"}
 """Folders of Megatron's functional tests by the script that they run; of all others it is GPT's."""
@@ -33,12 +38,17 @@ def read_framework(job: str, asked: Asked) -> Reading:
         RegistaError: no file, no job, or a setting that is unknown, impossible, or contradicts another.
     """
     if re.search(r"(^|\s)--[a-z]", job):
-        flags, script = parse_arguments(job)
-        return read_megatron(flags, Form.MEGATRON, asked, name="job", script=script)
+        return _arguments(job, asked, "job")
     path = Path(job)
     match path.suffix:
         case ".toml":
             return _toml(path, asked)
+        case ".json":
+            return _json(path, asked)
+        case ".py":
+            raise InvalidFile(
+                f"{path}: Python is not executed; write its settings into a TOML, or give them as '--config NAME --training.seq_len 8192'"
+            )
         case ".yaml" | ".yml":
             return _yaml(path, asked)
         case ".csv":
@@ -46,15 +56,37 @@ def read_framework(job: str, asked: Asked) -> Reading:
         case _:
             text = read_text(path, WAY_OUT, max_bytes=_MOST_ARGUMENTS)
             try:
-                flags, script = parse_arguments(text)
+                return _arguments(text, asked, path.stem)
             except InvalidFile as error:
                 raise InvalidFile(f"{path}: {error}") from None
-            return read_megatron(flags, Form.MEGATRON, asked, name=path.stem, script=script)
+
+
+def _arguments(text: str, asked: Asked, name: str) -> Reading:
+    """Megatron's arguments, or torchtitan's settings on the command line, which have dots."""
+    flags, script = parse_arguments(text)
+    if not any("." in flag for flag in flags) and "config" not in flags:
+        return read_megatron(flags, Form.MEGATRON, asked, name=name, script=script)
+    given = {flag.replace("-", "_"): value for flag, value in flags.items() if flag not in ("config", "module", "job.config_file")}
+    preset: Mapping[str, object] = {}
+    if "config" in flags:
+        preset = preset_flags(str(flags["config"]))
+    elif "job.config_file" in flags:
+        preset = flat(read_toml(str(flags["job.config_file"]), WAY_OUT))
+    return read_torchtitan({**preset, **given}, asked, name=name)
 
 
 def _toml(path: Path, asked: Asked) -> Reading:
     data = read_toml(path, WAY_OUT)
-    return read_regista(data, asked, name=path.stem)
+    if "cluster" in data or "layout" in data or not set(data) & {"training", "parallelism", "job", "model"}:
+        return read_regista(data, asked, name=path.stem)
+    return read_torchtitan(flat(data), asked, name=path.stem)
+
+
+def _json(path: Path, asked: Asked) -> Reading:
+    data = read_json(path, WAY_OUT)
+    if not isinstance(data, dict) or not is_deepspeed(data):
+        raise InvalidFile(f"{path}: no JSON of DeepSpeed (train_micro_batch_size_per_gpu, zero_optimization); {WAY_OUT}")
+    return read_deepspeed(flat(data), asked, name=path.stem, folder=path.parent)
 
 
 def _yaml(path: Path, asked: Asked) -> Reading:

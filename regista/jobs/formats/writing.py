@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from regista.jobs.formats.deepspeed import deepspeed_flags
 from regista.jobs.formats.megatron import MODEL_FLAGS, megatron_flags, script_of
 from regista.jobs.formats.megatron.bridge import bridge_tables
 from regista.jobs.formats.megatron.texts import arguments_text, config_text
 from regista.jobs.formats.regista_toml import regista_flags
+from regista.jobs.formats.torchtitan import torchtitan_flags
 from regista.jobs.formats.values import Flags, Form, Written
 from regista.jobs.job import Job
 
@@ -26,8 +28,10 @@ def write_flags(job: Job, form: Form, cluster: str) -> Written:
             return megatron_flags(job)
         case Form.REGISTA:
             return regista_flags(job, cluster)
-        case _:
-            raise NotImplementedError(form)
+        case Form.TORCHTITAN:
+            return torchtitan_flags(job)
+        case Form.DEEPSPEED:
+            return deepspeed_flags(job)
 
 
 def flags_text(written: Written, job: Job, form: Form, *, model: bool = True) -> str:
@@ -44,7 +48,9 @@ def flags_text(written: Written, job: Job, form: Form, *, model: bool = True) ->
             return config_text(_part(flags, model))
         case Form.BRIDGE:
             return _yaml_text(bridge_tables(_part(flags, model)))
-        case _:
+        case Form.DEEPSPEED:
+            return json.dumps(_nested(flags), indent=2) + "\n"
+        case Form.TORCHTITAN | Form.REGISTA:
             return _toml_text({k: v for k, v in flags.items() if model or not k.startswith(("model.", "cluster."))})
 
 
@@ -71,3 +77,15 @@ def _toml_text(flags: Mapping[str, object]) -> str:
         table, _, key = name.rpartition(".")
         tables.setdefault(table, []).append(f"{key} = {_plain(value)}")
     return "\n".join(line for table, lines in tables.items() for line in (f"[{table}]", *lines)) + "\n"
+
+
+def _nested(flags: Flags) -> dict[str, object]:
+    """Names with dots as tables in tables."""
+    made: dict[str, object] = {}
+    for name, value in flags.items():
+        *tables, key = name.split(".")
+        table = made
+        for one in tables:
+            table = table.setdefault(one, {})  # type: ignore[assignment]
+        table[key] = value
+    return made

@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "job",
         metavar="JOB",
-        help="Megatron-LM's arguments (a string or a file), its model_config.yaml, a Megatron-Bridge recipe (YAML), or a job's TOML",
+        help="Megatron-LM's arguments (a string or a file), its model_config.yaml, a Megatron-Bridge recipe (YAML), torchtitan's TOML or settings, "
+        "DeepSpeed's JSON beside a config.json, or a job's TOML",
     )
     parser.add_argument(
         "--cluster", metavar="NAME", help="where it runs: a preset with its nodes (dgx-h100:16) or a TOML; frameworks do not say"

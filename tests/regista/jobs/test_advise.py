@@ -69,7 +69,7 @@ def test_settings_are_left_where_nothing_better_is_found() -> None:
     kept = flags_text(first.better.written, first.better.job, first.form)
     second = advise(read_framework(kept, Asked(cluster=cluster)), cluster, Limits(seconds=60.0, predictions=12))
     assert second.better is None and second.findings == ()
-    assert second.verdict == "nothing is wrong, and nothing better was found"
+    assert second.verdict == "no fault and nothing better was found"
     assert flags_text(second.written, second.job, second.form) == kept
 
 

@@ -37,7 +37,8 @@ def layers_of_layout(text: str) -> tuple[int, ...]:
 
 def _opened(text: str) -> str:
     """Repetitions written out."""
-    text = text.replace(",", "").replace(" ", "")
+    for sign in ", \\":  # shells need | and ( behind a backslash
+        text = text.replace(sign, "")
     repeated = re.compile(r"(?:\(([EtmL|]*)\)|([EtmL]))\*(\d{1,5})")
     while found := repeated.search(text):
         inner = found[1] if found[1] is not None else found[2]
@@ -47,5 +48,4 @@ def _opened(text: str) -> str:
     text = text.replace("(", "").replace(")", "")
     if not text or set(text) - set("EtmL|"):
         raise InvalidFile(f"pipeline layout {text!r}: E, t, m, L, |, repetitions (tt|)*3 and t*3 are known")
-    # (t|)*3L ends a chunk before L; Megatron writes the last chunk of a layout so, too.
     return text

@@ -238,7 +238,7 @@ def _running(settings: Settings, layout: Layout) -> Running:
         attention=_attention(settings),
         dropout=any(dropout),
         deferred_wgrad=settings.count("wgrad-deferral-limit", DEFERRED) if deferred else 0,
-        fused_loss=settings.truth("cross-entropy-loss-fusion") and settings.text("cross-entropy-fusion-impl", "native") == "te",
+        fused_loss=settings.text("cross-entropy-fusion-impl", "native") == "te" and settings.truth("cross-entropy-loss-fusion"),
         graphs=graphs or settings.truth("enable-cuda-graph") or settings.truth("external-cuda-graph"),
     )
 

@@ -13,7 +13,9 @@ from regista.jobs.formats.values import Flags
 __all__ = ["arguments_text", "config_flags", "config_text", "parse_arguments"]
 
 _SCRIPTS = re.compile(r"(?:.*/)?pretrain_(gpt|bert|t5|mamba)\w*\.py")
-_SECTIONS = ("ENV_VARS", "MODEL_ARGS", "TEST_TYPE", "METRICS", "MODE", "BEFORE_SCRIPT", "AFTER_SCRIPT", "LAUNCHER")
+_SECTIONS = ("ENV_VARS", "MODEL_ENV_VARS", "MODEL_ARGS", "BASE_MODEL_ARGS", "TEST_TYPE", "METRICS", "MODE", "LAUNCHER")
+_FURTHER = re.compile(r"MODEL_ARGS_\d+")
+"""Further runs of a test; the first is read."""
 _SWITCHED_OFF = ("0", "false")
 
 
@@ -75,7 +77,7 @@ def config_flags(data: Mapping[str, object]) -> Flags:
     Raises:
         InvalidFile: no table of flags.   Unsupported: a section that such files do not have.
     """
-    if unknown := sorted(str(key) for key in data if key not in _SECTIONS):
+    if unknown := sorted(str(key) for key in data if key not in _SECTIONS and not _FURTHER.fullmatch(str(key))):
         raise Unsupported(f"unknown sections {unknown}; a model_config.yaml has {', '.join(_SECTIONS)}")
     args, environment = data.get("MODEL_ARGS"), data.get("ENV_VARS") or {}
     if not isinstance(args, dict) or not isinstance(environment, dict):

@@ -144,6 +144,8 @@ def _running(job: Job, lost: list[str]) -> dict[str, object]:
     if run.attention not in _BACKENDS:
         lost.append(f"attention {run.attention.value}: what Megatron's kernels do depends on what is installed")
     lost += _unsaid(run)
+    if run.overlap_param and not (run.overlap_grad and (run.distributed_optimizer or at.fsdp > 1)):
+        lost.append("parameters gathered beside computing: Megatron needs --overlap-grad-reduce and --use-distributed-optimizer for it")
     return {
         "bf16": run.precision is Precision.BF16 or low,
         "fp16": run.precision is Precision.FP16,
@@ -196,6 +198,4 @@ def _unsaid(run: Running) -> list[str]:
         lost.append(f"{run.master_bytes} bytes of master weights per parameter: Megatron's are 4, or 2 with its precision-aware optimizer")
     if run.moment_bytes not in _ADAM:
         lost.append(f"{run.moment_bytes} bytes of moments per parameter: 8 or 4 are expressed")
-    if run.overlap_param and not (run.overlap_grad and run.distributed_optimizer):
-        lost.append("parameters gathered beside computing: Megatron needs --overlap-grad-reduce and --use-distributed-optimizer for it")
     return lost

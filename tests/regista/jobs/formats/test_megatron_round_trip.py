@@ -103,6 +103,7 @@ def test_each_of_megatrons_tests_is_written_as_its_own_yaml_and_read_back_as_its
         ("Et*3|(tt|)*2mL", (3, 2, 2, 0)),
         ("E(tt|t)*2L", (2, 3, 1)),
         ("EtttL", (3,)),
+        (r"Et*3\|\(tt\|\)*2mL", (3, 2, 2, 0)),
     ],
 )
 def test_a_pipeline_layout_says_the_layers_of_each_chunk(text: str, layers: tuple[int, ...]) -> None:
