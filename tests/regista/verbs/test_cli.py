@@ -21,7 +21,7 @@ from regista.cli import build_parser, main
 VERBS = {
     *("demo", "doctor", "calibrate", "plan", "explain", "simulate", "run", "compare", "gantt", "export", "ops", "clusters", "timeline"),
     *("report", "checkpoint", "deploy", "loading", "sweep"),
-    *("quotas", "iopddl", "diff", "whatif", "search-time", "train", "predict", "advise", "verify", "sensitivity"),
+    *("quotas", "iopddl", "diff", "whatif", "search-time", "train", "predict", "advise", "verify", "sensitivity", "serve"),
 }
 PAIR = {"predicted", "measured", "relative_error"}
 TRACE_KEYS = {"plan_id", "source", "performer", "steps", "step_time_s", "throughput_per_s", "peak_bytes", "about"}
