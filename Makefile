@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help demo test test-all test-experiments plans check format examples bench corpus fidelity gpu reproduce figures report paper mutation clean
+.PHONY: help demo test test-all test-experiments plans screens check format examples bench corpus fidelity gpu reproduce figures report paper mutation clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -42,6 +42,9 @@ mutation: $(READY)  ## what share of 200 random faults the tests catch; hours, g
 
 plans: $(READY)  ## the committed Plans of the conformance matrix anew, after the planner has changed
 	@$(BIN)/python -m pytest tests/conformance/test_committed_plans.py --update-plans
+
+screens: $(READY)  ## the committed screens of the verbs anew, and those that the README shows
+	@$(BIN)/python -m pytest tests/regista/one_screen/test_screens.py tests/regista/views/test_answer.py --update-screens
 
 check: $(READY)  ## lint, format, types, import contracts
 	@$(BIN)/ruff check .

@@ -121,25 +121,33 @@ def clusters_json(clusters: tuple[Cluster, ...]) -> dict[str, object]:
     return {"clusters": {cluster.name: encode(cluster) for cluster in clusters}}
 
 
-def show_clusters(clusters: tuple[Cluster, ...]) -> RenderableType:
-    """One row per cluster, then where the numbers come from; rates are sustained ones."""
-    table = Table(title="clusters by name (NAME:NODES for more nodes); sustained rates", title_justify="left")
-    for column in ("name", "nodes x devices", "device", "memory GB"):
+def show_clusters(clusters: tuple[Cluster, ...], *, sources: bool = False) -> RenderableType:
+    """One row per cluster, then (``sources``) where the numbers come from; rates are sustained ones."""
+    table = Table(title="clusters by name, NAME:NODES for more nodes (sustained rates)", title_justify="left", caption_justify="left")
+    for column in ("name", "devices", "device", "GB", "TFLOP/s", "GB/s"):
         table.add_column(column, no_wrap=True)
-    for column in ("TFLOP/s float32", "other dtypes", "memory GB/s", "node GB/s", "nic GB/s"):
-        table.add_column(column)
     for c in clusters:
         device = c.device
+        rates = dict.fromkeys((device.rate_for(DType.FLOAT32), device.rate_for(DType.BFLOAT16)))
+        links = (
+            device.memory_bandwidth_bytes_per_s,
+            c.node.bandwidth_bytes_per_s,
+            *(() if c.nic is None else (c.nic.bandwidth_bytes_per_s,)),
+        )
         table.add_row(
             escape(c.name),
             f"{c.num_nodes} x {c.devices_per_node}",
             escape(device.kind),
             f"{device.memory_bytes / GB:.4g}",
-            f"{device.rate_for(DType.FLOAT32) / GB / 1000:.4g}",
-            ", ".join(f"{rate.dtype.value} {rate.flop_per_s / GB / 1000:.4g}" for rate in device.rates),
-            f"{device.memory_bandwidth_bytes_per_s / GB:.4g}",
-            f"{c.node.bandwidth_bytes_per_s / GB:.4g}",
-            "-" if c.nic is None else f"{c.nic.bandwidth_bytes_per_s / GB:.4g}",
+            ", ".join(f"{rate / GB / 1000:.4g}" for rate in rates),
+            ", ".join(f"{rate / GB:.4g}" for rate in links),
         )
-    table.caption = "node: of one device; nic: of one node, shared by its devices"
-    return Group(table, *(escape(f"{c.name}: {c.source}") for c in clusters))
+    table.caption = (
+        "TFLOP/s in float32, bfloat16; GB/s of memory, of a device in its node, of a node's network; sources: --full, other dtypes: --json"
+    )
+    if not sources:
+        return table
+    origins = Table("name", "source", title="where the numbers come from", title_justify="left")
+    for c in clusters:
+        origins.add_row(escape(c.name), escape(c.source))
+    return Group(table, origins)

@@ -34,6 +34,9 @@ EXPERIMENTS = Path(__file__).parent / "experiments"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-plans", action="store_true", help="write the committed Plans of the conformance matrix anew (make plans)")
+    parser.addoption(
+        "--update-screens", action="store_true", help="write the committed screens of the verbs, and the README's, anew (make screens)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

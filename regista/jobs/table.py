@@ -93,19 +93,20 @@ def _cell(value: object) -> object:
 
 def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
     """A screen's worth: seconds with their interval, speed, the fullest stage, and what was refused."""
-    table = Table(title="predicted steps (sim), with 90 % intervals", title_justify="left")
-    for column in ("row", "job", "s per step", "90 %", "tokens/s per device", "MFU", "peak of a stage", "fits", "limited by"):
+    table = Table(
+        title="predicted steps (sim), with 90 % intervals; tokens/s of a device, memory of the fullest stage", title_justify="left"
+    )
+    for column in ("row", "job", "s per step", "tokens/s", "MFU", "memory", "fits", "limited by"):
         table.add_column(column)
     for outcome in outcomes:
         done, number, name = outcome.result, str(outcome.entry.row), escape(outcome.entry.name)
         if not isinstance(done, Prediction):
-            table.add_row(number, name, "refused", "", "", "", "", "", escape(str(done)))
+            table.add_row(number, name, "refused", "", "", "", "", escape(str(done)))
             continue
         table.add_row(
             number,
             name,
-            f"{done.step_s:.4g}",
-            f"{done.step_low_s:.4g} to {done.step_high_s:.4g}",
+            f"{done.step_s:.4g} ({done.step_low_s:.4g} to {done.step_high_s:.4g})",
             f"{done.tokens_per_s_per_gpu:.4g}",
             f"{done.mfu:.1%}",
             show_bytes(max(stage.peak_bytes for stage in done.stages)),

@@ -36,6 +36,7 @@ def verb_parser(name: str) -> VerbParser:
 
 def _add(verb: Verb, parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--full", action="store_true", help="print all rows of all tables (default: one screen, cut with a count)")
     verb.add_arguments(parser)
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console, RenderableType
 from rich.status import Status
 
+from regista.verbs.fitting import fitted, in_one_style
 from regista.verbs.surroundings import surroundings
 
-__all__ = ["Json", "finite", "output_console", "show", "status", "status_text"]
+__all__ = ["Json", "finite", "output_console", "print_parts", "show", "status", "status_text"]
 
 Json = dict[str, object]
 
 _PIPE_COLUMNS = 160
-"""A file or a pipe has no width of its own; 80 columns would cut the ids short."""
+"""A file or a pipe has no width of its own, unless COLUMNS is set; 80 columns would cut the ids short."""
 
 
 class _OutputConsole(Console):
@@ -28,19 +30,26 @@ class _OutputConsole(Console):
 
 
 def output_console() -> Console:
-    """Standard output, at least 160 columns wide where it is no terminal."""
+    """Standard output, as wide as its terminal; else, where COLUMNS says nothing either, 160 columns."""
     console = _OutputConsole(width=surroundings().columns)
-    if surroundings().columns is None and not console.is_terminal:
-        console.width = max(console.width, _PIPE_COLUMNS)
+    if surroundings().columns is None and not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPE_COLUMNS
     return console
 
 
 def show(args: argparse.Namespace, *parts: RenderableType) -> None:
-    """Print tables and plain lines, nothing with ``--json``."""
+    """Print tables and plain lines on one screen (regista.verbs.fitting), whole with ``--full``, nothing with ``--json``.
+
+    A verb gives its whole answer in one call, what the user asked for first.
+    """
     if args.json:
         return
-    console = output_console()
-    for part in parts:
+    print_parts(output_console(), parts, full=args.full)
+
+
+def print_parts(console: Console, parts: Sequence[RenderableType], *, full: bool = False) -> None:
+    """The parts of an answer on one screen of the console; ``full``: whole."""
+    for part in in_one_style(parts) if full else fitted(parts, console):
         if isinstance(part, str):
             console.print(part, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -53,12 +53,12 @@ def _roles(
 ) -> dict[str, Role]:
     rows = ((values, Role.VALUE), (inputs, Role.INPUT), (outputs, Role.OUTPUT), (model, Role.MODEL), (cluster, Role.CLUSTER))
     named = {name: role for text, role in (*rows, (refused, Role.REFUSED)) for name in text.split()}
-    return {"json": Role.VALUE, **named, **other}
+    return {"json": Role.VALUE, "full": Role.VALUE, **named, **other}
 
 
 SERVED: Mapping[str, Mapping[str, Role]] = {
     "plan": _roles(
-        "full stages mesh micro_batches mode outputs batch_dim precision grad_dtype attention kernels batch_norm recompute context zero cut "
+        "stages mesh micro_batches mode outputs batch_dim precision grad_dtype attention kernels batch_norm recompute context zero cut "
         "balance pin interleave hold quota bucket_mb strict clip_norm clip_value ema loss_scale method robust spread seconds",
         outputs="out",
         model="model",
@@ -82,7 +82,7 @@ SERVED: Mapping[str, Mapping[str, Role]] = {
     "export": _roles("format", inputs="traces", outputs="out"),
     "ops": _roles("core", model="model"),
     "clusters": _roles(),
-    "advise": _roles("family seq vocab ignore seconds tries full", outputs="out", cluster="cluster", job=Role.JOB),
+    "advise": _roles("family seq vocab ignore seconds tries", outputs="out", cluster="cluster", job=Role.JOB),
     "deploy": _roles("kind image steps nnodes claim", inputs="plan", outputs="out", refused="trust"),
     "iopddl": _roles("seconds", inputs="file", outputs="out"),
 }

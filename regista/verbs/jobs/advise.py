@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ignore", action="append", default=[], metavar="FLAG", help="a setting that is unknown here: named, not refused")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="no candidate is begun later than this (default 20)")
     parser.add_argument("--tries", type=int, default=24, metavar="N", help="candidates that are predicted at most (default 24)")
-    parser.add_argument("--full", action="store_true", help="all names and settings, the model's too")
     parser.add_argument("-o", "--out", metavar="FILE", help="the answer as a page (.html), or the better settings alone (any other name)")
 
 
@@ -63,15 +62,13 @@ def perform(args: argparse.Namespace) -> Json:
     with status(args, "predicting ...") as line:
         cluster = args.cluster or str(reading.flags.get("cluster.name"))
         advice = advise(reading, cluster, Limits(seconds=args.seconds, predictions=args.tries), status_text(line))
-    show(args, show_advice(advice, full=args.full))
     if args.out and Path(args.out).suffix == ".html":
         save_text(Path(args.out), _page(show_advice(advice, full=True)))
     elif args.out:
         best = advice.better
         written, job = (best.written, best.job) if best else (advice.written, advice.job)
         save_text(Path(args.out), flags_text(written, job, advice.form))
-    if args.out:
-        show(args, f"wrote {args.out}")
+    show(args, show_advice(advice, full=args.full), *([f"wrote {args.out}"] if args.out else []))
     return advice_json(advice) | {"out": args.out}
 
 

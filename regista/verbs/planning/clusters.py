@@ -16,5 +16,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def perform(args: argparse.Namespace) -> Json:
     clusters = named_clusters()
-    show(args, show_clusters(clusters))
+    show(args, show_clusters(clusters, sources=args.full))
     return clusters_json(clusters)

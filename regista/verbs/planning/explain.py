@@ -37,6 +37,8 @@ def perform(args: argparse.Namespace) -> Json:
     wanted = Wanted(op=args.op, module=args.module, most=args.top, seconds=args.seconds)
     with status(args, "tracing and pricing alternatives ..."):
         explanation = explain(plan, wanted)
-    first = (show_plan(plan), show_layouts(plan)) if args.actors else (show_facts(answer(plan), objective_interval(plan)),)
-    show(args, *first, show_explanation(explanation))
+    facts = show_facts(answer(plan), objective_interval(plan), details=args.actors)
+    if args.actors:  # which asks for all of them
+        args.full = True
+    show(args, facts, show_explanation(explanation), *((show_plan(plan), show_layouts(plan)) if args.actors else ()))
     return plan_json(plan) | explanation_json(explanation)

@@ -100,10 +100,8 @@ def _used_table(model: str, used: tuple[Used, ...]) -> RenderableType:
     ops = sum(u.count for u in used)
     roles = [role for role in Role if any(role in u.counts for u in used)]
     summary = f"{escape(model)}: {ops} ops, {len(used)} targets, {len(missing)} without a rule (whole inputs on every device)"
-    table = Table()
-    for column in ("target", "family", "ops", *(role.value for role in roles), "first in module"):
-        table.add_column(column, overflow="fold")
+    table = Table("target", "family", "ops", "by role", "first in module")
     for u in used:
-        counts = (str(u.counts.get(role, "-")) for role in roles)
-        table.add_row(escape(u.target), u.family or "[red]none: whole[/red]", str(u.count), *counts, escape(u.module))
+        by_role = ", ".join(f"{role.value} {u.counts[role]}" for role in roles if role in u.counts)
+        table.add_row(escape(u.target), u.family or "[red]none: whole[/red]", str(u.count), by_role, escape(u.module))
     return Group(summary, table, *(escape(f"\n{u.way_out}") for u in missing))

@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER_HELP)
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the plan (JSON)")
-    parser.add_argument("--full", action="store_true", help="after the answer also all placements, streams, actors and registers")
     _add_fixed(parser.add_argument_group("what to fix (the rest is searched)"))
     _add_update(parser.add_argument_group("what each step does with the gradients (default: what the program says)"))
     _add_search(parser.add_argument_group("how to search (Ctrl-C takes the best plan so far)"))
@@ -282,12 +281,10 @@ def perform(args: argparse.Namespace) -> Json:
     interval = objective_interval(plan)
     lead = _lead(plan, others[0], interval) if others and not args.robust else ""
     found = answer(plan)
-    show(args, show_answer(found, interval, args.out, lead))
-    if args.full:
-        show(args, show_plan(plan), f"search: {gap_text(plan)}", f"interval: {interval_text(interval)}")
-    show(args, f"wrote {args.out}")
-    if why_not := record(plan) if names_code(plan) else "":
-        show(args, f"note: {why_not}, so nothing says later that you made this plan; verbs that load {plan.model} will ask for --trust")
+    whole = (show_plan(plan), f"search: {gap_text(plan)}", f"interval: {interval_text(interval)}") if args.full else ()
+    why_not = record(plan) if names_code(plan) else ""
+    note = f"note: {why_not}, so nothing says later that you made this plan; verbs that load {plan.model} will ask for --trust"
+    show(args, show_answer(found, interval, args.out, lead), *whole, f"wrote {args.out}", *([note] if why_not else []))
     return plan_json(plan) | {
         "answer": answer_json(found),
         "next_shape": [{"shape": _shape(other), "objective_s": other.search.objective_s} for other in others[:1]],

@@ -110,13 +110,6 @@ def _gap(period_s: float, bound_s: float) -> float:
 
 
 def _tables(plan: Plan, sized_plan: SizedPlan) -> Iterator[RenderableType]:
-    table = Table("regst", "bytes per block", "quota before", "after")
-    for regst in sized_plan.plan.regsts:
-        before = plan.regst[regst.id].quota
-        if before != regst.quota:
-            table.add_row(regst.id, show_bytes(plan.block_bytes(regst)), str(before), str(regst.quota))
-    if table.row_count:
-        yield table
     summary = Table("", "before", "after", title="theory: steady state of the marked graph")
     saved = 1 - sized_plan.after_bytes / sized_plan.before_bytes if sized_plan.before_bytes else 0.0
     summary.add_row("registers, all devices", show_bytes(sized_plan.before_bytes), f"{show_bytes(sized_plan.after_bytes)} ({-saved:+.1%})")
@@ -126,6 +119,13 @@ def _tables(plan: Plan, sized_plan: SizedPlan) -> Iterator[RenderableType]:
     yield certificate(sized_plan)
     if sized_plan.orders:
         yield f"orders written into streams {', '.join(sized_plan.orders)}, which by their own choice would be slower"
+    table = Table("regst", "bytes per block", "quota before", "after", title="quotas that changed")
+    for regst in sized_plan.plan.regsts:
+        before = plan.regst[regst.id].quota
+        if before != regst.quota:
+            table.add_row(regst.id, show_bytes(plan.block_bytes(regst)), str(before), str(regst.quota))
+    if table.row_count:
+        yield table
 
 
 def _fullest_bytes(plan: Plan) -> int:

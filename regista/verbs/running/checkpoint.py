@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
         action.add_argument("folder", metavar="DIR", help="the folder of 'regista run --checkpoint', or a step-NUMBER in it")
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object instead of tables")
+        action.add_argument("--full", action="store_true", default=argparse.SUPPRESS, help="print all rows")
         if name == "export":
             action.add_argument("--optimizer", action="store_true", help="also the optimizer's state, as torch.optim loads it")
             action.add_argument("-o", "--out", required=True, metavar="FILE", help="the state_dict (.pt)")
@@ -91,9 +92,8 @@ def _show(args: argparse.Namespace, path: Path, manifest: Manifest) -> None:
     from backend.checkpoint.folder import steps_of
 
     steps = steps_of(path.parent)
-    show(args, f"{path}: step {manifest.step} of {manifest.model}, saved by {manifest.num_ranks} ranks under plan {manifest.plan_id}")
-    if len(steps) > 1:
-        show(args, f"older ones beside it: {', '.join(map(str, steps[:-1]))}")
+    first = f"{path}: step {manifest.step} of {manifest.model}, saved by {manifest.num_ranks} ranks under plan {manifest.plan_id}"
+    older = [f"older ones beside it: {', '.join(map(str, steps[:-1]))}"] if len(steps) > 1 else []
     table = Table(box=None, pad_edge=False)
     for name in ("state", "tensors", "bytes"):
         table.add_column(name, justify="left" if name == "state" else "right")
@@ -103,4 +103,4 @@ def _show(args: argparse.Namespace, path: Path, manifest: Manifest) -> None:
         table.add_row(
             escape(file.name), str(sum(p.file == file.name for s in manifest.states for p in s.pieces)), show_bytes(file.size_bytes)
         )
-    show(args, table)
+    show(args, first, *older, table)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from planner.ir.errors import InvalidFile
 from regista.verbs.arguments import count
-from regista.verbs.screen import Json, output_console
+from regista.verbs.screen import Json, show
 
 if TYPE_CHECKING:
     from regista.sweep import Checked, Manifest
@@ -60,8 +60,7 @@ def perform(args: argparse.Namespace) -> Json:
     # A part of the points says nothing about relations between all of them.
     whole = checked.pending == 0
     figures = draw_all(manifest, checked.rows, folder / "figures") if any("status" in row for row in checked.rows) and whole else []
-    if not args.json:
-        _show(manifest, checked, path, figures, whole)
+    show(args, *_answer(manifest, checked, path, figures, whole))
     return _figures(manifest, checked, path, figures, whole)
 
 
@@ -113,18 +112,21 @@ def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, args:
         sweep(manifest, path, jobs=args.jobs, only=only, on_row=on_row)
 
 
-def _show(manifest: Manifest, checked: Checked, path: Path, figures: Sequence[Path], whole: bool) -> None:
-    out = output_console()
-    out.print(f"{manifest.name}: {manifest.claim}", markup=False, highlight=False)
+def _answer(manifest: Manifest, checked: Checked, path: Path, figures: Sequence[Path], whole: bool) -> Iterator[RenderableType]:
+    """The claim, whether its relations hold, what was refused, and the files."""
+    yield f"{manifest.name}: {manifest.claim}"
     if not whole:
         done = len(manifest.points) - checked.pending
-        out.print(f"{done} of {len(manifest.points)} points are performed; relations are checked when all are", highlight=False)
+        yield f"{done} of {len(manifest.points)} points are performed; relations are checked when all are"
     elif checked.expect or checked.broken:
-        out.print(relations_table(checked.expect, checked.broken))
-    for row in checked.refused:
-        out.print(f"refused: {row.get('label')}: {row.get('status')}: {row.get('says')}", markup=False, highlight=False)
+        yield relations_table(checked.expect, checked.broken)
+    if checked.refused:
+        table = Table("refused", "status", "says")
+        for row in checked.refused:
+            table.add_row(*(escape(str(row.get(column))) for column in ("label", "status", "says")))
+        yield table
     for file in (path, *figures):
-        out.print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
+        yield f"wrote {file}"
 
 
 def relations_table(expect: Sequence[Verdict], broken: Sequence[tuple[Verdict, str]]) -> Table:

@@ -13,7 +13,7 @@ from planner.ir.protocols import CostModel
 from planner.ir.traces.trace import check_trace
 from regista.targets import check_targets
 from regista.verbs.arguments import add_cost, add_plan, count, positive
-from regista.verbs.screen import Json, output_console, status, status_text
+from regista.verbs.screen import Json, show, status, status_text
 
 __all__ = ["add_arguments", "perform"]
 
@@ -38,7 +38,7 @@ def perform(args: argparse.Namespace) -> Json:
         Unsupported: --runs or --seed without --noise; otherwise as regista.analysis.outlook.look.   InvalidFile: a file cannot be read or written.
     """
     from regista.analysis.outlook import look
-    from regista.views.tables.simulation import COLUMNS, outlook_json, show_outlook
+    from regista.views.tables.simulation import outlook_json, show_outlook
     from simulator import Engine
     from simulator.noise import Noise
 
@@ -62,10 +62,7 @@ def perform(args: argparse.Namespace) -> Json:
         if args.out is not None:
             say("writing the trace ...")
             _save_trace(plan, cost, args)
-    if not args.json:
-        out = output_console()
-        out.width = min(out.width, COLUMNS) if out.is_terminal else COLUMNS
-        out.print(show_outlook(outlook))
+    show(args, show_outlook(outlook), *([f"wrote {args.out}"] if args.out else []))
     return outlook_json(outlook)
 
 

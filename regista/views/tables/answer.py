@@ -1,8 +1,7 @@
-"""The screen of ``regista plan``: at most 40 lines of 80 columns or more.  All actors and registers: ``explain --actors``."""
+"""The screen of ``regista plan``.  All actors and registers: ``explain --actors``."""
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -16,9 +15,8 @@ from regista.trust.interval import Interval
 from regista.views.tables.explanation import gap_text
 from regista.views.tables.show import batch_dims_text, computed_again_text, evaluation_text
 
-__all__ = ["LINES", "answer_json", "show_answer", "show_facts"]
+__all__ = ["answer_json", "show_answer", "show_facts"]
 
-LINES = 40
 _MOST_PATTERNS, _MOST_PARTS, _MOST_USES, _MOST_WORDS, _MOST_STAGES = 8, 3, 4, 230, 3
 
 
@@ -31,24 +29,25 @@ def show_answer(found: Answer, interval: Interval, file: str, lead: str = "") ->
     return Group(show_facts(found, interval, lead), _patterns(found), *_next(found, file))
 
 
-def show_facts(found: Answer, interval: Interval, lead: str = "") -> Table:
-    """The table of the screen without parameters and commands."""
+def show_facts(found: Answer, interval: Interval, lead: str = "", *, details: bool = True) -> Table:
+    """The table of the screen without parameters and commands; without ``details`` only the step, the split and what proves and limits it."""
     plan = found.plan
     title = f"{plan.model}, plan {plan.plan_id}: {plan.num_ranks:,} of {plan.cluster.num_devices:,} x {plan.cluster.device.kind} of {plan.cluster.name}"
-    table = Table(title=escape(_cut(title, 150)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table = Table(title=escape(_cut(title, 150)), title_justify="left", show_header=False)
     table.add_column("quantity", no_wrap=True)
     table.add_column("value", overflow="fold")
     tokens = f", {found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s else ""
     at = "pessimistic" if "robust" in plan.options else "search's"
     table.add_row("step time", f"{show_s(plan.search.objective_s)} (theory, at the {at} prices); {_interval(interval)}")
-    table.add_row("throughput", f"{found.samples_per_s:,.1f} samples/s{tokens}")
-    table.add_row("memory", _memory(found))
+    if details:
+        table.add_row("throughput", f"{found.samples_per_s:,.1f} samples/s{tokens}")
+        table.add_row("memory", _memory(found))
     table.add_row("split", escape(f"{found.split_text}; {padding_text(plan) or _micro_batches(plan)}"))
     table.add_row("limiter", escape(_limiter(found)))
     table.add_row("proof", escape(_cut(gap_text(plan), 2 * _MOST_WORDS)))
     if compared := schedules_text(plan):
         table.add_row("schedules", escape(_cut(compared, 2 * _MOST_WORDS)))
-    for quantity, words in (("lead", lead), *_remarks(plan)):
+    for quantity, words in (("lead", lead), *_remarks(plan)) if details else ():
         if words:
             table.add_row(quantity, escape(_cut(words, _MOST_WORDS)))
     return table
@@ -95,7 +94,7 @@ def _remarks(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def _patterns(found: Answer) -> Table:
-    table = Table(title="parameters, the largest in sum first", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title="parameters, the largest in sum first", title_justify="left")
     for column in ("name", "count", "shape", "split", "per device", "stages"):
         table.add_column(column, no_wrap=True, overflow="ellipsis", justify="right" if column in ("count", "per device") else "left")
     for row in found.patterns[:_MOST_PATTERNS]:

@@ -33,11 +33,10 @@ def show_difference(difference: Difference) -> RenderableType:
         if changes:
             parts.append(_changes(title, changes, a, b))
     if difference.traffic:
-        table = Table("communication per step", *(f"{what}, {plan}" for what in ("acts", "bytes", "seconds") for plan in (a, b)))
-        table.title, table.title_justify = "communication", "left"
+        table = Table("what", "acts", "bytes", "seconds", title=f"communication per step, {a} -> {b}")
         for kind, (first, second) in difference.traffic.items():
-            acts, sizes = (str(first.acts), str(second.acts)), (show_bytes(first.size_bytes), show_bytes(second.size_bytes))
-            table.add_row(kind, *acts, *sizes, show_s(first.time_s), show_s(second.time_s))
+            sizes, times = (show_bytes(first.size_bytes), show_bytes(second.size_bytes)), (show_s(first.time_s), show_s(second.time_s))
+            table.add_row(kind, f"{first.acts} -> {second.acts}", " -> ".join(sizes), " -> ".join(times))
         parts.append(table)
     if difference.memory:
         parts.append(_changes("memory of the fullest device", difference.memory, a, b, size=True))

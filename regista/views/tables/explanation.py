@@ -12,9 +12,8 @@ from planner.ir.plan import Plan
 from planner.ir.units import show_bytes, show_s
 from planner.parallelism.proof import covered_text
 from planner.schedule import Schedule
-from regista.analysis.budget import Holding, Spending, Use
+from regista.analysis.budget import Holding, Spending
 from regista.analysis.explain import Alternative, Explanation
-from regista.schedules.compared import schedules_text
 from regista.views.tables.balance import balance_json, show_balance
 
 __all__ = ["explanation_json", "gap_text", "show_explanation"]
@@ -43,23 +42,19 @@ def _gap_text(plan: Plan) -> str:
 
 
 def show_explanation(explanation: Explanation) -> RenderableType:
-    """Search, alternatives, time per link, memory; in front of it comes show_plan."""
+    """Alternatives, memory, balance, time per link; in front of it comes show_facts, which has the proof."""
     plan = explanation.plan
-    head = Table(title="search", title_justify="left", show_header=False)
-    head.add_row("method", plan.search.method)
-    head.add_row("objective", f"{show_s(plan.search.objective_s)} per step")
-    head.add_row("lower bound", f"{show_s(plan.search.lower_bound_s)} per step")
-    head.add_row("gap", f"{explanation.gap:.3%} ({gap_text(plan)})")
-    if compared := schedules_text(plan):
-        head.add_row("schedules", escape(compared))
-    if explanation.best_s is not None and explanation.best_s < plan.search.objective_s * (1 - 1e-9):
-        head.add_row("best found now", f"{show_s(explanation.best_s)} per step")
-    parts: list[RenderableType] = [head]
+    parts: list[RenderableType] = []
+    # Of several stages the search compares their mean, which is no step time.
+    best_s = explanation.best_s if len(plan.placements) == 1 else None
+    if best_s is not None and best_s < plan.search.objective_s * (1 - 1e-9):
+        parts.append(f"best found now: {show_s(best_s)} per step")
     if explanation.decisions:
         parts.append(_decisions(explanation))
+    parts += [_time(explanation), _memory(explanation.holdings)]
     if (balance := show_balance(explanation.spending)) is not None:
         parts.append(balance)
-    parts += [_time(explanation), _dearest(explanation.spending), _memory(explanation.holdings)]
+    parts.append(_dearest(explanation.spending))
     if explanation.note:
         parts.append(escape(f"note: {explanation.note}"))
     return Group(*parts)
@@ -133,19 +128,16 @@ def _dearest(spending: Sequence[Spending], most: int = 8) -> Table:
 
 
 def _memory(holdings: Sequence[Holding]) -> Table:
-    table = Table(title="memory per device", title_justify="left", caption_justify="left")
-    table.add_column("use")
-    for holding in holdings:
-        table.add_column(escape(holding.placement), justify="right")
-    for use in Use:
-        table.add_row(use.value, *(show_bytes(holding.uses[use]) for holding in holdings))
-    table.add_section()
-    table.add_row("all", *(show_bytes(holding.total_bytes) for holding in holdings))
-    table.add_row("at once", *(show_bytes(holding.live_bytes) for holding in holdings))
-    table.add_row("of a device's", *(show_bytes(holding.device_bytes) for holding in holdings))
-    table.add_row("share", *(f"{holding.total_bytes / holding.device_bytes:.1%}" for holding in holdings))
-    fullest = holdings[0]
-    table.caption = f"{fullest.placement} is the fullest; most of it is {fullest.binds.value}"
+    table = Table(title="memory per device, the fullest first", title_justify="left")
+    table.add_column("stage", no_wrap=True)
+    for column in ("blocks of all registers", "at once", "share"):
+        table.add_column(column, justify="right")
+    table.add_column("for what")
+    for holding in sorted(holdings, key=lambda holding: -holding.total_bytes):
+        uses = sorted(holding.uses.items(), key=lambda entry: -entry[1])
+        shown = ", ".join(f"{use.value} {show_bytes(size)}" for use, size in uses if size)
+        sizes = (show_bytes(holding.total_bytes), show_bytes(holding.live_bytes), f"{holding.live_bytes / holding.device_bytes:.1%}")
+        table.add_row(escape(holding.placement), *sizes, shown)
     return table
 
 

@@ -24,19 +24,19 @@ def show_sensitivity(study: Sensitivity) -> RenderableType:
         ),
         title_justify="left",
     )
-    table.add_column("constant")
-    for column in ("value", "spread", "step at the low end", "at the high end", "swing"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("constant", no_wrap=True)
+    for column in ("value and spread", "step at low .. high end", "swing"):
+        table.add_column(column, justify="right")
     for column in ("spread is", *(["a new search, low end", "high end"] if replanned else [])):
         table.add_column(column)
     for effect in study.effects:
         c = effect.constant
-        cells = [c.key, f"{c.value:.5g} {c.unit}".removesuffix(" 1"), f"\N{PLUS-MINUS SIGN} {c.spread:.0%}"]
-        cells += [
+        low, high = (
             show_s(s) + ("" if fits else ", does not fit")
             for s, fits in ((effect.low_s, effect.low_fits), (effect.high_s, effect.high_fits))
-        ]
-        cells += [f"{study.swing(effect):.2%}", c.origin]
+        )
+        value = f"{c.value:.5g} {c.unit}".removesuffix(" 1")
+        cells = [c.key, f"{value} \N{PLUS-MINUS SIGN} {c.spread:.0%}", f"{low} .. {high}", f"{study.swing(effect):.2%}", c.origin]
         if replanned:
             cells += [_choice(effect.low_choice), _choice(effect.high_choice)]
         table.add_row(*map(escape, cells))

@@ -27,7 +27,6 @@ __all__ = [
     "show_summary",
 ]
 
-_MOST_ROWS = 200
 """Of a table; a plan for a thousand devices has ten thousand tasks."""
 
 PREDICTED = "predicted (sim)"
@@ -180,10 +179,10 @@ def _streams(plan: Plan) -> Table:
 
 def _tasks(plan: Plan) -> Table:
     table = Table("task", "kind", "stream", "acts", "consumes", "produces", "body", title="tasks (actors)", title_justify="left")
-    for task in plan.tasks[:_MOST_ROWS]:
+    for task in plan.tasks:
         ports = _ports(task.consumes), _ports(task.produces)
         table.add_row(escape(task.id), task.kind.value, escape(task.stream), str(task.acts), *ports, _body(task))
-    return _with_rest(table, len(plan.tasks))
+    return table
 
 
 def _ports(ports: tuple[Port, ...]) -> str:
@@ -202,29 +201,22 @@ def _body(task: Task) -> str:
 
 def _regsts(plan: Plan) -> Table:
     table = Table("regst", "kind", "placement", "quota", "block", "producer", "tensors", title="regsts", title_justify="left")
-    for regst in plan.regsts[:_MOST_ROWS]:
+    for regst in plan.regsts:
         tensors = ", ".join(f"{t.name} {t.sbp}" for t in regst.tensors[:4]) + (
             f", ... ({len(regst.tensors)})" if len(regst.tensors) > 4 else ""
         )
         size = "-" if regst.kind is RegstKind.CONTROL else show_bytes(plan.block_bytes(regst))
         cells = (regst.kind.value, escape(regst.placement), str(regst.quota), size, escape(regst.producer or "(constant)"))
         table.add_row(escape(regst.id), *cells, escape(tensors))
-    return _with_rest(table, len(plan.regsts))
-
-
-def _with_rest(table: Table, rows: int) -> Table:
-    """Says how many rows were left out."""
-    if rows > _MOST_ROWS:
-        table.add_row(f"... {rows - _MOST_ROWS:,} more, see --json")
     return table
 
 
 def show_layouts(plan: Plan) -> RenderableType:
     """Where every parameter lives and how it is cut."""
     table = Table("parameter or state", "kind", "placement", "layout", "part per device", title="layouts", title_justify="left")
-    for state in plan.states[:_MOST_ROWS]:
+    for state in plan.states:
         regst = plan.regst[state.regst]
         tensor, placement = regst.tensors[state.index], plan.placement[regst.placement]
         local = tensor.sbp.local_shape(tensor.shape, placement.mesh)
         table.add_row(escape(state.name), state.kind.value, placement.id, str(tensor.sbp), f"{list(local)} of {list(tensor.shape)}")
-    return _with_rest(table, len(plan.states))
+    return table

@@ -1,8 +1,7 @@
-"""The screen of ``regista simulate``: at most 40 lines of 120 columns, and the same figures as JSON."""
+"""The screen of ``regista simulate``, and the same figures as JSON."""
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -14,13 +13,11 @@ from planner.ir.units import show_bytes, show_s
 from regista.analysis.outlook import Devices, Outlook, Pace
 from regista.trust import LEVEL
 from regista.trust.interval import Interval
-from simulator.analysis.category import Category
 
-__all__ = ["COLUMNS", "LINES", "outlook_json", "show_outlook"]
+__all__ = ["outlook_json", "show_outlook"]
 
-LINES, COLUMNS = 40, 120
-_MOST_ROWS = 8
-_MOST_WORDS = 3 * COLUMNS
+_MOST_CATEGORIES = 3
+_MOST_WORDS = 360
 _INTERVAL = 0.9
 
 
@@ -33,11 +30,13 @@ def _head(look: Outlook) -> Table:
     plan, forecast = look.plan, look.forecast
     table = Table(
         title=escape(
-            _cut(f"{plan.model}, plan {plan.plan_id}: {plan.num_ranks:,} x {plan.cluster.device.kind} of {plan.cluster.name}", 118)
+            _cut(
+                f"{plan.model}, plan {plan.plan_id}: {plan.num_ranks:,} x {plan.cluster.device.kind} of {plan.cluster.name}, predicted (sim)",
+                135,
+            )
         ),
         title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+        show_header=False,
     )
     for name in ("quantity", "predicted (sim)", "which is"):
         table.add_column(name, overflow="fold", no_wrap=name == "quantity")
@@ -97,17 +96,23 @@ def _points(interval: Interval) -> str:
 
 def _memory(look: Outlook) -> Table:
     limit = look.plan.cluster.device.memory_bytes
-    table = Table(title=f"peak memory per device (sim), of {show_bytes(limit)}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=f"peak memory per device (sim), of {show_bytes(limit)}", title_justify="left")
     table.add_column("devices", no_wrap=True)
-    table.add_column("alike", justify="right")
-    for name in ("peak", *(category.value for category in Category)):
+    for name in ("alike", "peak"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in look.devices[:_MOST_ROWS]:
-        parts = ["?" if row.categories_bytes is None else show_bytes(row.categories_bytes[category]) for category in Category]
-        table.add_row(escape(_where(row)), f"{len(row.ranks):,}", f"{show_bytes(row.peak_bytes)} {row.peak_bytes / limit:.0%}", *parts)
-    if left := look.devices[_MOST_ROWS:]:
-        table.add_row("others, less", f"{sum(len(row.ranks) for row in left):,}", f"<= {show_bytes(left[0].peak_bytes)}")
+    table.add_column("most of it")
+    for row in look.devices:
+        peak = f"{show_bytes(row.peak_bytes)} {row.peak_bytes / limit:.0%}"
+        table.add_row(escape(_where(row)), f"{len(row.ranks):,}", peak, _largest(row))
     return table
+
+
+def _largest(row: Devices) -> str:
+    """The categories that fill most of a device, the largest first."""
+    if row.categories_bytes is None:
+        return "?"
+    largest = sorted(row.categories_bytes.items(), key=lambda entry: -entry[1])[:_MOST_CATEGORIES]
+    return ", ".join(f"{category.value} {show_bytes(size)}" for category, size in largest if size)
 
 
 def _where(row: Devices) -> str:

@@ -305,7 +305,7 @@ def test_a_run_ends_with_one_table_of_predicted_and_measured(command: Command, t
     ran = command("run", plan, "--steps", "4")
     assert ran.code == 0, ran.err
     assert "predicted with prices of cluster local-2" in ran.out
-    assert ran.out.count("┏") == 1
+    assert ran.out.count("───\n") == 1
     assert "step 1/4  loss " in ran.err
     from planner.cost import save_cost
     from planner.ir.files import load_plan
