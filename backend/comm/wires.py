@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -47,6 +48,12 @@ class GroupWire:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self.scatters = dist.get_backend(group) == "nccl"
+
+    def connect(self, device: torch.device) -> None:
+        """Make the connections now: NCCL would make its communicator in the first collective, when ranks do so in the order of their acts."""
+        dist.all_reduce(torch.zeros(1, device=device), group=self._group)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
         dist.all_reduce(tensor, _REDUCE[op], group=self._group)

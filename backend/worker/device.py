@@ -13,7 +13,6 @@ from backend.devices.libraries import CUBLAS_CONFIG, DETERMINISTIC_CONFIGS
 from backend.devices.opening import open_device
 from backend.placing import check_room, owned_bytes
 from backend.placing.carriers import Carried, carriers
-from backend.placing.owners import OwnedBytes
 from backend.run_folder.files import Options
 from backend.worker.lanes import LaunchTurns, collectives_of
 from planner.ir.actors.communicators import Communicator
@@ -39,8 +38,11 @@ def open_for(options: Options, rank: int) -> Device | None:
     return device
 
 
-def owned_here(plan: Plan, rank: int, device: Device, options: Options) -> dict[str, OwnedBytes]:
-    """Device -> what all ranks on this rank's device take there for good, by owner.
+def owned_here(plan: Plan, rank: int, device: Device, options: Options, *, before_bytes: int) -> dict[str, str]:
+    """Device -> what all ranks on this rank's device take there for good, by owner, and what communicators have taken already.
+
+    Args:
+        before_bytes: free before communicators were made, whose buffers no formula tells; what is left is what the rest must fit in.
 
     Raises:
         OutOfMemory: it has no room for them; asked before any of them has taken anything.
@@ -48,7 +50,8 @@ def owned_here(plan: Plan, rank: int, device: Device, options: Options) -> dict[
     sharing = {other: device for other, name in enumerate(options.devices) if name == options.devices[rank]}
     owned = owned_bytes(plan, sharing, options.memory)
     check_room(owned, sharing)
-    return owned
+    communicators = before_bytes - device.free_bytes()
+    return {name: f"{bytes_of}; communicators {communicators} B" for name, bytes_of in owned.items()}
 
 
 def launching(plan: Plan, rank: int, options: Options) -> tuple[Mapping[Communicator, Carried] | None, LaunchTurns | None]:
@@ -61,7 +64,7 @@ def launching(plan: Plan, rank: int, options: Options) -> tuple[Mapping[Communic
 
 
 def about_device(
-    device: Device | None, carried: Mapping[Communicator, Carried] | None, options: Options, owned: Mapping[str, OwnedBytes]
+    device: Device | None, carried: Mapping[Communicator, Carried] | None, options: Options, owned: Mapping[str, str]
 ) -> dict[str, str]:
     """For the trace."""
     if carried is None:
@@ -73,5 +76,5 @@ def about_device(
         "collectives": "; ".join(kinds) or "none",
         "numerics": f"tf32 {chosen.tf32}, deterministic {chosen.deterministic}".lower(),
     }
-    about |= {f"memory of {name}": str(bytes_of) for name, bytes_of in owned.items()}
+    about |= {f"memory of {name}": text for name, text in owned.items()}
     return about | ({"device facts": f"{device.name}: {device.about()}"} if device is not None else {"device facts": "cpu"})

@@ -113,9 +113,12 @@ def work(folder: Path, options: Options) -> None:
     hosts = None if options.one_host else Hosts(store, rank, ranks, options.inputs)
     taps = plan.gradients.values() if options.gradients else ()
     device = open_for(options, rank)
-    owned = owned_here(plan, rank, device, options) if device is not None else {}
+    carried, turns = launching(plan, rank, options)
+    free_bytes = device.free_bytes() if device is not None else 0
+    groups = axis_groups(plan, rank, options.timeout_s, carried, device)
+    owned = owned_here(plan, rank, device, options, before_bytes=free_bytes) if device is not None else {}
     if options.devices:
-        _meet(store, "room", rank, ranks)
+        _meet(store, "room", rank, ranks)  # nobody takes memory before all have asked whether there is enough
     registers = Registers(plan, rank, one_host=options.one_host, taps=taps, memory=options.memory, device=device)
     blocks = registers.blocks
     options, values = begin(folder, options, store, rank)
@@ -123,8 +126,6 @@ def work(folder: Path, options: Options) -> None:
     del values
     batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
     numbers = live_numbers(folder) if options.live else read_numbers(folder)
-    carried, turns = launching(plan, rank, options)
-    groups = axis_groups(plan, rank, options.timeout_s, carried, staged=device is not None and device.torch_device.type != "cpu")
     body = RankBody(plan, rank, blocks, batches, groups, folder, options.memory, numbers, device, turns)
     if device is not None:
         device.synchronize()  # blocks were filled beside its lanes

@@ -62,14 +62,14 @@ Tables = Mapping[str, list[list[Tensor]]]
 
 
 def axis_groups(
-    plan: Plan, rank: int, timeout_s: float, carried: Mapping[Communicator, Carried] | None = None, *, staged: bool = False
+    plan: Plan, rank: int, timeout_s: float, carried: Mapping[Communicator, Carried] | None = None, device: Device | None = None
 ) -> dict[GroupKey, Wire]:
     """This rank's wire per (collective stream, axis).  Every rank makes all groups, in the same order (planner.ir.actors.communicators).
 
     Two streams never share a group: their collectives may run at the same time and in any order.
 
     Args:
-        carried: by what; None: all by gloo.   staged: this rank's blocks do not lie in the host's memory, where gloo works.
+        carried: by what; None: all by gloo.   device: of this rank, where it has lanes.
     """
     mine: dict[GroupKey, Wire] = {}
     for each in communicators(plan):
@@ -81,7 +81,10 @@ def axis_groups(
         group = dist.new_group(list(each.ranks), timeout=timedelta(seconds=timeout_s), backend=carrier.value, **order)
         if rank in each.ranks:
             wire = GroupWire(group)
-            mine[each.stream, each.axis] = StagedWire(wire) if staged and carrier is Carrier.GLOO else wire
+            there = device.torch_device if device is not None else torch.device("cpu")
+            if carrier is Carrier.NCCL:
+                wire.connect(there)
+            mine[each.stream, each.axis] = StagedWire(wire) if there.type != "cpu" and carrier is Carrier.GLOO else wire
     return mine
 
 

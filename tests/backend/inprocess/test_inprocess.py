@@ -230,8 +230,8 @@ def test_the_command_line_performs_a_plan_with_threads(tmp_path: Path, capsys: p
     check_trace(performed, outcome)
     assert outcome.performer == "threads" and outcome.about["devices"] == "rank 0 cpu; rank 1 cpu"
     capsys.readouterr()
-    assert main(["run", plan, "--device", "cuda"]) == 2
-    assert "performer gloo runs on CPUs; use performer threads" in capsys.readouterr().err
+    assert main(["run", plan, "--performer", "reference", "--device", "cuda"]) == 2
+    assert "performer reference runs on CPUs; use performer gloo or threads" in capsys.readouterr().err
     assert main(["run", plan, "--performer", "threads", "--device", "0=cpu"]) == 2
     assert "leaves out ranks [1]" in capsys.readouterr().err
     assert main(["run", plan, "--performer", "threads", "--checkpoint", str(tmp_path / "saved")]) == 2
