@@ -10,10 +10,11 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import handmade
 import pytest
+import torch
 from inprocess_cases import HANDMADE, assert_bit_equal
 from matrix import STEPS, plan_for, program
 
@@ -21,6 +22,7 @@ from backend.devices import clock as device_clock
 from backend.devices.device import Device, ImmediateLane, Lane
 from backend.devices.fake import FAKE_LIBRARY_BYTES, FakeRuntime, FakeStreamDevice
 from backend.devices.options import DeviceOptions
+from backend.inprocess import perform as perform_module
 from backend.inprocess import run
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.graphs import NotCaptured
@@ -258,3 +260,28 @@ def test_graphs_that_cannot_be_captured_are_told_once_and_change_no_value() -> N
     assert_bit_equal(outcome, wanted("pipeline"))
     assert runtime.captured == 0
     assert outcome.trace.about["graphs"].startswith("0 captured, ")
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_run_computes_with_the_numerics_it_was_asked_for_whatever_the_process_had(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32 was set in tests alone: a process that had switched it on ran Plans with 10 bits of the 23."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    seen: set[bool] = set()
+    lane_of = FakeStreamDevice.lane
+
+    def looking(self: FakeStreamDevice, name: str) -> Lane:
+        lane = lane_of(self, name)
+        enqueue = lane.enqueue
+        lane.enqueue = lambda work: enqueue(lambda: (seen.add(torch.backends.cuda.matmul.allow_tf32), work()))  # type: ignore[method-assign, func-returns-value]
+        return lane
+
+    monkeypatch.setattr(FakeStreamDevice, "lane", looking)
+    if planted:
+        monkeypatch.setattr(perform_module, "numerics", lambda options: nullcontext())
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        perform_on("pipeline", FakeRuntime(), DeviceOptions())
+        assert seen == {planted}
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

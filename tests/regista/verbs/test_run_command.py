@@ -16,6 +16,7 @@ from rich.console import Console
 import regista.api as api
 from backend.monitor.heartbeat import MOST_ROWS, Heartbeat, HeartbeatReader, heartbeat_of, writing_heartbeats
 from planner.cost import ActPrice, MeasuredCost, act_key
+from planner.ir.files import load_trace
 from planner.ir.plan import Plan, StreamKind, TaskKind
 from planner.ir.traces.trace import Act, Source, Trace
 from regista.views.tables.live import LAST_HEARTBEATS, Watched, figures, watched
@@ -320,3 +321,15 @@ def test_a_run_ends_with_one_table_of_predicted_and_measured(command: Command, t
     assert prediction["step_time_s"]["measured"] == pytest.approx(ran.json["step_time_s"])
     sim = api.simulate(load_plan(str(plan)), measured(load_plan(str(plan))))
     assert prediction["step_time_s"]["predicted"] == sim.settled_step_s(load_plan(str(plan)))
+
+
+def test_graphs_look_ahead_and_numerics_are_options_of_the_command_line(command: Command, tmp_path: Path) -> None:
+    """They stood in the runtime of devices with streams, and nobody could ask for them."""
+    plan, run = tmp_path / "p.json", tmp_path / "run.json"
+    assert command("plan", TINY, "--cluster", "local:2", "-o", plan).code == 0
+    asked = ("--performer", "threads", "--device", "fake", "--graphs", "--ahead", "2", "--tf32", "--deterministic")
+    assert command("run", plan, "--steps", "4", *asked, "-o", run).code == 0
+    _, trace = load_trace(str(run))
+    assert int(trace.about["graphs"].split()[0]) > 0
+    assert trace.about["numerics"] == "tf32 true, deterministic true"
+    assert "memory of fake:0" in trace.about

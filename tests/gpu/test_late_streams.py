@@ -1,0 +1,26 @@
+"""Random delays on streams without hardware: no wrong number and no hang; and a runtime that forgets to wait is caught by them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import pytest
+
+from backend.inprocess.lanes.hazards import Hazards, Mark
+from experiments.gpu import late_streams
+
+pytestmark = pytest.mark.thorough
+
+
+def test_runs_whose_streams_are_late_at_random_give_the_same_numbers_to_the_last_bit() -> None:
+    rows = late_streams.delayed_runs(12, seed=5)
+    assert sum(row.delays for row in rows) > 2000
+    assert [(row.wrong, row.hung) for row in rows] == [(0, 0)] * len(rows)
+
+
+def test_a_runtime_that_does_not_wait_for_who_wrote_what_it_reads_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(self: Hazards, key: Hashable) -> list[Mark]:
+        return []
+
+    monkeypatch.setattr(Hazards, "read", forgets)
+    assert sum(row.wrong + row.hung for row in late_streams.delayed_runs(8, seed=5)) > 0
