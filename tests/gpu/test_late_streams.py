@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from backend.inprocess.lanes.hazards import Hazards, Mark
@@ -24,3 +26,8 @@ def test_a_runtime_that_does_not_wait_for_who_wrote_what_it_reads_is_caught(monk
 
     monkeypatch.setattr(Hazards, "read", forgets)
     assert sum(row.wrong + row.hung for row in late_streams.delayed_runs(8, seed=5)) > 0
+
+
+def test_the_committed_rows_are_of_ten_thousand_delays_and_more() -> None:
+    rows = pd.read_csv(Path(late_streams.RESULTS))
+    assert rows["delays"].sum() >= 10_000 and rows["wrong"].sum() == rows["hung"].sum() == 0

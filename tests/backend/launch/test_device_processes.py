@@ -7,7 +7,7 @@ from dataclasses import replace
 import handmade
 import pytest
 import torch
-from inprocess_cases import HANDMADE, assert_bit_equal
+from inprocess_cases import HANDMADE, assert_bit_equal, broken
 from matrix import STEPS, assert_transparent, expected, plan_for, program
 
 from backend import run
@@ -94,3 +94,11 @@ def test_what_cannot_be_is_refused_before_anything_starts() -> None:
 def test_a_gpu_that_a_worker_does_not_see_is_told_with_its_rank() -> None:
     with pytest.raises(WorkerFailed, match="device cuda:0: this process sees 0 CUDA devices"):
         run(handmade.pipeline(2), handmade.start(), handmade.batches(2), 1, devices={1: "cuda:0"}, timeout_s=30)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_act_that_fails_on_a_device_is_named_with_its_rank_and_task() -> None:
+    plan = broken(handmade.pipeline(2), "forward.1")
+    with pytest.raises(WorkerFailed, match=r"rank 1 failed in task forward\.1 \(act 0, micro-batch 0\).*shapes"):
+        run(plan, handmade.start(), handmade.batches(2), STEPS, devices=names(2), timeout_s=30)
