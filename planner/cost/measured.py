@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.ir.errors import Mismatch
+from planner.ir.errors import InvalidFile, Mismatch
 from planner.ir.plan import Access, Plan, Task
 from planner.ir.text import canonical, content_id, decode, encode, load_json, save_text
 
 __all__ = ["ActPrice", "Beside", "MeasuredCost", "act_key", "load_cost", "save_cost"]
 
 VERSION = 1
+
+
+MOST_S = 1e9
+"""Thirty years; sums of such times still fit into a float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +118,15 @@ def save_cost(cost: MeasuredCost, path: str) -> None:
 
 
 def load_cost(path: str) -> MeasuredCost:
-    """Raises InvalidFile when the file is missing, truncated or of another schema."""
+    """Raises InvalidFile when the file is missing, truncated, of another schema, or has times that nobody measured."""
     data = load_json(path, "cost", VERSION).get("cost")
     if isinstance(data, dict):
         data = {"beside": {}, "compute_slowdown": 1.0} | data  # tables from before 2026-11-22 have neither field
     cost = decode(MeasuredCost, data, "cost")
     assert isinstance(cost, MeasuredCost)
+    times_s = [cost.message_latency_s, cost.act_overhead_s, *(price.price_s for price in cost.acts.values())]
+    if max(times_s) > MOST_S or cost.compute_slowdown > MOST_S:
+        raise InvalidFile(
+            f"{path}: an act or a message of {max(*times_s, cost.compute_slowdown):g} s; no measured time is above {MOST_S:g} s"
+        )
     return cost

@@ -135,6 +135,6 @@ def _numbers(row: object, path: str, where: str) -> Floats:
 
 def _pair(data: object, path: str, where: str) -> tuple[int, int]:
     match data:
-        case [int(first), int(second)]:
+        case [int(first), int(second)] if max(abs(first), abs(second)) < _EXACT:
             return first, second
-    _fail(path, f"the {where} is {str(data)[:60]}, not a pair of whole numbers")
+    _fail(path, f"the {where} is {str(data)[:60]}, not a pair of whole numbers below 2^53")

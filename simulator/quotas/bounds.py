@@ -10,6 +10,9 @@ relaxation (a Chvatal-Gomory cut per Buffer), which closes most of the gap that 
 
 from __future__ import annotations
 
+from math import inf
+from time import perf_counter
+
 import numba
 import numpy as np
 
@@ -20,6 +23,9 @@ __all__ = ["least_quotas"]
 
 _TOLERANCE = 1e-9
 """Tolerance, relative to the period: a path that is late for a block by less is in time."""
+
+_MOST_PAIRS, _SOURCES_AT_ONCE = 2 * 10**6, 128
+"""Pairs (producer, consumer) whose paths are sought, those of short rings first; and after so many sources the time is looked at."""
 
 
 @numba.njit(cache=True)
@@ -73,11 +79,12 @@ def _longest(pointer, head, weight, rank, node_at, source, sink, close):  # type
     return longest
 
 
-def least_quotas(problem: QuotaProblem, period_s: float) -> Ints | None:
+def least_quotas(problem: QuotaProblem, period_s: float, *, seconds: float = inf) -> Ints | None:
     """(1) A lower bound of each quota at this period, at least the Buffer's own; None: no quotas at all reach the period.
 
-    Free pairs are left out, which only lowers the bounds.
+    Free pairs are left out, which only lowers the bounds; so are pairs that are too many, and those whose turn does not come in ``seconds``.
     """
+    ends_s = perf_counter() + seconds
     arcs = problem.fixed_arcs()
     starts, _ = feasible_starts(problem.num_nodes, arcs, period_s)
     if starts is None:
@@ -93,12 +100,22 @@ def least_quotas(problem: QuotaProblem, period_s: float) -> Ints | None:
     pointer = np.concatenate([[0], np.cumsum(np.bincount(arcs.tail, minlength=problem.num_nodes))])
     weight: Floats = (arcs.weight_s - period_s * arcs.tokens)[order]
     # Every returned block with every producer of its ring.
-    entry = np.repeat(np.arange(len(consumer)), per_period)
-    place = np.arange(len(entry)) - np.repeat(np.cumsum(per_period) - per_period, per_period)
+    by_length = np.argsort(per_period, kind="stable")
+    kept = np.sort(by_length[np.cumsum(per_period[by_length]) <= _MOST_PAIRS])
+    counts = per_period[kept]
+    entry = np.repeat(kept, counts)
+    place = np.arange(len(entry)) - np.repeat(np.cumsum(counts) - counts, counts)
     source = flat[begins[entry] + place]
     by = np.argsort(source, kind="stable")
+    sources, sinks, found = source[by], consumer[entry][by], np.full(len(entry), -np.inf)
+    firsts = np.flatnonzero(np.diff(sources, prepend=-1))[::_SOURCES_AT_ONCE]
+    for first, end in zip(firsts, [*firsts[1:], len(sources)], strict=True):
+        if perf_counter() > ends_s:
+            break
+        part = slice(first, end)
+        found[part] = _longest(pointer, arcs.head[order], weight, rank, node_at, sources[part], sinks[part], 1e-12 * period_s)
     path = np.empty(len(entry))
-    path[by] = _longest(pointer, arcs.head[order], weight, rank, node_at, source[by], consumer[entry][by], 1e-12 * period_s)
+    path[by] = found
     reached = np.isfinite(path)
     entry, place, path = entry[reached], place[reached], path[reached]
     tokens = np.ceil((path + release[entry]) / period_s - _TOLERANCE).astype(np.int64)

@@ -75,7 +75,7 @@ def least_bytes(
     """
     began = perf_counter()
     goal_s = period_s * (1 + TOLERANCE)
-    lower = least_quotas(problem, goal_s)
+    lower = least_quotas(problem, goal_s, seconds=seconds)
     if lower is None or (lower > problem.upper).any():
         return None
     problem = problem.bounded(lower)
@@ -94,7 +94,7 @@ def least_bytes(
         if quotas is None:
             return None if best_bytes == inf else _sized(problem, best, bound, period_s, method)
         bound, method = max(bound, told_bytes), f"{len(master.cuts)} cuts"
-        raised, feasible = _raise(problem, master, quotas, goal_s)
+        raised, feasible = _raise(problem, master, quotas, goal_s, began + seconds)
         if not feasible:
             raised = reduced(problem, period_s, raised)
         if _fits(problem, raised, budgets) and problem.total_bytes(raised) < best_bytes:
@@ -117,14 +117,19 @@ def _fits(problem: QuotaProblem, quotas: Ints, budgets: Mapping[str, int] | None
     return all(held.get(place, 0) <= budget for place, budget in (budgets or {}).items())
 
 
-def _raise(problem: QuotaProblem, master: _Master, quotas: Ints, goal_s: float) -> tuple[Ints, bool]:
-    """Raise quotas cycle by cycle until start times exist, adding each cut to the master problem; (quotas, whether they were enough at first)."""
+def _raise(problem: QuotaProblem, master: _Master, quotas: Ints, goal_s: float, ends_s: float) -> tuple[Ints, bool]:
+    """Raise quotas cycle by cycle until start times exist, adding each cut to the master problem; (quotas, whether they were enough at first).
+
+    Once the time is ``ends_s`` they are the upper bounds, which are enough.
+    """
     raised, at_once = quotas.copy(), True
     while True:
         starts, cycle = feasible_starts(problem.num_nodes, problem.arcs(raised), goal_s)
         if starts is not None:
             return raised, at_once
         at_once = False
+        if perf_counter() > ends_s:
+            return problem.upper.copy(), False
         cut = _lifted(problem, raised, cycle, goal_s)
         master.add(cut)
         # Where one more block costs least for what is missing.

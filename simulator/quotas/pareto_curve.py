@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from time import perf_counter
 
 import numpy as np
 
@@ -22,16 +23,22 @@ def pareto(plan: Plan, cost: CostModel, *, points: int = 8, seconds: float = 30.
 
     Args:
         points: periods asked for, evenly spaced in throughput from that of unlimited quotas to that of the fewest live ones.
+        seconds: after which no further point is begun; the first one always is.
     """
+    ends_s = perf_counter() + seconds
     problems = tuple(problems_of(plan, cost))
     share = seconds / (points + 1)
     sized_plans = [least_bytes_plan(plan, cost, problems, None, share)]
     slowest_s = 0.0
     for each in problems:
+        if perf_counter() > ends_s:
+            break
         least = least_bytes(each.problem, longest_period_s(each.problem), seconds=share)
         if least is not None:
             slowest_s = max(slowest_s, shortest_period_s(each.problem.num_nodes, each.problem.arcs(least.quotas)))
     for rate in np.linspace(1 / sized_plans[0].period_s, 1 / max(slowest_s, sized_plans[0].period_s), points)[1:]:
+        if perf_counter() > ends_s:
+            break
         try:
             sized_plans.append(least_bytes_plan(plan, cost, problems, max(1 / float(rate), sized_plans[0].goal_s), share))
         except Unsupported:

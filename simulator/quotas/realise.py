@@ -111,10 +111,10 @@ def realised_plan(
     return None
 
 
-def any_order_bytes(plan: Plan, cost: CostModel, goal_s: float) -> float:
+def any_order_bytes(plan: Plan, cost: CostModel, goal_s: float, *, seconds: float = 2.0) -> float:
     """Lower bound of the bytes at this period, over all orders of the streams; 0: no such bound is known."""
     free = plan_problem(marked_graph(plan, cost, order_policy=OrderPolicy.NONE))
-    smallest = least_bytes(free.problem, goal_s, seconds=2.0)
+    smallest = least_bytes(free.problem, goal_s, seconds=seconds)
     return 0.0 if smallest is None else smallest.bound_bytes
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 from simulator.quotas.period import feasible_starts
@@ -18,19 +19,25 @@ TOLERANCE = 1e-9
 """Relative to the period: a block that is late by less counts as in time, because solvers and sums round."""
 
 
+@numba.njit(cache=True)
+def _smallest(starts_s, period_s, consumer, block, per_period, begins, flat, release):  # type: ignore[no-untyped-def]
+    """(1) for each returned block; no list of all pairs is made, which for thousands of micro-batches is gigabytes."""
+    smallest = np.full(len(consumer), np.iinfo(np.int64).max)
+    for k in range(len(consumer)):
+        returned_s = starts_s[consumer[k]] + release[k]
+        for place in range(per_period[k]):
+            tokens = np.int64(np.ceil((returned_s - starts_s[flat[begins[k] + place]]) / period_s - TOLERANCE))
+            smallest[k] = min(smallest[k], tokens * per_period[k] + place - block[k])
+    return smallest
+
+
 def needed_quotas(problem: QuotaProblem, starts_s: Floats, period_s: float) -> Ints:
     """(1) for start times in seconds; at least the Buffers' lower bounds."""
     buffer, consumer, block, per_period, begins, flat, release = problem._rings
     needed = problem.lower.copy()
     if not len(consumer):
         return needed
-    entry = np.repeat(np.arange(len(consumer)), per_period)
-    place = np.arange(len(entry)) - np.repeat(np.cumsum(per_period) - per_period, per_period)
-    late_s = starts_s[consumer[entry]] + release[entry] - starts_s[flat[begins[entry] + place]]
-    tokens = np.ceil(late_s / period_s - TOLERANCE).astype(np.int64)
-    quota = tokens * per_period[entry] + place - block[entry]
-    smallest = np.full(len(consumer), np.iinfo(np.int64).max)
-    np.minimum.at(smallest, entry, quota)
+    smallest = _smallest(starts_s, period_s, consumer, block, per_period, begins, flat, release)
     np.maximum.at(needed, buffer, smallest)
     return needed
 

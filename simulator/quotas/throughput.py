@@ -42,10 +42,10 @@ def least_bytes_plan(plan: Plan, cost: CostModel, problems: Sequence[PlanProblem
     goal_s = least_s if period_s is None else period_s
     if goal_s < least_s * (1 - TOLERANCE):
         raise Unsupported(f"a step of {goal_s:.6g} s is asked for, unlimited quotas give {least_s:.6g} s; ask for that or more")
-    any_order = any_order_bytes(plan, cost, goal_s)
+    any_order = any_order_bytes(plan, cost, goal_s, seconds=min(2.0, seconds))
     best: SizedPlan | None = None
     for candidate, unlimited_s in with_periods:
-        if unlimited_s <= goal_s * (1 + TOLERANCE):
+        if unlimited_s <= goal_s * (1 + TOLERANCE) and (best is None or perf_counter() < ends):
             best = _better(plan, cost, candidate, goal_s, any_order, ends, best)
     if best is None:
         raise Unsupported(f"no quotas keep a step of {goal_s:.6g} s once the streams choose by themselves; write orders into the streams")

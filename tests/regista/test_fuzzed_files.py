@@ -10,12 +10,15 @@ import pytest
 
 from experiments import fuzz_files
 from experiments.fuzz_files import FileKind, damaged_file, fate, file_kinds, fuzz, to_toml
+from experiments.fuzz_plans import deadline
 
 FOUND = {
     "claims": (5, 15, 44),  # texts where sections are
     "schedule": (14,),  # a stage of 5,000 digits
     "manifest": (86, 180, 498),  # a mesh of 5,000 digits; a figure of an option
-    "plan": (15,),  # an op with more operands than its program's
+    "plan": (15, 1709),  # an op with more operands than its program's; an option that is no number
+    "cost": (1452,),  # acts whose times add up to more than a float holds
+    "contest": (1608, 4669),  # an interval that ends beyond 64 bits
 }
 """Numbers of damages that once ended in a traceback."""
 
@@ -35,6 +38,12 @@ def test_right_files_of_every_kind_are_read_to_the_end(kinds: dict[str, FileKind
 def test_what_once_ended_in_a_traceback_is_refused(kinds: dict[str, FileKind], name: str, tmp_path: Path):
     for number in FOUND[name]:
         assert fate(kinds[name], damaged_file(kinds[name], number), tmp_path) in ("refused", "done")
+
+
+@pytest.mark.thorough
+def test_quotas_of_a_plan_of_1800_acts_end_near_their_seconds(kinds: dict[str, FileKind], tmp_path: Path):
+    with deadline(30.0):
+        assert fate(kinds["plan"], damaged_file(kinds["plan"], 4991), tmp_path) in ("refused", "done")
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -158,7 +159,9 @@ def _figures(plan: Plan, sized_plan: SizedPlan) -> Json:
 def _curve(args: argparse.Namespace, plan: Plan, cost: CostModel) -> Json:
     from simulator.quotas import pareto
 
+    began_s = perf_counter()
     points = pareto(plan, cost, seconds=args.seconds)
+    cut_short = perf_counter() - began_s > args.seconds
     table = Table("step time", "samples/s", "registers, all devices", "fullest device", "certified", title="theory: throughput and memory")
     for point in points:
         table.add_row(
@@ -168,5 +171,10 @@ def _curve(args: argparse.Namespace, plan: Plan, cost: CostModel) -> Json:
             show_bytes(_fullest_bytes(point.plan)),
             "yes" if point.is_certified else f"at least {show_bytes(point.bound_bytes)}",
         )
-    show(args, table, *dict.fromkeys(point.left_out for point in points if point.left_out))
-    return {"points": [_figures(plan, point) for point in points]}
+    notes = [point.left_out for point in points if point.left_out]
+    if cut_short:
+        notes.append(
+            f"the {args.seconds:g} s of --seconds were over before all points were tried; more seconds may show more and better ones"
+        )
+    show(args, table, *dict.fromkeys(notes))
+    return {"points": [_figures(plan, point) for point in points], "cut_short": cut_short}
