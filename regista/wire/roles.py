@@ -83,6 +83,5 @@ SERVED: Mapping[str, Mapping[str, Role]] = {
     "ops": _roles("core", model="model"),
     "clusters": _roles(),
     "advise": _roles("family seq vocab ignore seconds tries", outputs="out", cluster="cluster", job=Role.JOB),
-    "deploy": _roles("kind image steps nnodes claim", inputs="plan", outputs="out", refused="trust"),
     "iopddl": _roles("seconds", inputs="file", outputs="out"),
 }

@@ -4,11 +4,12 @@ GET  /v1/server                     version, limits, counts          PUT  /v1/fi
 POST /v1/requests                   a request -> {"id", "state"}     GET  /v1/files/SHA256               the same
 GET  /v1/requests                   the newest                       GET  /v1/requests/ID/events         Server-Sent Events
 GET  /v1/requests/ID                state, and what it left          POST /v1/requests/ID/cancel         {"keep_best": false}
-GET  /openapi.json                                                   GET  /                              the page
+POST /v1/files                      a small file -> {"sha256"}       GET  /openapi.json    GET  /         the page
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
@@ -19,6 +20,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from planner.ir.errors import InvalidFile, Unsupported
+from regista.jobs.families import family_names
 from regista.server.edge.answers import Refusal, answer, refusal_of
 from regista.server.edge.bodies import json_body, pieces
 from regista.server.edge.describe import openapi
@@ -45,6 +47,7 @@ def make_app(service: Service, token: str | None, hosts: Collection[str] = ()) -
                 "verbs": list(SERVED),
                 "limits": {"searches": limits.searches, "request_seconds": limits.request_seconds, "upload_bytes": limits.upload_bytes},
                 "counts": service.counts(),
+                "families": list(family_names()),
             }
         )
 
@@ -56,6 +59,17 @@ def make_app(service: Service, token: str | None, hosts: Collection[str] = ()) -
         try:
             async for piece in pieces(http, limits, limits.upload_bytes):
                 upload.add(piece)
+            upload.finish()
+        finally:
+            upload.close()
+        return answer({"sha256": digest, "kept": True}, 201)
+
+    async def post_file(http: Http) -> Response:
+        data = b"".join([piece async for piece in pieces(http, limits, limits.body_bytes)])
+        digest = hashlib.sha256(data).hexdigest()
+        upload = service.files.begin(digest)
+        try:
+            upload.add(data)
             upload.finish()
         finally:
             upload.close()
@@ -102,6 +116,7 @@ def make_app(service: Service, token: str | None, hosts: Collection[str] = ()) -
 
     routes = [
         Route("/v1/server", _guarded(about)),
+        Route("/v1/files", _guarded(post_file), methods=["POST"]),
         Route("/v1/files/{digest}", _guarded(put_file), methods=["PUT"]),
         Route("/v1/files/{digest}", _guarded(get_file)),
         Route("/v1/requests", _guarded(submit), methods=["POST"]),

@@ -51,6 +51,10 @@ def openapi() -> Json:
         "security": [{}, {"bearer": []}],
         "paths": {
             "/v1/server": {"get": _operation("version, limits and counts", {"type": "object"})},
+            "/v1/files": {
+                "post": _operation("send a small file; the answer has its SHA-256", {"type": "object"}, 201)
+                | {"requestBody": _body("application/octet-stream", text)}
+            },
             "/v1/files/{digest}": {
                 "parameters": [digest],
                 "put": _operation("send the content of a file", {"type": "object"}, 201)

@@ -14,7 +14,7 @@ from regista.wire import Request, Role
 __all__ = ["Lane", "Queue", "lane_of", "program_key"]
 
 _AHEAD = 8
-_QUICK = frozenset({"predict", "clusters", "compare", "gantt", "export", "diff", "deploy"})
+_QUICK = frozenset({"predict", "clusters", "compare", "gantt", "export", "diff"})
 
 
 class Lane(Enum):
