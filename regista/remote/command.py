@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import sys
 import tempfile
 import uuid
@@ -20,6 +19,7 @@ from planner.ir.errors import InvalidFile, RegistaError
 from planner.ir.units import show_s
 from regista.remote.asked import Asked
 from regista.verbs.arguments import Usage
+from regista.verbs.screen import output_console
 from regista.wire import Outcome
 
 __all__ = ["is_remote", "perform_remote"]
@@ -48,8 +48,7 @@ def perform_remote(argv: Sequence[str]) -> int:
     again = f"regista --server {url}{'' if token is None else f' --token {token}'}"
     if verb in _WORDS:
         return _word(verb, typed, connect(str(url), token=token), again)
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    asked = asked_of(verb, typed, columns)
+    asked = asked_of(verb, typed, min(max(20, output_console().width), 1000))
     connection = connect(str(url), token=token)
     request_id = connection.submit(asked, uuid.uuid4().hex)
     outcome = _followed(connection, request_id, again, "--json" in typed)

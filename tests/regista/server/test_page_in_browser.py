@@ -12,7 +12,7 @@ from browser import Browser, needs_browser
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
 
-from experiments.server_page import visit
+from experiments.server.page import visit
 from regista.server.page import PAGE
 from tests.regista.server.serving import serving
 

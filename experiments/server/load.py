@@ -1,6 +1,6 @@
 """A server under load: requests of all its verbs by 16 clients at once; none lost, none mixed up, memory flat (kind ``run``).
 
-    python -m experiments.server_load [--requests 1000 --clients 16]     write results/server_load.csv, print
+    python -m experiments.server.load [--requests 1000 --clients 16]     write results/server_load.csv, print
 
 Each request is one of several variants of a verb (another model, bandwidth, job, number of steps), whose answer was asked for once by itself
 before; each answer under load is compared with that of its own variant.  p50_s, p95_s: from sending to the result, waiting included, by verb;
@@ -35,7 +35,7 @@ from tests.regista.server.serving import Serving, serving
 
 __all__ = ["main", "performed"]
 
-CSV = Path(__file__).parent / "results/server_load.csv"
+CSV = Path(__file__).parents[1] / "results/server_load.csv"
 MODEL = "zoo:mlp?batch=8"
 JOB = '[model]\nfamily = "llama3-8b"\n[cluster]\nname = "dgx-h100:2"\n[layout]\ntp = {tp}\npp = 2\nglobal_batch = 128\n'
 CONTEST = {

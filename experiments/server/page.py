@@ -1,6 +1,6 @@
 """The page of a server in a real browser: what a visitor does, and the pictures of it in the documentation (kind ``run``).
 
-    python -m experiments.server_page [--out experiments/figures]     needs chromium and chromedriver
+    python -m experiments.server.page [--out experiments/figures]     needs chromium and chromedriver
 
 A layout is predicted and a slider moved by keys; a plan is searched and watched; a what-if of it is set beside it.
 """
@@ -17,7 +17,7 @@ from tests.regista.server.serving import Serving, serving
 
 __all__ = ["main", "visit"]
 
-OUT = Path(__file__).parent / "figures"
+OUT = Path(__file__).parents[1] / "figures"
 STEP = "return document.querySelector('#now .tile b')?.textContent ?? ''"
 SEARCHED = """
 const set = (id, value) => { document.getElementById(id).value = value }
