@@ -5,17 +5,20 @@
 
 An act has ended, for its actor, when its event is reached, so quotas hold as on CPUs and no event crosses processes.  What that costs is the time of
 one launch and one wait per act; acts of different streams overlap, since each stream has a thread.  (All ranks in one process run ahead:
-backend.inprocess.)
+backend.inprocess.)  What computes is put into its lane by one thread of the process, so that cuBLAS keeps one workspace per lane, as was counted; what
+communicates may wait for other ranks while it is put there, and so is by its own.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from backend.devices.device import Device
+from backend.worker.threads import prepare_thread
 from planner.ir.actors.launches import Launch, launch_orders
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan, Task, TaskKind
@@ -27,12 +30,21 @@ Result = TypeVar("Result")
 _BY_HOST = (TaskKind.PREPARE, TaskKind.FETCH, TaskKind.SAVE, TaskKind.OUTPUT)
 
 
+class _Put:
+    """A call for the launching thread.   done: it was made."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call, self.done = call, threading.Event()
+
+
 class RankLanes:
-    """A lane per stream of this rank, made before the first act."""
+    """A lane per stream of this rank, made before the first act; and a thread that launches what computes."""
 
     def __init__(self, plan: Plan, rank: int, device: Device) -> None:
         streams = {task.stream for task in plan.tasks if rank in plan.ranks_of(task) and task.kind not in _BY_HOST}
         self._lanes = {stream: device.lane(f"{stream} of rank {rank}") for stream in sorted(streams)}
+        self._puts: queue.SimpleQueue[_Put | None] = queue.SimpleQueue()
+        threading.Thread(target=self._launch, daemon=True, name="launching").start()
 
     def perform(self, task: Task, work: Callable[[], Result]) -> Result:
         """Do the work in the lane of the task's stream, and wait until the device has done it.  Raises what the work raises."""
@@ -46,13 +58,34 @@ class RankLanes:
             except BaseException as error:
                 errors.append(error)
 
-        lane.enqueue(caught)
+        def put_into() -> None:
+            try:
+                lane.enqueue(caught)
+            except BaseException as error:
+                errors.append(error)
+
+        if task.kind.is_compute:
+            put = _Put(put_into)
+            self._puts.put(put)
+            put.done.wait()
+        else:
+            put_into()
         event = lane.record()
         if event is not None:
             event.synchronize()
         if errors:
             raise errors[0]
         return results[0]
+
+    def close(self) -> None:
+        """End the launching thread; no act follows."""
+        self._puts.put(None)
+
+    def _launch(self) -> None:
+        prepare_thread()
+        while (put := self._puts.get()) is not None:
+            put.call()
+            put.done.set()
 
 
 def collectives_of(plan: Plan, rank: int) -> tuple[Launch, ...]:

@@ -12,10 +12,12 @@ from matrix import read_plan
 
 from backend.comm.nccl_double import NcclDouble
 from backend.comm.wires import StagedWire
+from backend.devices.fake import FakeRuntime, FakeStreamDevice
 from backend.placing.carriers import Carrier, carriers
 from backend.placing.places import FAKE_DEVICES, place_ranks
-from backend.worker.lanes import LaunchTurns, collectives_of
+from backend.worker.lanes import LaunchTurns, RankLanes, collectives_of
 from planner.ir.errors import Unsupported, WorkerFailed
+from planner.ir.plan import Fragment, TaskKind
 from planner.ir.sbp import ReduceOp
 
 HERE = {"cuda": 4, "fake": FAKE_DEVICES}
@@ -101,6 +103,28 @@ def test_threads_of_a_rank_launch_collectives_in_one_order_whatever_comes_first(
     for thread in threads:
         thread.join(20)
     assert launched == [(launch.task, launch.act) for launch in order] * 2 and turns.launched == 2 * len(order)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_one_thread_of_a_worker_launches_what_computes_so_libraries_keep_what_was_counted(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any thread performs an act of any stream; were it to launch, too, cuBLAS would keep a workspace per thread and stream."""
+    if planted:
+        monkeypatch.setattr(TaskKind, "is_compute", property(lambda self: False))
+    runtime, plan = FakeRuntime(), handmade.data_parallel(1, 2)
+    lanes = RankLanes(plan, 0, FakeStreamDevice(runtime=runtime))
+    tasks = [task for task in plan.tasks if isinstance(task.body, Fragment)]
+    done = [lanes.perform(task, lambda: 1) for task in tasks]
+    threads = [threading.Thread(target=lambda: done.append(lanes.perform(tasks[0], lambda: 2))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    gone = [thread.join(20) for thread in threads]
+    lanes.close()
+    runtime.close()
+    assert len(done) == len(tasks) + len(gone)
+    launching = {thread for thread, _ in runtime.workspaces}
+    assert (len(launching) == 1) == (not planted)
 
 
 def test_a_turn_that_never_comes_names_what_stands_first() -> None:
