@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from planner.frontend import SGD, AdamW, Program
     from planner.frontend.optim.clipping import ClipNorm
     from planner.frontend.optim.loss_scale import LossScaling
+    from planner.frontend.stablehlo import from_jax
     from planner.ir.cluster import Cluster, load_cluster
     from planner.ir.errors import RegistaError
     from planner.ir.files import load_plan, load_trace, save_plan, save_trace
@@ -49,6 +50,7 @@ __all__ = [
     "compare",
     "connect",
     "evaluator",
+    "from_jax",
     "load_cluster",
     "load_plan",
     "load_trace",
@@ -74,6 +76,7 @@ _HOME = {
     "connect": "regista.remote",
     **dict.fromkeys(("Performer", "plan", "run", "session", "simulate"), "regista.api"),
     **dict.fromkeys(("calibrate_machine", "calibrate_plan"), "regista.calibrate"),
+    "from_jax": "planner.frontend.stablehlo",
     "Cancel": "planner.solve.time_limit",
     "RegistaError": "planner.ir.errors",
     "with_data": "regista.data",

@@ -36,7 +36,7 @@ def keeping_programs(kept: _Kept) -> Iterator[None]:
 
 
 def program_of(model: str) -> Program:
-    """The Program named by ``zoo:NAME``, ``file.py:factory`` or a ``.pt2``.
+    """The Program named by ``zoo:NAME``, ``file.py:factory``, a ``.pt2`` or a ``.mlir``.
 
     Raises:
         InvalidFile, InvalidProgram: with the way out.
@@ -46,7 +46,7 @@ def program_of(model: str) -> Program:
 
 def names_program(plan: Plan) -> bool:
     """Whether the Plan names a program that can be found again, and was not made from a value of Python."""
-    return plan.model.startswith("zoo:") or plan.model.endswith(".pt2") or ".py:" in plan.model
+    return plan.model.startswith("zoo:") or plan.model.endswith((".pt2", ".mlir")) or ".py:" in plan.model
 
 
 def planned_program(plan: Plan, model: str | None = None) -> Program:

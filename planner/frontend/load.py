@@ -1,4 +1,4 @@
-"""Where programs come from: the zoo, a Python file, or an exported program."""
+"""Where programs come from: the zoo, a Python file, an exported program, or a StableHLO module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planner.ir.text import number_or_text
 
 __all__ = ["function_of_file", "load_program"]
 
-_FORMS = "write zoo:NAME?key=value&..., path/to/file.py:factory, or model.pt2"
+_FORMS = "write zoo:NAME?key=value&..., path/to/file.py:factory, model.pt2, or model.mlir"
 
 
 def load_program(model: str, zoo: Mapping[str, Callable[..., Program]]) -> Program:
@@ -30,7 +30,8 @@ def load_program(model: str, zoo: Mapping[str, Callable[..., Program]]) -> Progr
 
     Args:
         model: ``zoo:gpt?layers=2&batch=4``, ``path/to/file.py:factory`` (a function without arguments that returns a Program), or
-            ``x.pt2`` (torch.export.save; its output must be the loss, its example inputs are the batch).
+            ``x.pt2`` (torch.export.save; its output must be the loss, its example inputs are the batch), or ``x.mlir`` (StableHLO, a step or
+            a loss, as text, as bytecode or as jax.export wrote it; planner.frontend.stablehlo).
         zoo: name -> factory.
 
     Raises:
@@ -46,6 +47,10 @@ def load_program(model: str, zoo: Mapping[str, Callable[..., Program]]) -> Progr
         raise InvalidProgram(f"{model!r} names no factory; write {model}:FUNCTION, a function without arguments that returns a Program")
     if model.endswith(".pt2"):
         return _from_export(Path(model))
+    if model.endswith(".mlir"):
+        from planner.frontend.stablehlo.files import program_of_file
+
+        return program_of_file(Path(model))
     raise InvalidProgram(f"{model!r} is not a model; {_FORMS}")
 
 

@@ -25,7 +25,9 @@ __all__ = [
     "share",
 ]
 
-MODEL_HELP = "zoo:NAME?key=value&..., file.py:factory (a function without arguments that returns a regista.Program), or a .pt2"
+MODEL_HELP = (
+    "zoo:NAME?key=value&..., file.py:factory (a function without arguments that returns a regista.Program), a .pt2, or StableHLO as .mlir"
+)
 DATA_HELP = "tokens:PATH?seq=128&dtype=uint16, arrays:x.npy,y.npy, images:DIR?size=64, or synthetic:float32[3,32,32],int64[]:10"
 PLAN_HELP = "the file of 'regista plan'"
 CLUSTER_HELP = "local:N (N CPU devices of this machine), a preset ('regista clusters' lists them; NAME:NODES), or a cluster TOML"

@@ -43,7 +43,7 @@ def perform(args: argparse.Namespace) -> Json:
     """
     check_targets([args.out], [args.plan])
     plan = load_plan(args.plan)
-    if not plan.model.startswith("zoo:") and not plan.model.endswith(".pt2") and ".py:" not in plan.model:
+    if not plan.model.startswith("zoo:") and not plan.model.endswith((".pt2", ".mlir")) and ".py:" not in plan.model:
         raise Unsupported(
             f"plan {plan.plan_id} was made from a Program of Python named {plan.model!r}, which no file holds; plan file.py:factory instead"
         )
