@@ -24,6 +24,7 @@ class Fault(Enum):
     TENSOR_ACROSS_NODES = "tensor parallel crosses nodes"
     TENSOR_TOO_WIDE = "tensor parallel is too wide"
     BUBBLE = "bubble"
+    WAITING = "stages wait"
     RECOMPUTE = "needless recompute"
     EXCHANGE = "experts across nodes"
     GRADIENTS = "gradients are waited for"
@@ -89,9 +90,12 @@ def _bubble(job: Job, done: Prediction) -> Finding | None:
     if job.layout.pp == 1 or share < _BUBBLE:
         return None
     at = job.layout
-    text = f"{Fault.BUBBLE.value} of {share:.0%}: {at.pp} stages wait for {at.micro_batches} micro-batches" + (
-        f" in {at.vp} chunks each" if at.vp > 1 else ""
-    )
+    filling = (at.pp - 1) / at.vp
+    if filling / (filling + at.micro_batches) < share / 2:
+        text = f"{Fault.WAITING.value} {share:.0%} of the step for each other's messages, or for the slowest of them"
+        return Finding(fault=Fault.WAITING, text=text, cost_s=share * done.step_s)
+    chunks = f" in {at.vp} chunks each" if at.vp > 1 else ""
+    text = f"{Fault.BUBBLE.value} of {share:.0%}: {at.pp} stages{chunks} are filled and emptied by {at.micro_batches} micro-batches"
     return Finding(fault=Fault.BUBBLE, text=text, cost_s=share * done.step_s)
 
 

@@ -15,7 +15,7 @@ from regista.jobs.formats import Asked, flags_text, read_framework
 from regista.jobs.formats.canonical import differences
 from regista.jobs.predict import predict
 
-GPT = "--num-layers 48 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --vocab-size 50257 --bf16"
+GPT = "--num-layers 8 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --vocab-size 50257 --bf16"
 LLAMA = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
     "--seq-length 8192 --vocab-size 128256 --swiglu --untie-embeddings-and-output-weights --position-embedding-type rope --bf16 "
@@ -23,13 +23,13 @@ LLAMA = (
 )
 ZERO = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-FEW = Limits(seconds=60.0, predictions=3)
+FEW = Limits(seconds=60.0, predictions=2)
 BAD = {
     Fault.MEMORY: (f"{LLAMA} --micro-batch-size 4 --global-batch-size 64", "dgx-h100:1"),
     Fault.RECOMPUTE: (f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel --global-batch-size 64 {ZERO} {FULL}", "dgx-h100:1"),
     Fault.TENSOR_ACROSS_NODES: (
-        f"{GPT} --tensor-model-parallel-size 16 --pipeline-model-parallel-size 8 --global-batch-size 1536 {ZERO}",
-        "dgx-h100:32",
+        f"{GPT} --tensor-model-parallel-size 16 --global-batch-size 8 {ZERO}",
+        "dgx-h100:2",
     ),
     Fault.BUBBLE: (f"{LLAMA} --pipeline-model-parallel-size 8 --global-batch-size 16 {ZERO}", "dgx-h100:2"),
 }
@@ -64,10 +64,10 @@ def test_the_first_line_names_the_fault_and_the_better_job_is_as_much_quicker_as
 
 def test_settings_are_left_where_nothing_better_is_found() -> None:
     text, cluster = BAD[Fault.RECOMPUTE]
-    first = advise(read_framework(text, Asked(cluster=cluster)), cluster, Limits(seconds=60.0, predictions=12))
+    first = advise(read_framework(text, Asked(cluster=cluster)), cluster, Limits(seconds=60.0, predictions=5))
     assert first.better is not None
     kept = flags_text(first.better.written, first.better.job, first.form)
-    second = advise(read_framework(kept, Asked(cluster=cluster)), cluster, Limits(seconds=60.0, predictions=12))
+    second = advise(read_framework(kept, Asked(cluster=cluster)), cluster, Limits(seconds=60.0, predictions=5))
     assert second.better is None and second.findings == ()
     assert second.verdict == "no fault and nothing better was found"
     assert flags_text(second.written, second.job, second.form) == kept
@@ -76,7 +76,7 @@ def test_settings_are_left_where_nothing_better_is_found() -> None:
 def test_a_screen_has_at_most_40_lines_and_its_json_the_same_facts(command: Command, tmp_path: Path) -> None:
     text, cluster = BAD[Fault.BUBBLE]
     (tmp_path / "job.args").write_text(f"{text} --qk-layernorm --lr 1e-4 --seed 3")
-    arguments = ("advise", tmp_path / "job.args", "--cluster", cluster, "--tries", 3)
+    arguments = ("advise", tmp_path / "job.args", "--cluster", cluster, "--tries", 2)
     ran = command(*arguments, "-o", tmp_path / "answer.html")
     assert ran.code == 0
     assert len(ran.out.splitlines()) <= 40
@@ -86,4 +86,4 @@ def test_a_screen_has_at_most_40_lines_and_its_json_the_same_facts(command: Comm
     told = command(*arguments, "--json", "-o", tmp_path / "better.args").json
     assert told["kind"] == "sim" and told["faults"][0]["fault"] == "bubble" and told["not_mapped"] == ["--qk-layernorm"]
     assert told["better"]["text"] == (tmp_path / "better.args").read_text()
-    assert told["step_low_s"] < told["step_s"] < told["step_high_s"] and told["search"]["predicted"] == 3
+    assert told["step_low_s"] < told["step_s"] < told["step_high_s"] and told["search"]["predicted"] == 2
