@@ -63,8 +63,8 @@ def _memory(job: Job, machine: Machine, done: Prediction) -> Finding | None:
         return None
     stage = max(range(job.layout.pp), key=lambda i: done.stages[i].device_bytes[0])
     memory = done.stages[stage]
-    owners = sorted(memory.owners.items(), key=lambda entry: -entry[1])[:2]
-    most = ", ".join(f"{owner} {show_bytes(size)}" for owner, size in owners)
+    owners = sorted((*memory.allocated.items(), *memory.beside.items()), key=lambda entry: -entry[1])[:2]
+    most = ", ".join(f"{owner.value} {show_bytes(int(size))}" for owner, size in owners)
     where = f"stage {stage}" if job.layout.pp > 1 else "each device"
     text = f"{Fault.MEMORY.value}: {where} needs {show_bytes(memory.device_bytes[0])} of {show_bytes(machine.memory_bytes)} ({most})"
     return Finding(fault=Fault.MEMORY, text=text, cost_s=float("inf"))
@@ -75,14 +75,22 @@ def _share(done: Prediction, name: str) -> float:
 
 
 def _tensor(job: Job, machine: Machine, done: Prediction) -> Finding | None:
-    share, tp = _share(done, "tensor-parallel collectives"), job.layout.tp
-    across = tp > machine.domain
-    if share < (_TENSOR if across else _WIDE):
+    share, at = _share(done, "tensor-parallel collectives"), job.layout
+    if at.tp > machine.domain and share >= _TENSOR:
+        text = f"{Fault.TENSOR_ACROSS_NODES.value}: the collectives of {at.tp} ranks on nodes of {machine.domain} devices take {share:.0%} of the step"
+        return Finding(fault=Fault.TENSOR_ACROSS_NODES, text=text, cost_s=share * done.step_s)
+    if share < _WIDE or at.tp % 2 or not done.fits:
         return None
-    fault = Fault.TENSOR_ACROSS_NODES if across else Fault.TENSOR_TOO_WIDE
-    nodes = f" on nodes of {machine.domain} devices" if across else ""
-    text = f"{fault.value}: the collectives of {tp} ranks{nodes} take {share:.0%} of the step"
-    return Finding(fault=fault, text=text, cost_s=share * done.step_s)
+    half = replace(at, tp=at.tp // 2, dp=2 * at.dp, etp=min(at.etp, at.tp // 2), sequence_parallel=at.sequence_parallel and at.tp > 2)
+    try:
+        other = predict(replace(job, layout=replace(half, fsdp=2 * at.fsdp if at.fsdp > 1 else 1)))
+    except RegistaError:
+        return None
+    gain = 1 - other.step_s / done.step_s
+    if gain < _AGAIN or max(stage.device_bytes[1] for stage in other.stages) > machine.memory_bytes:
+        return None
+    text = f"{Fault.TENSOR_TOO_WIDE.value}: the collectives of {at.tp} ranks take {share:.0%} of the step, which is {gain:.0%} shorter with {half.tp}"
+    return Finding(fault=Fault.TENSOR_TOO_WIDE, text=text, cost_s=gain * done.step_s)
 
 
 def _bubble(job: Job, done: Prediction) -> Finding | None:
