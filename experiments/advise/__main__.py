@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _round_trip() -> None:
-    rows = [*torchtitan_rows(), *megatron_rows()]
+    rows = [row | {"row": number} for number, row in enumerate([*torchtitan_rows(), *megatron_rows()], start=1)]
     _save("advise_round_trip.csv", rows)
     told = Counter((str(row["form"]), str(row["result"]), str(row["flags"])) for row in rows)
     for (form, result, flags), count in sorted(told.items()):

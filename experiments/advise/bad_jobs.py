@@ -184,7 +184,6 @@ def row_of(name: str, advice: Advice, folder: Path) -> dict[str, object]:
     """What the first line says, what is claimed, and what the written settings take when they are read and simulated again."""
     bad, better = BAD[name], advice.better
     row: dict[str, object] = {
-        "kind": "sim",
         "job": name,
         "form": advice.form.value,
         "cluster": bad.cluster,
@@ -195,6 +194,7 @@ def row_of(name: str, advice: Advice, folder: Path) -> dict[str, object]:
         "fits": advice.prediction.fits,
         "predicted": advice.found.predicted,
         "considered": advice.found.considered,
+        "kind": "sim",
     }
     if better is None:
         return row | {"better": "", "better_step_s": "", "claimed_gain": "", "gain_again": ""}

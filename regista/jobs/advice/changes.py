@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from planner.ir.errors import RegistaError
 from regista.jobs.advice.space import Space
 from regista.jobs.formats.canonical import canonical
+from regista.jobs.formats.deepspeed import BUCKETS
 from regista.jobs.job import Attention, Job, Recompute
 from regista.jobs.machines import Machine
 from regista.jobs.predict import Prediction, predict
@@ -58,8 +59,8 @@ def _changes(job: Job, machine: Machine, space: Space) -> Iterator[Job]:
         yield running(recompute=Recompute.FULL, recompute_layers=max(1, job.model.layers // at.chunks // 2))
     if at.dp * at.cp > 1 and not run.frozen:
         if not run.distributed_optimizer and at.fsdp == 1 and space.plain:
-            yield running(distributed_optimizer=True)
-        if at.fsdp == 1 and space.plain and not (run.overlap_grad and run.overlap_param):
+            yield running(distributed_optimizer=True, bucket_bytes=BUCKETS if space.deepspeed else run.bucket_bytes)
+        if at.fsdp == 1 and space.plain and not space.deepspeed and not (run.overlap_grad and run.overlap_param):
             yield running(distributed_optimizer=True, overlap_grad=True, overlap_param=True)
     if space.fused_attention and run.attention is Attention.UNFUSED:
         yield running(attention=Attention.FUSED)
@@ -84,5 +85,5 @@ def _changes(job: Job, machine: Machine, space: Space) -> Iterator[Job]:
         yield from (laid(cp=cp) for cp in (2 * at.cp, at.cp // 2) if cp and at.fsdp == 1)
     if space.experts and job.model.experts:
         yield from (laid(ep=ep) for ep in (2 * at.ep, at.ep // 2) if ep)
-    if space.fsdp and at.pp == 1 and at.dp * at.cp > 1 and (space.plain or at.fsdp == 1):
+    if space.fsdp and at.pp == 1 and at.dp * at.cp > 1 and (space.plain or at.fsdp == 1) and not space.deepspeed:
         yield laid(fsdp=at.dp * at.cp if at.fsdp == 1 else 1)

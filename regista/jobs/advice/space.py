@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from regista.jobs.formats import Form
+from regista.jobs.formats.deepspeed import BUCKETS
 from regista.jobs.job import Attention, Job, Layout, Recompute, Running
 from regista.jobs.machines import Machine
 
@@ -19,7 +20,10 @@ _LEAST_TOKENS = 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """What a framework's settings can say.   plain: parameters whole without a pipeline, the optimizer's state split.   fsdp: parameters split over
-    all replicas.   recompute: of which kinds.   fused_attention: whether an unfused attention can be replaced."""
+    all replicas.   recompute: of which kinds.   fused_attention: whether an unfused attention can be replaced.
+
+    deepspeed: what is split is gathered one parameter after the other and travels in buckets; only ZeRO-3 gathers beside computing.
+    """
 
     tensor: bool
     pipeline: bool
@@ -30,6 +34,7 @@ class Space:
     fsdp: bool
     recompute: tuple[Recompute, ...]
     fused_attention: bool
+    deepspeed: bool = False
 
 
 def space_of(form: Form, job: Job) -> Space:
@@ -61,6 +66,7 @@ def space_of(form: Form, job: Job) -> Space:
                 fsdp=True,
                 recompute=(Recompute.NONE, Recompute.FULL),
                 fused_attention=False,
+                deepspeed=True,
             )
         case Form.REGISTA:
             return replace(megatron, plain=True, fsdp=True)
@@ -112,7 +118,7 @@ def _spreads(at: Layout, old: Layout, layers: int, space: Space) -> Iterator[Lay
         if space.plain or at.dp * at.cp == 1:
             yield at
         if space.fsdp and at.dp * at.cp > 1:
-            yield replace(at, fsdp=at.dp * at.cp, direct_gather=old.direct_gather)
+            yield replace(at, fsdp=at.dp * at.cp, direct_gather=old.direct_gather or space.deepspeed)
         return
     if at.pp == old.pp and old.layers_of_chunks is not None:
         yield replace(at, vp=old.vp, layers_of_chunks=old.layers_of_chunks, vp_group=None)
@@ -134,13 +140,17 @@ def _experts(job: Job, at: Layout, space: Space) -> Iterator[Layout]:
 
 def _runnings(job: Job, at: Layout, space: Space) -> Iterator[Running]:
     run = job.running
-    sharded = at.dp * at.cp > 1
+    sharded = at.dp * at.cp * (at.tp if job.model.experts else 1) > 1
     if space.fused_attention and run.attention is Attention.UNFUSED:
         run = replace(run, attention=Attention.FUSED)
     # Between layouts of one kind, splitting the optimizer's state and sending beside computing never cost more; so they are not a choice.
     changed = not run.distributed_optimizer or not run.overlap_grad or not run.overlap_param
     if sharded and changed and not run.frozen:
         run = replace(run, distributed_optimizer=True, overlap_grad=True, overlap_param=True)
+    if space.deepspeed:
+        zero3 = at.fsdp > 1
+        buckets = 0 if zero3 else run.bucket_bytes or BUCKETS
+        run = replace(run, overlap_param=zero3, distributed_optimizer=not zero3, bucket_bytes=buckets if sharded else 0)
     run = replace(run, overlap_p2p=at.vp > 1 or (run.overlap_p2p and job.layout.vp == 1))
     for kind in space.recompute:
         if kind is Recompute.SELECTIVE and run.attention.is_one_kernel:

@@ -26,10 +26,13 @@ def canonical(job: Job) -> Job:
     )
     if not model.experts:
         model = replace(model, top_k=0, expert_ffn=0, shared_ffn=0, dense_layers=0)
+    alone = at.dp * at.cp * (at.tp if model.experts else 1) == 1
     run = replace(
         run,
         environment="",
-        distributed_optimizer=run.distributed_optimizer and (at.fsdp == 1 or at.fsdp != at.dp * at.cp),
+        overlap_grad=run.overlap_grad and not alone,
+        overlap_param=run.overlap_param and not alone,
+        distributed_optimizer=run.distributed_optimizer and not alone and (at.fsdp == 1 or at.fsdp != at.dp * at.cp),
         overlap_p2p=run.overlap_p2p and at.pp > 1,
         overlap_tp=run.overlap_tp and at.tp > 1,
         recompute_layers=run.recompute_layers if run.recompute is Recompute.FULL else None,

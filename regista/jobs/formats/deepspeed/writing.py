@@ -35,7 +35,8 @@ def deepspeed_flags(job: Job) -> Written:
                 run.grad_bytes not in (2, 4) or (run.grad_bytes == 2 and run.precision is Precision.FP32),
                 f"{run.grad_bytes} bytes of gradient",
             ),
-            (run.overlap_param != (zero == 3) and zero != 1, "parameters gathered beside computing"),
+            (run.overlap_param is not (zero == 3), "parameters gathered beside computing, or not beside it: ZeRO-3 does so"),
+            (bool(run.bucket_bytes) is not (zero == 1), "buckets: they are ZeRO-1's and 2's"),
         )
         if there
     ]

@@ -133,7 +133,8 @@ def _layout(settings: Settings, model: Model, devices: int, assumed: list[str]) 
         assumed.append(f"the optimizer's state lies split over all {dp * cp} replicas, not over {shard * cp} of them")
     for unused in ("expert_parallel_degree", "expert_tensor_parallel_degree"):
         settings.given(f"parallelism.{unused}")
-    return at, shard * cp > 1
+    # Experts lie on ranks of the tensor group, too, and are split over those that are left.
+    return at, shard * cp * (tp if model.experts else 1) > 1
 
 
 def _batch(settings: Settings, dp: int, pp: int, assumed: list[str]) -> tuple[int, int]:
@@ -210,7 +211,7 @@ def _running(settings: Settings, model: Model, at: Layout, sharded: bool, assume
         low_params=gather,
         recompute=recompute,
         recompute_layers=layers,
-        distributed_optimizer=sharded and at.pp > 1,
+        distributed_optimizer=sharded and at.fsdp == 1,
         # Parameters are held once, in 32 bits: 2 bytes of them count as parameters, 2 as their masters.
         grad_bytes=4 if dtype == 4 else 2,
         master_bytes=2 if dtype == 4 else 0,

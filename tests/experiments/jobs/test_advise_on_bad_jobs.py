@@ -12,7 +12,7 @@ from experiments.advise.bad_jobs import BAD, judged, row_of
 from experiments.advise.round_trip import megatron_rows, torchtitan_rows
 from regista.jobs.advice import Limits
 
-RESULTS = Path(__file__).parents[2] / "experiments/results"
+RESULTS = Path(__file__).parents[3] / "experiments/results"
 
 
 def test_the_first_line_of_each_bad_job_names_its_fault_and_the_better_one_is_quicker_by_what_it_claims() -> None:
