@@ -80,7 +80,8 @@ def _changes(job: Job, machine: Machine, space: Space) -> Iterator[Job]:
                 fits = at.vp if pp > 1 and job.model.layers % (pp * at.vp) == 0 else 1
                 yield laid(pp=pp, vp=fits, vp_group=None, layers_of_chunks=None)
     if space.interleaved and at.pp > 1 and at.layers_of_chunks is None:
-        yield from (laid(vp=vp) for vp in (2, 2 * at.vp) if vp > at.vp and job.model.layers % (at.pp * vp) == 0)
+        beside = replace(run, overlap_p2p=True)  # as frameworks do with interleaved stages
+        yield from (replace(laid(vp=vp), running=beside) for vp in (2, 2 * at.vp) if vp > at.vp and job.model.layers % (at.pp * vp) == 0)
     if space.context:
         yield from (laid(cp=cp) for cp in (2 * at.cp, at.cp // 2) if cp and at.fsdp == 1)
     if space.experts and job.model.experts:

@@ -47,6 +47,12 @@ global_batch = 128
 """
 
 
+MEGATRON = """pretrain_gpt.py --num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --vocab-size 50257 \\
+  --tensor-model-parallel-size 16 --pipeline-model-parallel-size 8 --sequence-parallel --micro-batch-size 1 --global-batch-size 512 \\
+  --use-distributed-optimizer --bf16 --qk-layernorm --lr 6e-5 --save /data/gpt3
+"""
+
+
 @dataclass(frozen=True)
 class Screen:
     """One answer, printed at any width."""
@@ -97,6 +103,7 @@ class Asked:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     folder = tmp_path_factory.mktemp("screens")
     (folder / "job.toml").write_text(JOB)
+    (folder / "gpt3.sh").write_text(MEGATRON)
     return Asked(folder, {})
 
 
@@ -121,6 +128,7 @@ WITHOUT_PLAN: Mapping[str, Sequence[str]] = {
     "ops_core": ("ops", "--core"),
     "ops_of_a_model": ("ops", "--model", "zoo:gpt"),
     "predict": ("predict", "job.toml"),
+    "advise": ("advise", "gpt3.sh", "--cluster", "dgx-h100:128", "--tries", "8", "--seconds", "600"),
 }
 
 
@@ -169,7 +177,7 @@ def test_the_readme_shows_the_screens_as_they_are(update: bool) -> None:
     shown, blocks = re.subn(r"<!-- screen (\w+) -->\n.*?<!-- end of screen -->", block, text, flags=re.DOTALL)
     if update:
         README.write_text(shown)
-    assert blocks == 3 and shown == README.read_text()
+    assert blocks == 4 and shown == README.read_text()
 
 
 @pytest.mark.thorough
