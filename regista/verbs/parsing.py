@@ -9,7 +9,7 @@ from typing import NoReturn
 from regista.verbs.arguments import Usage
 from regista.verbs.registry import VERBS, Verb
 
-__all__ = ["VerbParser", "add_verbs", "argv_of", "typed_of", "verb_parser"]
+__all__ = ["VerbParser", "add_verbs", "arguments_of", "argv_of", "typed_of", "verb_parser"]
 
 
 class VerbParser(argparse.ArgumentParser):
@@ -40,6 +40,18 @@ def _add(verb: Verb, parser: argparse.ArgumentParser) -> None:
     verb.add_arguments(parser)
 
 
+def arguments_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """All arguments of a verb, those of its sub-commands included, each name once."""
+    found: dict[str, argparse.Action] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                found |= {one.dest: one for one in arguments_of(inner) if one.dest not in found}
+        if action.dest != "help":
+            found[action.dest] = action
+    return list(found.values())
+
+
 def typed_of(name: str, argv: Sequence[str]) -> dict[str, str | bool | list[str]]:
     """Named arguments as they were typed, without those that were left out.
 
@@ -48,10 +60,19 @@ def typed_of(name: str, argv: Sequence[str]) -> dict[str, str | bool | list[str]
     """
     verb_parser(name).parse_args(argv)
     parser = verb_parser(name)
+    _strip(parser)
+    return {key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None}
+
+
+def _strip(parser: argparse.ArgumentParser) -> None:
+    """Texts stay texts, and what was left out stays out."""
     for action in parser._actions:
         action.default, action.type = argparse.SUPPRESS, None
-        action.choices = None
-    return {key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None}
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                _strip(inner)
+        else:
+            action.choices = None
 
 
 def argv_of(name: str, arguments: Mapping[str, str | bool | Sequence[str]]) -> list[str]:
@@ -60,16 +81,26 @@ def argv_of(name: str, arguments: Mapping[str, str | bool | Sequence[str]]) -> l
     Raises:
         Usage: the verb has no such argument, or takes no value for it.
     """
-    actions = {action.dest: action for action in verb_parser(name)._actions if action.dest != "help"}
-    if unknown := sorted(set(arguments) - set(actions)):
-        raise Usage(f"'{name}' has no argument {unknown[0]!r}; it has {', '.join(actions)}")
-    options, positionals = [], []
-    for dest, action in actions.items():
-        value = arguments.get(dest)
-        if value is None or value is False:
+    known = [action.dest for action in arguments_of(verb_parser(name))]
+    if unknown := sorted(set(arguments) - set(known)):
+        raise Usage(f"'{name}' has no argument {unknown[0]!r}; it has {', '.join(known)}")
+    return _argv(name, verb_parser(name), arguments)
+
+
+def _argv(name: str, parser: argparse.ArgumentParser, arguments: Mapping[str, str | bool | Sequence[str]]) -> list[str]:
+    options, positionals, rest = [], [], []
+    for action in parser._actions:
+        dest, value = action.dest, arguments.get(action.dest)
+        if value is None or value is False or dest == "help":
             continue
         texts = [value] if isinstance(value, str) else [] if value is True else list(value)
-        if not action.option_strings:
+        if isinstance(action, argparse._SubParsersAction):
+            if texts[:1] and texts[0] in action.choices:
+                inner = action.choices[texts[0]]
+                rest = [texts[0], *_argv(name, inner, {key: one for key, one in arguments.items() if key not in ("json", "full")})]
+            else:
+                rest = texts
+        elif not action.option_strings:
             positionals += texts
         elif action.nargs == 0:
             if value is not True:
@@ -79,4 +110,4 @@ def argv_of(name: str, arguments: Mapping[str, str | bool | Sequence[str]]) -> l
             raise Usage(f"{dest} of '{name}' needs a value, not true")
         else:
             options += [f"{action.option_strings[-1]}={text}" for text in texts]
-    return [*options, "--", *positionals] if positionals else options
+    return [*options, *rest, *(["--", *positionals] if positionals else [])]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.ir.errors import InvalidFile, Unsupported, Untrusted
 from planner.ir.text import canonical, content_id
 from regista.wire.roles import SERVED, Role, is_file
 
-__all__ = ["WIRE_VERSION", "Argument", "Request", "parse_request"]
+__all__ = ["WIRE_VERSION", "Argument", "Request", "parse_request", "with_folder"]
 
 WIRE_VERSION = 1
 
@@ -156,5 +156,38 @@ def _check_text(request: Request, role: Role, text: str) -> None:
         )
     elif role is Role.DATA and not text.startswith("synthetic:"):
         raise Unsupported(f"the data {text[:80]!r} are files of the client, which a server does not read; add the loading without --server")
+    elif role in (Role.VARIABLES, Role.INIT):
+        _check_variables(role, text)
     if is_file(role, text) and text not in request.files:
         raise InvalidFile(f"{text[:80]!r} is a file that has not come with the request; name it under 'files' with its SHA-256")
+
+
+def _check_variables(role: Role, text: str) -> None:
+    name = text.removeprefix("checkpoint:") if role is Role.INIT else text
+    if role is Role.INIT and not text.startswith("checkpoint:"):
+        if text != "module" and not re.fullmatch(r"philox:[0-9]{1,18}", text):
+            raise Unsupported(
+                f"first values {text[:80]!r} are not taken by a server; it takes module, philox:SEED, or checkpoint:NAME of its own variables"
+            )
+    elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(/step-[0-9]{1,12})?", name):
+        raise InvalidFile(
+            f"{name[:80]!r} is no name of variables that a server keeps: letters, digits, - and _, at most 64, and /step-N for one of their checkpoints"
+        )
+
+
+def with_folder(request: Request, folder: str) -> Request:
+    """The request with paths in place of the names of variables, which lie in this folder of the server."""
+    roles = SERVED[request.verb]
+
+    def path(name: str, value: Argument) -> Argument:
+        if not isinstance(value, str):
+            return value
+        match roles[name]:
+            case Role.VARIABLES:
+                return f"{folder}/{value}"
+            case Role.INIT if value.startswith("checkpoint:"):
+                return f"checkpoint:{folder}/{value.removeprefix('checkpoint:')}"
+            case _:
+                return value
+
+    return replace(request, arguments={name: path(name, value) for name, value in request.arguments.items()})

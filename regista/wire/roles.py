@@ -17,6 +17,7 @@ class Role(Enum):
     VALUE: as it is.   INPUT: the name of a file that comes with the request.   OUTPUT: the name of a file that the verb leaves.
     MODEL: ``zoo:NAME``, or a ``.pt2`` that comes along; never code by its path.   CLUSTER: a name, or a TOML that comes along.
     SCHEDULE: a name, or a CSV that comes along.   RATES: a schedule of learning rates by its text, never a file of Python.
+    VARIABLES: the name of a set of variables that the server keeps between runs.   INIT: first values: the program's own, drawn, or of such a set.
     JOB: a text, or the name of a file that comes along.   DATA: synthetic data; files of data lie with the client.
     REFUSED: is not taken from a client.
     """
@@ -29,6 +30,8 @@ class Role(Enum):
     SCHEDULE = "schedule"
     RATES = "rates"
     JOB = "job"
+    VARIABLES = "variables"
+    INIT = "init"
     DATA = "data"
     REFUSED = "refused"
 
@@ -83,5 +86,16 @@ SERVED: Mapping[str, Mapping[str, Role]] = {
     "ops": _roles("core", model="model"),
     "clusters": _roles(),
     "advise": _roles("family seq vocab ignore seconds tries", outputs="out", cluster="cluster", job=Role.JOB),
+    "run": _roles(
+        "steps performer timeout ema save_every keep resume max_restarts allow_nan deterministic ahead",
+        inputs="plan cost",
+        outputs="out outputs",
+        refused="trust device graphs tf32 nnodes rdzv node_rank run_id secret",
+        data=Role.DATA,
+        lr_schedule=Role.RATES,
+        init=Role.INIT,
+        checkpoint=Role.VARIABLES,
+    ),
+    "checkpoint": _roles("what optimizer", outputs="out", folder=Role.VARIABLES),
     "iopddl": _roles("seconds", inputs="file", outputs="out"),
 }

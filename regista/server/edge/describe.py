@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from regista.verbs import VERBS
-from regista.verbs.parsing import verb_parser
+from regista.verbs.parsing import arguments_of, verb_parser
 from regista.wire import SERVED, WIRE_VERSION, Role, State
 
 __all__ = ["openapi"]
@@ -98,7 +98,7 @@ def _operation(summary: str, schema: Json, status: int = 200) -> Json:
 
 def _request(verb: str, summary: str) -> Json:
     arguments, needed = {}, []
-    for action in verb_parser(verb)._actions:
+    for action in arguments_of(verb_parser(verb)):
         role = SERVED[verb].get(action.dest, Role.REFUSED)
         if role is Role.REFUSED:
             continue
@@ -123,6 +123,8 @@ def _request(verb: str, summary: str) -> Json:
 
 def _argument(action: argparse.Action, role: Role) -> Json:
     one: Json = {"type": "string"} if action.nargs != 0 else {"type": "boolean"}
+    if isinstance(action, argparse._SubParsersAction):
+        return {"type": "string", "enum": list(action.choices)}
     if action.choices is not None:
         one["enum"] = [str(choice) for choice in action.choices]
     several = action.nargs in ("+", "*") or isinstance(action, argparse._AppendAction)

@@ -26,9 +26,9 @@ def fork_context() -> ForkServerContext:
 class Child:
     """One process; ``warm`` are the programs that it has worked on."""
 
-    def __init__(self, context: ForkServerContext, folder: Path) -> None:
+    def __init__(self, context: ForkServerContext, folder: Path, *, confined: bool) -> None:
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=worker_main, args=(theirs, str(folder)), daemon=True)
+        self._process = context.Process(target=worker_main, args=(theirs, str(folder), confined), daemon=True)
         self._process.start()
         theirs.close()
         self.warm: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ from regista.verbs.parsing import argv_of, verb_parser
 from regista.verbs.screen import finite
 from regista.verbs.surroundings import Surroundings, surrounded
 from regista.wire import Outcome, Request, Role, State
+from regista.wire.request import with_folder
 
 __all__ = ["lay_files", "perform"]
 
@@ -50,9 +52,16 @@ def lay_files(request: Request, work: Path, programs: Path, stored: Mapping[str,
     return models
 
 
-def perform(request: Request, work: Path, models: Mapping[str, str], around: Surroundings) -> Outcome:
-    """Perform the request in ``work/cwd``; what it prints goes to files beside it.   Every refusal is an outcome."""
+def perform(request: Request, work: Path, variables: Path, models: Mapping[str, str], around: Surroundings) -> Outcome:
+    """Perform the request in ``work/cwd``; what it prints goes to files beside it.   Every refusal is an outcome.
+
+    Args:
+        variables: the folder of the sets of variables that are kept between runs.
+    """
     began = perf_counter()
+    if request.verb in ("run", "checkpoint"):
+        variables.mkdir(mode=0o700, exist_ok=True)
+    request = with_folder(request, str(variables))
     result, refused, code = None, None, 0
     with _printing_to(work / "stdout", work / "stderr"), surrounded(around), handed(models), warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -71,14 +80,19 @@ def perform(request: Request, work: Path, models: Mapping[str, str], around: Sur
             refused, code = RegistaError(f"'{request.verb}' failed inside of regista ({type(error).__name__}: {error}); report it"), 1
         finally:
             os.chdir(work)
+
+    def plain(text: str) -> str:
+        """Without the host's folders."""
+        return text.replace(f"{work / 'cwd'}{os.sep}", "").replace(f"{variables}{os.sep}", "")
+
     return Outcome(
         state=State.DONE if refused is None else State.FAILED,
         code=code,
-        result=result,
-        stdout=_text(work / "stdout"),
-        stderr=_text(work / "stderr"),
+        result=json.loads(plain(json.dumps(result))),
+        stdout=plain(_text(work / "stdout")),
+        stderr=plain(_text(work / "stderr")),
         error="" if refused is None else type(refused).__name__,
-        message="" if refused is None else str(refused).replace(f"{work / 'cwd'}{os.sep}", ""),
+        message="" if refused is None else plain(str(refused)),
         seconds=perf_counter() - began,
     )
 

@@ -14,18 +14,20 @@ from regista.wire import Request, Role
 __all__ = ["Lane", "Queue", "lane_of", "program_key"]
 
 _AHEAD = 8
+_RUN = frozenset({"run", "checkpoint"})
 _QUICK = frozenset({"predict", "clusters", "compare", "gantt", "export", "diff"})
 
 
 class Lane(Enum):
-    """SEARCH: as many processes as the limit says.   QUICK: one."""
+    """SEARCH: as many processes as the limit says.   QUICK: one.   RUN: one, which may start the processes of a run."""
 
     SEARCH = "search"
     QUICK = "quick"
+    RUN = "run"
 
 
 def lane_of(request: Request) -> Lane:
-    return Lane.QUICK if request.verb in _QUICK else Lane.SEARCH
+    return Lane.RUN if request.verb in _RUN else Lane.QUICK if request.verb in _QUICK else Lane.SEARCH
 
 
 def program_key(request: Request) -> str:

@@ -87,9 +87,9 @@ class Service:
         self._context = fork_context()
         self._open: dict[str, _Open] = {}
         self._queue = Queue()
-        self._free: dict[Lane, list[Child]] = {Lane.SEARCH: [], Lane.QUICK: []}
+        self._free: dict[Lane, list[Child]] = {lane: [] for lane in Lane}
         self._busy: dict[Child, str] = {}
-        self._most = {Lane.SEARCH: limits.searches, Lane.QUICK: 1}
+        self._most = {Lane.SEARCH: limits.searches, Lane.QUICK: 1, Lane.RUN: 1}
         self._ended = 0
         self._watching: asyncio.Task[None] | None = None
 
@@ -109,7 +109,7 @@ class Service:
         """What runs stays open on disk and goes on with the next server."""
         if self._watching is not None:
             self._watching.cancel()
-        for child in [*self._busy, *self._free[Lane.SEARCH], *self._free[Lane.QUICK]]:
+        for child in self._children():
             self._end_child(child)
         for entry in self._open.values():
             entry.changed.set()
@@ -207,10 +207,10 @@ class Service:
     # --- children -------------------------------------------------------------------------------------------------------
 
     def _children(self) -> list[Child]:
-        return [*self._busy, *self._free[Lane.SEARCH], *self._free[Lane.QUICK]]
+        return [*self._busy, *(child for free in self._free.values() for child in free)]
 
     def _start_child(self, lane: Lane) -> None:
-        child = Child(self._context, self.folder)
+        child = Child(self._context, self.folder, confined=lane is not Lane.RUN)
         self._free[lane].append(child)
         asyncio.get_running_loop().add_reader(child.fileno(), self._read, child)
 

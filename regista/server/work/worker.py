@@ -58,11 +58,11 @@ class _Bounded(OrderedDict[Any, Any]):
             self.popitem(last=False)
 
 
-def worker_main(pipe: Connection, folder: str) -> None:
+def worker_main(pipe: Connection, folder: str, confined: bool) -> None:
     """The body of the process.
 
     Args:
-        folder: the server's; requests are performed beneath it.
+        folder: the server's; requests are performed beneath it.   confined: see confine; a run needs processes and sockets.
     """
     from planner.solve.time_limit import Cancel
     from regista.programs import keeping_programs
@@ -78,7 +78,8 @@ def worker_main(pipe: Connection, folder: str) -> None:
         "XDG_STATE_HOME": str(root / "cache/state"),
         "MPLCONFIGDIR": str(root / "cache/matplotlib"),
     }
-    confine([root / "requests", root / "cache"])
+    if confined:
+        confine([root / "requests", root / "cache"])
     waiting: SimpleQueue[tuple[dict[str, Any], Cancel]] = SimpleQueue()
     cancels: dict[str, Cancel] = {}
     Thread(target=_listen, args=(pipe, waiting, cancels, Cancel), daemon=True).start()
@@ -94,7 +95,7 @@ def worker_main(pipe: Connection, folder: str) -> None:
                 memory_of=lambda model, models=models: _memory(memories, model, models),  # type: ignore[misc]
                 columns=message["request"]["columns"],
             )
-            outcome = perform(parse_request(message["request"]), work, models, around)
+            outcome = perform(parse_request(message["request"]), work, root / "variables", models, around)
             (work / "outcome.json").write_text(canonical(outcome.data()), encoding="utf-8")
             cancels.pop(request_id, None)
             _say(pipe, {"ended": request_id})

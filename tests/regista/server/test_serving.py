@@ -64,8 +64,8 @@ def test_a_verb_leaves_the_same_file_and_prints_the_same_as_without_a_server(
     said = capsys.readouterr().err
     assert main(["whatif", "p.json", "--set", "cluster.nothing=1"]) == 2
     assert capsys.readouterr().err == said
-    assert main(["--server", server.url, "run", "p.json"]) == 2
-    assert "does not perform 'run'" in capsys.readouterr().err
+    assert main(["--server", server.url, "train", "p.json"]) == 2
+    assert "does not perform 'train'" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
@@ -252,3 +252,31 @@ def test_what_answers_is_no_server_or_one_of_another_version(tmp_path: Path):
 
     with pytest.raises(Unsupported, match="another version"):
         Connection(Old()).about()  # type: ignore[arg-type]
+
+
+# --- runs on the server's host ----------------------------------------------------------------------------------------
+
+
+def parameters(path: Path) -> dict[str, list[float]]:
+    import torch
+
+    return {name: value.flatten().tolist() for name, value in torch.load(path, weights_only=True).items()}
+
+
+@pytest.mark.thorough
+def test_variables_are_kept_between_runs_and_are_those_of_one_run_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", *SMALL[:1], "--cluster", SMALL[1], "-o", "p.json", "--json"]) == 0
+    assert main(["run", "p.json", "--steps", "4", "--checkpoint", "alone", "--json"]) == 0
+    assert main(["checkpoint", "export", "alone", "-o", "alone.pt"]) == 0
+    with serving(tmp_path / "s") as first:
+        far = ["--server", first.url]
+        assert main([*far, "run", "p.json", "--steps", "2", "--checkpoint", "kept", "--resume", "--json"]) == 0
+    with serving(tmp_path / "s") as second:  # the variables outlive the server
+        far = ["--server", second.url]
+        assert main([*far, "run", "p.json", "--steps", "4", "--checkpoint", "kept", "--resume", "--json"]) == 0
+        assert main([*far, "checkpoint", "export", "kept", "-o", "far.pt"]) == 0
+        assert main([*far, "run", "p.json", "--checkpoint", "../alone"]) == 2
+        children = second.children()
+    wait_until("no process of a run outlives the server", lambda: gone(children), 10)
+    assert parameters(Path("far.pt")) == parameters(Path("alone.pt"))

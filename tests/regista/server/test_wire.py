@@ -8,7 +8,7 @@ import pytest
 
 from planner.ir.errors import InvalidFile, RegistaError, Unsupported, Untrusted
 from regista.remote.asked import asked_of
-from regista.verbs.parsing import argv_of, typed_of, verb_parser
+from regista.verbs.parsing import arguments_of, argv_of, typed_of, verb_parser
 from regista.wire import SERVED, parse_request
 from regista.wire.result import error_of
 
@@ -22,7 +22,7 @@ def asked(**changes: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("verb", SERVED)
 def test_every_argument_of_a_served_verb_has_a_role(verb: str):
-    assert {action.dest for action in verb_parser(verb)._actions} - {"help"} == set(SERVED[verb])
+    assert {action.dest for action in arguments_of(verb_parser(verb))} == set(SERVED[verb])
 
 
 def test_what_was_typed_comes_back_from_named_arguments():
@@ -31,6 +31,13 @@ def test_what_was_typed_comes_back_from_named_arguments():
     assert named["pin"] == ["a=S(0)", "-b=B"] and named["mesh"] == "2,2" and named["robust"] is True and "stages" not in named
     parser = verb_parser("plan")
     assert parser.parse_args(argv_of("plan", named)) == parser.parse_args(typed)
+
+
+def test_arguments_of_a_sub_command_come_back_too():
+    typed = ["--json", "export", "weights", "--optimizer", "-o", "state.pt"]
+    named = typed_of("checkpoint", typed)
+    assert named == {"json": True, "what": "export", "folder": "weights", "optimizer": True, "out": "state.pt"}
+    assert verb_parser("checkpoint").parse_args(argv_of("checkpoint", named)) == verb_parser("checkpoint").parse_args(typed)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +62,11 @@ def test_what_was_typed_comes_back_from_named_arguments():
         ({**PLAN, "files": {"../../x.toml": DIGEST}}, InvalidFile, "no name of a request's file"),
         ({**PLAN, "files": {"x.toml": "../../etc"}}, InvalidFile, "SHA-256"),
         ({"wire": 1, "verb": "whatif", "arguments": {"trust": True}}, Untrusted, "runs no code"),
+        ({"wire": 1, "verb": "run", "arguments": {"checkpoint": "../x"}}, InvalidFile, "no name of variables"),
+        ({"wire": 1, "verb": "run", "arguments": {"checkpoint": "/root/x"}}, InvalidFile, "no name of variables"),
+        ({"wire": 1, "verb": "run", "arguments": {"init": "weights:/x.pt"}}, Unsupported, "first values"),
+        ({"wire": 1, "verb": "run", "arguments": {"init": "checkpoint:../x"}}, InvalidFile, "no name of variables"),
+        ({"wire": 1, "verb": "run", "arguments": {"rdzv": "evil:1"}}, Untrusted, "not taken from a client"),
         ({"wire": 1, "verb": "loading", "arguments": {"data": "tokens:/etc/passwd"}}, Unsupported, "files of the client"),
     ],
 )
