@@ -11,12 +11,13 @@ from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions, check
 from backend.memory.arena import register_mode
 from backend.memory.options import MemoryOptions, RegisterMode
 from backend.placing.carriers import carriers
+from backend.placing.graphs import NotCaptured
 from planner.ir.actors.launches import check_launches, launch_orders
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Plan
 
-__all__ = ["NotByNccl", "check_devices"]
+__all__ = ["NotByNccl", "check_devices", "say_not_captured"]
 
 
 class NotByNccl(UserWarning):
@@ -37,10 +38,9 @@ def check_devices(plan: Plan, devices: Mapping[int, str], options: DeviceOptions
     check_options(options, set(names), own_process=False)
     if set(names) == {"cpu"}:
         return ()
-    if options.graphs or options.ahead != DEFAULT_DEVICE_OPTIONS.ahead:
+    if options.ahead != DEFAULT_DEVICE_OPTIONS.ahead:
         raise Unsupported(
-            "graphs and ahead are options of all ranks in one process: a process per device waits for each act; leave them out, or use "
-            "--performer threads"
+            "ahead is an option of all ranks in one process: a process per device waits for each act; leave it out, or use --performer threads"
         )
     if memory.poison or memory.registers is not None:
         raise Unsupported("memory options poison and registers do not apply to devices with streams; leave them out, or use --device cpu")
@@ -57,3 +57,14 @@ def check_devices(plan: Plan, devices: Mapping[int, str], options: DeviceOptions
     if reasons:
         warnings.warn(f"gloo carries collectives, through the host's memory: {'; '.join(reasons)}", NotByNccl, stacklevel=3)
     return names
+
+
+def say_not_captured(tasks: int) -> None:
+    """Say once, for all workers, that some tasks were performed without a graph."""
+    if tasks:
+        warnings.warn(
+            f"{tasks} tasks of the workers could not be recorded as graphs and were put into their lanes op by op, with the same results; leave "
+            "--graphs out to silence this",
+            NotCaptured,
+            stacklevel=3,
+        )

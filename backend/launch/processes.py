@@ -23,7 +23,7 @@ from backend.checkpoint.saver import SaveRequest
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial.values import Values
 from backend.launch.attempts import run_workers
-from backend.launch.on_devices import check_devices
+from backend.launch.on_devices import check_devices, say_not_captured
 from backend.memory.blocks import check_state
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder.files import Options, prepare
@@ -109,7 +109,9 @@ def run(
     )
     with run_folder(workdir, options.run_id) as folder:
         run_in_folder(folder, performed, state, batches, options, on_progress, numbers, max_restarts)
-        outcome = merge(performed, folder, options).outcome
+        merged = merge(performed, folder, options)
+    say_not_captured(merged.not_captured)
+    outcome = merged.outcome
     return replace(outcome, trace=without_saving(plan, outcome.trace))
 
 

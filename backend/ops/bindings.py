@@ -85,6 +85,11 @@ class DirectBindings(OperandBindings):
         super().__init__(actor, blocks, writes=writes)
         self._first = True
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether blocks are laid out for good: the first results have come."""
+        return not self._first
+
     def slots(self) -> list[Tensor]:
         """The memory for the results at ``slot_places``."""
         writes = self._writes

@@ -26,10 +26,12 @@ Spans = Mapping[tuple[str, int], list[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """The outcome of all ranks.   timings: per rank what backend.worker.isolated measured."""
+    """The outcome of all ranks.   timings: per rank what backend.worker.isolated measured.   not_captured: tasks that could not be recorded as
+    graphs, over all ranks."""
 
     outcome: Outcome
     timings: Mapping[int, Spans]
+    not_captured: int = 0
 
 
 def merge(plan: Plan, folder: Path, options: Options) -> Merged:
@@ -61,7 +63,11 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         memory={rank: result["memory"] for rank, result in results.items()},
         outputs={step: take_outputs(folder, plan, step) for step in performed} if plan.outputs and not options.live else None,
     )
-    return Merged(outcome=outcome, timings={rank: result["timings"] for rank, result in results.items()})
+    return Merged(
+        outcome=outcome,
+        timings={rank: result["timings"] for rank, result in results.items()},
+        not_captured=sum(result["not_captured"] for result in results.values()),
+    )
 
 
 def _agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:

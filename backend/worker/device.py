@@ -13,6 +13,7 @@ from backend.devices.libraries import CUBLAS_CONFIG, DETERMINISTIC_CONFIGS
 from backend.devices.opening import open_device
 from backend.placing import check_room, owned_bytes
 from backend.placing.carriers import Carried, carriers
+from backend.placing.graphs import Graphs
 from backend.run_folder.files import Options
 from backend.worker.lanes import LaunchTurns, collectives_of
 from planner.ir.actors.communicators import Communicator
@@ -64,7 +65,7 @@ def launching(plan: Plan, rank: int, options: Options) -> tuple[Mapping[Communic
 
 
 def about_device(
-    device: Device | None, carried: Mapping[Communicator, Carried] | None, options: Options, owned: Mapping[str, str]
+    device: Device | None, carried: Mapping[Communicator, Carried] | None, options: Options, owned: Mapping[str, str], graphs: Graphs | None
 ) -> dict[str, str]:
     """For the trace."""
     if carried is None:
@@ -77,4 +78,6 @@ def about_device(
         "numerics": f"tf32 {chosen.tf32}, deterministic {chosen.deterministic}".lower(),
     }
     about |= {f"memory of {name}": text for name, text in owned.items()}
+    if graphs is not None:
+        about["graphs"] = graphs.about
     return about | ({"device facts": f"{device.name}: {device.about()}"} if device is not None else {"device facts": "cpu"})

@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from backend.devices.device import Device
+from backend.devices.device import Device, Work
+from backend.placing.graphs import Graphs
 from backend.worker.threads import prepare_thread
+from planner.ir.actors.actor import Actor
 from planner.ir.actors.launches import Launch, launch_orders
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan, Task, TaskKind
@@ -65,9 +67,7 @@ class RankLanes:
                 errors.append(error)
 
         if task.kind.is_compute:
-            put = _Put(put_into)
-            self._puts.put(put)
-            put.done.wait()
+            self._by_launching_thread(put_into)
         else:
             put_into()
         event = lane.record()
@@ -76,6 +76,28 @@ class RankLanes:
         if errors:
             raise errors[0]
         return results[0]
+
+    def perform_again(self, actor: Actor, slots: tuple[int, ...], work: Work, graphs: Graphs) -> None:
+        """The same of work that computes and may be recorded as a graph (Graphs.of), since it is the same whenever ``slots`` are."""
+        lane, errors = self._lanes[actor.task.stream], list[BaseException]()
+
+        def put_into() -> None:
+            try:
+                lane.enqueue(graphs.of(actor, slots, lane, work))
+            except BaseException as error:
+                errors.append(error)
+
+        self._by_launching_thread(put_into)
+        if errors:
+            raise errors[0]
+        event = lane.record()
+        if event is not None:
+            event.synchronize()
+
+    def _by_launching_thread(self, call: Callable[[], None]) -> None:
+        put = _Put(call)
+        self._puts.put(put)
+        put.done.wait()
 
     def close(self) -> None:
         """End the launching thread; no act follows."""

@@ -25,6 +25,7 @@ from backend.devices.options import numerics
 from backend.hosts.hosts import Hosts
 from backend.monitor.heartbeat import writing_heartbeats
 from backend.monitor.nonfinite import LossWatch
+from backend.placing.graphs import Graphs
 from backend.run_folder.files import (
     Failure,
     FailureKind,
@@ -114,6 +115,7 @@ def work(folder: Path, options: Options) -> None:
     taps = plan.gradients.values() if options.gradients else ()
     device = open_for(options, rank)
     carried, turns = launching(plan, rank, options)
+    graphs = Graphs() if options.device_options.graphs else None
     free_bytes = device.free_bytes() if device is not None else 0
     groups = axis_groups(plan, rank, options.timeout_s, carried, device)
     owned = owned_here(plan, rank, device, options, before_bytes=free_bytes) if device is not None else {}
@@ -126,7 +128,7 @@ def work(folder: Path, options: Options) -> None:
     del values
     batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
     numbers = live_numbers(folder) if options.live else read_numbers(folder)
-    body = RankBody(plan, rank, blocks, batches, groups, folder, options.memory, numbers, device, turns)
+    body = RankBody(plan, rank, blocks, batches, groups, folder, options.memory, numbers, device, turns, graphs)
     if device is not None:
         device.synchronize()  # blocks were filled beside its lanes
     mesh = Mesh(
@@ -173,7 +175,8 @@ def work(folder: Path, options: Options) -> None:
         "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
-        "about": registers.about | about_device(device, carried, options, owned),
+        "about": registers.about | about_device(device, carried, options, owned, graphs),
+        "not_captured": graphs.failed if graphs is not None else 0,
         "timings": isolated.spans if isolated is not None else {},
     }
     torch.save(result, folder / f"rank{rank}.pt")

@@ -35,10 +35,12 @@ from backend.memory.blocks import Blocks
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.monitor.nonfinite import LossWatch
 from backend.ops.bindings import DirectBindings
+from backend.ops.destinations import DeferredBindings, store_results
 from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment, draws
 from backend.ops.workspace import Workspace, WorkspaceBytes, uses_workspace
 from backend.ops.writable import slot_places, writable_blocks
 from backend.placing.carriers import Carried, Carrier
+from backend.placing.graphs import Graphs
 from backend.run_folder.outputs import save_outputs
 from backend.worker.lanes import LaunchTurns, RankLanes
 from planner.ir.actors.actor import Actor
@@ -104,6 +106,7 @@ class RankBody:
 
     Args:
         groups: see axis_groups.   device: of the rank, where it has lanes.   turns: of its launches, where they have one order.
+        graphs: of its fragments, where they are wanted.
     """
 
     def __init__(
@@ -118,9 +121,11 @@ class RankBody:
         numbers: StepNumbers = no_numbers,
         device: Device | None = None,
         turns: LaunchTurns | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         self.plan, self.rank, self.blocks = plan, rank, blocks
-        self._device, self._turns = device, turns
+        self._device, self._turns, self._graphs = device, turns, graphs
+        self._deferred: dict[str, DeferredBindings] = {}
         self._lanes = RankLanes(plan, rank, device) if device is not None else None
         self.losses: dict[int, float] = {}
         self.loss_watch: LossWatch | None = None
@@ -236,7 +241,26 @@ class RankBody:
             self.captured[task.id] = values
         if self._lanes is None:
             return method((task, number, values, bindings))
+        if self._graphs is not None and bindings.is_settled and self._repeats(task):
+            self._perform_again(actor, number, values, self._lanes, self._graphs)
+            return None
         return self._lanes.perform(task, lambda: method((task, number, values, bindings)))
+
+    def _repeats(self, task: Task) -> bool:
+        """Whether acts of a task on the same memory are the same work: no micro-batch's number enters, and nothing is looked at."""
+        if not task.kind.is_compute or (task.id in self._drawing and task.acts > 1):
+            return False
+        is_watched = self.loss_watch is not None and task.id in self.loss_watch.places
+        return not is_watched and (self._workspace is None or task.id in self._workspace.final)
+
+    def _perform_again(self, actor: Actor, number: int, values: list[Tensor], lanes: RankLanes, graphs: Graphs) -> None:
+        task = actor.task
+        bindings = self._deferred.get(task.id)
+        if bindings is None:
+            bindings = self._deferred[task.id] = DeferredBindings(actor, self.blocks)
+        destinations, function = bindings.destinations(), self._fragments[task.id]
+        operands = [*values, *bindings.slots(destinations), *([number % task.acts] if task.id in self._drawing else [])]
+        lanes.perform_again(actor, bindings.slot_numbers(), lambda: store_results(function(*operands), destinations), graphs)
 
     # The kinds of tasks (backend.acts.kinds).
 

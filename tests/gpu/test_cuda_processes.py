@@ -7,6 +7,7 @@ import torch
 from matrix import STEPS, assert_transparent, expected, plan_for, program
 
 from backend import run
+from backend.devices.options import DeviceOptions
 from planner.ir.traces.trace import check_trace
 
 pytestmark = [
@@ -20,11 +21,13 @@ FACTOR = 10.0
 """As in test_cuda.py."""
 
 
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
 @pytest.mark.parametrize(("model", "way"), [("mlp", "data2"), ("gpt", "pipeline2"), ("gpt", "zero3")])
-def test_processes_that_share_a_gpu_equal_training_on_one(model: str, way: str) -> None:
+def test_processes_that_share_a_gpu_equal_training_on_one(model: str, way: str, graphs: bool) -> None:
     plan, source = plan_for(model, way), program(model)
-    devices = dict.fromkeys(range(plan.num_ranks), "cuda:0")
-    outcome = run(plan, source.initial_state(plan.micro_batches), source.batch, STEPS, gradients=True, devices=devices, timeout_s=120)
+    devices, options = dict.fromkeys(range(plan.num_ranks), "cuda:0"), DeviceOptions(graphs=graphs)
+    state = source.initial_state(plan.micro_batches)
+    outcome = run(plan, state, source.batch, STEPS, gradients=True, devices=devices, device_options=options, timeout_s=120)
     assert_transparent(outcome, expected(model, plan.micro_batches), factor=FACTOR)
     check_trace(plan, outcome.trace)
     assert "nccl" not in outcome.trace.about["collectives"]

@@ -19,7 +19,7 @@ from backend.devices.opening import open_devices
 from backend.devices.options import DeviceOptions, numerics
 from backend.devices.streams import MOST_STREAMS, StreamPool
 from backend.inprocess import run
-from backend.inprocess.graphs import NotCaptured
+from backend.placing.graphs import NotCaptured
 from planner.ir.errors import Unsupported
 from planner.ir.traces.trace import check_trace
 from tests.backend.devices.cuda_stub import POOLED, CudaStub, stub_device, stub_devices, stubbed

@@ -25,10 +25,10 @@ from backend.devices.options import DeviceOptions
 from backend.inprocess import perform as perform_module
 from backend.inprocess import run
 from backend.inprocess.body import ProcessBody
-from backend.inprocess.graphs import NotCaptured
 from backend.inprocess.lanes.acts import LaneActs
 from backend.inprocess.lanes.flights import Past
 from backend.memory.options import MemoryOptions
+from backend.placing.graphs import NotCaptured
 from backend.reference import perform
 from backend.run_folder.outcome import Outcome
 from planner.ir.actors.verify import stream_workspaces

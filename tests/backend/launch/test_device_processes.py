@@ -12,8 +12,9 @@ from matrix import STEPS, assert_transparent, expected, plan_for, program
 
 from backend import run
 from backend.devices.options import DeviceOptions
-from backend.launch.on_devices import NotByNccl, check_devices
+from backend.launch.on_devices import NotByNccl, check_devices, say_not_captured
 from backend.memory.options import MemoryOptions
+from backend.placing.graphs import NotCaptured
 from backend.reference import perform
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported, WorkerFailed
@@ -54,6 +55,28 @@ def test_planned_models_on_a_process_per_device_equal_training_on_one(model: str
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_graphs_of_worker_processes_change_no_value() -> None:
+    plan, source = plan_for("gpt", "pipeline2"), program("gpt")
+    state = source.initial_state(plan.micro_batches)
+    outcomes = [
+        run(plan, state, source.batch, 6, gradients=True, devices=names(2), device_options=DeviceOptions(graphs=graphs), timeout_s=60)
+        for graphs in (False, True)
+    ]
+    assert_bit_equal(*outcomes)
+    captured = [int(phrase.split()[-2]) for phrase in outcomes[1].trace.about["graphs"].split("; ")]
+    assert min(captured) > 0 and "graphs" not in outcomes[0].trace.about
+
+
+def test_tasks_that_workers_could_not_record_are_said_once() -> None:
+    with pytest.warns(NotCaptured, match="3 tasks of the workers could not be recorded as graphs") as said:
+        say_not_captured(3)
+    assert len(said) == 1
+    say_not_captured(0)
+    assert len(said) == 1
+
+
+@pytest.mark.thorough
 def test_ranks_may_share_a_device_and_stages_may_differ_in_kind_which_is_said() -> None:
     plan, micro_batches = HANDMADE["pipeline"]
     state, batches = handmade.start(), handmade.batches(micro_batches)
@@ -78,8 +101,8 @@ def test_what_cannot_be_is_refused_before_anything_starts() -> None:
     plan = handmade.data_parallel(2, 2)
     with pytest.raises(Unsupported, match=r"ranks 0 on cpu, 1 on fake:0 meet in collectives of stream .*stages may differ"):
         check_devices(plan, {1: "fake:0"}, DeviceOptions(), MemoryOptions())
-    with pytest.raises(Unsupported, match="graphs and ahead are options of all ranks in one process"):
-        check_devices(plan, names(2), DeviceOptions(graphs=True), MemoryOptions())
+    with pytest.raises(Unsupported, match="ahead is an option of all ranks in one process"):
+        check_devices(plan, names(2), DeviceOptions(ahead=2), MemoryOptions())
     with pytest.raises(Unsupported, match="options of devices with streams, and all ranks are on CPUs"):
         check_devices(plan, {}, DeviceOptions(tf32=True), MemoryOptions())
     with pytest.raises(Unsupported, match="poison and registers do not apply"):
