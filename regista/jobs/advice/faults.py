@@ -21,6 +21,7 @@ class Fault(Enum):
     """What may be wrong."""
 
     MEMORY = "does not fit"
+    TIGHT = "may not fit"
     TENSOR_ACROSS_NODES = "tensor parallel crosses nodes"
     TENSOR_TOO_WIDE = "tensor parallel is too wide"
     BUBBLE = "bubble"
@@ -59,14 +60,20 @@ def find_faults(job: Job, machine: Machine, done: Prediction) -> tuple[Finding, 
 
 
 def _memory(job: Job, machine: Machine, done: Prediction) -> Finding | None:
-    if done.fits:
-        return None
-    stage = max(range(job.layout.pp), key=lambda i: done.stages[i].device_bytes[0])
+    stage = max(range(job.layout.pp), key=lambda i: done.stages[i].device_bytes)
     memory = done.stages[stage]
+    low, high = memory.device_bytes
+    if high <= machine.memory_bytes:
+        return None
     owners = sorted((*memory.allocated.items(), *memory.beside.items()), key=lambda entry: -entry[1])[:2]
     most = ", ".join(f"{owner.value} {show_bytes(int(size))}" for owner, size in owners)
-    where = f"stage {stage}" if job.layout.pp > 1 else "each device"
-    text = f"{Fault.MEMORY.value}: {where} needs {show_bytes(memory.device_bytes[0])} of {show_bytes(machine.memory_bytes)} ({most})"
+    where, there = f"stage {stage}" if job.layout.pp > 1 else "each device", show_bytes(machine.memory_bytes)
+    if done.fits:
+        text = (
+            f"{Fault.TIGHT.value}: {where} needs {show_bytes(low)} to {show_bytes(high)} of {there}, by how memory is fragmented ({most})"
+        )
+        return Finding(fault=Fault.TIGHT, text=text, cost_s=done.step_s)
+    text = f"{Fault.MEMORY.value}: {where} needs {show_bytes(low)} of {there} ({most})"
     return Finding(fault=Fault.MEMORY, text=text, cost_s=float("inf"))
 
 

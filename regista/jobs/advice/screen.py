@@ -12,7 +12,7 @@ from rich.text import Text
 
 from planner.ir.units import show_bytes, show_s
 from regista.jobs.advice.advice import Advice
-from regista.jobs.formats import Form, flags_text, write_flags
+from regista.jobs.formats import Form, flags_text, spelled_flags, write_flags
 from regista.jobs.formats.values import Flags
 from regista.jobs.job import Job
 from regista.jobs.predict import Prediction
@@ -150,8 +150,9 @@ def changed_flags(old: Flags, new: Flags, form: Form) -> tuple[str, ...]:
         if form is Form.MEGATRON:
             return f"{dashes}{name}" + ("" if value is True else f" {value}")
         shown = str(value).lower() if isinstance(value, bool) else value
-        return f"{dashes}{name}: {shown}" if form in (Form.MEGATRON_YAML, Form.BRIDGE) else f"{name} = {shown}"
+        return f"{dashes}{name}: {shown}" if form in (Form.MEGATRON_YAML, Form.BRIDGE, Form.NEMO) else f"{name} = {shown}"
 
+    old, new = spelled_flags(old, form), spelled_flags(new, form)
     put = [said(name, value) for name, value in new.items() if old.get(name) != value]
     return (*put, *(f"no {dashes}{name}" for name in old if name not in new))
 
@@ -175,7 +176,7 @@ def advice_json(advice: Advice) -> dict[str, object]:
         "not_mapped": list(reading.unmapped),
         "without_effect": list(reading.without_effect),
         "not_expressed": list(advice.written.lost),
-        "flags": dict(advice.written.flags),
+        "flags": dict(spelled_flags(advice.written.flags, advice.form)),
         "changes": [
             {"set": list(changed_flags(advice.written.flags, write_flags(c.job, advice.form, advice.cluster).flags, advice.form))}
             | _prediction_json(c.prediction, c.job)
@@ -187,7 +188,7 @@ def advice_json(advice: Advice) -> dict[str, object]:
         else {
             **_prediction_json(better.prediction, better.job),
             "gain": better.gain,
-            "flags": dict(better.written.flags),
+            "flags": dict(spelled_flags(better.written.flags, advice.form)),
             "changed": list(changed_flags(advice.written.flags, better.written.flags, advice.form)),
             "not_expressed": list(better.written.lost),
             "text": flags_text(better.written, better.job, advice.form),

@@ -2,6 +2,6 @@
 
 from regista.jobs.formats.reading import read_framework
 from regista.jobs.formats.values import Asked, Form, Reading
-from regista.jobs.formats.writing import flags_text, write_flags
+from regista.jobs.formats.writing import flags_text, spelled_flags, write_flags
 
-__all__ = ["Asked", "Form", "Reading", "flags_text", "read_framework", "write_flags"]
+__all__ = ["Asked", "Form", "Reading", "flags_text", "read_framework", "spelled_flags", "write_flags"]

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from planner.ir.errors import InvalidFile
 from planner.ir.reading import read_json, read_text, read_toml
+from regista.jobs.cluster import machine_and_devices
 from regista.jobs.formats.deepspeed import is_deepspeed, read_deepspeed
 from regista.jobs.formats.megatron import read_megatron
 from regista.jobs.formats.megatron.bridge import bridge_flags, is_bridge
+from regista.jobs.formats.megatron.nemo import is_nemo, nemo_flags
 from regista.jobs.formats.megatron.texts import config_flags, parse_arguments
 from regista.jobs.formats.regista_toml import read_regista
 from regista.jobs.formats.torchtitan import flat, preset_flags, read_torchtitan
@@ -20,7 +22,7 @@ from regista.jobs.formats.yaml_file import read_yaml
 __all__ = ["WAY_OUT", "read_framework"]
 
 WAY_OUT = (
-    "give Megatron's arguments (a string or a file), its model_config.yaml, a recipe of Megatron-Bridge (YAML), torchtitan's TOML, "
+    "give Megatron's arguments (a string or a file), its model_config.yaml, a recipe of Megatron-Bridge or NeMo (YAML), torchtitan's TOML, "
     "DeepSpeed's JSON, or a job's TOML"
 )
 _MOST_ARGUMENTS = 2**18
@@ -97,6 +99,11 @@ def _yaml(path: Path, asked: Asked) -> Reading:
         name = path.parent.name if path.stem == "model_config" else path.stem
         script = _KINDS.get(path.parent.parent.name, "gpt")
         return read_megatron(config_flags(data), Form.MEGATRON_YAML, asked, name=name, script=script)
+    if is_nemo(data):
+        devices = machine_and_devices(asked.cluster)[1] if asked.cluster else 0
+        return read_megatron(nemo_flags(data, devices), Form.NEMO, asked, name=path.stem, spelled="{}")
     if is_bridge(data):
         return read_megatron(bridge_flags(data), Form.BRIDGE, asked, name=path.stem, spelled="{}")
-    raise InvalidFile(f"{path}: neither MODEL_ARGS (Megatron-LM) nor model and train (Megatron-Bridge) stand at its top; {WAY_OUT}")
+    raise InvalidFile(
+        f"{path}: neither MODEL_ARGS (Megatron-LM) nor model and train (Megatron-Bridge) or trainer (NeMo) stand at its top; {WAY_OUT}"
+    )

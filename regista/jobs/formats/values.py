@@ -16,18 +16,19 @@ Flags = Mapping[str, object]
 
 class Form(Enum):
     """How a job is written down.   MEGATRON: an argument string.   MEGATRON_YAML: model_config.yaml of its functional tests.   BRIDGE: YAML of
-    Megatron-Bridge's ConfigContainer.   REGISTA: our TOML."""
+    Megatron-Bridge's ConfigContainer.   NEMO: YAML of NeMo 1.x.   REGISTA: our TOML."""
 
     MEGATRON = "Megatron-LM arguments"
     MEGATRON_YAML = "Megatron-LM model_config.yaml"
     BRIDGE = "Megatron-Bridge recipe"
+    NEMO = "NeMo recipe"
     TORCHTITAN = "torchtitan TOML"
     DEEPSPEED = "DeepSpeed JSON"
     REGISTA = "Regista TOML"
 
     @property
     def is_megatron(self) -> bool:
-        return self in (Form.MEGATRON, Form.MEGATRON_YAML, Form.BRIDGE)
+        return self in (Form.MEGATRON, Form.MEGATRON_YAML, Form.BRIDGE, Form.NEMO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

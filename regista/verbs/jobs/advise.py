@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "job",
         metavar="JOB",
-        help="Megatron-LM's arguments (a string or a file), its model_config.yaml, a Megatron-Bridge recipe (YAML), torchtitan's TOML or settings, "
+        help="Megatron-LM's arguments (a string or a file), its model_config.yaml, a recipe of Megatron-Bridge or NeMo (YAML), torchtitan's TOML, "
         "DeepSpeed's JSON beside a config.json, or a job's TOML",
     )
     parser.add_argument(

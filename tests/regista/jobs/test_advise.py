@@ -11,6 +11,7 @@ from command_line import Command, commands
 
 from regista.jobs.advice import Limits, advise
 from regista.jobs.advice.faults import Fault
+from regista.jobs.families import family
 from regista.jobs.formats import Asked, flags_text, read_framework
 from regista.jobs.formats.canonical import differences
 from regista.jobs.predict import predict
@@ -87,3 +88,11 @@ def test_a_screen_has_at_most_40_lines_and_its_json_the_same_facts(command: Comm
     assert told["kind"] == "sim" and told["faults"][0]["fault"] == "bubble" and told["not_mapped"] == ["--qk-layernorm"]
     assert told["better"]["text"] == (tmp_path / "better.args").read_text()
     assert told["step_low_s"] < told["step_s"] < told["step_high_s"] and told["search"]["predicted"] == 2
+
+
+def test_a_job_that_fits_if_memory_is_not_fragmented_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}')
+    asked = Asked(cluster="dgx-h100:2", family=family("llama3.1-8b"), seq=8192)
+    advice = advise(read_framework(str(tmp_path / "ds.json"), asked), "dgx-h100:2", Limits(seconds=60.0, predictions=1))
+    assert advice.prediction.fits and advice.findings[0].fault is Fault.TIGHT
+    assert advice.verdict.startswith("may not fit: each device needs 78.5 GiB to 84.8 GiB of 79.2 GiB")
