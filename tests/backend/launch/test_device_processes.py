@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import handmade
 import pytest
@@ -11,6 +12,7 @@ from inprocess_cases import HANDMADE, assert_bit_equal, broken
 from matrix import STEPS, assert_transparent, expected, plan_for, program
 
 from backend import run
+from backend.checkpoint import SaveRequest, resume_point
 from backend.devices.options import DeviceOptions
 from backend.launch.on_devices import NotByNccl, check_devices, say_not_captured
 from backend.memory.options import MemoryOptions
@@ -19,6 +21,7 @@ from backend.reference import perform
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported, WorkerFailed
 from planner.ir.traces.trace import check_trace
+from planner.lower.data_actors.loading import with_loading
 
 pytestmark = pytest.mark.processes
 
@@ -125,3 +128,19 @@ def test_an_act_that_fails_on_a_device_is_named_with_its_rank_and_task() -> None
     plan = broken(handmade.pipeline(2), "forward.1")
     with pytest.raises(WorkerFailed, match=r"rank 1 failed in task forward\.1 \(act 0, micro-batch 0\).*shapes"):
         run(plan, handmade.start(), handmade.batches(2), STEPS, devices=names(2), timeout_s=30)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_loading_saving_and_resuming_work_on_devices_too(tmp_path: Path) -> None:
+    plan = with_loading(handmade.pipeline(3), copy=True)
+    state, batches, folder = handmade.start(), handmade.batches(3), str(tmp_path / "saves")
+    wanted = perform(plan, state, batches, 4)
+    outcome = run(plan, state, batches, 2, devices=names(2), checkpoint=SaveRequest(folder=folder), timeout_s=60)
+    assert outcome.losses == wanted.losses[:2]
+    check_trace(plan, outcome.trace)
+    saved = resume_point(folder)
+    assert saved is not None and saved.steps == 2
+    resumed = run(plan, saved.values, batches, 2, first_step=2, devices={0: "cpu", 1: "fake:5"}, timeout_s=60)
+    assert resumed.losses == wanted.losses[2:]
+    assert all(torch.equal(value, wanted.states[name]) for name, value in resumed.states.items())
