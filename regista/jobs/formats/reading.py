@@ -15,7 +15,7 @@ from regista.jobs.formats.megatron.bridge import bridge_flags, is_bridge
 from regista.jobs.formats.megatron.nemo import is_nemo, nemo_flags
 from regista.jobs.formats.megatron.texts import config_flags, parse_arguments
 from regista.jobs.formats.regista_toml import read_regista
-from regista.jobs.formats.torchtitan import flat, preset_flags, read_torchtitan
+from regista.jobs.formats.torchtitan import flat, preset_flags, python_flags, read_torchtitan
 from regista.jobs.formats.values import Asked, Form, Reading
 from regista.jobs.formats.yaml_file import read_yaml
 
@@ -34,23 +34,22 @@ def read_framework(job: str, asked: Asked) -> Reading:
     """A job as its framework writes it.
 
     Args:
-        job: a path, or Megatron's arguments themselves (``--num-layers 32 ...``).
+        job: a path, with ``:NAME`` of a configuration in Python, or Megatron's arguments themselves (``--num-layers 32 ...``).
 
     Raises:
         RegistaError: no file, no job, or a setting that is unknown, impossible, or contradicts another.
     """
     if re.search(r"(^|\s)--[a-z]", job):
         return _arguments(job, asked, "job")
+    if python := re.fullmatch(r"(.+\.py)(?::(\w+))?", job):
+        name = python[2] or Path(python[1]).stem
+        return read_torchtitan(python_flags(Path(python[1]), python[2], WAY_OUT), asked, name=name)
     path = Path(job)
     match path.suffix:
         case ".toml":
             return _toml(path, asked)
         case ".json":
             return _json(path, asked)
-        case ".py":
-            raise InvalidFile(
-                f"{path}: Python is not executed; write its settings into a TOML, or give them as '--config NAME --training.seq_len 8192'"
-            )
         case ".yaml" | ".yml":
             return _yaml(path, asked)
         case ".csv":

@@ -194,6 +194,8 @@ def _running(settings: Settings, model: Model, at: Layout, sharded: bool, assume
         raise Unsupported(f"model.converters {unknown} are not predicted; known are {', '.join(CONVERTERS)}")
     if len(low) > 1:
         raise Unsupported(f"model.converters {low} contradict each other; give one")
+    if others := [name for name in asked if name not in CONVERTERS]:
+        assumed.append(f"{', '.join(others)}: what it converts is predicted as it was")
     gather = False
     if low:
         precision, recipe = CONVERTERS[low[0]]

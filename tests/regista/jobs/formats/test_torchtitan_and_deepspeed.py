@@ -165,6 +165,61 @@ def test_settings_of_torchtitan_that_cannot_be_are_refused(tmp_path: Path, old: 
         read_framework(str(tmp_path / "job.toml"), AT)
 
 
+PYTHON = """
+from torchtitan.trainer import Trainer
+raise SystemExit("this file is executed")
+
+def llama3_70b() -> Trainer.Config:
+    model_spec = model_registry("70B", converters=[Float8LinearConverter.Config(recipe_name="rowwise", emulate=False)])
+    return Trainer.Config(
+        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
+        model_spec=model_spec,
+        optimizer=default_adamw(lr=1.5e-4),
+        training=TrainingConfig(local_batch_size=8, seq_len=8192, steps=1000),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8),
+        activation_checkpoint=FullAC.Config(),
+    )
+
+def small_batch() -> Trainer.Config:
+    config = llama3_70b()
+    config.training.local_batch_size = 1
+    config.activation_checkpoint = SelectiveAC.Config()
+    return config
+
+old = JobConfig(model=Model(name="llama3", flavor="8B"), training=Training(seq_len=4096), activation_checkpoint=ActivationCheckpoint(mode="none"))
+"""
+
+
+def test_a_configuration_in_python_is_read_without_being_executed(tmp_path: Path) -> None:
+    (tmp_path / "llama3").mkdir()
+    path = tmp_path / "llama3/config_registry.py"
+    path.write_text(PYTHON)
+    read = {name: read_framework(f"{path}:{name}", AT) for name in ("llama3_70b", "small_batch", "old")}
+    big, small, old = (read[name].job for name in read)
+    assert (big.layout.tp, big.layout.micro_batch, big.running.recompute, big.running.recipe) == (8, 8, Recompute.FULL, Recipe.ROWWISE)
+    assert replace(big.model, name="") == replace(family("llama3.1-70b"), name="", seq=8192)
+    assert (small.layout.tp, small.layout.micro_batch, small.running.recompute) == (8, 1, Recompute.DOTS)
+    assert (old.model.seq, old.layout.fsdp, old.running.recompute) == (4096, 64, Recompute.NONE)
+    assert read["llama3_70b"].unmapped == ("loss",)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        (PYTHON, "", r"no name is given; it has llama3_70b, small_batch, old: write .*:NAME"),
+        (PYTHON, ":llama4", "it has no 'llama4'"),
+        ("def f(:", "", "not readable as Python"),
+        ("x = " + "(" * 500 + ")" * 500, "", "not readable as Python"),
+        ("def f():\n    return 3\n", "", "f makes no Trainer.Config or JobConfig that can be read without executing it"),
+        ("", "", "it has no configuration"),
+    ],
+)
+def test_python_that_is_no_configuration_is_refused(tmp_path: Path, text: str, name: str, says: str) -> None:
+    (tmp_path / "config.py").write_text(text)
+    with pytest.raises(InvalidFile, match=says):
+        read_framework(f"{tmp_path / 'config.py'}{name}", AT)
+
+
 ZERO = {
     "0": job(Running(grad_bytes=2), "llama3.1-8b", tp=1, dp=64, fsdp=1, sequence_parallel=False),
     "1": job(
