@@ -1,10 +1,8 @@
-"""Performs the points of a manifest that have no row yet, in one process or several, and checks the relations of all rows."""
+"""Performs the points of a manifest that have no row yet, here or where an executor takes them, and checks the relations of all rows."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 from planner.ir.errors import Unsupported
 from regista.sweep.check import Row, Verdict, check_relation
 from regista.sweep.columns import all_columns
+from regista.sweep.executors import LOCAL, Where, results
 from regista.sweep.manifest import Manifest
 from regista.sweep.measure import Columns, Prediction, perform, predict
 from regista.sweep.point import Performer, Point
@@ -39,20 +38,30 @@ class Checked:
         return sum(not v.held for v in self.expect) + len(self.refused) + sum(v.held or bool(v.says) for v, _ in self.broken)
 
 
-def sweep(manifest: Manifest, path: Path, *, jobs: int = 1, only: Sequence[Point] | None = None, on_row: OnRow | None = None) -> None:
+def sweep(
+    manifest: Manifest,
+    path: Path,
+    *,
+    jobs: int = 1,
+    where: Where = LOCAL,
+    only: Sequence[Point] | None = None,
+    on_row: OnRow | None = None,
+) -> None:
     """Perform every point that the CSV at ``path`` does not have, and append its rows.
 
     Args:
-        jobs: processes; a sweep that runs on this machine takes 1, or its runs would slow each other.
+        jobs: processes or jobs at a time; a sweep that runs on this machine takes 1, or its runs would slow each other.
+        where: who performs the points; this process, where they are not run, writes all rows.
         only: these points alone.
 
     Raises:
-        Unsupported: several jobs for runs.   InvalidFile: the CSV cannot be written.
+        Unsupported: several jobs, or workers elsewhere, for runs; there is no such executor.   InvalidFile: the CSV cannot be written.
     """
-    if jobs > 1 and manifest.performer is Performer.RUN:
-        raise Unsupported(
-            f"--jobs {jobs}: points are run on this machine one after the other, or they would slow each other; leave --jobs out"
-        )
+    if manifest.performer is Performer.RUN and (jobs > 1 or where != LOCAL):
+        given = f"--jobs {jobs}" if where == LOCAL else f"--on {where.kind.value}"
+        raise Unsupported(f"{given}: points are run on this machine one after the other, or they would slow each other; leave it out")
+    if where.has_workers and jobs > 1:
+        raise Unsupported(f"--jobs {jobs} beside --on {where.kind.value}: the cluster has as many workers as it has; leave --jobs out")
     rows = load_rows(path)
     chosen = list(only) if only is not None else list(manifest.points)
     table = Table(path, all_columns(manifest.points))
@@ -64,16 +73,10 @@ def sweep(manifest: Manifest, path: Path, *, jobs: int = 1, only: Sequence[Point
                 tell(point, "known", {})
             else:
                 waiting.append(point)
-        if jobs > 1 and len(waiting) > 1:
-            # Spawned, not forked: torch and numba have threads.
-            with ProcessPoolExecutor(min(jobs, len(waiting)), multiprocessing.get_context("spawn")) as pool:
-                futures = {pool.submit(_predicted, point): point for point in waiting}
-                try:
-                    for future in as_completed(futures):
-                        _write(table, futures[future], "predicted", future.result(), tell)
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+        if waiting and (where != LOCAL or (jobs > 1 and len(waiting) > 1)):
+            folder = path.with_name(f"{path.stem}.jobs")
+            for point, columns in results(waiting, _predicted, where, jobs=jobs, folder=folder):
+                _write(table, point, "predicted", columns, tell)
         else:
             for point in waiting:
                 _one(table, point, tell)

@@ -1,4 +1,4 @@
-"""The verb 'deploy': a plan as a Kubernetes manifest or a Slurm script.  Nothing is sent anywhere."""
+"""The verb 'deploy': a plan as a Kubernetes manifest or a Slurm script, or a sweep as a Slurm script.  Nothing is sent anywhere."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from planner.ir.files import load_plan
 from planner.ir.plan import Plan
 from planner.ir.reading import read_text
 from planner.ir.text import save_text
-from regista.deploy import NodeLayout, node_layout, sbatch_script, train_job
+from regista.deploy import NodeLayout, node_layout, sbatch_script, sweep_script, train_job
 from regista.deploy.kubernetes import train_job_yaml
 from regista.origin import check_code
 from regista.targets import check_targets
-from regista.verbs.arguments import add_plan, add_trust, count
+from regista.verbs.arguments import PLAN_HELP, add_trust, count
 from regista.verbs.screen import Json
 
 __all__ = ["add_arguments", "perform"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_plan(parser)
+    parser.add_argument("plan", metavar="PLAN", help=f"{PLAN_HELP}; with --sweep the manifest of a sweep (TOML)")
     add_trust(parser)
+    parser.add_argument(
+        "--sweep", action="store_true", help="slurm: a job that performs the points of a manifest, on several nodes by Dask"
+    )
+    parser.add_argument("--processes", type=count, metavar="N", help="of --sweep: processes on each node (default 8)")
     parser.add_argument(
         "--kind", required=True, choices=["k8s", "slurm"], help="k8s: a TrainJob of Kubeflow Trainer 2.3; slurm: for sbatch"
     )
@@ -42,6 +46,10 @@ def perform(args: argparse.Namespace) -> Json:
         Mismatch: --nnodes is not what the plan was made for.   InvalidFile: a file cannot be read or written.
     """
     check_targets([args.out], [args.plan])
+    if args.sweep:
+        return _sweep(args)
+    if args.processes is not None:
+        raise Unsupported("--processes belongs to --sweep; a plan says itself how many ranks each node has, leave it out")
     plan = load_plan(args.plan)
     if not plan.model.startswith("zoo:") and not plan.model.endswith((".pt2", ".mlir")) and ".py:" not in plan.model:
         raise Unsupported(
@@ -55,10 +63,7 @@ def perform(args: argparse.Namespace) -> Json:
     check_code(plan)
     layout = node_layout(plan, args.nnodes)
     text = _manifest(args, plan, layout) if args.kind == "k8s" else _script(args, plan, layout)
-    if args.out is not None:
-        save_text(args.out, text)
-    if not args.json:
-        print(text if args.out is None else f"wrote {args.out}; {_next(args)}", end="" if args.out is None else "\n", flush=True)
+    _hand_over(args, text)
     return {
         "plan_id": plan.plan_id,
         "kind": args.kind,
@@ -68,6 +73,32 @@ def perform(args: argparse.Namespace) -> Json:
         "out": args.out,
         "text": text,
     }
+
+
+def _hand_over(args: argparse.Namespace, text: str) -> None:
+    """To the file, or to standard output: there it is the file itself and no screen."""
+    if args.out is not None:
+        save_text(args.out, text)
+    if not args.json:
+        print(text if args.out is None else f"wrote {args.out}; {_next(args)}", end="" if args.out is None else "\n", flush=True)
+
+
+def _sweep(args: argparse.Namespace) -> Json:
+    from regista.sweep import load_manifest
+    from regista.sweep.point import Performer
+
+    for option, value in (("--kind k8s", args.kind == "k8s"), ("--image", args.image), ("--claim", args.claim)):
+        if value:
+            raise Unsupported(f"{option}: a sweep is written as a Slurm script alone; take --kind slurm without --image and --claim")
+    manifest = load_manifest(args.plan)
+    is_run = manifest.performer is Performer.RUN
+    nodes, processes = args.nnodes or 1, args.processes or (1 if is_run else 8)
+    if is_run and (nodes, processes) != (1, 1):
+        raise Unsupported(f"the points of {args.plan} are run one after the other on one machine; leave --nnodes and --processes out")
+    text = sweep_script(manifest.name, os.path.abspath(args.plan), nodes=nodes, processes=processes)
+    _hand_over(args, text)
+    facts: Json = {"manifest": manifest.name, "kind": args.kind, "num_nodes": nodes, "processes_per_node": processes, "out": args.out}
+    return facts | {"points": len(manifest.points), "text": text}
 
 
 def _manifest(args: argparse.Namespace, plan: Plan, layout: NodeLayout) -> str:

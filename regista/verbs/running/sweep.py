@@ -20,6 +20,7 @@ from regista.verbs.screen import Json, show
 if TYPE_CHECKING:
     from regista.sweep import Checked, Manifest
     from regista.sweep.check import Row, Verdict
+    from regista.sweep.executors import Where
     from regista.sweep.measure import Columns
     from regista.sweep.point import Point
 
@@ -29,6 +30,12 @@ __all__ = ["add_arguments", "folder_of", "perform", "relations_table"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help="the experiment (TOML); experiments/README.md explains it")
     parser.add_argument("--jobs", type=count, default=1, metavar="N", help="processes that plan and simulate (default 1; runs take 1)")
+    parser.add_argument(
+        "--on",
+        default="local",
+        metavar="WHERE",
+        help="who plans and simulates the points: local (default), dask://HOST:PORT, slurm:PARTITION or ray://HOST:PORT; rows are written here",
+    )
     parser.add_argument("--out", metavar="DIR", help="where results/ and figures/ go (default: beside the manifest's folder)")
     parser.add_argument(
         "--only", action="append", default=[], metavar="WHICH", help="points whose label matches, or a condition: stages=2; may be repeated"
@@ -47,7 +54,9 @@ def perform(args: argparse.Namespace) -> Json:
         InvalidFile: the manifest or the CSV, with the way out.   Unsupported: --jobs for runs.
     """
     from regista.sweep import check, draw_all, load_manifest
+    from regista.sweep.executors import parse_where
 
+    where = parse_where(args.on)
     manifest = load_manifest(args.manifest, smoke=args.smoke)
     folder = Path(args.out) if args.out else folder_of(Path(args.manifest))
     path = folder / "results" / f"{manifest.name}.csv"
@@ -55,7 +64,7 @@ def perform(args: argparse.Namespace) -> Json:
     if args.fresh and not args.redraw:
         path.unlink(missing_ok=True)
     if not args.redraw:
-        _perform(manifest, path, only, args)
+        _perform(manifest, path, only, where, args)
     checked = check(manifest, path)
     # A part of the points says nothing about relations between all of them.
     whole = checked.pending == 0
@@ -96,7 +105,7 @@ def _only(manifest: Manifest, texts: Sequence[str]) -> list[Point]:
     return chosen
 
 
-def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, args: argparse.Namespace) -> None:
+def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, where: Where, args: argparse.Namespace) -> None:
     from regista.sweep import sweep
 
     console = Console(stderr=True, quiet=args.json)
@@ -109,7 +118,7 @@ def _perform(manifest: Manifest, path: Path, only: Sequence[Point] | None, args:
             last = phase in ("known", "performed") or point.performer.value == "sim" or columns.get("status") != "ok"
             progress.update(bar, description=f"{manifest.name}: {escape(point.label[:60])} {phase}", advance=1 if last else 0)
 
-        sweep(manifest, path, jobs=args.jobs, only=only, on_row=on_row)
+        sweep(manifest, path, jobs=args.jobs, where=where, only=only, on_row=on_row)
 
 
 def _answer(manifest: Manifest, checked: Checked, path: Path, figures: Sequence[Path], whole: bool) -> Iterator[RenderableType]:

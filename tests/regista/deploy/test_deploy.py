@@ -266,3 +266,63 @@ def test_a_batch_script_trains_on_two_nodes_and_leaves_one_lawful_trace(command:
     placed, trace = load_trace(str(tmp_path / f"trace-{number}.json"))
     check_trace(placed, trace, slack_s=float(trace.about["clock_slack_s"]))
     assert (placed.num_ranks, trace.about["hosts"], len(trace.losses)) == (2, "2", 4)
+
+
+# --- a sweep as a job --------------------------------------------------------------------------------------------------
+
+MANIFEST = """
+claim = "none"
+source = "tests"
+[model]
+name = "zoo:mlp"
+batch = [8, 16]
+[cluster]
+name = "dgx-a100:1"
+[plan]
+stages = 1
+mesh = "8"
+"""
+
+SAYS = '#!/bin/bash\nprintf "%s\\n" "$(basename "$0")" "$@" > "$OUT/$(basename "$0")-$1.words"\n'
+
+
+def test_a_sweep_on_one_node_is_one_command(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(MANIFEST)
+    ran = command("deploy", tmp_path / "m.toml", "--sweep", "--kind", "slurm", "--processes", "16")
+    assert ran.code == 0 and "#SBATCH --cpus-per-task=16" in ran.out and ran.out.endswith('srun regista sweep "$manifest" --jobs 16\n')
+
+
+def test_a_sweep_on_several_nodes_has_a_scheduler_workers_and_one_writer(command: Command, tmp_path: Path) -> None:
+    manifest, script = tmp_path / "it's a manifest.toml", tmp_path / "job.sbatch"
+    manifest.write_text(MANIFEST)
+    assert command("deploy", manifest, "--sweep", "--kind", "slurm", "--nnodes", "2", "-o", script).code == 0
+    for name in ("dask", "regista"):
+        (tmp_path / name).write_text(SAYS + ("sleep 20\n" if name == "dask" else "sleep 1\n"))
+        (tmp_path / name).chmod(0o755)
+    ran = in_stub_slurm(script.read_text(), tmp_path, 7)
+    assert ran.returncode == 0, ran.stderr
+    host = socket.gethostname()
+    assert (tmp_path / "regista-sweep.words").read_text().split("\n")[1:5] == ["sweep", str(manifest), "--on", f"dask://{host}:20007"]
+    assert f"tcp://{host}:20007" in (tmp_path / "dask-worker.words").read_text()
+    assert "20007" in (tmp_path / "dask-scheduler.words").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--sweep", "--kind", "k8s", "--image", "x"], "as a Slurm script alone"),
+        (["--sweep", "--kind", "slurm", "--claim", "x"], "as a Slurm script alone"),
+        (["--kind", "slurm", "--processes", "4"], "--processes belongs to --sweep"),
+    ],
+)
+def test_options_that_a_sweep_has_no_place_for_are_refused(command: Command, tmp_path: Path, options: list[str], says: str) -> None:
+    (tmp_path / "m.toml").write_text(MANIFEST)
+    ran = command("deploy", tmp_path / "m.toml", *options)
+    assert ran.code == 2 and says in ran.err
+
+
+def test_points_that_are_run_are_one_process_on_one_node(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text('performer = "run"\n' + MANIFEST.replace("dgx-a100:1", "local:2").replace('"8"', '"2"'))
+    assert "--jobs 1\n" in command("deploy", tmp_path / "m.toml", "--sweep", "--kind", "slurm").out
+    ran = command("deploy", tmp_path / "m.toml", "--sweep", "--kind", "slurm", "--nnodes", "2")
+    assert ran.code == 2 and "one after the other on one machine" in ran.err

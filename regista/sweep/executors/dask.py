@@ -1,0 +1,80 @@
+"""Workers of a Dask cluster (distributed).  Its scheduler gives points of a lost worker to others; a worker hands each to a process of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+from planner.ir.errors import RegistaError, Unsupported
+from regista.sweep.executors.child import Child, ChildLost
+from regista.sweep.executors.lost import MOST_LOSSES, Done, Work, missing_package, refuse_lost
+from regista.sweep.measure import Columns
+from regista.sweep.point import Point
+
+__all__ = ["on_dask"]
+
+_ANSWER_S, _WORKER_S = 10.0, 60.0
+
+
+_OF_THREAD = threading.local()
+"""The child of each thread of a worker, kept for its next point."""
+
+
+class _Apart:
+    """Performs a point in the child of the thread that is asked; goes to a worker as it is."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def __call__(self, point: Point) -> Columns:
+        child: Child | None = getattr(_OF_THREAD, "child", None)
+        if child is None:
+            child = _OF_THREAD.child = Child()
+        try:
+            return child(self.work, point)
+        except ChildLost:
+            _OF_THREAD.child = None
+            raise
+
+
+def on_dask(points: Sequence[Point], work: Work, address: str) -> Iterator[Done]:
+    """Each point with its columns, as they are done.
+
+    Raises:
+        RegistaError: 'distributed' is missing, here or beside a worker regista is.   Unsupported: no scheduler answers, or it has no worker.
+        WorkersLost: workers ended again and again with the same point.
+    """
+    try:
+        from distributed import Client, as_completed
+        from distributed.scheduler import KilledWorker
+    except ImportError:
+        raise missing_package("distributed", "dask") from None
+    try:
+        client = Client(f"tcp://{address}", timeout=_ANSWER_S)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise Unsupported(
+            f"no Dask scheduler answers at {address} within {_ANSWER_S:.0f} s ({str(error)[:80]}); start one with 'dask scheduler'"
+        ) from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=_WORKER_S)
+        except TimeoutError:
+            raise Unsupported(
+                f"the Dask scheduler at {address} has no worker after {_WORKER_S:.0f} s; start some with 'dask worker tcp://{address}'"
+            ) from None
+        futures = client.map(_Apart(work), points, pure=False, retries=MOST_LOSSES - 1)
+        point_of = {future.key: point for future, point in zip(futures, points, strict=True)}
+        try:
+            for future in as_completed(futures):
+                point = point_of[future.key]
+                try:
+                    columns = future.result()
+                except (KilledWorker, ChildLost):
+                    raise refuse_lost([point], "a Dask worker") from None
+                except ImportError as error:
+                    raise RegistaError(
+                        f"a Dask worker cannot import what the points need ({error}); install the same regista there"
+                    ) from None
+                yield point, columns
+        finally:
+            client.cancel(futures)
