@@ -63,7 +63,7 @@ SERVED: Mapping[str, Mapping[str, Role]] = {
     "plan": _roles(
         "stages mesh micro_batches mode outputs batch_dim precision grad_dtype attention kernels batch_norm recompute context zero cut "
         "balance pin interleave hold quota bucket_mb strict clip_norm clip_value ema loss_scale method robust spread seconds",
-        outputs="out",
+        outputs="out picture",
         model="model",
         cluster="cluster",
         schedule=Role.SCHEDULE,

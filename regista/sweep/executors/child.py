@@ -70,5 +70,8 @@ def perform_points() -> None:
             return
         except Exception as error:  # of any kind, and also what a pickle names and is missing here; the worker raises it
             answer = (error, None)
-        pickle.dump(answer, answers)
-        answers.flush()
+        try:
+            pickle.dump(answer, answers)
+            answers.flush()
+        except BrokenPipeError:  # the worker has gone
+            os._exit(0)

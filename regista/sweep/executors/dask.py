@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 
 from planner.ir.errors import RegistaError, Unsupported
@@ -62,10 +63,11 @@ def on_dask(points: Sequence[Point], work: Work, address: str) -> Iterator[Done]
             raise Unsupported(
                 f"the Dask scheduler at {address} has no worker after {_WORKER_S:.0f} s; start some with 'dask worker tcp://{address}'"
             ) from None
-        futures = client.map(_Apart(work), points, pure=False, retries=MOST_LOSSES - 1)
-        point_of = {future.key: point for future, point in zip(futures, points, strict=True)}
+        keys = [f"regista-point-{number}-{uuid.uuid4().hex}" for number in range(len(points))]
+        point_of = dict(zip(keys, points, strict=True))
+        futures = {future.key: future for future in client.map(_Apart(work), points, key=keys, retries=MOST_LOSSES - 1)}
         try:
-            for future in as_completed(futures):
+            for future in as_completed(list(futures.values())):
                 point = point_of[future.key]
                 try:
                     columns = future.result()
@@ -75,6 +77,9 @@ def on_dask(points: Sequence[Point], work: Work, address: str) -> Iterator[Done]
                     raise RegistaError(
                         f"a Dask worker cannot import what the points need ({error}); install the same regista there"
                     ) from None
+                # Its row is here: were the future kept, a lost worker that had done it would have another do it again.
+                del futures[future.key]
+                future.release()
                 yield point, columns
         finally:
-            client.cancel(futures)
+            client.cancel(list(futures.values()))

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER_HELP)
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the plan (JSON)")
+    parser.add_argument("--picture", metavar="FILE", help="the devices with their groups, data, tensor and pipeline (PNG or SVG)")
     _add_fixed(parser.add_argument_group("what to fix (the rest is searched)"))
     _add_update(parser.add_argument_group("what each step does with the gradients (default: what the program says)"))
     _add_search(parser.add_argument_group("how to search (Ctrl-C takes the best plan so far)"))
@@ -218,7 +219,11 @@ def perform(args: argparse.Namespace) -> Json:
     from regista.views.tables.explanation import gap_text
     from regista.views.tables.show import show_plan
 
-    check_targets([args.out], [args.model, args.cluster])
+    check_targets([args.out, args.picture], [args.model, args.cluster])
+    if args.picture is not None:
+        from regista.views.pictures.gantt import check_picture
+
+        check_picture(args.picture)
     if args.spread and not args.robust:
         raise Unsupported(f"--spread {args.spread[0]} belongs to --robust, which is not given; add it, or leave the spread out")
     robust = parse_spreads(args.spread) if args.robust else None
@@ -284,7 +289,12 @@ def perform(args: argparse.Namespace) -> Json:
     whole = (show_plan(plan), f"search: {gap_text(plan)}", f"interval: {interval_text(interval)}") if args.full else ()
     why_not = record(plan) if names_code(plan) else ""
     note = f"note: {why_not}, so nothing says later that you made this plan; verbs that load {plan.model} will ask for --trust"
-    show(args, show_answer(found, interval, args.out, lead), *whole, f"wrote {args.out}", *([note] if why_not else []))
+    if args.picture is not None:
+        from regista.views.pictures.device_grid import draw_device_grid
+
+        draw_device_grid(found, args.picture)
+    wrote = f"wrote {args.out}" + (f" and {args.picture}" if args.picture else "")
+    show(args, show_answer(found, interval, args.out, lead), *whole, wrote, *([note] if why_not else []))
     return plan_json(plan) | {
         "answer": answer_json(found),
         "next_shape": [{"shape": _shape(other), "objective_s": other.search.objective_s} for other in others[:1]],
