@@ -65,7 +65,7 @@ def perform_points() -> None:
     while True:
         try:
             work, point = pickle.load(sys.stdin.buffer)
-            answer = (None, work(point))
+            answer: tuple[Exception | None, Columns | None] = (None, work(point))
         except EOFError:
             return
         except Exception as error:  # of any kind, and also what a pickle names and is missing here; the worker raises it
