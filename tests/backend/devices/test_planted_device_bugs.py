@@ -147,6 +147,7 @@ def test_memory_of_a_device_is_counted_by_owner_and_refused_before_the_first_act
         assert devices[0].taken_bytes == 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.thorough
 def test_values_inside_fragments_lie_in_the_workspace_that_the_plan_counts() -> None:
     """It was not used on devices with lanes, so what a run took there was more than its plan."""
     plan, source = plan_for("gpt", "data2"), program("gpt")
@@ -164,6 +165,7 @@ def test_values_inside_fragments_lie_in_the_workspace_that_the_plan_counts() -> 
     assert taken[False] == "0 of 0 B"
 
 
+@pytest.mark.thorough
 def test_times_of_a_device_whose_clock_drifts_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A millisecond per second is far more than any GPU drifts; so a run of a second shows what an hour does."""
     monkeypatch.setattr(device_clock, "TIE_EVERY_NS", 20_000_000)

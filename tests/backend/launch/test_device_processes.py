@@ -31,7 +31,7 @@ def names(ranks: int) -> dict[int, str]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", [pytest.param("data parallel", marks=pytest.mark.thorough), "pipeline of 2 x 2"])
+@pytest.mark.parametrize("name", ["data parallel", pytest.param("pipeline of 2 x 2", marks=pytest.mark.thorough)])
 def test_each_rank_is_a_process_on_the_device_of_its_index(name: str) -> None:
     plan, micro_batches = HANDMADE[name]
     state, batches = handmade.start(), handmade.batches(micro_batches)

@@ -49,6 +49,7 @@ def test_every_committed_plan_has_orders_of_launches_that_cannot_dead_lock(model
                 assert all([launch for launch in orders[rank] if launch in ours] == ours for rank in each.ranks)
 
 
+@pytest.mark.representatives("0")
 @pytest.mark.parametrize("rank", [0, 5])
 def test_two_neighbours_the_other_way_around_on_one_rank_dead_lock_where_they_share_another_rank(rank: int) -> None:
     plan = wide()
