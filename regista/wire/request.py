@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.ir.errors import InvalidFile, Unsupported, Untrusted
 from planner.ir.text import canonical, content_id
-from regista.wire.roles import SERVED, Role, is_file
+from regista.wire.roles import SERVED, Role, is_arguments, is_file
 
 __all__ = ["WIRE_VERSION", "Argument", "Request", "parse_request", "with_folder"]
 
@@ -156,6 +156,10 @@ def _check_text(request: Request, role: Role, text: str) -> None:
         )
     elif role is Role.DATA and not text.startswith("synthetic:"):
         raise Unsupported(f"the data {text[:80]!r} are files of the client, which a server does not read; add the loading without --server")
+    elif role is Role.JOB and text not in request.files and not is_arguments(text):
+        raise InvalidFile(
+            f"{text[:80]!r} is a file that has not come with the request, and no arguments (--flag value); name it under 'files' with its SHA-256"
+        )
     elif role in (Role.VARIABLES, Role.INIT):
         _check_variables(role, text)
     if is_file(role, text) and text not in request.files:

@@ -5,10 +5,11 @@ An argument without a row here is refused by the server (and by a test), so that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 
-__all__ = ["SERVED", "Role", "is_file"]
+__all__ = ["SERVED", "Role", "is_arguments", "is_file"]
 
 
 class Role(Enum):
@@ -34,6 +35,11 @@ class Role(Enum):
     INIT = "init"
     DATA = "data"
     REFUSED = "refused"
+
+
+def is_arguments(text: str) -> bool:
+    """Whether a job is given as its arguments themselves (``--num-layers 32 ...``), and not as the name of a file."""
+    return re.search(r"(^|\s)--[a-z]", text) is not None
 
 
 def is_file(role: Role, text: str) -> bool:

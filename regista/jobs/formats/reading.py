@@ -67,12 +67,12 @@ def _arguments(text: str, asked: Asked, name: str) -> Reading:
     flags, script = parse_arguments(text)
     if not any("." in flag for flag in flags) and "config" not in flags:
         return read_megatron(flags, Form.MEGATRON, asked, name=name, script=script)
-    given = {flag.replace("-", "_"): value for flag, value in flags.items() if flag not in ("config", "module", "job.config_file")}
+    given = {flag.replace("-", "_"): value for flag, value in flags.items() if flag not in ("config", "module")}
     preset: Mapping[str, object] = {}
     if "config" in flags:
         preset = preset_flags(str(flags["config"]))
-    elif "job.config_file" in flags:
-        preset = flat(read_toml(str(flags["job.config_file"]), WAY_OUT))
+    if "job.config_file" in flags:
+        raise InvalidFile(f"--job.config_file {flags['job.config_file']}: give that file itself; arguments name no other file")
     return read_torchtitan({**preset, **given}, asked, name=name)
 
 

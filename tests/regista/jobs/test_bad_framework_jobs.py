@@ -91,6 +91,7 @@ def test_a_yaml_that_is_no_job_is_refused(command: Command, tmp_path: Path, text
         ((BASE, *AT, "--family", "llama9"), "family 'llama9' is unknown"),
         ((BASE, "--cluster", "local:2"), "no constants for a cpu"),
         (("nothing.toml",), "no such file"),
+        (("--job.config_file other.toml", *AT), "arguments name no other file"),
         (("jobs.csv",), "a CSV holds many jobs; regista predict reads them"),
         ((BASE.replace("64", "63"), *AT), "global_batch 63 is no multiple of dp 8"),
         ((BASE, *AT, "-o", "no/such/folder/out.html"), "folder"),

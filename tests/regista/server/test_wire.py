@@ -58,6 +58,12 @@ def test_arguments_of_a_sub_command_come_back_too():
         (asked(model="stolen.pt2"), InvalidFile, "has not come with the request"),
         (asked(cluster="/etc/shadow.toml"), InvalidFile, "has not come with the request"),
         (asked(schedule="../s.csv"), InvalidFile, "has not come with the request"),
+        ({**PLAN, "verb": "advise", "arguments": {"job": "/etc/passwd"}}, InvalidFile, "has not come with the request, and no arguments"),
+        (
+            {**PLAN, "verb": "advise", "arguments": {"job": "config.py:llama3_8b"}},
+            InvalidFile,
+            "has not come with the request, and no arguments",
+        ),
         (asked(lr_schedule="rates.py:f"), Untrusted, "code of a file"),
         ({**PLAN, "files": {"../../x.toml": DIGEST}}, InvalidFile, "no name of a request's file"),
         ({**PLAN, "files": {"x.toml": "../../etc"}}, InvalidFile, "SHA-256"),
