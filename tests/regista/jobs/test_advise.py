@@ -63,6 +63,7 @@ def test_the_first_line_names_the_fault_and_the_better_job_is_as_much_quicker_as
     assert replace(again.model, name="") == replace(job.model, name="")
 
 
+@pytest.mark.thorough
 def test_settings_are_left_where_nothing_better_is_found() -> None:
     text, cluster = BAD[Fault.RECOMPUTE]
     first = advise(read_framework(text, Asked(cluster=cluster)), cluster, Limits(seconds=60.0, predictions=5))

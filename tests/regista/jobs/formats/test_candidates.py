@@ -30,7 +30,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("step", [67, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("form", list(SETTINGS), ids=lambda form: form.name.lower())
 def test_each_candidate_that_settings_express_is_read_back_as_itself(form: Form, step: int, tmp_path: Path) -> None:
     name, text = SETTINGS[form]
