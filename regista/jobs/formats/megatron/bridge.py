@@ -56,6 +56,16 @@ _HOME = {
 """Table of an argument; of all others it is model."""
 
 
+_DTYPES = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+_WORDS = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
+
+
+def _dtype(value: object) -> object:
+    """A dtype as an argument says it; recipes that were written by a program have ``{_target_: torch.bfloat16}``."""
+    word = value.get("_target_") if isinstance(value, dict) else value
+    return _WORDS.get(str(word), word)
+
+
 def is_bridge(data: Mapping[str, object]) -> bool:
     return bool(set(data) & {"model", "train", "ConfigContainer", "perf_matrix"}) or "_target_" in data
 
@@ -94,6 +104,7 @@ def bridge_flags(data: Mapping[str, object]) -> Flags:
         for key, value in table.items():
             name = str(key)
             overruled = mixed and section == "model" and name.split("_")[0] in ("bf16", "fp16", "fp8", "fp4")
+            value = _dtype(value) if name in _DTYPES else value
             if value is None or name == "_target_" or isinstance(value, dict) or overruled:
                 continue
             if name in _INVERSE:

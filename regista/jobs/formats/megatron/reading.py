@@ -129,6 +129,10 @@ def _chunks(settings: Settings, model: Model, pp: int) -> tuple[int, tuple[int, 
         "pipeline-model-parallel-layout",
     )
     given = [way for way in ways if settings.given(way)]
+    if ways[3] in given and given[0] in ways[1:3] and len(given) == 2:
+        stages = len(layers_of_layout(settings.text(ways[3])))
+        if stages == pp * settings.count(given[0], least=1):  # both are said, and they agree
+            given = [ways[3]]
     ends = [f"decoder-{end}-pipeline-num-layers" for end in ("first", "last")]
     if len(given) > 1 or (ways[3] in given and any(map(settings.given, ends))):
         told = ", ".join(settings.name(way) for way in (*given, *(end for end in ends if settings.given(end))))
@@ -206,7 +210,7 @@ def _running(settings: Settings, layout: Layout) -> Running:
     zero = settings.truth("use-distributed-optimizer") or settings.text("data-parallel-sharding-strategy") == "optim"
     overlap_grad, overlap_param = settings.truth("overlap-grad-reduce"), settings.truth("overlap-param-gather")
     for needed, there in (("use-distributed-optimizer", zero or layout.fsdp > 1), ("overlap-grad-reduce", overlap_grad)):
-        if overlap_param and not there:
+        if overlap_param and not there and settings.name("") == "--":
             raise Unsupported(f"{settings.name('overlap-param-gather')} without {settings.name(needed)}; Megatron needs both")
     if settings.choice("optimizer", {"adam": "adam", "adamw": "adam"}, "adam") != "adam":
         raise Unsupported(f"{settings.name('optimizer')}: Adam is predicted")
@@ -220,6 +224,7 @@ def _running(settings: Settings, layout: Layout) -> Running:
         recipe = Recipe.DELAYED
     dropout = settings.number("attention-dropout", 0.1) > 0, settings.number("hidden-dropout", 0.1) > 0
     graphs = settings.text("cuda-graph-impl", "none") != "none"
+    settings.given("use-precision-aware-optimizer")  # alone it changes no byte; the dtypes below do
     return Running(
         precision=precision,
         recipe=recipe,
@@ -228,7 +233,6 @@ def _running(settings: Settings, layout: Layout) -> Running:
         recompute_layers=layers,
         distributed_optimizer=zero,
         grad_bytes=_grad_bytes(settings, precision),
-        # --use-precision-aware-optimizer alone changes no byte; its dtypes do.
         master_bytes=settings.choice("main-params-dtype", _BYTES, 4),
         moment_bytes=settings.choice("exp-avg-dtype", _BYTES, 4) + settings.choice("exp-avg-sq-dtype", _BYTES, 4),
         overlap_tp=settings.truth("tp-comm-overlap"),

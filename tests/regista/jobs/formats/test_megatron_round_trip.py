@@ -144,3 +144,31 @@ def test_a_recipe_of_nemo_is_read_as_its_documentation_has_it(tmp_path: Path) ->
     assert read.unmapped == ("normalization",)
     with pytest.raises(Unsupported, match="trainer has 8 nodes of 8 devices, the cluster 16"):
         read_framework(str(tmp_path / "nemo.yaml"), Asked(cluster="dgx-h100:2"))
+
+
+def test_a_recipe_that_a_program_wrote_is_read_with_all_its_defaults(tmp_path: Path) -> None:
+    (tmp_path / "deepseek.yaml").write_text(
+        "_target_: megatron.bridge.training.config.ConfigContainer\ncheckpoint: {save: null, ckpt_format: torch_dist}\n"
+        "comm_overlap: {overlap_grad_reduce: false, overlap_p2p_comm: null, tp_comm_overlap: false}\n"
+        "ddp: {use_distributed_optimizer: true, overlap_grad_reduce: false, overlap_param_gather: true, grad_reduce_in_fp32: false}\n"
+        "mixed_precision: {bf16: true, fp8: hybrid, fp8_recipe: blockwise, fp4: null, grad_reduce_in_fp32: false}\n"
+        "optimizer: {use_precision_aware_optimizer: true, exp_avg_dtype: {_call_: false, _target_: torch.bfloat16},\n"
+        "  exp_avg_sq_dtype: {_call_: false, _target_: torch.bfloat16}, lr: 1.0e-4}\n"
+        "train: {micro_batch_size: 1, global_batch_size: 512, iterations_to_skip: [], train_iters: 50}\n"
+        "model: {num_layers: 8, hidden_size: 7168, ffn_hidden_size: 18432, num_attention_heads: 128, num_query_groups: 128, kv_channels: 64,\n"
+        "  bf16: true, fp8: null, fp8_recipe: delayed, multi_latent_attention: true, kv_lora_rank: 512, q_lora_rank: 1536, qk_head_dim: 128,\n"
+        "  qk_pos_emb_head_dim: 64, v_head_dim: 128, num_moe_experts: 256, moe_router_topk: 8, moe_ffn_hidden_size: 2048,\n"
+        "  moe_layer_freq: [0, 0, 1, 1, 1, 1, 1, 1], moe_shared_expert_intermediate_size: 2048, gated_linear_unit: true,\n"
+        "  position_embedding_type: rope,\n"
+        "  share_embeddings_and_output_weights: false, seq_length: 4096, vocab_size: 129280, pipeline_model_parallel_size: 2,\n"
+        "  virtual_pipeline_model_parallel_size: 2, pipeline_model_parallel_layout: Ett|(tt|)*2ttmL, expert_model_parallel_size: 16,\n"
+        "  expert_tensor_parallel_size: 1, tensor_model_parallel_size: 2, sequence_parallel: true, cross_entropy_loss_fusion: true,\n"
+        "  cross_entropy_fusion_impl: te, attention_dropout: 0.0, hidden_dropout: 0.0, recompute_granularity: selective,\n"
+        "  recompute_modules: [mla_up_proj, mlp], activation_func: {_call_: false, _target_: torch.nn.functional.silu}, overlap_p2p_comm: false}\n"
+    )
+    read = read_framework(str(tmp_path / "deepseek.yaml"), Asked(cluster=CLUSTER))
+    at, run, model = read.job.layout, read.job.running, read.job.model
+    assert (at.tp, at.pp, at.vp, at.ep, at.etp, at.dp, at.layers_of_chunks) == (2, 2, 2, 16, 1, 16, (2, 2, 2, 2))
+    assert (run.precision, run.recipe, run.grad_bytes, run.moment_bytes, run.fused_loss) == (Precision.FP8, Recipe.BLOCKWISE, 2, 4, True)
+    assert (model.dense_layers, model.experts, model.kv_latent, model.head_dim, model.tied) == (2, 256, 512, 192, False)
+    assert read.unmapped == ("recompute-modules",)
