@@ -1,10 +1,13 @@
-"""The verb 'export': traces in the formats of other tools."""
+"""The verb 'export': traces in the formats of other tools, and a Plan as a program of torch."""
 
 from __future__ import annotations
 
 import argparse
 
-from planner.ir.errors import Mismatch
+from planner.ir.errors import Mismatch, Unsupported
+from planner.ir.files import load_plan
+from planner.ir.text import save_text
+from regista.programs import planned_program
 from regista.targets import check_targets
 from regista.verbs.screen import Json, show
 from regista.verbs.showing.traces import traces_of_one_plan
@@ -13,7 +16,13 @@ __all__ = ["add_arguments", "perform"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help="traces of one plan, simulated or measured; kineto: one")
+    parser.add_argument(
+        "traces", nargs="+", metavar="FILE", help="traces of one plan, simulated or measured (kineto: one); with --to: a plan"
+    )
+    parser.add_argument(
+        "--to", choices=["torch"], help="torch: one Python file that applies the plan with torch's DTensor, fully_shard or pipelining"
+    )
+    parser.add_argument("--model", help="with --to: the model, if it is another than the plan names")
     parser.add_argument(
         "--format",
         default="perfetto",
@@ -26,7 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def perform(args: argparse.Namespace) -> Json:
+    if args.to is not None:
+        return _torch(args)
+    if args.model is not None:
+        raise Unsupported("--model goes with --to; traces know their plan")
     return _kineto(args) if args.format == "kineto" else _perfetto(args)
+
+
+def _torch(args: argparse.Namespace) -> Json:
+    from regista.frameworks import torch_file, torch_split
+
+    if len(args.traces) != 1:
+        raise Unsupported(f"--to takes one plan; {len(args.traces)} files are given")
+    (given,) = args.traces
+    check_targets([args.out], [given])
+    plan = load_plan(given)
+    split = torch_split(plan, planned_program(plan, args.model))
+    save_text(args.out, torch_file(split))
+    show(
+        args,
+        f"wrote {args.out}: {split.way.value}; torchrun --nproc-per-node {plan.num_ranks} {args.out} trains three steps of {plan.model}",
+    )
+    return {"out": args.out, "plan_id": plan.plan_id, "to": args.to, "way": split.way.value}
 
 
 def _perfetto(args: argparse.Namespace) -> Json:
