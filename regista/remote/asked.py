@@ -12,7 +12,7 @@ from planner.ir.text import check_target
 from regista.targets import check_targets
 from regista.verbs.parsing import typed_of
 from regista.wire import SERVED, Request, Role, parse_request
-from regista.wire.roles import is_file
+from regista.wire.roles import PROGRAMS, is_file
 
 __all__ = ["Asked", "asked_of"]
 
@@ -85,7 +85,7 @@ class _Gathering:
             raise InvalidFile(f"{text} is a folder, which is not sent to a server; give files, or leave --server out")
         if not source.is_file():
             raise InvalidFile(f"{text} does not exist or is no regular file; give the name of a file")
-        name = text if text.endswith(".pt2") else self._plain(text, "given")
+        name = text if text.endswith(PROGRAMS) else self._plain(text, "given")
         self._add(name, source)
         if role is Role.INPUT and (model := _model_of(source)) is not None and Path(model).is_file():
             self._add(model, Path(model))
@@ -114,5 +114,5 @@ def _model_of(source: Path) -> str | None:
     import re
 
     text = source.read_bytes()
-    found = re.search(rb'"model":("(?:[^"\\]|\\.){1,4000}\.pt2")', text)
+    found = re.search(rb'"model":("(?:[^"\\]|\\.){1,4000}\.(?:pt2|mlir)")', text)
     return None if found is None else str(json.loads(found[1]))

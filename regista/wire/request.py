@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.ir.errors import InvalidFile, Unsupported, Untrusted
 from planner.ir.text import canonical, content_id
-from regista.wire.roles import SERVED, Role, is_arguments, is_file
+from regista.wire.roles import PROGRAMS, SERVED, Role, is_arguments, is_file
 
 __all__ = ["WIRE_VERSION", "Argument", "Request", "parse_request", "with_folder"]
 
@@ -127,7 +127,7 @@ def _files(data: object) -> dict[str, str]:
     for name, digest in data.items():
         if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise InvalidFile(f"files[{name[:60]!r}]: the SHA-256 of the file is needed, 64 hexadecimal digits, not {str(digest)[:20]!r}")
-        if not name.endswith(".pt2"):
+        if not name.endswith(PROGRAMS):
             _check_name(name)
     return dict(data)
 
@@ -145,9 +145,9 @@ def _check_name(name: str) -> None:
 def _check_text(request: Request, role: Role, text: str) -> None:
     if role is Role.OUTPUT:
         _check_name(text)
-    elif role is Role.MODEL and not text.startswith("zoo:") and not text.endswith(".pt2"):
+    elif role is Role.MODEL and not text.startswith("zoo:") and not text.endswith(PROGRAMS):
         raise Untrusted(
-            f"the model {text[:80]!r} is no model that a server takes: it loads zoo:NAME, or a .pt2 that is sent, and runs no code of files; "
+            f"the model {text[:80]!r} is no model that a server takes: it loads zoo:NAME, or a .pt2 or .mlir that is sent, and runs no code of files; "
             "export the module with torch.export"
         )
     elif role is Role.RATES and ".py" in text:

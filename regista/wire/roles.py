@@ -9,14 +9,17 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 
-__all__ = ["SERVED", "Role", "is_arguments", "is_file"]
+__all__ = ["PROGRAMS", "SERVED", "Role", "is_arguments", "is_file"]
+
+PROGRAMS = (".pt2", ".mlir")
+"""Ends of the names of programs that are data: torch's exported ones and StableHLO."""
 
 
 class Role(Enum):
     """How a server takes an argument.
 
     VALUE: as it is.   INPUT: the name of a file that comes with the request.   OUTPUT: the name of a file that the verb leaves.
-    MODEL: ``zoo:NAME``, or a ``.pt2`` that comes along; never code by its path.   CLUSTER: a name, or a TOML that comes along.
+    MODEL: ``zoo:NAME``, or a program (``.pt2``, ``.mlir``) that comes along; never code by its path.   CLUSTER: a name, or a TOML that comes along.
     SCHEDULE: a name, or a CSV that comes along.   RATES: a schedule of learning rates by its text, never a file of Python.
     VARIABLES: the name of a set of variables that the server keeps between runs.   INIT: first values: the program's own, drawn, or of such a set.
     JOB: a text, or the name of a file that comes along.   DATA: synthetic data; files of data lie with the client.
@@ -48,7 +51,7 @@ def is_file(role: Role, text: str) -> bool:
         case Role.INPUT:
             return True
         case Role.MODEL:
-            return text.endswith(".pt2")
+            return text.endswith(PROGRAMS)
         case Role.CLUSTER:
             return text.endswith(".toml")
         case Role.SCHEDULE:

@@ -21,6 +21,7 @@ from regista.verbs.screen import finite
 from regista.verbs.surroundings import Surroundings, surrounded
 from regista.wire import Outcome, Request, Role, State
 from regista.wire.request import with_folder
+from regista.wire.roles import PROGRAMS
 
 __all__ = ["lay_files", "perform"]
 
@@ -37,7 +38,7 @@ def lay_files(request: Request, work: Path, programs: Path, stored: Mapping[str,
     (work / "cwd").mkdir(parents=True, exist_ok=True)
     models = {}
     for name, digest in request.files.items():
-        is_program = name.endswith(".pt2")
+        is_program = name.endswith(PROGRAMS)
         target = programs / digest / os.path.basename(name) if is_program else work / "cwd" / name
         if is_program:
             models[name] = str(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 import uuid
 from collections import deque
@@ -101,6 +102,8 @@ class Service:
         for lane, most in self._most.items():
             for _ in range(most):
                 self._start_child(lane)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: the collector then looks at what requests leave, and looks often enough that memory stays flat
         self._watching = asyncio.create_task(self._watch())
         self._dispatch()
         return self
@@ -358,7 +361,8 @@ class Service:
         self._dispatch()
 
     def _sweep(self) -> None:
-        """Forget the requests that ended longest ago, and files that nobody has asked for since an hour."""
+        """Forget the requests that ended longest ago, and files that nobody has asked for since an hour; collect what is left in cycles."""
+        gc.collect()
         names = self.requests.newest()
         for name in names[self.limits.kept + len(self._open) :]:
             if name not in self._open:

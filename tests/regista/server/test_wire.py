@@ -56,6 +56,7 @@ def test_arguments_of_a_sub_command_come_back_too():
         (asked(model="evil.py:factory"), Untrusted, "runs no code of files"),
         (asked(model="os:system"), Untrusted, "runs no code of files"),
         (asked(model="stolen.pt2"), InvalidFile, "has not come with the request"),
+        (asked(model="stolen.mlir"), InvalidFile, "has not come with the request"),
         (asked(cluster="/etc/shadow.toml"), InvalidFile, "has not come with the request"),
         (asked(schedule="../s.csv"), InvalidFile, "has not come with the request"),
         ({**PLAN, "verb": "advise", "arguments": {"job": "/etc/passwd"}}, InvalidFile, "has not come with the request, and no arguments"),
