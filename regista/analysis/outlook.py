@@ -35,7 +35,7 @@ from simulator.noise import Noise, NoisySteps, simulate_noisy
 from simulator.steady import SteadyState, steady_state
 from simulator.steady.observed_order import is_ordered
 
-__all__ = ["Devices", "Outlook", "Pace", "look", "tokens_per_sample", "utilisation"]
+__all__ = ["Devices", "Outlook", "Pace", "look", "planned_utilisation", "tokens_per_sample", "utilisation"]
 
 MANY_ACTS = 200_000
 """Acts per step of all ranks beyond which one rank per placement stands for all in the steady state."""
@@ -152,6 +152,14 @@ def look(
         noise=noise,
         noisy=noisy,
     )
+
+
+def planned_utilisation(plan: Plan) -> tuple[str, float] | None:
+    """``MFU`` (or ``HFU``, where work is done twice) at the step time of the search, 0 to 1; None: the Plan does not say its flop."""
+    flop = _flop(plan)
+    if not flop or plan.search.objective_s <= 0:
+        return None
+    return "HFU" if _is_done_again(plan) else "MFU", utilisation(plan, flop, plan.search.objective_s)
 
 
 def utilisation(plan: Plan, flop: Mapping[DType | None, int], step_s: float) -> float:

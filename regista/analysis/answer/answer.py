@@ -11,7 +11,7 @@ from regista.analysis.answer.limiter import Limiter, limiter
 from regista.analysis.answer.patterns import Pattern, patterns
 from regista.analysis.answer.roles import Role, axis_roles, zero_level
 from regista.analysis.budget import Use, memory
-from regista.analysis.outlook import tokens_per_sample
+from regista.analysis.outlook import planned_utilisation, tokens_per_sample
 
 __all__ = ["Answer", "answer"]
 
@@ -22,12 +22,13 @@ class Answer:
 
     live_bytes: of these blocks those held at once, at the worst moment of a step; worked out where all of them are more than a device has,
         else all of them.   roles: placement id -> what each axis of its mesh is for.   zero: level, 0 for none.
-    tokens_per_s: None: not a model of tokens.
+    tokens_per_s: None: not a model of tokens.   utilisation: MFU, or HFU where work is done twice, and how much, 0 to 1.
     """
 
     plan: Plan
     samples_per_s: float
     tokens_per_s: float | None
+    utilisation: tuple[str, float] | None
     fullest: str
     uses: Mapping[Use, int]
     live_bytes: int
@@ -84,6 +85,7 @@ def answer(plan: Plan) -> Answer:
         plan=plan,
         samples_per_s=samples_per_s,
         tokens_per_s=tokens * samples_per_s if tokens else None,
+        utilisation=planned_utilisation(plan),
         fullest=fullest,
         uses=held[fullest],
         live_bytes=most_bytes if most_bytes <= device_bytes else max(live_bytes(plan).values()),

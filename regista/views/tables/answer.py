@@ -17,6 +17,8 @@ from regista.views.tables.show import batch_dims_text, computed_again_text, eval
 
 __all__ = ["answer_json", "show_answer", "show_facts"]
 
+_MUCH_MOVING, _LARGE_GAP = 0.2, 0.02
+"""Shares: of communication, of what a search may have left, from which on they are the next thing to look at."""
 _MOST_PATTERNS, _MOST_PARTS, _MOST_USES, _MOST_WORDS, _MOST_STAGES = 8, 3, 4, 230, 3
 
 
@@ -40,7 +42,8 @@ def show_facts(found: Answer, interval: Interval, lead: str = "", *, details: bo
     at = "pessimistic" if "robust" in plan.options else "search's"
     table.add_row("step time", f"{show_s(plan.search.objective_s)} (theory, at the {at} prices); {_interval(interval)}")
     if details:
-        table.add_row("throughput", f"{found.samples_per_s:,.1f} samples/s{tokens}")
+        used = f", {found.utilisation[0]} {found.utilisation[1]:.1%}" if found.utilisation else ""
+        table.add_row("throughput", f"{found.samples_per_s:,.1f} samples/s{tokens}{used}")
         table.add_row("memory", _memory(found))
     table.add_row("split", escape(f"{found.split_text}; {padding_text(plan) or _micro_batches(plan)}"))
     table.add_row("limiter", escape(_limiter(found)))
@@ -80,7 +83,11 @@ def _limiter(found: Answer) -> str:
     parts = found.limiter.parts
     shown = ", ".join(f"{what} {share:.0%}" for what, share in parts[:_MOST_PARTS])
     where = f" of the busiest stage ({found.limiter.placement})" if len(found.plan.placements) > 1 else ""
-    return f"{shown} of the time{where}, added up as if nothing overlapped" if parts else "nothing takes time"
+    moving = found.limiter.moving
+    verdict = (
+        "computing" if moving < _MUCH_MOVING else "communication" if moving > 0.5 else f"computing, and communication for {moving:.0%}"
+    )
+    return f"{verdict}: {shown} of the time{where}, added up as if nothing overlapped" if parts else "nothing takes time"
 
 
 def _remarks(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -110,10 +117,24 @@ def _stages(stages: tuple[str, ...]) -> str:
 
 
 def _next(found: Answer, file: str) -> tuple[str, ...]:
-    """The two commands that are of use now."""
-    runs_here = found.plan.cluster.name.startswith("local")
-    second = (f"regista run {file} --steps 20", "perform it") if runs_here else (f"regista explain {file}", "why; --actors: all actors")
-    rows = ((f"regista simulate {file}", "play it: bubble, memory, critical cycle"), second)
+    """The two commands that are of use now, and why."""
+    plan = found.plan
+    search, stages = plan.search, len(plan.placements)
+    gap = 1 - search.lower_bound_s / search.objective_s if search.objective_s > 0 else 0.0
+    play = (
+        f"regista simulate {file}",
+        f"play it: bubble of the {stages} stages, peak memory" if stages > 1 else "play it: peak memory, what is critical",
+    )
+    if gap > _LARGE_GAP:
+        limit = "no bound says how much is left" if search.lower_bound_s <= 0 else f"up to {gap:.0%} may be left"
+        rows = (play, ("the same command with --method exact, or more --seconds", limit))
+    elif plan.cluster.name.startswith("local"):
+        measure = (f"regista calibrate {file} -o cost.json", "its acts measured here, for simulate and run --cost cost.json")
+        rows = (measure, (f"regista run {file} --steps 20", "perform it; predicted beside measured"))
+    elif found.limiter.moving >= _MUCH_MOVING:
+        rows = (play, (f"regista explain {file}", "which layouts and links communication comes from"))
+    else:
+        rows = (play, (f"regista explain {file}", "what other layouts would cost; --actors: all actors"))
     return ("next:", *(escape(f"  {command}   # {why}") for command, why in rows))
 
 
@@ -127,6 +148,7 @@ def answer_json(found: Answer) -> dict[str, object]:
         "kind": "theory",
         "samples_per_s": found.samples_per_s,
         "tokens_per_s": found.tokens_per_s,
+        "utilisation": None if found.utilisation is None else {"what": found.utilisation[0], "share": found.utilisation[1]},
         "fits": found.fits,
         "fullest": {
             "placement": found.fullest,
@@ -138,7 +160,7 @@ def answer_json(found: Answer) -> dict[str, object]:
         "split": found.split_text,
         "axes": {placement: [role.value for role in roles] for placement, roles in found.roles.items()},
         "zero": found.zero,
-        "limiter": {"placement": found.limiter.placement, "shares": dict(found.limiter.parts)},
+        "limiter": {"placement": found.limiter.placement, "moving_share": found.limiter.moving, "shares": dict(found.limiter.parts)},
         "parameters": [
             {"name": row.name, "number": row.count, "shape": list(row.shape), "layout": row.layout}
             | {"part_bytes": row.part_bytes, "stages": list(row.stages)}
