@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-__all__ = ["MODELS", "step_of"]
+__all__ = ["MODELS", "batch_of", "step_of"]
 
 WIDTH, HEADS, LAYERS, BATCH = 64, 4, 2, 8
 TOKENS, VOCAB = 32, 128
@@ -19,29 +19,21 @@ IMAGE, PATCH, CLASSES = 16, 4, 16
 
 
 class Attention(nnx.Module):
-    """Written out as products and a softmax."""
-
     def __init__(self, width: int, heads: int, causal: bool, rngs: nnx.Rngs) -> None:
         self.heads, self.causal = heads, causal
-        self.q, self.k, self.v, self.proj = (nnx.Linear(width, width, rngs=rngs) for _ in range(4))
+        self.q, self.v, self.proj = (nnx.Linear(width, width, rngs=rngs) for _ in range(3))
+        self.k = nnx.Linear(width, width, use_bias=False, rngs=rngs)  # a softmax does not see it: its gradient would be rounding alone
 
     def __call__(self, x: Any) -> Any:
         batch, time, width = x.shape
 
-        def by_head(projected: Any) -> Any:
-            return projected.reshape(batch, time, self.heads, width // self.heads).transpose(0, 2, 1, 3)
-
-        q, k, v = by_head(self.q(x)), by_head(self.k(x)), by_head(self.v(x))
-        scores = q @ k.swapaxes(-2, -1) * (width // self.heads) ** -0.5
-        if self.causal:
-            scores = jnp.where(jnp.tril(jnp.ones((time, time), bool)), scores, -jnp.inf)
-        mixed = jax.nn.softmax(scores, axis=-1) @ v
-        return self.proj(mixed.transpose(0, 2, 1, 3).reshape(batch, time, width))
+        q, k, v = (of(x).reshape(batch, time, self.heads, width // self.heads) for of in (self.q, self.k, self.v))
+        return self.proj(jax.nn.dot_product_attention(q, k, v, is_causal=self.causal).reshape(batch, time, width))
 
 
 class Mlp(nnx.Module):
-    def __init__(self, width: int, hidden: int, rngs: nnx.Rngs) -> None:
-        self.up, self.down = nnx.Linear(width, hidden, rngs=rngs), nnx.Linear(hidden, width, rngs=rngs)
+    def __init__(self, width: int, hidden: int, rngs: nnx.Rngs, bias: bool = True) -> None:
+        self.up, self.down = nnx.Linear(width, hidden, rngs=rngs), nnx.Linear(hidden, width, use_bias=bias, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
         return self.down(nnx.gelu(self.up(x)))
@@ -90,7 +82,8 @@ class ViT(nnx.Module):
 class MixerBlock(nnx.Module):
     def __init__(self, tokens: int, width: int, rngs: nnx.Rngs) -> None:
         self.ln_1, self.ln_2 = nnx.LayerNorm(width, rngs=rngs), nnx.LayerNorm(width, rngs=rngs)
-        self.of_tokens, self.of_channels = Mlp(tokens, 2 * tokens, rngs), Mlp(width, 4 * width, rngs)
+        self.of_tokens = Mlp(tokens, 2 * tokens, rngs, bias=False)  # layer norms take a token's mean away: no gradient but rounding
+        self.of_channels = Mlp(width, 4 * width, rngs)
 
     def __call__(self, x: Any) -> Any:
         x = x + self.of_tokens(self.ln_1(x).swapaxes(1, 2)).swapaxes(1, 2)
@@ -129,7 +122,7 @@ MODELS: dict[str, Callable[[nnx.Rngs], Any]] = {"gpt": GPT, "vit": ViT, "mixer":
 def step_of(name: str, tx: optax.GradientTransformation | None = None) -> tuple[Callable[[Any, Any], Any], Any, Any]:
     """(step, state, batch) of a model: step(state, batch) -> (state, loss), with AdamW unless told otherwise."""
     graph, parameters = nnx.split(MODELS[name](nnx.Rngs(0)))
-    used = tx or optax.adamw(1e-3, weight_decay=0.01)
+    used = tx or optax.adamw(1e-3, eps=1e-6, weight_decay=0.01)
 
     def loss_of(given: Any, batch: Any) -> Any:
         inputs, labels = batch

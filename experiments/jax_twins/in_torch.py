@@ -15,24 +15,22 @@ __all__ = ["twin_of"]
 class Attention(nn.Module):
     def __init__(self, causal: bool) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.q, self.v, self.proj = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.k = nn.Linear(WIDTH, WIDTH, bias=False)
         self.causal = causal
 
     def forward(self, x: Tensor) -> Tensor:
         batch, time, width = x.shape
         q, k, v = (p(x).view(batch, time, HEADS, width // HEADS).transpose(1, 2) for p in (self.q, self.k, self.v))
-        scores = q @ k.transpose(-2, -1) * (width // HEADS) ** -0.5
-        if self.causal:
-            scores = scores.masked_fill(~torch.ones(time, time, dtype=torch.bool).tril(), float("-inf"))
-        mixed = torch.softmax(scores, -1) @ v
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         out: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, time, width))
         return out
 
 
 class Mlp(nn.Module):
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, bias: bool = True) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
@@ -85,7 +83,7 @@ class MixerBlock(nn.Module):
     def __init__(self, tokens: int) -> None:
         super().__init__()
         self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH, eps=1e-6), nn.LayerNorm(WIDTH, eps=1e-6)
-        self.of_tokens, self.of_channels = Mlp(tokens, 2 * tokens), Mlp(WIDTH, 4 * WIDTH)
+        self.of_tokens, self.of_channels = Mlp(tokens, 2 * tokens, bias=False), Mlp(WIDTH, 4 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.of_tokens(self.ln_1(x).transpose(1, 2)).transpose(1, 2)
@@ -108,7 +106,7 @@ class Mixer(nn.Module):
 
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).long(), reduction="none").mean()
 
 
 def twin_of(name: str) -> Program:
@@ -116,4 +114,4 @@ def twin_of(name: str) -> Program:
     inputs, labels = (torch.from_numpy(array) for array in batch_of(name))
     given = inputs.permute(0, 3, 1, 2).contiguous() if name == "vit" else inputs
     module = {"gpt": GPT, "vit": ViT, "mixer": Mixer}[name]()
-    return Program(module, (given, labels.long()), loss=_loss, optimizer=AdamW(lr=1e-3, weight_decay=0.01), name=name)
+    return Program(module, (given, labels), loss=_loss, optimizer=AdamW(lr=1e-3, eps=1e-6, weight_decay=0.01), name=name)

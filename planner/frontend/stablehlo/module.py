@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.frontend.stablehlo.listing import Listing, Operation
 from planner.frontend.stablehlo.paths import module_paths
@@ -49,7 +50,8 @@ class LossModule(nn.Module):
         # Kept in a cache of Python's and in no attribute: what forward works out for a shape is no state that the next step could see.
         @lru_cache(maxsize=16)
         def lowered(shapes: Shapes) -> tuple[Listing, dict[int, str]]:
-            listing = at(shapes)
+            with _disable_current_modes():  # what is looked up in constants is no part of a trace
+                listing = at(shapes)
             return listing, module_paths(listing, self._names)
 
         self._lowered = lowered

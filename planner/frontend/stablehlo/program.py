@@ -13,7 +13,7 @@ from planner.frontend.stablehlo.listing import Listing
 from planner.frontend.stablehlo.module import LossModule, Shapes
 from planner.frontend.stablehlo.paths import names_of_paths
 from planner.frontend.stablehlo.performing.perform import check_known
-from planner.frontend.stablehlo.step import State, recognised, simplified
+from planner.frontend.stablehlo.step import State, is_long, recognised, simplified
 from planner.ir.errors import InvalidProgram
 
 __all__ = ["Signature", "loss_program"]
@@ -81,10 +81,24 @@ def loss_program(
         if optimizer is not None:
             raise InvalidProgram(f"{name} is a step, which says its own optimizer; leave optimizer= out, or give loss(params, batch)")
         parameters = {number: names[number] for number in trained}
-        given = State(state=tuple(state), batch=tuple(batch), values=value_of, names=parameters, paths=paths)
-        update = recognised(listing, module, given, name)
+        seen, few = _few_samples(lowered, listing, example)
+        held_values = dict(zip(numbers, (*values, *few), strict=True))
+        given = State(state=tuple(state), batch=tuple(batch), values=held_values, names=parameters, paths=paths)
+        update = recognised(seen, module, given, name)
         optimizer, options = update.optimizer, {**update.options, **options}
     return Program(module, tuple(example), optimizer=optimizer, name=name, data=data, **options)
+
+
+def _few_samples(lowered: Callable[[Shapes], Listing], listing: Listing, example: Sequence[Tensor]) -> tuple[Listing, Sequence[Tensor]]:
+    """The step at which its update is looked at: that of two samples, where the whole batch would take long and the function can be lowered so."""
+    sizes = {tensor.shape[0] for tensor in example if tensor.ndim}
+    if not is_long(listing) or len(sizes) != 1 or min(sizes) <= 2:
+        return listing, example
+    few = [tensor[:2] if tensor.ndim else tensor for tensor in example]
+    try:
+        return lowered(tuple(tuple(tensor.shape) for tensor in few)), few
+    except Exception:  # made for this batch alone; what is left out then is told where it is
+        return listing, example
 
 
 def _loss_of(listing: Listing) -> Listing:

@@ -47,7 +47,8 @@ def _grouped(x: Tensor, batch: Sequence[int], groups: Sequence[Sequence[int]]) -
 
 def _convolution(operation: Operation, operands: Sequence[Value], type_: TensorType) -> Value:
     numbers = operation.record("dimension_numbers")
-    x, kernel = (operand.tensor() for operand in operands)
+    x, kernel, *added = (operand.tensor() for operand in operands)
+    bias = added[0] if added else None  # of a composite
 
     def ordered(*fields: str) -> list[int]:
         return [dim for field in fields for dim in _ints(numbers[field])]
@@ -69,7 +70,7 @@ def _convolution(operation: Operation, operands: Sequence[Value], type_: TensorT
     if any(low != high or low < 0 for low, high in pairs):
         x, pairs = F.pad(x, [amount for pair in reversed(pairs) for amount in pair]), [(0, 0)] * spatial
     given = ([low for low, _ in pairs], list(dilation))
-    made = torch.convolution(x, kernel, None, list(strides), given[0], given[1], False, [0] * spatial, groups)
+    made = torch.convolution(x, kernel, bias, list(strides), given[0], given[1], False, [0] * spatial, groups)
     order = ordered("output_batch_dimension", "output_feature_dimension", "output_spatial_dimensions")
     return Value.of(made.permute([order.index(dim) for dim in range(made.ndim)]))
 

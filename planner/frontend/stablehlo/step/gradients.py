@@ -7,7 +7,7 @@ are computed once, in float64: the values that take the gradients' places, by th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,11 +18,11 @@ from planner.frontend.stablehlo.performing import perform
 from planner.frontend.stablehlo.step.cuts import Dependence
 from planner.ir.errors import Unsupported
 
-__all__ = ["Clipping", "OtherGradient", "clipping_of", "compared"]
+__all__ = ["Clipping", "OtherGradient", "clipping_of", "compared", "is_long"]
 
 _LOGGER = logging.getLogger("planner.frontend")
-_MOST_ELEMENTS = 1 << 28
-"""Elements of state and batch up to which gradients are compared: 2 GiB of float64."""
+_MOST_WORK = 3e11
+"""Operations up to which gradients are compared: half a minute of one core."""
 
 
 class OtherGradient(Unsupported):
@@ -92,24 +92,28 @@ def _chosen(dependence: Dependence, value: int, tainted: set[int]) -> int:
 
 
 def compared(
-    listing: Listing, values: Mapping[int, Tensor], batch: Sequence[int], clipping: Clipping, names: Mapping[int, str], name: str
+    listing: Listing, translated: Listing, values: Mapping[int, Tensor], before: Mapping[int, int], names: Mapping[int, str], name: str
 ) -> Mapping[int, float]:
     """Parameter -> the step's value of its gradient, as a multiple of the gradient of the loss.
+
+    Args:
+        translated: the loss in the operations that torch has, as it will be traced.
+        values: of the inputs, of a batch as large as the listings are made for.   before: parameter -> the value of its gradient.
 
     Raises:
         OtherGradient: it is no multiple.
     """
-    if sum(value.numel() for value in values.values()) > _MOST_ELEMENTS:
-        _LOGGER.warning("%s: its gradients are taken to be those of its loss; it is too large to compare them here", name)
+    if is_long(listing):
+        _LOGGER.warning("%s: its gradients are taken to be those of its loss; to compare them would take minutes", name)
         return dict.fromkeys(names, 1.0)
     given = {number: _wide(value, number) for number, value in values.items()}
-    made = perform(listing.needed_for(clipping.before.values()), given, wide=True)
+    made = perform(listing.needed_for(before.values()), given, wide=True)
     for number in names:
         given[number].requires_grad_(True)
-    (loss,) = perform(listing.needed_for(listing.results[-1:]), given, wide=True)
-    wanted = torch.autograd.grad(loss, [given[number] for number in clipping.before], allow_unused=True)
+    (loss,) = perform(translated, given, wide=True)
+    wanted = torch.autograd.grad(loss, [given[number] for number in before], allow_unused=True)
     scales: dict[int, float] = {}
-    for number, mine, its in zip(clipping.before, made, wanted, strict=True):
+    for number, mine, its in zip(before, made, wanted, strict=True):
         its = torch.zeros_like(mine) if its is None else its
         square = float((its * its).sum())
         scale = float((mine * its).sum()) / square if square else 1.0
@@ -117,6 +121,22 @@ def compared(
             raise OtherGradient(name, names[number])
         scales[number] = scale
     return scales
+
+
+def is_long(listing: Listing) -> bool:
+    """Whether a step takes more than half a minute of one core."""
+    return _work(listing) > _MOST_WORK
+
+
+def _work(listing: Listing) -> float:
+    """Multiplications and elements of a listing."""
+    total = 0.0
+    for operation in listing.operations:
+        total += 16 * listing.types[operation.results[0]].numel
+        if operation.name in ("dot_general", "convolution"):
+            a, b = (listing.types[operand].numel for operand in operation.operands[:2])
+            total += 2 * (a * b * listing.types[operation.results[0]].numel) ** 0.5
+    return total
 
 
 def _wide(value: Tensor, seed: int) -> Tensor:

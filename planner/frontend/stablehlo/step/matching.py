@@ -31,6 +31,17 @@ class Matcher:
             value = operation.operands[0]
         return value
 
+    def lies_along(self, value: int, dim: int) -> bool:
+        """Whether the value is a vector that was broadcast along a dim."""
+        operation = self.made_by.get(value)
+        shape = self._listing.types[value].shape
+        if operation is not None and operation.name == "broadcast_in_dim":
+            given = self._listing.types[operation.operands[0]].shape
+            along = [to for extent, to in zip(given, operation.ints("broadcast_dimensions"), strict=True) if extent != 1]
+        else:
+            along = [place for place, extent in enumerate(shape) if extent != 1]
+        return along == [dim]
+
     def number(self, value: int) -> float | None:
         """The number that all its elements are, None if unknown."""
         operation = self.made_by.get(self.bare(value))
@@ -87,6 +98,9 @@ class Matcher:
             return False
         if operation.name == "broadcast_in_dim":
             return True
+        if operation.name == "transpose":  # of dims of extent 1 alone, as jax.vmap leaves them
+            moved = [dim for dim in operation.ints("permutation") if given.shape[dim] != 1]
+            return moved == sorted(moved)
         return operation.name == "reshape" and long_dims(given.shape) == long_dims(made.shape)
 
 

@@ -18,6 +18,7 @@ import torch
 from planner.frontend.stablehlo.listing import Listing, Operation
 from planner.frontend.stablehlo.performing.elementwise import ELEMENTWISE
 from planner.frontend.stablehlo.performing.values import Value, torch_dtype
+from planner.frontend.stablehlo.step.attention import attention
 from planner.frontend.stablehlo.step.composites import composite
 from planner.frontend.stablehlo.step.matching import Matcher, long_dims
 
@@ -26,7 +27,7 @@ __all__ = ["simplified"]
 
 def simplified(listing: Listing) -> Listing:
     """The same results from fewer operations; what led to the others is left out."""
-    for rewrite in (_numbers, _lookups, composite):
+    for rewrite in (_numbers, _lookups, composite, attention):
         listing = _rewritten(listing, rewrite)
     return listing
 

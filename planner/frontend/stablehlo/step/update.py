@@ -22,6 +22,7 @@ from planner.frontend.stablehlo.performing.elementwise import ELEMENTWISE
 from planner.frontend.stablehlo.step.cuts import Dependence
 from planner.frontend.stablehlo.step.fit import Asked, Fit, fitted, plain
 from planner.frontend.stablehlo.step.gradients import Clipping, OtherGradient, clipping_of, compared
+from planner.frontend.stablehlo.step.patterns import simplified
 from planner.ir.errors import Unsupported
 from planner.ir.tensor import TensorType
 
@@ -81,7 +82,9 @@ def recognised(listing: Listing, module: nn.Module, given: State, name: str) -> 
         try:
             rules = _rules(dependence, tainted, given, new_of, name, through_decay)
             clipping = clipping_of(dependence, {rule.parameter: rule.gradient for rule in rules}, tainted, name)
-            scales = compared(listing, given.values, given.batch, clipping, given.names, name)
+            scales = compared(
+                listing, simplified(listing.needed_for(listing.results[-1:])), given.values, clipping.before, given.names, name
+            )
             break
         except OtherGradient:
             if not through_decay:

@@ -136,7 +136,7 @@ def test_text_bytecode_and_export_of_a_step_are_one_graph(tmp_path: Path) -> Non
     for name, data in forms.items():
         (tmp_path / f"{name}.mlir").write_bytes(data)
         program = load_program(str(tmp_path / f"{name}.mlir"), {})
-        assert program.groups[0].rule == AdamW(lr=1e-3, weight_decay=0.01)
+        assert program.groups[0].rule == AdamW(lr=1e-3, eps=1e-6, weight_decay=0.01)
         graphs[name] = content_id(program.graph())
     assert len(set(graphs.values())) == 1, graphs
 

@@ -209,3 +209,20 @@ def test_another_result_than_a_loss_or_a_step_is_refused() -> None:
         regista.from_jax(lambda params, batch: batch, PARAMS, BATCH)
     with pytest.raises(InvalidProgram, match="is a step, which says its own optimizer"):
         regista.from_jax(*stepping(optax.sgd(0.1)), BATCH, optimizer="sgd")
+
+
+def test_a_long_step_is_looked_at_with_two_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    from planner.frontend.stablehlo.step import gradients
+
+    step, state = stepping(optax.adamw(1e-3))
+    whole = regista.from_jax(step, state, BATCH)
+    monkeypatch.setattr(gradients, "_MOST_WORK", 0.9 * gradients._work(_listing(step, state, BATCH)))
+    assert regista.from_jax(step, state, BATCH).groups == whole.groups
+    with pytest.raises(Unsupported, match="takes another gradient"):
+        regista.from_jax(*stepping(optax.adamw(1e-3), stopped), BATCH)
+
+
+def _listing(step: Callable[..., Any], state: Any, batch: Any) -> Any:
+    from planner.frontend.stablehlo.listing import listing_of_text
+
+    return listing_of_text(jax.jit(step).lower(state, batch).as_text(), "step")
