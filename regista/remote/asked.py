@@ -16,7 +16,7 @@ from regista.wire.roles import PROGRAMS, is_file
 
 __all__ = ["Asked", "asked_of"]
 
-_MOST_PLAN_HEAD = 1 << 16
+_MOST_JOB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,8 @@ class _Gathering:
         self._add(name, source)
         if role is Role.INPUT and (model := _model_of(source)) is not None and Path(model).is_file():
             self._add(model, Path(model))
+        if role is Role.INPUT and (cluster := _cluster_of(source)) is not None and Path(cluster).is_file():
+            self._add(cluster, Path(cluster))
         return name
 
     def _plain(self, text: str, folder: str) -> str:
@@ -116,3 +118,17 @@ def _model_of(source: Path) -> str | None:
     text = source.read_bytes()
     found = re.search(rb'"model":("(?:[^"\\]|\\.){1,4000}\.(?:pt2|mlir)")', text)
     return None if found is None else str(json.loads(found[1]))
+
+
+def _cluster_of(source: Path) -> str | None:
+    """The file of a cluster that a job's TOML names; None: it names none, or is no TOML, which the verb will say."""
+    import tomllib
+
+    if source.suffix != ".toml" or source.stat().st_size > _MOST_JOB:
+        return None
+    try:
+        cluster = tomllib.loads(source.read_text(encoding="utf-8")).get("cluster")
+    except ValueError:
+        return None
+    name = cluster.get("name") if isinstance(cluster, dict) else None
+    return name if isinstance(name, str) and name.endswith(".toml") else None

@@ -84,6 +84,8 @@ def perform(request: Request, work: Path, variables: Path, models: Mapping[str, 
 
     def plain(text: str) -> str:
         """Without the host's folders."""
+        for name, path in models.items():
+            text = text.replace(path, name)
         return text.replace(f"{work / 'cwd'}{os.sep}", "").replace(f"{variables}{os.sep}", "")
 
     return Outcome(

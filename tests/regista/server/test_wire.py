@@ -95,6 +95,13 @@ def test_names_that_lead_elsewhere_get_plain_ones_on_the_server_and_come_back(tm
     assert set(found.request.files) == {names["plan"], "m.pt2"}  # the program that the Plan names comes along
 
 
+def test_a_cluster_that_a_job_names_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text("")
+    Path("job.toml").write_text('[cluster]\nname = "c.toml"\n')
+    assert set(asked_of("predict", ["job.toml"]).request.files) == {"job.toml", "c.toml"}
+
+
 def test_an_error_of_a_server_is_one_of_our_family_here():
     assert isinstance(error_of("Unsupported", "x"), Unsupported)
     assert isinstance(error_of("FileNotFoundError", "x"), InvalidFile)
