@@ -14,12 +14,13 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 from regista.sweep.executors.lost import Work
 from regista.sweep.measure import Columns
 from regista.sweep.point import Point
 
-__all__ = ["Child", "ChildLost", "perform_points"]
+__all__ = ["Apart", "ChildLost", "perform_points"]
 
 
 class ChildLost(Exception):
@@ -56,6 +57,27 @@ class Child:
         """End the process."""
         self._process.kill()
         self._process.wait()
+
+
+_OF_THREAD = threading.local()
+"""The child of each thread of a worker, kept for its next point."""
+
+
+class Apart:
+    """Performs a point in the child of the thread that is asked; goes to a worker as it is."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def __call__(self, point: Point) -> Columns:
+        child: Child | None = getattr(_OF_THREAD, "child", None)
+        if child is None:
+            child = _OF_THREAD.child = Child()
+        try:
+            return child(self.work, point)
+        except ChildLost:
+            _OF_THREAD.child = None
+            raise
 
 
 def perform_points() -> None:

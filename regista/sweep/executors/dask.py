@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 
 from planner.ir.errors import RegistaError, Unsupported
-from regista.sweep.executors.child import Child, ChildLost
+from regista.sweep.executors.child import Apart, ChildLost
 from regista.sweep.executors.lost import MOST_LOSSES, Done, Work, missing_package, refuse_lost
-from regista.sweep.measure import Columns
 from regista.sweep.point import Point
 
 __all__ = ["on_dask"]
 
 _ANSWER_S, _WORKER_S = 10.0, 60.0
-
-
-_OF_THREAD = threading.local()
-"""The child of each thread of a worker, kept for its next point."""
-
-
-class _Apart:
-    """Performs a point in the child of the thread that is asked; goes to a worker as it is."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-
-    def __call__(self, point: Point) -> Columns:
-        child: Child | None = getattr(_OF_THREAD, "child", None)
-        if child is None:
-            child = _OF_THREAD.child = Child()
-        try:
-            return child(self.work, point)
-        except ChildLost:
-            _OF_THREAD.child = None
-            raise
 
 
 def on_dask(points: Sequence[Point], work: Work, address: str) -> Iterator[Done]:
@@ -65,7 +42,7 @@ def on_dask(points: Sequence[Point], work: Work, address: str) -> Iterator[Done]
             ) from None
         keys = [f"regista-point-{number}-{uuid.uuid4().hex}" for number in range(len(points))]
         point_of = dict(zip(keys, points, strict=True))
-        futures = {future.key: future for future in client.map(_Apart(work), points, key=keys, retries=MOST_LOSSES - 1)}
+        futures = {future.key: future for future in client.map(Apart(work), points, key=keys, retries=MOST_LOSSES - 1)}
         try:
             for future in as_completed(list(futures.values())):
                 point = point_of[future.key]

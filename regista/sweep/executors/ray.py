@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.ir.errors import Unsupported
+from regista.sweep.executors.child import Apart, ChildLost
 from regista.sweep.executors.lost import MOST_LOSSES, Done, Work, missing_package, refuse_lost
 from regista.sweep.point import Point
 
@@ -23,12 +24,15 @@ def on_ray(points: Sequence[Point], work: Work, address: str) -> Iterator[Done]:
         raise missing_package("ray", "ray") from None
     try:
         ray.init(f"ray://{address}", log_to_driver=False)
+    except ValueError:
+        raise missing_package("ray[client]", "ray") from None
     except (ConnectionError, TimeoutError) as error:
         raise Unsupported(
             f"no Ray cluster answers at {address} ({str(error).splitlines()[0][:80]}); start one with 'ray start --head'"
         ) from None
     try:
-        task = ray.remote(max_retries=MOST_LOSSES, num_cpus=1)(work)
+        apart = Apart(work)
+        task = ray.remote(max_retries=MOST_LOSSES, num_cpus=1)(lambda point: apart(point))
         point_of = {task.remote(point): point for point in points}
         waiting = list(point_of)
         while waiting:
@@ -36,7 +40,7 @@ def on_ray(points: Sequence[Point], work: Work, address: str) -> Iterator[Done]:
             for reference in done:
                 try:
                     columns = ray.get(reference)
-                except ray.exceptions.WorkerCrashedError:
+                except (ray.exceptions.WorkerCrashedError, ChildLost):
                     raise refuse_lost([point_of[reference]], "a Ray worker") from None
                 yield point_of[reference], columns
     finally:
