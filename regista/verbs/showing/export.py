@@ -6,6 +6,7 @@ import argparse
 
 from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.files import load_plan
+from planner.ir.plan import Plan
 from planner.ir.text import save_text
 from regista.programs import planned_program
 from regista.targets import check_targets
@@ -20,9 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "traces", nargs="+", metavar="FILE", help="traces of one plan, simulated or measured (kineto: one); with --to: a plan"
     )
     parser.add_argument(
-        "--to", choices=["torch"], help="torch: one Python file that applies the plan with torch's DTensor, fully_shard or pipelining"
+        "--to",
+        choices=["torch", "dtensor"],
+        help="torch: one Python file that applies the plan with torch's DTensor, fully_shard or pipelining; "
+        "dtensor: the placements of all tensors as a table (.csv, .json, .txt)",
     )
-    parser.add_argument("--model", help="with --to: the model, if it is another than the plan names")
+    parser.add_argument("--model", help="with --to torch: the model, if it is another than the plan names")
     parser.add_argument(
         "--format",
         default="perfetto",
@@ -35,21 +39,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def perform(args: argparse.Namespace) -> Json:
-    if args.to is not None:
+    if args.to == "torch":
         return _torch(args)
     if args.model is not None:
-        raise Unsupported("--model goes with --to; traces know their plan")
+        raise Unsupported("--model goes with --to torch; traces know their plan, and placements follow from the plan alone")
+    if args.to is not None:
+        return _dtensor(args)
     return _kineto(args) if args.format == "kineto" else _perfetto(args)
+
+
+def _one_plan(args: argparse.Namespace) -> Plan:
+    if len(args.traces) != 1:
+        raise Unsupported(f"--to takes one plan; {len(args.traces)} files are given")
+    (given,) = args.traces
+    check_targets([args.out], [given])
+    return load_plan(given)
+
+
+def _dtensor(args: argparse.Namespace) -> Json:
+    from regista.frameworks import dtensor_rows, dtensor_text
+
+    plan = _one_plan(args)
+    rows = dtensor_rows(plan)
+    save_text(args.out, dtensor_text(rows, args.out))
+    show(args, f"wrote {args.out}: DTensor placements of {len(rows)} tensors")
+    return {"out": args.out, "plan_id": plan.plan_id, "to": args.to, "rows": len(rows)}
 
 
 def _torch(args: argparse.Namespace) -> Json:
     from regista.frameworks import torch_file, torch_split
 
-    if len(args.traces) != 1:
-        raise Unsupported(f"--to takes one plan; {len(args.traces)} files are given")
-    (given,) = args.traces
-    check_targets([args.out], [given])
-    plan = load_plan(given)
+    plan = _one_plan(args)
     split = torch_split(plan, planned_program(plan, args.model))
     save_text(args.out, torch_file(split))
     show(
