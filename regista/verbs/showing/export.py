@@ -8,7 +8,6 @@ from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.files import load_plan
 from planner.ir.plan import Plan
 from planner.ir.text import save_text
-from regista.programs import planned_program
 from regista.targets import check_targets
 from regista.verbs.screen import Json, show
 from regista.verbs.showing.traces import traces_of_one_plan
@@ -68,6 +67,7 @@ def _dtensor(args: argparse.Namespace) -> Json:
 
 def _torch(args: argparse.Namespace) -> Json:
     from regista.frameworks import torch_file, torch_split
+    from regista.programs import planned_program
 
     plan = _one_plan(args)
     split = torch_split(plan, planned_program(plan, args.model))
