@@ -21,6 +21,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+# readline, which pytest imports, tells child processes that a terminal has 80 columns, though there is none.
+os.environ.pop("COLUMNS", None)
+
 # Plans that tests make are no plans of the user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="regista-tests-state-")
 
