@@ -292,6 +292,7 @@ def test_a_sweep_on_one_node_is_one_command(command: Command, tmp_path: Path) ->
     assert ran.code == 0 and "#SBATCH --cpus-per-task=16" in ran.out and ran.out.endswith('srun regista sweep "$manifest" --jobs 16\n')
 
 
+@pytest.mark.thorough
 def test_a_sweep_on_several_nodes_has_a_scheduler_workers_and_one_writer(command: Command, tmp_path: Path) -> None:
     manifest, script = tmp_path / "it's a manifest.toml", tmp_path / "job.sbatch"
     manifest.write_text(MANIFEST)
