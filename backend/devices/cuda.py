@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -60,7 +61,7 @@ class _CudaLane:
         self._pool: Any = None
 
     def enqueue(self, work: Work) -> None:
-        with _cuda.stream(self._stream):
+        with self._device.current(), _cuda.stream(self._stream):
             work()
 
     def wait(self, event: Event) -> None:
@@ -81,7 +82,7 @@ class _CudaLane:
         """
         if self._pool is None:
             self._pool = _cuda.graph_pool_handle()
-        with _cuda.stream(self._stream):
+        with self._device.current(), _cuda.stream(self._stream):
             small = torch.zeros(1, 1, 1, 1, device=self._device.torch_device)
             torch.nn.functional.conv2d(small, small)
             torch.mm(small.view(1, 1), small.view(1, 1))
@@ -89,7 +90,11 @@ class _CudaLane:
         graph = _cuda.CUDAGraph()
         before = _cuda.current_stream(self._device.torch_device)
         try:
-            with _capturing, _cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            with (
+                self._device.current(),
+                _capturing,
+                _cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
                 work()
         except Exception as error:
             _cuda.set_stream(before)  # torch leaves the capture's stream in place when the end of a capture fails
@@ -120,6 +125,14 @@ class CudaDevice:
             self._clock_stream = self._stream()
             self.clock: DeviceClock[torch.cuda.Event] = DeviceClock(self._tie, lambda one, other: one.elapsed_time(other) * 1e6)
 
+    def current(self) -> AbstractContextManager[object]:
+        """Make it the thread's device.
+
+        To choose one of its streams makes it so as well, but then puts device 0 back, which takes 0.5 GB of that GPU for a context in each process
+        whose rank is on another one.
+        """
+        return nullcontext() if self.index == 0 else cast(AbstractContextManager[object], _cuda.device(self.torch_device))
+
     def _stream(self) -> Any:
         """A stream that nobody else has, until this device is closed."""
         _cuda.current_stream(self.torch_device).synchronize()  # a call of the runtime makes the device's context this thread's
@@ -141,7 +154,11 @@ class CudaDevice:
 
     def allocate(self, size_bytes: int) -> Tensor:
         try:
-            return torch.zeros(size_bytes, dtype=torch.uint8, device=self.torch_device)
+            memory = torch.zeros(size_bytes, dtype=torch.uint8, device=self.torch_device)
+            # Zeros are written on the stream of whoever calls; workspace is taken in the midst of a run, and a lane that is quicker
+            # would find its first values overwritten by them.
+            _cuda.current_stream(self.torch_device).synchronize()
+            return memory
         except torch.OutOfMemoryError as error:
             free_bytes, total_bytes = _cuda.mem_get_info(self.torch_device)
             raise OutOfMemory(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -62,10 +63,11 @@ def check_options(options: DeviceOptions, devices: Collection[str], *, own_proce
 @contextmanager
 def numerics(options: DeviceOptions) -> Iterator[None]:
     """Set torch's switches for this process as the options say, whatever they were, and put them back."""
-    cublas, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = cublas.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
     strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    cublas.allow_tf32 = cudnn.allow_tf32 = options.tf32
+    precisions = _Precisions.now()
+    precisions.with_all("tf32" if options.tf32 else "ieee").set()
     cudnn.deterministic = options.deterministic
     # Trying out kernels picks another one from run to run, and its trials take memory that no plan counts.
     cudnn.benchmark = False
@@ -73,5 +75,54 @@ def numerics(options: DeviceOptions) -> Iterator[None]:
     try:
         yield
     finally:
-        cublas.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
+        precisions.set()
+        cudnn.deterministic, cudnn.benchmark = before
         torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Precisions:
+    """What torch says of float32 by its new switches, one per backend and kind of op, and by its old ones.
+
+    Reading an old one is an error where the two disagree [torch 2.13, aten/src/ATen/Context.cpp]: a user has set a new one, and kernels go by it.
+    """
+
+    new: tuple[str, ...]
+    matmul: str | None
+    cudnn: bool | None
+    """None: cannot be read."""
+
+    @classmethod
+    def now(cls) -> _Precisions:
+        new = tuple(torch._C._get_fp32_precision_getter(*switch) for switch in _SWITCHES)
+        return cls(new, _readable(torch.get_float32_matmul_precision), _readable(lambda: torch.backends.cudnn.allow_tf32))
+
+    def with_all(self, precision: str) -> _Precisions:
+        """One precision for all that a GPU computes; CPUs keep theirs, which an old switch would change."""
+        is_tf32 = precision == "tf32"
+        return _Precisions((precision,) * _ON_GPU + self.new[_ON_GPU:], "high" if is_tf32 else "highest", is_tf32)
+
+    def set(self) -> None:
+        """An old switch sets new ones and refuses to where these disagree, so the new ones are made equal before and set after."""
+        for switch in _SWITCHES[:_ON_GPU]:
+            torch._C._set_fp32_precision_setter(*switch, "tf32" if self.cudnn else "ieee")
+        if self.matmul is not None:
+            torch.set_float32_matmul_precision(self.matmul)
+        if self.cudnn is not None:
+            torch.backends.cudnn.allow_tf32 = self.cudnn
+        for switch, precision in zip(_SWITCHES, self.new, strict=True):
+            torch._C._set_fp32_precision_setter(*switch, precision)
+
+
+_SWITCHES = (("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matmul"))
+_ON_GPU = 4
+"""How many of them a GPU's kernels go by."""
+
+_Read = TypeVar("_Read")
+
+
+def _readable(read: Callable[[], _Read]) -> _Read | None:
+    try:
+        return read()
+    except RuntimeError:
+        return None

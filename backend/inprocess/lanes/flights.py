@@ -76,9 +76,16 @@ class Flights:
             LateError: one of them failed.
         """
         queued = self._lanes.get(id(lane))
-        while queued and queued[0].mark.event.reached():
+        while queued and self._reached(queued[0]):
             self._land(queued, len(queued) - 1)
         return len(queued or ())
+
+    def _reached(self, flight: Flight) -> bool:
+        """A GPU tells of a failed kernel as soon as an event is asked."""
+        try:
+            return flight.mark.event.reached()
+        except Exception as error:
+            raise self.first_cause(flight.joint, error) from error
 
     def land_all(self, lane: Lane) -> None:
         """Wait until no act of a lane is in flight.
@@ -102,16 +109,11 @@ class Flights:
     def _await(self, flight: Flight, timeout_s: float) -> None:
         """An event cannot be waited for with a limit, so it is asked now and then."""
         until, pause_s = time.monotonic() + timeout_s, 1e-5
-        try:
-            while not flight.mark.event.reached():
-                if time.monotonic() > until:
-                    raise LateError(flight.joint, [], TimeoutError(f"it is in its lane and did not end for {timeout_s:g} s"))
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, 1e-3)
-        except LateError:
-            raise
-        except Exception as error:
-            raise self.first_cause(flight.joint, error) from error
+        while not self._reached(flight):
+            if time.monotonic() > until:
+                raise LateError(flight.joint, [], TimeoutError(f"it is in its lane and did not end for {timeout_s:g} s"))
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 1e-3)
 
     def _land(self, queued: deque[Flight], keep: int) -> None:
         while len(queued) > keep:

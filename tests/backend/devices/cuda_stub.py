@@ -24,8 +24,11 @@ POOLED = 32
 class CudaStub:
     """Args: drift: the device's clock gains so many seconds per second.   fails: the captures that fail, by their number."""
 
-    def __init__(self, *, drift: float = 0.0, fails: frozenset[int] = frozenset()) -> None:
+    def __init__(self, *, drift: float = 0.0, fails: frozenset[int] = frozenset(), devices: int = 1) -> None:
         self.calls: list[str] = []
+        self.devices, self.current_device = devices, 0
+        self.contexts: set[int] = set()
+        """Devices on which this process has made a context by choosing a stream while another device was current."""
         self.drift, self.now_ns = drift, time.monotonic_ns
         self.capturing: list[object] = []
         self.captures = 0
@@ -68,7 +71,7 @@ class CudaStub:
         class ExternalStream(Stream):
             def __init__(self, number: int, device: torch.device) -> None:
                 stub.calls.append("ExternalStream")
-                self.number = number
+                self.number, self.device_index = number, device.index or 0
 
         class CUDAGraph:
             work: Work
@@ -96,17 +99,23 @@ class CudaStub:
 
     @contextmanager
     def stream(self, stream: object) -> Iterator[None]:
+        """As torch.cuda.StreamContext: at its end the device that was current has its stream set again, which takes a context there."""
+        before, self.current_device = self.current_device, getattr(stream, "device_index", 0)
         yield
+        self.contexts |= {before, self.current_device}
+        self.current_device = before
 
     @contextmanager
     def device(self, device: torch.device) -> Iterator[None]:
+        before, self.current_device = self.current_device, device.index or 0
         yield
+        self.current_device = before
 
     def is_available(self) -> bool:
         return True
 
     def device_count(self) -> int:
-        return 1
+        return self.devices
 
     def init(self) -> None:
         pass
@@ -134,7 +143,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, stub: CudaStub) -> None:
     """Let the code of the CUDA device call the stub, and streams be numbers that count up."""
     numbers = iter(range(1000, 10**6))
     monkeypatch.setattr(device_cuda, "_cuda", stub)
-    monkeypatch.setattr(device_cuda, "_pools", {0: StreamPool(lambda: next(numbers))})
+    monkeypatch.setattr(device_cuda, "_pools", {index: StreamPool(lambda: next(numbers)) for index in range(stub.devices)})
 
 
 def stub_device(name: str = "cuda:0") -> device_cuda.CudaDevice:

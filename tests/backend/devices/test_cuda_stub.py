@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+from types import SimpleNamespace
 
 import handmade
 import pytest
@@ -20,7 +21,7 @@ from backend.devices.options import DeviceOptions, numerics
 from backend.devices.streams import MOST_STREAMS, StreamPool
 from backend.inprocess import run
 from backend.placing.graphs import NotCaptured
-from planner.ir.errors import Unsupported
+from planner.ir.errors import Unsupported, WorkerFailed
 from planner.ir.traces.trace import check_trace
 from tests.backend.devices.cuda_stub import POOLED, CudaStub, stub_device, stub_devices, stubbed
 from tests.backend.devices.late_devices import reference
@@ -168,25 +169,91 @@ def test_library_workspaces_are_counted_per_lane_as_the_variable_or_torch_says(m
     assert stub_device().library_bytes(3) == 3 * (8 << 20)
 
 
+def _legacy() -> tuple[bool, ...]:
+    cudnn = torch.backends.cudnn
+    return (
+        torch.backends.cuda.matmul.allow_tf32,
+        cudnn.allow_tf32,
+        cudnn.deterministic,
+        cudnn.benchmark,
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+SWITCHES = (("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matmul"))
+
+
+def _new() -> list[str]:
+    return [torch._C._get_fp32_precision_getter(*switch) for switch in SWITCHES]
+
+
 def test_numerics_are_set_as_asked_whatever_they_were_and_put_back() -> None:
     """TF32 was set in tests only: what a user's process had switched on changed the results of a run."""
-
-    def now() -> tuple[bool, ...]:
-        cudnn = torch.backends.cudnn
-        return (
-            torch.backends.cuda.matmul.allow_tf32,
-            cudnn.allow_tf32,
-            cudnn.deterministic,
-            cudnn.benchmark,
-            torch.are_deterministic_algorithms_enabled(),
-        )
-
-    before = now()
+    before = _legacy(), _new()
     for tf32 in (False, True):
         for deterministic in (False, True):
             with numerics(DeviceOptions(tf32=tf32, deterministic=deterministic)):
-                assert now() == (tf32, tf32, deterministic, False, deterministic)
-    assert now() == before
+                assert _legacy() == (tf32, tf32, deterministic, False, deterministic)
+                assert _new()[1:5] == ["tf32" if tf32 else "ieee"] * 4 and _new()[5] == before[1][5]
+    assert (_legacy(), _new()) == before
+
+
+@pytest.mark.parametrize("switch", SWITCHES[:5], ids="-".join)
+def test_numerics_serve_a_process_that_has_set_torchs_new_switches(switch: tuple[str, str]) -> None:
+    """Reading ``allow_tf32`` is an error of torch once a new switch says otherwise, and a run ended there."""
+    before = _new()
+    try:
+        torch._C._set_fp32_precision_setter(*switch, "tf32" if switch[1] in ("matmul", "all") else "ieee")
+        mixed = _new()
+        for tf32 in (False, True):
+            with numerics(DeviceOptions(tf32=tf32)):
+                assert _legacy()[:2] == (tf32, tf32)
+        assert _new() == mixed
+    finally:
+        for _ in range(2):
+            for each, precision in zip(SWITCHES, before, strict=True):
+                torch._C._set_fp32_precision_setter(*each, precision)
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+        for each, precision in zip(SWITCHES, before, strict=True):
+            torch._C._set_fp32_precision_setter(*each, precision)
+        assert _new() == before
+
+
+def test_a_kernel_that_failed_is_told_with_its_task_as_soon_as_an_event_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event of a GPU raises when it is asked; the launching thread ended there, and the run said after its time limit that it hung."""
+    stub = CudaStub()
+    stubbed(monkeypatch, stub)
+
+    def fails(self: object) -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(stub.Event, "query", fails)
+    plan, micro_batches = HANDMADE["pipeline"]
+    begin = time.monotonic()
+    with pytest.raises(WorkerFailed, match=r"rank \d failed in task .*illegal memory access"):
+        run(plan, handmade.start(), handmade.batches(micro_batches), STEPS, devices=stub_devices(plan.num_ranks), timeout_s=20)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_rank_on_another_gpu_takes_nothing_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread that chose a stream of cuda:1 put cuda:0 back, and made a context of half a gigabyte there; 8 ranks took 4 GB of GPU 0."""
+    stub = CudaStub(devices=2)
+    stubbed(monkeypatch, stub)
+    device_cuda.CudaDevice("cuda:1").lane("compute").enqueue(lambda: None)
+    assert stub.contexts == {1}
+
+
+def test_memory_is_zeroed_before_anybody_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workspace is taken in the midst of a run, on the stream of one lane; another lane wrote there before the zeros came."""
+    stub = CudaStub()
+    stubbed(monkeypatch, stub)
+    device, waited = device_cuda.CudaDevice("cuda:0"), list[str]()
+    device.torch_device = torch.device("cpu")
+    real = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *args, **kwargs: (waited.append("zeros"), real(*args, **kwargs))[1])
+    monkeypatch.setattr(stub, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: waited.append("synchronize")))
+    device.allocate(64)
+    assert waited == ["zeros", "synchronize"]
 
 
 def test_what_the_cuda_device_calls_stands_in_torch_with_these_arguments() -> None:

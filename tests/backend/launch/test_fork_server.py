@@ -87,3 +87,29 @@ def test_a_fork_server_that_was_killed_is_named_and_replaced() -> None:
     with pytest.raises(WorkerFailed, match=rf"the fork server \(pid {client.server_pid}\) ended with code -9"):
         client.check(60.0)
     assert not client.usable
+
+
+ASKS_CUDA = """
+import sys, torch
+def refused(*_):
+    raise AssertionError("the fork server has asked CUDA")
+for name in ("is_available", "device_count", "init", "_lazy_init", "current_device", "get_device_properties"):
+    setattr(torch.cuda, name, refused)
+torch._C._cuda_getDeviceCount = refused
+from backend.launch import fork_server
+fork_server.ForkServer.serve = lambda self: None
+fork_server.serve(int(sys.argv[1]))
+import backend.worker.process, backend.measure.bench_worker
+print("served")
+"""
+
+
+@pytest.mark.thorough
+def test_the_fork_server_never_asks_cuda_or_no_worker_could_use_a_gpu() -> None:
+    """torch counts devices by a call that makes CUDA unusable in every process forked afterwards."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-c", ASKS_CUDA, str(theirs.fileno())]
+    done = subprocess.run(command, pass_fds=[theirs.fileno()], env=os.environ | {"PYTHONPATH": PYTHON_PATH}, capture_output=True, text=True)
+    ours.close()
+    theirs.close()
+    assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
