@@ -78,11 +78,11 @@ def archive(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def saved(value: object) -> bytes:
+def saved(value: object, name: str = "data.pkl") -> bytes:
     """As torch.save writes it."""
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as file:
-        file.writestr("archive/data.pkl", pickle.dumps(value, protocol=2))
+        file.writestr(f"archive/{name}", pickle.dumps(value, protocol=2))
     return inner.getvalue()
 
 
@@ -111,12 +111,31 @@ def edited(**changes: object) -> bytes:
         ({"m/extra/more.bin": b"\x00\xff" * 9000}, "torch.export does not write"),
         ({"../m/x.json": b"{}"}, "leads out of it"),
         ({"m/models/model.json": b"[" * 5000}, "JSON"),
+        # torch 2.13 ran the code of each of these, though their names or forms are none that torch.export writes
+        ({"m/data/sample_inputs/model.pt": pickle.dumps(Evil(), protocol=0)}, "is no tensor"),
+        ({"m/data/sample_inputs/model.pt": pickle.dumps(1, 2) + pickle.dumps(Evil(), 2)}, "is no tensor"),
+        ({"m/data/sample_inputs/model.pt": saved(Evil(), "data.PKL")}, "is no tensor"),
+        ({"m/models/model.JSON": edited(target="torch.os.system")}, "read differently"),
+        ({"m/models/evil": edited(target="torch.os.system")}, "does not write"),
+        # operations that read and write files of the host
+        ({"m/models/model.json": edited(target="torch.ops.aten.from_file.default")}, "no op of aten"),
+        ({"m/models/model.json": edited(target="torch.ops.aten.save.default")}, "no op of aten"),
+        ({"m/models/model.json": edited(as_operator="torch.os.system")}, "no op of aten"),
     ],
 )
 def test_an_exported_program_that_could_run_code_is_refused_before_torch_reads_it(tmp_path: Path, members: dict[str, bytes], law: str):
     check_kind(archive(tmp_path / "sound.pt2", SOUND))
     with pytest.raises((Untrusted, InvalidFile), match=law):
         check_kind(archive(tmp_path / "evil.pt2", {**SOUND, **members}))
+
+
+def test_an_archive_that_another_reader_could_read_differently_is_refused(tmp_path: Path):
+    sound = archive(tmp_path / "sound.pt2", SOUND).read_bytes()
+    for changed in (b"PK\3\4 before the first member" + sound, sound[:-2] + b"\5\0after"):
+        (tmp_path / "odd.pt2").write_bytes(changed)
+        assert zipfile.ZipFile(tmp_path / "odd.pt2").testzip() is None  # Python's reader minds neither
+        with pytest.raises(Untrusted, match="two readers could read differently"):
+            check_kind(tmp_path / "odd.pt2")
 
 
 @pytest.mark.parametrize(
