@@ -24,19 +24,9 @@ from planner.ir.errors import WorkerFailed
 __all__ = ["ENVIRONMENT", "ROOT", "ForkServerClient", "WorkerGroup", "fork_server_client"]
 
 ROOT = Path(__file__).resolve().parents[2]
+_SERVER = Path(__file__).with_name("server_start.py")
 PING_S = 0.5
 STARTUP_S = 120.0
-
-_SERVER = """
-import ctypes, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGCONT)
-from backend.launch.fork_server import serve
-serve(int(sys.argv[1]))
-"""
-"""What the fork server does before it imports anything: Ctrl-C is not for it, and when its parent ends the kernel wakes it (PR_SET_PDEATHSIG = 1
-[linux/prctl.h]), since stopped it would not see that."""
 
 ENVIRONMENT: Mapping[str, str] = {
     # One thread per process: a second OpenMP thread in a Python thread costs a small matmul 23 times as much.
@@ -121,7 +111,7 @@ class ForkServerClient:
         python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._channel = Channel(ours)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVER, str(theirs.fileno())],
+            [sys.executable, str(_SERVER), str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             env={**os.environ, **ENVIRONMENT, "PYTHONPATH": python_path},
             stdin=subprocess.DEVNULL,

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reach = read_reach(records, tree)
     load_libraries()
     rows = read_rows(options.out)
-    for room, fault in chosen_faults(tree, _rooms(tree, options), options.faults, options.seed):
+    for room, fault in chosen_faults(tree, _rooms(tree, options), options.faults, options.seed, trusted=options.trusted):
         if options.rooms and room not in options.rooms:
             continue
         tests = _tests_of(fault, room, reach, tree)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.mutation.faults import Fault, changes_program, faults_of
-from tests.structure.trusted_base import trusted_files
+from tests.structure.trusted_base import trusted_code, trusted_files
 
 __all__ = ["ROOMS", "chosen_faults", "copy_tree", "planted", "restore", "trusted_rooms"]
 
@@ -52,13 +52,22 @@ def trusted_rooms(tree: Path) -> Mapping[str, tuple[str, ...]]:
     return rooms
 
 
-def chosen_faults(tree: Path, rooms: Mapping[str, tuple[str, ...]], number: int, seed: int) -> list[tuple[str, Fault]]:
-    """(room, fault) at random, equally many from every room and one room after the other, so that each beginning is a fair sample too."""
+def chosen_faults(
+    tree: Path, rooms: Mapping[str, tuple[str, ...]], number: int, seed: int, *, trusted: bool = False
+) -> list[tuple[str, Fault]]:
+    """(room, fault) at random, equally many from every room and one room after the other, so that each beginning is a fair sample too.
+
+    Args:
+        trusted: only faults in the code that tests.structure.trusted_base finds, not in the rest of its files.
+    """
     per_room = []
+    needed = trusted_code(tree) if trusted else {}
     for room, parts in rooms.items():
         files = sorted(file for part in parts for file in ([tree / part] if part.endswith(".py") else (tree / part).rglob("*.py")))
         sources = {str(file.relative_to(tree)): file.read_text() for file in files}
         faults = [fault for module, source in sources.items() for fault in faults_of(module, source)]
+        if trusted:
+            faults = [fault for fault in faults if needed[Path(fault.module)].holds(fault.start, fault.end)]
         random.Random(f"{seed} {room}").shuffle(faults)
         sound = (fault for fault in faults if changes_program(fault, sources[fault.module]))
         per_room.append([(room, fault) for fault, _ in zip(sound, range(-(-number // len(rooms))), strict=False)])

@@ -1,60 +1,58 @@
-"""The trusted base: the files that must be right so that a Plan which is accepted computes its program; all else may be wrong.
+"""The trusted base: the code that must be right so that a Plan which is accepted computes its program; all else may be wrong.
 
-    python -m tests.structure.trusted_base         files and lines
+    python -m tests.structure.trusted_base         files, functions and lines of code
 
-They are what planner.validate imports, wherever in a file the import stands; ``planner.search``, ``planner.lower`` and the solvers are none of them.
+It is what ``planner.validate`` needs (tests.structure.reached), and what it takes for granted of whoever performs a Plan: that an act starts when
+its blocks are there, who meets in a collective, what a transfer sends.  ``planner.search``, ``planner.lower`` and the solvers are no part of it;
+nor are prices, which the validation never reads, and the texts of refusals.  Lines are counted without docstrings, comments and blank lines.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["BEGINS", "lines_by_room", "trusted_files"]
+from tests.structure.reached import Needed, reached
 
-BEGINS = "planner.validate"
+__all__ = ["BEGINS", "lines_by_room", "trusted_code", "trusted_files"]
+
+BEGINS = (
+    "planner.validate.validate.validate",
+    "planner.ir.actors.actor.Actor",
+    "planner.ir.actors.actor.InPort",
+    "planner.ir.actors.actor.OutPort",
+    "planner.ir.actors.actor.StreamGate",
+    "planner.ir.actors.actor.build_actors",
+    "planner.ir.actors.routes.pieces",
+    "planner.ir.actors.routes.routes",
+    "planner.ir.plan.Plan.peers",
+)
+PRICES = ("flop", "traffic")
+"""What rows of the table of ops say for a price alone."""
 
 
-def trusted_files(root: Path, begins: str = BEGINS) -> tuple[Path, ...]:
-    """The product's files that a room needs, itself included, relative to ``root``."""
-    folder = root / Path(*begins.split("."))
-    waiting, seen = sorted(folder.rglob("*.py")), set[Path]()
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen.add(path)
-            waiting += _imported(root, path)
-    return tuple(sorted(path.relative_to(root) for path in seen if path.name != "__init__.py" or _lines(path) > 20))
+def trusted_code(root: Path) -> Mapping[Path, Needed]:
+    """What must be right of each file, by its path relative to ``root``."""
+    return reached(root, BEGINS, PRICES)
+
+
+def trusted_files(root: Path) -> tuple[Path, ...]:
+    return tuple(path for path, needed in trusted_code(root).items() if needed.lines((root / path).read_text(encoding="utf-8")))
 
 
 def lines_by_room(root: Path) -> dict[str, int]:
-    """Room -> lines of its trusted files."""
+    """Room -> lines of its trusted code."""
     rooms: dict[str, int] = {}
-    for path in trusted_files(root):
+    for path, needed in trusted_code(root).items():
         room = "/".join(path.parts[:2])
-        rooms[room] = rooms.get(room, 0) + _lines(root / path)
+        rooms[room] = rooms.get(room, 0) + needed.lines((root / path).read_text(encoding="utf-8"))
     return rooms
-
-
-def _imported(root: Path, path: Path) -> Iterator[Path]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            place = root / Path(*name.split("."))
-            yield from (found for found in (place.with_suffix(".py"), place / "__init__.py") if found.is_file())
-
-
-def _lines(path: Path) -> int:
-    return path.read_text(encoding="utf-8").count("\n")
 
 
 if __name__ == "__main__":
     here = Path(__file__).resolve().parents[2]
-    for file in trusted_files(here):
-        print(f"{_lines(here / file):5} {file}")
-    print(*(f"{count:5} {room}" for room, count in lines_by_room(here).items()), sep="\n")
+    for file, of_file in trusted_code(here).items():
+        source = (here / file).read_text(encoding="utf-8")
+        print(f"{len(of_file.functions):4} functions {of_file.lines(source):5} of {source.count(chr(10)):4} lines  {file}")
+    print(*(f"{count:5} lines of code  {room}" for room, count in lines_by_room(here).items()), sep="\n")
+    print(f"{sum(lines_by_room(here).values()):5} lines of code  in all")

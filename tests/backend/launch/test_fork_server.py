@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import handmade
@@ -14,8 +17,9 @@ import pytest
 from python_path import PYTHON_PATH
 
 from backend.comm.channel import Channel, Message
+from backend.launch import server_start
 from backend.launch.processes import run
-from backend.launch.workers import ForkServerClient, fork_server_client
+from backend.launch.workers import ROOT, ForkServerClient, fork_server_client
 from planner.ir.errors import WorkerFailed
 
 pytestmark = pytest.mark.processes
@@ -113,3 +117,63 @@ def test_the_fork_server_never_asks_cuda_or_no_worker_could_use_a_gpu() -> None:
     ours.close()
     theirs.close()
     assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
+
+
+LEAVES_WHILE_IT_STARTS = """
+import os, sys, time
+from pathlib import Path
+from backend.launch.workers import ForkServerClient
+os.environ["PYTHONPATH"] = sys.argv[1]
+client = ForkServerClient()
+client.start("first", "leaves_at_once", Path(sys.argv[2]), [{}, {}], 60.0)
+print(client.server_pid, flush=True)
+time.sleep(60)
+"""
+SLOW_TORCH = "import pathlib, time\npathlib.Path(__file__).with_name('began').touch()\ntime.sleep(60)\n"
+
+
+LEAVES_AT_ONCE = """
+import json, os, socket, subprocess, sys, time
+ours, theirs = socket.socketpair()
+server = [sys.executable, sys.argv[3], str(theirs.fileno()), str(os.getpid())]
+environment = os.environ | {"PYTHONPATH": os.pathsep.join([sys.argv[4], sys.argv[1]])}
+print(subprocess.Popen(server, pass_fds=[theirs.fileno()], env=environment).pid, flush=True)
+ours.sendall(json.dumps({"message": "start", "folder": sys.argv[2]}).encode() + b"\\n")
+time.sleep(60)
+"""
+"""The same, of a parent that begins sooner since it imports nothing of ours."""
+
+
+@pytest.mark.representatives("bare parent")
+@pytest.mark.parametrize("parent", [LEAVES_AT_ONCE, LEAVES_WHILE_IT_STARTS], ids=["bare parent", "launcher"])
+def test_a_fork_server_whose_parent_is_killed_while_it_imports_ends_at_once_and_leaves_no_folder(parent: str, tmp_path: Path) -> None:
+    """A process was left for 18 s: the launcher of one of two hosts had died, and its fork server went on importing torch on a busy machine."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(SLOW_TORCH)
+    (tmp_path / "run").mkdir()
+    command = [sys.executable, "-c", parent, str(tmp_path), str(tmp_path / "run"), server_start.__file__, str(ROOT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": PYTHON_PATH}) as process:
+        assert process.stdout is not None
+        server = int(process.stdout.readline())
+        _wait_until((tmp_path / "torch" / "began").exists)
+        process.kill()
+    try:
+        _wait_until(lambda: not _lives(server))
+        assert not (tmp_path / "run").exists()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
+
+
+def _wait_until(holds: Callable[[], bool], limit_s: float = 20.0) -> None:
+    until_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

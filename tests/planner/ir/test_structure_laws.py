@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from matrix import read_plan
 
+from planner.ir.actors.claims import verify_claims
 from planner.ir.actors.verify import verify_structure
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Access, DTypeFlop, Output, Plan, Port, RegstKind, TaskKind
@@ -28,6 +29,7 @@ def sound() -> Plan:
 
 def test_the_sound_plan_passes() -> None:
     verify_structure(sound())
+    verify_claims(sound())
 
 
 def with_first(field: str, wanted: Callable[[Any], bool], **changes: Any) -> Edit:
@@ -244,4 +246,6 @@ def loss_regst() -> str:
 def test_a_plan_that_breaks_a_law_is_refused_by_it(law: str) -> None:
     edit, said = BROKEN[law]
     with pytest.raises(InvalidPlan, match=said):
-        verify_structure(edit(sound()))
+        plan = edit(sound())
+        verify_structure(plan)
+        verify_claims(plan)
