@@ -3,8 +3,9 @@
     reached(root, ("planner.validate.validate.validate",))      file -> the definitions that are needed, and of these the texts of messages
 
 A name stands for the definition that it has in its module or that it is imported from; ``x.name`` for every method of that name of any class that
-is needed.  A class is needed with its bases and the methods that the language calls (``__post_init__``, ...; not ``__str__`` and
-``__repr__``, which make texts), and with the types of those fields that are read.  So more is found than is ever run, and never less, but for names that are put together at run time.
+is needed.  A class is needed with its bases, the types of those fields that are read, and the methods that the language calls (``__post_init__``,
+...; not ``__str__`` and ``__repr__``, which make texts).  So more is found than is ever run, and never less, but for names that are put together at
+run time.
 
 Left out are *messages*: the arguments of what is raised, and the local values that are read nowhere else.  Whatever they are, an error is raised.
 """
@@ -200,7 +201,10 @@ class _Search:
         if piece in self._pieces[module.path]:
             return
         self._pieces[module.path][piece] = None
-        left_out = [*(_messages(piece) if isinstance(piece, _Function) else ()), *(k.value for k in ast.walk(piece) if isinstance(k, ast.keyword) and k.arg in self.prices)]
+        left_out = [
+            *(_messages(piece) if isinstance(piece, _Function) else ()),
+            *(k.value for k in ast.walk(piece) if isinstance(k, ast.keyword) and k.arg in self.prices),
+        ]
         left_out += [node.value for node in [piece] if isinstance(node, ast.AnnAssign) and node.value and _price_field(node, self.prices)]
         self._left_out[module.path] += left_out
         value = piece.value if is_field and isinstance(piece, ast.AnnAssign) else piece
@@ -242,7 +246,10 @@ def _messages(function: ast.stmt) -> list[ast.AST]:
         read = set(_read_beside(function, messages))
         texts = {name for name in waiting if name not in read}
         taken = [
-            value for name in texts for names, value in waiting[name] if not read & set(names) and set(names) <= waiting.keys() and _changes_nothing(value)
+            value
+            for name in texts
+            for names, value in waiting[name]
+            if not read & set(names) and set(names) <= waiting.keys() and _changes_nothing(value)
         ]
         if not texts:
             break

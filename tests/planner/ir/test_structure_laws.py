@@ -28,8 +28,7 @@ def sound() -> Plan:
 
 
 def test_the_sound_plan_passes() -> None:
-    verify_structure(sound())
-    verify_claims(sound())
+    verify_structure_and_claims(sound())
 
 
 def with_first(field: str, wanted: Callable[[Any], bool], **changes: Any) -> Edit:
@@ -242,10 +241,14 @@ def loss_regst() -> str:
     return sound().loss.regst
 
 
+def verify_structure_and_claims(plan: Plan) -> None:
+    verify_structure(plan)
+    verify_claims(plan)
+
+
 @pytest.mark.parametrize("law", BROKEN)
 def test_a_plan_that_breaks_a_law_is_refused_by_it(law: str) -> None:
     edit, said = BROKEN[law]
+    plan = edit(sound())
     with pytest.raises(InvalidPlan, match=said):
-        plan = edit(sound())
-        verify_structure(plan)
-        verify_claims(plan)
+        verify_structure_and_claims(plan)
