@@ -14,15 +14,22 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
+from backend.comm.host_groups import HostGroups
+from backend.comm.host_wire import SLOT_BYTES
 from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
+from backend.comm.wires import GroupWire, Wire
 from backend.run_folder.files import Failure, FailureKind, load_options, write_failure
-from backend.worker.process import connect, die_with_parent, leave
+from backend.worker.process import connect, die_with_parent, leave, make_default_group
+from planner.ir.actors.communicators import Communicator
+from planner.ir.sbp import ReduceOp
 
 __all__ = ["main"]
 
 MM = 768
 STREAM_BYTES = 64 * 2**20
+_TIMEOUT_S = 60.0
 
 
 def _p10(once: Callable[[], float], rounds: int) -> float:
@@ -45,7 +52,7 @@ def _timed(work: Callable[[], object]) -> Callable[[], float]:
     return once
 
 
-def _collectives(ranks: int, size_bytes: int) -> dict[str, Callable[[], object]]:
+def _collectives(wire: Wire, ranks: int, size_bytes: int) -> dict[str, Callable[[], object]]:
     """One call each on T = size_bytes of float32, T being the logical size."""
     count = max(size_bytes // 4 // ranks, 1)
     whole, part = torch.ones(count * ranks), torch.ones(count)
@@ -53,15 +60,24 @@ def _collectives(ranks: int, size_bytes: int) -> dict[str, Callable[[], object]]
     piece = torch.ones(max(count // ranks, 1) * ranks)
 
     def reduce_scatter() -> None:
-        dist.all_to_all_single(swapped, whole)
+        wire.all_to_all(swapped, whole, [count] * ranks, [count] * ranks)
         swapped.view(ranks, count).sum(0)
 
+    each = [len(piece) // ranks] * ranks
     return {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(swapped, part),
+        "all_reduce": lambda: wire.all_reduce(whole, ReduceOp.SUM),
+        "all_gather": lambda: wire.all_gather(swapped, part),
         "reduce_scatter": reduce_scatter,
-        "all_to_all": lambda: dist.all_to_all_single(summed, piece),
+        "all_to_all": lambda: wire.all_to_all(summed, piece, each, each),
     }
+
+
+def _wire(store: Store, rank: int, ranks: int) -> Wire:
+    """What would carry the collectives of a run on all ranks."""
+    shared = HostGroups(store, rank, _TIMEOUT_S)
+    everybody = Communicator(stream="measured", axis=0, ranks=tuple(range(ranks)))
+    shared.join(everybody, SLOT_BYTES)
+    return shared.wires.get(everybody) or GroupWire(dist.new_group(list(range(ranks))))
 
 
 class _Echo:
@@ -97,6 +113,7 @@ def measure(folder: Path) -> dict[str, object]:
     options = load_options(folder)
     rounds = options.isolated_rounds
     store, key, rank, ranks = connect(folder)
+    make_default_group(store, rank, ranks)
     a, b = torch.randn(MM, MM), torch.randn(MM, MM)
     x = torch.ones(STREAM_BYTES // 4)
     y = torch.empty_like(x)
@@ -106,13 +123,15 @@ def measure(folder: Path) -> dict[str, object]:
     }
     sizes = json.loads((folder / "sizes.json").read_text())
     lines: dict[str, dict[int, float]] = {}
-    for size in sizes if ranks > 1 else ():
-        for name, call in _collectives(ranks, size).items():
+    wire = _wire(store, rank, ranks) if ranks > 1 else None
+    for size in sizes if wire is not None else ():
+        assert wire is not None
+        for name, call in _collectives(wire, ranks, size).items():
             lines.setdefault(name, {})[size] = _p10(_timed(call), rounds)
     result["collectives"] = lines
     result["transfer"], result["message_s"] = {}, 0.0
     if ranks > 1:
-        mesh = Mesh(rank, {1 - rank} if rank < 2 else (), store, options.run_id, key=key, unix=True, timeout_s=60.0)
+        mesh = Mesh(rank, {1 - rank} if rank < 2 else (), store, options.run_id, key=key, unix=True, timeout_s=_TIMEOUT_S)
         echo = _Echo(mesh, rank)
         idle: Callable[[], object] = lambda: None  # noqa: E731
         one_way = _p10(_timed(echo.ping if rank == 0 else idle), 10 * rounds) / 2

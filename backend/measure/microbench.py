@@ -54,7 +54,7 @@ def microbench(
 
     Returns:
         flop_per_s (float32 mm) and memory_bytes_per_s (bytes read plus written by a copy) per core while the peers work as well;
-        ``collectives``: name -> {alpha_s, beta_bytes_per_s, points};
+        ``collectives``: name -> {alpha_s, beta_bytes_per_s, points}, by what carries them in a run;
         ``transfer``: the same for the socket path of TRANSFER tasks; message_s: one-way latency of an acknowledgement between ranks.
         Times are the 10th percentile of ``rounds``; sizes are the logical bytes T of SEMANTICS 2.
 

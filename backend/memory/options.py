@@ -20,7 +20,8 @@ class MemoryOptions:
     """The defaults are right for training; every other value serves a test or a measurement.
 
     registers: None: STATIC where all blocks at once fit every device, else DYNAMIC (backend.memory.arena.register_mode).
-    shared_memory: transfers between processes of one host write into memory that both map; False: they go through sockets.
+    shared_memory: transfers between processes of one host write into memory that both map, and collectives go through memory that all
+        map; False: they go through sockets and gloo.
     workspace: values inside fragments lie in memory that was planned for them (backend.ops.workspace); False: on the heap.  Workspace needs
         STATIC registers; with DYNAMIC ones these values lie on the heap anyway.
     return_freed: the C library gives freed memory back to the kernel at once, so the process is no larger than its plan, but every act

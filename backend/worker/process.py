@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from backend.comm.host_groups import HostGroups
 from backend.comm.transport import Mesh
 from backend.devices.options import numerics
 from backend.hosts.hosts import Hosts
@@ -52,7 +53,7 @@ from backend.worker.registers import Registers
 from planner.ir.errors import Mismatch, RegistaError
 from planner.ir.plan import Plan, TaskKind
 
-__all__ = ["agree", "connect", "die_with_parent", "leave", "main", "work"]
+__all__ = ["agree", "connect", "die_with_parent", "leave", "main", "make_default_group", "work"]
 
 STARTUP_TIMEOUT_S = 120.0
 
@@ -60,23 +61,39 @@ _PR_SET_PDEATHSIG = 1
 """prctl's number for it [linux/prctl.h]."""
 
 
-def connect(folder: Path, *, meets: bool = True) -> tuple[Store, bytes, int, int]:
-    """Join the run: (its store, its key, rank, number of ranks).   meets: make the default process group, which listens on ports of its own.
+def connect(folder: Path) -> tuple[Store, bytes, int, int]:
+    """Join the run: (its store, its key, rank, number of ranks).
 
     Each attempt has a store of its own; otherwise it would read addresses that a failed attempt had left.
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address = StoreAddress.load(store_file(folder))
-    store = RunStore(address)
-    if meets:
-        timeout = timedelta(seconds=STARTUP_TIMEOUT_S)
-        dist.init_process_group("gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks, timeout=timeout)
-    return store, address.key, rank, ranks
+    return RunStore(address), address.key, rank, ranks
 
 
-def needs_groups(plan: Plan, options: Options) -> bool:
-    """Whether ranks meet in process groups: in collectives, to time tasks alone, and to send results from host to host."""
-    return not options.one_host or options.isolated_rounds > 0 or any(task.kind is TaskKind.BOXING for task in plan.tasks)
+def make_default_group(store: Store, rank: int, ranks: int) -> None:
+    """torch's default process group over gloo, which listens on a port of its own."""
+    timeout = timedelta(seconds=STARTUP_TIMEOUT_S)
+    dist.init_process_group("gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks, timeout=timeout)
+
+
+def needs_groups(plan: Plan, options: Options, shared: HostGroups | None) -> bool:
+    """Whether ranks meet in torch's process groups: in collectives, to time tasks alone, and to send results from host to host."""
+    collects = any(task.kind is TaskKind.BOXING for task in plan.tasks)
+    return not options.one_host or options.isolated_rounds > 0 or (collects and (shared is None or not shared.carries_all))
+
+
+def shared_groups(plan: Plan, store: Store, rank: int, options: Options) -> HostGroups:
+    """The communicators of a run on CPUs: in shared memory where its ranks are processes of one host, unless it is not wanted."""
+    unwanted = "" if options.memory.shared_memory else "memory option shared_memory=False"
+    shared = HostGroups(store, rank, options.timeout_s, why_not=unwanted if options.one_host else "several hosts")
+    shared.join_all(plan)
+    return shared
+
+
+def about_collectives(shared: HostGroups | None) -> dict[str, str]:
+    """For the trace."""
+    return {"collectives": shared.about} if shared is not None else {}
 
 
 def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
@@ -108,7 +125,7 @@ def work(folder: Path, options: Options) -> None:
         RankFailed: the run broke.   RegistaError: it could not start.
     """
     plan = read_plan(folder)
-    store, key, rank, ranks = connect(folder, meets=needs_groups(plan, options))
+    store, key, rank, ranks = connect(folder)
     (folder / f"rank{rank}.{attempt()}.pid").write_text(str(os.getpid()))
     agree(store, plan, rank, ranks)
     hosts = None if options.one_host else Hosts(store, rank, ranks, options.inputs)
@@ -117,7 +134,10 @@ def work(folder: Path, options: Options) -> None:
     carried, turns = launching(plan, rank, options)
     graphs = Graphs() if options.device_options.graphs else None
     free_bytes = device.free_bytes() if device is not None else 0
-    groups = axis_groups(plan, rank, options.timeout_s, carried, device)
+    shared = shared_groups(plan, store, rank, options) if carried is None else None
+    if needs_groups(plan, options, shared):
+        make_default_group(store, rank, ranks)
+    groups = axis_groups(plan, rank, options.timeout_s, carried, device, shared)
     owned = owned_here(plan, rank, device, options, before_bytes=free_bytes) if device is not None else {}
     if options.devices:
         _meet(store, "room", rank, ranks)  # nobody takes memory before all have asked whether there is enough
@@ -157,6 +177,7 @@ def work(folder: Path, options: Options) -> None:
     if saver is not None:
         saver.end(options.first_step + loop.steps_done, blocks.state_of)
     memory = registers.ended(body.workspace_sizes, body.scratch_bytes)
+    memory["mapped_bytes"] += shared.mapped_bytes if shared is not None else 0
     isolated = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else None
     if isolated is not None:
         memory |= {"isolated_peak_bytes": isolated.peak_bytes, "batches_bytes": isolated.batches_bytes}
@@ -175,7 +196,7 @@ def work(folder: Path, options: Options) -> None:
         "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
-        "about": registers.about | about_device(device, carried, options, owned, graphs),
+        "about": registers.about | about_collectives(shared) | about_device(device, carried, options, owned, graphs),
         "not_captured": graphs.failed if graphs is not None else 0,
         "timings": isolated.spans if isolated is not None else {},
     }

@@ -25,6 +25,7 @@ from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.acts.transfer import pieces_of
 from backend.comm.buckets import largest
 from backend.comm.collectives import GroupExchange
+from backend.comm.host_groups import HostGroups
 from backend.comm.scratch import Scratch
 from backend.comm.transport import Mesh, receive_into, tensor_bytes
 from backend.comm.wires import GroupWire, StagedWire, Wire
@@ -64,19 +65,29 @@ Tables = Mapping[str, list[list[Tensor]]]
 
 
 def axis_groups(
-    plan: Plan, rank: int, timeout_s: float, carried: Mapping[Communicator, Carried] | None = None, device: Device | None = None
+    plan: Plan,
+    rank: int,
+    timeout_s: float,
+    carried: Mapping[Communicator, Carried] | None = None,
+    device: Device | None = None,
+    shared: HostGroups | None = None,
 ) -> dict[GroupKey, Wire]:
     """This rank's wire per (collective stream, axis).  Every rank makes all groups, in the same order (planner.ir.actors.communicators).
 
     Two streams never share a group: their collectives may run at the same time and in any order.
 
     Args:
-        carried: by what; None: all by gloo.   device: of this rank, where it has lanes.
+        carried: by what; None: all by shared memory or gloo.   device: of this rank, where it has lanes.
+        shared: those that lie in memory which processes of this host share.
     """
     mine: dict[GroupKey, Wire] = {}
     for each in communicators(plan):
         if each.axis is None:
             continue  # transfers have sockets and shared memory
+        if shared is not None and shared.carries(each):
+            if each in shared.wires:
+                mine[each.stream, each.axis] = shared.wires[each]
+            continue
         carrier = carried[each].carrier if carried is not None else Carrier.GLOO
         # torch numbers members by global rank unless told otherwise (an argument of newer versions); ours stand in axis order.
         order: dict[str, Any] = {} if list(each.ranks) == sorted(each.ranks) else {"sort_ranks": False}

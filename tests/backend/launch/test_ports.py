@@ -17,13 +17,14 @@ from torch.distributed import DistError, TCPStore
 
 from backend.launch.processes import run
 from backend.launch.session import Session
+from backend.memory.options import MemoryOptions
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:.*ranks on .* cores")]
 
 
-def seen_during(plan: Plan, tmp_path: Path, **options: int) -> set[tuple[str, int]]:
+def seen_during(plan: Plan, tmp_path: Path, **options: int | MemoryOptions) -> set[tuple[str, int]]:
     """Ports of this process, its fork server and its workers while they run."""
     before = listening(descendants(os.getpid()))
     seen: list[set[tuple[str, int]]] = []
@@ -53,8 +54,13 @@ def test_a_session_opens_no_port() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_a_run_with_collectives_opens_ports_of_gloo_on_loopback_alone(restarts: int, tmp_path: Path) -> None:
-    ports = seen_during(handmade.data_parallel(2, 2), tmp_path, max_restarts=restarts)
+def test_a_run_with_collectives_opens_no_port(restarts: int, tmp_path: Path) -> None:
+    assert seen_during(handmade.data_parallel(2, 2), tmp_path, max_restarts=restarts) == set()
+
+
+@pytest.mark.thorough
+def test_a_run_with_collectives_that_shares_no_memory_opens_ports_of_gloo_on_loopback_alone(tmp_path: Path) -> None:
+    ports = seen_during(handmade.data_parallel(2, 2), tmp_path, memory=MemoryOptions(shared_memory=False))
     # Two ranks, each with the default group and the group of the axis.
     assert len(ports) == 4
     assert {address for address, _ in ports} == {"127.0.0.1"}
