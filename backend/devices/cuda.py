@@ -154,10 +154,12 @@ class CudaDevice:
 
     def allocate(self, size_bytes: int) -> Tensor:
         try:
-            memory = torch.zeros(size_bytes, dtype=torch.uint8, device=self.torch_device)
-            # Zeros are written on the stream of whoever calls; workspace is taken in the midst of a run, and a lane that is quicker
-            # would find its first values overwritten by them.
-            _cuda.current_stream(self.torch_device).synchronize()
+            # All streams use it, so it is of no lane's pool, which would hand it out again without asking the others.  It is zeroed before
+            # anybody has it: workspace is taken in the midst of a run, and a lane that is quicker would find its first values overwritten.
+            whole = _cuda.default_stream(self.torch_device)
+            with self.current(), _cuda.stream(whole):
+                memory = torch.zeros(size_bytes, dtype=torch.uint8, device=self.torch_device)
+            whole.synchronize()
             return memory
         except torch.OutOfMemoryError as error:
             free_bytes, total_bytes = _cuda.mem_get_info(self.torch_device)

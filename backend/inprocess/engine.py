@@ -158,6 +158,9 @@ class Engine:
                 except LateError as late:
                     self._fail(failed_late(late), late.error)
                     return
+                except Exception as error:  # nobody else would hear of it, and the run would be given up after its time limit
+                    self._fail(WorkerFailed(f"the thread that launches failed: {type(error).__name__}: {error}"), error)
+                    return
                 all_full = joint is None
                 if joint is None:
                     continue

@@ -4,6 +4,7 @@ from planner.cost.analytic import AnalyticCost, axis_boxing_s, boxing_s, compute
 from planner.cost.measured import ActPrice, Beside, MeasuredCost, act_key, load_cost, save_cost
 from planner.cost.mesh_links import axis_link
 from planner.cost.meshes import meshes, parse_mesh
+from planner.cost.prices import load_prices
 
 __all__ = [
     "ActPrice",
@@ -17,6 +18,7 @@ __all__ = [
     "compute_dtype",
     "full_rate",
     "load_cost",
+    "load_prices",
     "meshes",
     "op_s",
     "op_work_s",

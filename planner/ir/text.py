@@ -266,12 +266,22 @@ _WRITTEN_BY = {
     "plan": "'regista plan MODEL --cluster C -o FILE'",
     "trace": "'regista simulate PLAN -o FILE' or 'regista run PLAN -o FILE'",
     "cost": "'regista calibrate PLAN -o FILE'",
+    "kernels": "'regista calibrate --device D -o FILE'",
 }
+
+
+def kind_of_file(path: str | Path) -> str:
+    """What kind of file of ours it is, as far as can be told; ``load_json`` then says what is wrong with it."""
+    try:
+        data = read_json(Path(path), "")
+    except InvalidFile:
+        return ""
+    return str(data.get("kind", "")) if isinstance(data, dict) else ""
 
 
 def _kind_of(data: object) -> str:
     kind = data.get("kind") if isinstance(data, dict) else None
-    return repr(kind) if kind in ("plan", "trace", "cost") else "JSON of another program"
+    return repr(kind) if kind in ("plan", "trace", "cost", "kernels") else "JSON of another program"
 
 
 def number_or_text(text: str) -> int | float | str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
-from planner.cost import AnalyticCost, load_cost
+from planner.cost import AnalyticCost, load_prices
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.files import load_plan, save_plan
@@ -72,7 +72,7 @@ def perform(args: argparse.Namespace) -> Json:
         raise Unsupported("--pareto shows many plans, so there is no one to write; take --budget or --full-throughput with --out")
     check_targets([args.out], [args.plan, args.cost])
     plan = load_plan(args.plan)
-    cost: CostModel = load_cost(args.cost) if args.cost else AnalyticCost(plan.cluster)
+    cost: CostModel = load_prices(args.cost, plan.cluster) if args.cost else AnalyticCost(plan.cluster)
     if args.pareto:
         return _curve(args, plan, cost)
     if budget_bytes is not None:

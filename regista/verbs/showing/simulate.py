@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from planner.cost import AnalyticCost, load_cost
+from planner.cost import AnalyticCost, load_prices
 from planner.ir.errors import Unsupported
 from planner.ir.files import load_plan, save_trace
 from planner.ir.plan import Plan
@@ -46,7 +46,7 @@ def perform(args: argparse.Namespace) -> Json:
         raise Unsupported("--runs and --seed belong to --noise, which is not given; add --noise JITTER or leave them out")
     check_targets([args.out], [args.plan, args.cost])
     plan = load_plan(args.plan)
-    cost: CostModel = load_cost(args.cost) if args.cost else AnalyticCost(plan.cluster)
+    cost: CostModel = load_prices(args.cost, plan.cluster) if args.cost else AnalyticCost(plan.cluster)
     noise = None if args.noise is None else Noise(jitter=args.noise, seed=args.seed or 0)
     with status(args, "simulating ...") as line:
         say = status_text(line)

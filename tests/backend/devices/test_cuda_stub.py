@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from types import SimpleNamespace
 
 import handmade
 import pytest
@@ -120,7 +119,7 @@ def test_a_capture_that_fails_leaves_the_stream_as_it_was_and_the_act_is_perform
     monkeypatch.setattr(torch, "zeros", lambda *shape, device=None, dtype=None: real(*shape, dtype=dtype))
     with pytest.raises(CaptureFailed, match="RuntimeError: operation failed"):
         stub_device().lane("compute").again(lambda: None)
-    assert stub.current == "default stream"
+    assert stub.current_stream(torch.device("cuda:0")) is stub.default_stream(torch.device("cuda:0"))
     plan, micro_batches = HANDMADE["pipeline"]
     stub = CudaStub(fails=frozenset(range(1000)))
     stubbed(monkeypatch, stub)
@@ -153,6 +152,7 @@ def test_times_stay_those_of_the_host_however_long_a_run_takes(monkeypatch: pyte
         at_ns = now[0]
         now[0] += 100_000_000
         assert event is not None
+        event.synchronize()
         assert abs(event.time_ns() - at_ns) <= (26_000 if device.clock.count < 3 else 1000)
     assert device.clock.count > 50
 
@@ -247,13 +247,13 @@ def test_memory_is_zeroed_before_anybody_gets_it(monkeypatch: pytest.MonkeyPatch
     """Workspace is taken in the midst of a run, on the stream of one lane; another lane wrote there before the zeros came."""
     stub = CudaStub()
     stubbed(monkeypatch, stub)
-    device, waited = device_cuda.CudaDevice("cuda:0"), list[str]()
-    device.torch_device = torch.device("cpu")
-    real = torch.zeros
-    monkeypatch.setattr(torch, "zeros", lambda *args, **kwargs: (waited.append("zeros"), real(*args, **kwargs))[1])
-    monkeypatch.setattr(stub, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: waited.append("synchronize")))
-    device.allocate(64)
-    assert waited == ["zeros", "synchronize"]
+    device, real = stub_device(), torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *args, **kwargs: (stub.calls.append("zeros"), real(*args, **kwargs))[1])
+    stub.calls.clear()
+    memory, lane = device.allocate(64), device.lane("compute")
+    assert stub.calls[:2] == ["zeros", "stream.synchronize"]
+    lane.enqueue(lambda: memory.fill_(1))
+    assert stub.rules.broken == []
 
 
 def test_what_the_cuda_device_calls_stands_in_torch_with_these_arguments() -> None:
