@@ -26,6 +26,7 @@ from backend.devices.opening import open_devices
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial import Values
 from backend.launch import Session
+from backend.launch.host import check_host
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder import Outcome
 from planner.cost import AnalyticCost
@@ -304,6 +305,8 @@ def run(
     """
     if steps < 1:
         raise Unsupported(f"steps = {steps}; a run has at least 1")
+    if performer is Performer.GLOO:
+        check_host(plan)
     source = as_planned(plan, program) if program is not None else planned_program(plan)
     source = program_for(plan, own_rates(plan, source, lr_schedule, performs=program is None))
     saves = checkpoint is not None or resume
@@ -367,6 +370,7 @@ def session(plan: Plan, program: Program | None = None, *, ahead: int = 2, init:
     Raises:
         As ``run``.
     """
+    check_host(plan)
     source = as_planned(plan, program) if program is not None else own_rates(plan, planned_program(plan), None, performs=True)
     source = program_for(plan, source)
     start = beginning(plan, source, init=init)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from backend.data import Source
+from backend.launch.host import check_host
 from backend.measure.microbench import fit, microbench
 from backend.measure.profile import Profile, profile
 from planner.cost import ActPrice, Beside, MeasuredCost, act_key
@@ -62,6 +63,7 @@ def calibrate_plan(plan: Plan, program: Program | None = None, *, rounds: int = 
     Raises:
         Mismatch: the program is not the one that was planned.   WorkerFailed: a process died, hung or raised.
     """
+    check_host(plan)
     source = program_for(plan, program)
     state = source.initial_state(plan.micro_batches)
     check_program(plan, source, state)

@@ -15,7 +15,7 @@ from regista.deploy.kubernetes import train_job_yaml
 from regista.origin import check_code
 from regista.targets import check_targets
 from regista.verbs.arguments import PLAN_HELP, add_trust, count
-from regista.verbs.screen import Json
+from regista.verbs.screen import Json, show
 
 __all__ = ["add_arguments", "perform"]
 
@@ -79,8 +79,9 @@ def _hand_over(args: argparse.Namespace, text: str) -> None:
     """To the file, or to standard output: there it is the file itself and no screen."""
     if args.out is not None:
         save_text(args.out, text)
-    if not args.json:
-        print(text if args.out is None else f"wrote {args.out}; {_next(args)}", end="" if args.out is None else "\n", flush=True)
+        show(args, f"wrote {args.out}; {_next(args)}")
+    elif not args.json:
+        print(text, end="", flush=True)
 
 
 def _sweep(args: argparse.Namespace) -> Json:

@@ -15,6 +15,7 @@ from planner.ir.units import show_bytes, show_s
 from regista.analysis.comparison import Comparison, Pair, Summary
 from regista.analysis.state_bytes import state_bytes
 from regista.padded import batch_norm_text, padding_text
+from regista.views.tables.alike import alike_ranks
 
 __all__ = [
     "MEASURED",
@@ -40,9 +41,9 @@ def show_comparison(comparison: Comparison, *, actors: bool = True) -> Renderabl
     spread = comparison.spread
     head = _pairs(f"{escape(comparison.model)}, plan {comparison.plan_id}", "quantity")
     _row(head, "step time", comparison.step_time_s, show_s)
-    _row(head, "throughput", comparison.throughput_per_s, lambda rate: f"{rate:.1f} samples/s")
-    for rank, peak in comparison.register_bytes.items():
-        _row(head, f"registers and state, rank {rank}", peak, show_bytes)
+    _row(head, "throughput", comparison.throughput_per_s, lambda rate: f"{rate:,.1f} samples/s")
+    for ranks, peak in alike_ranks(comparison.register_bytes):
+        _row(head, f"registers and state, {ranks}", peak, show_bytes)
     head.caption = (
         f"measured: median of {spread.steps} steps after {comparison.warmup_steps} warm-up steps, "
         f"p10 {show_s(spread.p10)}, p90 {show_s(spread.p90)}; error = predicted / measured - 1"
@@ -84,10 +85,10 @@ def show_summary(plan: Plan, summary: Summary) -> RenderableType:
     head.add_column("quantity")
     head.add_column(column, justify="right", no_wrap=True)
     head.add_row("step time", show_s(summary.step_time_s))
-    head.add_row("throughput", f"{summary.throughput_per_s:.1f} samples/s")
+    head.add_row("throughput", f"{summary.throughput_per_s:,.1f} samples/s")
     limit = plan.cluster.device.memory_bytes
-    for name, peak in summary.peak_bytes.items():
-        head.add_row(f"peak memory, rank {name}", f"{show_bytes(peak)} of {show_bytes(limit)}")
+    for ranks, peak in alike_ranks(summary.peak_bytes):
+        head.add_row(f"peak memory, {ranks}", f"{show_bytes(peak)} of {show_bytes(limit)}")
     head.caption = f"by {summary.performer}, without the first {summary.warmup_steps} steps"
     busy = Table(title="busy share of each stream", title_justify="left")
     for name in ("rank", "stream"):
