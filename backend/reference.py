@@ -143,7 +143,7 @@ class ReferencePerformer:
         torch.set_num_threads(1)
         try:
             with torch.no_grad():
-                self._book.note_ready(self._book.actors.values())
+                self._book.note_ready()
                 while self._sweep():
                     pass
         finally:

@@ -28,7 +28,6 @@ __all__ = [
     "loss_position",
     "prepared_parts",
     "read_inputs",
-    "settle",
     "source_parts",
     "write_outputs",
 ]
@@ -64,17 +63,6 @@ def write_outputs(
             held = blocks.peek(access.regst, port.slot, access.index) if port.phase else None
             value = add(held, value, port.acts_per_block)
         blocks.hold(access.regst, port.slot, access.index, value)
-
-
-def settle(actor: Actor, blocks: Blocks, *, produced_here: bool = True) -> None:
-    """Account for the blocks that this act fills or has done with; call it just before ``actor.end()``."""
-    if produced_here:
-        for outgoing in actor.outputs.values():
-            if outgoing.phase + 1 == outgoing.acts_per_block:
-                blocks.complete(outgoing.regst, outgoing.slot)
-    for incoming in actor.inputs.values():
-        if incoming.phase + 1 == incoming.acts_per_block:
-            blocks.release(incoming.regst, incoming.slot)
 
 
 def loss_position(plan: Plan, task: Task) -> int:

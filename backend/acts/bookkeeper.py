@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
-from backend.acts.act import settle
+from backend.acts.links import Link, Node, Stream, link_of, nodes_of
 from backend.acts.rows import ActRow
 from backend.memory.blocks import Blocks
-from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, StreamGate, build_actors
+from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, build_actors
 from planner.ir.actors.routes import routes
 from planner.ir.plan import Plan, TaskKind
 
@@ -26,14 +25,6 @@ __all__ = ["BegunAct", "Bookkeeper", "Stream"]
 
 BegunAct = tuple[Actor, int, int]
 """An actor that has begun, the number of its act, and since when it could begin (ns of CLOCK_MONOTONIC)."""
-
-
-@dataclass(slots=True, eq=False)
-class Stream:
-    """A stream of one rank.  ready: its actors that can begin and have not; without any, the gate needs no look at its members."""
-
-    gate: StreamGate
-    ready: int = 0
 
 
 class Bookkeeper:
@@ -53,17 +44,16 @@ class Bookkeeper:
         self.actors = {key: actor for key, actor in actors.items() if key[1] in blocks}
         self.gates = {key: gate for key, gate in gates.items() if key[1] in blocks}
         self.streams = {key: Stream(gate) for key, gate in self.gates.items()}
+        self._nodes = nodes_of(plan, self.actors, self.streams, blocks)
         self.rows: dict[int, list[ActRow]] = {rank: [] for rank in blocks}
         self.unfinished = self._count_unfinished()
-        self._stream_of = {key: self.streams[actor.task.stream, actor.rank] for key, actor in self.actors.items()}
-        self._ready_ns: dict[ActorId, int] = {}
-        self._places = {task.id: place for place, task in enumerate(plan.tasks)}
         self._targets: dict[ActorId, tuple[int, ...]] = {}
         self._senders: dict[ActorId, int] = {}
         """(task, receiver) -> how many ranks send parts of the receiver's block."""
         self._arrived: dict[tuple[str, int, int], int] = {}
         """(task, receiver, act) -> how many of them have come, while some are missing."""
-        self._readies: dict[tuple[str, int, int], list[Message]] = {}
+        self._readies: dict[tuple[str, int, int], list[Link]] = {}
+        self._links: dict[Message, Link] = {}
         self._produced: dict[str, tuple[tuple[str, int], ...]] = {}
         """TRANSFER -> (Regst, quota) of what it fills."""
         self._consumers: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -83,8 +73,14 @@ class Bookkeeper:
 
     def begin_all(self) -> list[BegunAct]:
         """Begin whatever may start; for the start of a run, and after ``extend``."""
-        self.note_ready(self.actors.values())
+        self.note_ready()
         return self.begin(self.streams.values())
+
+    def note_ready(self) -> None:
+        """Look at all actors for those that can begin; afterwards every change is noted by itself."""
+        now_ns = time.monotonic_ns()
+        for node in self._nodes.values():
+            self._note(node, now_ns)
 
     def extend(self, steps: int) -> None:
         """Go on up to ``steps`` steps, counted from the start of the run."""
@@ -101,84 +97,115 @@ class Bookkeeper:
         """Begin what may start in these streams; at most one act in each."""
         acts: list[BegunAct] = []
         for stream in streams:
-            if stream.ready and (actor := stream.gate.choose()) is not None:
-                stream.ready -= 1
-                acts.append((actor, stream.gate.start(actor), self._ready_ns.pop(actor.id)))
+            if stream.waiting and (node := stream.choose()) is not None:
+                acts.append(self._begin(node))
         return acts
 
     def begin_actor(self, actor: Actor) -> BegunAct:
         """Begin the act of an actor that its stream's gate has chosen."""
-        stream = self._stream_of[actor.id]
-        stream.ready -= 1
-        return actor, stream.gate.start(actor), self._ready_ns.pop(actor.id)
+        return self._begin(self._nodes[actor.id])
+
+    def _begin(self, node: Node) -> BegunAct:
+        stream, ready_ns = node.stream, node.ready_ns
+        stream.waiting.remove(node)
+        node.ready_ns = 0
+        return node.actor, stream.gate.start(node.actor), ready_ns
 
     def record(self, act: BegunAct, start_ns: int, end_ns: int) -> ActRow:
         """Note when the act was performed."""
         actor, number, ready_ns = act
-        row = self._places[actor.task.id], number, ready_ns, start_ns, end_ns
+        row = self._nodes[actor.id].task_place, number, ready_ns, start_ns, end_ns
         self.rows[actor.rank].append(row)
         return row
 
     def finish(self, act: BegunAct) -> list[Stream]:
-        """The act has ended: account for its blocks and tell those who wait for it."""
+        """The act has ended: account for its blocks and tell those who wait for it; Actor.end says the same in messages."""
         actor, number, _ = act
-        task = actor.task
-        is_transfer = task.kind is TaskKind.TRANSFER
-        settle(actor, self._blocks[actor.rank], produced_here=not is_transfer)
-        self._stream_of[actor.id].gate.finish()
-        messages = actor.end()
-        if actor.done:
+        node = self._nodes[actor.id]
+        actor.busy = False
+        node.stream.gate.running = None
+        heard: list[Link] = []
+        elsewhere: list[Message] = []
+        short = 0
+        for out, (blocks, links, messages) in node.outs:
+            out.phase += 1
+            if out.phase == out.acts_per_block:
+                out.phase = 0
+                if blocks is not None:
+                    blocks.complete(out.regst, out.produced % out.quota)
+                out.produced += 1
+                heard += links
+                elsewhere += messages
+                short += not out.free
+        for port, (blocks, links, messages) in node.ins:
+            port.phase += 1
+            if port.phase == port.acts_per_block:
+                port.phase = 0
+                if blocks is not None:
+                    blocks.release(port.regst, port.consumed % port.quota)
+                port.consumed += 1
+                heard += links
+                elsewhere += messages
+                short += not port.readable
+        actor.short += short
+        if actor.acts_begun >= actor.total_acts:
             self.unfinished -= 1
-        if is_transfer:  # its block is complete when all senders' parts have arrived, so READY comes from ``arrive``
-            messages = [message for message in messages if message.kind is MessageKind.ACK]
+        if node.is_transfer:  # its block is complete when all senders' parts have arrived
             for receiver in self._targets.get(actor.id, ()):
-                messages += self._complete(task.id, number, actor.rank, receiver)
-        return self._deliver(messages, [actor])
+                heard += self._complete(actor.task.id, number, actor.rank, receiver)
+        for message in elsewhere:
+            assert self._send is not None
+            self._send(message)
+        return self._hear(heard, node)
 
     def arrive(self, task: str, number: int, sender: int, receiver: int) -> list[Stream]:
         """What act ``number`` of a TRANSFER of another process sends to a rank of this one is here."""
-        return self.deliver(self._complete(task, number, sender, receiver))
+        return self._hear(self._complete(task, number, sender, receiver))
 
-    def _complete(self, task: str, number: int, sender: int, receiver: int) -> list[Message]:
+    def _complete(self, task: str, number: int, sender: int, receiver: int) -> list[Link]:
         """READY for the readers on the receiver; the last sender's part completes the block."""
         key = task, receiver, number
-        count = self._arrived.get(key, 0) + 1
+        count = self._arrived.pop(key, 0) + 1
         if count == self._senders[task, receiver]:
-            self._arrived.pop(key, None)
             for regst, quota in self._produced[task]:
                 self._blocks[receiver].complete(regst, number % quota)
         else:
             self._arrived[key] = count
-        messages = self._readies.get((task, sender, receiver))
-        if messages is None:
-            messages = self._readies[task, sender, receiver] = [
-                Message(MessageKind.READY, regst, (task, sender), (reader, receiver)) for regst, reader in self._consumers[task]
+        links = self._readies.get((task, sender, receiver))
+        if links is None:
+            source = task, sender
+            links = self._readies[task, sender, receiver] = [
+                link_of(self._nodes, MessageKind.READY, regst, source, (reader, receiver)) for regst, reader in self._consumers[task]
             ]
-        return messages
+        return links
 
-    def deliver(self, messages: Iterable[Message]) -> list[Stream]:
-        """Hand messages to the actors here, and send on those to actors of other processes."""
-        return self._deliver(messages, [])
+    def deliver(self, message: Message) -> list[Stream]:
+        """Hand a message of another process to the actor that it is for."""
+        link = self._links.get(message)
+        if link is None:
+            link = self._links[message] = link_of(self._nodes, message.kind, message.regst, message.sender, message.receiver)
+        return self._hear((link,))
 
-    def _deliver(self, messages: Iterable[Message], changed: list[Actor]) -> list[Stream]:
-        """The same; ``changed``: actors whose counters have changed already."""
-        for message in messages:
-            actor = self.actors.get(message.receiver)
-            if actor is not None:
-                actor.receive(message)
-                changed.append(actor)
-            else:
-                assert self._send is not None
-                self._send(message)
-        return self.note_ready(changed)
+    def _hear(self, links: Iterable[Link], ended: Node | None = None) -> list[Stream]:
+        """Raise the counts, and note who can begin; returns the streams in which something may begin now.
 
-    def note_ready(self, actors: Iterable[Actor]) -> list[Stream]:
-        """Note since when actors can begin; returns their streams."""
+        Args:
+            ended: whose act has ended, so that its stream is free.
+        """
         streams: list[Stream] = []
-        for actor in actors:
-            stream = self._stream_of[actor.id]
-            streams.append(stream)
-            if actor.can_fire() and actor.id not in self._ready_ns:
-                self._ready_ns[actor.id] = time.monotonic_ns()
-                stream.ready += 1
+        now_ns = time.monotonic_ns()
+        if ended is not None:
+            self._note(ended, now_ns)
+            streams.append(ended.stream)
+        for link in links:
+            if link.raise_count() and self._note(link.node, now_ns):
+                streams.append(link.node.stream)
         return streams
+
+    def _note(self, node: Node, now_ns: int) -> bool:
+        """Whether the actor can begin and nobody had noted it."""
+        if node.ready_ns or not node.actor.can_fire():
+            return False
+        node.ready_ns = now_ns
+        node.stream.waiting.append(node)
+        return True

@@ -211,7 +211,7 @@ class EventLoop:
                 self._book.record(act, start_ns, end_ns)
                 return self._book.finish(act)
             case _Acked(link):
-                return self._book.deliver((self._links[link],))
+                return self._book.deliver(self._links[link])
             case _Arrived(place, number, sender):
                 return self._book.arrive(self.plan.tasks[place].id, number, sender, self.rank)
             case _Failed(failure):
