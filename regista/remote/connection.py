@@ -146,6 +146,10 @@ class Connection:
         """``regista predict --json`` of files of jobs."""
         return self._ask("predict", ["--", *map(str, jobs)])
 
+    def advise(self, job: str | Path, **options: Any) -> dict[str, Any]:
+        """``regista advise --json`` of a job: a file, or its arguments as one text."""
+        return self._ask("advise", [*_options(options), "--", str(job)])
+
     def compare(self, plan: Plan, sim: Trace, run: Trace, **options: Any) -> dict[str, Any]:
         """``regista compare --json`` of two traces of a Plan."""
         with tempfile.TemporaryDirectory() as folder:

@@ -22,6 +22,8 @@ _MOST_BYTES = 2 * 1024**3
 _MOST_JSON = 256 * 1024**2
 _MOST_LINE = 1 << 20
 _PIECE = 1 << 20
+_SILENCE_S = 60.0
+"""A server says every 15 s that it is alive."""
 
 
 class ServerGone(InvalidFile):
@@ -82,7 +84,7 @@ class Transport:
 
     def events(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(name, data) of Server-Sent Events until the server ends them.   Raises as json."""
-        with closing(self._open(None)) as connection:
+        with closing(self._open(_SILENCE_S)) as connection:
             answer = self._ask(connection, "GET", path, None, {})
             if answer.status >= 400:
                 _data(answer)
@@ -138,6 +140,8 @@ def _read(answer: http.client.HTTPResponse, most: int) -> bytes:
 
 def _data(answer: http.client.HTTPResponse) -> Any:
     text = _read(answer, _MOST_JSON).decode("utf-8", "replace")
+    if answer.status == 503:
+        raise ServerGone("the server has as many connections as it takes; try again later")
     try:
         data: Any = parse_json(text)
     except InvalidFile:

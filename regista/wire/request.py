@@ -129,6 +129,10 @@ def _files(data: object) -> dict[str, str]:
             raise InvalidFile(f"files[{name[:60]!r}]: the SHA-256 of the file is needed, 64 hexadecimal digits, not {str(digest)[:20]!r}")
         if not name.endswith(PROGRAMS):
             _check_name(name)
+        elif not name.isprintable() or len(name) > 1000 or len(name.rpartition("/")[2].encode()) > 200:
+            raise InvalidFile(
+                f"{name[:80]!r} is no name of a program's file: printable, at most 1000 characters; give the file a plain name"
+            )
     return dict(data)
 
 

@@ -59,7 +59,7 @@ def make_app(service: Service, token: str | None, hosts: Collection[str] = ()) -
         try:
             async for piece in pieces(http, limits, limits.upload_bytes):
                 upload.add(piece)
-            upload.finish()
+            await service.keep(upload)
         finally:
             upload.close()
         return answer({"sha256": digest, "kept": True}, 201)
@@ -70,7 +70,7 @@ def make_app(service: Service, token: str | None, hosts: Collection[str] = ()) -
         upload = service.files.begin(digest)
         try:
             upload.add(data)
-            upload.finish()
+            await service.keep(upload)
         finally:
             upload.close()
         return answer({"sha256": digest, "kept": True}, 201)
@@ -165,4 +165,7 @@ async def _unrouted(http: Http, error: Exception) -> Response:
 
 async def _stream(service: Service, request_id: str, after: int) -> AsyncIterator[bytes]:
     async for event in service.events(request_id, after):
+        if event.name == "alive":
+            yield b": alive\n\n"
+            continue
         yield f"id: {event.number}\nevent: {event.name}\ndata: {json.dumps(event.data)}\n\n".encode()

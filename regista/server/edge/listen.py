@@ -56,9 +56,11 @@ def open_socket(address: Address) -> socket.socket:
     if len(os.fsencode(path)) > _MOST_SOCKET_PATH:
         raise InvalidFile(f"{path}: a unix socket's name has at most {_MOST_SOCKET_PATH} bytes; give a shorter --socket")
     try:
-        if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
+        if os.path.lexists(path) and not stat.S_ISSOCK(path.lstat().st_mode):
             raise InvalidFile(f"{path} is no socket, and is not overwritten; give another --socket")
-        path.unlink(missing_ok=True)  # of a server that was killed: the lock of the folder says that none runs
+        if _answers(path):
+            raise InvalidFile(f"another server listens at {path}; end it, or give another --socket")
+        path.unlink(missing_ok=True)  # of a server that was killed
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
@@ -71,15 +73,33 @@ def open_socket(address: Address) -> socket.socket:
     return listener
 
 
-def _protocol(header_seconds: float) -> type[H11Protocol]:
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:  # a server that is busy has no room for another who waits
+            return True
+        return True
+
+
+def _protocol(limits: Limits) -> type[H11Protocol]:
     class Impatient(H11Protocol):  # type: ignore[misc]
-        """Closes a connection whose next header does not come to its end in time (slow-loris), silent ones included."""
+        """Closes a connection whose next header does not come to its end in time (slow-loris), silent ones included; one whose answer nobody
+        reads; and one more than there may be, before a file of the server's is missing for it.
+        """
 
         _impatience: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            self._impatience = self.loop.call_later(header_seconds, self._hurry)
+            if len(self.connections) > 2 * limits.connections:
+                transport.abort()
+            else:
+                self._impatience = self.loop.call_later(limits.header_seconds, self._hurry)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -91,17 +111,31 @@ def _protocol(header_seconds: float) -> type[H11Protocol]:
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if self._impatience is None and not self.transport.is_closing():
-                self._impatience = self.loop.call_later(header_seconds, self._hurry)
+                self._impatience = self.loop.call_later(limits.header_seconds, self._hurry)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._unread is None:
+                self._unread = self.loop.call_later(limits.unread_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._impatience is not None:
-                self._impatience.cancel()
             super().connection_lost(exc)
+            for timer in (self._impatience, self._unread):
+                if timer is not None:
+                    timer.cancel()
 
         def _hurry(self) -> None:
             self._impatience = None
             if self.cycle is None or self.cycle.response_complete:
                 self.transport.close()
+                if self._unread is None:  # what was written before is not read, perhaps
+                    self._unread = self.loop.call_later(limits.unread_seconds, self.transport.abort)
 
     return Impatient
 
@@ -125,7 +159,7 @@ async def serve(app: ASGIApp, listener: socket.socket, limits: Limits, ready: Ca
         raise Unsupported("a server needs fork, which this system does not have; use Linux")
     config = uvicorn.Config(
         app,
-        http=_protocol(limits.header_seconds),
+        http=_protocol(limits),
         ws="none",
         lifespan="off",
         log_config=None,

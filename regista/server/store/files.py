@@ -9,9 +9,11 @@ import hashlib
 import os
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile
+from regista.server.store.exported import check_exported
 from regista.server.store.kinds import check_kind
 
 __all__ = ["FileStore", "Upload"]
@@ -33,8 +35,11 @@ class Upload:
         self._hash.update(piece)
         self.size_bytes += len(piece)
 
-    def finish(self) -> None:
+    def finish(self, check_archive: Callable[[Path], None] = check_exported) -> None:
         """Keep the file.
+
+        Args:
+            check_archive: refuses a .pt2 that could be more than data.
 
         Raises:
             InvalidFile: the bytes are not those that were announced, or of a kind that is not taken.
@@ -46,7 +51,7 @@ class Upload:
                 f"the upload of {self._digest[:16]} ended after {self.size_bytes} bytes with another SHA-256 ({self._hash.hexdigest()[:16]}): it is "
                 "half-written or damaged, and was not kept; send it again"
             )
-        check_kind(self._path)
+        check_kind(self._path, check_archive)
         target = self._store.path(self._digest)
         target.parent.mkdir(mode=0o700, exist_ok=True)
         os.replace(self._path, target)
@@ -77,7 +82,12 @@ class FileStore:
         return self.folder / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
-        return self.path(digest).is_file()
+        """Whether it is here; who asks means to use it, so it is not swept for a while."""
+        path = self.path(digest)
+        if not path.is_file():
+            return False
+        os.utime(path)
+        return True
 
     def begin(self, digest: str) -> Upload:
         """Take a file piece by piece.   Raises InvalidFile: see path."""

@@ -45,8 +45,12 @@ class RequestStore:
     def add(self, request_id: str, request: Request, files: FileStore) -> None:
         folder = self.folder / request_id
         folder.mkdir(mode=0o700)
-        self._hold(request_id, request.files.values(), files)
-        _write(folder / "request.json", request.text())
+        try:
+            self._hold(request_id, request.files.values(), files)
+            _write(folder / "request.json", request.text())
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)  # half a request would be listed for ever
+            raise
 
     def _hold(self, request_id: str, digests: Iterable[str], files: FileStore) -> None:
         folder = self.folder / request_id / "files"

@@ -36,6 +36,8 @@ _FORBIDDEN = frozenset(
         "os.spawn",
         "socket.connect",
         "socket.bind",
+        "socket.sendto",
+        "socket.sendmsg",
         "os.symlink",
         "os.link",
         "pty.spawn",
@@ -51,10 +53,12 @@ def confine(writable: Sequence[Path], readable: Sequence[Path] = ()) -> None:
     Args:
         writable: folders that may be read and written.   readable: folders that may be read besides the system's and Python's.
     """
-    installed = [Path(__file__).parents[3], *map(Path, (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *sys.path))]
+    installed = [*map(Path, (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *sys.path))]
+    started = os.getcwd()  # which 'python -m' puts among the places of modules: it may be the user's home
+    installed = [path for path in installed if str(path) not in ("", ".", started)] + [Path(__file__).parents[3]]
     written = tuple(os.path.realpath(path) + os.sep for path in writable)
-    read = (*written, *(os.path.realpath(path) for path in (*installed, *readable) if str(path) not in ("", ".")), *_SYSTEM)
-    compiled = tuple(os.path.realpath(path) for path in installed)
+    compiled = tuple(os.path.realpath(path) + os.sep for path in installed)
+    read = (*written, *compiled, *(os.path.realpath(path) + os.sep for path in readable), *(f"{path}{os.sep}" for path in _SYSTEM))
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open":
@@ -64,7 +68,7 @@ def confine(writable: Sequence[Path], readable: Sequence[Path] = ()) -> None:
             real = os.path.realpath(os.fsdecode(path))
             writes = isinstance(flags, int) and bool(flags & _WRITES)
             cache = real.startswith(compiled) and "__pycache__" in real
-            if real.startswith(written) or real == "/dev/null" or (writes and cache) or (not writes and real.startswith(read)):
+            if real.startswith(written) or real == "/dev/null" or (writes and cache) or (not writes and f"{real}{os.sep}".startswith(read)):
                 return
             raise PermissionError(
                 1, f"a request of a server may not {'write' if writes else 'read'} this file of its host", os.fsdecode(path)
@@ -72,9 +76,11 @@ def confine(writable: Sequence[Path], readable: Sequence[Path] = ()) -> None:
         if event in _FORBIDDEN:
             raise PermissionError(f"a request of a server starts no processes and opens no connections ({event})")
         if event in _CHANGES:
-            path = arguments[0]
-            real = os.path.realpath(os.fsdecode(path)) + os.sep if isinstance(path, str | bytes) else written[0]
-            if not real.startswith(written) and not (real.startswith(compiled) and "__pycache__" in real):
-                raise PermissionError(1, "a request of a server may not change this file of its host", os.fsdecode(str(path)))
+            for path in arguments[: 2 if event == "os.rename" else 1]:
+                if not isinstance(path, str | bytes):
+                    continue
+                real = os.path.realpath(os.fsdecode(path)) + os.sep
+                if not real.startswith(written) and not (real.startswith(compiled) and "__pycache__" in real):
+                    raise PermissionError(1, "a request of a server may not change this file of its host", os.fsdecode(path))
 
     sys.addaudithook(watch)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +22,7 @@ from regista.wire import Outcome, Request, Role, State
 from regista.wire.request import with_folder
 from regista.wire.roles import PROGRAMS
 
-__all__ = ["lay_files", "perform"]
+__all__ = ["lay_files", "perform", "sweep_programs"]
 
 _MOST_TEXT = 4_000_000
 
@@ -43,6 +42,8 @@ def lay_files(request: Request, work: Path, programs: Path, stored: Mapping[str,
         if is_program:
             models[name] = str(target)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if is_program:
+            os.utime(target.parent)  # see sweep_programs
         if not target.exists():
             neighbour = target.with_name(f".{uuid.uuid4().hex}.tmp")
             shutil.copyfile(stored[digest], neighbour)  # a copy: nothing that a verb does to its file changes the store
@@ -51,6 +52,13 @@ def lay_files(request: Request, work: Path, programs: Path, stored: Mapping[str,
         if role is Role.OUTPUT:
             (work / "cwd" / text).parent.mkdir(parents=True, exist_ok=True)
     return models
+
+
+def sweep_programs(programs: Path, used: Container[str], *, older_than_s: float) -> None:
+    """Remove laid programs that no open request uses and none has used since then; the next that needs one lays it again."""
+    for folder in programs.glob("*"):
+        if folder.name not in used and folder.stat().st_mtime < older_than_s:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def perform(request: Request, work: Path, variables: Path, models: Mapping[str, str], around: Surroundings) -> Outcome:
@@ -91,13 +99,24 @@ def perform(request: Request, work: Path, variables: Path, models: Mapping[str, 
     return Outcome(
         state=State.DONE if refused is None else State.FAILED,
         code=code,
-        result=json.loads(plain(json.dumps(result))),
+        result=_texts_changed(result, plain),
         stdout=plain(_text(work / "stdout")),
         stderr=plain(_text(work / "stderr")),
         error="" if refused is None else type(refused).__name__,
         message="" if refused is None else plain(str(refused)),
         seconds=perf_counter() - began,
     )
+
+
+def _texts_changed(data: object, change: Callable[[str], str]) -> object:
+    match data:
+        case str():
+            return change(data)
+        case dict():
+            return {change(str(key)): _texts_changed(value, change) for key, value in data.items()}
+        case list() | tuple():
+            return [_texts_changed(value, change) for value in data]
+    return data
 
 
 def _text(path: Path) -> str:

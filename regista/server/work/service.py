@@ -6,74 +6,34 @@ import asyncio
 import gc
 import time
 import uuid
-from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile, Mismatch, Unsupported
 from regista.server.limits import Limits
-from regista.server.store import FileStore, RequestStore
+from regista.server.store import FileStore, RequestStore, Upload
 from regista.server.store.requests import is_id
+from regista.server.work.checking import check_apart
 from regista.server.work.child import Child, fork_context
 from regista.server.work.collect import collected
-from regista.server.work.perform import lay_files
+from regista.server.work.entry import Event, Open, Status
+from regista.server.work.perform import lay_files, sweep_programs
 from regista.server.work.queue import Lane, Queue, lane_of, program_key
 from regista.wire import Outcome, Request, State
 from regista.wire.result import ENDED
 
-__all__ = ["Event", "Service", "Status"]
+__all__ = ["Service"]
 
-_EVENTS_KEPT = 256
 _WATCH_S = 0.2
 _GRACE_S = 3.0
 _CHILD_REQUESTS = 500
 _SWEEP_EVERY = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """number: of the request's events, from 0.   name: ``state`` or ``progress``."""
-
-    number: int
-    name: str
-    data: dict[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """Where a request stands.  outcome: once it has ended."""
-
-    id: str
-    request: Request
-    state: State
-    outcome: Outcome | None = None
-
-    def data(self) -> dict[str, object]:
-        data: dict[str, object] = {"id": self.id, "state": self.state.value, "request": self.request.data()}
-        return data if self.outcome is None else data | {"outcome": self.outcome.data()}
-
-
-@dataclass(slots=True)
-class _Open:
-    """A request that has not ended."""
-
-    request: Request
-    state: State = State.QUEUED
-    attempts: int = 0
-    child: Child | None = None
-    discard: bool = False
-    deadline_s: float = 0.0
-    reason: Outcome | None = None
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_EVENTS_KEPT))
-    number: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def tell(self, name: str, data: dict[str, object]) -> None:
-        self.events.append(Event(number=self.number, name=name, data=data))
-        self.number += 1
-        self.changed.set()
-        self.changed = asyncio.Event()
+_ALIVE_S = 15.0
+_UNUSED_S = 3600.0
+_CHECKS = 2
 
 
 class Service:
@@ -85,18 +45,21 @@ class Service:
     def __init__(self, folder: Path, limits: Limits) -> None:
         self.folder, self.limits = folder, limits
         self.files, self.requests = FileStore(folder / "files"), RequestStore(folder / "requests")
+        self._programs = folder / "cache" / "models"
         self._context = fork_context()
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, Open] = {}
         self._queue = Queue()
         self._free: dict[Lane, list[Child]] = {lane: [] for lane in Lane}
         self._busy: dict[Child, str] = {}
         self._most = {Lane.SEARCH: limits.searches, Lane.QUICK: 1, Lane.RUN: 1}
         self._ended = 0
+        self._unkept: dict[str, Status] = {}
+        self._checking = asyncio.Semaphore(_CHECKS)
         self._watching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Service:
         for request_id, request in self.requests.open_ones():
-            self._open[request_id] = _Open(request)
+            self._open[request_id] = Open(request)
             self._queue.add(request_id, request)
         self._sweep()
         for lane, most in self._most.items():
@@ -118,6 +81,11 @@ class Service:
             entry.changed.set()
 
     # --- what the edge asks ---------------------------------------------------------------------------------------------
+
+    async def keep(self, upload: Upload) -> None:
+        """Keep a file that has come whole, once it is checked.   Raises InvalidFile, Untrusted: see Upload.finish."""
+        async with self._checking:
+            await asyncio.to_thread(upload.finish, partial(check_apart, self._context))
 
     def submit(self, request: Request, request_id: str | None = None) -> str:
         """Take a request; the same id with the same request is the same request.   Returns its id.
@@ -141,7 +109,7 @@ class Service:
         if len(self._queue) >= self.limits.queued:
             raise Unsupported(f"{len(self._queue)} requests wait, as many as this server lets wait; try again later")
         self.requests.add(name, request, self.files)
-        self._open[name] = _Open(request)
+        self._open[name] = Open(request)
         self._queue.add(name, request)
         self._open[name].tell("state", {"state": State.QUEUED.value})
         self._dispatch()
@@ -151,6 +119,8 @@ class Service:
         """Raises InvalidFile: there is no such request."""
         if (entry := self._open.get(request_id)) is not None:
             return Status(id=request_id, request=entry.request, state=entry.state)
+        if request_id in self._unkept:
+            return self._unkept[request_id]
         request, outcome = self.requests.request(request_id), self.requests.outcome(request_id)
         if request is None or outcome is None:
             raise InvalidFile(
@@ -159,7 +129,12 @@ class Service:
         return Status(id=request_id, request=request, state=outcome.state, outcome=outcome)
 
     def newest(self, most: int) -> list[Status]:
-        return [self.status(name) for name in self.requests.newest()[:most]]
+        """Those that can be read: one that cannot (its files were edited, say) hides no other."""
+        found = []
+        for name in self.requests.newest()[:most]:
+            with suppress(ValueError):
+                found.append(self.status(name))
+        return found
 
     def cancel(self, request_id: str, *, keep_best: bool = False) -> None:
         """End a request: at once and without a result, or, with ``keep_best``, with the best that its search has.
@@ -185,7 +160,10 @@ class Service:
             entry.deadline_s = min(entry.deadline_s, time.monotonic() + _GRACE_S)
 
     async def events(self, request_id: str, after: int = -1) -> AsyncIterator[Event]:
-        """What happens to a request, until it has ended; a client that comes back says what it had (``after``).   Raises as status."""
+        """What happens to a request, until it has ended; a client that comes back says what it had (``after``).   Raises as status.
+
+        Where nothing happens, an event ``alive`` comes from time to time, so that either end notices when the other is gone.
+        """
         status = self.status(request_id)
         while (entry := self._open.get(request_id)) is not None:
             changed = entry.changed
@@ -193,7 +171,11 @@ class Service:
                 after = event.number
                 yield event
             if not changed.is_set():
-                await changed.wait()
+                try:
+                    async with asyncio.timeout(_ALIVE_S):
+                        await changed.wait()
+                except TimeoutError:
+                    yield Event(number=after, name="alive", data={})
             if self._watching is not None and self._watching.done():
                 return
         status = self.status(request_id)
@@ -251,8 +233,8 @@ class Service:
         entry.tell("state", {"state": State.RUNNING.value, "attempt": entry.attempts})
         try:
             stored = {digest: self.files.path(digest) for digest in entry.request.files.values()}
-            models = lay_files(entry.request, work, self.folder / "cache" / "models", stored)
-        except OSError as error:
+            models = lay_files(entry.request, work, self._programs, stored)
+        except (OSError, ValueError) as error:
             self._busy.pop(child)
             self._free[lane_of(entry.request)].append(child)
             self._end(
@@ -352,8 +334,15 @@ class Service:
 
     def _end(self, request_id: str, outcome: Outcome) -> None:
         assert outcome.state in ENDED
-        self.requests.end(request_id, outcome, self.files)
         entry = self._open.pop(request_id)
+        try:
+            self.requests.end(request_id, outcome, self.files)
+        except (OSError, ValueError) as error:
+            message = (
+                f"what '{entry.request.verb}' has left could not be kept by the server ({error}); make room on its disk, and ask again"
+            )
+            lost = Outcome(state=State.FAILED, code=2, error="InvalidFile", message=message, attempts=entry.attempts)
+            self._unkept[request_id] = Status(id=request_id, request=entry.request, state=State.FAILED, outcome=lost)
         entry.changed.set()
         self._ended += 1
         if self._ended % _SWEEP_EVERY == 0:
@@ -367,4 +356,7 @@ class Service:
         for name in names[self.limits.kept + len(self._open) :]:
             if name not in self._open:
                 self.requests.remove(name)
-        self.files.sweep(older_than_s=time.time() - 3600)
+        before = time.time() - _UNUSED_S
+        self.files.sweep(older_than_s=before)
+        used = {digest for entry in self._open.values() for digest in entry.request.files.values()}
+        sweep_programs(self._programs, used, older_than_s=before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import pickle
 import zipfile
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from planner.ir.errors import InvalidFile, RegistaError, Untrusted
+from planner.ir.units import GIB
 from regista.server.store import FileStore, RequestStore
 from regista.server.store.kinds import check_kind
+from regista.server.work.checking import check_apart
 from regista.wire import Outcome, Request, State
 
 
@@ -54,6 +57,22 @@ def test_files_that_no_request_uses_are_swept_and_those_in_use_are_not(tmp_path:
     requests.remove("0" * 32)
     files.sweep(older_than_s=2**33)
     assert not files.has(used) and not files.has(left)
+
+
+def test_a_request_that_cannot_be_kept_leaves_nothing(tmp_path: Path):
+    files, requests = FileStore(tmp_path / "files"), RequestStore(tmp_path / "requests")
+    with pytest.raises(OSError):
+        requests.add("0" * 32, Request(verb="diff", files={"a": "00" * 32}), files)
+    assert requests.newest() == []
+
+
+def test_a_file_that_a_client_asks_for_is_not_swept_before_its_request_comes(tmp_path: Path):
+    store = FileStore(tmp_path / "files")
+    digest = put(store, b"old")
+    os.utime(store.path(digest), (0, 0))
+    assert store.has(digest)
+    store.sweep(older_than_s=2.0)
+    assert store.has(digest)
 
 
 def test_a_request_that_a_crash_has_cut_short_is_gone_and_the_others_come_back_in_order(tmp_path: Path):
@@ -151,6 +170,21 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path, content: bytes, law: s
     with pytest.raises(RegistaError, match=law):
         put(FileStore(tmp_path), content)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_a_program_that_unpacks_to_more_than_it_seems_ends_the_process_that_checks_it(tmp_path: Path):
+    bomb = tmp_path / "bomb.pt2"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("m/models/model.json", b"[" + b"[]," * (20 << 20) + b"[]]")
+    assert bomb.stat().st_size < 100_000
+    context = multiprocessing.get_context("forkserver")
+    with pytest.raises(InvalidFile, match="could not be checked within 60 s"):
+        check_apart(context, bomb, memory_bytes=GIB // 2)
+    check_apart(context, archive(tmp_path / "sound.pt2", SOUND))
+    with pytest.raises(Untrusted, match=r"calls 'torch\.os\.system'"):
+        check_apart(context, archive(tmp_path / "evil.pt2", {**SOUND, "m/models/model.json": edited(target="torch.os.system")}))
 
 
 @pytest.mark.thorough

@@ -68,6 +68,7 @@ def test_arguments_of_a_sub_command_come_back_too():
         (asked(lr_schedule="rates.py:f"), Untrusted, "code of a file"),
         ({**PLAN, "files": {"../../x.toml": DIGEST}}, InvalidFile, "no name of a request's file"),
         ({**PLAN, "files": {"x.toml": "../../etc"}}, InvalidFile, "SHA-256"),
+        ({**PLAN, "files": {"a\0.pt2": DIGEST}}, InvalidFile, "no name of a program's file"),  # no path can hold it: a process was lost
         ({"wire": 1, "verb": "whatif", "arguments": {"trust": True}}, Untrusted, "runs no code"),
         ({"wire": 1, "verb": "run", "arguments": {"checkpoint": "../x"}}, InvalidFile, "no name of variables"),
         ({"wire": 1, "verb": "run", "arguments": {"checkpoint": "/root/x"}}, InvalidFile, "no name of variables"),

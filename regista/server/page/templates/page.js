@@ -29,7 +29,7 @@ async function* events(id) {
     text += value;
     for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
       const fields = Object.fromEntries(text.slice(0, end).split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
-      yield [fields.event, JSON.parse(fields.data)];
+      if (fields.data) yield [fields.event, JSON.parse(fields.data)]; // else a sign of life
     }
   }
 }
