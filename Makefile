@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help demo test test-all test-experiments plans screens check format examples bench corpus fidelity gpu reproduce figures report paper mutation clean
+.PHONY: help demo test test-all test-experiments plans screens check format examples notebooks bench corpus fidelity gpu reproduce figures report paper mutation clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -59,6 +59,9 @@ format: $(READY)  ## let ruff put the code in order
 examples: $(READY)  ## three complete trainings beside plain PyTorch on one device, some minutes; writes examples/results, examples/pictures
 	@$(BIN)/python -m examples
 	@$(BIN)/python -m experiments.claims --write
+
+notebooks: $(READY)  ## the notebooks of examples/ anew, with what their cells show, half a minute
+	@$(BIN)/python -m examples.notebooks
 
 bench: $(READY)  ## speed, as ratios and medians with spread
 	@$(BIN)/python -m experiments.benchmarks

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from planner.ir.display import display_with
+
 if TYPE_CHECKING:
     from planner.frontend import SGD, AdamW, Program
     from planner.frontend.optim.clipping import ClipNorm
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from regista.calibrate import calibrate_machine, calibrate_plan
     from regista.data import with_data
     from regista.evaluation import Evaluation, evaluator
+    from regista.jobs.advice.asked import advise
+    from regista.notebook import gantt
     from regista.planner_session import PlannerSession
     from regista.remote import connect
     from regista.training import TrainJob, train
@@ -44,6 +48,7 @@ __all__ = [
     "RegistaError",
     "Trace",
     "TrainJob",
+    "advise",
     "calibrate_machine",
     "calibrate_plan",
     "check_trace",
@@ -51,6 +56,7 @@ __all__ = [
     "connect",
     "evaluator",
     "from_jax",
+    "gantt",
     "load_cluster",
     "load_plan",
     "load_trace",
@@ -81,6 +87,8 @@ _HOME = {
     "RegistaError": "planner.ir.errors",
     "with_data": "regista.data",
     **dict.fromkeys(("Evaluation", "evaluator"), "regista.evaluation"),
+    "advise": "regista.jobs.advice.asked",
+    "gantt": "regista.notebook",
     **dict.fromkeys(("TrainJob", "train"), "regista.training"),
     **dict.fromkeys(("Comparison", "compare"), "regista.analysis.comparison"),
 }
@@ -96,3 +104,12 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _in_a_notebook(value: object) -> str:
+    """The screen of a Plan, a Trace, a Comparison or an Advice as HTML."""
+    html_of = import_module("regista.notebook").html_of
+    return str(html_of(value))
+
+
+display_with(_in_a_notebook)

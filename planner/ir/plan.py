@@ -19,6 +19,7 @@ from functools import cached_property
 
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
+from planner.ir.display import Displayed
 from planner.ir.graph import OMITTED, InputKind, KernelWork, Mode, Op
 from planner.ir.sbp import NdSbp, coordinates
 from planner.ir.tensor import DType, TensorType
@@ -306,7 +307,7 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Displayed):
     """See the module's text.  ``gradients``: parameter name -> the access that holds its mean gradient after a step's last micro-batch."""
 
     model: str

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from planner.ir.display import Displayed
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Plan
 from planner.ir.traces.trace import Act, Source, Trace
@@ -51,7 +52,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Displayed):
     """See the module's text.  Units: seconds, samples per second, bytes."""
 
     plan_id: str

@@ -17,6 +17,7 @@ from statistics import median
 
 from planner.ir.actors.actor import build_actors
 from planner.ir.actors.verify import device_bytes
+from planner.ir.display import Displayed
 from planner.ir.errors import InvalidTrace
 from planner.ir.plan import Plan
 
@@ -50,7 +51,7 @@ class Act:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class Trace(Displayed):
     """Peaks per rank.  ``register_bytes``: blocks that held data, state included; both kinds of trace count it the same way.
     ``peak_bytes``: sim: the same and the workspace of the running fragment; run: registers and state, as workspace is not seen.
     ``message_s``: sim: how long a message from rank 0 to rank 1 travels, under ``"0->1"``; what is not there takes no time (run: not seen).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.ir.display import Displayed
 from regista.jobs.advice.changes import Change, useful_changes
 from regista.jobs.advice.faults import Finding, find_faults
 from regista.jobs.advice.search import Found, Limits, find_better
@@ -33,7 +34,7 @@ class Better:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Displayed):
     """changes: of one knob each, the best first.   found: what the search met.
 
     written: the job's own settings, in the words that better's are in.   better: None where nothing better was found.

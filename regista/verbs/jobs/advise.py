@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from planner.ir.errors import Unsupported
 from planner.ir.text import save_text
 from regista.targets import check_targets
 from regista.verbs.screen import Json, show, status, status_text
@@ -43,25 +42,23 @@ def perform(args: argparse.Namespace) -> Json:
     Raises:
         RegistaError: the file is no job, a setting is unknown or contradicts another, or the job is refused.
     """
-    from regista.jobs.advice import Limits, advice_json, advise, show_advice
-    from regista.jobs.families import family
-    from regista.jobs.formats import Asked, flags_text, read_framework
+    from regista.jobs.advice import advice_json, show_advice
+    from regista.jobs.advice.asked import advise
+    from regista.jobs.formats import flags_text
 
-    for name, value in (("--seconds", args.seconds), ("--tries", args.tries), ("--seq", args.seq), ("--vocab", args.vocab)):
-        if value is not None and not value > 0:
-            raise Unsupported(f"{name} {value}; more than 0 is needed")
     check_targets([args.out], [args.job])
-    asked = Asked(
-        cluster=args.cluster,
-        family=None if args.family is None else family(args.family),
-        seq=args.seq,
-        vocab=args.vocab,
-        ignored=tuple(name.lstrip("-") for name in args.ignore),
-    )
-    reading = read_framework(args.job, asked)
     with status(args, "predicting ...") as line:
-        cluster = args.cluster or str(reading.flags.get("cluster.name"))
-        advice = advise(reading, cluster, Limits(seconds=args.seconds, predictions=args.tries), status_text(line))
+        advice = advise(
+            args.job,
+            args.cluster,
+            family=args.family,
+            seq=args.seq,
+            vocab=args.vocab,
+            ignore=args.ignore,
+            seconds=args.seconds,
+            tries=args.tries,
+            say=status_text(line),
+        )
     if args.out and Path(args.out).suffix == ".html":
         save_text(Path(args.out), _page(show_advice(advice, full=True)))
     elif args.out:

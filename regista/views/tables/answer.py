@@ -22,13 +22,14 @@ _MUCH_MOVING, _LARGE_GAP = 0.2, 0.02
 _MOST_PATTERNS, _MOST_PARTS, _MOST_USES, _MOST_WORDS, _MOST_STAGES = 8, 3, 4, 230, 3
 
 
-def show_answer(found: Answer, interval: Interval, file: str, lead: str = "") -> RenderableType:
+def show_answer(found: Answer, interval: Interval, file: str | None, lead: str = "") -> RenderableType:
     """Step, memory, proof, split, what limits it, the largest parameters, and what to do next.
 
     Args:
-        file: where the plan lies.   lead: over the next shape that the search worked out; empty: there is none.
+        file: where the plan lies, for what to do next; None: nowhere, so that is left out.
+        lead: over the next shape that the search worked out; empty: there is none.
     """
-    return Group(show_facts(found, interval, lead), _patterns(found), *_next(found, file))
+    return Group(show_facts(found, interval, lead), _patterns(found), *([] if file is None else _next(found, file)))
 
 
 def show_facts(found: Answer, interval: Interval, lead: str = "", *, details: bool = True) -> Table:
