@@ -1,6 +1,6 @@
 """A server under load: requests of all its verbs by 16 clients at once; none lost, none mixed up, memory flat (kind ``run``).
 
-    python -m experiments.server.load [--requests 1000 --clients 16]     write results/server_load.csv, print
+    python -m experiments.server.load [--requests 1000 --clients 16]     write results/server_load.csv and its summary, print
 
 Each request is one of several variants of a verb (another model, bandwidth, job, number of steps), whose answer was asked for once by itself
 before; each answer under load is compared with that of its own variant.  p50_s, p95_s: from sending to the result, waiting included, by verb;
@@ -36,6 +36,7 @@ from tests.regista.server.serving import Serving, serving
 __all__ = ["main", "performed"]
 
 CSV = Path(__file__).parents[1] / "results/server_load.csv"
+SUMMARY = "server_load_summary.csv"
 MODEL = "zoo:mlp?batch=8"
 JOB = '[model]\nfamily = "llama3-8b"\n[cluster]\nname = "dgx-h100:2"\n[layout]\ntp = {tp}\npp = 2\nglobal_batch = 128\n'
 CONTEST = {
@@ -46,7 +47,9 @@ CONTEST = {
         "usage_limit": 9,
     }
 }
-_UNSTABLE = {"step_time_s", "throughput_per_s", "peak_bytes", "about", "seconds", "search_s", "trace_s", "price_s", "elapsed_s", "out"}
+_UNSTABLE = {"about", "seconds", "search_s", "trace_s", "price_s", "elapsed_s", "out"}
+_MEASURED = _UNSTABLE | {"step_time_s", "throughput_per_s", "peak_bytes"}
+"""What a run measures besides; of all other verbs these are compared to the last digit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +118,27 @@ def ask(far: Connection, variant: Variant) -> tuple[Outcome, float]:
     return outcome, time.perf_counter() - began
 
 
-def identity(outcome: Outcome) -> str:
-    """What has to be the same of two answers to one request: everything but times, and pages, which hold random ids."""
+def identity(verb: str, outcome: Outcome) -> str:
+    """What has to be the same of two answers to one request: everything but seconds of work, and pages, which hold random ids."""
     files = {name: digest for name, digest in outcome.files.items() if not name.endswith((".html", ".svg"))}
-    return content_id([outcome.state.value, outcome.code, _stable(outcome.result), files, sorted(outcome.files), outcome.message])
+    return content_id(
+        [
+            outcome.state.value,
+            outcome.code,
+            _stable(outcome.result, _MEASURED if verb == "run" else _UNSTABLE),
+            files,
+            sorted(outcome.files),
+            outcome.message,
+        ]
+    )
 
 
-def _stable(data: object) -> object:
+def _stable(data: object, without: set[str]) -> object:
     match data:
         case dict():
-            return {key: _stable(value) for key, value in data.items() if key not in _UNSTABLE}
+            return {key: _stable(value, without) for key, value in data.items() if key not in without}
         case list():
-            return [_stable(value) for value in data]
+            return [_stable(value, without) for value in data]
     return data
 
 
@@ -157,7 +169,7 @@ def performed(server: Serving, variants: Sequence[Variant], wanted: dict[Variant
             with lock:
                 load.latencies.setdefault(variant.verb, []).append(seconds)
                 load.memory_bytes.append(server.resident_bytes())
-                if identity(outcome) != wanted[variant] or str(server.folder) in outcome.stdout + json.dumps(outcome.result):
+                if identity(variant.verb, outcome) != wanted[variant] or str(server.folder) in outcome.stdout + json.dumps(outcome.result):
                     load.mixed.append(f"{name}: {outcome.message or outcome.state.value}")
 
     began = time.perf_counter()
@@ -182,6 +194,14 @@ def rows_of(load: Load, alone: dict[str, list[float]]) -> Iterator[dict[str, obj
         }
 
 
+def write_rows(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000)
@@ -194,12 +214,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     try:
         variants = prepare(folder)
         with serving(folder / "server") as server:
-            far, wanted, alone = server.connect(), {}, {}
+            far = server.connect()
+            wanted: dict[Variant, str] = {}
+            alone: dict[str, list[float]] = {}
             for variant in variants:
                 for number in range(args.alone + 1):
                     outcome, seconds = ask(far, variant)
                     assert outcome.code == 0, (variant, outcome.message, outcome.stderr)
-                    assert wanted.setdefault(variant, identity(outcome)) == identity(outcome), variant
+                    same = identity(variant.verb, outcome)
+                    assert wanted.setdefault(variant, same) == same, variant
                     if number or not args.alone:
                         alone.setdefault(variant.verb, []).append(seconds)
             load = performed(server, variants, wanted, args.requests, args.clients)
@@ -207,12 +230,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     finally:
         os.chdir(before)
         shutil.rmtree(folder, ignore_errors=True)
-    rows = list(rows_of(load, alone))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    with args.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(args.out, list(rows_of(load, alone)))
     half = load.memory_bytes[len(load.memory_bytes) // 2 :]
     said = {
         "requests": args.requests,
@@ -225,6 +243,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "memory_MiB": [round(size / 2**20, 1) for size in (load.memory_bytes[0], half[0], half[-1])],
         "listed": kept,
     }
+    first, middle, last = said["memory_MiB"]
+    shown = {key: f"{value:.3f}" if key.endswith("p50_s") else value for key, value in said.items() if key not in ("memory_MiB", "listed")}
+    memory = {"memory_first_MiB": first, "memory_half_MiB": middle, "memory_last_MiB": last, "growth_MiB": round(last - first, 1)}
+    write_rows(args.out.parent / SUMMARY, [{"kind": "run", **shown, **memory}])
     print(json.dumps(said, indent=1))
     for line in [*load.lost[:5], *load.mixed[:5]]:
         print(line)

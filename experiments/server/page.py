@@ -2,7 +2,7 @@
 
     python -m experiments.server.page [--out experiments/figures]     needs chromium and chromedriver
 
-A layout is predicted and a slider moved by keys; a plan is searched and watched; a what-if of it is set beside it.
+A layout is predicted and a slider moved by keys; a plan is searched and watched, also by the page loaded anew; a what-if of it is set beside it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def visit(browser: Browser, server: Serving, out: Path) -> dict[str, object]:
         "const said = document.getElementById('state').textContent; return /^Best so far .* lower bound/.test(said) && !/Done/.test(said) && said"
     )
     _picture(browser, out / "server_search.png")
+    browser.go(f"{server.url}/?again")  # the tab is loaded anew, and comes back to its search
+    seen["again"] = browser.wait("return document.getElementById('state').textContent")
     browser.wait("return document.querySelector('#now .gantt img')?.naturalWidth > 0")
     seen["planned"] = browser.script(STEP)
     browser.script("document.getElementById('pin').click(); document.getElementById('nic').focus()")

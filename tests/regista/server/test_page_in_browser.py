@@ -32,7 +32,7 @@ def test_a_visitor_predicts_by_keys_watches_a_search_and_sets_two_plans_side_by_
     assert "token" not in str(seen["address"])
     assert seen["first"] != seen["moved"]
     assert re.search(r"Best so far .*s, lower bound .*s", str(seen["watched"]))
-    assert re.search(r"[num]?s$", str(seen["planned"]))
+    assert seen["again"] and re.search(r"[num]?s$", str(seen["planned"]))
     assert "of its step time" in str(seen["difference"])
     assert (seen["others"], seen["complaints"], seen["unnamed"]) == ([], [], [])
     assert len(list(tmp_path.glob("server_*.png"))) == 5

@@ -34,17 +34,19 @@ async function* events(id) {
   }
 }
 
-// One request to its end; tell(progress) meanwhile.  begun(id): it has an id.
-async function perform(verb, args, files = {}, { tell = () => {}, begun = () => {} } = {}) {
-  const { id } = await send("/v1/requests", { wire: 1, verb, arguments: args, files });
-  begun(id);
-  for (;;) {
-    try { for await (const [name, data] of events(id)) if (name === "progress") tell(data); } catch (error) { if (!(error instanceof TypeError)) throw error; }
-    const found = await (await ask(`/v1/requests/${id}`)).json();
-    if (found.outcome) { if (found.outcome.error) throw new Error(found.outcome.error.message); return found.outcome; }
+// A request to its end, also over a restart of the server; tell(progress) meanwhile.
+async function ended(id, tell = () => {}) {
+  for (let failures = 0; ;) {
+    try {
+      for await (const [name, data] of events(id)) { failures = 0; if (name === "progress") tell(data); }
+      const found = await (await ask(`/v1/requests/${id}`)).json();
+      if (found.outcome) { if (found.outcome.error) throw new Error(found.outcome.error.message); return found.outcome; }
+    } catch (error) { if (!(error instanceof TypeError) || ++failures > 120) throw error; } // TypeError: fetch reaches nobody
     await new Promise((go) => setTimeout(go, 500));
   }
 }
+const submit = async (verb, args, files = {}) => (await send("/v1/requests", { wire: 1, verb, arguments: args, files })).id;
+const perform = async (verb, args, files) => ended(await submit(verb, args, files));
 
 // --- numbers ------------------------------------------------------------------------------------------------------------
 
@@ -59,7 +61,7 @@ const text = { "p-nodes": () => power("p-nodes"), "s-nodes": () => power("s-node
   batches: () => auto("batches"), seconds: () => `${5 * Number(at("seconds").value)} s`, nic: () => changed("nic"), memory: () => changed("memory") };
 const auto = (id) => (Number(at(id).value) < 0 ? "searched" : power(id));
 const changed = (id) => `x ${factor(id)}${last ? ` = ${three(base(id) * factor(id))} GB${id === "nic" ? "/s" : ""}` : ""}`;
-let last = null; // the plan that what-ifs begin from: {sha, cluster}
+let last = null; // the plan that what-ifs begin from: {sha, cluster, files}; files: the program that it is of, where that was sent
 const link = () => (last.cluster.nic && last.cluster.num_nodes > 1 ? "nic" : "node");
 const precise = (id) => { const x = String(base(id) * factor(id)); return x.includes(".") ? x : `${x}.0`; };
 const base = (id) => (id === "memory" ? last.cluster.device.memory_bytes : last.cluster[link()].bandwidth_bytes_per_s) / 1e9;
@@ -160,9 +162,9 @@ function tell(p) {
 }
 
 // A plan's file -> what is shown of it: simulated, and its timeline drawn.
-async function look(sha, plan, title, more) {
+async function look(sha, files, title, more) {
   const file = await (await ask(`/v1/files/${sha}`)).json();
-  last = { sha, cluster: file.plan.cluster };
+  last = { sha, files, cluster: file.plan.cluster };
   at("whatif").hidden = false; label();
   const sim = await perform("simulate", { plan: "plan.json", out: "sim.json" }, { "plan.json": sha });
   const picture = await perform("gantt", { traces: ["sim.json"], steps: "1", out: "gantt.svg" }, { "sim.json": sim.files["sim.json"] });
@@ -173,28 +175,36 @@ async function look(sha, plan, title, more) {
     stages: s.devices.slice(0, 32).map((d) => ({ name: d.placements.join(" "), parts: d.categories_bytes })), gantt });
 }
 
-async function follow(verb, args, files) {
-  course = []; draw();
+async function follow(id) {
+  course = []; draw(); running = id;
   at("searching").hidden = false; at("state").textContent = "Waiting for a process ..."; at("finish").disabled = at("cancel").disabled = false;
-  try { return await perform(verb, args, files, { tell, begun: (id) => { running = id; } }); }
+  try { return await ended(id, tell); }
   finally { running = null; at("finish").disabled = at("cancel").disabled = true; }
+}
+
+// A search to its plan.  Its id is kept with the tab, which comes back to it when it is loaded anew.
+async function watch(found) {
+  sessionStorage.search = JSON.stringify(found);
+  at("search").disabled = true; at("error").textContent = "";
+  try {
+    const done = await follow(found.id);
+    at("state").textContent = `${course.length ? at("state").textContent : "Found at once."} Done in ${three(done.seconds)} s.`;
+    await look(done.files["plan.json"], found.files, found.title, `${done.result.answer.split}; plan ${done.result.plan_id}`);
+    for (const id of ["nic", "memory"]) at(id).value = 0;
+    label();
+  } finally { delete sessionStorage.search; at("search").disabled = false; }
 }
 
 async function search(event) {
   event.preventDefault();
-  at("search").disabled = true; at("error").textContent = "";
   try {
     const own = at("model-file").files[0], model = own ? own.name : at("model").value.trim(), nodes = power("s-nodes"), name = at("s-cluster").value;
     const files = own ? { [own.name]: await upload(own) } : {}, args = { model, cluster: `${name}:${nodes}`, out: "plan.json", stages: Number(at("stages").value) < 0 ? "auto" : String(power("stages")),
       micro_batches: Number(at("batches").value) < 0 ? "auto" : String(power("batches")), recompute: at("s-recompute").value, seconds: String(5 * Number(at("seconds").value)) };
     const [dp, tp] = ["s-dp", "s-tp"].map((id) => (Number(at(id).value) < 0 ? null : power(id)));
     if (dp || tp) { const per = (perNode(name) * nodes) / (args.stages === "auto" ? 1 : power("stages")); args.mesh = `${dp ?? per / tp},${tp ?? per / dp}`.replace(/^1,|,1$/, ""); }
-    const done = await follow("plan", args, files);
-    at("state").textContent = `${course.length ? at("state").textContent : "Found at once."} Done in ${three(done.seconds)} s.`;
-    await look(done.files["plan.json"], done.result, `${model} on ${args.cluster}`, `${done.result.answer.split}; plan ${done.result.plan_id}`);
-    for (const id of ["nic", "memory"]) at(id).value = 0;
-    label();
-  } catch (error) { refused(error); } finally { at("search").disabled = false; }
+    await watch({ id: await submit("plan", args, files), files, title: `${model} on ${args.cluster}` });
+  } catch (error) { refused(error); }
 }
 async function upload(file) {
   const digest = [...new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()))].map((b) => b.toString(16).padStart(2, "0")).join("");
@@ -208,9 +218,9 @@ async function whatif() {
   if (factor("memory") !== 1) set.push(`cluster.device.memory_GB=${precise("memory")}`);
   if (!set.length) return;
   try {
-    const done = await follow("whatif", { plan: "plan.json", set, out: "new.json" }, { "plan.json": from.sha });
+    const done = await follow(await submit("whatif", { plan: "plan.json", set, out: "new.json" }, { ...from.files, "plan.json": from.sha }));
     at("state").textContent = `Planned anew in ${three(done.seconds)} s.`;
-    await look(done.files["new.json"], done.result, `What if ${set.map((s) => s.replace("cluster.", "")).join(", ")}`, `the plan before would take ${seconds(done.result.old_objective_s)} there, the new one ${seconds(done.result.objective_s)}, by the search's prices`);
+    await look(done.files["new.json"], from.files, `What if ${set.map((s) => s.replace("cluster.", "")).join(", ")}`, `the plan before would take ${seconds(done.result.old_objective_s)} there, the new one ${seconds(done.result.objective_s)}, by the search's prices`);
     last = from; label(); // what-ifs begin from the plan that was searched
   } catch (error) { refused(error); }
 }
@@ -234,7 +244,10 @@ async function begin() {
     for (const id of ["p-cluster", "s-cluster"]) at(id).replaceChildren(...Object.keys(clusters).sort().map((name) => new Option(name)));
     at("s-cluster").prepend(new Option("local"));
     at("p-cluster").value = "dgx-h100"; at("s-cluster").value = "local";
+    const before = sessionStorage.search && JSON.parse(sessionStorage.search);
+    if (before) document.querySelector("input[value=plan]").checked = true;
     choose();
+    if (before) await watch(before).catch(refused);
   } catch (error) { at("server").textContent = error.message; }
 }
 
