@@ -5,7 +5,8 @@
     constant     3      ->  4               function    min(..)  ->  max(..)        result      return a  ->  return None
                                             jump        break  ->  continue
 
-Left alone is what no behaviour hangs on: docstrings, texts, what an error says, asserts, annotations, decorators, ``__all__``, ``__repr__``.
+Left alone is what no behaviour hangs on: docstrings, texts, what an error says, annotations, decorators, ``__all__``, ``__repr__``; and what is
+asserted: ``assert``, ``strict=`` of a zip.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 _FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list"}
 _UNTOUCHED_CALLS = {"assert_never", "cast", "isinstance", "print"}
 _UNTOUCHED_NAMES = {"__all__", "__slots__"}
+_UNTOUCHED_KEYWORDS = {"repr", "strict"}
 _UNTOUCHED_FUNCTIONS = {"__repr__", "__str__"}
 _LOGS = {"log", "logger", "logging", "warnings"}
 
@@ -189,6 +191,10 @@ class _Finder(ast.NodeVisitor):
             changed.args[:2] = reversed(changed.args[:2])
             self.note("arguments", node, changed)
         self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg not in _UNTOUCHED_KEYWORDS:
+            self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, bool):

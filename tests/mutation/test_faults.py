@@ -51,6 +51,8 @@ def test_each_kind_of_slip_is_among_the_faults(source: str, kind: str, slip: str
         '__all__ = ["a", "b"][:2]',
         "def __repr__(self): return a + b",
         "if TYPE_CHECKING: a = 3",
+        "for a in zip(b, strict=True): pass",
+        "a: int = field(repr=False)",
         "logger.info(a, b)",
     ],
 )
