@@ -1,7 +1,8 @@
 """Residuals of simulated Plans, which intervals of ``regista simulate``, ``plan`` and ``whatif`` are made of.
 
-roofline    DLPerf's models and ZeRO's on the preset dlperf-v100: nothing was fitted to them
-kernels     NeuSight's float32 models: their device's products are in the tables, no model was seen
+roofline    DLPerf's models on dlperf-v100 without its kernel table (manifests/roofline.toml): nothing was fitted to them
+kernels     DLPerf's models and ZeRO's on dlperf-v100 as it is shipped; NeuSight's float32 models: their device's products are in the tables, no
+            model was seen
 measured    own_gpt: acts measured one by one on this project's machine
 """
 
@@ -22,11 +23,12 @@ from regista.trust.interval import COLUMNS, FILE, Prices
 __all__ = ["save_residuals"]
 
 LOW = {"float16", "bfloat16", "fp16", "bf16"}
+LOW_MIXED = {"fp16-mixed", "bf16-mixed"}
 
 
 def save_residuals(path: Path = FILE) -> None:
     """Write regista/trust/residuals.csv from the committed rows."""
-    rows = [*_roofline(), *_kernels(), *_measured()]
+    rows = [*_presets(), *_kernels(), *_measured()]
     pd.DataFrame(rows, columns=list(COLUMNS)).pipe(lambda table: save_text(path, table.to_csv(index=False, float_format="%.4g")))
 
 
@@ -46,7 +48,7 @@ def _devices(row: pd.Series[object]) -> int:
     return int(str(row["stages"])) * prod(parse_mesh(str(row["mesh"])))
 
 
-def _roofline() -> Iterator[dict[str, object]]:
+def _presets() -> Iterator[dict[str, object]]:
     for name in PRESETS:
         table = pd.read_csv(RESULTS / f"{name}.csv")
         for _, row in table[table["status"] == "ok"].iterrows():
@@ -58,9 +60,9 @@ def _roofline() -> Iterator[dict[str, object]]:
             )
             if pd.isna(paper):
                 continue
-            low = str(row.get("dtype", "")) in LOW
-            prices = Prices.KERNELS if device.kernels else Prices.ROOFLINE
-            yield _row(device.kernels or device.kind, prices, name, _devices(row), row["sim_step_s"], low, paper)
+            low = str(row.get("dtype", "")) in LOW or str(row.get("precision", "")) in LOW_MIXED
+            prices = Prices.ROOFLINE if name == "roofline" else Prices.KERNELS
+            yield _row(device.kind if name == "roofline" else device.kernels, prices, name, _devices(row), row["sim_step_s"], low, paper)
 
 
 def _kernels() -> Iterator[dict[str, object]]:

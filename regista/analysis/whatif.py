@@ -59,6 +59,8 @@ def changed_cluster(cluster: Cluster, sets: Sequence[str]) -> Cluster:
         if not equals or path[0] + "." != _PREFIX or len(path) < 2 or not all(path):
             raise Unsupported(f"--set {text!r}: write cluster.SECTION.KEY=VALUE as in the cluster's TOML; {_known(before)}")
         _put(data, path[1:], _value(text, value), text, before)
+    if data["device"].get("kernels") == "" and data["device"].get("fusion") == before["device"].get("fusion"):
+        data["device"].pop("fusion", None)  # it says how the kernels of a table are made, and there is none any more
     after = parse_cluster(data, "--set", cluster.name)
     same = parse_cluster(before, "--set", cluster.name)
     changed = _carried(cluster, same, after)

@@ -126,6 +126,8 @@ PLAN_KEYS: Mapping[str, tuple[str, Reader]] = {
     "hold": ("hold", _whole),
     "attention": ("attention", _text),
     "kernels": ("kernels", _text),
+    "batch_norm": ("batch_norm", _text),
+    "precision": ("precision", _text),
     "method": ("method", _text),
     "seconds": ("seconds", _number),
 }

@@ -69,7 +69,7 @@ def test_stretched_times_survive_the_file_and_belong_to_tables() -> None:
     assert (again.device.product_times, again.collective_times, again.device.pass_times) == (1.5, 1.25, 1.0)
     for key in ("device.product_times", "links.collective_times"):
         with pytest.raises(InvalidCluster, match=r"without (kernels|interconnect)"):
-            with_constants(preset("dlperf-v100"), {key: 1.5})
+            with_constants(preset("tepdist-s1"), {key: 1.5})
     with pytest.raises(InvalidCluster, match=r"device\.pass_times = 0"):
         with_constants(preset("h100-sxm"), {"device.pass_times": 0.0})
 

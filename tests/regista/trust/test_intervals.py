@@ -36,7 +36,7 @@ def test_without_points_behind_it_there_is_no_interval(device: str, prices: Pric
 
 def test_prices_say_which_points_speak() -> None:
     assert prices_of(AnalyticCost(preset("h100-sxm"))) is Prices.KERNELS
-    assert prices_of(AnalyticCost(preset("dlperf-v100"))) is Prices.ROOFLINE
+    assert prices_of(AnalyticCost(preset("tepdist-s1"))) is Prices.ROOFLINE
     assert step_interval("cpu", Prices.OTHER, 2, low=False, step_s=1.0).low_s is None
 
 

@@ -247,3 +247,5 @@ def test_a_rate_that_prices_nothing_is_refused_where_kernels_have_tables() -> No
     ):
         changed_cluster(cluster, ["cluster.device.compute_GFLOPs=1000"])
     assert changed_cluster(cluster, ['cluster.device.kernels="h200-sxm"']).device.kernels == "h200-sxm"
+    priced_by_rates = changed_cluster(cluster, ['cluster.device.kernels=""', "cluster.device.compute_GFLOPs=1000"])
+    assert (priced_by_rates.device.kernels, priced_by_rates.device.rate_flop_per_s) == ("", 1e12)
