@@ -135,7 +135,7 @@ def _next(found: Answer, file: str) -> tuple[str, ...]:
     elif found.limiter.moving >= _MUCH_MOVING:
         rows = (play, (f"regista explain {file}", "which layouts and links communication comes from"))
     else:
-        rows = (play, (f"regista explain {file}", "what other layouts would cost; --actors: all actors"))
+        rows = (play, (f"regista explain {file}", "costs of other layouts; --actors: all actors"))
     return ("next:", *(escape(f"  {command}   # {why}") for command, why in rows))
 
 
