@@ -31,7 +31,7 @@ from planner.ir.plan import Plan
 from planner.parallelism.make import PlanOptions, make_plan
 from zoo import ZOO
 
-__all__ = ["Counted", "delayed_runs", "main"]
+__all__ = ["HANG_S", "LONGEST_S", "STEPS", "WAYS", "Counted", "delayed_runs", "main", "perform", "planned", "report", "same"]
 
 RESULTS = Path(__file__).parents[1] / "results" / "late_streams.csv"
 WAYS: Mapping[str, tuple[int, PlanOptions]] = {
@@ -81,19 +81,22 @@ def _devices(ranks: int, delay_s: float, drawn: Sequence[random.Random]) -> Iter
             device.close()
 
 
-def _planned(ranks: int, options: PlanOptions) -> tuple[Plan, Program]:
+def planned(ranks: int, options: PlanOptions) -> tuple[Plan, Program]:
+    """A small model on so many ranks."""
     source = ZOO["mlp"](batch=8)
     micro_batches = options.micro_batches or 1
     graph = source.graph(micro_batches)
     return make_plan(graph, model="mlp", batch_size=source.batch_size, cluster=roomy_cluster(ranks), options=options), source
 
 
-def _perform(plan: Plan, source: Program, devices: Mapping[int, Device], options: DeviceOptions) -> Outcome:
+def perform(plan: Plan, source: Program, devices: Mapping[int, Device], options: DeviceOptions) -> Outcome:
+    """STEPS steps; a run that hangs ends after HANG_S."""
     state = source.initial_state(plan.micro_batches)
     return run(plan, state, source.batch, STEPS, gradients=True, devices=devices, options=options, timeout_s=HANG_S)
 
 
-def _same(one: Outcome, other: Outcome) -> bool:
+def same(one: Outcome, other: Outcome) -> bool:
+    """Losses, states and gradients, to the last bit."""
     pairs = ((one.states, other.states), (one.gradients, other.gradients))
     return one.losses == other.losses and all(torch.equal(value, there[name]) for here, there in pairs for name, value in here.items())
 
@@ -102,8 +105,8 @@ def delayed_runs(runs: int, seed: int) -> list[Counted]:
     """``runs`` runs, spread over the Plans; the same seed draws the same delays."""
     rows: list[Counted] = []
     for number, (name, (ranks, options)) in enumerate(WAYS.items()):
-        plan, source = _planned(ranks, options)
-        wanted = _perform(plan, source, {}, DEFAULT_DEVICE_OPTIONS)
+        plan, source = planned(ranks, options)
+        wanted = perform(plan, source, {}, DEFAULT_DEVICE_OPTIONS)
         here = runs // len(WAYS) + (number < runs % len(WAYS))
         choices = itertools.cycle(itertools.product(LONGEST_S, (1, 2, 8), (False, True)))
         count = total_s = 0.0
@@ -112,12 +115,24 @@ def delayed_runs(runs: int, seed: int) -> list[Counted]:
             drawn = [_Drawn(seed * 1_000_003 + number * 100_003 + trial * 17 + rank) for rank in range(ranks)]
             with _devices(ranks, longest_s, drawn) as devices:
                 try:
-                    wrong += not _same(_perform(plan, source, devices, DeviceOptions(ahead=ahead, graphs=graphs)), wanted)
+                    wrong += not same(perform(plan, source, devices, DeviceOptions(ahead=ahead, graphs=graphs)), wanted)
                 except WorkerFailed:
                     hung += 1
             count, total_s = count + sum(each.count for each in drawn), total_s + sum(each.total_s for each in drawn)
         rows.append(Counted(plan=name, ranks=ranks, runs=here, delays=int(count), delay_s=round(total_s, 3), wrong=wrong, hung=hung))
     return rows
+
+
+def report(rows: Sequence[Counted], out: Path, begin_s: float) -> int:
+    """Write and print the rows; 1: some run had a wrong number, hung or failed."""
+    table = pd.DataFrame([asdict(row) for row in rows])
+    table.to_csv(out, index=False)
+    print(table.to_string(index=False))
+    runs, delays, wrong, hung = (sum(getattr(row, name) for row in rows) for name in ("runs", "delays", "wrong", "hung"))
+    print(
+        f"{runs} runs, {delays} delays in {time.monotonic() - begin_s:.0f} s: {wrong} runs with a wrong number, {hung} that hung or failed"
+    )
+    return 1 if wrong or hung else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,14 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     begin_s = time.monotonic()
     torch.set_num_threads(1)
-    rows = delayed_runs(args.runs, args.seed)
-    pd.DataFrame([asdict(row) for row in rows]).to_csv(args.out, index=False)
-    print(pd.DataFrame([asdict(row) for row in rows]).to_string(index=False))
-    delays, wrong, hung = (sum(getattr(row, name) for row in rows) for name in ("delays", "wrong", "hung"))
-    print(
-        f"{args.runs} runs, {delays} delays in {time.monotonic() - begin_s:.0f} s: {wrong} runs with a wrong number, {hung} that hung or failed"
-    )
-    return 1 if wrong or hung else 0
+    return report(delayed_runs(args.runs, args.seed), args.out, begin_s)
 
 
 if __name__ == "__main__":
