@@ -164,12 +164,16 @@ class GroupExchange:
             self._packed[key] = packed(slots)
         return self._packed[key]
 
-    def _copy(self, slots: list[Tensor], values: list[Tensor]) -> None:
-        """Copy a bucket: at once where the values lie as the slots do; who has slots reads blocks, which never move."""
+    def _alike(self, slots: list[Tensor], values: list[Tensor]) -> tuple[Tensor, Tensor] | None:
+        """Slots and values as one flat tensor each, where they lie alike; who has slots reads blocks, which never move."""
         key = slots[0].data_ptr(), values[0].data_ptr(), len(slots)
         if key not in self._pairs:
             self._pairs[key] = alike(slots, values)
-        pair = self._pairs[key]
+        return self._pairs[key]
+
+    def _copy(self, slots: list[Tensor], values: list[Tensor]) -> None:
+        """Copy a bucket: at once where the values lie as the slots do."""
+        pair = self._alike(slots, values)
         if pair is not None:
             pair[0].copy_(pair[1])
             return
@@ -179,8 +183,10 @@ class GroupExchange:
     def _all_reduce(self, wire: Wire, values: list[Tensor], op: ReduceOp, slots: list[Tensor]) -> list[Tensor]:
         whole = self._whole(slots)
         if whole is not None:
-            self._copy(slots, values)
-            wire.all_reduce(whole, op)
+            pair = self._alike(slots, values)
+            if pair is None:
+                self._copy(slots, values)
+            wire.all_reduce(whole, op, pair[1] if pair is not None else None)
             return slots
         bucket = torch.cat([v.reshape(-1) for v in values]) if len(values) > 1 else values[0].clone(memory_format=torch.contiguous_format)
         wire.all_reduce(bucket, op)

@@ -96,15 +96,15 @@ class HostWire:
         for start in range(0, length, most):
             yield start, tuple(tensor[start : start + most] for tensor in tensors)
 
-    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
+    def all_reduce(self, tensor: Tensor, op: ReduceOp, sent: Tensor | None = None) -> None:
         whole, into = tensor.view(-1), _INTO[op]
         chunk = chunk_length(whole.numel(), whole.itemsize, self._parts)
-        for start, (piece,) in self._pieces(whole):
+        for start, (piece, own) in self._pieces(whole, whole if sent is None else sent.view(-1)):
             slots = self._next(piece.dtype, len(piece))
-            slots[self._place].copy_(piece)
+            slots[self._place].copy_(own)
             self._counters.meet()
             if self._parts == 2:
-                into(piece, slots[1 - self._place], out=piece)
+                into(own, slots[1 - self._place], out=piece)
             elif piece.nbytes < _SHARED_FROM_BYTES:
                 self._add_up(piece, slots, 0, len(piece), start, chunk, into)
             else:

@@ -207,7 +207,9 @@ class _DoubleWire:
         recorded = Recorded(communicator=self._communicator, group=group, collective=collective, size_bytes=given.nbytes)
         self._double.launch(self._rank, recorded, tensors)
 
-    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
+    def all_reduce(self, tensor: Tensor, op: ReduceOp, sent: Tensor | None = None) -> None:
+        if sent is not None:
+            tensor.copy_(sent)
         self._launch(Collective.ALL_REDUCE, tensor, tensor, op)
 
     def all_gather(self, gathered: Tensor, sent: Tensor) -> None:

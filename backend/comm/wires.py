@@ -30,8 +30,8 @@ class Wire(Protocol):
 
     scatters: bool
 
-    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
-        """In place."""
+    def all_reduce(self, tensor: Tensor, op: ReduceOp, sent: Tensor | None = None) -> None:
+        """In place; ``sent``: of these values, of as many elements, instead of those in ``tensor``."""
 
     def all_gather(self, gathered: Tensor, sent: Tensor) -> None:
         """Equal lengths of all ranks, one behind the other."""
@@ -56,7 +56,9 @@ class GroupWire:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
+    def all_reduce(self, tensor: Tensor, op: ReduceOp, sent: Tensor | None = None) -> None:
+        if sent is not None:
+            tensor.copy_(sent)
         dist.all_reduce(tensor, _REDUCE[op], group=self._group)
 
     def all_gather(self, gathered: Tensor, sent: Tensor) -> None:
@@ -75,8 +77,8 @@ class StagedWire:
     def __init__(self, wire: Wire) -> None:
         self._wire, self.scatters = wire, wire.scatters
 
-    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> None:
-        staged = tensor.cpu()
+    def all_reduce(self, tensor: Tensor, op: ReduceOp, sent: Tensor | None = None) -> None:
+        staged = (tensor if sent is None else sent).cpu()
         self._wire.all_reduce(staged, op)
         tensor.copy_(staged)
 

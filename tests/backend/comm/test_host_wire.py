@@ -98,8 +98,11 @@ def test_sums_have_the_bits_of_gloos(ranks: int, dtype: torch.dtype) -> None:
     def act(rank: int) -> None:
         for length in LENGTHS:
             value = drawn(rank, length, dtype)
+            apart = torch.full_like(value, 3)
+            wires[rank].all_reduce(apart, ReduceOp.SUM, value)
+            assert torch.equal(value, drawn(rank, length, dtype)), "what is sent is only read"
             wires[rank].all_reduce(value, ReduceOp.SUM)
-            assert torch.equal(value, sums[length]), f"{length} elements on rank {rank}"
+            assert torch.equal(value, sums[length]) and torch.equal(apart, sums[length]), f"{length} elements on rank {rank}"
 
     on_ranks(ranks, act)
 
