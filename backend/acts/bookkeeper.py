@@ -179,12 +179,15 @@ class Bookkeeper:
             ]
         return links
 
-    def deliver(self, message: Message) -> list[Stream]:
-        """Hand a message of another process to the actor that it is for."""
-        link = self._links.get(message)
-        if link is None:
-            link = self._links[message] = link_of(self._nodes, message.kind, message.regst, message.sender, message.receiver)
-        return self._hear((link,))
+    def deliver(self, messages: Iterable[Message]) -> list[Stream]:
+        """Hand messages of another process to the actors that they are for."""
+        links = []
+        for message in messages:
+            link = self._links.get(message)
+            if link is None:
+                link = self._links[message] = link_of(self._nodes, message.kind, message.regst, message.sender, message.receiver)
+            links.append(link)
+        return self._hear(links)
 
     def _hear(self, links: Iterable[Link], ended: Node | None = None) -> list[Stream]:
         """Raise the counts, and note who can begin; returns the streams in which something may begin now.

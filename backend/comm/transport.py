@@ -61,6 +61,20 @@ def receive_into(connection: socket.socket, target: memoryview) -> None:
         got += count
 
 
+def _acknowledged(connection: socket.socket) -> list[int]:
+    """Wait for acknowledgements; the link numbers of all that have come.
+
+    Raises:
+        ConnectionError: the peer closed.
+    """
+    data = connection.recv(_BATCH * HEADER.size)
+    if len(data) % HEADER.size or not data:
+        rest = bytearray(HEADER.size - len(data) % HEADER.size)
+        receive_into(connection, memoryview(rest))
+        data += rest
+    return [number for _, number, _ in HEADER.iter_unpack(data)]
+
+
 def send_buffers(connection: socket.socket, buffers: Sequence[bytes | memoryview]) -> None:
     """Send several buffers with as few system calls as the kernel takes."""
     waiting = [memoryview(b) for b in buffers]
@@ -165,7 +179,7 @@ class Mesh:
 
     def start_readers(
         self,
-        on_control: Callable[[int, int], None],
+        on_control: Callable[[int, Sequence[int]], None],
         on_data: Callable[[int, socket.socket, Frame, int, int], None],
         on_lost: Callable[[int, Exception], None],
         prepare: Callable[[], None] = lambda: None,
@@ -173,7 +187,7 @@ class Mesh:
         """One thread per connection.
 
         Args:
-            on_control: (peer, link number).
+            on_control: (peer, link numbers): those that came together, in order.
             on_data: (peer, connection, frame, task number, act number); reads the payload from the connection itself.
             on_lost: (peer, error): reading ended while we were not closing; an OSError: the connection broke, else what ``on_*`` raised.
             prepare: called first on every thread.
@@ -187,7 +201,7 @@ class Mesh:
         peer: int,
         channel: int,
         connection: socket.socket,
-        on_control: Callable[[int, int], None],
+        on_control: Callable[[int, Sequence[int]], None],
         on_data: Callable[[int, socket.socket, Frame, int, int], None],
         on_lost: Callable[[int, Exception], None],
         prepare: Callable[[], None],
@@ -195,26 +209,29 @@ class Mesh:
         prepare()
         header = bytearray(HEADER.size)
         view = memoryview(header)
+        frames = tuple(Frame)
         try:
+            while channel == self.CONTROL:
+                on_control(peer, _acknowledged(connection))
             while True:
                 receive_into(connection, view)
                 kind, number, act = HEADER.unpack(header)
-                if channel == self.CONTROL:
-                    on_control(peer, number)
-                else:
-                    on_data(peer, connection, Frame(kind), number, act)
+                on_data(peer, connection, frames[kind], number, act)
         except Exception as error:
             if not self.closing:
                 on_lost(peer, error)
 
-    def send_control(self, peer: int, number: int) -> None:
+    def send_control(self, peer: int, *numbers: int) -> None:
         """Called under the lock of the event loop only, so that messages do not mix.
+
+        Args:
+            numbers: of links; they go together.
 
         Raises:
             WorkerFailed: the peer is gone.
         """
         try:
-            self._links[peer, self.CONTROL].sendall(HEADER.pack(Frame.ACK, number, 0))
+            self._links[peer, self.CONTROL].sendall(b"".join([HEADER.pack(Frame.ACK, number, 0) for number in numbers]))
         except OSError as error:
             raise WorkerFailed(f"rank {self._rank}: the connection to rank {peer} broke ({error.strerror})") from error
 

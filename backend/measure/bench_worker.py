@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -89,11 +89,11 @@ class _Echo:
         self.buffer = torch.empty(0)
         mesh.start_readers(self._on_control, self._on_data, lambda peer, error: None)
 
-    def _on_control(self, peer: int, number: int) -> None:
+    def _on_control(self, peer: int, numbers: Sequence[int]) -> None:
         if self._rank == 1:
-            self._mesh.send_control(0, number)
+            self._mesh.send_control(0, *numbers)
         else:
-            self._came.release()
+            self._came.release(len(numbers))
 
     def _on_data(self, peer: int, connection: socket.socket, frame: Frame, task: int, act: int) -> None:
         receive_into(connection, tensor_bytes(torch.empty(task)))

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backend.acts.bookkeeper import BegunAct, Bookkeeper, Stream
@@ -55,7 +55,7 @@ class _Arrived:
 
 @dataclass(slots=True)
 class _Acked:
-    link: int
+    links: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -94,6 +94,8 @@ class EventLoop:
         self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting)
         self._links = ack_links(plan)
         self._link_numbers = {link: number for number, link in enumerate(self._links)}
+        self._acks: dict[int, list[int]] = {}
+        """Peer -> acknowledgements of the event at hand."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._failure: Failure | None = None
@@ -182,7 +184,10 @@ class EventLoop:
                 self._after_the_run.put(event)
                 return acts
             try:
-                acts = self._book.begin(self._handle(event))
+                streams = self._handle(event)
+                if self._acks:
+                    self._send_acks()
+                acts = self._book.begin(streams)
             except RankFailed as failed:
                 self._failure = failed.failure
                 self._over.set()
@@ -210,15 +215,21 @@ class EventLoop:
             case _Done(act, start_ns, end_ns):
                 self._book.record(act, start_ns, end_ns)
                 return self._book.finish(act)
-            case _Acked(link):
-                return self._book.deliver(self._links[link])
+            case _Acked(links):
+                return self._book.deliver([self._links[link] for link in links])
             case _Arrived(place, number, sender):
                 return self._book.arrive(self.plan.tasks[place].id, number, sender, self.rank)
             case _Failed(failure):
                 raise RankFailed(failure)
 
     def _send(self, message: Message) -> None:
-        self._mesh.send_control(message.receiver[1], self._link_numbers[message])
+        self._acks.setdefault(message.receiver[1], []).append(self._link_numbers[message])
+
+    def _send_acks(self) -> None:
+        """What one event acknowledges goes to each peer at once."""
+        for peer, links in self._acks.items():
+            self._mesh.send_control(peer, *links)
+        self._acks.clear()
 
     # Threads of acts.
 
@@ -238,8 +249,8 @@ class EventLoop:
 
     # Reader threads.
 
-    def _on_control(self, peer: int, link: int) -> None:
-        self._threads.work(self._post(_Acked(link)), long=False)
+    def _on_control(self, peer: int, links: Sequence[int]) -> None:
+        self._threads.work(self._post(_Acked(links)), long=False)
 
     def _on_data(self, peer: int, connection: object, frame: Frame, task: int, number: int) -> None:
         if frame is Frame.PAYLOAD:

@@ -61,7 +61,7 @@ def play(plan: Plan, rng: random.Random, *, apart: bool = False) -> None:
             message = post.popleft()
             actors[message.receiver].receive(message)
             book = book_of[message.receiver[1]]
-            begun = book.begin(book.deliver(message))
+            begun = book.begin(book.deliver([message]))
         elif payloads and (not running or rng.random() < 0.5):
             task, number, sender, receiver = payloads.pop(0)
             for port in plan.task[task].produces:

@@ -6,7 +6,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.distributed import HashStore, Store
 
-from backend.comm.transport import Frame, Mesh, receive_into, send_buffers, tensor_bytes
+from backend.comm.transport import HEADER, Frame, Mesh, _acknowledged, receive_into, send_buffers, tensor_bytes
 from planner.ir.errors import WorkerFailed
 
 WAIT_S = 20.0
@@ -61,8 +61,9 @@ class Inbox:
         self.prepared = queue.SimpleQueue[str]()
         mesh.start_readers(self.on_control, self.on_data, self.on_lost, self.prepare)
 
-    def on_control(self, peer: int, number: int) -> None:
-        self.control.put((peer, number))
+    def on_control(self, peer: int, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.control.put((peer, number))
 
     def on_data(self, peer: int, connection: socket.socket, frame: Frame, task: int, act: int) -> None:
         if frame is Frame.PAYLOAD:
@@ -132,8 +133,7 @@ def test_acknowledgements_arrive_in_order_with_their_sender(meshes: dict[int, Me
     inbox = Inbox(meshes[1])
     for number in range(5):
         meshes[0].send_control(1, number)
-    for number in range(5, 8):
-        meshes[2].send_control(1, number)
+    meshes[2].send_control(1, 5, 6, 7)
     got = [inbox.control.get(timeout=WAIT_S) for _ in range(8)]
     assert [number for peer, number in got if peer == 0] == [0, 1, 2, 3, 4]
     assert [number for peer, number in got if peer == 2] == [5, 6, 7]
@@ -278,3 +278,17 @@ def shut(mesh: Mesh, peer: int) -> None:
     """End the connections to ``peer`` as the end of a process does; a mere close waits for the thread that reads from them."""
     for channel in (Mesh.CONTROL, Mesh.DATA):
         mesh._links[peer, channel].shutdown(socket.SHUT_RDWR)
+
+
+def test_acknowledgements_that_come_in_pieces_are_put_together() -> None:
+    here, there = socket.socketpair()
+    frames = b"".join(HEADER.pack(Frame.ACK, number, 0) for number in (3, 4, 5))
+    for size in (5, 16, 21, 48):
+        there.sendall(frames[:size])
+        rest = threading.Timer(0.05, there.sendall, (frames[size:],))
+        rest.start()
+        got: list[int] = []
+        while len(got) < 3:
+            got += _acknowledged(here)
+        rest.join()
+        assert got == [3, 4, 5]
