@@ -21,9 +21,11 @@ __all__ = ["Door"]
 _OPEN = {"/", "/page.css", "/page.js"}
 _HEADERS = (
     (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
-     b"frame-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
 )  # fmt: skip
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import http.client
+import json
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +21,12 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
 
 from planner.ir.errors import InvalidFile
+from regista.server.edge.describe import openapi
+from regista.server.edge.door import Door
 from regista.server.edge.listen import Address, open_socket, serve
 from regista.server.limits import Limits
 from regista.server.work import Service
-from regista.wire import Request, State
+from regista.wire import SERVED, Request, Role, State
 
 LIMITS = replace(Limits(), header_seconds=1.0, unread_seconds=0.3, connections=4)
 
@@ -86,6 +91,57 @@ def test_connections_beyond_twice_the_limit_are_closed_at_once_and_others_are_an
     assert time.monotonic() - began < LIMITS.header_seconds / 2
     assert all(ended(one) for one in many)  # no header came in time
     assert short(port) == b"short"
+
+
+OURS = {"host": "127.0.0.1:8750"}
+SHOWN = {"authorization": "Bearer " + "t" * 40}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/v1/server", {**OURS, **SHOWN}, 200),
+        ("/v1/server", {**OURS, **SHOWN, "origin": "http://127.0.0.1:8750"}, 200),
+        ("/", OURS, 200),
+        ("/v1/server", OURS, 401),
+        ("/openapi.json", OURS, 401),
+        ("//", OURS, 401),
+        ("/v1/server", {**OURS, "authorization": "Bearer " + "t" * 39}, 401),
+        ("/v1/server", {**OURS, "authorization": "Bearer " + "\xe9" * 40}, 401),
+        ("/v1/server", {**OURS, "authorization": "Basic " + "t" * 40}, 401),
+        ("/", {}, 403),
+        ("/", {"host": "evil.example:8750"}, 403),  # a name that was made to point here
+        ("/v1/server", {"host": "127.0.0.1.evil.example:8750", **SHOWN}, 403),
+        ("/v1/requests", {**OURS, **SHOWN, "origin": "null"}, 403),
+        ("/v1/requests", {**OURS, **SHOWN, "origin": "https://evil.example"}, 403),
+        ("/v1/requests", {**OURS, **SHOWN, "origin": "http://127.0.0.1:8751"}, 403),
+    ],
+)
+def test_who_comes_in(path: str, headers: dict[str, str], status: int):
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    door = Door(app, "t" * 40, ("127.0.0.1:8750", "localhost:8750"))
+    scope = {"type": "http", "path": path, "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]}
+    asyncio.run(door(scope, None, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == status
+    names = [name for name, _ in sent[0]["headers"]]
+    assert {b"content-security-policy", b"x-content-type-options", b"referrer-policy", b"cross-origin-resource-policy"} <= set(names)
+
+
+def test_the_description_names_every_verb_and_every_argument_that_is_taken():
+    described = openapi()
+    schemas = described["components"]["schemas"]
+    for verb, roles in SERVED.items():
+        arguments = schemas[f"Request-{verb}"]["properties"]["arguments"]["properties"]
+        assert set(arguments) == {name for name, role in roles.items() if role is not Role.REFUSED}
+    for name in re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(described)):
+        assert name in schemas
 
 
 def test_a_socket_that_a_server_listens_at_is_not_taken_from_it(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -10,8 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,6 +138,41 @@ def test_a_plan_is_the_same_after_kills_of_the_client_the_search_and_the_server(
         assert Path("p.json").read_bytes() == alone
 
 
+@pytest.mark.thorough
+def test_ctrl_c_leaves_a_search_running_whose_progress_is_told_and_whose_best_is_taken(
+    server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    far, argv = server.connect(), ["-m", "regista.cli", "--server", server.url, "plan", *LONG, "--full", "-o", "p.json"]
+    before = {one["id"] for one in far.requests()}
+    client = subprocess.Popen([sys.executable, *argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until("the search began", lambda: [one for one in far.requests() if one["id"] not in before and one["state"] == "running"])
+    client.send_signal(signal.SIGINT)
+    said = client.communicate(timeout=60)[1]
+    (request_id,) = {one["id"] for one in far.requests()} - before
+    assert client.returncode == 130 and f"attach {request_id}' comes back to it" in said
+    told: list[Mapping[str, Any]] = []
+
+    def on_progress(data: Mapping[str, Any]) -> None:
+        told.append(data)
+        if data["best_s"] is not None and not ended:
+            ended.append(request_id)
+            with contextlib.suppress(Mismatch):  # it has ended by itself
+                far.cancel(request_id, keep_best=True)
+
+    ended: list[str] = []
+    outcome = far.wait(request_id, on_progress)
+    assert outcome.code == 0 and outcome.state.value == "done"
+    best = [data for data in told if data["best_s"] is not None]
+    assert best and all(data["bound_s"] <= data["best_s"] and 0 <= data["gap"] <= 1 for data in best)
+    bounds = [data["bound_s"] for data in told if data["bound_s"] is not None]
+    assert bounds == sorted(bounds)
+    assert main(["--server", server.url, "attach", request_id]) == 0 and Path("p.json").is_file()
+    capsys.readouterr()
+    with pytest.raises(RegistaError, match="there is no request"):
+        far.wait("ab" * 15 + "00")
+
+
 def busiest(pids: list[int]) -> int:
     """The one that computes now, whatever the others have computed before."""
     before = {pid: ticks(pid) for pid in pids}
@@ -196,6 +233,7 @@ def ask(tcp: Serving, method: str, path: str, body: bytes | None = None, **heade
 
 @pytest.mark.thorough
 def test_strangers_are_turned_away_with_one_message(tcp: Serving, tmp_path: Path):
+    assert tcp.token is not None
     with pytest.raises(Untrusted, match="no token came"):
         connect(tcp.url)
     (tmp_path / "wrong").write_text("w" * 40)
@@ -216,6 +254,13 @@ def test_strangers_are_turned_away_with_one_message(tcp: Serving, tmp_path: Path
     assert status == 413 and "this server takes 1048576" in data["error"]["message"]
     status, data = ask(tcp, "PUT", f"/v1/files/{'ab' * 32}", b"half")
     assert status == 400 and "half-written" in data["error"]["message"]
+    with socket.create_connection(("127.0.0.1", tcp.port)) as cut:
+        head = f"Host: 127.0.0.1:{tcp.port}\r\nAuthorization: Bearer {tcp.token.read_text().strip()}\r\nContent-Length: 9\r\n\r\nhalf"
+        cut.sendall(f"PUT /v1/files/{'ab' * 32} HTTP/1.1\r\n{head}".encode())
+        wait_until("the upload began", lambda: list((tcp.folder / "files").glob(".upload-*")))
+    wait_until("nothing is left of it", lambda: not list((tcp.folder / "files").glob(".upload-*")))
+    status, description = ask(tcp, "GET", "/openapi.json")
+    assert status == 200 and description["openapi"] == "3.1.0"
 
 
 @pytest.mark.thorough

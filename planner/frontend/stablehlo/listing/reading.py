@@ -1,11 +1,13 @@
 """StableHLO as text or bytes -> Listing.  The only module that speaks to jaxlib's MLIR bindings.
 
 What cannot become a training step is refused here by name: dynamic shapes, control flow, calls of foreign code, types that no plan has.
+Annotations of shardings change no number; they are left out, and that is said once.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from planner.frontend.stablehlo.listing.values import Given, Listing, Operation
 from planner.ir.errors import InvalidFile, Unsupported
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["listing_of_bytes", "listing_of_text"]
+__all__ = ["ShardingsLeftOut", "listing_of_bytes", "listing_of_text"]
 
 MOST_OPERATIONS = 200_000
 _DEEPEST_CALL = 64
@@ -36,6 +38,10 @@ _CONTROL = {
     "if": "a branch (lax.cond): choose with jnp.where, or in Python",
 }
 _DRAWS = ("rng", "rng_bit_generator", "rng_uniform")
+
+
+class ShardingsLeftOut(UserWarning):
+    """A program says how its values are sharded, which a plan decides anew."""
 
 
 def listing_of_text(text: str, name: str) -> Listing:
@@ -102,6 +108,7 @@ class _Reader:
                 self._functions[_symbol(operation.attributes["sym_name"])] = operation
         self._operations: list[Operation] = []
         self._types: dict[int, TensorType] = {}
+        self._shardings = 0
         self._called_at = ""  # the user's line of the call that is read
 
     def listing(self) -> Listing:
@@ -114,7 +121,16 @@ class _Reader:
         for argument in block.arguments:
             numbers[argument] = self._numbered(argument, "an input")
             inputs.append(Given(value=numbers[argument], path=_path(argument)))
+        self._shardings += (
+            sum(str(given).count(".sharding") for given in main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else 0
+        )
         results = self._body(block, numbers, 0)
+        if self._shardings:
+            warnings.warn(
+                f"{self._name} has {self._shardings} annotations of shardings, which are not kept: the layouts are searched; fix one with --pin",
+                ShardingsLeftOut,
+                stacklevel=2,
+            )
         return Listing(inputs=tuple(inputs), operations=tuple(self._operations), results=tuple(results), types=self._types)
 
     def _numbered(self, value: Any, where: str) -> int:
@@ -176,8 +192,10 @@ class _Reader:
                 raise Unsupported(
                     f"{self._name} calls {target!r}{where}, code that StableHLO does not hold (custom_call); write it in jax.numpy or jax.lax"
                 )
+        if name == "custom_call" or full_name == "sdy.sharding_constraint":
+            self._shardings += 1
             return operands
-        if full_name == "sdy.sharding_constraint" or name == "optimization_barrier":
+        if name == "optimization_barrier":
             return operands
         if name in _CONTROL:
             raise Unsupported(f"{self._name} has stablehlo.{name}{where}, {_CONTROL[name]}")

@@ -11,6 +11,7 @@ import pytest
 from command_line import Command, commands
 
 from planner.frontend import AdamW, load_program
+from planner.frontend.stablehlo.listing.reading import ShardingsLeftOut
 from planner.ir.errors import RegistaError, Unsupported
 from planner.ir.text import content_id
 from tests.regista.refusals.refusal import assert_refused
@@ -91,6 +92,24 @@ BROKEN = {
         "has cbrt, which has no translation",
     ),
 }
+
+
+SHARDED = "stablehlo.custom_call @Sharding(%0) : (tensor<2x4xf32>) -> tensor<2x4xf32>"
+
+
+def test_shardings_of_a_file_change_no_number_and_are_left_out_with_a_word(tmp_path: Path) -> None:
+    _jax()
+    plain, sharded = tmp_path / "plain.mlir", tmp_path / "sharded.mlir"
+    plain.write_text(TEXT)
+    lines = TEXT.splitlines()
+    at = next(number for number, line in enumerate(lines) if "stablehlo.multiply %0" in line)
+    lines[at : at + 1] = [f"    %s = {SHARDED}", lines[at].replace("stablehlo.multiply %0", "stablehlo.multiply %s")]
+    sharded.write_text("\n".join(lines))
+    with pytest.warns(
+        ShardingsLeftOut, match="has 1 annotations of shardings, which are not kept: the layouts are searched; fix one with --pin"
+    ):
+        found = load_program(str(sharded), {})
+    assert content_id(found.graph()) == content_id(load_program(str(plain), {}).graph())
 
 
 @pytest.mark.parametrize("kind", BROKEN)
