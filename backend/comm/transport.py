@@ -86,6 +86,49 @@ def send_buffers(connection: socket.socket, buffers: Sequence[bytes | memoryview
             waiting[0] = waiting[0][sent:]
 
 
+class _Unread:
+    """A control socket, written without waiting.  What it does not take at once a thread sends, which lives until all is sent.
+
+    No more than the plan's quotas can wait here: a block is acknowledged again only after its sender, having read the last one, filled it anew.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._lock = connection, threading.Lock()
+        self._waiting = bytearray()
+        self._error: OSError | None = None
+
+    def send(self, data: bytes) -> None:
+        """Raises OSError: the connection broke, now or while earlier bytes were sent."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._waiting:
+                self._waiting += data
+                return
+            try:
+                sent = self._connection.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):
+                self._waiting += data[sent:]
+                threading.Thread(target=self._send_rest, daemon=True, name="unread acknowledgements").start()
+
+    def _send_rest(self) -> None:
+        while True:
+            with self._lock:
+                part = bytes(self._waiting)
+            try:
+                self._connection.sendall(part)
+            except OSError as error:
+                with self._lock:
+                    self._error = error
+                return
+            with self._lock:
+                del self._waiting[: len(part)]
+                if not self._waiting:
+                    return
+
+
 class Mesh:
     """Connections of one rank to those peers that it exchanges messages with.
 
@@ -102,6 +145,7 @@ class Mesh:
         self._rank, self._timeout_s = rank, timeout_s
         self._links: dict[tuple[int, int], socket.socket] = {}
         self._locks: dict[int, threading.Lock] = {}
+        self._controls: dict[int, _Unread] = {}
         self.closing = False
         peers = sorted(set(peers) - {rank})
         if not peers:
@@ -154,6 +198,8 @@ class Mesh:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._links[peer, channel] = connection
         self._locks.setdefault(peer, threading.Lock())
+        if channel == self.CONTROL:
+            self._controls[peer] = _Unread(connection)
 
     def send_descriptor(self, peer: int, fd: int) -> None:
         """Hand a file descriptor to ``peer`` (unix sockets only, before the readers start); a negative one says that there is none."""
@@ -222,7 +268,7 @@ class Mesh:
                 on_lost(peer, error)
 
     def send_control(self, peer: int, *numbers: int) -> None:
-        """Called under the lock of the event loop only, so that messages do not mix.
+        """Called under the lock of the event loop, so it never waits for the peer to read.
 
         Args:
             numbers: of links; they go together.
@@ -231,7 +277,7 @@ class Mesh:
             WorkerFailed: the peer is gone.
         """
         try:
-            self._links[peer, self.CONTROL].sendall(b"".join([HEADER.pack(Frame.ACK, number, 0) for number in numbers]))
+            self._controls[peer].send(b"".join([HEADER.pack(Frame.ACK, number, 0) for number in numbers]))
         except OSError as error:
             raise WorkerFailed(f"rank {self._rank}: the connection to rank {peer} broke ({error.strerror})") from error
 

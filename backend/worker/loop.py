@@ -7,8 +7,8 @@
 
 The thread that brings an event handles it, under one lock (a monitor).  A separate thread for the actors would cost a wake-up of 14 us or
 more for every event (measured 2026-11, 2 cores).  backend.worker.threads says which thread performs an act.
-Threads compute and receive outside of the lock.  Acknowledgements are sent under it (Mesh.send_control), so a peer that does not read its
-control socket can block this rank once the socket's buffer is full.
+Threads compute and receive outside of the lock.  Acknowledgements are sent under it without waiting (Mesh.send_control), so a peer that does not
+read its control socket holds up nobody here.
 """
 
 from __future__ import annotations

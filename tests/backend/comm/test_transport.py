@@ -139,6 +139,22 @@ def test_acknowledgements_arrive_in_order_with_their_sender(meshes: dict[int, Me
     assert [number for peer, number in got if peer == 2] == [5, 6, 7]
 
 
+def test_a_peer_that_reads_no_acknowledgements_holds_up_nobody_and_gets_all_in_order_later() -> None:
+    """They were sent with sendall under the lock of the event loop, so one peer that did not read stopped all of this rank."""
+    meshes = connect({0: {1}, 1: {0}})
+    count = 5_000
+    sending = threading.Thread(target=lambda: [meshes[0].send_control(1, number) for number in range(count)], daemon=True)
+    sending.start()
+    sending.join(WAIT_S / 2)
+    stands = sending.is_alive()
+    inbox = Inbox(meshes[1])
+    got = [inbox.control.get(timeout=WAIT_S) for _ in range(count)]
+    for mesh in meshes.values():
+        mesh.close()
+    assert not stands
+    assert got == [(0, number) for number in range(count)]
+
+
 def test_a_payload_arrives_in_the_target_and_done_follows_it(meshes: dict[int, Mesh]) -> None:
     sent = torch.randn(1 << 20)
     inbox = Inbox(meshes[2], torch.zeros(1 << 20))
