@@ -28,7 +28,16 @@ class Asked:
     left: Mapping[str, str]
 
     def local_name(self, name: str) -> str:
-        """What a file that the verb has left is called here."""
+        """What a file that the verb has left is called here.
+
+        Raises:
+            InvalidFile: the request writes no such file, so the server would choose where to write on this machine.
+        """
+        written = [text for role, text in self.request.texts() if role is Role.OUTPUT]
+        if ".." in name.split("/") or not any(name == text or name.startswith(f"{text}/") for text in written):
+            raise InvalidFile(
+                f"the server sends a file {name[:80]!r}, which '{self.request.verb}' was not asked to write; nothing is written"
+            )
         for theirs, ours in self.left.items():
             if name == theirs or name.startswith(f"{theirs}/"):
                 return ours + name[len(theirs) :]

@@ -96,8 +96,9 @@ def _shown(connection: Any, verb: str, asked: Asked, outcome: Outcome, as_json: 
         if as_json:
             print(json.dumps({"error": {"type": outcome.error, "message": asked.local_text(outcome.message)}}), flush=True)
         return outcome.code or 2
+    targets = {name: Path(asked.local_name(name)) for name in outcome.files}
     for name, content in connection.files(outcome):
-        save_bytes(Path(asked.local_name(name)), content)
+        save_bytes(targets[name], content)
     sys.stderr.write(asked.local_text(outcome.stderr))
     sys.stdout.write(asked.local_text(outcome.stdout))
     if as_json:

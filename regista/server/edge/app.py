@@ -55,6 +55,12 @@ def make_app(service: Service, token: str | None, hosts: Collection[str] = ()) -
         digest = http.path_params["digest"]
         if service.files.has(digest):
             return answer({"sha256": digest, "kept": True})
+        said = http.headers.get("content-length", "")
+        size = int(said) if said.isdigit() and len(said) < 20 else limits.upload_bytes
+        try:
+            service.files.check_room(min(size, limits.upload_bytes))
+        except InvalidFile as error:
+            raise Refusal(507, error) from None
         upload = service.files.begin(digest)
         try:
             async for piece in pieces(http, limits, limits.upload_bytes):

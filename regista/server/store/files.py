@@ -8,17 +8,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile
+from planner.ir.units import GIB
 from regista.server.store.exported import check_exported
 from regista.server.store.kinds import check_kind
 
 __all__ = ["FileStore", "Upload"]
 
 _PIECE = 1 << 20
+_FREE_BYTES = GIB
+"""What uploads leave free on the disk, for what requests leave."""
 
 
 class Upload:
@@ -88,6 +92,18 @@ class FileStore:
             return False
         os.utime(path)
         return True
+
+    def check_room(self, size_bytes: int) -> None:
+        """Refuse a file that the disk has no room for.
+
+        Raises:
+            InvalidFile: less than 1 GiB would stay free.
+        """
+        free = shutil.disk_usage(self.folder).free
+        if free < size_bytes + _FREE_BYTES:
+            raise InvalidFile(
+                f"the upload may have {size_bytes} bytes, and the server's disk has {free} free, of which {_FREE_BYTES} stay so; make room there"
+            )
 
     def begin(self, digest: str) -> Upload:
         """Take a file piece by piece.   Raises InvalidFile: see path."""

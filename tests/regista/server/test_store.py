@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -57,6 +58,14 @@ def test_files_that_no_request_uses_are_swept_and_those_in_use_are_not(tmp_path:
     requests.remove("0" * 32)
     files.sweep(older_than_s=2**33)
     assert not files.has(used) and not files.has(left)
+
+
+def test_a_file_that_would_fill_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = FileStore(tmp_path / "files")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10 * GIB, 8 * GIB, 2 * GIB))  # type: ignore[attr-defined]
+    store.check_room(GIB)
+    with pytest.raises(InvalidFile, match=f"has {2 * GIB} free"):
+        store.check_room(GIB + 1)
 
 
 def test_a_request_that_cannot_be_kept_leaves_nothing(tmp_path: Path):

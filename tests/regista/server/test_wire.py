@@ -96,6 +96,14 @@ def test_names_that_lead_elsewhere_get_plain_ones_on_the_server_and_come_back(tm
     assert set(found.request.files) == {names["plan"], "m.pt2"}  # the program that the Plan names comes along
 
 
+@pytest.mark.parametrize("name", ["../p.json", "/root/.bashrc", "p.json/../.bashrc", ".bashrc", "p.jsonx", ""])
+def test_a_server_writes_no_file_of_its_client_but_those_that_were_asked_for(name: str):
+    found = asked_of("plan", ["zoo:mlp", "--cluster", "local:2", "-o", "p.json"])
+    assert found.local_name("p.json") == "p.json" and found.local_name("p.json/part") == "p.json/part"
+    with pytest.raises(InvalidFile, match="was not asked to write"):
+        found.local_name(name)
+
+
 def test_a_cluster_that_a_job_names_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text("")
