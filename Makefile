@@ -67,7 +67,7 @@ bench: $(READY)  ## speed, as ratios and medians with spread
 	@$(BIN)/python -m experiments.benchmarks
 
 # A machine with a GPU may be without network and have a torch of its own: the first Python that sees a device is taken, nothing is installed.
-gpu:  ## every GPU test, measurement and figure, in 8 minutes; writes out/gpu/
+gpu:  ## every GPU test, measurement and figure, in 8 minutes; goes on where it was; writes out/gpu/
 	@for python in $(BIN)/python $(PYTHON); do \
 	  $$python -c "import sys, torch; sys.exit(not torch.cuda.is_available())" 2>/dev/null && exec $$python -m experiments.gpu --out out/gpu; \
 	done; echo "no CUDA device: neither $(BIN)/python nor $(PYTHON) has a torch that sees one" >&2; exit 3

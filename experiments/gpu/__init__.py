@@ -1,8 +1,11 @@
 """What is measured where a GPU is at hand: ``make gpu``, or ``python -m experiments.gpu``.
 
-__main__  every part in a process of its own, with a time limit      parts   what is measured
-plans     the Plans that are                                         alone   predicted from acts that ran alone, before it is measured
-figure    the picture of the rows                                overhead  what the runtime itself takes per act
+__main__      every part in a process of its own, with a time limit      parts         what is measured
+must_show     which lines hold, from the rows                            bench         where, how large, and rows
+transparent   Plans on the device against the reference                  rivals        GPT-2 and ResNet-50 beside PyTorch's own ways
+predicted     13 Plans, predicted and measured                           alone         predicted from acts that ran alone
+plans         Plans that no planner makes                                overhead      what the runtime itself takes per act
+figure        the picture of the rows
 
 Beside it, without a GPU: late_streams and late_threads, runs whose work starts late at random.
 """

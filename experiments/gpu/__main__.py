@@ -1,25 +1,28 @@
 """Every GPU test, measurement and figure in one go, into one folder, in less than 8 minutes and without network.
 
-    python -m experiments.gpu                       all of it on cuda:0, into out/gpu
+    python -m experiments.gpu                        all of it on cuda:0, into out/gpu
     python -m experiments.gpu --device fake --small  the same code on lanes without hardware (its times say nothing about GPUs)
-    python -m experiments.gpu --only actors         one part
+    python -m experiments.gpu --only actors          one part
+    python -m experiments.gpu --publish              what out/gpu holds, to experiments/results/gpu and experiments/figures, to be committed
 
-Each part is a process of its own under its own time limit, so that one that fails does not stop the others.  Exit codes: 0 all parts ended
-well, 1 some did not, 3 there is no CUDA device.
+Each part is a process of its own under its own time limit, so that one that fails does not stop the others; its rows are there as soon as they
+were measured.  A second call goes on: parts that ended well on the same device and torch are kept (--again measures them anew).  At the end stands
+which lines hold that a run on a GPU must show.  Exit codes: 0 all parts ended well, 1 some did not, 3 there is no CUDA device.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
-import platform
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -27,7 +30,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from backend.devices.facts import device_facts
+from backend.devices.opening import open_device
 from experiments.gpu.figure import draw, gathered
+from experiments.gpu.must_show import Line, lines
 from experiments.gpu.parts import PARTS, measure
 from planner.ir.errors import RegistaError
 
@@ -37,15 +43,21 @@ NO_DEVICE = 3
 """Exit code where there is no CUDA device."""
 
 LIMITS_S: Mapping[str, float] = {
-    "tests": 100.0,
-    "actors": 50.0,
-    "recompute": 70.0,
-    "offload": 70.0,
-    "stages": 70.0,
-    "hetero": 50.0,
-    "overhead": 40.0,
+    "kernels": 90.0,
+    "transparency": 60.0,
+    "gpt2": 110.0,
+    "resnet50": 75.0,
+    "predicted": 90.0,
+    "actors": 30.0,
+    "overhead": 30.0,
+    "tests": 110.0,
+    "offload": 30.0,
+    "hetero": 30.0,
 }
-"""Time limit of each part; together below 8 minutes."""
+"""Time limit of each part, in the order of what a lost hour would miss most."""
+
+TOTAL_S = 470.0
+"""All parts of one call together: what has not begun by then is left to the next call, which goes on there."""
 
 GRACE_S = 3.0
 
@@ -61,26 +73,12 @@ class Ended:
 
 
 def about(device: str) -> dict[str, str]:
-    """Hardware and versions, for every figure that is quoted."""
-    facts = {
-        "device": device,
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": str(len(os.sched_getaffinity(0))),
-        "omp_threads": os.environ.get("OMP_NUM_THREADS", "not set"),
-        "date": time.strftime("%Y-%m-%d"),
-    }
-    if device.startswith("cuda"):
-        properties = torch.cuda.get_device_properties(torch.device(device))
-        facts |= {
-            "gpu": properties.name,
-            "gpu_memory_bytes": str(properties.total_memory),
-            "gpu_processors": str(properties.multi_processor_count),
-        }
-        facts |= {"gpu_capability": f"{properties.major}.{properties.minor}", "tf32": str(torch.backends.cuda.matmul.allow_tf32)}
-    return facts
+    """Hardware, clocks and versions, for every figure that is quoted."""
+    opened = open_device("fake:0" if device == "fake" else device)
+    try:
+        return device_facts(opened)
+    finally:
+        opened.close()
 
 
 def perform(part: str, command: Sequence[str], out: Path, limit_s: float) -> Ended:
@@ -117,7 +115,7 @@ def _command(part: str, arguments: argparse.Namespace, out: Path) -> list[str]:
     return [sys.executable, "-m", "experiments.gpu", "--only", part, "--device", arguments.device, "--out", str(out), *small]
 
 
-def _show(ended: Sequence[Ended], rows: pd.DataFrame, facts: Mapping[str, str], out: Path) -> None:
+def _show(ended: Sequence[Ended], rows: pd.DataFrame, facts: Mapping[str, str], out: Path, held: Sequence[Line]) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, 120)  # a file or a pipe has no width of its own
@@ -136,6 +134,12 @@ def _show(ended: Sequence[Ended], rows: pd.DataFrame, facts: Mapping[str, str], 
         shown = "" if pd.isna(sim) else f"{sim:.4g}"
         table.add_row(row["part"], row["setting"], row["quantity"], row["unit"], shown, f"{run:.4g}", ratio)
     console.print(table)
+    table = Table(title="what a run on a GPU must show")
+    for heading in ("line", "asked", "measured", "holds"):
+        table.add_column(heading)
+    for line in held:
+        table.add_row(line.line, line.asked, line.measured, {True: "yes", False: "NO", None: "not measured"}[line.holds])
+    console.print(table)
     console.print(f"everything is in {out}", markup=False, soft_wrap=True)
 
 
@@ -146,8 +150,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda:0", help="cuda:0, or fake or cpu to try the code without a GPU (default cuda:0)")
     parser.add_argument("--small", action="store_true", help="tiny models: to try the code, not to measure")
     parser.add_argument("--only", choices=sorted(PARTS), help="one part, in this process")
+    parser.add_argument("--again", action="store_true", help="measure parts anew that ended well before")
+    parser.add_argument("--publish", action="store_true", help="copy what --out holds to where it is committed")
     arguments = parser.parse_args(argv)
     device, out = str(arguments.device), arguments.out.resolve()
+    if arguments.publish:
+        return _published(out)
     if device.startswith("cuda") and not torch.cuda.is_available():
         print(
             f"no CUDA device: torch {torch.__version__} sees none, so nothing is measured; --device fake --small tries the code",
@@ -162,16 +170,70 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         return 0
     out.mkdir(parents=True, exist_ok=True)
-    facts = about(device)
+    begin, facts = time.monotonic(), about(device)
+    known = _known(out, facts) if not arguments.again else {}
     (out / "about.json").write_text(json.dumps(facts, indent=1) + "\n")
     # pytest's tests of GPUs are skipped where there is none: without one they would say "ok" and mean nothing.
     parts = [part for part in LIMITS_S if part != "tests" or device.startswith("cuda")]
-    ended = [perform(part, _command(part, arguments, out), out, LIMITS_S[part]) for part in parts]
-    pd.DataFrame([{"part": e.part, "state": e.state, "seconds": round(e.seconds, 1)} for e in ended]).to_csv(out / "parts.csv", index=False)
+    ended: list[Ended] = []
+    for part in parts:
+        print(f"{part} ...", file=sys.stderr, flush=True)
+        left_s = TOTAL_S - (time.monotonic() - begin)
+        if part in known:
+            ended.append(known[part])
+        elif left_s < GRACE_S:
+            ended.append(Ended(part=part, state=f"not begun in {TOTAL_S:g} s; call again", seconds=0.0, log=""))
+        else:
+            ended.append(perform(part, _command(part, arguments, out), out, min(LIMITS_S[part], left_s)))
+        _write(ended, out)  # so that a call that is interrupted goes on behind it
     rows = gathered(out)
     draw(rows, out / "steps.png", f"{facts.get('gpu', device)}, torch {facts['torch']}, {facts['date']}")
-    _show(ended, rows, facts, out)
+    shown = lines(rows, [asdict(end) for end in ended], out)
+    pd.DataFrame([asdict(line) for line in shown]).to_csv(out / "must_show.csv", index=False)
+    _show(ended, rows, facts, out, shown)
     return 0 if all(end.state == "ok" for end in ended) else 1
+
+
+def _write(ended: Sequence[Ended], out: Path) -> None:
+    pd.DataFrame([{"part": e.part, "state": e.state, "seconds": round(e.seconds, 1)} for e in ended]).to_csv(out / "parts.csv", index=False)
+
+
+def _known(out: Path, facts: Mapping[str, str]) -> dict[str, Ended]:
+    """Parts that ended well in an earlier call on the same device and torch."""
+    try:
+        before = json.loads((out / "about.json").read_text())
+        parts = pd.read_csv(out / "parts.csv")
+    except (OSError, ValueError):
+        return {}
+    if any(before.get(key) != facts.get(key) for key in ("device", "gpu", "torch", "cuda", "driver_version")):
+        return {}
+    well = parts[parts["state"] == "ok"]
+    return {
+        p: Ended(part=p, state="ok", seconds=float(s), log=str(out / f"{p}.log"))
+        for p, s in zip(well["part"], well["seconds"], strict=True)
+    }
+
+
+def _published(out: Path, root: Path = Path(__file__).parents[1]) -> int:
+    """Rows, lines, facts, kernels and traces (packed) to results/gpu, pictures to figures."""
+    if not (out / "must_show.csv").exists():
+        print(f"{out} holds no finished run; python -m experiments.gpu writes one", file=sys.stderr)
+        return 1
+    results, figures = root / "results" / "gpu", root / "figures"
+    results.mkdir(parents=True, exist_ok=True)
+    for name in ("rows.csv", "parts.csv", "must_show.csv", "about.json"):
+        shutil.copy(out / name, results / name)
+    for path in sorted((out / "kernels").glob("*")):
+        if path.name != "rows.csv":
+            shutil.copy(path, results / path.name)
+    for trace in sorted(out.glob("*/*.json")):
+        if trace.name.endswith((".run.json", ".sim.json")):
+            with trace.open("rb") as plain, gzip.GzipFile(results / f"{trace.name}.gz", "wb", mtime=0) as packed:
+                shutil.copyfileobj(plain, packed)
+    for picture in (out / "steps.png", *sorted(out.glob("*/gantt-*.png"))):
+        shutil.copy(picture, figures / f"gpu_{picture.stem}.png")
+    print(f"copied to {results} and {figures}; commit them with make report and make paper")
+    return 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from backend.acts.act import Batches
 from backend.devices.device import Device
 from backend.devices.options import DeviceOptions
 from backend.inprocess import run
+from backend.placing.owners import OwnedBytes
 from backend.run_folder.outcome import Outcome
 from planner.ir.plan import Plan, Task
 from planner.ir.text import content_id
@@ -54,13 +55,18 @@ def prices_of(plan: Plan, trace: Trace) -> AlonePrices:
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """A prediction, made before the run; ``peak_bytes``: per device name, what it held at once at most, working memory included."""
+    """A prediction, made before the run; ``peak_bytes``: per device name, what it held at once at most, working memory included.
+
+    alone: task -> seconds of an act by itself.   owned: per device name, what was counted before the run.
+    """
 
     sim: Trace
     outcome: Outcome
     sim_step_s: float
     run_steps_s: tuple[float, ...]
     peak_bytes: Mapping[str, int]
+    alone: Mapping[str, float]
+    owned: Mapping[str, OwnedBytes] = field(default_factory=dict)
 
 
 def predict_then_run(
@@ -85,7 +91,8 @@ def predict_then_run(
         timeout_s=60,
         allow_nan=True,
     )
-    sim = simulate(plan, prices_of(plan, few.trace), steps=SKIPPED + steps)
+    prices = prices_of(plan, few.trace)
+    sim = simulate(plan, prices, steps=SKIPPED + steps)
     gc.collect()  # the blocks of the first run
     distinct = {device.name: device for device in devices.values()}
     for device in distinct.values():
@@ -99,4 +106,5 @@ def predict_then_run(
         sim_step_s=median(sim.step_times_s(plan)[SKIPPED:]),
         run_steps_s=outcome.trace.step_times_s(plan)[SKIPPED:],
         peak_bytes={name: device.peak_bytes() for name, device in distinct.items()},
+        alone={task: seconds for (task, _), seconds in prices.seconds.items()},
     )

@@ -22,7 +22,7 @@ def gathered(out: Path) -> pd.DataFrame:
 def draw(rows: pd.DataFrame, path: Path, caption: str) -> None:
     """Step times in ms: sim and run of one setting share a place, never a colour; whiskers are quartiles."""
     mpl.use("Agg")
-    steps = rows[rows["quantity"] == "step"].reset_index(drop=True)
+    steps = rows[(rows["quantity"] == "step") & rows["sim"].notna()].reset_index(drop=True)
     figure = Figure(figsize=(9, 0.45 * max(4, len(steps)) + 1.2), layout="constrained")
     axes = figure.subplots()
     for place, row in steps.iterrows():

@@ -1,227 +1,124 @@
-"""The parts of ``make gpu`` that measure.  Each gives rows; predictions and measurements stand in columns of their own.
+"""The parts of ``make gpu`` that measure.  Each gives rows, as soon as they are known; predictions and measurements stand in columns of their own.
 
-actors     load -> H2D -> compute -> D2H with RegstNum 1, 2, 3 [Yuan et al. 2021, figure 6]
-recompute  a GPT with its activations kept, and made again: step time, peak memory
-offload    the same GPT with parameters' masters and optimizer state on the host
-stages     two virtual pipeline stages on one device against one stage
-hetero     stage 0 on the CPU, stage 1 on the device
-overhead   per-act cost of the runtime, with CUDA graphs and without
+kernels        what each kernel costs there: a kernel table and a cluster (regista calibrate --device)
+transparency   Plans on 1, 2 and 4 ranks of the device: fp32, dropout, bf16-mixed                                        experiments.gpu.transparent
+gpt2, resnet50 against eager PyTorch, torch.compile and CUDA graphs, in one run                                          experiments.gpu.rivals
+predicted      13 Plans, predicted from acts that ran alone and from the kernel table: step, timeline, peak              experiments.gpu.predicted
+actors         load -> H2D -> compute -> D2H with RegstNum 1, 2, 3 [Yuan et al. 2021, figure 6]
+overhead       per-act cost of the runtime, with CUDA graphs and without
+offload        a GPT with parameters' masters and optimizer state on the host
+hetero         stage 0 on the CPU, stage 1 on the device
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median, quantiles
 
 import pandas as pd
 import torch
 
-from backend.acts.act import Batches
-from backend.devices.device import CpuDevice, Device
-from backend.devices.fake import FakeStreamDevice
-from backend.devices.opening import open_device
 from backend.devices.options import DeviceOptions
 from backend.inprocess import run
-from experiments.gpu.alone import SKIPPED, Predicted, predict_then_run
+from experiments.gpu.alone import SKIPPED
+from experiments.gpu.bench import BESIDE_CPU, LARGE, SMALL, Bench, Fed, Row, gpt_of, row
 from experiments.gpu.overhead import idle_act_s
 from experiments.gpu.plans import four_actors, offloaded, roomy_cluster
+from experiments.gpu.predicted import peaks, predicted, predicted_row
+from experiments.gpu.rivals import gpt2, resnet50
+from experiments.gpu.transparent import transparency
+from planner.cost.kernels.table import save_kernels
 from planner.frontend import Program
+from planner.ir.cluster import save_cluster
 from planner.ir.errors import Unsupported
-from planner.ir.files import save_trace
 from planner.ir.plan import Plan
 from planner.parallelism.make import PlanOptions, make_plan
-from zoo import ZOO
+from regista.device_times import Size, calibrate_device, cluster_of, host_of
 
-__all__ = ["PARTS", "Bench", "Row", "Scale", "measure"]
+__all__ = ["KERNELS_S", "PARTS", "measure"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How large the models are: on a GPU large enough that acts take milliseconds, in tests as small as possible."""
-
-    width: int
-    products: int
-    steps: int
-    batch: int
-    layers: int
-    dim: int
-    heads: int
-    length: int
-    vocabulary: int
+KERNELS_S = 60.0
+"""For the kernels of one device; what is left out by then is said."""
 
 
-LARGE = Scale(width=4096, products=3, steps=30, batch=16, layers=8, dim=1024, heads=16, length=512, vocabulary=8192)
-BESIDE_CPU = Scale(width=0, products=0, steps=20, batch=8, layers=4, dim=256, heads=8, length=128, vocabulary=2048)
-"""A stage on one core computes about 0.1 TFLOP/s, so it gets little to do."""
-SMALL = Scale(width=32, products=2, steps=4, batch=4, layers=2, dim=16, heads=2, length=8, vocabulary=32)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """sim: predicted before the run, from acts that ran alone.   run, run_low, run_high: median and quartiles of the measurement."""
-
-    part: str
-    setting: str
-    quantity: str
-    unit: str
-    sim: float | None = None
-    run: float | None = None
-    run_low: float | None = None
-    run_high: float | None = None
-    rounds: int = 0
-
-
-class Bench:
-    """Where a part measures and what it leaves behind.
-
-    Args:
-        device: ``cuda:0``, ``cpu``, or ``fake`` (lanes without hardware).   out: folder for traces; it exists.
-    """
-
-    def __init__(self, device: str, scale: Scale, out: Path) -> None:
-        self.name, self.scale, self.out = device, scale, out
-
-    @contextmanager
-    def devices(self, ranks: Mapping[int, str]) -> Iterator[dict[int, Device]]:
-        """Rank -> its device: ``host`` is the CPU, ``device`` the one that is measured."""
-        names = {rank: "cpu" if what == "host" else self.name for rank, what in ranks.items()}
-        opened: dict[int, Device]
-        if self.name != "fake":
-            opened = {rank: open_device(name) for rank, name in names.items()}
-        else:
-            opened = {rank: CpuDevice() if name == "cpu" else FakeStreamDevice(f"fake:{rank}") for rank, name in names.items()}
-        try:
-            yield opened
-        finally:
-            for device in opened.values():
-                device.close()
-
-    def save(self, part: str, setting: str, plan: Plan, predicted: Predicted) -> None:
-        """Both traces, each with its Plan."""
-        stem = f"{part}-{setting}".replace(" ", "_")
-        save_trace(plan, predicted.sim, str(self.out / f"{stem}.sim.json"))
-        save_trace(plan, predicted.outcome.trace, str(self.out / f"{stem}.run.json"))
-
-
-def _row(part: str, setting: str, quantity: str, unit: str, sim: float | None, values: tuple[float, ...]) -> Row:
-    low, _, high = quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
-    return Row(
-        part=part,
-        setting=setting,
-        quantity=quantity,
-        unit=unit,
-        sim=sim,
-        run=median(values),
-        run_low=low,
-        run_high=high,
-        rounds=len(values),
-    )
-
-
-def _predicted(bench: Bench, part: str, setting: str, plan: Plan, program: _Fed, ranks: Mapping[int, str]) -> tuple[list[Row], Predicted]:
-    with bench.devices(ranks) as devices:
-        predicted = predict_then_run(plan, program.state, program.batches, devices, steps=bench.scale.steps)
-    bench.save(part, setting, plan, predicted)
-    return [_row(part, setting, "step", "s", predicted.sim_step_s, predicted.run_steps_s)], predicted
-
-
-@dataclass(frozen=True, slots=True)
-class _Fed:
-    state: Mapping[str, torch.Tensor]
-    batches: Batches
-
-
-def _gpt(bench: Bench, micro_batches: int) -> tuple[Program, _Fed]:
-    """A GPT with AdamW, fed with one batch again and again."""
-    size = bench.scale
-    source = ZOO["gpt"](layers=size.layers, width=size.dim, heads=size.heads, vocab=size.vocabulary, batch=size.batch, seq=size.length)
-    one = source.batch(0)
-    return source, _Fed(source.initial_state(micro_batches), lambda step: one)
-
-
-def _planned(bench: Bench, source: Program, devices: int, micro_batches: int, *, stages: int = 1, recompute: bool = False) -> Plan:
+def _planned(source: Program, devices: int, micro_batches: int, *, stages: int = 1) -> Plan:
     return make_plan(
         source.graph(micro_batches),
         model="gpt",
         batch_size=source.batch_size,
         cluster=roomy_cluster(devices),
-        options=PlanOptions(stages=stages, micro_batches=micro_batches, recompute=recompute),
+        options=PlanOptions(stages=stages, micro_batches=micro_batches),
     )
 
 
-def actors(bench: Bench) -> list[Row]:
-    rows: list[Row] = []
+def kernels(bench: Bench) -> Iterator[Row]:
+    name = "fake:0" if bench.name == "fake" else bench.name
+    table = calibrate_device(name, Size.FULL if bench.scale.is_large else Size.SMALL, budget_s=KERNELS_S)
+    save_kernels(table, str(bench.out / "kernels.json"))
+    devices, memory_bytes = host_of(name)
+    save_cluster(cluster_of(table, devices=devices, memory_bytes=memory_bytes), bench.out / "cluster.toml")
+    flat = [
+        {
+            "target": t.target,
+            "kind": t.work.kind.value,
+            "dtype": t.work.dtype and t.work.dtype.value,
+            "shape": " ".join(map(str, t.work.shape)),
+            "flop": t.work.flop,
+            "bytes": t.work.size_bytes,
+            "seconds": t.seconds,
+            "low_s": t.low_s,
+            "high_s": t.high_s,
+        }
+        for t in table.times
+    ]
+    pd.DataFrame(flat).to_csv(bench.out / "kernels.csv", index=False)
+    yield row("kernels", "launch", "host time", "s", None, (table.launch_s,))
+    yield row("kernels", f"{len(table.times)} kernels", "memory bandwidth", "B/s", None, (table.bandwidth_bytes_per_s,))
+    for copy in table.copies[-2:]:
+        way = "H2D" if copy.to_device else "D2H"
+        yield row("kernels", f"{way} of {copy.size_bytes} B", "bandwidth", "B/s", None, (copy.size_bytes / copy.seconds,))
+
+
+def actors(bench: Bench) -> Iterator[Row]:
     generator = torch.Generator().manual_seed(0)
     width = bench.scale.width
     x, w = (torch.randn(width, width, generator=generator) / width**0.5 for _ in range(2))
     for quota in (1, 2, 3):
         plan = four_actors(quota, width, bench.scale.products)
-        step_rows, _ = _predicted(bench, "actors", f"RegstNum {quota}", plan, _Fed({"w": w}, lambda step: (x,)), {0: "host", 1: "device"})
-        rows += step_rows
-    return rows
+        rows, made = predicted_row(bench, "actors", f"RegstNum {quota}", plan, Fed({"w": w}, lambda step: (x,)), {0: "host", 1: "device"})
+        yield from rows
+        if quota == 1:  # what can hide behind what: a step of one block each is their sum
+            for task, seconds in sorted(made.alone.items()):
+                yield row("actors", task, "act alone", "s", None, (seconds,))
 
 
-def _peaks(part: str, setting: str, predicted: Predicted) -> list[Row]:
-    planned = max(predicted.outcome.trace.register_bytes.values())
-    rows = [_row(part, setting, "register peak", "B", float(max(predicted.sim.register_bytes.values())), (float(planned),))]
-    rows += [
-        _row(part, setting, f"allocated peak of {name}", "B", None, (float(peak),)) for name, peak in predicted.peak_bytes.items() if peak
-    ]
-    return rows
-
-
-def recompute(bench: Bench) -> list[Row]:
-    rows: list[Row] = []
-    source, fed = _gpt(bench, 2)
-    for setting, again in (("kept", False), ("made again", True)):
-        plan = _planned(bench, source, 1, 2, recompute=again)
-        step_rows, predicted = _predicted(bench, "recompute", setting, plan, fed, {0: "device"})
-        rows += step_rows + _peaks("recompute", setting, predicted)
-    return rows
-
-
-def offload(bench: Bench) -> list[Row]:
-    rows: list[Row] = []
-    source, fed = _gpt(bench, 2)
-    plan = _planned(bench, source, 1, 2)
+def offload(bench: Bench) -> Iterator[Row]:
+    source, fed = gpt_of(bench, 2)
+    plan = _planned(source, 1, 2)
     for setting, placed, ranks in (("on the device", plan, {0: "device"}), ("on the host", offloaded(plan), {0: "device", 1: "host"})):
-        step_rows, predicted = _predicted(bench, "offload", setting, placed, fed, ranks)
-        rows += step_rows + _peaks("offload", setting, predicted)
-    return rows
+        rows, made = predicted_row(bench, "offload", setting, placed, fed, ranks)
+        yield from rows
+        yield from peaks("offload", setting, made)
 
 
-def stages(bench: Bench) -> list[Row]:
-    rows: list[Row] = []
-    source, fed = _gpt(bench, 4)
-    for setting, count in (("1 stage", 1), ("2 virtual stages", 2)):
-        plan = _planned(bench, source, count, 4, stages=count)
-        step_rows, _ = _predicted(bench, "stages", setting, plan, fed, dict.fromkeys(range(count), "device"))
-        rows += step_rows
-    return rows
+def hetero(bench: Bench) -> Iterator[Row]:
+    bench = Bench(bench.name, BESIDE_CPU, bench.out) if bench.scale.is_large else bench
+    source, fed = gpt_of(bench, 4)
+    rows, _ = predicted_row(bench, "hetero", "stage 0 cpu", _planned(source, 2, 4, stages=2), fed, {0: "host", 1: "device"})
+    yield from rows
 
 
-def hetero(bench: Bench) -> list[Row]:
-    bench = bench if bench.scale is SMALL else Bench(bench.name, BESIDE_CPU, bench.out)
-    source, fed = _gpt(bench, 4)
-    plan = _planned(bench, source, 2, 4, stages=2)
-    rows, _ = _predicted(bench, "hetero", "stage 0 cpu", plan, fed, {0: "host", 1: "device"})
-    return rows
-
-
-def overhead(bench: Bench) -> list[Row]:
+def overhead(bench: Bench) -> Iterator[Row]:
     """Acts that do nothing; and the step time of a model so small that launching is what takes time, divided by its acts.  Nothing is
     predicted."""
-    rows: list[Row] = []
     empty, x = four_actors(2, 8, 1), torch.zeros(8, 8)
     with bench.devices({0: "host", 1: "device"}) as devices:
         idle = [idle_act_s(empty, {"w": x}, lambda step: (x,), devices, 10 * bench.scale.steps) for _ in range(9)]
-    rows.append(_row("overhead", "acts that do nothing", "wall / acts", "s", None, tuple(idle)))
+    yield row("overhead", "acts that do nothing", "wall / acts", "s", None, tuple(idle))
     tiny = Bench(bench.name, SMALL, bench.out)
-    source, fed = _gpt(tiny, 4)
-    plan = _planned(tiny, source, 1, 4)
+    source, fed = gpt_of(tiny, 4)
+    plan = _planned(source, 1, 4)
     acts = sum(task.acts * len(plan.ranks_of(task)) for task in plan.tasks)
     # A CPU has no graphs, and an option that would be ignored is refused.
     for setting, graphs in (("without graphs", False), ("with graphs", True))[: 1 if bench.name == "cpu" else 2]:
@@ -231,22 +128,24 @@ def overhead(bench: Bench) -> list[Row]:
                 plan, fed.state, fed.batches, steps, devices=devices, options=DeviceOptions(graphs=graphs), timeout_s=60, allow_nan=True
             )
         times = outcome.trace.step_times_s(plan)[SKIPPED:]
-        rows.append(_row("overhead", setting, "step / acts", "s", None, tuple(time_s / acts for time_s in times)))
-    return rows
+        yield row("overhead", setting, "step / acts", "s", None, tuple(time_s / acts for time_s in times))
 
 
-PARTS: Mapping[str, Callable[[Bench], list[Row]]] = {
+PARTS: Mapping[str, Callable[[Bench], Iterable[Row]]] = {
+    "kernels": kernels,
+    "transparency": transparency,
+    "gpt2": gpt2,
+    "resnet50": resnet50,
+    "predicted": predicted,
     "actors": actors,
-    "recompute": recompute,
-    "offload": offload,
-    "stages": stages,
-    "hetero": hetero,
     "overhead": overhead,
+    "offload": offload,
+    "hetero": hetero,
 }
 
 
 def measure(part: str, device: str, out: Path, *, small: bool = False) -> Path:
-    """Run one part; returns the CSV of its rows.
+    """Run one part; returns the CSV of its rows, each of which is there as soon as it was measured.
 
     Raises:
         Unsupported: a part or a device that is not there.
@@ -254,7 +153,8 @@ def measure(part: str, device: str, out: Path, *, small: bool = False) -> Path:
     if part not in PARTS:
         raise Unsupported(f"part {part!r} is not known; choose from {', '.join(PARTS)}")
     out.mkdir(parents=True, exist_ok=True)
-    rows = PARTS[part](Bench(device, SMALL if small else LARGE, out))
-    path = out / "rows.csv"
-    pd.DataFrame([asdict(row) for row in rows]).to_csv(path, index=False)
+    path, rows = out / "rows.csv", list[Row]()
+    for made in PARTS[part](Bench(device, SMALL if small else LARGE, out)):
+        rows.append(made)
+        pd.DataFrame([asdict(each) for each in rows]).to_csv(path, index=False)
     return path

@@ -15,7 +15,7 @@ from dataclasses import replace
 from planner.ir.actors.verify import verify
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.errors import InvalidPlan
-from planner.ir.graph import InputKind, Op, Ref, Role
+from planner.ir.graph import Fusion, InputKind, Op, Ref, Role
 from planner.ir.plan import (
     Access,
     BatchInput,
@@ -36,7 +36,7 @@ from planner.ir.plan import (
 from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType
 
-__all__ = ["four_actors", "offloaded", "roomy_cluster"]
+__all__ = ["four_actors", "listing_cluster", "offloaded", "roomy_cluster"]
 
 _ONE = NdSbp.parse("B")
 
@@ -46,6 +46,12 @@ def roomy_cluster(num_devices: int, memory_bytes: int = 64 * 10**9) -> Cluster:
     device = DeviceSpec(kind="cpu", memory_bytes=memory_bytes, rate_flop_per_s=1e9, memory_bandwidth_bytes_per_s=1e9)
     link = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e8)
     return Cluster(name=f"gpu-{num_devices}", source="", num_nodes=1, devices_per_node=num_devices, device=device, node=link)
+
+
+def listing_cluster(num_devices: int) -> Cluster:
+    """The same with fragments that list their kernels, op by op, as they are launched; a kernel table prices them."""
+    cluster = roomy_cluster(num_devices)
+    return replace(cluster, name=f"listing-{num_devices}", device=replace(cluster.device, kernels="h100-sxm", fusion=Fusion.EAGER))
 
 
 def _access(name: str, regst: str, index: int = 0) -> Access:

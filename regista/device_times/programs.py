@@ -40,7 +40,9 @@ GRID_DTYPES = {Size.SMALL: (DType.FLOAT32,), Size.FULL: (DType.FLOAT32, DType.BF
 def programs(size: Size) -> Iterator[tuple[str, LogicalGraph]]:
     """(what it is, its graph): one after the other, as each takes seconds to trace."""
     if size is Size.SMALL:
-        yield "gpt", ZOO["gpt"](layers=1, width=16, heads=2, vocab=32, batch=2, seq=8, attention="fused").graph(1)
+        small = ZOO["gpt"](layers=1, width=16, heads=2, vocab=32, batch=2, seq=8, attention="fused")
+        yield "gpt", small.graph(1)
+        yield "gpt, bf16-mixed", small.in_formats("bf16-mixed", None).graph(1)
         yield "resnet", ZOO["resnet50"](batch=2, image=32, classes=8, layers=26, width=4).graph(1)
         return
     gpt, resnet = ZOO["gpt2"]("117M", batch=8, vocab=50304, attention="fused"), ZOO["resnet50"](batch=64)
