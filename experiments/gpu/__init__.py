@@ -5,7 +5,7 @@ must_show     which lines hold, from the rows                            bench  
 transparent   Plans on the device against the reference                  rivals        GPT-2 and ResNet-50 beside PyTorch's own ways
 predicted     13 Plans, predicted and measured                           alone         predicted from acts that ran alone
 plans         Plans that no planner makes                                overhead      what the runtime itself takes per act
-figure        the picture of the rows
+figure        the picture of the rows                                  publish       to where it is committed
 
 Beside it, without a GPU: late_streams and late_threads, runs whose work starts late at random.
 """

@@ -13,10 +13,8 @@ which lines hold that a run on a GPU must show.  Exit codes: 0 all parts ended w
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +33,7 @@ from backend.devices.opening import open_device
 from experiments.gpu.figure import draw, gathered
 from experiments.gpu.must_show import Line, lines
 from experiments.gpu.parts import PARTS, measure
+from experiments.gpu.publish import publish
 from planner.ir.errors import RegistaError
 
 __all__ = ["LIMITS_S", "NO_DEVICE", "Ended", "about", "main", "perform"]
@@ -155,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     device, out = str(arguments.device), arguments.out.resolve()
     if arguments.publish:
-        return _published(out)
+        return publish(out)
     if device.startswith("cuda") and not torch.cuda.is_available():
         print(
             f"no CUDA device: torch {torch.__version__} sees none, so nothing is measured; --device fake --small tries the code",
@@ -212,28 +211,6 @@ def _known(out: Path, facts: Mapping[str, str]) -> dict[str, Ended]:
         p: Ended(part=p, state="ok", seconds=float(s), log=str(out / f"{p}.log"))
         for p, s in zip(well["part"], well["seconds"], strict=True)
     }
-
-
-def _published(out: Path, root: Path = Path(__file__).parents[1]) -> int:
-    """Rows, lines, facts, kernels and traces (packed) to results/gpu, pictures to figures."""
-    if not (out / "must_show.csv").exists():
-        print(f"{out} holds no finished run; python -m experiments.gpu writes one", file=sys.stderr)
-        return 1
-    results, figures = root / "results" / "gpu", root / "figures"
-    results.mkdir(parents=True, exist_ok=True)
-    for name in ("rows.csv", "parts.csv", "must_show.csv", "about.json"):
-        shutil.copy(out / name, results / name)
-    for path in sorted((out / "kernels").glob("*")):
-        if path.name != "rows.csv":
-            shutil.copy(path, results / path.name)
-    for trace in sorted(out.glob("*/*.json")):
-        if trace.name.endswith((".run.json", ".sim.json")):
-            with trace.open("rb") as plain, gzip.GzipFile(results / f"{trace.name}.gz", "wb", mtime=0) as packed:
-                shutil.copyfileobj(plain, packed)
-    for picture in (out / "steps.png", *sorted(out.glob("*/gantt-*.png"))):
-        shutil.copy(picture, figures / f"gpu_{picture.stem}.png")
-    print(f"copied to {results} and {figures}; commit them with make report and make paper")
-    return 0
 
 
 if __name__ == "__main__":

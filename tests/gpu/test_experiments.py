@@ -31,6 +31,7 @@ from experiments.gpu.figure import draw, gathered
 from experiments.gpu.must_show import lines
 from experiments.gpu.parts import PARTS, measure
 from experiments.gpu.plans import four_actors, offloaded, roomy_cluster
+from experiments.gpu.publish import publish
 from planner.cost.kernels.table import load_kernels
 from planner.frontend import SGD, Program
 from planner.ir.cluster import load_cluster
@@ -39,6 +40,7 @@ from planner.ir.files import load_trace
 from planner.ir.plan import Plan, RegstKind
 from planner.ir.traces.trace import Source, check_trace
 from planner.parallelism.make import PlanOptions, make_plan
+from regista.report.rows import predicted_quantities, read_rows
 from simulator import simulate
 from zoo import ZOO
 
@@ -166,8 +168,9 @@ def _measured() -> pd.DataFrame:
 
 
 def _kept(out: Path) -> None:
-    (out / "kernels").mkdir(parents=True)
-    for name in ("about.json", "kernels/kernels.json", "kernels/gantt-1.png", "kernels/gpt.run.json", "steps.png"):
+    for folder in ("kernels", "predicted"):
+        (out / folder).mkdir(parents=True)
+    for name in ("about.json", "kernels/kernels.json", "predicted/gantt-1.png", "predicted/gpt.run.json", "steps.png"):
         (out / name).write_text("{}")
 
 
@@ -211,15 +214,19 @@ def test_a_second_call_keeps_what_ended_well_and_measures_the_rest(tmp_path: Pat
 
 
 def test_what_was_measured_is_copied_to_where_it_is_committed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    assert program_of._published(out, tmp_path) == 1 and "holds no finished run" in capsys.readouterr().err
+    out, results = tmp_path / "out", tmp_path / "results"
+    assert publish(out, tmp_path) == 1 and "holds no finished run" in capsys.readouterr().err
     _kept(out)
-    for name in ("rows.csv", "parts.csv", "must_show.csv"):
-        (out / name).write_text("x\n")
+    (out / "about.json").write_text('{"gpu": "H100", "torch": "2.13"}')
+    _measured().to_csv(out / "rows.csv", index=False)
+    pd.DataFrame([asdict(line) for line in lines(_measured(), [], out)]).to_csv(out / "must_show.csv", index=False)
+    (out / "parts.csv").write_text("part\n")
     (tmp_path / "figures").mkdir()
-    assert program_of._published(out, tmp_path) == 0
-    assert {path.name for path in (tmp_path / "results" / "gpu").iterdir()} >= {"rows.csv", "about.json", "kernels.json", "gpt.run.json.gz"}
+    assert publish(out, tmp_path) == 0
+    assert {path.name for path in (results / "gpu").iterdir()} == {"about.json", "parts.csv", "kernels.json", "gpt.run.json.gz"}
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"gpu_steps.png", "gpu_gantt-1.png"}
+    assert set(pd.read_csv(results / "gpu_lines.csv")["gpu"]) == {"H100"}
+    assert {quantity.name for quantity in predicted_quantities(read_rows(results / "gpu.csv"))} >= {"step_s", "peak_bytes"}
 
 
 def test_a_part_that_is_not_known_is_refused(tmp_path: Path) -> None:
