@@ -2,8 +2,7 @@
 
 __main__      every part in a process of its own, with a time limit      parts         what is measured
 must_show     which lines hold, from the rows                            bench         where, how large, and rows
-transparent   Plans on the device against the reference                  rivals        GPT-2 and ResNet-50 beside PyTorch's own ways
-predicted     13 Plans, predicted and measured                           alone         predicted from acts that ran alone
+compared/     beside the reference, PyTorch's ways, predictions          alone         predicted from acts that ran alone
 plans         Plans that no planner makes                                overhead      what the runtime itself takes per act
 figure        the picture of the rows                                  publish       to where it is committed
 

@@ -1,9 +1,9 @@
 """The parts of ``make gpu`` that measure.  Each gives rows, as soon as they are known; predictions and measurements stand in columns of their own.
 
 kernels        what each kernel costs there: a kernel table and a cluster (regista calibrate --device)
-transparency   Plans on 1, 2 and 4 ranks of the device: fp32, dropout, bf16-mixed                                        experiments.gpu.transparent
-gpt2, resnet50 against eager PyTorch, torch.compile and CUDA graphs, in one run                                          experiments.gpu.rivals
-predicted      13 Plans, predicted from acts that ran alone and from the kernel table: step, timeline, peak              experiments.gpu.predicted
+transparency   Plans on 1, 2 and 4 ranks of the device: fp32, dropout, bf16-mixed                                        experiments.gpu.compared
+gpt2, resnet50 against eager PyTorch, torch.compile and CUDA graphs, in one run                                          experiments.gpu.compared
+predicted      13 Plans, predicted from acts that ran alone and from the kernel table: step, timeline, peak              experiments.gpu.compared
 actors         load -> H2D -> compute -> D2H with RegstNum 1, 2, 3 [Yuan et al. 2021, figure 6]
 overhead       per-act cost of the runtime, with CUDA graphs and without
 offload        a GPT with parameters' masters and optimizer state on the host
@@ -23,11 +23,9 @@ from backend.devices.options import DeviceOptions
 from backend.inprocess import run
 from experiments.gpu.alone import SKIPPED
 from experiments.gpu.bench import BESIDE_CPU, LARGE, SMALL, Bench, Fed, Row, gpt_of, row
+from experiments.gpu.compared import gpt2, peaks, predicted, predicted_row, resnet50, transparency
 from experiments.gpu.overhead import idle_act_s
 from experiments.gpu.plans import four_actors, offloaded, roomy_cluster
-from experiments.gpu.predicted import peaks, predicted, predicted_row
-from experiments.gpu.rivals import gpt2, resnet50
-from experiments.gpu.transparent import transparency
 from planner.cost.kernels.table import save_kernels
 from planner.frontend import Program
 from planner.ir.cluster import save_cluster

@@ -21,12 +21,12 @@ from backend.devices.fake import FakeStreamDevice
 from backend.inprocess import run
 from backend.reference import perform
 from experiments.gpu import __main__ as program_of
-from experiments.gpu import predicted as predicted_plans
-from experiments.gpu import rivals
 from experiments.gpu.__main__ import LIMITS_S, NO_DEVICE, main
 from experiments.gpu.__main__ import perform as perform_part
 from experiments.gpu.alone import AlonePrices, predict_then_run, prices_of
 from experiments.gpu.bench import SMALL, Bench, Row, row
+from experiments.gpu.compared import rivals
+from experiments.gpu.compared.predicted import CONVOLUTIONS, GPT, _allocator
 from experiments.gpu.figure import draw, gathered
 from experiments.gpu.must_show import lines
 from experiments.gpu.parts import PARTS, measure
@@ -74,7 +74,7 @@ def test_the_kernel_table_of_the_run_predicts_every_plan(tmp_path: Path) -> None
 
 
 def test_at_least_twelve_plans_are_predicted_and_measured() -> None:
-    settings = [*predicted_plans.GPT, *predicted_plans.CONVOLUTIONS]
+    settings = [*GPT, *CONVOLUTIONS]
     assert len({setting.name for setting in settings}) >= 12
     for wanted in ("recompute", "graphs", "dropout"):
         assert any(getattr(setting, wanted) for setting in settings)
@@ -145,7 +145,7 @@ def test_the_code_that_only_a_gpu_runs_is_run_on_a_stub(tmp_path: Path, monkeypa
     assert len(rivals._timed(bench, replay)) == 5 and calls.count("synchronize") == 10
     rivals._free(bench)
     assert calls[-1] == "empty_cache"
-    assert [row.run for row in predicted_plans._allocator(bench, "gpt")] == [7.0] * 3
+    assert [row.run for row in _allocator(bench, "gpt")] == [7.0] * 3
 
 
 def _measured() -> pd.DataFrame:
