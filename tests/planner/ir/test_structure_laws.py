@@ -252,3 +252,63 @@ def test_a_plan_that_breaks_a_law_is_refused_by_it(law: str) -> None:
     plan = edit(sound())
     with pytest.raises(InvalidPlan, match=said):
         verify_structure_and_claims(plan)
+
+
+def test_what_lies_at_a_limit_is_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    acts = sum(task.acts for task in sound().tasks)
+    for name, most in (("MOST_ACTS", acts), ("MOST_BLOCKS", max(regst.quota for regst in sound().regsts))):
+        monkeypatch.setattr(f"planner.ir.actors.verify.{name}", most)
+        verify_structure(sound())
+        monkeypatch.setattr(f"planner.ir.actors.verify.{name}", most - 1)
+        with pytest.raises(
+            InvalidPlan, match=rf"{most} (acts per step, more than {most - 1}|.*; more than {most - 1} blocks)|has quota {most}"
+        ):
+            verify_structure(sound())
+        monkeypatch.undo()
+    verify_structure(replace(sound(), micro_batches=1))
+    verify_structure(replace(sound(), batch_size=1))
+
+
+@pytest.mark.parametrize("index", [-1, 1])
+def test_an_access_names_a_tensor_of_its_regst(index: int) -> None:
+    for edit in (
+        lambda p, a: replace(p, loss=a),
+        lambda p, a: replace(p, gradients={"x": a}),
+        lambda p, a: with_first("tasks", of_kind(TaskKind.FETCH), reads=(a,))(p),
+        lambda p, a: replace(p, outputs=(Output(name="o", regst=a.regst, index=a.index),)),
+        lambda p, a: with_first("states", anything, regst=a.regst, index=a.index)(p),
+        lambda p, a: with_first("tasks", lambda t: any(w.regst == loss_regst() for w in t.writes), writes=(a,))(p),
+    ):
+        with pytest.raises(InvalidPlan, match=rf"names tensor {index} of regst {loss_regst()}, which has 1"):
+            verify_structure(edit(sound(), replace(sound().loss, index=index)))
+
+
+def test_a_boxing_has_its_axis_and_layouts_of_one_mesh() -> None:
+    nothing, two = NdSbp(()), NdSbp.parse("B,B")
+    for src, dst, axis in ((nothing, nothing, 0), (ONE_AXIS, two, 0), (two, ONE_AXIS, 0), (nothing, ONE_AXIS, 0), (ONE_AXIS, nothing, 0)):
+        with pytest.raises(InvalidPlan, match="on axis 0 are not of one mesh"):
+            verify_structure(with_first("tasks", of_kind(TaskKind.BOXING), body=of_body(src=src, dst=dst, axis=axis))(sound()))
+    for axis in (-1, 1):
+        with pytest.raises(InvalidPlan, match=f"works on axis {axis} of a mesh of 1 axes"):
+            verify_structure(with_first("tasks", of_kind(TaskKind.BOXING), body=of_body(axis=axis))(sound()))
+
+
+def test_a_stream_that_carries_a_collective_has_an_order_whatever_else_it_carries() -> None:
+    boxing = next(task for task in sound().tasks if task.kind is TaskKind.BOXING)
+    fetch = next(task for task in sound().tasks if task.kind is TaskKind.FETCH and task.placement == "s1")
+    plan = with_first(
+        "tasks",
+        lambda task: task.id == fetch.id,
+        stream=next(t.stream for t in sound().tasks if t.placement == "s1" and t.kind is boxing.kind),
+    )(sound())
+    plan = replace(plan, streams=tuple(replace(stream, order=()) for stream in plan.streams))
+    with pytest.raises(InvalidPlan, match="carries collectives without an order"):
+        verify_structure(plan)
+    local = with_mesh_of_one(plan)
+    verify_structure(local)
+
+
+def with_mesh_of_one(plan: Plan) -> Plan:
+    """Each placement has its first rank alone, so nobody meets."""
+    first = {placement.id: number for number, placement in enumerate(plan.placements)}
+    return replace(plan, placements=tuple(replace(placement, mesh=(1,), ranks=(first[placement.id],)) for placement in plan.placements))

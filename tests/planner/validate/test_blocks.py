@@ -98,6 +98,10 @@ def test_a_mean_is_not_the_value_of_one_micro_batch_nor_the_other_way_round() ->
     settled[place] = proof().contents.facts[regst, 0]
     with refused(f"it writes mean:loss as P to tensor 0 of regst {regst}"):
         proof().lay(task, settled)
+    unnamed = proof().with_tensor(regst, 0, name="anything")
+    for wrong, changes in ((facts, {"produces": with_fill(task, regst, 1)}), (settled, {})):
+        with refused("which declares anything"):
+            unnamed.lay(task, wrong, **changes)
 
 
 @pytest.mark.parametrize("changes", [{"sbp": "S(0)"}, {"shape": (64, 16)}, {"dtype": DType.FLOAT64}, {"name": "relu_1"}], ids=str)

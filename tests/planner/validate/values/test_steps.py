@@ -82,3 +82,40 @@ def test_a_local_step_takes_the_layout_that_it_names() -> None:
     assert step("B", "S(0)", 1).of(X, (2, 2), NdSbp.parse("P,B")) == NdSbp.parse("P,S(0)")
     assert step("B", "S(0)", 1).of(X, (2, 2), NdSbp.parse("B,P")) == "it takes B on axis 1, and is given B,P"
     assert step("B", "B", 0).of(X, (2, 2), NdSbp.parse("B,P")) == NdSbp.parse("B,P")
+
+
+@pytest.mark.parametrize(("src", "dst"), [("S(0)", "S(0)+1"), ("S(0)+1", "S(0)"), ("S(0)+1", "S(0)+2"), ("S(0)+1", "S(0)+1")])
+def test_parts_that_lie_turned_are_shifted(src: str, dst: str) -> None:
+    assert law(f"{src},B,B", f"{dst},B,B", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("src", "dst"), [("S(0)+1", "B"), ("B", "S(0)+1"), ("S(0)+1", "S(1)"), ("S(0)", "S(1)+1"), ("P", "S(0)+1"), ("S(0)+1", "P")]
+)
+def test_parts_that_lie_turned_are_only_shifted(src: str, dst: str) -> None:
+    assert "parts that lie turned are only shifted" in (law(f"{src},B,B", f"{dst},B,B", 0) or "")
+
+
+def test_the_longest_part_must_suffice_and_shorter_ones_need_not() -> None:
+    odd = TensorType(shape=(3,), dtype=DType.FLOAT32)
+    assert law("S(0),B", "S(0),S(0)", 1, odd, (2, 2)) is None
+    assert "cannot lie" in (law("S(0),B", "S(0),S(0)", 1, odd, (2, 3)) or "")
+
+
+@pytest.mark.parametrize(
+    ("layout", "axis", "extent", "after"),
+    [("S(0),B", 0, 8, "P,B"), ("S(1),S(0)", 1, 8, "S(1),P"), ("S(0),S(0)", 1, 4, "S(0),P"), ("S(0),S(1)", 1, 6, "S(0),P")],
+)
+def test_a_part_becomes_a_partial_sum_by_zeros_up_to_the_extent_of_all_parts(layout: str, axis: int, extent: int, after: str) -> None:
+    src = layout.split(",")[axis]
+    assert step(src, "P", axis, extent).of(X, (2, 2), NdSbp.parse(layout)) == NdSbp.parse(after)
+    for wrong in ((extent + 1,), (extent // 2,), (0,), ()):
+        found = step(src, "P", axis, *wrong).of(X, (2, 2), NdSbp.parse(layout))
+        assert isinstance(found, str) and f"the axis' parts have {extent} together" in found
+
+
+def test_a_local_step_obeys_the_laws_of_a_step() -> None:
+    truth = TensorType(shape=(8, 6), dtype=DType.BOOL)
+    assert step("S(0)", "P", 0, 8).of(truth, (2, 2), NdSbp.parse("S(0),B")) == "truth values have no partial sums"
+    assert "cannot lie" in str(step("B", "S(0)").of(TensorType(shape=(1,), dtype=DType.FLOAT32), (2, 2), NdSbp.parse("B,B")))
+    assert step("B", "P").of(X, (2, 2), NdSbp.parse("B,B")) == NdSbp.parse("P,B")

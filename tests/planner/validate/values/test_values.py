@@ -183,6 +183,8 @@ def test_a_sum_with_a_literal_or_of_two_types_is_an_op_like_another() -> None:
     assert scaled.of["x"] != scaled.of["y"]
     literal = numbers(op(ADD, Ref("a"), 2, out="x"), op(ADD, Ref("a"), 3, out="y"))
     assert literal.of["x"] != literal.of["y"]
+    both = numbers(op(ADD, Ref("a"), Ref("b"), 2, out="x"), op(ADD, Ref("b"), Ref("a"), 2, out="y"))
+    assert both.of["x"] != both.of["y"]
     broadcast = numbers(op(ADD, Ref("a"), Ref("d"), out="x"), op(ADD, Ref("d"), Ref("a"), out="y"), types={"d": ROW})
     assert broadcast.of["x"] != broadcast.of["y"]
     other = numbers(op(SUB, Ref("a"), Ref("b"), out="x"), op(SUB, Ref("b"), Ref("a"), out="y"))
