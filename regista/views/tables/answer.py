@@ -51,7 +51,7 @@ def show_facts(found: Answer, interval: Interval, lead: str = "", *, details: bo
     table.add_row("proof", escape(_cut(gap_text(plan), 2 * _MOST_WORDS)))
     if compared := schedules_text(plan):
         table.add_row("schedules", escape(_cut(compared, 2 * _MOST_WORDS)))
-    for quantity, words in (("lead", lead), *_remarks(plan)) if details else ():
+    for quantity, words in (("lead", lead), *_remarks(plan)) if details else (("kind of step", evaluation_text(plan)),):
         if words:
             table.add_row(quantity, escape(_cut(words, _MOST_WORDS)))
     return table
@@ -128,9 +128,9 @@ def _next(found: Answer, file: str) -> tuple[str, ...]:
     )
     if gap > _LARGE_GAP:
         limit = "no bound says how much is left" if search.lower_bound_s <= 0 else f"up to {gap:.0%} may be left"
-        rows = (play, ("the same command with --method exact, or more --seconds", limit))
+        rows = (play, ("the same with --method exact, or more --seconds", limit))
     elif plan.cluster.name.startswith("local"):
-        measure = (f"regista calibrate {file} -o cost.json", "its acts measured here, for simulate and run --cost cost.json")
+        measure = (f"regista calibrate {file} -o cost.json", "measure its acts, for --cost")
         rows = (measure, (f"regista run {file} --steps 20", "perform it; predicted beside measured"))
     elif found.limiter.moving >= _MUCH_MOVING:
         rows = (play, (f"regista explain {file}", "which layouts and links communication comes from"))
