@@ -3,32 +3,39 @@
     between processes            a TRANSFER's end on the sender -> start of its consumer on the receiver (a socket and one wake-up)
     in a process, same stream    end of an act -> start of the next one of the stream
     in a process, other stream   end of an act -> start of an act on another stream
+    the loop alone               end of an act -> start of the next one of a rank whose acts do nothing
 
 The model is so small that hardly anything is computed.  Its acts are short, so the thread that let several start performs them one by one
-(backend.worker.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each.  ``python -m experiments.benchmarks.acts``
+(backend.worker.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each; those of the loop alone hold none.
+``python -m experiments.benchmarks.acts``
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 import regista
+from backend.worker.loop import EventLoop
 from planner.ir.actors.actor import Actor, build_actors
 from planner.ir.plan import Plan, StreamKind
 from planner.ir.traces.trace import Act, Trace
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
-__all__ = ["Row", "gaps", "main", "rows"]
+__all__ = ["Row", "gaps", "loop_alone", "main", "rows"]
 
 MODEL = "zoo:mlp?batch=4&width=4&hidden=4&depth=2"
+LOOP = "the loop alone"
 BETWEEN, SAME, OTHER = "between processes", "in a process, same stream", "in a process, other stream"
 
 
@@ -91,6 +98,34 @@ def rows(steps: int = 300, rounds: int = 3) -> list[Row]:
     return [_row(name, sorted(values)) for name, values in pooled.items() if values]
 
 
+class _Nothing:
+    """A rank's acts that do nothing, blocks that keep no account, and no other rank."""
+
+    waiting: frozenset[str] = frozenset()
+
+    @property
+    def blocks(self) -> _Nothing:
+        return self
+
+    def complete(self, regst: str, slot: int) -> None: ...
+    def release(self, regst: str, slot: int) -> None: ...
+    def perform(self, actor: Actor, number: int) -> None: ...
+    def start_readers(self, *handlers: object) -> None: ...
+
+
+def loop_alone(steps: int) -> tuple[list[float], float]:
+    """(gaps, processor time per act) of the event loop of one rank, in seconds."""
+    plan = regista.plan(program_of(MODEL), resolve_cluster("local:2"), stages=1, micro_batches=4)
+    nothing: Any = _Nothing()
+    loop = EventLoop(plan, 0, steps, nothing, nothing, timeout_s=60.0)
+    loop.start_threads()
+    start_ns = time.process_time_ns()
+    loop.run()
+    processor_s = (time.process_time_ns() - start_ns) * 1e-9
+    loop.stop()
+    return [(after[3] - before[4]) * 1e-9 for before, after in pairwise(loop.rows)], processor_s / len(loop.rows)
+
+
 def _row(name: str, values: list[float]) -> Row:
     last = len(values) - 1
     return Row(name=name, median_s=median(values), p10_s=values[int(0.1 * last)], p90_s=values[int(0.9 * last)], n=len(values))
@@ -102,9 +137,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     table = Table("gap", "median us", "p10 us", "p90 us", "n", title=f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} (run)")
-    for row in rows(asked.steps, asked.rounds):
+    loop_gaps, processor_s = loop_alone(4 * asked.steps)
+    for row in [*rows(asked.steps, asked.rounds), _row(LOOP, sorted(loop_gaps))]:
         table.add_row(row.name, *(f"{value * 1e6:.1f}" for value in (row.median_s, row.p10_s, row.p90_s)), str(row.n))
     Console(width=110).print(table)
+    print(f"{LOOP}: {processor_s * 1e6:.1f} us of processor time per act")
 
 
 if __name__ == "__main__":
