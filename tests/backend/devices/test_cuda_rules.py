@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,11 +15,13 @@ from matrix import STEPS
 
 from backend.devices import cuda as device_cuda
 from backend.devices.device import CaptureFailed, ImmediateLane, Work
-from backend.devices.options import DeviceOptions
+from backend.devices.opening import open_devices
+from backend.devices.options import DeviceOptions, check_options
+from backend.devices.streams import made_by_driver
 from backend.inprocess import run
 from backend.inprocess.lanes.hazards import Hazards, Mark
 from backend.run_folder.outcome import Outcome
-from planner.ir.errors import RegistaError
+from planner.ir.errors import OutOfMemory, RegistaError, Unsupported
 from planner.ir.traces.trace import check_trace
 from tests.backend.devices.cuda_stub import CudaStub, stub_device, stub_devices, stubbed
 from tests.backend.devices.late_devices import reference
@@ -223,8 +226,6 @@ def test_what_the_device_says_of_itself(stub: CudaStub) -> None:
 
 
 def test_memory_that_is_not_there_is_refused_with_what_is(stub: CudaStub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.ir.errors import OutOfMemory
-
     device = stub_device()
 
     def full(*arguments: object, **options: object) -> torch.Tensor:
@@ -240,3 +241,56 @@ def test_pinned_memory_is_asked_for_by_that_name(stub: CudaStub, monkeypatch: py
     monkeypatch.setattr(torch, "zeros", lambda size, **options: asked.update(options))
     device_cuda.CudaDevice("cuda:0").host_memory(8)
     assert asked == {"dtype": torch.uint8, "pin_memory": True}
+
+
+class _Driver:
+    """libcuda as far as streams go.   code: what it gives back."""
+
+    def __init__(self, code: int) -> None:
+        self.code, self.flags = code, list[int]()
+
+    def cuStreamCreate(self, stream: Any, flags: Any) -> int:
+        self.flags.append(flags.value)
+        stream._obj.value = None if self.code else 4711
+        return self.code
+
+
+def test_streams_are_made_by_the_driver_as_ones_that_the_default_stream_does_not_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _Driver(0)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    assert (made_by_driver(), driver.flags) == (4711, [1])
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _Driver(201))
+    with pytest.raises(Unsupported, match=r"refused another stream \(cuStreamCreate gave 201\)"):
+        made_by_driver()
+
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(Unsupported, match=r"the CUDA driver cannot be loaded \(libcuda\.so\.1: cannot open"):
+        made_by_driver()
+
+
+def test_options_that_would_be_ignored_or_cannot_be_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for options, devices, says in (
+        (DeviceOptions(ahead=0), {"cuda:0"}, "at least 1 act"),
+        (DeviceOptions(graphs=True), {"cpu"}, "options of devices with streams, and all ranks are on CPUs"),
+        (DeviceOptions(deterministic=True), {"cuda:0"}, "CUBLAS_WORKSPACE_CONFIG is not set; set it to :4096:8 or :16:8"),
+    ):
+        with pytest.raises(Unsupported, match=says):
+            check_options(options, devices, own_process=True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    check_options(DeviceOptions(deterministic=True), {"cuda:0"}, own_process=True)
+
+
+def test_a_cpu_has_no_streams_no_graphs_and_nothing_to_wait_for() -> None:
+    with open_devices({0: "cpu"}) as opened:
+        device = opened[0]
+        lane, calls = device.lane("any"), list[int]()
+        again = lane.again(lambda: calls.append(1))
+        lane.enqueue(again)
+        device.reset_peak()
+        device.synchronize()
+        assert calls == [1] and lane.record() is None
+        assert (device.free_bytes(), device.library_bytes(3), device.peak_bytes(), device.about()) == (0, 0, 0, "cpu")
