@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from planner.ir.errors import RegistaError
     from planner.ir.files import load_plan, load_trace, save_plan, save_trace
     from planner.ir.plan import Plan
+    from planner.ir.traces.held import consecutive
     from planner.ir.traces.trace import Trace, check_trace
     from planner.solve.time_limit import Cancel
     from regista.analysis.comparison import Comparison, compare
@@ -54,6 +55,7 @@ __all__ = [
     "check_trace",
     "compare",
     "connect",
+    "consecutive",
     "evaluator",
     "from_jax",
     "gantt",
@@ -76,6 +78,7 @@ _HOME = {
     "LossScaling": "planner.frontend.optim.loss_scale",
     **dict.fromkeys(("Cluster", "load_cluster"), "planner.ir.cluster"),
     **dict.fromkeys(("load_plan", "load_trace", "save_plan", "save_trace"), "planner.ir.files"),
+    "consecutive": "planner.ir.traces.held",
     **dict.fromkeys(("Trace", "check_trace"), "planner.ir.traces.trace"),
     "Plan": "planner.ir.plan",
     "PlannerSession": "regista.planner_session",

@@ -38,6 +38,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
+from planner.ir.traces.held import StepSelection
 from planner.ir.traces.trace import Trace
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.memory import SearchMemory
@@ -276,6 +277,7 @@ def run(
     memory: MemoryOptions = DEFAULT_MEMORY,
     state: Mapping[str, Tensor] | Values | None = None,
     ema: bool = False,
+    trace_steps: str | None = None,
 ) -> Outcome:
     """Perform the Plan on real devices.
 
@@ -298,6 +300,8 @@ def run(
         device: ``cpu``, ``cuda``, ``cuda:1``, or rank by rank, ``0=cpu,1=cuda:0``.  Real processes: ``cuda`` is a GPU for each rank;
             threads: all on the first.  ``fake``: lanes without hardware.
         device_options: of devices with streams: CUDA graphs, how far the host runs ahead, TF32, determinism.
+        trace_steps: of which steps the trace holds the acts, for long runs on real processes: ``first:20,last:20,every:1000`` (every 1000th
+            beside the first 20 and the last 20); None: of all.
 
     Raises:
         InvalidFile: a checkpoint or a weights file is missing or damaged, or the folder holds another run's checkpoints.
@@ -314,9 +318,13 @@ def run(
     check_numbers(plan, source.step_numbers, range(steps))  # before a folder is made
     if checkpoint is None and (save_every or keep):
         raise Unsupported("save_every and keep belong to checkpoints; give their folder, too")
+    if trace_steps is not None and performer is not Performer.GLOO:
+        raise Unsupported(f"trace_steps belong to runs on real processes; performer {performer.value} keeps all acts, leave them out")
     start = beginning(plan, source, init=init, checkpoint=checkpoint, resume=resume, state=state, ema=ema)
     if start.first_step >= steps:
         raise Unsupported(f"{checkpoint} is at step {start.first_step} already, {steps} were asked for; ask for more steps to go on")
+    if trace_steps is not None:
+        StepSelection.parse(trace_steps).check(steps - start.first_step)
     check_program(plan, source, typed_state(plan, start.values))
     batches: Batches = source.batches(plan.micro_batches)
     if data is not None:
@@ -357,6 +365,7 @@ def run(
         numbers=source.step_numbers,
         devices=names,
         device_options=device_options,
+        trace_steps=trace_steps or "",
     )
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from backend.acts.links import Link, Node, Stream, link_of, nodes_of
-from backend.acts.rows import ActRow
+from backend.acts.rows import ActRow, RowLog
 from backend.memory.blocks import Blocks
 from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, build_actors
 from planner.ir.actors.routes import routes
@@ -33,19 +33,27 @@ class Bookkeeper:
     Args:
         blocks: of each rank that this process performs.
         send: called with every message to an actor of a rank that it does not perform.
+        logs: rank -> where its rows go; None: all stay in memory.
 
     Attributes:
         rows: rank -> its acts, in the order in which they were recorded.   unfinished: actors that have acts left.
     """
 
-    def __init__(self, plan: Plan, steps: int, blocks: Mapping[int, Blocks], send: Callable[[Message], None] | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        steps: int,
+        blocks: Mapping[int, Blocks],
+        send: Callable[[Message], None] | None = None,
+        logs: Mapping[int, RowLog] | None = None,
+    ) -> None:
         self._blocks, self._send = blocks, send
         actors, gates = build_actors(plan, steps)
         self.actors = {key: actor for key, actor in actors.items() if key[1] in blocks}
         self.gates = {key: gate for key, gate in gates.items() if key[1] in blocks}
         self.streams = {key: Stream(gate) for key, gate in self.gates.items()}
         self._nodes = nodes_of(plan, self.actors, self.streams, blocks)
-        self.rows: dict[int, list[ActRow]] = {rank: [] for rank in blocks}
+        self.rows: Mapping[int, list[ActRow] | RowLog] = {rank: [] for rank in blocks} if logs is None else logs
         self.unfinished = self._count_unfinished()
         self._targets: dict[ActorId, tuple[int, ...]] = {}
         self._senders: dict[ActorId, int] = {}

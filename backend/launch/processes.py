@@ -32,6 +32,7 @@ from backend.run_folder.outcome import Outcome
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidProgram
 from planner.ir.plan import Plan
+from planner.ir.traces.held import StepSelection
 from planner.lower.data_actors.saving import with_saving, without_saving
 
 __all__ = ["WORKER", "run", "run_folder", "run_in_folder"]
@@ -61,6 +62,7 @@ def run(
     numbers: StepNumbers = no_numbers,
     devices: Mapping[int, str] | None = None,
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS,
+    trace_steps: str = "",
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
@@ -81,6 +83,7 @@ def run(
         numbers: step -> what its STEP_INPUT tasks write (learning rates), of Plans that have such; asked for all steps before the start.
         devices: rank -> name of its device, ``cpu``, ``cuda:0`` (backend.placing.places); None: all on CPUs.
         device_options: of devices with streams.
+        trace_steps: of which steps the trace holds the acts, ``first:20,last:20,every:1000``; the workers then keep no others.  Empty: of all.
 
     Returns:
         trace (source ``run``, performer ``gloo``), losses per step, final states and gradients as logical tensors.
@@ -106,7 +109,10 @@ def run(
         saves_when_interrupted=checkpoint is not None and checkpoint.when_interrupted,
         devices=on_devices,
         device_options=device_options,
+        trace_steps=trace_steps,
     )
+    if trace_steps:
+        StepSelection.parse(trace_steps).check(steps)
     with run_folder(workdir, options.run_id) as folder:
         run_in_folder(folder, performed, state, batches, options, on_progress, numbers, max_restarts)
         merged = merge(performed, folder, options)

@@ -29,6 +29,7 @@ from planner.ir.errors import InvalidFile
 from planner.ir.files import PLAN_VERSION, save_plan
 from planner.ir.plan import Plan
 from planner.ir.text import decode, encode, load_json, save_text
+from planner.ir.traces.held import StepSelection
 
 __all__ = [
     "BATCHES",
@@ -58,6 +59,7 @@ class Options:
 
     address, inputs: with several hosts, this one's address and a digest of what all start from.
     isolated_rounds: after the run, time each task alone so often (0: not at all); ``warmup`` rounds come first and do not count.
+    trace_steps: whose acts the trace holds (planner.ir.traces.held); empty: all.
     devices: name of each rank's device; empty: all on CPUs.
     """
 
@@ -78,8 +80,13 @@ class Options:
     saves_when_interrupted: bool = False
     allow_nan: bool = False
     memory: MemoryOptions = DEFAULT_MEMORY
+    trace_steps: str = ""
     devices: tuple[str, ...] = ()
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS
+
+    def held_steps(self, steps: int) -> tuple[tuple[int, int], ...]:
+        """(first, end) of the steps of an attempt of so many whose acts the trace holds; none: all."""
+        return StepSelection.parse(self.trace_steps).ranges(steps) if self.trace_steps else ()
 
 
 class FailureKind(StrEnum):

@@ -53,6 +53,7 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         plan,
         performer="gloo",
         steps=len(performed),
+        held_steps=options.held_steps(len(performed)),
         rows={rank: result["acts"].tolist() for rank, result in results.items()},
         losses=losses_of,
         states=_tensors(results, "states"),

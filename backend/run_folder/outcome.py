@@ -54,6 +54,7 @@ def assemble(
     first_step: int = 0,
     memory: Mapping[int, Mapping[str, int]] | None = None,
     outputs: Mapping[int, StepOutputs] | None = None,
+    held_steps: tuple[tuple[int, int], ...] = (),
 ) -> Outcome:
     """One Outcome of what the ranks of a run left behind.
 
@@ -61,7 +62,7 @@ def assemble(
         rows: rank -> its acts (backend.acts.rows).   losses: step -> loss.
         states, gradients: parts of state_locations(plan) and plan.gradients; None: nobody asked for gradients.
         peak_bytes: rank -> the most that its blocks held at once.
-        outputs: step -> what left it beside the loss.
+        outputs: step -> what left it beside the loss.   held_steps: of which there are rows (Trace.held_steps).
     """
     in_order = tuple(losses[step] for step in sorted(losses)) if plan.has_loss else ()
     held = {str(rank): size_bytes for rank, size_bytes in peak_bytes.items()}
@@ -75,6 +76,7 @@ def assemble(
         register_bytes=held,
         losses=in_order,
         about=about,
+        held_steps=held_steps,
     )
     return Outcome(
         trace=trace,

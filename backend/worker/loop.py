@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backend.acts.bookkeeper import BegunAct, Bookkeeper, Stream
-from backend.acts.rows import ActRow
+from backend.acts.rows import ActRow, RowLog
 from backend.comm.transport import Frame, Mesh
 from backend.run_folder.files import Failure, FailureKind
 from backend.worker.failures import RankFailed, failure_of_act, failure_of_reader, stalled
@@ -84,13 +84,25 @@ class EventLoop:
 
     Args:
         live: the rank stops and waits after ``steps``; ``allow`` raises that number and says which step is the last.
+        log: where rows of acts go; None: all stay in memory.
     """
 
-    def __init__(self, plan: Plan, rank: int, steps: int, body: RankBody, mesh: Mesh, timeout_s: float, *, live: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        steps: int,
+        body: RankBody,
+        mesh: Mesh,
+        timeout_s: float,
+        *,
+        live: bool = False,
+        log: RowLog | None = None,
+    ) -> None:
         self.plan, self.rank = plan, rank
         self._body, self._mesh, self._timeout_s = body, mesh, timeout_s
-        self._book = Bookkeeper(plan, steps, {rank: body.blocks}, self._send)
-        self.rows: list[ActRow] = self._book.rows[rank]
+        self._book = Bookkeeper(plan, steps, {rank: body.blocks}, self._send, None if log is None else {rank: log})
+        self.rows: Sequence[ActRow] = self._book.rows[rank]
         self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting)
         self._links = ack_links(plan)
         self._link_numbers = {link: number for number, link in enumerate(self._links)}

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from array import array
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from backend.acts.rows import RowLog
 from backend.comm.host_groups import HostGroups
 from backend.comm.transport import Mesh
 from backend.devices.options import numerics
@@ -159,7 +161,9 @@ def work(folder: Path, options: Options) -> None:
     saver = saver_of(folder, plan, rank, options, store, body, numbers)
     if options.isolated_rounds:
         body.captured = {}
-    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live)
+    held_steps = options.held_steps(options.steps)
+    log = RowLog(plan, held_steps, folder / f"rank{rank}.rows") if held_steps else None
+    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live, log=log)
     loop.start_threads()
     # What exists now stays for good; without this the collector looks through torch's modules in the midst of acts.
     gc.collect()
@@ -184,7 +188,7 @@ def work(folder: Path, options: Options) -> None:
     states = {
         (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_locations(plan).values() if rank in plan.ranks_holding(a.regst)
     }
-    acts = torch.tensor(loop.rows, dtype=torch.int64).reshape(-1, 5)
+    acts = torch.tensor(loop.rows if log is None else array("q", log.finish()), dtype=torch.int64).reshape(-1, 5)
     if hosts is not None:
         hosts.estimate_clock()
         acts = hosts.on_one_clock(acts)

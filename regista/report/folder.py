@@ -17,6 +17,7 @@ from planner.ir.errors import InvalidFile
 from planner.ir.files import load_trace
 from planner.ir.plan import Plan
 from planner.ir.reading import read_json
+from planner.ir.traces.held import consecutive
 from planner.ir.traces.trace import Source, Trace
 from regista.report.claims import Claim, load_claims
 from regista.report.measured import is_measured_sweep
@@ -105,7 +106,8 @@ def _trace_pairs(source: Path) -> dict[str, tuple[Plan, Trace, Trace]]:
     for path in sorted(source.glob("*.json")):
         if not _is_trace(path):
             continue
-        plan, trace = load_trace(str(path))
+        plan, whole = load_trace(str(path))
+        trace = consecutive(plan, whole)
         traces.setdefault(plan.plan_id, {})[trace.source] = plan, trace
     both = {plan_id: kinds for plan_id, kinds in traces.items() if len(kinds) == 2}
     return {plan_id: (kinds[Source.SIM][0], kinds[Source.SIM][1], kinds[Source.RUN][1]) for plan_id, kinds in both.items()}

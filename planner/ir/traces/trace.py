@@ -21,7 +21,7 @@ from planner.ir.display import Displayed
 from planner.ir.errors import InvalidTrace
 from planner.ir.plan import Plan
 
-__all__ = ["Act", "Source", "Trace", "check_trace", "settled_s", "stated_slack_s"]
+__all__ = ["Act", "Source", "Trace", "check_trace", "settled_s", "stated_slack_s", "steps_text"]
 
 
 class Source(Enum):
@@ -55,6 +55,7 @@ class Trace(Displayed):
     """Peaks per rank.  ``register_bytes``: blocks that held data, state included; both kinds of trace count it the same way.
     ``peak_bytes``: sim: the same and the workspace of the running fragment; run: registers and state, as workspace is not seen.
     ``message_s``: sim: how long a message from rank 0 to rank 1 travels, under ``"0->1"``; what is not there takes no time (run: not seen).
+    ``held_steps``: (first, end) of the steps whose acts it holds, ascending; empty: all.  Losses are those of all steps.
     """
 
     source: Source
@@ -67,9 +68,19 @@ class Trace(Displayed):
     losses: tuple[float, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
     message_s: Mapping[str, float] = field(default_factory=dict)
+    held_steps: tuple[tuple[int, int], ...] = field(default=(), metadata={"omitted": True})
 
     def step_ends_s(self, plan: Plan) -> tuple[float, ...]:
-        """When the last act of each step ended."""
+        """When the last act of each step ended.
+
+        Raises:
+            InvalidTrace: it does not hold all steps.
+        """
+        if self.held_steps:
+            raise InvalidTrace(
+                f"the trace holds steps {steps_text(self.held_steps)} of {self.steps}, and this needs all; "
+                "take regista.consecutive(plan, trace), or run without trace_steps"
+            )
         ends = [0.0] * self.steps
         for act in self.acts:
             step = act.number // plan.task[act.task].acts
@@ -88,6 +99,12 @@ class Trace(Displayed):
         With fewer than three steps: the last one's.
         """
         return settled_s(self.step_times_s(plan))
+
+
+def steps_text(spans: Sequence[tuple[int, int]]) -> str:
+    """``0 to 19, 999, 1999 ...``: the first five runs of consecutive steps and the last."""
+    names = [f"{first} to {end - 1}" if end - first > 1 else str(first) for first, end in spans]
+    return ", ".join(names if len(names) <= 6 else [*names[:5], "...", names[-1]])
 
 
 def settled_s(times_s: Sequence[float]) -> float:
@@ -130,6 +147,11 @@ def check_trace(plan: Plan, trace: Trace, *, slack_s: float | None = None) -> No
         raise InvalidTrace(f"law 6: the trace is of plan {trace.plan_id}, not of {plan.plan_id}")
     if trace.steps < 1:
         raise InvalidTrace(f"law 1: the trace has {trace.steps} steps; at least 1 was performed")
+    spans = trace.held_steps or ((0, trace.steps),)
+    if [0, *(step for span in spans for step in span), trace.steps] != sorted(step for span in (*spans, (0, trace.steps)) for step in span):
+        raise InvalidTrace(
+            f"law 1: the trace says that it holds steps {list(spans)[:4]}; they are ascending and within its {trace.steps} steps"
+        )
     ranks = {str(rank) for rank in range(plan.num_ranks)}
     if not set(trace.peak_bytes) <= ranks:
         raise InvalidTrace(f"law 6: peak bytes of ranks {sorted(set(trace.peak_bytes) - ranks)[:8]}; the plan has {plan.num_ranks} ranks")
@@ -137,7 +159,7 @@ def check_trace(plan: Plan, trace: Trace, *, slack_s: float | None = None) -> No
         ends = pair.split("->")
         if len(ends) != 2 or not set(ends) <= ranks or not (math.isfinite(travel_s) and travel_s >= 0):
             raise InvalidTrace(f"law 6: a message {pair!r} travels {travel_s} s; pairs are 'rank->rank' of the plan, times finite and >= 0")
-    by_actor: dict[tuple[str, int], list[Act]] = defaultdict(list)
+    of_actor: dict[tuple[str, int], list[Act]] = defaultdict(list)
     for act in trace.acts:
         if act.task not in plan.task or act.rank not in plan.ranks_of(plan.task[act.task]):
             raise InvalidTrace(f"law 6: act of {act.task} on rank {act.rank}, which the plan does not have")
@@ -145,16 +167,19 @@ def check_trace(plan: Plan, trace: Trace, *, slack_s: float | None = None) -> No
             raise InvalidTrace(f"law 6: act {act.number} of {act.task} on rank {act.rank} has no finite times")
         if act.end_s < act.start_s:
             raise InvalidTrace(f"law 6: act {act.number} of {act.task} on rank {act.rank} ends before it starts")
-        by_actor[act.task, act.rank].append(act)
+        of_actor[act.task, act.rank].append(act)
+    by_actor: dict[tuple[str, int], dict[int, Act]] = {}
     for task in plan.tasks:
         for rank in plan.ranks_of(task):
-            acts = sorted(by_actor[task.id, rank], key=lambda a: a.number)
+            acts = {act.number: act for act in of_actor[task.id, rank]}
             by_actor[task.id, rank] = acts
-            want = trace.steps * task.acts
-            if len(acts) != want or [a.number for a in acts] != list(range(want)):
-                raise InvalidTrace(f"law 1: {task.id} on rank {rank} acted {len(acts)} times in {trace.steps} steps; the plan says {want}")
+            count = len(of_actor[task.id, rank])
+            want = sum(end - first for first, end in spans) * task.acts
+            if count != want or any(number not in acts for first, end in spans for number in range(first * task.acts, end * task.acts)):
+                held = f"the {want // task.acts} steps that it holds" if trace.held_steps else f"{trace.steps} steps"
+                raise InvalidTrace(f"law 1: {task.id} on rank {rank} acted {count} times in {held}; the plan says {want}")
     _check_streams(plan, trace, slack_s)
-    _check_blocks(plan, trace, by_actor, slack_s)
+    _check_blocks(plan, trace, spans, by_actor, slack_s)
     limit = plan.cluster.device.memory_bytes
     for name, peak in trace.peak_bytes.items():
         if peak > limit:
@@ -180,30 +205,35 @@ def _check_streams(plan: Plan, trace: Trace, slack_s: float) -> None:
                 )
 
 
-def _check_blocks(plan: Plan, trace: Trace, by_actor: Mapping[tuple[str, int], list[Act]], slack_s: float) -> None:
+def _check_blocks(
+    plan: Plan,
+    trace: Trace,
+    spans: Sequence[tuple[int, int]],
+    by_actor: Mapping[tuple[str, int], Mapping[int, Act]],
+    slack_s: float,
+) -> None:
+    """Laws 3 and 4 between acts that the trace holds."""
     actors, _ = build_actors(plan, trace.steps)
     for (task, rank), actor in actors.items():
         for port in actor.outputs.values():
-            made = by_actor[task, rank]
+            made, per_step = by_actor[task, rank], actor.task.acts // port.acts_per_block
             full = port.produced
             for sink in port.acked:
                 used = by_actor[sink]
                 reader = actors[sink].inputs[port.regst]
-                blocks = len(made) // port.acts_per_block
-                for block in range(blocks):
+                for block in (block for first, end in spans for block in range(first * per_step, end * per_step)):
                     first, last = made[block * port.acts_per_block], made[(block + 1) * port.acts_per_block - 1]
                     # Block n of the producer is block n + full of the reader: a state Regst starts with one.
-                    start = (block + full) * reader.acts_per_block
-                    if start < len(used) and used[start].start_s < last.end_s - slack_s:
+                    start = used.get((block + full) * reader.acts_per_block)
+                    if start is not None and start.start_s < last.end_s - slack_s:
                         raise InvalidTrace(
-                            f"law 3: {sink[0]} act {start} on rank {sink[1]} starts at {used[start].start_s:.9f} s, before "
+                            f"law 3: {sink[0]} act {start.number} on rank {sink[1]} starts at {start.start_s:.9f} s, before "
                             f"{task} act {last.number} ended at {last.end_s:.9f} s (regst {port.regst})"
                         )
                     freed = block + full - port.quota
-                    if freed >= 0:
-                        release = used[(freed + 1) * reader.acts_per_block - 1]
-                        if first.start_s < release.end_s - slack_s:
-                            raise InvalidTrace(
-                                f"law 4: {task} act {first.number} on rank {rank} starts at {first.start_s:.9f} s, while all {port.quota} blocks "
-                                f"of {port.regst} are held ({sink[0]} act {release.number} ends at {release.end_s:.9f} s)"
-                            )
+                    release = used.get((freed + 1) * reader.acts_per_block - 1)
+                    if release is not None and first.start_s < release.end_s - slack_s:
+                        raise InvalidTrace(
+                            f"law 4: {task} act {first.number} on rank {rank} starts at {first.start_s:.9f} s, while all {port.quota} blocks "
+                            f"of {port.regst} are held ({sink[0]} act {release.number} ends at {release.end_s:.9f} s)"
+                        )

@@ -15,11 +15,13 @@ from planner.ir.errors import Unsupported
 from planner.ir.files import load_plan, save_trace
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
-from planner.ir.traces.trace import Trace, check_trace
+from planner.ir.traces.held import StepSelection, longest
+from planner.ir.traces.trace import Trace, check_trace, steps_text
 from regista.analysis.comparison import summarise
 from regista.targets import check_targets
 from regista.verbs.arguments import DATA_HELP, add_cost, add_lr_schedule, add_plan, add_trust, count, positive, rank_number
 from regista.verbs.screen import Json, show
+from regista.verbs.showing.traces import steps_shown
 
 if TYPE_CHECKING:
     from backend.devices.options import DeviceOptions
@@ -99,6 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what the launchers of several hosts know and no stranger, 16 bytes or more (default: $REGISTA_SECRET)",
     )
+    parser.add_argument(
+        "--trace-steps",
+        metavar="WHICH",
+        help="of which steps the trace holds the acts, in long runs: first:20,last:20,every:1000 (default: of all)",
+    )
     parser.add_argument("-o", "--out", metavar="FILE", help="the trace (JSON); of several hosts host 0 writes it")
 
 
@@ -120,7 +127,9 @@ def perform(args: argparse.Namespace) -> Json:
     is_gloo = performer is Performer.GLOO
     if not is_gloo:
         timeout = None if performer is Performer.THREADS else args.timeout
-        _refuse_beside(performer, {"--timeout": timeout, "--cost": args.cost, "--nnodes": args.nnodes})
+        _refuse_beside(performer, {"--timeout": timeout, "--cost": args.cost, "--nnodes": args.nnodes, "--trace-steps": args.trace_steps})
+    if args.trace_steps is not None:
+        StepSelection.parse(args.trace_steps).check(args.steps)
     nodes = nodes_of(args.nnodes, args.rdzv, args.node_rank, args.run_id, args.secret)
     plan = load_plan(args.plan)
     if args.outputs and not plan.outputs:
@@ -142,11 +151,17 @@ def perform(args: argparse.Namespace) -> Json:
         save_trace(plan, outcome.trace, args.out)
     if args.outputs:
         _save_outputs(outcome, args.outputs)
+    first, end = longest(outcome.trace)
+    if end - first < min(2, outcome.trace.steps):
+        held = f"the trace holds the steps {steps_text(outcome.trace.held_steps)}, no two in a row, so nothing is said of a step's time"
+        show(args, held, _loss_text(plan, outcome.losses))
+        return {"plan_id": plan.plan_id, "steps": outcome.trace.steps, "losses": list(outcome.losses), "first_step": outcome.first_step}
     # One process that plays all ranks in turn is not what was predicted: its own figures alone.
-    judged = None if prediction is None else verdict(plan, prediction, outcome.trace)
-    table = show_summary(plan, summarise(plan, outcome.trace)) if judged is None else show_verdict(judged)
-    show(args, table, _loss_text(plan, outcome.losses))
-    result = trace_json(plan, outcome.trace) | {"losses": list(outcome.losses), "first_step": outcome.first_step}
+    trace, which = steps_shown(plan, outcome.trace)
+    judged = None if prediction is None else verdict(plan, prediction, trace)
+    table = show_summary(plan, summarise(plan, trace)) if judged is None else show_verdict(judged)
+    show(args, table, *which, _loss_text(plan, outcome.losses))
+    result = trace_json(plan, trace) | {"losses": list(outcome.losses), "first_step": outcome.first_step}
     return result if judged is None else result | {"prediction": judged.to_json()}
 
 
@@ -205,6 +220,7 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
         device_options=_device_options(args),
         allow_nan=args.allow_nan,
         max_restarts=args.max_restarts,
+        trace_steps=args.trace_steps,
     )
 
 
@@ -228,6 +244,7 @@ def _refuse_on_hosts(args: argparse.Namespace) -> None:
         "--deterministic": args.deterministic,
         "--allow-nan": args.allow_nan,
         "--max-restarts": args.max_restarts,
+        "--trace-steps": args.trace_steps,
     }
     if refused := [option for option, value in given.items() if value]:
         raise Unsupported(f"{', '.join(refused)}: not carried out on several hosts yet; leave it out, or leave out --nnodes")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from planner.ir.errors import Mismatch
-from planner.ir.files import load_trace
 from planner.ir.text import canonical, save_text
 from planner.ir.traces.trace import Source
 from regista.targets import check_targets
 from regista.verbs.screen import Json, show
+from regista.verbs.showing.traces import load_steps
 
 __all__ = ["add_arguments", "perform"]
 
@@ -30,8 +30,8 @@ def perform(args: argparse.Namespace) -> Json:
     check_targets([args.out, args.gantt], [args.sim, args.run])
     if args.gantt:
         check_picture(args.gantt)
-    sim_plan, sim = load_trace(args.sim)
-    run_plan, run = load_trace(args.run)
+    sim_plan, sim = load_steps(args.sim)
+    run_plan, run = load_steps(args.run)
     if (sim.source, run.source) == (Source.SIM, Source.RUN) and sim_plan.plan_id != run_plan.plan_id:
         raise Mismatch(
             f"{args.sim} is of plan {sim_plan.plan_id}, {args.run} of plan {run_plan.plan_id}; simulate and run the same plan file"

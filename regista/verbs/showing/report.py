@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile, Mismatch
-from planner.ir.files import load_trace
 from regista.targets import check_targets
 from regista.verbs.screen import Json, show, status
+from regista.verbs.showing.traces import load_steps
 
 __all__ = ["add_arguments", "perform"]
 
@@ -40,7 +40,7 @@ def _comparison(args: argparse.Namespace) -> Json:
     from regista.report import save_comparison
 
     check_targets([args.out], args.what)
-    (plan, sim), (other, run) = (load_trace(path) for path in args.what)
+    (plan, sim), (other, run) = (load_steps(path) for path in args.what)
     if plan.plan_id != other.plan_id:
         raise Mismatch(
             f"{args.what[0]} is of plan {plan.plan_id}, {args.what[1]} of plan {other.plan_id}; simulate and run the same plan file"

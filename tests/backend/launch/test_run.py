@@ -27,9 +27,10 @@ from backend.reference import perform
 from backend.run_folder.files import Options
 from backend.run_folder.outcome import Outcome
 from backend.worker.process import agree
-from planner.ir.errors import DeadLock, InvalidProgram, Mismatch, WorkerFailed
+from planner.ir.errors import DeadLock, InvalidProgram, Mismatch, Unsupported, WorkerFailed
 from planner.ir.graph import Ref
 from planner.ir.plan import Fragment, Plan
+from planner.ir.traces.held import consecutive
 from planner.ir.traces.trace import check_trace
 
 pytestmark = pytest.mark.processes
@@ -107,6 +108,21 @@ def test_a_run_on_real_processes_equals_the_reference(plan: Plan, micro_batches:
     assert outcome.trace.about["omp_threads"] == "1"
     assert signal.getsignal(signal.SIGINT) is before
     assert_nothing_is_left(workdir)
+
+
+def test_a_trace_of_some_steps_holds_their_acts_all_losses_and_no_others(workdir: Path) -> None:
+    plan, steps = handmade.pipeline(2), 12
+    outcome = run(plan, handmade.start(), handmade.batches(2), steps, workdir=workdir, trace_steps="first:2,every:5,last:3")
+    trace, held = outcome.trace, {0, 1, 4, 9, 10, 11}
+    assert trace.held_steps == ((0, 2), (4, 5), (9, 12))
+    check_trace(plan, trace)
+    assert {act.number // plan.task[act.task].acts for act in trace.acts} == held
+    assert len(trace.losses) == steps
+    part = consecutive(plan, trace)
+    check_trace(plan, part)
+    assert part.steps == 3
+    with pytest.raises(Unsupported, match="every:13 name no step of a run of 12 steps"):
+        run(plan, handmade.start(), handmade.batches(2), steps, workdir=workdir, trace_steps="every:13")
 
 
 def test_more_ranks_than_cores_is_said_and_still_right(workdir: Path) -> None:

@@ -128,3 +128,18 @@ def test_an_option_of_devices_that_would_be_ignored_is_refused(command: Command,
     plan = tmp_path / "p.json"
     assert command("plan", TINY, "--cluster", "local:2", "-o", plan).code == 0
     assert_refused(command, tmp_path, "run", plan, "--steps", "1", *options, says=says)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--trace-steps", "every:7"], "every:7 name no step of a run of 6 steps; give 6 or less"),
+        (["--trace-steps", "last:-1"], "'last:-1' is none of first:N, last:N, every:N"),
+        (["--trace-steps", "soon"], "for example first:20,last:20,every:1000"),
+        (["--trace-steps", "first:2", "--performer", "threads"], "--trace-steps belongs to a run on real processes"),
+    ],
+)
+def test_a_selection_of_steps_that_cannot_be_met_is_refused_before_the_run(
+    command: Command, made: dict[str, Path], tmp_path: Path, options: list[str], says: str
+):
+    assert_refused(command, tmp_path, "run", made["plan"], "--steps", "6", *options, "-o", tmp_path / "run.json", says=says)
