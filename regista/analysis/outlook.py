@@ -37,8 +37,6 @@ from simulator.steady.observed_order import is_ordered
 
 __all__ = ["Devices", "Outlook", "Pace", "look", "planned_utilisation", "tokens_per_sample", "utilisation"]
 
-MANY_ACTS = 200_000
-"""Acts per step of all ranks beyond which one rank per placement stands for all in the steady state."""
 MOST_CYCLE_ACTS = 500_000
 """Acts per step, one rank per placement, beyond which the critical cycle would take longer than all the rest."""
 MOST_NOISY_ACTS = {True: 200_000_000, False: 20_000_000}
@@ -267,12 +265,11 @@ def _check_noise(plan: Plan, steps: int, runs: int) -> None:
 
 
 def _pace(plan: Plan, cost: CostModel) -> Pace:
-    acts = sum(task.acts * len(plan.ranks_of(task)) for task in plan.tasks)
     nodes = sum(task.acts for task in plan.tasks)
     if nodes > MOST_CYCLE_ACTS:
         return Pace(missing=f"{nodes:,} acts per step are more than the {MOST_CYCLE_ACTS:,} among which it is looked for")
     try:
-        state = steady_state(plan, cost, folded=True if acts > MANY_ACTS else None)
+        state = steady_state(plan, cost)
     except Unsupported as error:
         return Pace(missing=str(error))
     return Pace(

@@ -10,10 +10,11 @@ duration longer and the share smaller; so lines that were priced together fit on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
-from planner.ir.actors.routes import pieces
+from planner.ir.actors.routes import Piece, pieces
 from planner.ir.collective import Collective, sent_bytes
-from planner.ir.plan import Boxing, Plan, Task, TaskKind
+from planner.ir.plan import Boxing, PlacedTensor, Placement, Plan, Task, TaskKind
 from planner.ir.sbp import Split
 from simulator.network.fabric import Machine
 
@@ -50,9 +51,17 @@ def _across(plan: Plan, task: Task, sender: int) -> Iterator[PointToPoint]:
     for read, write in zip(task.reads, task.writes, strict=True):
         target = plan.regst[write.regst]
         source, arrival = plan.regst[read.regst].tensors[read.index], target.tensors[write.index]
-        for piece in pieces(source, plan.placement[task.placement], arrival, plan.placement[target.placement]):
-            if piece.src_rank == sender:
-                yield sender, piece.dst_rank, float(piece.numel * source.dtype.size_bytes)
+        for piece in _by_sender(source, plan.placement[task.placement], arrival, plan.placement[target.placement]).get(sender, ()):
+            yield sender, piece.dst_rank, float(piece.numel * source.dtype.size_bytes)
+
+
+@lru_cache(maxsize=64)
+def _by_sender(source: PlacedTensor, here: Placement, arrival: PlacedTensor, there: Placement) -> Mapping[int, tuple[Piece, ...]]:
+    """The pieces that each rank sends, worked out once for all senders."""
+    sent: dict[int, list[Piece]] = {}
+    for piece in pieces(source, here, arrival, there):
+        sent.setdefault(piece.src_rank, []).append(piece)
+    return {rank: tuple(found) for rank, found in sent.items()}
 
 
 def link_shares(plan: Plan, task: Task, ranks: tuple[int, ...], duration_s: float, machine: Machine) -> Mapping[str, float]:

@@ -48,6 +48,12 @@ class OrderPolicy(Enum):
     """Only the acts of each task are in order: right for liveness, as such a stream never makes a ready act wait for one that is not."""
 
 
+MANY_ACTS = 200_000
+"""Of all ranks in a step: above it one rank per placement stands for all, whether or not ranks are equal."""
+RANKS_LEFT_OUT = (
+    "ranks of a placement differ (in prices, or in whom they send to), and one with the longest of their times and all of their messages stands "
+    "for all: periods are upper bounds"
+)
 LINKS_LEFT_OUT = "without contention: acts of different tasks meet on a link between nodes, and each is given the whole of its price here"
 
 
@@ -63,7 +69,7 @@ class MarkedGraph:
     first: (task, rank) -> its first node; in a folded graph for the first rank of each placement only.
     folded: one rank per placement stands for all.
     chosen: streams whose order is that of the simulated steady step.
-    left_out: what the constant durations do not say (simulator.rules.prices.contention_left_out).
+    left_out: what the constant durations do not say (simulator.rules.prices.contention_left_out), and RANKS_LEFT_OUT where it holds.
     """
 
     plan: Plan
@@ -131,17 +137,20 @@ def marked_graph(
     Args:
         plan: a verified Plan.
         cost: seconds per act and message; asked once per task and rank.
-        folded: one rank per placement stands for all.  None: if all ranks are equal (CheckedPrices.ranks_are_equal).  True where they are not gives
-            the slowest rank's prices to all, so periods are upper bounds.
+        folded: one rank per placement stands for all.  None: if all ranks are equal (CheckedPrices.ranks_are_equal), or the step has more than
+            MANY_ACTS.  Where they are not equal that gives the slowest rank's prices to all, so periods are upper bounds; it is then in left_out.
         order_policy: how acts are ordered on a stream that has no order.
 
     Raises:
         InvalidCluster: a price that is negative or not finite.   DeadLock, Unsupported: see observed_orders; only if a stream has no order.
     """
     prices = CheckedPrices(plan, cost)
+    left_out = ""
     if folded is None:
-        folded = prices.ranks_are_equal()
-    return _Builder(plan, prices, folded).build(cost, order_policy)
+        are_equal = prices.ranks_are_equal()
+        folded = are_equal or sum(task.acts * len(plan.ranks_of(task)) for task in plan.tasks) > MANY_ACTS
+        left_out = RANKS_LEFT_OUT if folded and not are_equal else ""
+    return _Builder(plan, prices, folded, left_out).build(cost, order_policy)
 
 
 def _rates(plan: Plan) -> tuple[Ints, Ints, Ints]:
@@ -158,8 +167,8 @@ def _rates(plan: Plan) -> tuple[Ints, Ints, Ints]:
 class _Builder:
     """Builds one graph: Python loops over actors and pairs of actors, array operations over acts."""
 
-    def __init__(self, plan: Plan, prices: CheckedPrices, folded: bool) -> None:
-        self.plan, self.prices, self.folded = plan, prices, folded
+    def __init__(self, plan: Plan, prices: CheckedPrices, folded: bool, left_out: str) -> None:
+        self.plan, self.prices, self.folded, self.left_out = plan, prices, folded, left_out
         self.first: dict[ActorId, int] = {}
         self.starts: dict[str, list[int]] = {}
         """Task -> first node on each of its ranks."""
@@ -176,9 +185,9 @@ class _Builder:
         )
 
     def _left_out(self, cost: CostModel) -> str:
-        """Of contention: computing beside communication, and acts that meet on a link."""
+        """Ranks that differ; and of contention: computing beside communication, and acts that meet on a link."""
         links = LINKS_LEFT_OUT if shares_links(self.plan, cost, Engine.AUTO, 1) else ""
-        return "; ".join(text for text in (contention_left_out(cost), links) if text)
+        return "; ".join(text for text in (self.left_out, contention_left_out(cost), links) if text)
 
     def ranks(self, task: Task) -> tuple[int, ...]:
         ranks = self.plan.ranks_of(task)

@@ -6,8 +6,11 @@ element (a B axis), receivers choose among them round-robin, so that the load sp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from sys import maxsize
 
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import PlacedTensor, Placement, Plan, Task
@@ -45,13 +48,15 @@ def pieces(src: PlacedTensor, src_placement: Placement, dst: PlacedTensor, dst_p
     for rank in src_placement.ranks:
         region = src.sbp.region(src.shape, src_placement.mesh, src_placement.coordinate(rank))
         holders.setdefault(region, []).append(rank)
+    place = {region: number for number, region in enumerate(holders)}
+    spans_of_dim = [sorted({region[dim] for region in holders}) for dim in range(len(src.shape))]
     overlapping: list[Piece] = []
     for number, dst_rank in enumerate(dst_placement.ranks):
         wanted = dst.sbp.region(dst.shape, dst_placement.mesh, dst_placement.coordinate(dst_rank))
-        for held, ranks in holders.items():
+        near = product(*(_meeting(spans, span) for spans, span in zip(spans_of_dim, wanted, strict=True)))
+        for held in sorted((region for region in near if region in place), key=place.__getitem__):
+            ranks = holders[held]
             spans = [_overlap(a, b) for a, b in zip(held, wanted, strict=True)]
-            if any(length <= 0 for _, length in spans):
-                continue
             overlapping.append(
                 Piece(
                     src_rank=ranks[number % len(ranks)],
@@ -69,6 +74,12 @@ def check_sent(src: PlacedTensor, dst: PlacedTensor) -> None:
         raise InvalidPlan(f"transfer of {src.name}: {src.sbp} -> {dst.sbp}; partial values are reduced before they travel")
     if src.shape != dst.shape:
         raise InvalidPlan(f"transfer of {src.name}: shape {src.shape} leaves, {dst.shape} is to arrive; a transfer changes no shape")
+
+
+def _meeting(spans: Sequence[Span], wanted: Span) -> Sequence[Span]:
+    """Those of the sorted parts of a dim, which are equal or disjoint, that have an element of ``wanted``."""
+    first = max(0, bisect_right(spans, (wanted[0], maxsize)) - 1)
+    return [span for span in spans[first : bisect_left(spans, (wanted[0] + wanted[1], 0))] if _overlap(span, wanted)[1] > 0]
 
 
 def _overlap(a: Span, b: Span) -> Span:

@@ -89,8 +89,8 @@ def perform(args: argparse.Namespace) -> Json:
 def certificate(sized_plan: SizedPlan) -> str:
     """One sentence on what is proved."""
     if sized_plan.is_certified:
-        # What is left out is what the default engine of simulate plays and a theory of constant durations cannot.
-        what = "certified for acts that take the prices they have alone" if sized_plan.left_out else "certified"
+        # What is left out: what the default engine of simulate plays and a theory of constant durations cannot, and ranks that differ.
+        what = "certified, but for what is said last" if sized_plan.left_out else "certified"
         text = f"{what}: with these stream orders no quotas need fewer bytes for this step time"
     else:
         gap = 1 - sized_plan.bound_bytes / sized_plan.after_bytes if sized_plan.after_bytes else 0.0

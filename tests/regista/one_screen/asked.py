@@ -104,7 +104,8 @@ class Screen:
 
 
 def _steady(line: str) -> str:
-    """Without what a clock said."""
+    """Without what a clock said, and what a server draws."""
+    line = re.sub(r"(127\.0\.0\.1):\d+", r"\1:PORT", re.sub(r"token=\S+", "token=TOKEN", line))
     return re.sub(r"^(took +|seconds  +).*", r"\1...", line)
 
 

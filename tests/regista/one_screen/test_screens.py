@@ -43,6 +43,7 @@ def test_every_committed_screen_is_in_the_table() -> None:
 
 def words(text: str) -> list[str]:
     """The words of a screen without its numbers and their units, in whatever lines they stand."""
+    text = re.sub(r"\b[0-9a-f]{16}\b", "ID", text)  # a plan's, which the measured machine is part of
     numberless = re.sub(r"[-+~]?\d[\d.,]*( ?(%|[kKMGT]i?B|B|ns|us|ms|s)\b|%)?", "#", text)
     return re.findall(r"[A-Za-z][\w./-]*", numberless)
 

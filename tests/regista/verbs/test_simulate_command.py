@@ -33,6 +33,7 @@ from simulator.analysis.curve import memory_curves
 from simulator.analysis.forecast import forecast
 from simulator.compiled import compile_plan
 from simulator.noise import Noise, simulate_noisy
+from simulator.steady import graph
 
 FLOP = {TaskKind.FORWARD: 10**9, TaskKind.BACKWARD: 2 * 10**9, TaskKind.UPDATE: 0}
 """At the story's rate of 1e9 flop/s: F = 1 s, B = 2 s."""
@@ -342,7 +343,7 @@ def test_a_plan_of_many_acts_is_looked_at_one_rank_per_placement(monkeypatch: py
     plan = equal_stages(3, 4)
     cost = AnalyticCost(plan.cluster)
     exact = look(plan, cost).pace
-    monkeypatch.setattr(outlook, "MANY_ACTS", 1)
+    monkeypatch.setattr(graph, "MANY_ACTS", 1)
     folded = look(plan, cost).pace
     assert folded.period_s == exact.period_s
     assert "one rank per placement" in folded.about

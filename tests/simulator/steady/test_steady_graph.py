@@ -14,7 +14,7 @@ from planner.ir.collective import Collective
 from planner.ir.errors import DeadLock, InvalidCluster, InvalidPlan, Unsupported
 from planner.ir.plan import Placement, Plan, RegstKind, TaskKind
 from simulator import simulate
-from simulator.steady import marked_graph, steady_state
+from simulator.steady import graph, marked_graph, steady_state
 from simulator.steady.graph import ArcKind
 from simulator.steady.observed_order import observed_orders
 from simulator.steady.state import steady_graph
@@ -178,6 +178,16 @@ def test_a_sender_that_nobody_listens_to_forbids_folding():
     plan = wide_pipeline(2)
     fewer = replace(plan, placements=(plan.placements[0], replace(plan.placements[1], ranks=(2,), mesh=(1,))))
     assert not marked_graph(fewer, TableCost()).folded
+
+
+def test_ranks_that_differ_are_folded_in_a_step_of_many_acts_and_the_period_is_said_to_be_a_bound(monkeypatch: pytest.MonkeyPatch):
+    plan, slow = data_parallel(3), TableCost({("forward", 1): 4.0, ("update", 2): 3.0})
+    assert not steady_state(plan, slow).graph.left_out
+    monkeypatch.setattr(graph, "MANY_ACTS", 1)
+    bound = steady_state(plan, slow)
+    assert bound.graph.folded and bound.period_s == 9.0
+    assert bound.graph.left_out == graph.RANKS_LEFT_OUT and "upper bounds" in bound.about
+    assert not steady_state(plan, TableCost()).graph.left_out  # equal ranks: nothing is left out
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
