@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from planner.ir.plan import Plan
-from planner.ir.traces.trace import Source, Trace
+from planner.ir.traces.trace import Source, Trace, steps_text
 from planner.ir.units import show_bytes, show_s
 from regista.analysis.answer import answer
 from regista.analysis.comparison import Comparison
@@ -55,6 +55,8 @@ def trace_table(trace: Trace) -> Table:
     table.add_row(
         "acts", f"{len(trace.acts):,} of {len({act.task for act in trace.acts}):,} tasks on {len(ranks):,} ranks, {trace.steps} steps"
     )
+    if trace.held_steps:
+        table.add_row("steps held", steps_text(trace.held_steps))
     if trace.acts:
         whole_s = max(act.end_s for act in trace.acts) - min(act.start_s for act in trace.acts)
         table.add_row("time", f"{show_s(whole_s)} from the first start to the last end")
