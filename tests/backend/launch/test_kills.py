@@ -87,7 +87,7 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["SIGKILL", "SIGSTOP"])
 def test_a_fault_ends_every_process_within_the_limit(fault: signal.Signals, role: str, where: str, scratch: Path) -> None:
     rank = 0 if role != "last stage" else 1 if where == "collective" else LAST_STAGE
-    act = {"forward": 12 * MICRO_BATCHES, "collective": 22, "checkpoint": 1}[where]
+    act = {"forward": 12 * MICRO_BATCHES, "collective": 22, "checkpoint": 2}[where]
     mark = scratch / "mark"
     planted = {"rank": rank, "where": where, "act": act, "mark": str(mark)}
     launcher = subprocess.Popen(
@@ -118,9 +118,9 @@ def test_a_fault_ends_every_process_within_the_limit(fault: signal.Signals, role
         assert f"rank {rank}" in said or f"[{rank}]" in said
     elif fault is signal.SIGSTOP:
         assert "did not run for" in said
-    # What was saved is whole; a save that was under way has left no checkpoint.
-    saved = [verify(folder).step for folder in sorted((scratch / "saves").glob("step-*"))]
-    assert saved == [5] if where == "checkpoint" else saved in ([5], [5, 10])
+    # What was saved is whole; the save of step 15, which was under way, has left no checkpoint.  That of step 10 may be under way on another rank.
+    saved = [verify(folder).step for folder in (scratch / "saves").glob("step-*")]
+    assert sorted(saved) in ([5], [5, 10])
 
 
 def _runs(pid: int) -> bool:
