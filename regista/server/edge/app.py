@@ -98,8 +98,7 @@ def make_app(service: Service, token: str | None, hosts: Collection[str] = ()) -
         return answer({"id": request_id, "state": service.status(request_id).state.value}, 202)
 
     async def listed(_: Http) -> Response:
-        found = service.newest(_LISTED)
-        return answer({"requests": [{"id": one.id, "state": one.state.value, "verb": one.request.verb} for one in found]})
+        return answer({"requests": service.newest(_LISTED)})
 
     async def status(http: Http) -> Response:
         return answer(_known(service, http).data())

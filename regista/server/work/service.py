@@ -54,6 +54,7 @@ class Service:
         self._most = {Lane.SEARCH: limits.searches, Lane.QUICK: 1, Lane.RUN: 1}
         self._ended = 0
         self._unkept: dict[str, Status] = {}
+        self._rows: dict[str, dict[str, str]] = {}
         self._checking = asyncio.Semaphore(_CHECKS)
         self._watching: asyncio.Task[None] | None = None
 
@@ -128,12 +129,22 @@ class Service:
             )
         return Status(id=request_id, request=request, state=outcome.state, outcome=outcome)
 
-    def newest(self, most: int) -> list[Status]:
-        """Those that can be read: one that cannot (its files were edited, say) hides no other."""
+    def newest(self, most: int) -> list[dict[str, str]]:
+        """id, state and verb of those that can be read: one that cannot (its files were edited, say) hides no other.
+
+        What has ended is read once, so that looking often does not keep the server from its work.
+        """
         found = []
         for name in self.requests.newest()[:most]:
-            with suppress(ValueError):
-                found.append(self.status(name))
+            if name not in self._rows:
+                with suppress(ValueError):
+                    status = self.status(name)
+                    row = {"id": name, "state": status.state.value, "verb": status.request.verb}
+                    if status.state in ENDED:
+                        self._rows[name] = row
+                    found.append(row)
+            else:
+                found.append(self._rows[name])
         return found
 
     def cancel(self, request_id: str, *, keep_best: bool = False) -> None:
@@ -356,6 +367,7 @@ class Service:
         for name in names[self.limits.kept + len(self._open) :]:
             if name not in self._open:
                 self.requests.remove(name)
+                self._rows.pop(name, None)
         before = time.time() - _UNUSED_S
         self.files.sweep(older_than_s=before)
         used = {digest for entry in self._open.values() for digest in entry.request.files.values()}

@@ -169,7 +169,10 @@ def test_a_result_that_the_disk_does_not_take_ends_its_request_with_a_message_an
         assert found.state is State.FAILED and found.outcome is not None
         assert "No space left on device" in found.outcome.message
         (tmp_path / "requests" / ("0" * 32)).mkdir()  # one that cannot be read
-        assert {status.id for status in service.newest(10)} == {one, other}
+        assert {row["id"]: row["state"] for row in service.newest(10)} == {one: "failed", other: "queued"}
+        (tmp_path / "requests" / ("0" * 32)).rmdir()
+        monkeypatch.setattr(service.requests, "outcome", lambda _: pytest.fail("what has ended is read once"))
+        assert len(service.newest(10)) == 2
 
     asyncio.run(story())
 
