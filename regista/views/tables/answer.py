@@ -103,11 +103,15 @@ def _remarks(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def _patterns(found: Answer) -> Table:
     table = Table(title="parameters, the largest in sum first", title_justify="left")
-    for column in ("name", "count", "shape", "split", "per device", "stages"):
-        table.add_column(column, no_wrap=True, overflow="ellipsis", justify="right" if column in ("count", "per device") else "left")
+    has_stages = len(found.plan.placements) > 1
+    for column in ("name", "count", "shape", "split", "per device", *(["stages"] if has_stages else [])):
+        # On a narrow terminal names and words take a second line; numbers stay whole.
+        words = column in ("name", "shape", "split")
+        table.add_column(column, no_wrap=not words, overflow="fold", justify="right" if column in ("count", "per device") else "left")
     for row in found.patterns[:_MOST_PATTERNS]:
         shape = " x ".join(map(str, row.shape)) or "scalar"
-        table.add_row(escape(row.name), f"{row.count:,}", shape, row.layout, show_bytes(row.part_bytes), escape(_stages(row.stages)))
+        stages = [escape(_stages(row.stages))] if has_stages else []
+        table.add_row(escape(row.name), f"{row.count:,}", shape, row.layout, show_bytes(row.part_bytes), *stages)
     if left := found.patterns[_MOST_PATTERNS:]:
         table.add_row(f"{len(left)} more kinds", f"{sum(row.count for row in left):,}")
     return table
