@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from backend.checkpoint import Saved, find, resume_point, verify
+from backend.checkpoint.folder import check_free
 from backend.checkpoint.resume import empty_folder
 from backend.initial import Given, Layers, Renamed, Values, Weights, program_values
 from backend.initial.values import as_values
@@ -56,10 +57,12 @@ def beginning(
 
     Raises:
         Unsupported: ``init`` is none of the forms, or ``resume`` without a folder.
-        InvalidFile: a file is missing or damaged; or the folder holds another run's checkpoints.
+        InvalidFile: a file is missing or damaged; or the folder holds another run's checkpoints, or one is saving there.
     """
     if resume and checkpoint is None:
         raise Unsupported("a run resumes from its checkpoint folder; give --checkpoint DIR with --resume")
+    if checkpoint is not None:
+        check_free(Path(checkpoint))
     resumed = resume_point(checkpoint) if resume and checkpoint is not None else None
     if resumed is not None:
         return Beginning(values=_from_checkpoint(plan, program, resumed.values), first_step=resumed.steps)

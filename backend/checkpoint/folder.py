@@ -22,7 +22,7 @@ from torch import Tensor
 from backend.checkpoint.manifest import MANIFEST, Manifest, SavedFile, manifest_text
 from planner.ir.errors import InvalidFile
 
-__all__ = ["commit", "latest", "lock", "remove_leftovers", "step_folder", "steps_of", "write_part", "write_whole"]
+__all__ = ["check_free", "commit", "latest", "lock", "remove_leftovers", "step_folder", "steps_of", "write_part", "write_whole"]
 
 _SYNC_BYTES = 1 << 28
 
@@ -182,6 +182,12 @@ def lock(folder: Path, timeout_s: float = 10.0) -> int:
                 os.close(handle)
                 raise InvalidFile(f"another run is saving into {folder}; wait for its end, or give another folder") from error
             time.sleep(0.1)
+
+
+def check_free(folder: Path, timeout_s: float = 10.0) -> None:
+    """Before a run starts: raises InvalidFile if another one saves into the folder, or its workers have not ended for so long."""
+    if folder.is_dir():
+        os.close(lock(folder, timeout_s))
 
 
 def remove_leftovers(folder: Path) -> tuple[str, ...]:

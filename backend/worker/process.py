@@ -194,7 +194,7 @@ def work(folder: Path, options: Options) -> None:
         acts = hosts.on_one_clock(acts)
     result = {
         "acts": acts,
-        "losses": body.losses,
+        "losses": dict(enumerate(body.losses, options.first_step)),
         "first_step": options.first_step,
         "states": copied(states),
         "gradients": copied(blocks.tapped),

@@ -6,6 +6,7 @@ backend.worker.loop decides when an act starts; this module performs it, on the 
 from __future__ import annotations
 
 import os
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -138,7 +139,7 @@ class RankBody:
         self._device, self._turns, self._graphs = device, turns, graphs
         self._deferred: dict[str, DeferredBindings] = {}
         self._lanes = RankLanes(plan, rank, device) if device is not None else None
-        self.losses: dict[int, float] = {}
+        self.losses = array("d")  # by step, from the first of this attempt
         self.loss_watch: LossWatch | None = None
         self.first_step = 0
         self.on_save: Callable[[Task, int, Sequence[Tensor]], None] | None = None
@@ -317,7 +318,7 @@ class RankBody:
     def fetch(self, act: _RankAct) -> None:
         task, number, values, _ = act
         step, loss = self.first_step + number, float(values[loss_position(self.plan, task)])
-        self.losses[step] = loss
+        self.losses.append(loss)
         if self._reports:
             os.write(self._progress, f"{step} {loss!r}\n".encode())
             if self.on_loss is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import random
 from array import array
 from pathlib import Path
@@ -10,6 +11,7 @@ import handmade
 import pytest
 
 from backend.acts.rows import NEWEST, ActRow, RowLog
+from experiments.benchmarks.long_run import RESULTS, SELECTION, growth_bytes
 from planner.ir.traces.held import StepSelection
 
 PLAN = handmade.pipeline(2)
@@ -46,3 +48,11 @@ def test_no_more_than_the_newest_rows_lie_in_memory(tmp_path: Path) -> None:
             assert len(log[0 : len(log)]) <= 2 * NEWEST  # type: ignore[arg-type]
     with pytest.raises(IndexError, match="not among the newest"):
         log[0]
+
+
+def test_memory_is_flat_over_a_million_acts_and_was_not_where_all_acts_are_kept() -> None:
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        rows: list[dict[str, str | int | float]] = list(csv.DictReader(file))  # type: ignore[arg-type]  # of text
+    assert {row["kind"] for row in rows} == {"run"}
+    assert max(int(row["acts"]) for row in rows if row["trace_steps"] == SELECTION) > 0.99e6
+    assert growth_bytes(rows, SELECTION) <= 5e6 < growth_bytes(rows, "all")

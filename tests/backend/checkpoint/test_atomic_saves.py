@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from small_gpt import plan_for
 
 import backend.checkpoint.folder as folder_module
 from backend.checkpoint import SaveRequest, latest, verify
-from backend.checkpoint.folder import lock, remove_leftovers, steps_of, write_part
+from backend.checkpoint.folder import check_free, lock, remove_leftovers, steps_of, write_part
 from backend.checkpoint.handover import hand_over
 from backend.checkpoint.resume import empty_folder
 from backend.checkpoint.saver import Saver
@@ -23,6 +24,7 @@ from backend.run_folder.files import Options
 from backend.worker.checkpoints import begin
 from planner.ir.errors import InvalidFile, RegistaError, WorkerFailed
 from planner.lower.data_actors.saving import with_saving
+from regista import starting
 from tests.backend.checkpoint.checkpoint_cases import Store, drawn_state, full_disk, save
 
 
@@ -59,8 +61,22 @@ def test_two_runs_at_once_do_not_save_into_one_folder(tmp_path: Path) -> None:
     handle = lock(tmp_path)
     with pytest.raises(InvalidFile, match="another run is saving into"):
         lock(tmp_path, timeout_s=0.2)
+    with pytest.raises(InvalidFile, match="another run is saving into"):
+        check_free(tmp_path, timeout_s=0.2)
     os.close(handle)
+    check_free(tmp_path, timeout_s=0.2)
+    check_free(tmp_path / "not made yet", timeout_s=0.2)
     os.close(lock(tmp_path, timeout_s=0.2))
+
+
+def test_a_folder_in_use_is_refused_before_the_values_of_a_run_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was refused by a worker, after all had started; and with resume the other run's newest checkpoint was read first."""
+    monkeypatch.setattr(starting, "check_free", partial(check_free, timeout_s=0.2))
+    handle = lock(tmp_path)
+    for resume in (False, True):
+        with pytest.raises(InvalidFile, match=f"another run is saving into {tmp_path}; wait for its end"):
+            starting.beginning(plan_for("data2"), None, checkpoint=tmp_path, resume=resume)  # type: ignore[arg-type]  # not looked at
+    os.close(handle)
 
 
 def test_a_rank_that_does_not_write_fails_the_save_within_the_timeout_and_is_named(tmp_path: Path) -> None:
