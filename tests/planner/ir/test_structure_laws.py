@@ -12,7 +12,7 @@ import pytest
 from matrix import read_plan
 
 from planner.ir.actors.claims import verify_claims
-from planner.ir.actors.verify import verify_structure
+from planner.ir.actors.verify import _verify_outputs, verify_structure
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Access, DTypeFlop, Output, Plan, Port, RegstKind, TaskKind
 from planner.ir.sbp import NdSbp
@@ -312,3 +312,33 @@ def with_mesh_of_one(plan: Plan) -> Plan:
     """Each placement has its first rank alone, so nobody meets."""
     first = {placement.id: number for number, placement in enumerate(plan.placements)}
     return replace(plan, placements=tuple(replace(placement, mesh=(1,), ranks=(first[placement.id],)) for placement in plan.placements))
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "batch_dim", "is_put_together"),
+    [
+        (1, None, True),
+        (1, 0, True),
+        (1, 1, True),
+        (1, 2, False),
+        (1, -1, False),
+        (2, None, False),
+        (2, 0, True),
+        (2, 1, True),
+        (2, 2, False),
+    ],
+)
+def test_an_output_is_of_one_micro_batch_or_put_together_along_a_dim_that_it_has(
+    micro_batches: int, batch_dim: int | None, is_put_together: bool
+) -> None:
+    regst = forward_regst("s1")
+    changes = {"kind": TaskKind.OUTPUT, "acts": micro_batches, "consumes": (), "reads": (Access(name="o", regst=regst, index=0),)}
+    plan = with_first("tasks", of_kind(TaskKind.FETCH), **changes)(sound())
+    assert len(plan.regst[regst].tensors[0].shape) == 2
+    output = Output(name="o", regst=regst, index=0, batch_dim=batch_dim)
+    plan = replace(plan, micro_batches=micro_batches, outputs=(output,))
+    if is_put_together:
+        _verify_outputs(plan)
+        return
+    with pytest.raises(InvalidPlan, match=rf"is put together along dim {batch_dim} of {micro_batches} micro-batches"):
+        _verify_outputs(plan)
