@@ -20,7 +20,7 @@ from zoo.language.gpt import GPT
 from zoo.seeded import deferred_module
 from zoo.text import chosen, divides, in_format, next_tokens, token_loss
 
-__all__ = ["gpt2", "gpt3"]
+__all__ = ["gpt2", "gpt3", "published_sizes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,12 @@ _GPT3: Mapping[str, _Size] = {
     "alpa-15B": _Size(48, 5120, 40, 1024, 51200),
     "alpa-39B": _Size(48, 8192, 64, 1024, 51200),
 }
+
+
+def published_sizes(name: str) -> Mapping[str, Mapping[str, int]]:
+    """Sizes of ``gpt2`` and ``gpt3`` by name, each with layers, width, heads, seq and vocab; of others none."""
+    sizes = {"gpt2": _GPT2, "gpt3": _GPT3}.get(name, {})
+    return {key: {"layers": s.layers, "width": s.width, "heads": s.heads, "seq": s.context, "vocab": s.vocab} for key, s in sizes.items()}
 
 
 def gpt2(

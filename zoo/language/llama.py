@@ -21,7 +21,7 @@ from zoo.attention import Attending, with_attention
 from zoo.seeded import deferred_module
 from zoo.text import chosen, divides, in_format, initialise, next_tokens, token_loss
 
-__all__ = ["Llama", "llama3"]
+__all__ = ["Llama", "llama3", "published_llamas"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,12 @@ class Llama(nn.Module):
             x = layer(x)
         logits: Tensor = self.lm_head(self.norm(x))
         return logits
+
+
+def published_llamas() -> Mapping[str, Mapping[str, int]]:
+    """Sizes of ``llama3`` by name, each with the numbers that its arguments override."""
+    keys = ("layers", "width", "heads", "kv_heads", "hidden", "vocab")
+    return {name: {key: getattr(size, key) for key in keys} for name, size in _SIZES.items()}
 
 
 def llama3(

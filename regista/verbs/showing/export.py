@@ -14,6 +14,9 @@ from regista.verbs.showing.traces import traces_of_one_plan
 
 __all__ = ["add_arguments", "perform"]
 
+_FORMS = {"megatron": "MEGATRON", "torchtitan": "TORCHTITAN", "deepspeed": "DEEPSPEED"}
+"""Frameworks whose settings are written, and the member of regista.jobs.formats.Form."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -21,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--to",
-        choices=["torch", "dtensor"],
+        choices=["torch", "dtensor", *_FORMS],
         help="torch: one Python file that applies the plan with torch's DTensor, fully_shard or pipelining; "
-        "dtensor: the placements of all tensors as a table (.csv, .json, .txt)",
+        "dtensor: the placements of all tensors as a table (.csv, .json, .txt); megatron, torchtitan, deepspeed: the framework's settings",
     )
-    parser.add_argument("--model", help="with --to torch: the model, if it is another than the plan names")
+    parser.add_argument("--model", help="with --to, but not dtensor: the model, if it is another than the plan names")
     parser.add_argument(
         "--format",
         default="perfetto",
@@ -40,8 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def perform(args: argparse.Namespace) -> Json:
     if args.to == "torch":
         return _torch(args)
+    if args.to in _FORMS:
+        return _settings(args)
     if args.model is not None:
-        raise Unsupported("--model goes with --to torch; traces know their plan, and placements follow from the plan alone")
+        raise Unsupported(
+            "--model goes with --to torch, megatron, torchtitan and deepspeed; traces know their plan, and placements follow from the plan alone"
+        )
     if args.to is not None:
         return _dtensor(args)
     return _kineto(args) if args.format == "kineto" else _perfetto(args)
@@ -63,6 +70,24 @@ def _dtensor(args: argparse.Namespace) -> Json:
     save_text(args.out, dtensor_text(rows, args.out))
     show(args, f"wrote {args.out}: DTensor placements of {len(rows)} tensors")
     return {"out": args.out, "plan_id": plan.plan_id, "to": args.to, "rows": len(rows)}
+
+
+def _settings(args: argparse.Namespace) -> Json:
+    from regista.frameworks import job_for, planned_job
+    from regista.jobs.formats import Form, flags_text, write_flags
+
+    plan, form = _one_plan(args), Form[_FORMS[args.to]]
+    planned = planned_job(plan, args.model)
+    job = job_for(form, planned.job)
+    written = write_flags(job, form, plan.cluster.name)
+    if written.lost:
+        raise Unsupported(f"{form.value} cannot express this plan: {'; '.join(written.lost)}")
+    save_text(args.out, flags_text(written, job, form))
+    at = job.layout
+    split = f"tensor {at.tp}, context {at.cp}, pipeline {at.pp}, data {at.dp}; {at.micro_batches} micro-batches of {at.micro_batch}"
+    notes = [f"laid out otherwise by the framework: {words}" for words in planned.otherwise]
+    show(args, f"wrote {args.out}: {form.value}, {split}", *notes)
+    return {"out": args.out, "plan_id": plan.plan_id, "to": args.to, "settings": dict(written.flags), "otherwise": list(planned.otherwise)}
 
 
 def _torch(args: argparse.Namespace) -> Json:

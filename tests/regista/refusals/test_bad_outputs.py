@@ -29,7 +29,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
         "regista.api.plan",
         "regista.calibrate.calibrate_machine",
         "regista.verbs.running.run.load_plan",
-        "regista.verbs.showing.compare.load_trace",
+        "regista.verbs.showing.compare.load_steps",
         "regista.verbs.showing.simulate.load_plan",
         "regista.verbs.showing.traces.load_trace",
     ):
