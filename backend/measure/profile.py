@@ -24,6 +24,7 @@ from backend.run_folder.files import Options
 from backend.run_folder.merge import Merged, Spans, merge
 from planner.ir.actors.actor import Actor, build_actors
 from planner.ir.actors.verify import verify
+from planner.ir.actors.waits import waits
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Plan, StreamKind, TaskKind
 from planner.ir.traces.trace import Act, Trace
@@ -215,13 +216,5 @@ def overheads(plan: Plan, trace: Trace, skip_steps: int = 1) -> dict[str, Spread
 
 def _cause(plan: Plan, actor: Actor, acts: Mapping[tuple[str, int, int], Act], act: Act) -> Act | None:
     """The act whose end made this one ready: its last producer, the last reader of the block it fills, or its own predecessor."""
-    enabling = [(act.task, act.rank, act.number - 1)]
-    for port in actor.inputs.values():
-        for (task, rank), full in port.received.items():
-            (made,) = [p.acts_per_block for p in plan.task[task].produces if p.regst == port.regst]
-            enabling.append((task, rank, (act.number // port.acts_per_block - full + 1) * made - 1))
-    for out in actor.outputs.values():
-        for sink, _ in out.acked.items():
-            (used,) = [p.acts_per_block for p in plan.task[sink[0]].consumes if p.regst == out.regst]
-            enabling.append((*sink, (act.number // out.acts_per_block + out.produced - out.quota + 1) * used - 1))
+    enabling = [(act.task, act.rank, act.number - 1), *((*wait.sender, wait.number) for wait in waits(plan, actor, act.number))]
     return max((acts[key] for key in enabling if key in acts), key=lambda a: a.end_s, default=None)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import math
 import sys
-import tempfile
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from planner.ir.errors import InvalidFile, RegistaError
+from planner.ir.errors import RegistaError
 from planner.ir.units import show_s
 from regista.remote.asked import Asked
+from regista.targets import save_bytes
 from regista.verbs.arguments import Usage
 from regista.verbs.screen import output_console
 from regista.wire import Outcome
@@ -105,18 +105,6 @@ def _shown(connection: Any, verb: str, asked: Asked, outcome: Outcome, as_json: 
         print(asked.local_text(json.dumps(outcome.result, indent=1, allow_nan=False)))
     sys.stdout.flush()
     return outcome.code
-
-
-def save_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all.   Raises InvalidFile: it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".regista-", delete=False) as file:
-            file.write(content)
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
-    except OSError as error:
-        raise InvalidFile(f"cannot write {str(path)!r}: {error.strerror}; give a path in an existing, writable folder") from error
 
 
 def _word(word: str, typed: Sequence[str], connection: Any, again: str) -> int:

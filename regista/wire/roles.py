@@ -91,7 +91,7 @@ SERVED: Mapping[str, Mapping[str, Role]] = {
     "gantt": _roles("steps memory links streams", inputs="traces", outputs="out"),
     "timeline": _roles("steps", inputs="traces", outputs="out"),
     "report": _roles("warmup", inputs="what", outputs="out"),
-    "export": _roles("format to", inputs="traces", model="model", outputs="out"),
+    "export": _roles("format to", inputs="traces cost", model="model", outputs="out"),
     "ops": _roles("core", model="model"),
     "clusters": _roles(),
     "advise": _roles("family seq vocab ignore seconds tries", outputs="out", cluster="cluster", job=Role.JOB),

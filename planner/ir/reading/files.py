@@ -9,20 +9,20 @@ from pathlib import Path
 from planner.ir.errors import InvalidFile
 from planner.ir.reading.parsing import MAX_DEPTH, check_data, parse_csv, parse_json
 
-__all__ = ["MAX_BYTES", "read_csv", "read_json", "read_text", "read_toml"]
+__all__ = ["MAX_BYTES", "read_bytes", "read_csv", "read_json", "read_text", "read_toml"]
 
 MAX_BYTES = 2 * 1024**3
 """The largest file that is read whole.  The Plan of a thousand GPUs has some 20 MB; a device file such as /dev/zero has no end."""
 
 
-def read_text(path: str | Path, way_out: str, *, max_bytes: int = MAX_BYTES) -> str:
-    """The text of a file in UTF-8.
+def read_bytes(path: str | Path, way_out: str, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """What a file holds.
 
     Args:
         way_out: the end of the messages: "give a cluster (TOML)", or who writes one.
 
     Raises:
-        InvalidFile: no such file, not readable, larger than ``max_bytes``, or not UTF-8.
+        InvalidFile: no such file, not readable, or larger than ``max_bytes``.
     """
     source = Path(path)
     try:
@@ -36,10 +36,20 @@ def read_text(path: str | Path, way_out: str, *, max_bytes: int = MAX_BYTES) -> 
         raise InvalidFile(f"{source}: cannot be read ({getattr(error, 'strerror', None) or error}); {way_out}") from None
     if len(data) > max_bytes:
         raise InvalidFile(f"{source}: larger than the {max_bytes} bytes that are read; {way_out}")
+    return data
+
+
+def read_text(path: str | Path, way_out: str, *, max_bytes: int = MAX_BYTES) -> str:
+    """The text of a file in UTF-8.
+
+    Raises:
+        InvalidFile: see read_bytes; or not UTF-8.
+    """
+    data = read_bytes(path, way_out, max_bytes=max_bytes)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidFile(f"{source}: cannot be read as text, byte {error.start} is no UTF-8; {way_out}") from None
+        raise InvalidFile(f"{path}: cannot be read as text, byte {error.start} is no UTF-8; {way_out}") from None
 
 
 def read_json(path: str | Path, way_out: str) -> object:

@@ -1,8 +1,9 @@
-"""The verb 'export': traces in the formats of other tools, and a Plan as a program of torch."""
+"""The verb 'export': traces in the formats of other tools, a Plan as a program of torch, its step as execution traces of Chakra."""
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 
 from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.files import load_plan
@@ -24,11 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--to",
-        choices=["torch", "dtensor", *_FORMS],
+        choices=["torch", "dtensor", "chakra", *_FORMS],
         help="torch: one Python file that applies the plan with torch's DTensor, fully_shard or pipelining; "
-        "dtensor: the placements of all tensors as a table (.csv, .json, .txt); megatron, torchtitan, deepspeed: the framework's settings",
+        "dtensor: the placements of all tensors as a table (.csv, .json, .txt); megatron, torchtitan, deepspeed: the framework's settings; "
+        "chakra: a folder with the execution trace of one simulated step per rank (.et), for ASTRA-sim and its like",
     )
-    parser.add_argument("--model", help="with --to, but not dtensor: the model, if it is another than the plan names")
+    parser.add_argument("--model", help="with --to, but not dtensor and chakra: the model, if it is another than the plan names")
+    parser.add_argument("--cost", metavar="FILE", help="with --to chakra: measured prices (regista calibrate)")
     parser.add_argument(
         "--format",
         default="perfetto",
@@ -41,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def perform(args: argparse.Namespace) -> Json:
+    if args.cost is not None and args.to != "chakra":
+        raise Unsupported("--cost goes with --to chakra, which simulates a step; nothing else that is exported has prices")
     if args.to == "torch":
         return _torch(args)
     if args.to in _FORMS:
@@ -49,16 +54,20 @@ def perform(args: argparse.Namespace) -> Json:
         raise Unsupported(
             "--model goes with --to torch, megatron, torchtitan and deepspeed; traces know their plan, and placements follow from the plan alone"
         )
+    if args.to == "chakra":
+        return _chakra(args)
     if args.to is not None:
         return _dtensor(args)
     return _kineto(args) if args.format == "kineto" else _perfetto(args)
 
 
-def _one_plan(args: argparse.Namespace) -> Plan:
+def _one_plan(args: argparse.Namespace, *, folder: bool = False) -> Plan:
+    """folder: whether one is written into."""
     if len(args.traces) != 1:
         raise Unsupported(f"--to takes one plan; {len(args.traces)} files are given")
     (given,) = args.traces
-    check_targets([args.out], [given])
+    if not folder:
+        check_targets([args.out], [given])
     return load_plan(given)
 
 
@@ -88,6 +97,33 @@ def _settings(args: argparse.Namespace) -> Json:
     notes = [f"laid out otherwise by the framework: {words}" for words in planned.otherwise]
     show(args, f"wrote {args.out}: {form.value}, {split}", *notes)
     return {"out": args.out, "plan_id": plan.plan_id, "to": args.to, "settings": dict(written.flags), "otherwise": list(planned.otherwise)}
+
+
+def _chakra(args: argparse.Namespace) -> Json:
+    from planner.cost import AnalyticCost, load_prices
+    from regista.chakra import NodeKind, chakra_trace, save_chakra
+    from regista.chakra.schema import messages
+
+    messages()  # a missing package is said before the step is simulated
+    plan, (given,) = _one_plan(args, folder=True), args.traces
+    cost = load_prices(args.cost, plan.cluster) if args.cost else AnalyticCost(plan.cluster)
+    trace = chakra_trace(plan, cost)
+    save_chakra(trace, args.out)
+    counts = Counter(node.kind for nodes in trace.nodes.values() for node in nodes)
+    said = ", ".join(f"{counts[kind]} {kind.name.lower()}" for kind in NodeKind if counts[kind])
+    show(
+        args,
+        f"wrote {len(trace.nodes)} execution traces of one step of {given} and {len(trace.groups)} process groups into {args.out}: {said}",
+        f"ASTRA-sim: --workload-configuration={args.out}/trace --comm-group-configuration={args.out}/comm_groups.json",
+    )
+    return {
+        "out": args.out,
+        "plan_id": plan.plan_id,
+        "to": args.to,
+        "ranks": len(trace.nodes),
+        "groups": len(trace.groups),
+        "nodes": {kind.name.lower(): counts[kind] for kind in NodeKind if counts[kind]},
+    }
 
 
 def _torch(args: argparse.Namespace) -> Json:
