@@ -8,7 +8,7 @@ from planner.ir.errors import InvalidFile
 from planner.ir.reading.parsing import parse_json
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["shapes_text", "tensor_types", "tensor_types_of_texts", "types_text"]
+__all__ = ["shapes_text", "tensor_type", "tensor_types", "tensor_types_of_texts", "types_text"]
 
 _NAMES: Mapping[DType, tuple[str, ...]] = {
     DType.FLOAT64: ("double",),
@@ -28,16 +28,20 @@ _NAMES: Mapping[DType, tuple[str, ...]] = {
 _DTYPES = {name: dtype for dtype, names in _NAMES.items() for name in names}
 
 
+def tensor_type(shape: object, name: object) -> TensorType | None:
+    """None: a number, a list, or a type that Regista does not know."""
+    dtype = _DTYPES.get(str(name).removeprefix("Tensor(").removesuffix(")"))
+    if dtype is None or not isinstance(shape, list) or not all(type(extent) is int and extent >= 0 for extent in shape):
+        return None
+    return TensorType(tuple(shape), dtype)
+
+
 def tensor_types(shapes: object, types: object) -> tuple[TensorType, ...]:
-    """The tensors among an operator's arguments, in order; numbers, lists of tensors and types that Regista does not know are left out."""
+    """The tensors among an operator's arguments, in order; what is none is left out."""
     if not (isinstance(shapes, list) and isinstance(types, list)):
         return ()
-    found = []
-    for shape, name in zip(shapes, types, strict=False):
-        dtype = _DTYPES.get(str(name).removeprefix("Tensor(").removesuffix(")"))
-        if dtype is not None and isinstance(shape, list) and all(type(extent) is int and extent >= 0 for extent in shape):
-            found.append(TensorType(tuple(shape), dtype))
-    return tuple(found)
+    found = (tensor_type(shape, name) for shape, name in zip(shapes, types, strict=False))
+    return tuple(tensor for tensor in found if tensor is not None)
 
 
 def tensor_types_of_texts(shapes: str, types: str) -> tuple[TensorType, ...]:

@@ -1,4 +1,4 @@
-"""The verb 'calibrate': measure this machine, one device's kernels, or the acts of a plan."""
+"""The verb 'calibrate': measure this machine, one device's kernels, or the acts of a plan; or take kernels from a recorded profile."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ __all__ = ["add_arguments", "perform"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", nargs="?", metavar="PLAN", help="a plan: profile its acts while the peers run; without it: the machine")
     parser.add_argument("--cluster", metavar="C", help="what to measure without a plan (default local:2): " + CLUSTER_HELP)
+    parser.add_argument(
+        "--from-trace",
+        metavar="FILE",
+        help="a profile of torch.profiler (record_shapes=True) or a .et of Chakra: measure nothing, write the kernel table of its operators",
+    )
     parser.add_argument("--rounds", type=count, default=15, help="interleaved repeats of every measurement (default 15)")
     parser.add_argument("--data", metavar="DATA", help="with PLAN: " + DATA_HELP)
     parser.add_argument(
@@ -36,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def perform(args: argparse.Namespace) -> Json:
-    check_targets([args.out, args.kernels], [args.plan, args.cluster])
+    check_targets([args.out, args.kernels], [args.plan, args.cluster, args.from_trace])
+    if args.from_trace is not None:
+        return _from_trace(args)
     _check_device(args)
     if args.plan is not None and args.cluster is not None:
         raise Unsupported(f"--cluster {args.cluster} has no meaning beside a plan, which has its own; leave one of them out")
@@ -49,6 +56,37 @@ def perform(args: argparse.Namespace) -> Json:
             result = _machine(args) if args.plan is None else _acts(args)
     show(args, f"wrote {args.out}{' and ' + str(result['kernels']) if args.device is not None else ''}")
     return result
+
+
+def _from_trace(args: argparse.Namespace) -> Json:
+    """Raises Unsupported: an option beside --from-trace that says what to measure."""
+    given = {"PLAN": args.plan, "--cluster": args.cluster, "--data": args.data, "--device": args.device}
+    given |= {"--kernels": args.kernels, "--budget": args.budget, "--small": args.small or None}
+    beside = [name for name, value in given.items() if value is not None]
+    if beside:
+        raise Unsupported(f"{', '.join(beside)} beside --from-trace, which measures nothing; leave one of them out")
+    from planner.cost.kernels.table import save_kernels
+    from regista.profiles import kernel_table, read_profile
+
+    found = kernel_table(read_profile(args.from_trace), args.from_trace)
+    save_kernels(found.table, args.out)
+    names = list(found.left_out.items())
+    shown = ", ".join(f"{name} {count}" for name, count in names[:8]) + (f" and {len(names) - 8} more names" if len(names) > 8 else "")
+    show(
+        args,
+        f"wrote {args.out}: {len(found.table.times)} kernels of {found.table.device} from {found.matched} operators of {args.from_trace}; "
+        f"{found.views} views cost nothing",
+        *([f"not matched: {sum(found.left_out.values())} operators: {shown}"] if names else []),
+        f"prices of a plan by it: regista simulate PLAN --cost {args.out}",
+    )
+    return {
+        "out": args.out,
+        "kernels_id": found.table.id,
+        "kernels": len(found.table.times),
+        "matched": found.matched,
+        "views": found.views,
+        "left_out": dict(found.left_out),
+    }
 
 
 def _check_device(args: argparse.Namespace) -> None:
