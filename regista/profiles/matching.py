@@ -39,6 +39,11 @@ class FromProfile:
     left_out: Mapping[str, int]
 
 
+_ATTENTIONS = frozenset(
+    f"aten::_scaled_dot_product_{library}_attention{end}"
+    for library in ("flash", "efficient", "cudnn")
+    for end in ("", "_backward", "_for_cpu", "_for_cpu_backward")
+)
 _EMPTY = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty"})
 """They write nothing."""
 
@@ -118,6 +123,8 @@ def _match(name: str, arguments: tuple[TensorType | str, ...]) -> _Match | None:
     packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None) if name.startswith("aten::") else None
     if packet is None or not any(isinstance(argument, TensorType) for argument in arguments):
         return None
+    if name in _ATTENTIONS:
+        return _attention(packet.default._schema.arguments, arguments)
     for overload in packet.overloads():
         target = f"aten.{name.removeprefix('aten::')}.{overload}"
         if target in known_targets():
@@ -129,6 +136,27 @@ def _match(name: str, arguments: tuple[TensorType | str, ...]) -> _Match | None:
                 except (RegistaError, IndexError, KeyError, ValueError, AttributeError):  # a rule that takes other arguments
                     continue
     return None
+
+
+def _attention(schema: Any, arguments: tuple[TensorType | str, ...]) -> _Match | None:
+    """torch has a kernel per library, Regista one op each way: what it computes follows from its queries, keys, values and whether it is causal."""
+    given = dict(zip((wanted.name for wanted in schema), arguments, strict=False))
+    tensors = {name: given.get(name) for name in ("query", "key", "value")}
+    kinds = [kind for kind in tensors.values() if isinstance(kind, TensorType) and kind.ndim == 4]
+    causal = given.get("is_causal") == "True"
+    if len(kinds) != 3:
+        return None
+    query, key, value = kinds
+    out, rows = query.with_shape((*query.shape[:-1], value.shape[-1])), TensorType(query.shape[:-1], DType.FLOAT32)
+    types = {"q": query, "k": key, "v": value, "out": out, "rows": rows}
+    q, k, v, place = Ref("q"), Ref("k"), Ref("v"), (causal, None, out.shape, ()) if causal else (causal, None)
+    if any(wanted.name in ("grad_out", "grad_out_") for wanted in schema):
+        types |= {"gradient": out, "dq": query, "dk": key, "dv": value}
+        args: tuple[Arg, ...] = (Ref("gradient"), q, k, v, None, Ref("out"), Ref("rows"), *place)
+        op = Op(id="recorded", target="regista.attention_backward", args=args, outputs=("dq", "dk", "dv"), role=Role.BACKWARD)
+    else:
+        op = Op(id="recorded", target="regista.attention", args=(q, k, v, None, *place), outputs=("out", "rows"), role=Role.FORWARD)
+    return _Match(op.target, op_kernel(op, types, query.dtype))
 
 
 Bound = tuple[list[Any], dict[str, Any], tuple[torch.Tensor | None, ...]]

@@ -79,6 +79,22 @@ def test_on_a_gpu_an_operator_takes_what_its_kernels_take(tmp_path: Path) -> Non
     assert [(copy.to_device, copy.size_bytes) for copy in table.copies] == [(True, 4096)]
 
 
+def test_an_attention_of_any_library_is_the_one_op_that_plans_have(tmp_path: Path) -> None:
+    path, shape = tmp_path / "p.json", (2, 4, 16, 8)
+    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recording:
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+    recording.export_chrome_trace(str(path))
+    works = {time.target: time.work for time in kernel_table(read_profile(path), "p").table.times}
+    assert works["regista.attention"].shape == works["regista.attention_backward"].shape == (2, 4, 4, 16, 16, 8, 1)
+    heads = [
+        event(f"aten::_scaled_dot_product_{name}", 10 * n, 5, n, *[[2, 4, 16, 8]] * 3)
+        for n, name in enumerate(("flash_attention", "cudnn_attention"))
+    ]
+    (time,) = kernel_table(read_profile(written(path, *heads)), "p").table.times
+    assert (time.rounds, time.work.kind, time.work.shape[-1]) == (2, KernelKind.ATTENTION, 0)
+
+
 def test_what_is_not_matched_is_counted_and_named(tmp_path: Path) -> None:
     events = [event("aten::mm", 0, 5, 1, [4, 8], [8, 16]), *(event("aten::frobnicate", 10 * n, 5, n, [4]) for n in (1, 2))]
     found = kernel_table(read_profile(written(tmp_path / "p.json", *events)), "p")
