@@ -95,11 +95,11 @@ _each("renorm.default", lambda t, d: iter((make_case(t, d.real(6, d.size(), 6), 
 _each(
     "sort.stable",
     lambda t, d: iter(
-        (make_case(t, d.real(6, d.size(), 6).round(), stable=True, dim=1, descending=True), make_case(t, d.real(6, 6), stable=True))
+        (make_case(t, d.real(6, d.size(), 6).round(), stable=True, dim=1, descending=True), make_case(t, d.real(6, 6, 6), stable=True))
     ),
 )
-_each("sort.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6)), make_case(t, d.real(6, d.size()), 0))))
-_each("topk.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6), 2), make_case(t, d.real(6, d.size()), 3, 0))))
+_each("sort.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6, 6)), make_case(t, d.real(6, d.size()), 0))))
+_each("topk.default", lambda t, d: iter((make_case(t, d.real(d.size(), 6, 6), 2), make_case(t, d.real(6, d.size()), 3, 0))))
 _each(
     "cumsum.default cumprod.default logcumsumexp.default cummax.default cummin.default",
     lambda t, d: iter((make_case(t, d.real(d.size(), 6), 1), make_case(t, d.real(6, d.size()), -2))),
