@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from backend.comm.authentic import answer, call
@@ -60,6 +61,11 @@ class Channel:
         while (messages := self.receive()) is not None:
             for message in messages:
                 handle(message)
+
+    def end(self) -> None:
+        """Both ends read the end of the connection from now on, also in processes that were forked with it."""
+        with suppress(OSError):  # the other end is gone already
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._connection.close()

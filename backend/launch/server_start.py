@@ -39,6 +39,7 @@ def _main() -> None:
     from backend.launch.fork_server import serve
 
     serve(channel)
+    os._exit(0)  # its parent waits, and unloading torch takes a quarter of a second
 
 
 def _remove_folders(channel: int) -> None:

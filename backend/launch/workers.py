@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _SERVER = Path(__file__).with_name("server_start.py")
 PING_S = 0.5
 STARTUP_S = 120.0
+END_S = 2.0
+"""How long the server may take to end its workers and itself, before it is ended."""
 
 ENVIRONMENT: Mapping[str, str] = {
     # One thread per process: a second OpenMP thread in a Python thread costs a small matmul 23 times as much.
@@ -201,8 +203,17 @@ class ForkServerClient:
         return time.monotonic() - self._stopped_since_s
 
     def close(self) -> None:
-        if self._owner == os.getpid():
-            self._channel.close()
+        """End the server, and wait for its end: one that is stopped after its parent has gone would stay, since nobody could wake it."""
+        if self._owner != os.getpid():
+            return
+        self._channel.end()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S if self._has_imported else 0.0)
+        if self._process.poll() is None and (self._has_imported or not self._groups):
+            self._process.kill()
+            self._process.wait()
+        self._receiver.join(END_S)
+        self._channel.close()
 
     def _receive(self) -> None:
         """Handle messages as they come, send a ping and show a sign of life every PING_S, until the server has ended."""

@@ -5,6 +5,7 @@ All processes of a run work in its folder, and by that they are found, whoever t
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import signal
@@ -152,6 +153,8 @@ def _launched(subject: Subject, folder: Path, way: str, host: int, port: int) ->
     pid = os.fork()
     if pid:
         return pid
+    atexit._clear()  # what this process would do at its end is not the launcher's
+    code = 0
     try:
         os.chdir(folder)
         warnings.simplefilter("ignore")
@@ -165,17 +168,17 @@ def _launched(subject: Subject, folder: Path, way: str, host: int, port: int) ->
             torch.save({"losses": list(losses), "states": dict(states)}, folder / "outcome.tmp")
             os.replace(folder / "outcome.tmp", folder / "outcome.pt")
     except RegistaError as error:
+        code = 2
         print(f"{type(error).__name__}: {error}", flush=True)
-        os._exit(2)
     except KeyboardInterrupt:
+        code = 130
         print("interrupted", flush=True)
-        os._exit(130)
     except BaseException as error:
+        code = 1
         print(f"TRACEBACK {type(error).__name__}: {error}", flush=True)
-        os._exit(1)
-    finally:
-        sys.stdout.flush()
-    os._exit(0)
+    atexit._run_exitfuncs()  # as a launcher that is no copy
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _row(
