@@ -29,6 +29,7 @@ def _matmul(t: str, d: Draw) -> Iterator[Case]:
         case "matmul":
             yield make_case(t, d.real(b, 6, m, k), d.real(b, 6, k, n))
             yield make_case(t, d.real(6, 3, m, 6), d.real(6, 3, 6, 6))
+            yield make_case(t, d.real(6, m, k), d.real(6, k, n))
         case "mv":
             yield make_case(t, d.real(m, 6), d.real(6))
         case "dot":

@@ -31,6 +31,10 @@ def test_the_sound_plan_passes() -> None:
     verify_structure_and_claims(sound())
 
 
+def test_a_tensor_without_elements_is_none_that_breaks_a_law() -> None:
+    verify_structure(with_first("regsts", produced_data, tensors=of_tensor(shape=(0, 4), sbp=NdSbp.parse("B")))(sound()))
+
+
 def with_first(field: str, wanted: Callable[[Any], bool], **changes: Any) -> Edit:
     """The plan with its first element of ``field`` that is ``wanted`` changed; a change may be a function of the element."""
 
