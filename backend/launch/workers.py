@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -49,10 +50,11 @@ class WorkerGroup:
 
     exit_codes: rank -> exit code, of those that have ended; negative: the number of a signal.   killed: ranks that were ended by ``kill``.
     silent_s: the fork server ended them because this process had sent nothing for so long.
-    counts: signs of life, of this process, the fork server, and the workers.
+    counts: signs of life, of this process, the fork server, and the workers.   folder: of the run.
     """
 
-    def __init__(self, client: ForkServerClient, name: str, ranks: int, silence_s: float, counts: AliveCounts) -> None:
+    def __init__(self, client: ForkServerClient, name: str, folder: Path, ranks: int, silence_s: float, counts: AliveCounts) -> None:
+        self.folder = folder
         self.exit_codes: dict[int, int] = {}
         self.killed: set[int] = set()
         self.silent_s: float | None = None
@@ -149,7 +151,7 @@ class ForkServerClient:
         Raises:
             WorkerFailed: the fork server ended.
         """
-        group = WorkerGroup(self, name, len(environments), silence_s, AliveCounts.create(folder, len(environments)))
+        group = WorkerGroup(self, name, folder, len(environments), silence_s, AliveCounts.create(folder, len(environments)))
         with self.changed:
             self._groups[name] = group
         base = {**os.environ, **ENVIRONMENT}
@@ -208,10 +210,12 @@ class ForkServerClient:
             return
         self._channel.end()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_S if self._has_imported else 0.0)
-        if self._process.poll() is None and (self._has_imported or not self._groups):
+            self._process.wait(END_S if self._has_imported else 0.0)  # in the midst of its imports it hears nothing, and has no workers
+        if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+            for group in self._groups.values():
+                shutil.rmtree(group.folder, ignore_errors=True)
         self._receiver.join(END_S)
         self._channel.close()
 

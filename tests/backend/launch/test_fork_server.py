@@ -93,16 +93,19 @@ def test_a_fork_server_that_was_killed_is_named_and_replaced() -> None:
     assert not client.usable
 
 
-@pytest.mark.parametrize("stopped", [False, True])
-def test_no_fork_server_lives_when_its_parent_has_ended_by_itself(stopped: bool) -> None:
+@pytest.mark.parametrize("state", ["serves", "stopped", "imports"])
+def test_no_fork_server_lives_when_its_parent_has_ended_by_itself(state: str, tmp_path: Path) -> None:
     """One was left for 18 s: stopped in the moment between its parent's end and its own, when nobody was there to wake it."""
     client = ForkServerClient()
-    _wait_until(lambda: client._has_imported)
-    if stopped:
+    if state == "imports":
+        client.start("first", "leaves_at_once", tmp_path, [{}], 60.0)
+    else:
+        _wait_until(lambda: client._has_imported)
+    if state == "stopped":
         os.kill(client.server_pid, signal.SIGSTOP)
     client.close()
-    assert not _lives(client.server_pid)
-    assert client._process.returncode == (-signal.SIGKILL if stopped else 0)
+    assert client._process.returncode == (0 if state == "serves" else -signal.SIGKILL)
+    assert tmp_path.exists() == (state != "imports")
 
 
 ASKS_CUDA = """

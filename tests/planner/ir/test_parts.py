@@ -191,7 +191,9 @@ def test_a_type_has_the_bytes_of_its_elements(dtype: DType, size: int) -> None:
 # --- transfers ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("from_mesh", "to_mesh"), [((2,), (2,)), ((1,), (3,)), ((3,), (2,)), ((4,), (4,)), ((2, 2), (2,)), ((2,), (2, 2))], ids=str)
+@pytest.mark.parametrize(
+    ("from_mesh", "to_mesh"), [((2,), (2,)), ((1,), (3,)), ((3,), (2,)), ((4,), (4,)), ((2, 2), (2,)), ((2,), (2, 2))], ids=str
+)
 def test_a_transfer_brings_every_element_once_to_everybody_who_holds_it(from_mesh: tuple[int, ...], to_mesh: tuple[int, ...]) -> None:
     array = np.arange(7 * 6).reshape(7, 6)
     src_placement, dst_placement = placement(from_mesh), placement(to_mesh, first=10)
