@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         row = {
             "commit": commit_file.read_text(),
             "room": room,
-            **dict(zip(("module", "line", "kind", "before", "after"), fault.key, strict=True)),
+            **dict(zip(("module", "line", "column", "kind", "before", "after"), fault.key, strict=True)),
         }
         row |= {"caught_by": caught_by or "", "tests": str(len(fitting)), "of_tests": str(len(tests))}
         rows[fault.key] = row | {"seconds": f"{time.perf_counter() - start_s:.1f}"}

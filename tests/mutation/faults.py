@@ -24,8 +24,8 @@ class Fault:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """As the columns module, line, kind, before, after of the results have it."""
-        return self.module, str(self.start[0]), self.kind, self.before, self.after
+        """As the columns module, line, column, kind, before, after of the results have it."""
+        return self.module, str(self.start[0]), str(self.start[1]), self.kind, self.before, self.after
 
     def planted(self, source: str) -> str:
         lines = source.encode().splitlines(keepends=True)

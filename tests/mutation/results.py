@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["COLUMNS", "Row", "read_rows", "scores", "write_rows"]
 
 Row = Mapping[str, str]
-COLUMNS = ("commit", "room", "module", "line", "kind", "before", "after", "caught_by", "tests", "of_tests", "seconds")
+COLUMNS = ("commit", "room", "module", "line", "column", "kind", "before", "after", "caught_by", "tests", "of_tests", "seconds")
 
 
 def read_rows(path: Path) -> dict[tuple[str, ...], Row]:
@@ -18,7 +18,7 @@ def read_rows(path: Path) -> dict[tuple[str, ...], Row]:
     if not path.exists():
         return {}
     with path.open(newline="") as file:
-        return {tuple(row[name] for name in COLUMNS[2:7]): row for row in csv.DictReader(file)}
+        return {tuple(row[name] for name in COLUMNS[2:8]): row for row in csv.DictReader(file)}
 
 
 def write_rows(path: Path, rows: Mapping[tuple[str, ...], Row]) -> None:

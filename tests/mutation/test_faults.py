@@ -66,6 +66,11 @@ def test_only_the_place_of_a_fault_changes_and_columns_count_bytes() -> None:
     assert fault.planted(source) == 'x = "→", (a <= b)  # why\ny = 2\n'
 
 
+def test_two_faults_of_one_line_are_told_apart() -> None:
+    faults = [fault for fault in faults_of("m.py", "a = b[0] + c[0]") if fault.before == "0"]
+    assert len({fault.key for fault in faults}) == 2 == len(faults)
+
+
 def test_a_fault_that_leaves_the_bytecode_as_it_is_is_none() -> None:
     (swapped,) = [fault for fault in faults_of("m.py", "c = f(a, a)") if fault.kind == "arguments"]
     assert not changes_program(swapped, "c = f(a, a)")
