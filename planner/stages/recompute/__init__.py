@@ -1,0 +1,6 @@
+"""Which results of the forward pass are kept for the backward one and which are computed again, within a limit of bytes, with a proof."""
+
+from planner.stages.recompute.choose import choose_recompute
+from planner.stages.recompute.problem import ForwardOp, Keeping, RecomputeChoice, SavingProblem
+
+__all__ = ["ForwardOp", "Keeping", "RecomputeChoice", "SavingProblem", "choose_recompute"]
