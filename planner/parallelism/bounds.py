@@ -18,6 +18,7 @@ from math import prod
 
 from planner.cost import op_work_s
 from planner.ir.cluster import Cluster
+from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.shape import Shape
@@ -63,6 +64,8 @@ class ShapeBounds:
     """Stages -> how many of each piece's blocks lie whole on the first one."""
     _multipliers: dict[tuple[Shape, int, float], float] = field(default_factory=dict)
     _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    _sizes: set[int] = field(default_factory=set)
+    """At which pieces were cut from a traced graph, in micro-batches."""
 
     def of(self, shape: Shape) -> EqualShare:
         """What the bounds of the shape weigh: the first stage of the plan's own cut, or, where that is not known, the mean of the stages."""
@@ -99,6 +102,19 @@ class ShapeBounds:
         sizes = self.batch_size // traced[0], self.batch_size // traced[1]
         graph = scaled_graph(self.graph_of(traced[0]), self.graph_of(traced[1]), sizes, self.batch_size // micro_batches)
         return self.graph_of(micro_batches) if graph is None else graph
+
+    def trace_no_more(self) -> None:
+        """Refuse what needs the model traced at a size at which it was not, as a process without torch's threads must."""
+        graph_of = self.graph_of
+
+        def traced(micro_batches: int) -> LogicalGraph:
+            if micro_batches not in self._sizes:
+                raise Unsupported(
+                    f"the model was not traced for {micro_batches} micro-batches, and this process may not trace it; ask the first one"
+                )
+            return graph_of(micro_batches)
+
+        self.graph_of = traced
 
     def largest_piece_s(self, shape: Shape) -> float:
         """(6) in seconds; it needs one solution of one piece."""
@@ -180,7 +196,11 @@ class ShapeBounds:
     def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...]:
         key = (micro_batches, recompute)
         if key not in self._pieces:
-            self._pieces[key] = self._scaled(*key) or self.memory.pieces(self.graph_of(micro_batches), recompute=recompute)
+            pieces = self._scaled(*key)
+            if not pieces:
+                pieces = self.memory.pieces(self.graph_of(micro_batches), recompute=recompute)
+                self._sizes.add(micro_batches)
+            self._pieces[key] = pieces
         return self._pieces[key]
 
     @property

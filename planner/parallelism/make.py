@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -154,11 +154,11 @@ def _best_plans(
         plans[shape] = plan
         return plan.search.objective_s, plan.search.lower_bound_s
 
-    def bound_whole(shape: Shape, memory_binds: bool, enough_s: float) -> float:
+    def bound_whole(shape: Shape, memory_binds: bool) -> Iterator[float]:
         fixed = replace(_fixed(options, shape), recompute=shape.recompute)
         part, s_per_byte = time_limit.part(options.seconds * _SHARE_OF_A_SHAPE), partial(bounds.s_per_byte, shape)
         graph = bounds.graph_for_prices(shape.micro_batches)
-        return bound_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=s_per_byte, enough_s=enough_s, time_limit=part)
+        return bound_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=s_per_byte, time_limit=part)
 
     if job.cluster.parts:
         shape, bound_s = best_of_kinds(

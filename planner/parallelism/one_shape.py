@@ -7,7 +7,7 @@ stages --> search within a limit --> lower --> bytes needed --fit--> Plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -29,7 +29,7 @@ from planner.parallelism.options import PlanOptions, given_order
 from planner.parallelism.shape import stage_devices
 from planner.schedule import in_flight
 from planner.search import Assignment, Method, assign_layouts, build_model
-from planner.search.bounds.bottleneck import whole_model_bound
+from planner.search.bounds.bottleneck import whole_model_bounds
 from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
 from planner.solve.problem import NotFoundInTime, Watch
@@ -92,18 +92,17 @@ def bound_one_shape(
     *,
     memory_binds: bool,
     s_per_byte: Callable[[float], Sequence[float]],
-    enough_s: float,
     time_limit: TimeLimit,
-) -> float:
-    """A lower bound on the step of all plans of one shape in seconds, from the whole model; arguments as in plan_one_shape.
+) -> Iterator[float]:
+    """Rising lower bounds on the step of all plans of one shape in seconds, from the whole model; arguments as in plan_one_shape.
 
     Args:
-        graph: only its sizes matter.   enough_s: no bound above it is looked for.
+        graph: only its sizes matter.
 
     Raises:
-        Unsupported, UnknownOp: the shape cannot be planned.   NotFoundInTime: nothing is known in time.
+        Unsupported, UnknownOp: the shape cannot be planned.   NotFoundInTime: nothing more is known in time.
     """
-    return _ShapePlanner(job, graph, options, memory_binds, s_per_byte, time_limit).least_s(enough_s)
+    yield from _ShapePlanner(job, graph, options, memory_binds, s_per_byte, time_limit).least_s()
 
 
 class _ShapePlanner:
@@ -168,13 +167,11 @@ class _ShapePlanner:
         assert plan is not None
         return plan
 
-    def least_s(self, enough_s: float) -> float:
-        """A lower bound on the step of all plans of the shape, in seconds."""
+    def least_s(self) -> Iterator[float]:
+        """Rising lower bounds on the step of all plans of the shape, in seconds."""
         limit_bytes = self._limits.limit_bytes
         multipliers = self._s_per_byte(limit_bytes) if self._s_per_byte is not None and limit_bytes < inf else ()
-        return whole_model_bound(
-            self._model, s_per_byte=multipliers, memory_bytes=self._memory_bytes, enough_s=enough_s, time_limit=self._time_limit
-        )
+        return whole_model_bounds(self._model, s_per_byte=multipliers, memory_bytes=self._memory_bytes, time_limit=self._time_limit)
 
     def _search(self, limit_bytes: float) -> Assignment:
         """Layouts that hold no more than the limit; the first finite limit adds memory demands to the problem."""

@@ -15,13 +15,12 @@ To find the runner-up, the search goes on until the least bound in the queue is 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from math import inf
 
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
+from planner.parallelism.bounding import Ahead, BoundKind, Closer, Entry, WholeBounds
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.shape import Shape
 from planner.solve.problem import NotFoundInTime
@@ -30,16 +29,6 @@ __all__ = ["RunnerUp", "ShapeSearch", "ShapeWatch"]
 
 ShapeWatch = Callable[[str, float, float], None]
 """(shape, best step so far in seconds, bound in seconds)"""
-
-
-class _Bound(IntEnum):
-    """The bound by which a shape stands in the queue: (1), (6), (2) or (3) of planner.parallelism.bounds, or of its whole model; each takes longer."""
-
-    ROOFLINE = 1
-    LARGEST_PIECE = 2
-    UNLIMITED = 3
-    WITHIN_MEMORY = 4
-    WHOLE_MODEL = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +51,8 @@ class ShapeSearch:
     work_out: (shape, whether memory binds) -> the step of its best plan in seconds, and a lower bound on it;
         raises OutOfMemory if it does not fit.
     recompute: try a shape that does not fit with recomputation, too.
-    bound_whole: (shape, whether memory binds, a bound that dismisses it) -> a lower bound on its plans from the whole model, in seconds, which
-        takes a third of the time of working it out; asked for once there are as many plans as are wanted.   None: not asked for.
+    bound_whole: rising lower bounds on a shape's plans from its whole model, which take a third of the time of working it out; asked for once there
+        are as many plans as are wanted, until one dismisses the shape.   None: not asked for.
     gap: a shape that could be better by at most this share of the best step is not worked out.
     """
 
@@ -71,9 +60,11 @@ class ShapeSearch:
     work_out: Callable[[Shape, bool], tuple[float, float]]
     recompute: bool = False
     gap: float = 0.0
-    bound_whole: Callable[[Shape, bool, float], float] | None = None
+    bound_whole: WholeBounds | None = None
     on_progress: ShapeWatch | None = None
-    _queue: list[tuple[float, Shape, _Bound, bool]] = field(default_factory=list)
+    ahead: Callable[[ShapeBounds, WholeBounds, Sequence[Shape]], Ahead] = Ahead
+    _ahead: Ahead = field(init=False)
+    _queue: list[Entry] = field(default_factory=list)
     _entered: set[Shape] = field(default_factory=set)
     _refused: list[Exception] = field(default_factory=list)
     _worked: dict[Shape, tuple[float, float]] = field(default_factory=dict)
@@ -88,7 +79,7 @@ class ShapeSearch:
             OutOfMemory: no shape fits.   Unsupported, InvalidProgram: no shape can be planned.
             KeyboardInterrupt: before any shape was worked out.
         """
-        self._begin(candidates)
+        self._begin(candidates, 1)
         best = self._ranked()[0]
         return best, self._bound_s(best)
 
@@ -98,8 +89,7 @@ class ShapeSearch:
         Raises:
             OutOfMemory, Unsupported, InvalidProgram, KeyboardInterrupt: as ``best``.
         """
-        if self._begin(candidates):
-            self._work_until(2)
+        self._begin(candidates, 2)
         best, *others = self._ranked()
         bounds = [self._worked[shape][1] for shape in others] + self._open_s()
         if not others:
@@ -107,14 +97,20 @@ class ShapeSearch:
         step_s = self._worked[others[0]][0]
         return best, self._bound_s(best), RunnerUp(shape=others[0], step_s=step_s, least_s=min(step_s, *bounds))
 
-    def _begin(self, candidates: Sequence[Shape]) -> bool:
-        """Find the best of the candidates, or raise; False: interrupted."""
+    def _begin(self, candidates: Sequence[Shape], places: int) -> None:
+        """Find the best of the candidates, or raise, and then, unless interrupted, those of the next places."""
+        self._ahead = self.ahead(self.bounds, self.bound_whole or _no_bounds, candidates)
         for shape in candidates:
             self._enter(self.bounds.roofline_s(shape), shape)
-        is_whole = self._work_until(1)
-        if not self._worked:
-            raise next((e for e in reversed(self._refused) if isinstance(e, OutOfMemory)), self._refused[-1])
-        return is_whole
+        try:
+            for place in range(1, places + 1):
+                is_whole = self._work_until(place)
+                if not self._worked:
+                    raise next((e for e in reversed(self._refused) if isinstance(e, OutOfMemory)), self._refused[-1])
+                if not is_whole:
+                    break
+        finally:
+            self._ahead.stop()
 
     def _ranked(self) -> list[Shape]:
         """The shapes that were worked out, the best first; of equal ones, the one that was worked out first."""
@@ -142,9 +138,11 @@ class ShapeSearch:
                 break
             if self.bounds.time_limit.is_cancelled:
                 raise NotFoundInTime("the search was cancelled before a shape was worked out", self._queue[0][0])
+            if not is_up:
+                self._ahead.start(self._queue, bound_whole=self._may_dismiss(place))
             least_s, shape, bound_kind, memory_binds = heapq.heappop(self._queue)
             try:
-                if is_up or bound_kind is _Bound.WHOLE_MODEL or (bound_kind is _Bound.WITHIN_MEMORY and not self._may_dismiss(place)):
+                if is_up or bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place)):
                     self._work_out(least_s, shape, memory_binds)
                 else:
                     self._bound(least_s, shape, bound_kind, memory_binds, self._limit_s(place) * (1 - self.gap))
@@ -167,6 +165,8 @@ class ShapeSearch:
         return self.bound_whole is not None and self._limit_s(place) < inf
 
     def _work_out(self, least_s: float, shape: Shape, memory_binds: bool) -> None:
+        if not self.bounds.time_limit.is_up():
+            self._ahead.start(self._queue, anew=True, bound_whole=self.bound_whole is not None)
         try:
             step_s, bound_s = self.work_out(shape, memory_binds)
         except NotFoundInTime:
@@ -183,7 +183,7 @@ class ShapeSearch:
         if floor > memory:
             self._refuse(least_s, shape, self._too_large(shape, floor))
         else:
-            heapq.heappush(self._queue, (least_s, shape, _Bound.ROOFLINE, False))
+            heapq.heappush(self._queue, (least_s, shape, BoundKind.ROOFLINE, False))
 
     def _refuse(self, least_s: float, shape: Shape, error: OutOfMemory) -> None:
         self._refused.append(error)
@@ -202,37 +202,19 @@ class ShapeSearch:
             recomputed = replace(shape, recompute=True)
             self._enter(max(least_s, self.bounds.roofline_s(recomputed)), recomputed)
 
-    def _bound(self, least_s: float, shape: Shape, bound_kind: _Bound, memory_binds: bool, enough_s: float) -> None:
+    def _bound(self, least_s: float, shape: Shape, bound_kind: BoundKind, memory_binds: bool, enough_s: float) -> None:
         """Put a shape back into the queue by its next bound."""
-        match bound_kind:
-            case _Bound.ROOFLINE:
-                bound_s = max(least_s, self.bounds.largest_piece_s(shape))
-                heapq.heappush(self._queue, (bound_s, shape, _Bound.LARGEST_PIECE, False))
-            case _Bound.LARGEST_PIECE:
-                bound_s = max(least_s, self.bounds.of(shape).unlimited_s)
-                heapq.heappush(self._queue, (bound_s, shape, _Bound.UNLIMITED, False))
-            case _Bound.UNLIMITED:
-                self._bound_within_memory(least_s, shape)
-            case _:
-                self._bound_whole_model(least_s, shape, memory_binds, enough_s)
-
-    def _bound_whole_model(self, least_s: float, shape: Shape, memory_binds: bool, enough_s: float) -> None:
-        assert self.bound_whole is not None
-        bound_s = least_s
-        with suppress(NotFoundInTime):  # the bound stays as it is
-            bound_s = max(least_s, self.bound_whole(shape, memory_binds, enough_s))
-        heapq.heappush(self._queue, (bound_s, shape, _Bound.WHOLE_MODEL, memory_binds))
-
-    def _bound_within_memory(self, least_s: float, shape: Shape) -> None:
-        share, memory = self.bounds.of(shape), self.bounds.cluster.device.memory_bytes
-        memory_binds, bound_s = False, least_s
-        try:
-            if share.cheapest.held_bytes > memory:
-                if share.smallest.held_bytes > memory and share.least_bytes > memory:
-                    raise self._too_large(shape, share.least_bytes)
-                memory_binds, bound_s = True, max(least_s, share.bound_within(memory)[0])
-        except NotFoundInTime:
-            pass  # it is not known whether memory binds, and the bound stays as it is
-        heapq.heappush(self._queue, (bound_s, shape, _Bound.WITHIN_MEMORY, memory_binds))
-        if memory_binds:
+        found, bound_s = Closer(bound_s=least_s, memory_binds=memory_binds), least_s
+        for found in self._ahead.closer(shape, bound_kind, memory_binds):
+            bound_s = max(bound_s, found.bound_s)
+            if bound_s >= enough_s:
+                break
+        if found.too_large_bytes:
+            raise self._too_large(shape, found.too_large_bytes)
+        heapq.heappush(self._queue, (bound_s, shape, BoundKind(bound_kind + 1), found.memory_binds))
+        if bound_kind is BoundKind.UNLIMITED and found.memory_binds:
             self._with_recompute(least_s, shape)
+
+
+def _no_bounds(_shape: Shape, _memory_binds: bool) -> Iterator[float]:
+    return iter(())

@@ -5,12 +5,12 @@
 If b and c are the slowest stages of a good choice, the minimum of the right side is nearly the time of that choice.  A gap remains only if a
 faster stage b or c would make another stage the slowest.
 
-Without a choice, that of the Lagrangian relaxation of memory serves, at multipliers that the pieces give         (2)  -> whole_model_bound
+Without a choice, that of the Lagrangian relaxation of memory serves, at multipliers that the pieces give         (2)  -> whole_model_bounds
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from planner.solve import solve_exactly
 from planner.solve.problem import Ints
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 
-__all__ = ["bottleneck_bound", "whole_model_bound"]
+__all__ = ["bottleneck_bound", "whole_model_bounds"]
 
 _ROUNDS = 4
 _CLOSE = 3e-3
@@ -63,37 +63,34 @@ def bottleneck_bound(
     return lagrangian.lower_bound - sum(charges.values()) * memory_bytes if charges else lagrangian.lower_bound, lagrangian.choice
 
 
-def whole_model_bound(
-    model: SearchModel,
-    *,
-    s_per_byte: Sequence[float],
-    memory_bytes: float,
-    enough_s: float = float("inf"),
-    time_limit: TimeLimit = NO_LIMIT,
-) -> float:
-    """(2): a lower bound on the step of all plans of one shape within memory, in seconds, without looking for a choice that fits.
+def whole_model_bounds(
+    model: SearchModel, *, s_per_byte: Sequence[float], memory_bytes: float, time_limit: TimeLimit = NO_LIMIT
+) -> Iterator[float]:
+    """(2): lower bounds on the step of all plans of one shape within memory, in seconds, each at least the one before.
+
+    No choice that fits is looked for.
 
     Args:
         s_per_byte: per stage, a multiplier of memory; empty: memory does not bind.   memory_bytes: of a device.
-        enough_s: a bound that is not below it is as good as any.
 
     Raises:
-        NotFoundInTime: the solver had no choice in time.
+        NotFoundInTime: the solver had no choice in time; what was given before holds.
     """
     problem, stages = model.problem, model.staged.num_stages
     multipliers = np.array(s_per_byte, dtype=float)
     charges = {2 * s: float(y) for s, y in enumerate(multipliers) if y > 0}
     relaxed = solve_exactly(problem.charged(charges), seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock, gap=_CLOSE)
     bound = (relaxed.lower_bound - (sum(charges.values()) * memory_bytes if charges else 0.0)) / stages
+    yield bound
     for _ in range(_ROUNDS if stages > 1 else 0):
-        if bound >= enough_s or time_limit.is_up():
+        if time_limit.is_up():
             break
         other_s, choice = bottleneck_bound(
             model, relaxed.choice, s_per_byte=multipliers.tolist(), memory_bytes=memory_bytes, time_limit=time_limit
         )
         bound = max(bound, other_s)
+        yield bound
         if not multipliers.any():
             break
         full = (problem.held(choice, 2 * stages).reshape(stages, 2) > memory_bytes).any(axis=1)
         multipliers = multipliers * np.where(full, 1.5, 0.75)
-    return bound

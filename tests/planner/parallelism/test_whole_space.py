@@ -18,7 +18,7 @@ from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.shape import shapes
 from planner.search import build_model
-from planner.search.bounds.bottleneck import whole_model_bound
+from planner.search.bounds.bottleneck import whole_model_bounds
 from planner.stages import assign_stages, prepare
 from regista.clusters import resolve_cluster
 
@@ -61,7 +61,7 @@ def test_no_choice_of_any_shape_beats_the_bound_and_the_plan_is_the_best_within_
                 assert step_s is not None, (seed, shape)
                 steps.append(step_s)
                 same = replace(shape, recompute=recompute)
-                whole_s = whole_model_bound(model, s_per_byte=(), memory_bytes=inf)
+                *_, whole_s = whole_model_bounds(model, s_per_byte=(), memory_bytes=inf)
                 pieces_s = bounds.largest_piece_s(same), bounds.of(same).unlimited_s, bounds.of(same).bound_within(1e12)[0]
                 for bound_s in (bounds.roofline_s(same), *pieces_s, whole_s):
                     assert bound_s <= step_s * (1 + 1e-9), (seed, shape)
@@ -83,5 +83,5 @@ def test_at_any_multipliers_no_choice_within_memory_beats_the_bound_of_the_whole
     for choice in allowed:
         memory_bytes = model.problem.peak(choice)
         multipliers = [rng.choice((0.0, 1e-12, 1e-9, 1e-6)) for _ in range(2)]
-        bound_s = whole_model_bound(model, s_per_byte=multipliers, memory_bytes=memory_bytes)
+        *_, bound_s = whole_model_bounds(model, s_per_byte=multipliers, memory_bytes=memory_bytes)
         assert bound_s <= model.step_s(choice) * (1 + 1e-9), (multipliers, memory_bytes)

@@ -1,0 +1,173 @@
+"""A second process that bounds shapes ahead of the search, on a second core:
+
+    first    bound A   bound C    take B   work out D ..................   take E   take F   ...
+    second        bound B    bound E   (a new one)  bound E   bound F
+
+It is a fork of the first, so that it has all that was worked out, and goes through the same queue, best bound first; a shape that the other
+process has begun is left to it.  What comes back are numbers that the first process would have worked out itself: every bound is a function
+of its shape and kind alone, so plans and bounds are those of one process.  Whatever goes wrong in the second one, the first does itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe, parent_process
+from multiprocessing.connection import Connection
+from time import perf_counter
+
+from planner.ir.errors import RegistaError
+from planner.parallelism.bounding.claims import Claims, Owner
+from planner.parallelism.bounding.closer import BoundKind, Closer, Entry, WholeBounds, closer_bounds
+from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.shape import Shape
+
+__all__ = ["Ahead"]
+
+_WORTH_S = 1.0
+"""A search that takes less is over before a second process would help."""
+_POLL_S = 0.05
+
+_Place = int
+"""The number of a shape and a kind of bound."""
+_Message = tuple[_Place, Closer | bool]
+"""A bound of a place, or its end: whether those that came before are all."""
+
+
+def has_second_core() -> bool:
+    """Whether a second process may be forked, and has a core to itself.
+
+    Not in a process that Python itself started (a sweep's, a server's), where cores are shared already; nor beside other threads, whose locks
+    would stay locked in the fork.
+    """
+    if not hasattr(os, "fork") or not hasattr(os, "sched_getaffinity") or parent_process() is not None:
+        return False
+    return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1 and "jax" not in sys.modules
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Closer bounds of shapes, from the second process where it has them, else worked out here.
+
+    whole: of a shape's whole model.   shapes: all that may be asked about, with and without recomputation.
+    after_s: seconds before the first fork.   allowed: whether to fork at all.   num_taken: bounds that came from the second process.
+    """
+
+    bounds: ShapeBounds
+    whole: WholeBounds
+    shapes: Sequence[Shape]
+    after_s: float = _WORTH_S
+    allowed: Callable[[], bool] = has_second_core
+    num_taken: int = 0
+    _began_s: float = field(default_factory=perf_counter)
+    _number: dict[Shape, int] = field(default_factory=dict)
+    _claims: Claims = field(default_factory=lambda: Claims(0))
+    _second: tuple[int, Connection] | None = None
+    _arrived: dict[_Place, list[Closer]] = field(default_factory=dict)
+    _ended: dict[_Place, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        both = (shape for given in self.shapes for shape in (replace(given, recompute=False), replace(given, recompute=True)))
+        self._number = {shape: number for number, shape in enumerate(dict.fromkeys(both))}
+
+    @property
+    def process(self) -> int | None:
+        """The second process's id; None: there is none."""
+        return None if self._second is None else self._second[0]
+
+    def closer(self, shape: Shape, kind: BoundKind, memory_binds: bool) -> Iterator[Closer]:
+        """The bounds of the kind after ``kind``; where the second process ends in the middle, they begin again."""
+        place = self._place(shape, kind)
+        if self._second is not None and not self._claims.claim(place, Owner.FIRST):
+            taken = 0
+            while self._has_more(place, taken):
+                self.num_taken += not taken
+                yield self._arrived[place][taken]
+                taken += 1
+        elif self._ended.get(place):
+            yield from self._arrived.get(place, ())
+        if not self._ended.get(place):
+            yield from closer_bounds(self.bounds, self.whole, shape, kind, memory_binds)
+
+    def start(self, queue: Sequence[Entry], *, anew: bool = False, bound_whole: bool = False) -> None:
+        """Fork a second process that goes through the queue, if there is none.
+
+        Args:
+            anew: end the one that there is.   bound_whole: it may bound whole models, too.
+        """
+        is_worth = len(queue) > 1 and perf_counter() - self._began_s >= self.after_s
+        if (self._second is not None and not anew) or not is_worth or not self.allowed():
+            return
+        self.stop()
+        self._claims = Claims(len(self._number) * len(BoundKind))
+        receiver, sender = Pipe(duplex=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries: the fork calls none that has any
+            process = os.fork()
+        if process == 0:
+            try:
+                receiver.close()
+                self._go_ahead(list(queue), sender, bound_whole)
+            finally:
+                os._exit(0)
+        sender.close()
+        self._second = process, receiver
+
+    def stop(self) -> None:
+        """End the second process."""
+        if self._second is not None:
+            (process, receiver), self._second = self._second, None
+            receiver.close()
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+    def _place(self, shape: Shape, kind: BoundKind) -> _Place:
+        return self._number[shape] * len(BoundKind) + kind - 1
+
+    def _has_more(self, place: _Place, taken: int) -> bool:
+        """Whether the second process gives more than ``taken`` bounds of a place that it has begun; waits until that is known."""
+        while len(self._arrived.get(place, ())) <= taken:
+            if place in self._ended or self._second is None or self.bounds.time_limit.is_cancelled:
+                return False
+            try:
+                if self._second[1].poll(_POLL_S):
+                    self._note(self._second[1].recv())
+            except (EOFError, OSError):
+                self.stop()
+        return True
+
+    def _note(self, message: _Message) -> None:
+        place, content = message
+        if isinstance(content, Closer):
+            self._arrived.setdefault(place, []).append(content)
+        else:
+            self._ended[place] = content
+
+    def _go_ahead(self, queue: list[Entry], sender: Connection, bound_whole: bool) -> None:
+        """What the second process does, until it is ended or has nothing left."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it, too; the first process decides
+        first = os.getppid()
+        self.bounds.trace_no_more()
+        heapq.heapify(queue)
+        while queue and os.getppid() == first:
+            least_s, shape, kind, memory_binds = heapq.heappop(queue)
+            is_last = kind is BoundKind.WHOLE_MODEL or (kind is BoundKind.WITHIN_MEMORY and not bound_whole)
+            place = self._place(shape, kind)
+            if is_last or not self._claims.claim(place, Owner.SECOND):
+                continue
+            found = Closer(bound_s=least_s, memory_binds=memory_binds)
+            try:
+                for found in closer_bounds(self.bounds, self.whole, shape, kind, memory_binds):
+                    sender.send((place, found))
+            except RegistaError:
+                sender.send((place, False))
+                continue
+            sender.send((place, True))
+            if not found.too_large_bytes:
+                heapq.heappush(queue, (max(least_s, found.bound_s), shape, BoundKind(kind + 1), found.memory_binds))

@@ -1,0 +1,70 @@
+"""The next closer bound of a shape, as a function of the shape and of the bound that it has, whoever works it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+
+from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.shape import Shape
+from planner.solve.problem import NotFoundInTime
+
+__all__ = ["BoundKind", "Closer", "Entry", "WholeBounds", "closer_bounds"]
+
+WholeBounds = Callable[[Shape, bool], Iterator[float]]
+"""(shape, whether memory binds) -> lower bounds on its plans from the whole model, in seconds, each at least the one before.
+
+May raise NotFoundInTime; what came before it holds."""
+
+
+class BoundKind(IntEnum):
+    """The bound by which a shape stands in the queue: (1), (6), (2) or (3) of planner.parallelism.bounds, or of its whole model; each takes longer."""
+
+    ROOFLINE = 1
+    LARGEST_PIECE = 2
+    UNLIMITED = 3
+    WITHIN_MEMORY = 4
+    WHOLE_MODEL = 5
+
+
+Entry = tuple[float, Shape, BoundKind, bool]
+"""Of a queue: (lower bound in seconds, shape, the bound's kind, whether memory binds)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closer:
+    """A closer bound of a shape.
+
+    bound_s: in seconds.   memory_binds: it is known that the layouts of a search without limit do not fit.
+    too_large_bytes: what the fullest device of every plan of the shape holds at least, where that is more than devices have; 0: it may fit.
+    """
+
+    bound_s: float
+    memory_binds: bool = False
+    too_large_bytes: float = 0.0
+
+
+def closer_bounds(bounds: ShapeBounds, whole: WholeBounds, shape: Shape, kind: BoundKind, memory_binds: bool) -> Iterator[Closer]:
+    """The bounds of the kind after ``kind``, each at least the one before; none: the time was up."""
+    match kind:
+        case BoundKind.ROOFLINE:
+            yield Closer(bound_s=bounds.largest_piece_s(shape))
+        case BoundKind.LARGEST_PIECE:
+            yield Closer(bound_s=bounds.of(shape).unlimited_s)
+        case BoundKind.UNLIMITED:
+            with suppress(NotFoundInTime):  # it is not known whether memory binds, and the bound stays as it is
+                yield _within_memory(bounds, shape)
+        case _:
+            with suppress(NotFoundInTime):
+                yield from (Closer(bound_s=bound_s, memory_binds=memory_binds) for bound_s in whole(shape, memory_binds))
+
+
+def _within_memory(bounds: ShapeBounds, shape: Shape) -> Closer:
+    share, memory = bounds.of(shape), bounds.cluster.device.memory_bytes
+    if share.cheapest.held_bytes <= memory:
+        return Closer(bound_s=0.0)
+    if share.smallest.held_bytes > memory and share.least_bytes > memory:
+        return Closer(bound_s=0.0, memory_binds=True, too_large_bytes=share.least_bytes)
+    return Closer(bound_s=share.bound_within(memory)[0], memory_binds=True)

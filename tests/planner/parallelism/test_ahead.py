@@ -1,0 +1,98 @@
+"""The second process of the search over shapes: what it gives is what one process finds, and it is gone afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from time import sleep
+
+import pytest
+
+from planner.ir.cluster import Cluster
+from planner.ir.errors import Unsupported
+from planner.parallelism.bounding import Ahead, WholeBounds
+from planner.parallelism.bounding.claims import Claims, Owner
+from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.shape import Shape, shapes
+from planner.parallelism.shape_search import RunnerUp, ShapeSearch
+from regista.api import program_of
+from regista.clusters import resolve_cluster
+
+MODEL = "zoo:mlp?depth=2&width=32&hidden=64&batch=8"
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+@cache
+def four() -> Cluster:
+    return replace(resolve_cluster("p3.16xlarge:1"), devices_per_node=4)
+
+
+def bounds() -> ShapeBounds:
+    return ShapeBounds(program_of(MODEL).graph, 8, four(), ())
+
+
+class Searched:
+    """One search whose steps and whole-model bounds are made up; with ``forks`` a second process helps, unless it ``dies``."""
+
+    def __init__(self, *, forks: bool, dies: bool = False, busy_s: float = 0.0) -> None:
+        self._shares, self._first, self._forks, self._dies, self._busy_s = bounds(), os.getpid(), forks, dies, busy_s
+        self.ahead: Ahead | None = None
+        self.worked: list[Shape] = []
+        self.processes: set[int] = set()
+
+    def search(self) -> tuple[Shape, float, RunnerUp]:
+        search = ShapeSearch(self._shares, self._work_out, bound_whole=self._whole, ahead=self._made)
+        return search.two_best(shapes(8, four(), most_stages=2, micro_batches=4))
+
+    def _made(self, shares: ShapeBounds, whole: WholeBounds, candidates: Sequence[Shape]) -> Ahead:
+        self.ahead = Ahead(shares, whole, candidates, after_s=0.0, allowed=lambda: self._forks)
+        return self.ahead
+
+    def _work_out(self, shape: Shape, memory_binds: bool) -> tuple[float, float]:
+        self.worked.append(shape)
+        if self.ahead is not None and self.ahead.process is not None:
+            self.processes.add(self.ahead.process)
+        sleep(self._busy_s)
+        return self._shares.of(shape).unlimited_s * (1.3 if shape.stages > 1 else 1.1), 0.0
+
+    def _whole(self, shape: Shape, memory_binds: bool) -> Iterator[float]:
+        if self._dies and os.getpid() != self._first:
+            os._exit(1)
+        yield self._shares.of(shape).unlimited_s * 1.01
+        yield self._shares.of(shape).unlimited_s * 1.05
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
+def test_with_a_second_process_the_shapes_and_the_bounds_are_those_of_one(dies: bool) -> None:
+    alone, helped = Searched(forks=False), Searched(forks=True, dies=dies, busy_s=0.2)
+    assert helped.search() == alone.search()
+    assert helped.worked == alone.worked
+    assert helped.ahead is not None and helped.ahead.num_taken > 0
+    assert alone.ahead is not None and alone.ahead.num_taken == 0 and not alone.processes
+
+
+def test_no_process_is_left_after_the_search() -> None:
+    helped = Searched(forks=True)
+    helped.search()
+    assert helped.processes
+    for process in helped.processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_what_one_process_has_claimed_is_not_begun_by_the_other() -> None:
+    claims = Claims(3)
+    assert claims.claim(1, Owner.FIRST) and claims.claim(1, Owner.FIRST)
+    assert not claims.claim(1, Owner.SECOND)
+    assert claims.claim(2, Owner.SECOND) and not claims.claim(2, Owner.FIRST)
+
+
+def test_the_second_process_traces_nothing() -> None:
+    shares = bounds()
+    shares.roofline_s(Shape(1, 1, (4,)))
+    shares.trace_no_more()
+    assert shares.graph_of(1) is not None
+    with pytest.raises(Unsupported, match="not traced for 4 micro-batches"):
+        shares.graph_of(4)
