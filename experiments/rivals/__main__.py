@@ -2,6 +2,7 @@
 
     python -m experiments.rivals                          measure all, write results/rivals.csv, draw figures/rivals.png
     python -m experiments.rivals --only data,pipeline     some of these ways; nothing is written
+    python -m experiments.rivals --only compiled --csv experiments/results/rivals.csv     measure these anew, keep the rows of the others
     python -m experiments.rivals --redraw                 draw from the CSV
 
     data      data-parallel Plan    against  DistributedDataParallel                  2 ranks
@@ -9,9 +10,14 @@
     sharded   ZeRO-3 Plan           against  fully_shard                              2 ranks
     kept      ZeRO-2 Plan           against  fully_shard(reshard_after_forward=False) 2 ranks
     pipeline  two stages, 1F1B      against  pipelining.Schedule1F1B                  2 ranks, 8 micro-batches
+    interleaved  2 x 2 stages       against  pipelining.ScheduleInterleaved1F1B       2 ranks, 8 micro-batches
+    zero-bubble  two stages, ZB-H1  against  pipelining.ScheduleZBVZeroBubble         2 ranks, 8 micro-batches
+    compiled  data-parallel Plan    against  torch.compile(DistributedDataParallel)   2 ranks
     single    one device            against  eager training                           1 rank
     mixed     data-parallel Plan    against  DistributedDataParallel under autocast   2 ranks, bf16-mixed, dropout 0.1
     mixed-sharded  ZeRO-3 Plan      against  fully_shard(mp_policy=...)               2 ranks, bf16-mixed, dropout 0.1
+
+Plans have no ZB-V, whose stages lie there and back (stage s lies on device s mod p here): ZB-H1, which holds as many activations, stands in for it.
 
 Same model, values, batches, micro-batches, cut, AdamW (torch's fused kernel on both sides), gloo, threads and malloc settings; the losses of the
 first steps must agree (with dropout, whose masks differ, to 1 %).  Both sides are alive all the time and take turns of some steps
@@ -82,6 +88,13 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
             row |= {label: ratio.median(), f"{label}_min": ratio.min(), f"{label}_max": ratio.max()}
         medians.append(row)
     return pd.DataFrame(medians)
+
+
+def _in_order(before: pd.DataFrame, anew: pd.DataFrame) -> pd.DataFrame:
+    """Both, without the earlier rows of ways that were measured anew, in the order of the ways."""
+    table = pd.concat([before[~before.way.isin(anew.way)], anew])
+    places = {way.value: place for place, way in enumerate(Way)}
+    return table.sort_values("way", key=lambda ways: ways.map(places), kind="stable")
 
 
 def measure(jobs: Sequence[Job], pairs: int) -> pd.DataFrame:
@@ -157,7 +170,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="comma-separated ways")
     parser.add_argument("--pairs", type=int, default=PAIRS, help=f"pairs of turns (default {PAIRS})")
-    parser.add_argument("--csv", type=Path, help="write the steps here (default: results/rivals.csv when all ways are measured)")
+    parser.add_argument(
+        "--csv",
+        type=Path,
+        help="write the steps here; rows of ways not measured stay (default: results/rivals.csv when all ways are measured)",
+    )
     parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
     args = parser.parse_args()
     if args.redraw:
@@ -171,8 +188,10 @@ def main() -> None:
     target = args.csv or (CSV if ways == set(Way) else None)
     if target is not None:
         target.parent.mkdir(exist_ok=True, parents=True)
+        if target.exists() and ways != set(Way):
+            table = _in_order(pd.read_csv(target), table)
         table.to_csv(target, index=False)
-    if target == CSV:
+    if target is not None and target.resolve() == CSV:
         draw(table)
 
 

@@ -26,6 +26,9 @@ class Way(Enum):
     SHARDED = "sharded"
     KEPT = "kept"
     PIPELINE = "pipeline"
+    INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zero-bubble"
+    COMPILED = "compiled"
     SINGLE = "single"
     MIXED = "mixed"
     MIXED_SHARDED = "mixed-sharded"
@@ -38,6 +41,11 @@ class Way(Enum):
     def ours(self) -> str:
         return _OURS[self]
 
+    @property
+    def in_stages(self) -> bool:
+        """Whether ranks hold stages, so that each reads all samples."""
+        return self in (Way.PIPELINE, Way.INTERLEAVED, Way.ZERO_BUBBLE)
+
 
 _RIVALS = {
     Way.DATA: "DistributedDataParallel",
@@ -45,6 +53,9 @@ _RIVALS = {
     Way.SHARDED: "fully_shard",
     Way.KEPT: "fully_shard(reshard_after_forward=False)",
     Way.PIPELINE: "pipelining.Schedule1F1B",
+    Way.INTERLEAVED: "pipelining.ScheduleInterleaved1F1B",
+    Way.ZERO_BUBBLE: "pipelining.ScheduleZBVZeroBubble",
+    Way.COMPILED: "torch.compile(DistributedDataParallel)",
     Way.SINGLE: "eager training",
     Way.MIXED: "DistributedDataParallel, autocast",
     Way.MIXED_SHARDED: "fully_shard(mp_policy)",
@@ -55,24 +66,29 @@ _OURS = {
     Way.SHARDED: "sharded Plan (ZeRO-3)",
     Way.KEPT: "sharded Plan (ZeRO-2)",
     Way.PIPELINE: "2-stage Plan (1F1B)",
+    Way.INTERLEAVED: "2 x 2-stage Plan (interleaved)",
+    Way.ZERO_BUBBLE: "2-stage Plan (ZB-H1)",
+    Way.COMPILED: "data-parallel Plan",
     Way.SINGLE: "one-device Plan",
     Way.MIXED: "data-parallel Plan, bf16-mixed",
     Way.MIXED_SHARDED: "ZeRO-3 Plan, bf16-mixed",
 }
+_SCHEDULES = {Way.PIPELINE: "1f1b", Way.INTERLEAVED: "interleaved", Way.ZERO_BUBBLE: "zb-h1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """``steps``: performed by each side, warm-up and what runs after the last turn included.  ``cut``: number of the block that begins
-    stage 1 (PIPELINE only).  ``fused``: the rival's AdamW is torch's fused kernel; False: what torch.optim.AdamW takes by itself.
-    ``close``: largest relative difference of the losses of the first ``compared`` steps; masks of dropout differ, so there they are alike only.
+    """``steps``: performed by each side, warm-up and what runs after the last turn included.  ``cuts``: numbers of the blocks that begin a stage on
+    our side (pipelines only); ZERO_BUBBLE's rival has two stages per rank in a V, one block per stage.  ``fused``: the rival's AdamW is torch's
+    fused kernel; False: what torch.optim.AdamW takes by itself.  ``close``: largest relative difference of the losses of the first ``compared``
+    steps; masks of dropout differ, so there they are alike only.
     """
 
     way: Way
     model: str = MODEL
     ranks: int = 2
     micro_batches: int = 1
-    cut: int = 0
+    cuts: tuple[int, ...] = ()
     steps: int = 40
     precision: str = "fp32"
     fused: bool = True
@@ -89,7 +105,10 @@ JOBS = (
     Job(way=Way.DROPOUT, model=f"{MODEL}&dropout=0.1", close=0.01),
     Job(way=Way.SHARDED),
     Job(way=Way.KEPT),
-    Job(way=Way.PIPELINE, model=f"{MODEL}&tied=0", micro_batches=MICRO_BATCHES, cut=2),
+    Job(way=Way.PIPELINE, model=f"{MODEL}&tied=0", micro_batches=MICRO_BATCHES, cuts=(2,)),
+    Job(way=Way.INTERLEAVED, model=f"{MODEL}&tied=0", micro_batches=MICRO_BATCHES, cuts=(1, 2, 3)),
+    Job(way=Way.ZERO_BUBBLE, model=f"{MODEL}&tied=0", micro_batches=MICRO_BATCHES, cuts=(2,)),
+    Job(way=Way.COMPILED),
     Job(way=Way.SINGLE, ranks=1),
     Job(way=Way.MIXED, model=f"{MODEL}&dropout=0.1", precision="bf16-mixed", close=0.02),
     Job(way=Way.MIXED_SHARDED, model=f"{MODEL}&dropout=0.1", precision="bf16-mixed", close=0.02),
@@ -105,14 +124,22 @@ def plan_of(job: Job) -> Plan:
     cluster = resolve_cluster(f"local:{job.ranks}")
     program = program_of(job.model).in_formats(job.precision, None)
     match job.way:
-        case Way.DATA | Way.DROPOUT | Way.MIXED:
+        case Way.DATA | Way.DROPOUT | Way.MIXED | Way.COMPILED:
             return regista.plan(program, cluster, pins=(*BY_SAMPLES, "*:exp_avg*=B"))
         case Way.SHARDED | Way.MIXED_SHARDED:
             return regista.plan(program, cluster, pins=BY_SAMPLES, zero=3)
         case Way.KEPT:
             return regista.plan(program, cluster, pins=BY_SAMPLES, zero=2)
-        case Way.PIPELINE:
-            return regista.plan(program, cluster, stages=job.ranks, micro_batches=job.micro_batches, cuts=(f"h.{job.cut}",))
+        case Way.PIPELINE | Way.INTERLEAVED | Way.ZERO_BUBBLE:
+            return regista.plan(
+                program,
+                cluster,
+                stages=job.ranks,
+                micro_batches=job.micro_batches,
+                cuts=tuple(f"h.{block}" for block in job.cuts),
+                schedule=_SCHEDULES[job.way],
+                interleave=(len(job.cuts) + 1) // job.ranks,
+            )
         case Way.SINGLE:
             return regista.plan(program, cluster)
 
@@ -123,4 +150,4 @@ def to_json(job: Job) -> str:
 
 def from_json(text: str) -> Job:
     fields = json.loads(text)
-    return Job(**fields | {"way": Way(fields["way"])})
+    return Job(**fields | {"way": Way(fields["way"]), "cuts": tuple(fields["cuts"])})

@@ -8,6 +8,9 @@ All use AdamW, torch's fused kernel unless the job says otherwise, and drop grad
     sharded    fully_shard per block and once around all; parameters are freed after a block's forward pass and gathered again
     kept       the same, but parameters stay until the backward pass
     pipeline   PipelineStage and Schedule1F1B, micro-batch gradients averaged
+    interleaved     the same with ScheduleInterleaved1F1B: as many stages as the Plan has, stage s on rank s mod p
+    zero-bubble     the same with ScheduleZBVZeroBubble: two stages per rank, the later one in the opposite order
+    compiled   as data, the wrapped module compiled by inductor (torch.compile's default mode)
     single     the plain loop
     mixed      as data, forward and loss under torch.autocast
     mixed-sharded   as sharded, parameters cast to bfloat16 by MixedPrecisionPolicy, gradients reduced in float32
@@ -70,7 +73,7 @@ def adamw(job: Job, program: Program, parameters: Iterable[nn.Parameter]) -> tor
 
 def own_part(job: Job, batch: tuple[Tensor, ...], rank: int) -> tuple[Tensor, ...]:
     """What this rank reads of a global batch: its samples, or all of them where stages share the samples."""
-    if job.way is Way.PIPELINE:
+    if job.way.in_stages:
         return batch
     return tuple(part.chunk(job.ranks)[rank].contiguous() for part in batch)
 
@@ -88,7 +91,10 @@ def step_of(job: Job, rank: int) -> Step:
             return _loop(job, program, DistributedDataParallel(program.module, gradient_as_bucket_view=True))
         case Way.SHARDED | Way.KEPT:
             return _loop(job, program, _fully_sharded(program.module, again=job.way is Way.SHARDED))
-        case Way.PIPELINE:
+        case Way.COMPILED:
+            # torch's stubs leave out what a compiled module is: a module.
+            return _loop(job, program, torch.compile(DistributedDataParallel(program.module, gradient_as_bucket_view=True)))  # type: ignore[arg-type]
+        case Way.PIPELINE | Way.INTERLEAVED | Way.ZERO_BUBBLE:
             return _pipeline(job, program, rank)
         case Way.SINGLE:
             return _loop(job, program, program.module)
@@ -120,36 +126,59 @@ def _fully_sharded(module: nn.Module, *, again: bool, mixed: bool = False) -> nn
 
 
 def _pipeline(job: Job, program: Program, rank: int) -> Step:
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
 
     whole = program.module
     blocks = len(whole.h)  # type: ignore[arg-type]
-    bounds = (0, job.cut, blocks)
-    part = Part(whole, bounds[rank], bounds[rank + 1])
+    bounds = _bounds(job, blocks)
+    last = len(bounds) - 2
     ids, _ = program.example_inputs
     samples = ids.shape[0] // job.micro_batches
     width = whole.wte.weight.shape[1]  # type: ignore[union-attr,index]
     between = torch.empty(samples, ids.shape[1], width, requires_grad=True)
     logits = torch.empty(samples, ids.shape[1], whole.lm_head.weight.shape[0], requires_grad=True)  # type: ignore[union-attr,index]
-    stage = PipelineStage(
-        part,
-        rank,
-        job.ranks,
-        torch.device("cpu"),
-        input_args=ids[:samples] if rank == 0 else between,
-        output_args=between if rank == 0 else logits,
-    )
-    schedule = Schedule1F1B(stage, job.micro_batches, loss_fn=program.loss)
-    optimizer = adamw(job, program, part.parameters())
+    numbers = _stages_of(job, rank, last + 1)
+    parts = nn.ModuleList(Part(whole, bounds[number], bounds[number + 1]) for number in numbers)
+    stages = [
+        PipelineStage(
+            part,
+            number,
+            last + 1,
+            torch.device("cpu"),
+            input_args=ids[:samples] if number == 0 else between,
+            output_args=logits if number == last else between,
+        )
+        for number, part in zip(numbers, parts, strict=True)
+    ]
+    schedule: Schedule1F1B | ScheduleInterleaved1F1B | ScheduleZBVZeroBubble
+    match job.way:
+        case Way.INTERLEAVED:
+            schedule = ScheduleInterleaved1F1B(stages, job.micro_batches, loss_fn=program.loss)
+        case Way.ZERO_BUBBLE:
+            schedule = ScheduleZBVZeroBubble(stages, job.micro_batches, loss_fn=program.loss)
+        case _:
+            schedule = Schedule1F1B(stages[0], job.micro_batches, loss_fn=program.loss)
+    optimizer = adamw(job, program, parts.parameters())
 
     def step(batch: tuple[Tensor, ...]) -> float | None:
         optimizer.zero_grad(set_to_none=True)
         losses: list[Tensor] = []
-        if rank == 0:
-            schedule.step(batch[0], return_outputs=False)
+        inputs = batch[:1] if 0 in numbers else ()
+        if last in numbers:
+            schedule.step(*inputs, target=batch[1], losses=losses, return_outputs=False)
         else:
-            schedule.step(target=batch[1], losses=losses, return_outputs=False)
+            schedule.step(*inputs, return_outputs=False)
         optimizer.step()
         return torch.stack(losses).mean().item() if losses else None
 
     return step
+
+
+def _bounds(job: Job, blocks: int) -> tuple[int, ...]:
+    """Numbers of the blocks at which torch's stages begin, and the number of all: our cuts, or a cut at every block for ZB-V's stages."""
+    return tuple(range(blocks + 1)) if job.way is Way.ZERO_BUBBLE else (0, *job.cuts, blocks)
+
+
+def _stages_of(job: Job, rank: int, stages: int) -> list[int]:
+    """The stages that a rank of torch's holds: in turn, or there and back for ZB-V."""
+    return [rank, stages - 1 - rank] if job.way is Way.ZERO_BUBBLE else list(range(rank, stages, job.ranks))

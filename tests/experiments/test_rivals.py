@@ -22,12 +22,19 @@ TINY = "zoo:gpt?layers=2&width=16&heads=2&vocab=32&batch=4&seq=8&tied=0"
 def tiny(job: Job) -> Job:
     """The same way of training, at the smallest size that has all its parts."""
     model = f"{TINY}&dropout=0.1" if job.way is Way.DROPOUT else TINY
-    return replace(job, model=model, micro_batches=min(job.micro_batches, 4), cut=min(job.cut, 1), steps=3)
+    four = job.way in (Way.INTERLEAVED, Way.ZERO_BUBBLE)  # both have four stages on two ranks
+    return replace(
+        job,
+        model=model.replace("layers=2", "layers=4") if four else model,
+        micro_batches=min(job.micro_batches, 4),
+        cuts=job.cuts if four else (1,) * len(job.cuts),
+        steps=3,
+    )
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    "job", [pytest.param(job, id=job.way.value, marks=[pytest.mark.thorough] * (job.way is Way.DROPOUT)) for job in JOBS]
+    "job", [pytest.param(job, id=job.way.value, marks=[pytest.mark.thorough] * (job.way in (Way.DROPOUT, Way.COMPILED))) for job in JOBS]
 )
 def test_rival_computes_the_losses_of_the_plan(job: Job, tmp_path: Path) -> None:
     small = tiny(job)
@@ -46,6 +53,9 @@ def test_rival_computes_the_losses_of_the_plan(job: Job, tmp_path: Path) -> None
         ("sharded", {Collective.ALL_GATHER, Collective.REDUCE_SCATTER}),
         ("kept", {Collective.ALL_GATHER, Collective.REDUCE_SCATTER}),
         ("pipeline", set()),
+        ("interleaved", set()),
+        ("zero-bubble", set()),
+        ("compiled", {Collective.ALL_REDUCE}),
         ("single", set()),
         ("mixed", {Collective.ALL_REDUCE}),
         ("mixed-sharded", {Collective.ALL_GATHER, Collective.REDUCE_SCATTER}),
@@ -56,7 +66,7 @@ def test_plan_moves_parameters_and_gradients_as_its_rival_does(way: str, wanted:
     plan = plan_of(tiny(job))
     large = {t.body.collective for t in plan.tasks if isinstance(t.body, Boxing) and len(t.reads) > 1}
     assert large == wanted
-    assert any(t.kind is TaskKind.TRANSFER for t in plan.tasks) == (way == "pipeline")
+    assert any(t.kind is TaskKind.TRANSFER for t in plan.tasks) == job.way.in_stages
 
 
 def test_job_survives_its_text() -> None:
