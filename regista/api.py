@@ -278,6 +278,7 @@ def run(
     state: Mapping[str, Tensor] | Values | None = None,
     ema: bool = False,
     trace_steps: str | None = None,
+    keep_states: bool = True,
 ) -> Outcome:
     """Perform the Plan on real devices.
 
@@ -302,6 +303,8 @@ def run(
         device_options: of devices with streams: CUDA graphs, how far the host runs ahead, TF32, determinism.
         trace_steps: of which steps the trace holds the acts, for long runs on real processes: ``first:20,last:20,every:1000`` (every 1000th
             beside the first 20 and the last 20); None: of all.
+        keep_states: the outcome has the final states, of real processes in files that are read when a tensor is asked for; False: real
+            processes leave none, and the run's end does not depend on their size.
 
     Raises:
         InvalidFile: a checkpoint or a weights file is missing or damaged, or the folder holds another run's checkpoints.
@@ -366,6 +369,7 @@ def run(
         devices=names,
         device_options=device_options,
         trace_steps=trace_steps or "",
+        keep_states=keep_states,
     )
 
 

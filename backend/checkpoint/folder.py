@@ -51,12 +51,12 @@ class _Counted:
     """A file that counts its bytes and their checksum.  It keeps the first OSError to itself: torch's writer would turn it into another.
 
     Args:
-        on_write: called with the bytes written so far.
+        on_write: called with the bytes written so far.   durable: the bytes are on the disk when it is closed.
     """
 
-    def __init__(self, path: Path, on_write: Callable[[int], None] | None) -> None:
+    def __init__(self, path: Path, on_write: Callable[[int], None] | None, durable: bool = True) -> None:
         self._file = path.open("wb")
-        self._on_write, self._synced = on_write, 0
+        self._on_write, self._synced, self._durable = on_write, 0, durable
         self.size_bytes = self.crc32 = 0
         self.error: OSError | None = None
 
@@ -65,7 +65,7 @@ class _Counted:
         if self.error is None:
             try:
                 self._file.write(view)
-                if self.size_bytes - self._synced >= _SYNC_BYTES:
+                if self._durable and self.size_bytes - self._synced >= _SYNC_BYTES:
                     # So that the wait at the end is short, however large the file is.
                     self._file.flush()
                     os.fdatasync(self._file.fileno())
@@ -82,11 +82,12 @@ class _Counted:
         """Do nothing: ``close`` flushes once."""
 
     def close(self) -> None:
-        """Wait until all bytes are on the disk.  Raises the first OSError of all."""
+        """Wait until all bytes are on the disk (where they must be).  Raises the first OSError of all."""
         try:
             if self.error is None:
                 self._file.flush()
-                os.fsync(self._file.fileno())
+                if self._durable:
+                    os.fsync(self._file.fileno())
         except OSError as error:
             self.error = error
         finally:
@@ -98,15 +99,17 @@ class _Counted:
             raise self.error
 
 
-def write_whole(path: Path, write: Callable[[_Counted], object], on_write: Callable[[int], None] | None = None) -> SavedFile:
-    """Write a file and wait until it is on the disk.
+def write_whole(
+    path: Path, write: Callable[[_Counted], object], on_write: Callable[[int], None] | None = None, *, durable: bool = True
+) -> SavedFile:
+    """Write a file and, if it shall be ``durable``, wait until it is on the disk.
 
     Raises:
         InvalidFile: the disk is full, a limit is met, or the folder is gone; with the numbers.
     """
     size_bytes = 0
     try:
-        file = _Counted(path, on_write)
+        file = _Counted(path, on_write, durable)
         try:
             write(file)
         finally:
@@ -123,9 +126,11 @@ def write_whole(path: Path, write: Callable[[_Counted], object], on_write: Calla
         ) from error
 
 
-def write_part(path: Path, tensors: Mapping[str, Tensor], on_write: Callable[[int], None] | None = None) -> SavedFile:
+def write_part(
+    path: Path, tensors: Mapping[str, Tensor], on_write: Callable[[int], None] | None = None, *, durable: bool = True
+) -> SavedFile:
     """Write one rank's file.  Raises as write_whole does."""
-    return write_whole(path, lambda file: torch.save(dict(tensors), file), on_write)  # type: ignore[arg-type]
+    return write_whole(path, lambda file: torch.save(dict(tensors), file), on_write, durable=durable)  # type: ignore[arg-type]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -43,6 +43,11 @@ class Saved:
         """File name -> its mapped tensors; a file is mapped when it is first asked for."""
         return {}
 
+    def map_all(self) -> None:
+        """Map every file now, so that the values can be read when the folder is gone.  Raises InvalidFile as any reading does."""
+        for file in self.manifest.file:
+            self._map_file(Path(self.folder) / file)
+
     def type_of(self, name: str) -> TensorType | None:
         state = self.manifest.state.get(name)
         return None if state is None else TensorType(state.shape, state.dtype)
@@ -70,14 +75,21 @@ class Saved:
 
     def _piece(self, file: str, name: str, box: Box, dtype: torch.dtype) -> Tensor:
         path = Path(self.folder) / file
-        size_bytes = check_size(path, self.manifest)
-        if file not in self._mapped:
-            self._mapped[file] = _map(path)
-        value = self._mapped[file].get(name)
+        value = self._map_file(path).get(name)
         if value is None or tuple(value.shape) != tuple(length for _, length in box) or value.dtype != dtype:
             shown = "nothing" if value is None else f"{tuple(value.shape)} {value.dtype}"
-            raise InvalidFile(f"{path} ({size_bytes} bytes) holds {shown} for {name}, its manifest says {box} of {dtype}; it was altered")
+            raise InvalidFile(
+                f"{path} ({self.manifest.file[file].size_bytes} bytes) holds {shown} for {name}, its manifest says {box} of {dtype}; it was altered"
+            )
         return value
+
+    def _map_file(self, path: Path) -> Mapping[str, Tensor]:
+        """The tensors of a file, mapped.  A mapped file that was removed is whole; one that is there must have kept its size."""
+        if path.exists() or path.name not in self._mapped:
+            check_size(path, self.manifest)
+        if path.name not in self._mapped:
+            self._mapped[path.name] = _map(path)
+        return self._mapped[path.name]
 
 
 def check_size(path: Path, manifest: Manifest) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -100,19 +101,25 @@ class Hosts:
         moved[:, 2:] = Correction(before=before, after=after).apply(acts[:, 2:])
         return moved
 
-    def collect_results(self, folder: Path) -> None:
-        """Send rank*.pt to rank 0's folder, one rank after the other; on rank 0 also write clock.json."""
+    def collect_results(self, folder: Path, files_of: Callable[[int], Sequence[str]]) -> None:
+        """Send what ranks left to rank 0's folder, one rank after the other; on rank 0 also write clock.json.
+
+        Args:
+            files_of: rank -> names of its files in the run's folder, the same on all ranks.
+        """
         if self._rank == 0:
             for rank in range(self._ranks_per_host, self._ranks):
                 self._store.set(f"send result/{rank}", "1")
-                self._receive(rank, folder / f"rank{rank}.pt")
+                for name in files_of(rank):
+                    self._receive(rank, folder / name)
             bounds = [json.loads(self._store.get(f"clock/{when}/{node}"))[2] for node in range(1, self._nodes) for when in (0, 1)]
             # The times of two hosts, neither of which is rank 0's, are wrong by the bounds of both.
             (folder / "clock.json").write_text(json.dumps({"slack_s": 2e-9 * max(bounds, default=0)}))
             self._store.set("results collected", "1")
         elif self._node > 0:
             self._store.wait([f"send result/{self._rank}"], RESULTS_TIMEOUT)
-            self._send(folder / f"rank{self._rank}.pt")
+            for name in files_of(self._rank):
+                self._send(folder / name)
         self._store.wait(["results collected"], RESULTS_TIMEOUT)
 
     @property

@@ -63,6 +63,7 @@ def run(
     devices: Mapping[int, str] | None = None,
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS,
     trace_steps: str = "",
+    keep_states: bool = True,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
@@ -84,6 +85,7 @@ def run(
         devices: rank -> name of its device, ``cpu``, ``cuda:0`` (backend.placing.places); None: all on CPUs.
         device_options: of devices with streams.
         trace_steps: of which steps the trace holds the acts, ``first:20,last:20,every:1000``; the workers then keep no others.  Empty: of all.
+        keep_states: the outcome has the final states, read from the checkpoint or from files of the run when they are asked for; False: it has none.
 
     Returns:
         trace (source ``run``, performer ``gloo``), losses per step, final states and gradients as logical tensors.
@@ -110,6 +112,7 @@ def run(
         devices=on_devices,
         device_options=device_options,
         trace_steps=trace_steps,
+        keeps_state=keep_states,
     )
     if trace_steps:
         StepSelection.parse(trace_steps).check(steps)

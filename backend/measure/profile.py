@@ -111,6 +111,7 @@ def profile(
         run_id=uuid.uuid4().hex[:12],
         steps=steps,
         timeout_s=timeout_s,
+        keeps_state=False,
         isolated_rounds=rounds if isolated else 0,
         warmup=warmup if isolated else 0,
     )

@@ -2,7 +2,7 @@
 
 plan.json  state.pt (or values.json: where state comes from)  batches.pt (or data.json: where data lies)  numbers.json  options.json  by the parent
 store.a0.json (address and key of the store)  alive (signs of life)     by the parent, for each attempt
-rank0.a0.pid  rank0.pt (acts, losses, states, gradients)  rank0.a0.error.json  progress     written by the workers; a0: the attempt
+rank0.a0.pid  rank0.pt (acts, losses, gradients)  state/ (backend.checkpoint.leaving)  rank0.a0.error.json  progress     by the workers; a0: the attempt
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Options:
     address, inputs: with several hosts, this one's address and a digest of what all start from.
     isolated_rounds: after the run, time each task alone so often (0: not at all); ``warmup`` rounds come first and do not count.
     trace_steps: whose acts the trace holds (planner.ir.traces.held); empty: all.
+    keeps_state: the last state leaves the run (a checkpoint has it in any case).
     devices: name of each rank's device; empty: all on CPUs.
     """
 
@@ -81,6 +82,7 @@ class Options:
     allow_nan: bool = False
     memory: MemoryOptions = DEFAULT_MEMORY
     trace_steps: str = ""
+    keeps_state: bool = True
     devices: tuple[str, ...] = ()
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS
 

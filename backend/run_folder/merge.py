@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backend.checkpoint.leaving import final_state
+from backend.checkpoint.manifest import SavedFile
 from backend.run_folder.files import Options
 from backend.run_folder.outcome import Outcome, assemble, parts_of_ranks
 from backend.run_folder.outputs import take_outputs
@@ -56,8 +58,8 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         held_steps=options.held_steps(len(performed)),
         rows={rank: result["acts"].tolist() for rank, result in results.items()},
         losses=losses_of,
-        states=_tensors(results, "states"),
-        gradients=_tensors(results, "gradients") if options.gradients else None,
+        states=_states(plan, folder, options, results),
+        gradients=parts_of_ranks({rank: result["gradients"] for rank, result in results.items()}) if options.gradients else None,
         peak_bytes={rank: result["peak_bytes"] for rank, result in results.items()},
         about=hardware(plan.num_ranks) | _agreed({rank: result["about"] for rank, result in results.items()}),
         first_step=first_step,
@@ -83,8 +85,12 @@ def _agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-def _tensors(results: Mapping[int, Mapping[str, Mapping[tuple[str, int], Tensor]]], kind: str) -> dict[tuple[str, int, int], Tensor]:
-    return parts_of_ranks({rank: result[kind] for rank, result in results.items()})
+def _states(plan: Plan, folder: Path, options: Options, results: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Tensor]:
+    """The last state, none of it read yet."""
+    if not options.keeps_state:
+        return {}
+    files = [SavedFile(**fields) for result in results.values() for fields in result["state_files"]]
+    return final_state(plan, folder, files, steps=options.first_step + options.steps, checkpoint=options.checkpoint)
 
 
 def hardware(ranks: int) -> dict[str, str]:

@@ -25,6 +25,9 @@ Parts = Mapping[tuple[str, int, int], Tensor]
 class Outcome:
     """``states`` and ``gradients`` are logical tensors by name; ``gradients`` are the last step's, empty unless asked for.
 
+    states: of a run on processes they lie in files that are read when a tensor is asked for (backend.checkpoint.leaving), so keep what you
+        need more than once: ``dict(outcome.states)`` reads them all.  Empty where the run was asked to leave none.
+
     first_step: steps that were done before this run; ``losses`` begin there.
     losses: none where the plan has no loss.
     outputs: per step, name -> whole tensor in the order of the global batch; of Plans that have outputs.
@@ -47,7 +50,7 @@ def assemble(
     steps: int,
     rows: Mapping[int, Sequence[Sequence[int]]],
     losses: Mapping[int, float],
-    states: Parts,
+    states: Mapping[str, Tensor],
     gradients: Parts | None,
     peak_bytes: Mapping[int, int],
     about: Mapping[str, str],
@@ -60,7 +63,7 @@ def assemble(
 
     Args:
         rows: rank -> its acts (backend.acts.rows).   losses: step -> loss.
-        states, gradients: parts of state_locations(plan) and plan.gradients; None: nobody asked for gradients.
+        states: logical tensors by name.   gradients: parts of plan.gradients; None: nobody asked for them.
         peak_bytes: rank -> the most that its blocks held at once.
         outputs: step -> what left it beside the loss.   held_steps: of which there are rows (Trace.held_steps).
     """
@@ -81,7 +84,7 @@ def assemble(
     return Outcome(
         trace=trace,
         losses=in_order,
-        states=gather(plan, state_locations(plan), states),
+        states=states,
         gradients={} if gradients is None else gather(plan, plan.gradients, gradients),
         first_step=first_step,
         memory=memory or {},
@@ -102,9 +105,10 @@ def assemble_here(
     about: Mapping[str, str],
 ) -> Outcome:
     """The Outcome of a run whose ranks all lie in this process."""
-    states = {
+    locations = state_locations(plan)
+    parts = {
         (access.regst, access.index, rank): _on_host(blocks[rank].state_of(access.regst, access.index))
-        for access in state_locations(plan).values()
+        for access in locations.values()
         for rank in plan.ranks_holding(access.regst)
     }
     tapped = {(*place, rank): _on_host(value) for rank, of_rank in blocks.items() for place, value in of_rank.tapped.items()}
@@ -114,7 +118,7 @@ def assemble_here(
         steps=steps,
         rows=rows,
         losses=losses,
-        states=states,
+        states=gather(plan, locations, parts),
         gradients=tapped if gradients else None,
         peak_bytes={rank: of_rank.peak_bytes for rank, of_rank in blocks.items()},
         about=about,

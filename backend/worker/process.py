@@ -13,6 +13,7 @@ import sys
 import traceback
 from array import array
 from contextlib import nullcontext
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from backend.acts.rows import RowLog
+from backend.checkpoint.leaving import leave_state, left_file
 from backend.comm.host_groups import HostGroups
 from backend.comm.transport import Mesh
 from backend.devices.options import numerics
@@ -42,7 +44,7 @@ from backend.run_folder.files import (
     store_file,
     write_failure,
 )
-from backend.run_folder.outcome import copied, state_locations
+from backend.run_folder.outcome import copied
 from backend.store import RunStore, StoreAddress
 from backend.worker.checkpoints import begin, saver_of
 from backend.worker.device import about_device, launching, open_for, owned_here
@@ -185,9 +187,7 @@ def work(folder: Path, options: Options) -> None:
     isolated = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else None
     if isolated is not None:
         memory |= {"isolated_peak_bytes": isolated.peak_bytes, "batches_bytes": isolated.batches_bytes}
-    states = {
-        (a.regst, a.index): blocks.state_of(a.regst, a.index) for a in state_locations(plan).values() if rank in plan.ranks_holding(a.regst)
-    }
+    left = leave_state(folder, plan, rank, blocks.state_of) if options.keeps_state and saver is None else ()
     acts = torch.tensor(loop.rows if log is None else array("q", log.finish()), dtype=torch.int64).reshape(-1, 5)
     if hosts is not None:
         hosts.estimate_clock()
@@ -196,7 +196,7 @@ def work(folder: Path, options: Options) -> None:
         "acts": acts,
         "losses": dict(enumerate(body.losses, options.first_step)),
         "first_step": options.first_step,
-        "states": copied(states),
+        "state_files": [asdict(file) for file in left],
         "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
@@ -206,7 +206,7 @@ def work(folder: Path, options: Options) -> None:
     }
     torch.save(result, folder / f"rank{rank}.pt")
     if hosts is not None:
-        hosts.collect_results(folder)
+        hosts.collect_results(folder, lambda other: [f"rank{other}.pt", *filter(None, [left_file(plan, other)])])
     _meet(store, "end", rank, ranks)
     mesh.close()
 

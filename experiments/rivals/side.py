@@ -27,8 +27,8 @@ from regista.api import program_of
 
 __all__ = ["main", "ours", "theirs"]
 
-PATIENCE_S = 120.0
-"""The other side's turn counts as silence."""
+PATIENCE_S = 400.0
+"""The other side's turn counts as silence, and so does its compiling."""
 TICK_S = 0.02
 """How often progress is looked at, as backend.launch.processes does."""
 

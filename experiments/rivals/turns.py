@@ -37,7 +37,7 @@ WARM = 4
 """Steps before the first pause."""
 SLACK = 3
 """Steps that a side may be late in stopping: progress is looked at every 20 ms."""
-PATIENCE_S = 180.0
+PATIENCE_S = 500.0
 
 Pauses = Sequence[float]
 """How long a side was stopped, in order, in seconds."""

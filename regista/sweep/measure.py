@@ -88,7 +88,8 @@ def perform(point: Point, prediction: Prediction) -> Columns:
     steps, timeout_s = int(point.run.get("steps", 12)), float(point.run.get("timeout_s", 120.0))
     try:
         runs = [
-            api.run(prediction.plan, prediction.program, steps=steps, timeout_s=timeout_s) for _ in range(int(point.run.get("runs", 2)))
+            api.run(prediction.plan, prediction.program, steps=steps, timeout_s=timeout_s, keep_states=False)
+            for _ in range(int(point.run.get("runs", 2)))
         ]
         timed = sorted(((summarise(prediction.plan, run.trace).step_time_s, run) for run in runs), key=lambda pair: pair[0])
         _, middle = timed[(len(timed) - 1) // 2]

@@ -163,6 +163,7 @@ class _Training:
                 on_progress=recorder,
                 max_restarts=self.max_restarts,
                 save_when_interrupted=True,
+                keep_states=False,
                 trace_steps="last:1",  # nobody reads the trace, and memory stays flat
             )
         except BaseException:

@@ -81,6 +81,7 @@ def _demonstrate(model: str, folder: Path, steps: int, *, quiet: bool = False) -
             plan,
             program,
             steps=steps,
+            keep_states=False,
             on_progress=lambda step, loss: status.update(f"5/6 running: step {step + 1}/{steps}, loss {loss:.4f} ..."),
         )
     check_trace(plan, outcome.trace)

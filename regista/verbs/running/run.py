@@ -221,6 +221,7 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
         allow_nan=args.allow_nan,
         max_restarts=args.max_restarts,
         trace_steps=args.trace_steps,
+        keep_states=False,
     )
 
 

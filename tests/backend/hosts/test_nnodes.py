@@ -126,7 +126,7 @@ except RegistaError as error:
     sys.exit(2)
 if outcome is not None:
     save_trace(plan, outcome.trace, f"{folder}/trace.json")
-    torch.save({"losses": outcome.losses, "states": outcome.states, "gradients": outcome.gradients}, f"{folder}/outcome.pt")
+    torch.save({"losses": outcome.losses, "states": dict(outcome.states), "gradients": outcome.gradients}, f"{folder}/outcome.pt")
 print("host 0" if outcome is not None else "another host", flush=True)
 """
 
