@@ -34,7 +34,8 @@ def measured(leaves: str, megabytes: int, source: Path) -> dict[str, str | float
     """The row of one run."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(CHILD), leaves, str(megabytes), folder]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)}, check=True, stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, "PYTHONPATH": str(source)}  # and its folder, where workers look first
+        done = subprocess.run(command, cwd=source, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     row: dict[str, str | float] = json.loads(done.stdout.splitlines()[-1])
     return row
 
