@@ -121,7 +121,7 @@ def lines(pairs: int, jobs: Sequence[Job] = JOBS) -> list[tuple[str, str, str]]:
 
 def draw(table: pd.DataFrame) -> None:
     medians = summary(table)
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = Figure(figsize=(16, 4), layout="constrained")
     axes = figure.subplots()
     for place, row in enumerate(medians.itertuples()):
         top = 0.0
@@ -131,9 +131,10 @@ def draw(table: pd.DataFrame) -> None:
             axes.errorbar(place + offset, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
             top = max(top, high)
         axes.text(place, top * 1.03, f"{row.ratio:.2f} x", ha="center")
-    axes.set_xticks(
-        range(len(medians)), [f"{row.ours}\n{row.theirs}".replace("(reshard", "\n(reshard") for row in medians.itertuples()], fontsize=8
-    )
+    names = [f"{row.ours}\n{row.theirs}" for row in medians.itertuples()]
+    for broken in (", ", "Plan (", "(reshard", "pipelining.", "compile("):
+        names = [name.replace(broken, broken + "\n" if broken[0] != "(" else "\n" + broken) for name in names]
+    axes.set_xticks(range(len(medians)), names, fontsize=7)
     axes.set_ylabel("step time [ms], median and p10 .. p90 (run)")
     axes.margins(y=0.12)
     axes.legend(
