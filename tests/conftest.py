@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +26,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)
 
 # Plans that tests make are no plans of the user's.
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="regista-tests-state-")
+_state = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="regista-tests-state-")
 
 import pytest
 import torch
@@ -33,6 +34,10 @@ import torch
 from tests.tiers import choose_tier
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_state, ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
