@@ -36,7 +36,7 @@ from tests.tiers import choose_tier
 EXPERIMENTS = Path(__file__).parent / "experiments"
 
 
-def pytest_unconfigure() -> None:
+def pytest_sessionfinish() -> None:
     shutil.rmtree(_state, ignore_errors=True)
 
 
