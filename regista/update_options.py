@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from planner.frontend import Program
-from planner.frontend.attention import Attention
+from planner.frontend.attention import Attention, attention_of
 from planner.frontend.load import function_of_file
 from planner.frontend.precision import Precision
 from planner.ir.cluster import Cluster
@@ -170,7 +170,7 @@ def as_planned(plan: Plan, program: Program) -> Program:
     """The program with the batch norm, attention and formats that were asked for when it was planned; one that says its formats is left in them."""
     if "batch_norm" in plan.options:
         program = program.with_local_batch_norm(int(plan.options["batch_norm"].removeprefix(_LOCAL)))
-    attention = Attention(plan.options.get("attention", Attention.FUSED.value))
+    attention = attention_of(plan.options.get("attention", Attention.FUSED.value))
     if attention is not program.attention:
         program = program.in_formats(program.precision, program.grad_dtype, attention)
     recorded = {option: plan.options[option] for option in ("precision", "grad_dtype") if option in plan.options}

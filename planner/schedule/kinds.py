@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Schedule"]
+from planner.ir.errors import InvalidPlan
+from planner.ir.plan import Plan
+
+__all__ = ["Schedule", "schedule_of"]
 
 
 class Schedule(Enum):
@@ -31,3 +34,17 @@ class Schedule(Enum):
     def splits_backward(self) -> bool:
         """Whether the backward pass has an input part and a weight part; in a given order each pass may be whole or in parts."""
         return self is Schedule.GIVEN or self in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_AUTO)
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The schedule that a Plan was asked for with.
+
+    Raises:
+        InvalidPlan: it names none that there is.
+    """
+    named, known = plan.options.get("schedule", Schedule.ONE_F_ONE_B.value), [schedule.value for schedule in Schedule]
+    if named not in known:
+        raise InvalidPlan(
+            f"plan {plan.plan_id}: its option schedule is {named[:60]!r}, not one of {', '.join(known)}; plan the model again"
+        )
+    return Schedule(named)

@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TypeVar
 
 import numpy as np
 
 from planner.ir.cluster import Cluster
-from planner.ir.errors import InvalidFile, Mismatch, Unsupported
+from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.graph import LogicalGraph, Op
 from planner.ir.plan import Boxing, Fragment, Plan, RegstKind
 from planner.ir.sbp import NdSbp
@@ -22,7 +21,7 @@ from planner.ir.text import content_id
 from planner.lower.names import layout_of, placement_id
 from planner.parallelism.asked_quotas import quotas_of_text
 from planner.parallelism.make import PlanOptions
-from planner.schedule import Schedule
+from planner.schedule import schedule_of
 from planner.search import Method, build_model
 from planner.search.model import SearchModel
 from planner.search.pins import parse_pins
@@ -36,8 +35,6 @@ from regista.trust.constants import search_cluster
 
 __all__ = ["SAME", "Retraced", "options_of", "retrace"]
 
-_N = TypeVar("_N", int, float)
-
 SAME = 1e-9
 """Relative difference up to which two objectives are one (the solver's own is 1e-10)."""
 
@@ -46,7 +43,7 @@ def options_of(plan: Plan) -> PlanOptions:
     """The options that the Plan records, with the shape (stages, mesh, micro-batches) and the method that it has.
 
     Raises:
-        Unsupported: its stages have different meshes.   InvalidFile: an option is no number.
+        Unsupported: its stages have different meshes.   InvalidPlan: it names no schedule that there is.
     """
     meshes = {placement.mesh for placement in plan.placements}
     if len(meshes) != 1:
@@ -58,40 +55,19 @@ def options_of(plan: Plan) -> PlanOptions:
         mesh=meshes.pop(),
         micro_batches=plan.micro_batches,
         cuts=_parts(recorded.get("cuts", ""), ","),
-        balance=_number(plan, "balance", float) if "balance" in recorded else None,
+        balance=float(recorded["balance"]) if "balance" in recorded else None,
         pins=_parts(recorded.get("pins", ""), ";"),
-        schedule=_schedule(plan),
-        bucket_bytes=_number(plan, "bucket_bytes", int) if "bucket_bytes" in recorded else PlanOptions().bucket_bytes,
+        schedule=schedule_of(plan),
+        bucket_bytes=int(recorded["bucket_bytes"]) if "bucket_bytes" in recorded else PlanOptions().bucket_bytes,
         quotas=quotas_of_text(recorded.get("quotas", "")),
         recompute={"blocks": True, "none": False}.get(recorded.get("recompute", "")),
-        zero=_number(plan, "zero", int) if "zero" in recorded else None,
-        interleave=_number(plan, "interleave", int) if "interleave" in recorded else 1,
-        hold=_number(plan, "hold", int) if "hold" in recorded else None,
+        zero=int(recorded["zero"]) if "zero" in recorded else None,
+        interleave=int(recorded["interleave"]) if "interleave" in recorded else 1,
+        hold=int(recorded["hold"]) if "hold" in recorded else None,
         order=recorded.get("order", ""),
         mode=plan.mode,
         method=methods.get(plan.search.method.partition(",")[0], Method.EXACT),
     )
-
-
-def _number(plan: Plan, option: str, kind: type[_N]) -> _N:
-    """An option that is a number.
-
-    Raises:
-        InvalidFile: it is another text.
-    """
-    text = plan.options[option]
-    try:
-        return kind(text)
-    except ValueError:
-        what = "a whole number" if kind is int else "a number"
-        raise InvalidFile(f"plan {plan.plan_id}: its option {option} is {text[:60]!r}, not {what}; plan the model again") from None
-
-
-def _schedule(plan: Plan) -> Schedule:
-    named = plan.options.get("schedule", Schedule.ONE_F_ONE_B.value)
-    if named not in [known.value for known in Schedule]:
-        raise InvalidFile(f"plan {plan.plan_id}: its option schedule is {named[:60]!r}, not {', '.join(known.value for known in Schedule)}")
-    return Schedule(named)
 
 
 def _parts(text: str, separator: str) -> tuple[str, ...]:

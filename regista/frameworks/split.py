@@ -20,7 +20,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind, Mode
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.sbp import Broadcast, NdSbp, Split
-from planner.schedule import Schedule
+from planner.schedule import Schedule, schedule_of
 from regista.frameworks.stages import split_points
 
 __all__ = ["TorchSplit", "Way", "torch_split"]
@@ -181,7 +181,7 @@ def _optimizer(program: Program) -> tuple[str, dict[str, object]]:
 
 
 def _schedule(plan: Plan) -> str:
-    schedule = Schedule(plan.options.get("schedule", Schedule.ONE_F_ONE_B.value))
+    schedule = schedule_of(plan)
     if schedule not in _SCHEDULES:
         raise Unsupported(f"schedule {schedule.value}: the file is written for {', '.join(s.value for s in _SCHEDULES)}")
     return _SCHEDULES[schedule]

@@ -1,8 +1,9 @@
-"""What a Plan claims of its price: devices, flop, bytes moved, workspaces, the search's bounds.  None of it enters what a Plan computes."""
+"""What a Plan claims of its price (devices, flop, bytes moved, workspaces, bounds) and of how it was asked for.  None of it enters what it computes."""
 
 from __future__ import annotations
 
 import math
+import re
 
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Fragment, Plan, Task
@@ -10,8 +11,23 @@ from planner.ir.plan import Fragment, Plan, Task
 __all__ = ["verify_claims"]
 
 
+_WHOLE = r"\d{1,18}", "a whole number"
+_NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", "a number"
+_OPTION_FORMS = {
+    "stages": (r"\d{0,18}", "a whole number"),
+    **dict.fromkeys(("micro_batches", "bucket_bytes", "zero", "interleave", "hold", "samples"), _WHOLE),
+    **dict.fromkeys(("balance", "clip_norm", "clip_value", "ema"), _NUMBER),
+    "batch_norm": (r"local, parts: \d{1,18}", "'local, parts: N'"),
+}
+"""Options that readers take numbers from, as the planner writes them."""
+
+
 def verify_claims(plan: Plan) -> None:
-    """Raises InvalidPlan: a claim is infinite or negative, parts of it are more than the whole, or the cluster has fewer devices."""
+    """Raises InvalidPlan: a claim is infinite or negative, parts of it are more than the whole, the cluster has fewer devices, or an option of
+    its search is no number where one is needed."""
+    for name, (form, what) in _OPTION_FORMS.items():
+        if (text := plan.options.get(name)) is not None and not re.fullmatch(form, text):
+            raise InvalidPlan(f"plan {plan.plan_id}: its option {name} is {text[:60]!r}, not {what}; plan the model again")
     if not math.isfinite(plan.search.objective_s) or not math.isfinite(plan.search.lower_bound_s):
         raise InvalidPlan(f"the search claims {plan.search.objective_s} s per step, at best {plan.search.lower_bound_s} s; both are finite")
     if plan.num_ranks > plan.cluster.num_devices:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan
 from planner.parallelism.options import PlanOptions
 from planner.parallelism.shape import MOST_AXES, MOST_PER_STAGE
@@ -29,9 +30,17 @@ def with_open_parts(plan: Plan, options: PlanOptions) -> Plan:
 
 
 def covered_text(plan: Plan) -> str:
-    """Among which plans, at which prices and in which order of passes the plan's lower bound holds, as the end of a sentence."""
+    """Among which plans, at which prices and in which order of passes the plan's lower bound holds, as the end of a sentence.
+
+    Raises:
+        InvalidPlan: the record names a part that no shape has.
+    """
     options: Mapping[str, str] = plan.options
     parts = [name for name in options.get(_KEY, "").split(",") if name]
+    if unknown := set(parts) - set(_RANGES):
+        raise InvalidPlan(
+            f"plan {plan.plan_id}: its option {_KEY} names {sorted(unknown)[:4]}, not {', '.join(_RANGES)}; plan the model again"
+        )
     shapes = "; ".join([*(_RANGES[name] for name in parts), "the rest of the shape as here"]) if parts else "this plan's shape"
     allowed = " that the pins and the ZeRO level allow" if options.get("pins") or "zero" in options else ""
     stages = int(options.get("stages", "1") or "1")

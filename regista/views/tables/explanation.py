@@ -11,7 +11,7 @@ from rich.table import Table
 from planner.ir.plan import Plan
 from planner.ir.units import show_bytes, show_s
 from planner.parallelism.proof import covered_text
-from planner.schedule import Schedule
+from planner.schedule import schedule_of
 from regista.analysis.budget import Holding, Spending
 from regista.analysis.explain import Alternative, Explanation
 from regista.views.tables.balance import balance_json, show_balance
@@ -23,7 +23,7 @@ Json = dict[str, object]
 
 def gap_text(plan: Plan) -> str:
     """What the search proved about a Plan, in words."""
-    ordered = Schedule(plan.options.get("schedule", Schedule.ONE_F_ONE_B.value)).has_order
+    ordered = schedule_of(plan).has_order
     return (
         _gap_text(plan)
         + (" at the pessimistic prices, every constant at the bad end of its spread" if "robust" in plan.options else "")

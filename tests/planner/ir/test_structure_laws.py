@@ -48,6 +48,10 @@ def with_first(field: str, wanted: Callable[[Any], bool], **changes: Any) -> Edi
     return edit
 
 
+def with_option(name: str, text: str) -> Edit:
+    return lambda plan: replace(plan, options={**plan.options, name: text})
+
+
 def anything(_: object) -> bool:
     return True
 
@@ -83,6 +87,15 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "no micro-batch": (lambda p: replace(p, micro_batches=0), r"micro_batches = 0, batch_size = \d+; both are at least 1"),
     "no sample": (lambda p: replace(p, batch_size=0), r"batch_size = 0; both are at least 1"),
     "no task": (lambda p: replace(p, tasks=()), "the plan has no task"),
+    **{
+        f"the option {name} of another form": (with_option(name, "B"), f"its option {name} is 'B', not {what}")
+        for name, what in (
+            ("stages", "a whole number"),
+            ("zero", "a whole number"),
+            ("ema", "a number"),
+            ("batch_norm", "'local, parts: N'"),
+        )
+    },
     "an infinite claim": (lambda p: replace(p, search=replace(p.search, objective_s=inf)), "the search claims inf s per step"),
     "a bound that is no number": (
         lambda p: replace(p, search=replace(p.search, lower_bound_s=float("nan"))),

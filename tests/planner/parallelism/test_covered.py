@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from planner.ir.cluster import Cluster
+from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.proof import covered_text
@@ -42,3 +45,14 @@ def test_what_was_given_is_not_said_to_have_been_searched() -> None:
     assert covered_text(pinned).startswith("all layouts that the pins and the ZeRO level allow of this plan's shape")
     meshes = searched(PlanOptions(stages=1, micro_batches=1, recompute=False))
     assert "meshes of at most 2 axes; the rest of the shape as here" in covered_text(meshes) and "stages" not in covered_text(meshes)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "says"),
+    [("open", "stages,colour", r"names \['colour'\], not stages, mesh"), ("schedule", "2f2b", "is '2f2b', not one of 1f1b")],
+)
+def test_a_record_that_no_search_writes_is_refused_by_name(option: str, text: str, says: str) -> None:
+    """Found by damaged files: a traceback of the screen that shows the Plan."""
+    one = searched(PlanOptions(stages=1, micro_batches=1, mesh=(8,), recompute=False))
+    with pytest.raises(InvalidPlan, match=says):
+        gap_text(replace(one, options={**one.options, option: text}))
