@@ -42,6 +42,7 @@ from planner.search.model import SearchModel
 from planner.search.pins import Pin, pinned_inputs, pinned_outputs
 from planner.search.strategies import Strategy, StrategySets
 from planner.search.zero import DeliveryMode
+from planner.solve.per_array import PerArray
 from planner.stages import Staged
 from planner.stages.sums import widened_terms
 
@@ -117,6 +118,7 @@ class _Builder:
         self.matrices = BoxingMatrices(costs)
         self.readers = Readers(staged, is_limited=options.is_limited)
         self.delivery = DeliveryRules(self.graph, self.readers, options)
+        self.allows_something: PerArray[bool] = PerArray()
         self.widened_terms = widened_terms(self.graph)
         self.draft = ProblemDraft()
         self.memory = MemoryDemands(self.draft, mesh, options)
@@ -274,7 +276,7 @@ class _Builder:
         if DeliveryMode.REGATHERED in modes:  # paid in every micro-batch, so by an edge of its own
             regathering = self.matrices.regathering(source, needs, logical, modes, regathers)
             self.draft.add_edge(source.node, node, regathering, stage, self.options.pipeline_slots)
-        if not np.isfinite(matrix).any():
+        if not self.allows_something.of(matrix, lambda given: bool(np.isfinite(given).any())):
             names = self.draft.names
             raise Unsupported(
                 f"no legal combination: {names[source.node]} gives {'|'.join(map(str, dict.fromkeys(source.layouts.layouts)))}, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.search.model import StageCounts
+from planner.solve.per_array import PerArray
 from planner.solve.problem import Demand, Edge, Floats, Problem
 
 __all__ = ["ProblemDraft"]
@@ -23,6 +24,7 @@ class ProblemDraft:
         self._edge_stage: list[int] = []
         self._edge_count: list[int] = []
         self._zeros: dict[int, Floats] = {}
+        self._costs_something: PerArray[bool] = PerArray()
 
     def add_node(self, name: str, costs: Floats, stage: int = 0, count: int = 1) -> int:
         """Add a node and return its number.  ``costs`` are those of ``count`` acts per step on ``stage``."""
@@ -38,7 +40,7 @@ class ProblemDraft:
 
     def add_edge(self, u: int, v: int, matrix: Floats, stage: int, count: int) -> None:
         """Add the costs of pairs of strategies; an edge without costs is left out."""
-        if matrix.any():
+        if self._costs_something.of(matrix, lambda given: bool(given.any())):
             self._edges.append(Edge(u, v, matrix))
             self._edge_stage.append(stage)
             self._edge_count.append(count)

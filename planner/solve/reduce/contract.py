@@ -65,7 +65,8 @@ def reduce_in_place(work: Elimination, *, dominance: bool = True, eliminate: boo
     """reduce_problem, in place."""
     again = set(work.remaining)
     for v in again:
-        if not np.isfinite(work.tables.tables[work.factors[v][v,]]).any():
+        finite = work.tables.finite(work.factors[v][v,])
+        if finite is not None and not finite.any():
             work.keep_strategies(v, ())
     while again:
         work.changed = set()
@@ -100,13 +101,13 @@ def _contract(work: Elimination, among: set[int]) -> None:
 
 
 def _contract_around(work: Elimination, v: int) -> None:
-    finite = np.isfinite(work.tables.tables[work.factors[v][v,]])
+    finite = work.tables.finite(work.factors[v][v,])
     for scope in work.factors[v]:
         if len(scope) == 2 and (rows := work.form(v, scope).rows) is not None:
-            met = np.zeros(finite.size, dtype=np.bool_)
+            met = np.zeros(work.extent[v], dtype=np.bool_)
             met[list(rows)] = True
-            finite = finite & met
-    if not finite.all():
+            finite = met if finite is None else finite & met
+    if finite is not None and not finite.all():
         work.keep_strategies(v, tuple(np.flatnonzero(finite).tolist()))
     for scope in list(work.factors[v]):
         if len(scope) == 1 or scope not in work.factors[v]:

@@ -95,20 +95,23 @@ class Elimination:
     def matrix(self, v: int, scope: Scope) -> int:
         """The number of a pairwise table with v's strategies first."""
         number = self.factors[v][scope]
-        return number if scope[0] == v else self.tables.transpose(number)
+        return number if scope[0] == v else self.tables.transpose(number, (1, 0))
 
     def form(self, v: int, scope: Scope) -> MatrixForm:
         return self.tables.form(self.matrix(v, scope))
 
     def neighbours(self, v: int) -> Scope:
         """The neighbours of v."""
-        return tuple(sorted({n for scope in self.factors[v] for n in scope if n != v}))
+        around = set().union(*self.factors[v])
+        around.discard(v)
+        return tuple(sorted(around))
 
     def _size(self, v: int) -> tuple[int, int]:
         """(entries of the table that eliminating v makes, neighbours)."""
-        around = self.neighbours(v)
         if self.extent[v] == 1:
             return 1, 0  # nothing to choose, so nothing joins its neighbours
+        around = set().union(*self.factors[v])
+        around.discard(v)
         size = 1
         for n in around:
             size *= self.extent[n]
@@ -174,9 +177,10 @@ class Elimination:
         place = {n: i + 1 for i, n in enumerate(around)} | {v: 0}
         parts: list[tuple[int, tuple[int, ...]]] = []
         for scope, number in list(self.factors[v].items()):
-            # Dims in the order of the joint index: the node first, then its neighbours as they are numbered.
-            order = tuple(sorted(range(len(scope)), key=lambda i: place[scope[i]]))
-            parts.append((self.tables.transpose(number, order), tuple(place[scope[i]] for i in order)))
+            # Dims in the order of the joint index: the node first, then its neighbours as they are numbered, which a scope is already.
+            at = scope.index(v)
+            order = (at, *range(at), *range(at + 1, len(scope)))
+            parts.append((self.tables.transpose(number, order), (0, *(place[n] for n in scope if n != v))))
             self.remove_table(scope)
         parts.sort()
         extents = (self.extent[v], *(self.extent[n] for n in around))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.solve.per_array import PerArray
 from planner.solve.problem import Floats, Ints
@@ -46,6 +47,7 @@ class InternedTables:
         self._picked: dict[tuple[int, tuple[int, ...]], int] = {}
         self._single: dict[tuple[int, int], int] = {}
         self._undominated: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._finite: dict[int, NDArray[np.bool_] | None] = {}
         self._sums: dict[tuple[int, int], int] = {}
         self._forms: dict[int, MatrixForm] = {}
         self._raised: dict[int, tuple[float, int | None]] = {}
@@ -64,15 +66,17 @@ class InternedTables:
         return self._given.of(table, self.number)
 
     def transpose(self, number: int, order: tuple[int, ...] = (1, 0)) -> int:
-        if order == tuple(range(len(order))):
-            return number
         key = (number, order)
-        if key not in self._transposed:
-            transposed = self.number(np.asarray(self.tables[number].transpose(order), order="C"))
-            self._transposed[key] = transposed
-            if len(order) == 2:
-                self._transposed[transposed, order] = number
-        return self._transposed[key]
+        if (known := self._transposed.get(key)) is not None:
+            return known
+        if order == tuple(range(len(order))):
+            self._transposed[key] = number
+            return number
+        transposed = self.number(np.asarray(self.tables[number].transpose(order), order="C"))
+        self._transposed[key] = transposed
+        if len(order) == 2:
+            self._transposed[transposed, order] = number
+        return transposed
 
     def add(self, a: int, b: int) -> int:
         key = (a, b) if a < b else (b, a)
@@ -93,6 +97,13 @@ class InternedTables:
         if key not in self._picked:
             self._picked[key] = self.number(self.tables[number][np.array(table), np.arange(len(table))])
         return self._picked[key]
+
+    def finite(self, number: int) -> NDArray[np.bool_] | None:
+        """Which entries of a table are finite; None: all."""
+        if number not in self._finite:
+            finite = np.isfinite(self.tables[number])
+            self._finite[number] = None if finite.all() else finite
+        return self._finite[number]
 
     def only(self, number: int, dim: int) -> int:
         """The table without a dim of extent 1."""
