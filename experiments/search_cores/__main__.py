@@ -1,0 +1,76 @@
+"""GPT-3 175B on 1,024 A100, stages, mesh, micro-batches, recomputation and layouts all searched: wall seconds and memory on one core and on two.
+
+    python -m experiments.search_cores [--rounds N] [--csv FILE]
+
+Every search is a process of its own, from the module to the proven Plan, one core and two in turns; importing torch is not counted.  A core that
+others use gives other seconds: ``cpu_s`` and ``second_cpu_s`` say what the two processes used of it.  Memory is the largest of each process; a
+fork shares most of its parent's, so that their sum is more than what both take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import regista
+
+MODEL, CLUSTER = "zoo:gpt3?batch=1536&dtype=bf16", "dgx-a100:128"
+
+Row = dict[str, str | int | float]
+
+
+def searched(cores: int) -> Row:
+    """One search in this process, on so many cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    plan = regista.plan(MODEL, CLUSTER, stages=None, micro_batches=None)
+    wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+    mine, second = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {
+        "kind": "run",
+        "cores": cores,
+        "wall_s": round(wall_s, 1),
+        "cpu_s": round(cpu_s, 1),
+        "second_cpu_s": round(second.ru_utime + second.ru_stime, 1),
+        "resident_MB": round(mine.ru_maxrss * 1024 / 1e6),
+        "second_resident_MB": round(second.ru_maxrss * 1024 / 1e6),
+        "plan": plan.plan_id,
+        "objective_s": round(plan.search.objective_s, 6),
+        "lower_bound_s": round(plan.search.lower_bound_s, 6),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.search_cores", description="A search on one core and on two.")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the rows there")
+    parser.add_argument("--one", type=int, metavar="CORES", help="one search in this process; prints its row")
+    args = parser.parse_args(arguments)
+    if args.one is not None:
+        print(json.dumps(searched(args.one)))
+        return 0
+    rows: list[Row] = []
+    for _ in range(args.rounds):
+        for cores in (1, 2):
+            command = [sys.executable, "-m", "experiments.search_cores", "--one", str(cores)]
+            rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+            print(rows[-1], flush=True)
+    if args.csv is None:
+        return 0
+    with args.csv.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
