@@ -132,8 +132,14 @@ def draw(table: pd.DataFrame) -> None:
             top = max(top, high)
         axes.text(place, top * 1.03, f"{row.ratio:.2f} x", ha="center")
     names = [f"{row.ours}\n{row.theirs}" for row in medians.itertuples()]
-    for broken in (", ", "Plan (", "(reshard", "pipelining.", "compile("):
-        names = [name.replace(broken, broken + "\n" if broken[0] != "(" else "\n" + broken) for name in names]
+    for before, after in (
+        (", ", ",\n"),
+        (" (", "\n("),
+        ("pipelining.", "pipelining.\n"),
+        ("compile(", "compile(\n"),
+        ("(reshard", "\n(reshard"),
+    ):
+        names = [name.replace(before, after) for name in names]
     axes.set_xticks(range(len(medians)), names, fontsize=7)
     axes.set_ylabel("step time [ms], median and p10 .. p90 (run)")
     axes.margins(y=0.12)

@@ -40,6 +40,13 @@ def measured(leaves: str, megabytes: int, source: Path) -> dict[str, str | float
     return row
 
 
+def _write(rows: Sequence[dict[str, str | float]], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.run_end")
     parser.add_argument("--before", type=Path, help="a checkout in which the state left through a temporary file")
@@ -48,16 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(arguments)
     ways = {"shards": SELF, "none": SELF, "checkpoint": SELF} | ({"temporary file": args.before} if args.before else {})
-    rows = [
-        measured(leaves, int(size), source) | {"round": number}
-        for number in range(args.rounds)
-        for size in args.sizes.split(",")
-        for leaves, source in ways.items()
-    ]
-    with args.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    rows: list[dict[str, str | float]] = []
+    for number in range(args.rounds):
+        for size in args.sizes.split(","):
+            for leaves, source in ways.items():
+                rows.append(measured(leaves, int(size), source) | {"round": number})
+                _write(rows, args.out)
     for leaves in ways:
         for size in sorted({float(row["state_MB"]) for row in rows}):
             of_way = [row for row in rows if row["leaves"] == leaves and row["state_MB"] == size]
