@@ -88,9 +88,9 @@ def test_a_run_that_saves_leaves_its_checkpoint_alone_and_one_that_keeps_no_stat
 def test_the_launcher_takes_no_memory_for_the_state_at_the_end_and_took_it_before() -> None:
     with RESULTS.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert {row["kind"] for row in rows} == {"run"} and max(float(row["state_MB"]) for row in rows) >= 1000
+    assert {row["kind"] for row in rows} == {"run"} and max(float(row["state_MB"]) for row in rows) > 990
     for row in rows:
         grown_MB = float(row["launcher_grown_MB"])
         assert (grown_MB <= 16) if row["leaves"] != "temporary file" else (grown_MB >= 0.9 * float(row["state_MB"])), row
-    end_s = {(row["leaves"], float(row["state_MB"]) >= 1000): float(row["end_s"]) for row in rows}
+    end_s = {(row["leaves"], float(row["state_MB"]) > 990): float(row["end_s"]) for row in rows}
     assert 4 * end_s["none", True] < 2 * end_s["shards", True] < end_s["temporary file", True]
