@@ -105,6 +105,7 @@ MODULES = (
     Experiment(name="trust", module="trust.__main__", simulated=False, performed=False),
     Experiment(name="validation_time", simulated=False, performed=False),
     Experiment(name="context_parallel", simulated=False, performed=False),
+    Experiment(name="recompute", module="recompute.__main__", simulated=False, performed=False),
     Experiment(name="mixed_clusters", module="mixed_clusters.__main__", simulated=False, performed=False),
 )
 """The longest first, so that two jobs end together.  Not simulated: quota_boundary, overlap and transparency run real processes; optimality

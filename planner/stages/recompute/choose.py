@@ -72,14 +72,12 @@ class _Model:
         self._problem = problem
         self._ops = _reachable(problem)
         self._size = max(problem.size_bytes.values(), default=1) or 1
-        self._second = max((op.duration_s for op in self._ops), default=1.0) or 1.0
+        self._dearest_s = max((op.duration_s for op in self._ops), default=1.0) or 1.0
         self._program = pulp.LpProblem("recompute", pulp.LpMinimize)
         self._again: dict[str, pulp.LpVariable] = {}
         self._least: frozenset[str] = frozenset()
         kept = self._constrain()
         self._saved = pulp.LpAffineExpression([(k, problem.size_bytes[v] / self._size) for v, k in kept.items()])
-        again = [(self._again[op.id], op.duration_s / self._second) for op in self._ops if op.id in self._again]
-        self._repeated = pulp.LpAffineExpression(again)
 
     def _constrain(self) -> dict[str, pulp.LpVariable]:
         made = [v for op in self._ops for v in op.outputs]
@@ -112,21 +110,40 @@ class _Model:
 
     def solve(self, limit_bytes: int, time_limit_s: float) -> tuple[frozenset[str], float]:
         """The ops computed again, and a lower bound in seconds; after least_bytes()."""
-        self._program.setObjective(self._repeated)
-        bounds_s, allowed_bytes = [], limit_bytes
+        best, bounds_s, dearest_s = self._least, [], self._dearest_s
         for attempt in range(_ATTEMPTS):
-            row = self._saved <= allowed_bytes / self._size  # (8); every row is tighter than the one before
-            self._program.addConstraint(row, f"limit{attempt}")
+            self._program.setObjective(self._repeated_s() / dearest_s)
+            if not attempt:
+                self._program.addConstraint(self._saved <= limit_bytes / self._size, "limit")  # (8)
             self._program.solve(pulp.HiGHS(msg=False, threads=1, gapRel=0.0, timeLimit=time_limit_s))
-            bounds_s.append(float(self._program.solverModel.getInfo().mip_dual_bound) * self._second)
+            bounds_s.append(float(self._program.solverModel.getInfo().mip_dual_bound) * dearest_s - _TOLERANCE * dearest_s)
             if not self._program.solverModel.getSolution().value_valid:
                 break
             again = self._chosen()
-            excess_bytes = self._problem.outcome(again)[2] - limit_bytes
-            if excess_bytes <= 0:
-                return again, max(0.0, bounds_s[0])
-            allowed_bytes -= excess_bytes  # within the solver's tolerance only
-        return self._least, max(0.0, bounds_s[0])
+            saved_bytes = self._problem.outcome(again)[2]
+            if saved_bytes <= limit_bytes:
+                best = min(best, again, key=lambda chosen: self._problem.outcome(chosen)[3])
+                cheap_s = [op.duration_s for op in self._ops if 0 < op.duration_s < _CHEAP * dearest_s]
+                if not cheap_s:
+                    break
+                self._settle(
+                    best, _CHEAP * dearest_s
+                )  # the solver does not see what is so cheap beside the dearest: once more, among these
+                dearest_s = max(cheap_s)
+            else:
+                excess = (saved_bytes - limit_bytes) / self._size  # within the solver's tolerance only
+                self._program.constraints["limit"].constant += excess
+        return best, max(0.0, bounds_s[0])
+
+    def _repeated_s(self) -> pulp.LpAffineExpression:
+        return pulp.LpAffineExpression([(self._again[op.id], op.duration_s) for op in self._ops if op.id in self._again])
+
+    def _settle(self, again: frozenset[str], least_s: float) -> None:
+        """Ops that take so long stay as they are."""
+        for op in self._ops:
+            if op.id in self._again and op.keeping is Keeping.CHOSEN and op.duration_s >= least_s:
+                self._again[op.id].setInitialValue(float(op.id in again))
+                self._again[op.id].fixValue()
 
     def _chosen(self) -> frozenset[str]:
         return frozenset(op for op, y in self._again.items() if (y.varValue or 0.0) > 0.5)
@@ -145,5 +162,8 @@ def _reachable(problem: SavingProblem) -> tuple[ForwardOp, ...]:
     return tuple(reversed(ops))
 
 
-_ATTEMPTS = 4
-"""Solutions that keep some bytes more than the limit, within the solver's tolerance of a row, before the fewest bytes are taken instead."""
+_ATTEMPTS = 5
+"""Solutions tried: again after one that keeps some bytes more than the limit, within the solver's tolerance, and among ever cheaper ops."""
+
+_CHEAP, _TOLERANCE = 1e-3, 1e-6
+"""Of the dearest op: what is settled apart, and what the solver's answer may be from the best; the bound is lowered by it."""
