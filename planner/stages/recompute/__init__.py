@@ -1,6 +1,7 @@
 """Which results of the forward pass are kept for the backward one and which are computed again, within a limit of bytes, with a proof."""
 
+from planner.stages.recompute.asked import ops_again
 from planner.stages.recompute.choose import choose_recompute
 from planner.stages.recompute.problem import ForwardOp, Keeping, RecomputeChoice, SavingProblem
 
-__all__ = ["ForwardOp", "Keeping", "RecomputeChoice", "SavingProblem", "choose_recompute"]
+__all__ = ["ForwardOp", "Keeping", "RecomputeChoice", "SavingProblem", "choose_recompute", "ops_again"]
