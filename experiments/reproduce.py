@@ -104,6 +104,7 @@ MODULES = (
     Experiment(name="corpus", module="corpus.__main__", simulated=False, performed=False),
     Experiment(name="trust", module="trust.__main__", simulated=False, performed=False),
     Experiment(name="validation_time", simulated=False, performed=False),
+    Experiment(name="search_curves", module="search_space.curves", simulated=False, performed=False),
     Experiment(name="context_parallel", simulated=False, performed=False),
     Experiment(name="recompute", module="recompute.__main__", simulated=False, performed=False),
     Experiment(name="mixed_clusters", module="mixed_clusters.__main__", simulated=False, performed=False),

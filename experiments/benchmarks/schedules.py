@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
@@ -29,9 +30,9 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import RegistaError
 from regista.clusters import resolve_cluster
 from regista.schedules import compared_schedules
-from simulator.analysis.forecast import forecast
+from simulator.analysis.forecast import Forecast, forecast
 
-__all__ = ["main"]
+__all__ = ["main", "steps_by_name"]
 
 FILE = Path(__file__).parents[1] / "results" / "schedules.csv"
 MODELS = ("zoo:mlp?depth=8&width=1024&hidden=4096&batch={batch}", "zoo:gpt?layers=8&width=512&heads=8&vocab=1024&seq=128&batch={batch}")
@@ -67,23 +68,27 @@ def _cluster(stages: int, links: str) -> Cluster:
     return replace(cluster, node=replace(cluster.node, bandwidth_bytes_per_s=cluster.node.bandwidth_bytes_per_s / 10))
 
 
+def steps_by_name(session: regista.PlannerSession, cluster: Cluster, *, stages: int, micro_batches: int) -> dict[str, Forecast]:
+    """What is simulated under each schedule that can be asked for by name and planned, on stages of one device each."""
+    found: dict[str, Forecast] = {}
+    asked: list[tuple[str, dict[str, int]]] = [(schedule, {}) for schedule in ("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-auto")]
+    asked += [("zb-auto", {"hold": 2 * stages}), ("interleaved", {"interleave": 2}), ("interleaved", {"interleave": 4})]
+    for schedule, more in asked:
+        with suppress(RegistaError):
+            plan = session.plan(cluster, schedule=schedule, stages=stages, mesh=(1,), micro_batches=micro_batches, **more)
+            found[" ".join([schedule, *(f"{key} {value}" for key, value in more.items())])] = forecast(plan, AnalyticCost(cluster))
+    return found
+
+
 def row_of(model: str, stages: int, micro_batches: int, links: str) -> Row:
     kind = model.partition(":")[2].partition("?")[0]
     name, cluster = model.format(batch=SAMPLES[kind] * micro_batches), _cluster(stages, links)
     session = regista.PlannerSession(name)
-    shape = {"stages": stages, "mesh": (1,), "micro_batches": micro_batches}
-    chosen = session.plan(cluster, schedule="auto", **shape)
+    chosen = session.plan(cluster, schedule="auto", stages=stages, mesh=(1,), micro_batches=micro_batches)
     seen = forecast(chosen, AnalyticCost(cluster))
-    by_name: dict[str, tuple[float, float]] = {}
-    asked: list[tuple[str, dict[str, int]]] = [(schedule, {}) for schedule in ("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-auto")]
-    asked += [("zb-auto", {"hold": 2 * stages}), ("interleaved", {"interleave": 2}), ("interleaved", {"interleave": 4})]
-    for schedule, more in asked:
-        try:
-            played = forecast(session.plan(cluster, schedule=schedule, **shape, **more), AnalyticCost(cluster))
-        except RegistaError:
-            continue
-        by_name[" ".join([schedule, *(f"{key} {value}" for key, value in more.items())])] = played.step_s, played.mean("bubble")
-    best, least = min(by_name, key=lambda key: by_name[key][0]), min(by_name, key=lambda key: by_name[key][1])
+    by_name = steps_by_name(session, cluster, stages=stages, micro_batches=micro_batches)
+    best = min(by_name, key=lambda key: by_name[key].step_s)
+    least = min(by_name, key=lambda key: by_name[key].mean("bubble"))
     return Row(
         model=name,
         stages=stages,
@@ -92,10 +97,10 @@ def row_of(model: str, stages: int, micro_batches: int, links: str) -> Row:
         chosen=compared_schedules(chosen)[0].name,
         step_sim=seen.step_s,
         best=best,
-        best_step_sim=by_name[best][0],
+        best_step_sim=by_name[best].step_s,
         bubble_sim=seen.mean("bubble"),
         least=least,
-        least_bubble_sim=by_name[least][1],
+        least_bubble_sim=by_name[least].mean("bubble"),
     )
 
 

@@ -36,7 +36,7 @@ from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import TimeLimit
 from planner.stages import Staged, assign_stages, prepare
 
-__all__ = ["Job", "bound_one_shape", "plan_one_shape"]
+__all__ = ["Job", "bound_one_shape", "plan_one_shape", "staged_graph"]
 
 _ATTEMPTS = 6
 _MARGIN = 0.03
@@ -119,7 +119,7 @@ class _ShapePlanner:
         self._memory_bytes = job.cluster.device.memory_bytes
         self._recipe = _recipe(job, graph, options)
         self._staged = job.memory.staged(
-            _staged_key(self._recipe.options["graph"], options, job.cluster), partial(_staged, graph, options, job.cluster)
+            _staged_key(self._recipe.options["graph"], options, job.cluster), partial(staged_graph, graph, options, job.cluster)
         )
         first_bytes = self._memory_bytes if s_per_byte is None else self._memory_bytes * (1 - _MARGIN)
         self._limits = LimitSearch(self._memory_bytes, first_bytes, self._least_bytes, first_bytes if memory_binds else inf)
@@ -220,12 +220,20 @@ class _ShapePlanner:
 
 
 def _staged_key(graph_id: str, options: PlanOptions, cluster: Cluster) -> tuple[object, ...]:
-    """All that ``_staged`` depends on."""
+    """All that ``staged_graph`` depends on."""
     cut = options.cuts, options.balance, options.micro_batches if options.balance is not None or cluster.parts else None, cluster.parts
     return graph_id, options.stages, options.interleave, options.recompute is True, *cut
 
 
-def _staged(graph: LogicalGraph, options: PlanOptions, cluster: Cluster) -> Staged:
+def staged_graph(graph: LogicalGraph, options: PlanOptions, cluster: Cluster) -> Staged:
+    """The graph cut as the options ask for, or as the planner cuts it, and made ready for the search.
+
+    Args:
+        options: with stages and micro-batches.
+
+    Raises:
+        Unsupported: no such cut, or nothing to recompute.
+    """
     stages, micro_batches = options.stages, options.micro_batches
     assert stages is not None and micro_batches is not None
     op_s: list[Mapping[str, float]] = []
