@@ -108,6 +108,7 @@ MODULES = (
     Experiment(name="context_parallel", simulated=False, performed=False),
     Experiment(name="recompute", module="recompute.__main__", simulated=False, performed=False),
     Experiment(name="mixed_clusters", module="mixed_clusters.__main__", simulated=False, performed=False),
+    Experiment(name="slow_process", module="mixed_clusters.slow_process", simulated=False, performed=False),
 )
 """The longest first, so that two jobs end together.  Not simulated: quota_boundary, overlap and transparency run real processes; optimality
 proves optima for hours; 'make fidelity', 'make corpus' and the scores of the kernel database are commands of

@@ -28,7 +28,7 @@ from planner.parallelism.shape import Shape
 from planner.validate import validate
 from zoo import ZOO
 
-__all__ = ["main", "rows_of"]
+__all__ = ["layers_of", "main", "rows_of"]
 
 HERE = Path(__file__).parent.parent
 CSV, PICTURE = HERE / "results/mixed_clusters.csv", HERE / "figures/mixed_clusters.png"
@@ -59,7 +59,7 @@ def rows_of(source: Program, cluster: Cluster, stages: int) -> Iterator[dict[str
             "cluster": cluster.name,
             "stages": stages,
             "cut": name,
-            "layers": " ".join(map(str, _layers(plan))),
+            "layers": " ".join(map(str, layers_of(plan))),
             "theory_s": plan.search.objective_s,
             "bound_s": least_step_s(graph, cluster, Shape(stages, MICRO_BATCHES, mesh)),
             "sim_s": regista.simulate(plan).settled_step_s(plan),
@@ -67,7 +67,7 @@ def rows_of(source: Program, cluster: Cluster, stages: int) -> Iterator[dict[str
         }
 
 
-def _layers(plan: Plan) -> list[int]:
+def layers_of(plan: Plan) -> list[int]:
     """Layers per stage."""
     held: dict[str, set[str]] = {placement.id: set() for placement in plan.placements}
     for task in plan.tasks:

@@ -69,7 +69,7 @@ NOT_SIMULATED = {
     "context_parallel.png", "corpus.png", "eager.png",
     "fidelity.png", "fidelity_residuals.png", "jobs.png", "kernel_models.png", "kernel_residuals.png", "mixed_clusters.png", "nccl_score.png",
     "optimality.png", "overlap.png", "quota_boundary.png", "quota_boundary_gantt_1.png", "quota_boundary_gantt_2.png", "quotas_run.png",
-    "recompute.png", "rivals.png", "search_curves.png", "transparency.png", "trust.png", "validation_time.png",
+    "recompute.png", "rivals.png", "search_curves.png", "slow_process.png", "transparency.png", "trust.png", "validation_time.png",
 } | OF_A_BROWSER  # fmt: skip
 """Pictures of modules that run processes, prove for hours, or are not performed here."""
 
