@@ -4,6 +4,7 @@
     in a process, same stream    end of an act -> start of the next one of the stream
     in a process, other stream   end of an act -> start of an act on another stream
     the loop alone               end of an act -> start of the next one of a rank whose acts do nothing
+    a wake-up by ...             half a round trip of 16 bytes between two processes that do nothing else: what no loop can be below
 
 The model is so small that hardly anything is computed.  Its acts are short, so the thread that let several start performs them one by one
 (backend.worker.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each; those of the loop alone hold none.
@@ -13,9 +14,11 @@ The model is so small that hardly anything is computed.  Its acts are short, so 
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -32,7 +35,7 @@ from planner.ir.traces.trace import Act, Trace
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
-__all__ = ["Row", "gaps", "loop_alone", "main", "rows"]
+__all__ = ["Row", "gaps", "loop_alone", "main", "rows", "wake_ups"]
 
 MODEL = "zoo:mlp?batch=4&width=4&hidden=4&depth=2"
 LOOP = "the loop alone"
@@ -126,6 +129,53 @@ def loop_alone(steps: int) -> tuple[list[float], float]:
     return [(after[3] - before[4]) * 1e-9 for before, after in pairwise(loop.rows)], processor_s / len(loop.rows)
 
 
+def _halves(ring: Callable[[int], object], wait: Callable[[int], object], rounds: int) -> list[float]:
+    """Half of each round trip between this process (end 0) and a fork of it (end 1), in seconds."""
+    child = os.fork()
+    if child == 0:
+        try:
+            for _ in range(rounds):
+                wait(1)
+                ring(0)
+        finally:
+            os._exit(0)  # never back into the caller, of whom this is a copy
+    halves: list[float] = []
+    for _ in range(rounds):
+        start_ns = time.monotonic_ns()
+        ring(1)
+        wait(0)
+        halves.append((time.monotonic_ns() - start_ns) * 0.5e-9)
+    os.waitpid(child, 0)
+    return halves
+
+
+def wake_ups(rounds: int = 2000) -> list[Row]:
+    """One process wakes another: by a unix socket, as the workers do; by an eventfd; and by a number in shared memory, read until it changes."""
+    ends = socket.socketpair()
+    bells = os.eventfd(0), os.eventfd(0)
+    shared, seen = mmap.mmap(-1, 128), [0, 0]
+
+    def store(end: int) -> None:
+        shared[64 * end] = (shared[64 * end] + 1) % 256
+
+    def spin(end: int) -> None:
+        seen[end] = (seen[end] + 1) % 256
+        while shared[64 * end] != seen[end]:
+            pass
+
+    ways: Mapping[str, tuple[Callable[[int], object], Callable[[int], object]]] = {
+        "socket": (lambda end: ends[1 - end].send(bytes(16)), lambda end: ends[end].recv(16)),
+        "eventfd": (lambda end: os.eventfd_write(bells[end], 1), lambda end: os.eventfd_read(bells[end])),
+        "shared memory, never blocking": (store, spin),
+    }
+    measured = [_row(f"a wake-up by {name}", sorted(_halves(ring, wait, rounds))) for name, (ring, wait) in ways.items()]
+    for each in ends:
+        each.close()
+    for bell in bells:
+        os.close(bell)
+    return measured
+
+
 def _row(name: str, values: list[float]) -> Row:
     last = len(values) - 1
     return Row(name=name, median_s=median(values), p10_s=values[int(0.1 * last)], p90_s=values[int(0.9 * last)], n=len(values))
@@ -138,7 +188,7 @@ def main() -> None:
     asked = parser.parse_args()
     table = Table("gap", "median us", "p10 us", "p90 us", "n", title=f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} (run)")
     loop_gaps, processor_s = loop_alone(4 * asked.steps)
-    for row in [*rows(asked.steps, asked.rounds), _row(LOOP, sorted(loop_gaps))]:
+    for row in [*rows(asked.steps, asked.rounds), _row(LOOP, sorted(loop_gaps)), *wake_ups()]:
         table.add_row(row.name, *(f"{value * 1e6:.1f}" for value in (row.median_s, row.p10_s, row.p90_s)), str(row.n))
     Console(width=110).print(table)
     print(f"{LOOP}: {processor_s * 1e6:.1f} us of processor time per act")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_plans import dags
 
-from experiments.benchmarks.acts import BETWEEN, OTHER, SAME, gaps
+from experiments.benchmarks.acts import BETWEEN, OTHER, SAME, gaps, wake_ups
 from planner.ir.actors.actor import Actor, build_actors
 from planner.ir.plan import Plan, TaskKind
 from planner.ir.traces.trace import Act, Source, Trace
@@ -68,3 +68,9 @@ def test_a_gap_is_counted_from_the_end_of_the_act_that_was_waited_for_last() -> 
     assert gaps_of[SAME] == pytest.approx([3 * us])
     assert gaps_of[OTHER] == pytest.approx([10 * us])
     assert gaps_of[BETWEEN] == pytest.approx([30 * us])
+
+
+def test_a_wake_up_between_processes_is_timed_by_each_way() -> None:
+    timed = wake_ups(rounds=20)
+    assert [row.name.removeprefix("a wake-up by ") for row in timed] == ["socket", "eventfd", "shared memory, never blocking"]
+    assert all(row.n == 20 and 0 < row.p10_s <= row.median_s <= row.p90_s for row in timed)
