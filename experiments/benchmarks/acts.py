@@ -4,7 +4,7 @@
     in a process, same stream    end of an act -> start of the next one of the stream
     in a process, other stream   end of an act -> start of an act on another stream
     the loop alone               end of an act -> start of the next one of a rank whose acts do nothing
-    a wake-up by ...             half a round trip of 16 bytes between two processes that do nothing else: what no loop can be below
+    a wake-up by ...             half a round trip of 16 bytes between two processes that do nothing else, both awake lately
 
 The model is so small that hardly anything is computed.  Its acts are short, so the thread that let several start performs them one by one
 (backend.worker.threads): a gap then holds the acts of other streams that came first, 20 to 80 us each; those of the loop alone hold none.
