@@ -116,12 +116,12 @@ def _field(data: object, name: str, kind: type[_T], path: str, where: str) -> _T
     return value
 
 
-def _numbers(row: object, path: str, where: str) -> Floats:
+def _numbers(row: list[object], path: str, where: str) -> Floats:
     try:
         array = np.array(row)
     except (ValueError, OverflowError):
         _fail(path, f"the {where} are not a list of numbers")
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf") or bool in {type(item) for item in row}:
         _fail(path, f"the {where} are not a list of numbers")
     values = array.astype(np.float64)
     if values.size and not values.min() >= 0:  # nan is not
@@ -135,6 +135,6 @@ def _numbers(row: object, path: str, where: str) -> Floats:
 
 def _pair(data: object, path: str, where: str) -> tuple[int, int]:
     match data:
-        case [int(first), int(second)] if max(abs(first), abs(second)) < _EXACT:
+        case [int(first), int(second)] if bool not in (type(first), type(second)) and max(abs(first), abs(second)) < _EXACT:
             return first, second
     _fail(path, f"the {where} is {str(data)[:60]}, not a pair of whole numbers below 2^53")
