@@ -7,20 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from regista.trust import LEVEL, left_out_widths
+from regista.trust import LEVEL, Scored, left_out_widths
 
 __all__ = ["COLUMNS", "ScoredSet", "row_of", "summarised_row", "unscored_row"]
 
 COLUMNS = (
     *("set", "quantity", "device", "predicted", "given", "left_out", "published", "points"),
-    *("mean_error", "median_error", "p90_error", "worst_error", "bias", "level", "inside", "half_width", "missing", "command"),
+    *("mean_error", "median_error", "p90_error", "worst_error", "bias", "level", "known", "inside", "half_width", "missing", "command"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredSet:
     """points: columns device, group (what an interval of the point has not seen) and error, predicted over given minus 1; where the prediction
-    carries an interval of its own also inside (whether it held) and half_width (a share).
+    carries an interval of its own also inside (whether it held) and half_width (a share); devices and parameters where neighbours are told apart.
+    beside: the same columns of other sets that the same constants were fitted to; they speak where this set's points are few.
 
     predicted, given: kinds of number.   left_out: what the constants had not seen.   published: measurements in the source; 0: as many as
     points.   missing: which of them have no prediction, and why.   split: a row per device, too.
@@ -36,6 +37,7 @@ class ScoredSet:
     published: int = 0
     missing: str = ""
     split: bool = False
+    beside: pd.DataFrame | None = None
 
     def parts(self) -> list[tuple[str, pd.DataFrame]]:
         """(device, its points); where there are several, 'all' first."""
@@ -49,13 +51,9 @@ def row_of(scored: ScoredSet, device: str, part: pd.DataFrame) -> dict[str, obje
     """One row of trust.csv.  Where points have no interval of their own, the interval is the one that the other groups' errors give."""
     size = part["error"].abs()
     if "inside" in part:
-        inside, width = part["inside"].astype(float).mean(), part["half_width"].median()
+        known, inside, width = len(part), part["inside"].astype(float).mean(), part["half_width"].median()
     else:
-        widths = np.concatenate([_widths(own) for _, own in part.groupby("device", sort=False)])
-        errors = np.concatenate([_logs(own) for _, own in part.groupby("device", sort=False)])
-        known = np.isfinite(widths)
-        inside = float((np.abs(errors) <= widths)[known].mean()) if known.any() else np.nan
-        width = float(np.expm1(np.median(widths[known]))) if known.any() else np.nan
+        known, inside, width = _coverage(scored, part)
     whole = device == "all" or not scored.split
     return {
         "set": scored.name,
@@ -72,6 +70,7 @@ def row_of(scored: ScoredSet, device: str, part: pd.DataFrame) -> dict[str, obje
         "worst_error": size.max(),
         "bias": part["error"].median(),
         "level": LEVEL,
+        "known": known,
         "inside": inside,
         "half_width": width,
         "missing": scored.missing if whole else "",
@@ -114,9 +113,22 @@ def unscored_row(name: str, why: str) -> dict[str, object]:
     return dict.fromkeys(COLUMNS, "") | {"set": name, "points": 0, "missing": why}
 
 
-def _logs(part: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.log1p(part["error"].to_numpy(dtype=np.float64))
+def _coverage(scored: ScoredSet, part: pd.DataFrame) -> tuple[int, float, float]:
+    """(points with an interval, the share of them that it holds, the median half width as a share) of points without an interval of their own."""
+    held: list[bool] = []
+    widths: list[float] = []
+    for device, own in part.groupby("device", sort=False):
+        points, others = _points(own), _points(scored.points[scored.points["device"] != device])
+        others += [] if scored.beside is None else _points(scored.beside)
+        known = [(p, w) for p, w in zip(points, left_out_widths(points, others), strict=True) if np.isfinite(w)]
+        held += [abs(p.error) <= width for p, width in known]
+        widths += [width for _, width in known]
+    return len(held), float(np.mean(held)) if held else np.nan, float(np.expm1(np.median(widths))) if held else np.nan
 
 
-def _widths(part: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array(left_out_widths(_logs(part).tolist(), part["group"].tolist()))
+def _points(rows: pd.DataFrame) -> list[Scored]:
+    errors = np.log1p(rows["error"].to_numpy(dtype=np.float64)).tolist()
+    if "devices" not in rows:
+        return [Scored(error, str(group)) for error, group in zip(errors, rows["group"], strict=True)]
+    places = zip(np.log(rows["devices"]) / 4, np.log(rows["parameters"]) / 2, strict=True)
+    return [Scored(error, str(group), place) for error, group, place in zip(errors, rows["group"], places, strict=True)]

@@ -177,18 +177,25 @@ def _fidelity() -> Iterator[ScoredSet]:
     rows = _table("fidelity.csv")
     if rows is None:
         return
+    rows = rows.assign(
+        device=rows["machine"],
+        group=rows["layers"].astype(str) + "x" + rows["hidden"].astype(str),
+        devices=rows["tp"] * rows["dp"] * rows["pp"],
+        parameters=12 * rows["layers"] * rows["hidden"] ** 2,
+        fold=rows["predicted_by"].str.startswith("fold"),
+    )
     for data, part in rows.groupby("data", sort=False):
-        fold = part["predicted_by"].str.startswith("fold").all()
+        fold = part["fold"].all()
+        fitted_with_it = rows[rows["fold"] & rows["machine"].isin(part["machine"]) & (rows["data"] != data)]
         yield ScoredSet(
             name=f"fidelity: {data}",
             quantity="seconds per iteration",
-            points=part.assign(device=part["machine"], group=part["layers"].astype(str) + "x" + part["hidden"].astype(str))[
-                ["device", "group", "error"]
-            ],
+            points=part[["device", "group", "error", "devices", "parameters"]],
             predicted="sim",
             given="paper",
             left_out="a fifth of the points" if fold else "the whole set",
             command="python -m experiments.fidelity",
+            beside=fitted_with_it if fold and len(fitted_with_it) else None,
         )
 
 
@@ -330,7 +337,7 @@ def _own() -> Iterator[ScoredSet]:
         yield ScoredSet(
             name="own: models on 2 CPU devices",
             quantity=quantity,
-            points=pd.DataFrame({"device": part["cluster"], "group": part["model"], "error": part[sim] / part[run] - 1}),
+            points=pd.DataFrame({"device": part["cluster"], "group": _entries(part["label"]), "error": part[sim] / part[run] - 1}),
             predicted="sim",
             given="run",
             left_out="the step: acts are measured alone, one after the other",
@@ -338,3 +345,8 @@ def _own() -> Iterator[ScoredSet]:
             published=len(merged),
             missing="" if len(part) == len(merged) else f"{len(merged) - len(part)} points have no such number",
         )
+
+
+def _entries(labels: pd.Series[str]) -> pd.Series[str]:
+    """The manifest's entry of each point, a model in one kind of layout: its label without the numbers that are swept."""
+    return labels.str.replace(r"[ ,]*\S+=\S+", "", regex=True)

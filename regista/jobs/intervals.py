@@ -18,7 +18,7 @@ from pathlib import Path
 
 from regista.jobs.job import Job, Precision
 from regista.jobs.machines import Machine
-from regista.trust.conformal import FEWEST, conformal_width
+from regista.trust.conformal import FEWEST, Place, conformal_width, nearest_errors
 
 __all__ = [
     "COLUMNS",
@@ -37,11 +37,10 @@ __all__ = [
 FILE = Path(__file__).parent / "machines" / "residuals.csv"
 UNSEEN_FILE = FILE.with_name("residuals_unseen.csv")
 """Of tables that constants were fitted to, each point left out; and of tables that were only predicted."""
-NEAREST, OTHER, UNKNOWN = 60, 4.0, 0.25
-"""How many neighbours speak; by how much (a squared distance) points of another machine are farther; |log| error assumed where nobody has
-measured: the worst of GB200's 13 rows when they are predicted by H100's constants is 0.22."""
+UNKNOWN = 0.25
+"""|log| error assumed where nobody has measured: the worst of GB200's 13 rows when they are predicted by H100's constants is 0.22."""
 COLUMNS = ("machine", "environment", "group", "devices", "parameters", "low", "moe", "jax", "error", "near_error")
-Features = tuple[float, ...]
+Features = Place
 Pairs = Sequence[tuple[Features, float]]
 LOW = 2
 """Which feature tells the precision."""
@@ -116,15 +115,9 @@ def quantile_of_nearest(at: Features, among: Pairs, elsewhere: Pairs = ()) -> fl
             machine has points enough for its constants to be its own, and too few to speak alone.
     """
 
-    def distance(there: Features) -> float:
-        return sum((a - b) ** 2 for a, b in zip(at, there, strict=True))
-
-    own = [(distance(there), abs(error)) for there, error in among]
-    more = [(OTHER + distance(there), abs(error)) for there, error in elsewhere] if FEWEST <= len(own) < NEAREST else []
-    ranked = sorted(away for away, _ in own + more)
-    errors = [error for away, error in own + more if away <= ranked[min(NEAREST, len(ranked)) - 1]]
+    errors = nearest_errors(at, among, elsewhere if len(among) >= FEWEST else ())
     width = conformal_width(errors)
-    return width if isfinite(width) else max([UNKNOWN, *errors])
+    return width if isfinite(width) else max([UNKNOWN, *map(abs, errors)])
 
 
 def interval(job: Job, machine: Machine, step_s: float) -> tuple[float, float]:

@@ -71,10 +71,9 @@ def _alone(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> bool:
 
 def _cells(row: Mapping[str, str]) -> Sequence[Cell]:
     held, width = number(row["inside"]), number(row["half_width"])
-    shown: Cell = "-" if held is None else f"{held:.0%}"
-    if held is not None and not LEAST <= held <= MOST:
-        shown = bad(f"{held:.0%}")
-    published = number(row["published"])
+    known, published = number(row.get("known", "")), number(row["published"])
+    text = "-" if held is None else f"{held:.0%}" if known is None else f"{held:.0%} of {int(known):,}"
+    shown: Cell = text if held is None or LEAST <= held <= MOST else bad(text)
     return (
         row["set"],
         row["quantity"],
