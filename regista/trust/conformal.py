@@ -16,7 +16,7 @@ __all__ = ["FEWEST", "LEVEL", "NEAREST", "Place", "Scored", "conformal_width", "
 
 LEVEL = 0.9
 """The share of points that an interval is to hold."""
-FEWEST = ceil(LEVEL / (1 - LEVEL))
+FEWEST = ceil(LEVEL / (1 - LEVEL) - 1e-9)
 """So many errors have one in place (1); fewer say nothing about LEVEL."""
 NEAREST, OTHER = 60, 4.0
 """How many neighbours speak; by how much (a squared distance) points of another set or machine are farther."""

@@ -22,7 +22,7 @@ import pandas as pd
 
 from experiments.fidelity.jobs.cases import Case, cases
 from experiments.fidelity.jobs.figures import draw_jobs
-from experiments.fidelity.jobs.fit import Free, fitted
+from experiments.fidelity.jobs.fit import Floats, Free, fitted
 from experiments.fidelity.jobs.score import Held, by_fold, by_group, by_row, summary, table
 from experiments.trust import record
 from planner.ir.text import save_text
@@ -31,6 +31,7 @@ from regista.jobs.machines import CONSTANTS, Machine, load_machine, save_constan
 
 HERE = Path(__file__).parents[2]
 RESULTS, SUMMARY, FIGURE = HERE / "results/jobs.csv", HERE / "results/jobs_summary.csv", HERE / "figures/jobs.png"
+FEW_ROWS = 5
 HOST = ("launch_us", "meet_us", "send_us", "step_ms")
 SHARES = (
     *("product_share", "attention_share", "attention_backward", "flash_gain", "sweep_share", "low_gain"),
@@ -103,25 +104,30 @@ def _fresh(machine: Machine) -> Machine:
 
 
 def _host(name: str, machine: Machine, small: list[Case], tables: list[pd.DataFrame], residuals: list[str]) -> tuple[Machine, str]:
-    """The host's constants on CI rows: first for all, then for each environment."""
+    """The host's constants on CI rows: first for all, then for each environment.
+
+    A row of an environment with fewer than FEW_ROWS is predicted, folds left out, by what is fitted to the rows of all environments: beside the
+    constants of the others' own, the common ones would be fitted to its one or two remaining rows.
+    """
     timed = [case for case in small if not isnan(case.paper_s)]
     held, near = np.zeros(len(timed)), np.zeros(len(timed))
     start = replace(
         machine, environments=dict(machine.environments) | {"ci": {"launch_us": 80.0, "meet_us": 300.0, "send_us": 300.0, "step_ms": 15.0}}
     )
     common: Free = [("ci", constant) for constant in HOST]
-    machine = fitted(timed, start, common)
+    machine = together = fitted(timed, start, common)
+    by_all: Floats | None = None
     for environment, count in sorted(Counter(case.job.running.environment for case in timed).items()):
         here = [i for i, case in enumerate(timed) if case.job.running.environment == environment]
         part = [timed[i] for i in here]
-        free: Free = [(environment, constant) for constant in HOST] if count >= 5 else []
+        free: Free = [(environment, constant) for constant in HOST] if count >= FEW_ROWS else []
         if free:
             held[here] = by_fold(part, machine, free, rounds=4)
             machine = fitted(part, machine, free, rounds=6)
             near[here] = by_row(part, machine, free)
         else:
-            held[here] = by_fold(timed, machine, common, rounds=3)[here]
-            near[here] = held[here]
+            by_all = by_fold(timed, together, common, rounds=3) if by_all is None else by_all
+            held[here] = near[here] = by_all[here]
     both = Held.of(timed, held, near)
     tables.append(table(timed, machine, both))
     residuals += _residuals(timed, both, "ci")
