@@ -29,7 +29,9 @@ _CONVOLUTION, _CONVOLUTION_BACKWARD = "aten.convolution.default", "aten.convolut
 _ATTENTION, _ATTENTION_BACKWARD = "regista.attention", "regista.attention_backward"
 _STRIDED = _PRODUCTS | {_ATTENTION, _ATTENTION_BACKWARD, BLOCK, BLOCK_BACKWARD}
 _COPY = "aten.clone.default"
-_PLACED = frozenset({"aten.cat.default", "aten.stack.default", "aten.select_scatter.default", "aten.slice_scatter.default"})
+_PLACED = frozenset(
+    {"aten.cat.default", "aten.stack.default", "aten.select_scatter.default", "aten.slice_scatter.default", "aten.slice_backward.default"}
+)
 """They put parts together, and a compiler writes each part where it belongs."""
 _CONSTANTS = frozenset(
     f"aten.{name}.default"

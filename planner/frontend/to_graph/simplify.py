@@ -10,7 +10,18 @@ from planner.frontend.tracing.stamp import STAMP, Stamp
 from planner.ir.errors import Unsupported
 from planner.opset import known_targets
 
-__all__ = ["RENAMED", "STRIDED", "VANISHING", "is_no_op", "refusal", "same_earlier_view", "target_of", "undone_transpose", "where"]
+__all__ = [
+    "RENAMED",
+    "STRIDED",
+    "VANISHING",
+    "is_no_op",
+    "only_part",
+    "refusal",
+    "same_earlier_view",
+    "target_of",
+    "undone_transpose",
+    "where",
+]
 
 aten = torch.ops.aten
 
@@ -77,6 +88,14 @@ def undone_transpose(node: fx.Node) -> fx.Node | None:
     dims, inner_dims = ({int(str(d)) % ndim for d in n.args[1:]} for n in (node, inner))
     origin = inner.args[0]
     return origin if dims == inner_dims and isinstance(origin, fx.Node) else None
+
+
+def only_part(node: fx.Node) -> fx.Node | None:
+    """The one operand of a concatenation that is not empty: transformers puts keys behind a cache that is empty in training."""
+    if node.target is not aten.cat.default or not isinstance(node.args[0], list | tuple):
+        return None
+    parts = [part for part in node.args[0] if _fake(part).numel()]
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], fx.Node) and _same_type(parts[0], node) else None
 
 
 def same_earlier_view(node: fx.Node) -> fx.Node | None:

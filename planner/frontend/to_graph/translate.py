@@ -25,7 +25,17 @@ from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
 from planner.frontend.to_graph.dropout import dropped
 from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.known_masks import KnownMasks
-from planner.frontend.to_graph.simplify import VANISHING, is_no_op, refusal, same_earlier_view, target_of, undone_transpose, where
+from planner.frontend.to_graph.shared_heads import with_shared_heads
+from planner.frontend.to_graph.simplify import (
+    VANISHING,
+    is_no_op,
+    only_part,
+    refusal,
+    same_earlier_view,
+    target_of,
+    undone_transpose,
+    where,
+)
 from planner.frontend.to_graph.unfold import unfolded
 from planner.frontend.to_graph.update import Update
 from planner.frontend.to_graph.working_copies import with_gradients_in, with_working_copies
@@ -113,20 +123,22 @@ class _Translation:
         loss, *results = [self._name(node) for node in output[:num_results]]
         new_buffers = [self._name(node) for node in output[num_results : num_results + num_buffers]]
         buffers = zip(captured.buffers, new_buffers, strict=True)
-        body = dropped(
-            unfolded(
-                Body(
-                    inputs=tuple(self._inputs),
-                    types=self._types,
-                    ops=tuple(self._ops),
-                    loss=loss,
-                    gradients=dict(zip(captured.trained, results, strict=False)),
-                    outputs=dict(zip(captured.outputs, results[len(captured.trained) :], strict=True)),
-                    updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"} | written,
-                    places={node.name: place for node, place in self._order.items()},
-                    forward_of=self._forward_of(),
-                    refused=self._refused,
-                    micro_batches=captured.micro_batches,
+        body = with_shared_heads(
+            dropped(
+                unfolded(
+                    Body(
+                        inputs=tuple(self._inputs),
+                        types=self._types,
+                        ops=tuple(self._ops),
+                        loss=loss,
+                        gradients=dict(zip(captured.trained, results, strict=False)),
+                        outputs=dict(zip(captured.outputs, results[len(captured.trained) :], strict=True)),
+                        updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"} | written,
+                        places={node.name: place for node, place in self._order.items()},
+                        forward_of=self._forward_of(),
+                        refused=self._refused,
+                        micro_batches=captured.micro_batches,
+                    )
                 )
             )
         )
@@ -219,7 +231,7 @@ class _Translation:
             return self._values[parent][index] or ""  # "" : an output that is no tensor; nobody reads it
         if is_no_op(node):
             return self._name(node.args[0])
-        if (origin := undone_transpose(node) or same_earlier_view(node)) is not None:
+        if (origin := undone_transpose(node) or same_earlier_view(node) or only_part(node)) is not None:
             return self._name(origin)
         target = target_of(node)
         if (reason := refusal(node)) is not None:

@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 from backend.reference import perform
 from experiments.corpus.libraries import make_ready
+from planner.cost import AnalyticCost
+from planner.cost.clusters import preset
 from planner.frontend import SGD, Program
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import Effect
 from planner.opset import known_targets
 from planner.parallelism.make import PlanOptions, make_plan
+from zoo.language.llama import llama3
 
 BATCH, SEQ, VOCAB, STEPS = 4, 8, 64, 2
 
@@ -91,6 +94,21 @@ def test_an_unedited_model_trains_on_two_devices_like_on_one(name: str, padded: 
     alone = train_eagerly(source, 1, STEPS)
     # a plan holds the buffers that the step reads (Llama keeps a copy of its frequencies, which no step does)
     assert_transparent(outcome, replace(alone, buffers={n: b for n, b in alone.buffers.items() if n in outcome.states}))
+
+
+def test_the_same_llama_by_transformers_and_by_the_zoo_takes_one_step_within_3_percent(hf: ModuleType) -> None:
+    sizes = {"layers": 4, "width": 512, "heads": 8, "kv_heads": 2, "hidden": 1408, "vocab": 2048}
+    config = hf.LlamaConfig(
+        num_hidden_layers=4, hidden_size=512, num_attention_heads=8, num_key_value_heads=2, intermediate_size=1408, vocab_size=2048
+    )
+    ids = torch.randint(0, 2048, (64, 512))
+    theirs = Program(hf.LlamaForCausalLM(config).to(torch.bfloat16), {"input_ids": ids, "labels": ids}, optimizer="adamw")
+    steps = []
+    for source in (llama3(**sizes, batch=64, seq=512, dtype="bf16"), theirs):
+        options = PlanOptions(mesh=(8,), zero=0, recompute=False)
+        plan = make_plan(source.graph(), model="llama", batch_size=64, cluster=preset("dgx-h100:1"), options=options)
+        steps.append(sum(task.acts * AnalyticCost(plan.cluster).act_s(plan, task, 0) for task in plan.tasks))
+    assert steps[1] == pytest.approx(steps[0], rel=0.03)
 
 
 def test_a_model_without_loss_takes_one_of_the_user(hf: ModuleType) -> None:
