@@ -54,3 +54,5 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    gc.unfreeze()
+    gc.collect()  # what still holds gloo's threads goes before Python does, or torch may abort at exit

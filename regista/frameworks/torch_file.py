@@ -38,19 +38,27 @@ Take parallelize, make_optimizer and step into your own training script; only ma
 '''
 
 _IMPORTS = {
-    Way.REPLICATED: """import torch
+    Way.REPLICATED: """import gc
+
+import torch
 import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel""",
-    Way.SHARDED: """import torch
+    Way.SHARDED: """import gc
+
+import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard""",
-    Way.PLACED: """import torch
+    Way.PLACED: """import gc
+
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication""",
-    Way.STAGES: """import torch
+    Way.STAGES: """import gc
+
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, SplitPoint, pipeline""",
@@ -203,4 +211,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # what still holds gloo's threads goes before Python does, or torch may abort at exit
 """
