@@ -22,10 +22,9 @@ from torch._ops import OpOverload
 
 from planner.frontend.optim.loss_scale import SCALE
 from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
-from planner.frontend.to_graph.dropout import dropped
 from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.known_masks import KnownMasks
-from planner.frontend.to_graph.shared_heads import with_shared_heads
+from planner.frontend.to_graph.rewrites import dropped, unfolded, with_shared_heads
 from planner.frontend.to_graph.simplify import (
     VANISHING,
     is_no_op,
@@ -36,7 +35,6 @@ from planner.frontend.to_graph.simplify import (
     undone_transpose,
     where,
 )
-from planner.frontend.to_graph.unfold import unfolded
 from planner.frontend.to_graph.update import Update
 from planner.frontend.to_graph.working_copies import with_gradients_in, with_working_copies
 from planner.frontend.tracing.stamp import STAMP, Stamp
