@@ -1,4 +1,4 @@
-"""Rewrites of a traced micro-batch: dropouts that keep nothing, batched products that keep their dims, attention that reads shared heads as they are."""
+"""Rewrites of a traced micro-batch: dropouts that keep nothing, batched products with their dims, attention that reads shared heads as they are."""
 
 from planner.frontend.to_graph.rewrites.dropout import dropped
 from planner.frontend.to_graph.rewrites.shared_heads import with_shared_heads
