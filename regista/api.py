@@ -22,6 +22,7 @@ from backend import inprocess
 from backend.acts.act import Batches
 from backend.acts.step_inputs import check_numbers
 from backend.checkpoint import SaveRequest
+from backend.devices.cores import Waiting
 from backend.devices.opening import open_devices
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial import Values
@@ -279,6 +280,7 @@ def run(
     ema: bool = False,
     trace_steps: str | None = None,
     keep_states: bool = True,
+    waiting: Waiting = Waiting.AUTO,
 ) -> Outcome:
     """Perform the Plan on real devices.
 
@@ -305,6 +307,7 @@ def run(
             beside the first 20 and the last 20); None: of all.
         keep_states: the outcome has the final states, of real processes in files that are read when a tensor is asked for; False: real
             processes leave none, and the run's end does not depend on their size.
+        waiting: how real processes of one host wait for each other: on cores of their own and awake for a moment, or asleep (Waiting).
 
     Raises:
         InvalidFile: a checkpoint or a weights file is missing or damaged, or the folder holds another run's checkpoints.
@@ -370,6 +373,7 @@ def run(
         device_options=device_options,
         trace_steps=trace_steps or "",
         keep_states=keep_states,
+        waiting=waiting,
     )
 
 

@@ -25,7 +25,7 @@ from torch._C._distributed_c10d import Store
 from backend.comm.authentic import answer, call
 from planner.ir.errors import WorkerFailed
 
-__all__ = ["Frame", "Mesh", "receive_into", "tensor_bytes"]
+__all__ = ["Frame", "Mesh", "acknowledged", "receive_header", "receive_into", "tensor_bytes"]
 
 HEADER = struct.Struct("<IIQ")
 """Kind of frame, number of the task (data) or link (control), number of the act."""
@@ -40,6 +40,9 @@ class Frame(IntEnum):
     PAYLOAD = 0
     DONE = 1
     ACK = 2
+
+
+_FRAMES = tuple(Frame)
 
 
 def tensor_bytes(value: Tensor) -> memoryview:
@@ -61,7 +64,7 @@ def receive_into(connection: socket.socket, target: memoryview) -> None:
         got += count
 
 
-def _acknowledged(connection: socket.socket) -> list[int]:
+def acknowledged(connection: socket.socket) -> list[int]:
     """Wait for acknowledgements; the link numbers of all that have come.
 
     Raises:
@@ -73,6 +76,18 @@ def _acknowledged(connection: socket.socket) -> list[int]:
         receive_into(connection, memoryview(rest))
         data += rest
     return [number for _, number, _ in HEADER.iter_unpack(data)]
+
+
+def receive_header(connection: socket.socket) -> tuple[Frame, int, int]:
+    """Wait for the next frame of a data socket: (its kind, number of the task, number of the act).
+
+    Raises:
+        ConnectionError: the peer closed.
+    """
+    header = bytearray(HEADER.size)
+    receive_into(connection, memoryview(header))
+    kind, number, act = HEADER.unpack(header)
+    return _FRAMES[kind], number, act
 
 
 def send_buffers(connection: socket.socket, buffers: Sequence[bytes | memoryview]) -> None:
@@ -223,12 +238,16 @@ class Mesh:
             raise WorkerFailed(f"rank {self._rank}: rank {peer} ended before it handed over its blocks")
         return fds[0] if word == b"+" else -1
 
+    def connections(self) -> list[tuple[int, int, socket.socket]]:
+        """(peer, CONTROL or DATA, socket) of all."""
+        return [(peer, channel, connection) for (peer, channel), connection in self._links.items()]
+
     def start_readers(
         self,
-        on_control: Callable[[int, Sequence[int]], None],
-        on_data: Callable[[int, socket.socket, Frame, int, int], None],
-        on_lost: Callable[[int, Exception], None],
-        prepare: Callable[[], None] = lambda: None,
+        on_control: Callable[[int, Sequence[int]], object],
+        on_data: Callable[[int, socket.socket, Frame, int, int], object],
+        on_lost: Callable[[int, Exception], object],
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
         """One thread per connection.
 
@@ -247,22 +266,17 @@ class Mesh:
         peer: int,
         channel: int,
         connection: socket.socket,
-        on_control: Callable[[int, Sequence[int]], None],
-        on_data: Callable[[int, socket.socket, Frame, int, int], None],
-        on_lost: Callable[[int, Exception], None],
-        prepare: Callable[[], None],
+        on_control: Callable[[int, Sequence[int]], object],
+        on_data: Callable[[int, socket.socket, Frame, int, int], object],
+        on_lost: Callable[[int, Exception], object],
+        prepare: Callable[[], object],
     ) -> None:
         prepare()
-        header = bytearray(HEADER.size)
-        view = memoryview(header)
-        frames = tuple(Frame)
         try:
             while channel == self.CONTROL:
-                on_control(peer, _acknowledged(connection))
+                on_control(peer, acknowledged(connection))
             while True:
-                receive_into(connection, view)
-                kind, number, act = HEADER.unpack(header)
-                on_data(peer, connection, frames[kind], number, act)
+                on_data(peer, connection, *receive_header(connection))
         except Exception as error:
             if not self.closing:
                 on_lost(peer, error)

@@ -20,6 +20,7 @@ from torch import Tensor
 from backend.acts.act import Batches, check_batch
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
 from backend.checkpoint.saver import SaveRequest
+from backend.devices.cores import Waiting
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial.values import Values
 from backend.launch.attempts import run_workers
@@ -64,6 +65,7 @@ def run(
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS,
     trace_steps: str = "",
     keep_states: bool = True,
+    waiting: Waiting = Waiting.AUTO,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
@@ -85,6 +87,7 @@ def run(
         devices: rank -> name of its device, ``cpu``, ``cuda:0`` (backend.placing.places); None: all on CPUs.
         device_options: of devices with streams.
         trace_steps: of which steps the trace holds the acts, ``first:20,last:20,every:1000``; the workers then keep no others.  Empty: of all.
+        waiting: how workers wait for each other (backend.devices.cores).
         keep_states: the outcome has the final states, read from the checkpoint or from files of the run when they are asked for; False: it has none.
 
     Returns:
@@ -113,6 +116,7 @@ def run(
         device_options=device_options,
         trace_steps=trace_steps,
         keeps_state=keep_states,
+        waiting=waiting,
     )
     if trace_steps:
         StepSelection.parse(trace_steps).check(steps)

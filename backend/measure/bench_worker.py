@@ -16,12 +16,15 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from backend.acts.bookkeeper import BegunAct
 from backend.comm.host_groups import HostGroups
 from backend.comm.host_wire import SLOT_BYTES
 from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
 from backend.comm.wires import GroupWire, Wire
+from backend.devices.cores import bind
 from backend.run_folder.files import Failure, FailureKind, load_options, write_failure
 from backend.worker.process import connect, die_with_parent, leave, make_default_group
+from backend.worker.reading import SharedReader
 from planner.ir.actors.communicators import Communicator
 from planner.ir.sbp import ReduceOp
 
@@ -81,30 +84,52 @@ def _wire(store: Store, rank: int, ranks: int) -> Wire:
 
 
 class _Echo:
-    """Rank 0 sends over the data and control sockets of a Mesh, rank 1 answers at once."""
+    """Rank 0 sends over the data and control sockets of a Mesh, rank 1 answers at once.
 
-    def __init__(self, mesh: Mesh, rank: int) -> None:
+    Args:
+        looks: they read as workers do that have cores of their own (backend.worker.reading).
+    """
+
+    def __init__(self, mesh: Mesh, rank: int, looks: bool) -> None:
         self._mesh, self._rank = mesh, rank
         self._came = threading.Semaphore(0)
-        self.buffer = torch.empty(0)
-        mesh.start_readers(self._on_control, self._on_data, lambda peer, error: None)
+        self._waiting = 0
+        """Answers that rank 0 waits for."""
+        self._reader: SharedReader | None = None
+        lost: Callable[[int, Exception], None] = lambda peer, error: None  # noqa: E731
+        if not looks:
+            mesh.start_readers(self._on_control, self._on_data, lost)
+            return
+        self._reader = SharedReader(mesh, self._on_control, self._on_data, lost, lambda: rank == 1 or self._waiting > 0)
+        if rank == 1:
+            threading.Thread(target=self._reader.serve, args=(lambda: None, lambda acts: None), daemon=True).start()
 
-    def _on_control(self, peer: int, numbers: Sequence[int]) -> None:
+    def _on_control(self, peer: int, numbers: Sequence[int]) -> list[BegunAct]:
         if self._rank == 1:
             self._mesh.send_control(0, *numbers)
         else:
+            self._waiting -= len(numbers)
             self._came.release(len(numbers))
+        return []
 
-    def _on_data(self, peer: int, connection: socket.socket, frame: Frame, task: int, act: int) -> None:
+    def _on_data(self, peer: int, connection: socket.socket, frame: Frame, task: int, act: int) -> list[BegunAct]:
         receive_into(connection, tensor_bytes(torch.empty(task)))
         self._mesh.send_control(0, 0)
+        return []
 
     def ping(self) -> None:
+        self._waiting += 1
         self._mesh.send_control(1, 0)
-        self._came.acquire()
+        self._wait()
 
     def send(self, payload: torch.Tensor) -> None:
+        self._waiting += 1
         self._mesh.send_payload(1, payload.numel(), 0, [tensor_bytes(payload)])
+        self._wait()
+
+    def _wait(self) -> None:
+        while self._reader is not None and self._waiting:
+            self._reader.look(lambda acts: None)
         self._came.acquire()
 
 
@@ -114,6 +139,7 @@ def measure(folder: Path) -> dict[str, object]:
     rounds = options.isolated_rounds
     store, key, rank, ranks = connect(folder)
     make_default_group(store, rank, ranks)
+    cores = bind(options.waiting, rank, ranks)
     a, b = torch.randn(MM, MM), torch.randn(MM, MM)
     x = torch.ones(STREAM_BYTES // 4)
     y = torch.empty_like(x)
@@ -132,7 +158,7 @@ def measure(folder: Path) -> dict[str, object]:
     result["transfer"], result["message_s"] = {}, 0.0
     if ranks > 1:
         mesh = Mesh(rank, {1 - rank} if rank < 2 else (), store, options.run_id, key=key, unix=True, timeout_s=_TIMEOUT_S)
-        echo = _Echo(mesh, rank)
+        echo = _Echo(mesh, rank, bool(cores))
         idle: Callable[[], object] = lambda: None  # noqa: E731
         one_way = _p10(_timed(echo.ping if rank == 0 else idle), 10 * rounds) / 2
         transfer: dict[int, float] = {}

@@ -22,6 +22,7 @@ from backend.acts.act import Batches
 from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.checkpoint.handover import compact, hand_over
 from backend.data.loader import Loader
+from backend.devices.cores import Waiting
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial.values import Values
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
@@ -62,6 +63,7 @@ class Options:
     trace_steps: whose acts the trace holds (planner.ir.traces.held); empty: all.
     keeps_state: the last state leaves the run (a checkpoint has it in any case).
     devices: name of each rank's device; empty: all on CPUs.
+    waiting: how workers of one host wait for each other.
     """
 
     run_id: str
@@ -85,6 +87,7 @@ class Options:
     keeps_state: bool = True
     devices: tuple[str, ...] = ()
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS
+    waiting: Waiting = Waiting.AUTO
 
     def held_steps(self, steps: int) -> tuple[tuple[int, int], ...]:
         """(first, end) of the steps of an attempt of so many whose acts the trace holds; none: all."""

@@ -26,6 +26,7 @@ from backend.comm.transport import Frame, Mesh
 from backend.run_folder.files import Failure, FailureKind
 from backend.worker.failures import RankFailed, failure_of_act, failure_of_reader, stalled
 from backend.worker.rank import RankBody
+from backend.worker.reading import SharedReader
 from backend.worker.threads import ActThreads, prepare_thread
 from planner.ir.actors.actor import Message, MessageKind
 from planner.ir.actors.routes import routes
@@ -85,6 +86,7 @@ class EventLoop:
     Args:
         live: the rank stops and waits after ``steps``; ``allow`` raises that number and says which step is the last.
         log: where rows of acts go; None: all stay in memory.
+        looks: threads without anything to do look for messages before they sleep (backend.worker.reading).
     """
 
     def __init__(
@@ -98,18 +100,23 @@ class EventLoop:
         *,
         live: bool = False,
         log: RowLog | None = None,
+        looks: bool = False,
     ) -> None:
         self.plan, self.rank = plan, rank
         self._body, self._mesh, self._timeout_s = body, mesh, timeout_s
         self._book = Bookkeeper(plan, steps, {rank: body.blocks}, self._send, None if log is None else {rank: log})
         self.rows: Sequence[ActRow] = self._book.rows[rank]
-        self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting)
+        self._running = 0
+        """Acts that have begun and not ended."""
+        self._over = threading.Event()
+        self._reader = SharedReader(mesh, self._on_control, self._on_data, self._on_lost, self._nothing_runs) if looks else None
+        look = None if self._reader is None else self._reader.look
+        self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting, look)
         self._links = ack_links(plan)
         self._link_numbers = {link: number for number, link in enumerate(self._links)}
         self._acks: dict[int, list[int]] = {}
         """Peer -> acknowledgements of the event at hand."""
         self._lock = threading.Lock()
-        self._over = threading.Event()
         self._failure: Failure | None = None
         self._last_event_s = time.monotonic()
         self._after_the_run: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -118,7 +125,15 @@ class EventLoop:
 
     def start_threads(self) -> None:
         self._threads.start(len(self._book.streams))
-        self._mesh.start_readers(self._on_control, self._on_data, self._on_lost, prepare_thread)
+        if self._reader is None:
+            self._mesh.start_readers(
+                lambda peer, links: self._perform_short(self._on_control(peer, links)),
+                lambda *frame: self._perform_short(self._on_data(*frame)),
+                self._on_lost,
+                prepare_thread,
+            )
+            return
+        threading.Thread(target=self._reader.serve, args=(prepare_thread, self._perform_short), daemon=True, name="reader").start()
 
     def run(self) -> None:
         """Until every actor of this rank has done all its acts.
@@ -128,8 +143,7 @@ class EventLoop:
         """
         with self._lock:
             self._last_event_s = time.monotonic()
-            self._threads.hand_over(self._book.begin_all())
-            self._look_for_the_end()
+            self._begin_all()
         while not self._over.wait(min(self._timeout_s / 4, 1.0)):
             if self._idle.is_set():
                 self._last_event_s = time.monotonic()  # nobody asked for anything
@@ -146,8 +160,7 @@ class EventLoop:
             self._final = self._final or final
             self._book.extend(steps)
             self._idle.clear()
-            self._threads.hand_over(self._book.begin_all())
-            self._look_for_the_end()
+            self._begin_all()
 
     def fail(self, failure: Failure) -> None:
         """End the run with a fault that arose outside of an act."""
@@ -200,6 +213,7 @@ class EventLoop:
                 if self._acks:
                     self._send_acks()
                 acts = self._book.begin(streams)
+                self._running += len(acts)
             except RankFailed as failed:
                 self._failure = failed.failure
                 self._over.set()
@@ -215,6 +229,12 @@ class EventLoop:
 
     # Under the lock.
 
+    def _begin_all(self) -> None:
+        acts = self._book.begin_all()
+        self._running += len(acts)
+        self._threads.hand_over(acts)
+        self._look_for_the_end()
+
     def _look_for_the_end(self) -> None:
         if not self._book.unfinished:
             self._idle.set()
@@ -225,6 +245,7 @@ class EventLoop:
         """Account for one event; returns the streams in which something may begin now."""
         match event:
             case _Done(act, start_ns, end_ns):
+                self._running -= 1
                 self._book.record(act, start_ns, end_ns)
                 return self._book.finish(act)
             case _Acked(links):
@@ -259,16 +280,22 @@ class EventLoop:
         self._threads.took(actor, end_ns - start_ns)
         return self._post(_Done(act, start_ns, end_ns))
 
-    # Reader threads.
+    # Threads that read.
 
-    def _on_control(self, peer: int, links: Sequence[int]) -> None:
-        self._threads.work(self._post(_Acked(links)), long=False)
+    def _nothing_runs(self) -> bool:
+        return not self._running and not self._over.is_set()
 
-    def _on_data(self, peer: int, connection: object, frame: Frame, task: int, number: int) -> None:
-        if frame is Frame.PAYLOAD:
-            self._body.receive(peer, connection, self.plan.tasks[task], number)
-        else:
-            self._threads.work(self._post(_Arrived(task, number, peer, time.monotonic_ns())), long=False)
+    def _perform_short(self, acts: list[BegunAct]) -> None:
+        self._threads.work(acts, long=False)
+
+    def _on_control(self, peer: int, links: Sequence[int]) -> list[BegunAct]:
+        return self._post(_Acked(links))
+
+    def _on_data(self, peer: int, connection: object, frame: Frame, task: int, number: int) -> list[BegunAct]:
+        if frame is not Frame.PAYLOAD:
+            return self._post(_Arrived(task, number, peer, time.monotonic_ns()))
+        self._body.receive(peer, connection, self.plan.tasks[task], number)
+        return []
 
     def _on_lost(self, peer: int, error: Exception) -> None:
         self._post(_Failed(failure_of_reader(self.rank, peer, error)))

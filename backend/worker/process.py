@@ -12,6 +12,7 @@ import signal
 import sys
 import traceback
 from array import array
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
@@ -26,6 +27,7 @@ from backend.acts.rows import RowLog
 from backend.checkpoint.leaving import leave_state, left_file
 from backend.comm.host_groups import HostGroups
 from backend.comm.transport import Mesh
+from backend.devices.cores import LOOKING_NS, bind
 from backend.devices.options import numerics
 from backend.hosts.hosts import Hosts
 from backend.monitor.heartbeat import writing_heartbeats
@@ -100,6 +102,13 @@ def about_collectives(shared: HostGroups | None) -> dict[str, str]:
     return {"collectives": shared.about} if shared is not None else {}
 
 
+def about_waiting(cores: Sequence[int]) -> dict[str, str]:
+    """For the trace."""
+    if not cores:
+        return {"waiting": "sleeps"}
+    return {"waiting": f"looks for messages for {LOOKING_NS // 1000} us, then sleeps; on {len(cores)} cores of its own"}
+
+
 def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
     """A barrier of all ranks.  It goes through the store, so that it works even while gloo is in use."""
     store.set(f"{name}/{rank}", "1")
@@ -165,7 +174,8 @@ def work(folder: Path, options: Options) -> None:
         body.captured = {}
     held_steps = options.held_steps(options.steps)
     log = RowLog(plan, held_steps, folder / f"rank{rank}.rows") if held_steps else None
-    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live, log=log)
+    cores = bind(options.waiting, rank, ranks) if options.one_host else ()
+    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live, log=log, looks=bool(cores))
     loop.start_threads()
     # What exists now stays for good; without this the collector looks through torch's modules in the midst of acts.
     gc.collect()
@@ -200,7 +210,7 @@ def work(folder: Path, options: Options) -> None:
         "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
-        "about": registers.about | about_collectives(shared) | about_device(device, carried, options, owned, graphs),
+        "about": registers.about | about_collectives(shared) | about_waiting(cores) | about_device(device, carried, options, owned, graphs),
         "not_captured": graphs.failed if graphs is not None else 0,
         "timings": isolated.spans if isolated is not None else {},
     }

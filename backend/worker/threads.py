@@ -48,10 +48,16 @@ class ActThreads:
     Args:
         perform: performs an act; returns the acts that may start now, begun already; None: the run is over.
         waits: whether an act of this actor may wait for another rank, a socket or a file.
+        look: what a thread without anything to do does before it sleeps, given what performs acts; None: nothing.
     """
 
-    def __init__(self, perform: Callable[[BegunAct], list[BegunAct] | None], waits: Callable[[Actor], bool]) -> None:
-        self._perform, self._waits = perform, waits
+    def __init__(
+        self,
+        perform: Callable[[BegunAct], list[BegunAct] | None],
+        waits: Callable[[Actor], bool],
+        look: Callable[[Callable[[list[BegunAct]], None]], None] | None = None,
+    ) -> None:
+        self._perform, self._waits, self._look = perform, waits, look
         self._queue: queue.SimpleQueue[BegunAct | None] = queue.SimpleQueue()
         self._recent_ns: dict[str, float] = {}
         self._count = 0
@@ -117,3 +123,5 @@ class ActThreads:
         prepare_thread()
         while (act := self._queue.get()) is not None:
             self.work([act])
+            if self._look is not None:
+                self._look(self.work)

@@ -4,6 +4,7 @@
     in a process, same stream    end of an act -> start of the next one of the stream
     in a process, other stream   end of an act -> start of an act on another stream
     the loop alone               end of an act -> start of the next one of a rank whose acts do nothing
+    ..., asleep                  the same where workers sleep as soon as they have nothing to do (``run --waiting sleep``), in turns with the rest
     a wake-up by ...             half a round trip of 16 bytes between two processes that do nothing else, both awake lately
 
 The model is so small that hardly anything is computed.  Its acts are short, so the thread that let several start performs them one by one
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
+from backend.devices.cores import Waiting
 from backend.worker.loop import EventLoop
 from planner.ir.actors.actor import Actor, build_actors
 from planner.ir.plan import Plan, StreamKind
@@ -90,15 +93,39 @@ def gaps(plan: Plan, trace: Trace, skip_steps: int = 2) -> Mapping[str, list[flo
     return gaps_of
 
 
-def rows(steps: int = 300, rounds: int = 3) -> list[Row]:
-    """Measure: a 2-stage pipeline of two processes, ``rounds`` runs of ``steps`` steps each."""
+def rows(steps: int = 300, rounds: int = 3) -> tuple[list[Row], Mapping[Waiting, float]]:
+    """Measure: a 2-stage pipeline of two processes, ``rounds`` runs of ``steps`` steps for each way of waiting, in turns.
+
+    Returns:
+        Rows of gaps, and the processor time per act of both workers together with their start and end, in seconds.
+    """
     program = program_of(MODEL)
     plan = regista.plan(program, resolve_cluster("local:2"), stages=2, micro_batches=4)
     pooled: dict[str, list[float]] = {}
+    spent_s, acts = dict.fromkeys(Waiting, 0.0), dict.fromkeys(Waiting, 0)
     for _ in range(rounds):
-        for name, values in gaps(plan, regista.run(plan, program, steps=steps).trace).items():
-            pooled.setdefault(name, []).extend(values)
-    return [_row(name, sorted(values)) for name, values in pooled.items() if values]
+        for waiting in Waiting:
+            before_s = _children_s()
+            trace = regista.run(plan, program, steps=steps, waiting=waiting).trace
+            spent_s[waiting] += _children_s() - before_s
+            acts[waiting] += len(trace.acts)
+            for name, values in gaps(plan, trace).items():
+                pooled.setdefault(name if waiting is Waiting.AUTO else f"{name}, asleep", []).extend(values)
+    per_act_s = {waiting: spent_s[waiting] / acts[waiting] for waiting in Waiting}
+    return [_row(name, sorted(values)) for name, values in pooled.items() if values], per_act_s
+
+
+def _children_s() -> float:
+    """Processor time of all workers that have ended: children of this process's children, which are the fork server."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue  # it has just ended
+        if int(fields[1]) == os.getpid():
+            ticks += int(fields[13]) + int(fields[14])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class _Nothing:
@@ -188,9 +215,12 @@ def main() -> None:
     asked = parser.parse_args()
     table = Table("gap", "median us", "p10 us", "p90 us", "n", title=f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} (run)")
     loop_gaps, processor_s = loop_alone(4 * asked.steps)
-    for row in [*rows(asked.steps, asked.rounds), _row(LOOP, sorted(loop_gaps)), *wake_ups()]:
+    run_rows, per_act_s = rows(asked.steps, asked.rounds)
+    for row in [*run_rows, _row(LOOP, sorted(loop_gaps)), *wake_ups()]:
         table.add_row(row.name, *(f"{value * 1e6:.1f}" for value in (row.median_s, row.p10_s, row.p90_s)), str(row.n))
     Console(width=110).print(table)
+    for waiting, spent_s in per_act_s.items():
+        print(f"workers, waiting={waiting}: {spent_s * 1e6:.1f} us of processor time per act, their start and end included")
     print(f"{LOOP}: {processor_s * 1e6:.1f} us of processor time per act")
 
 

@@ -96,7 +96,7 @@ SERVED: Mapping[str, Mapping[str, Role]] = {
     "clusters": _roles(),
     "advise": _roles("family seq vocab ignore seconds tries", outputs="out", cluster="cluster", job=Role.JOB),
     "run": _roles(
-        "steps performer timeout ema save_every keep resume max_restarts allow_nan deterministic ahead trace_steps",
+        "steps performer timeout ema save_every keep resume max_restarts allow_nan deterministic ahead trace_steps waiting",
         inputs="plan cost",
         outputs="out outputs",
         refused="trust device graphs tf32 nnodes rdzv node_rank run_id secret",

@@ -102,6 +102,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the launchers of several hosts know and no stranger, 16 bytes or more (default: $REGISTA_SECRET)",
     )
     parser.add_argument(
+        "--waiting",
+        choices=["auto", "sleep"],
+        help="how processes of one host wait for each other: auto: on cores of their own, awake for 0.5 ms, where there is a core for each; "
+        "sleep: at once, on any core (default: auto)",
+    )
+    parser.add_argument(
         "--trace-steps",
         metavar="WHICH",
         help="of which steps the trace holds the acts, in long runs: first:20,last:20,every:1000 (default: of all)",
@@ -127,7 +133,16 @@ def perform(args: argparse.Namespace) -> Json:
     is_gloo = performer is Performer.GLOO
     if not is_gloo:
         timeout = None if performer is Performer.THREADS else args.timeout
-        _refuse_beside(performer, {"--timeout": timeout, "--cost": args.cost, "--nnodes": args.nnodes, "--trace-steps": args.trace_steps})
+        _refuse_beside(
+            performer,
+            {
+                "--timeout": timeout,
+                "--cost": args.cost,
+                "--nnodes": args.nnodes,
+                "--trace-steps": args.trace_steps,
+                "--waiting": args.waiting,
+            },
+        )
     if args.trace_steps is not None:
         StepSelection.parse(args.trace_steps).check(args.steps)
     nodes = nodes_of(args.nnodes, args.rdzv, args.node_rank, args.run_id, args.secret)
@@ -194,6 +209,7 @@ def _refuse_beside(performer: Performer, given: dict[str, object]) -> None:
 
 def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: Nodes | None, screen: Watched) -> Outcome | None:
     import regista.api as api
+    from backend.devices.cores import Waiting
     from regista.nodes import run_share
 
     timeout_s = args.timeout or 30.0
@@ -222,6 +238,7 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
         max_restarts=args.max_restarts,
         trace_steps=args.trace_steps,
         keep_states=False,
+        waiting=Waiting(args.waiting or Waiting.AUTO),
     )
 
 
@@ -246,6 +263,7 @@ def _refuse_on_hosts(args: argparse.Namespace) -> None:
         "--allow-nan": args.allow_nan,
         "--max-restarts": args.max_restarts,
         "--trace-steps": args.trace_steps,
+        "--waiting": args.waiting,
     }
     if refused := [option for option, value in given.items() if value]:
         raise Unsupported(f"{', '.join(refused)}: not carried out on several hosts yet; leave it out, or leave out --nnodes")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.distributed import HashStore, Store
 
-from backend.comm.transport import HEADER, Frame, Mesh, _acknowledged, receive_into, send_buffers, tensor_bytes
+from backend.comm.transport import HEADER, Frame, Mesh, acknowledged, receive_into, send_buffers, tensor_bytes
 from planner.ir.errors import WorkerFailed
 
 WAIT_S = 20.0
@@ -305,6 +305,6 @@ def test_acknowledgements_that_come_in_pieces_are_put_together() -> None:
         rest.start()
         got: list[int] = []
         while len(got) < 3:
-            got += _acknowledged(here)
+            got += acknowledged(here)
         rest.join()
         assert got == [3, 4, 5]

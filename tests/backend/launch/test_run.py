@@ -19,6 +19,7 @@ import torch
 from python_path import PYTHON_PATH
 from torch.distributed import HashStore
 
+from backend.devices.cores import Waiting
 from backend.launch.attempts import run_workers
 from backend.launch.processes import run
 from backend.launch.workers import fork_server_client
@@ -123,6 +124,16 @@ def test_a_trace_of_some_steps_holds_their_acts_all_losses_and_no_others(workdir
     assert part.steps == 3
     with pytest.raises(Unsupported, match="every:13 name no step of a run of 12 steps"):
         run(plan, handmade.start(), handmade.batches(2), steps, workdir=workdir, trace_steps="every:13")
+
+
+@pytest.mark.parametrize("waiting", Waiting)
+def test_how_workers_wait_changes_no_number_and_the_trace_says_it(workdir: Path, waiting: Waiting) -> None:
+    plan = handmade.pipeline(2)
+    outcome = run(plan, handmade.start(), handmade.batches(2), STEPS, gradients=True, workdir=workdir, waiting=waiting)
+    assert_same(outcome, perform(plan, handmade.start(), handmade.batches(2), STEPS, gradients=True))
+    check_trace(plan, outcome.trace)
+    own_cores = waiting is Waiting.AUTO and len(os.sched_getaffinity(0)) >= plan.num_ranks
+    assert ("cores of its own" in outcome.trace.about["waiting"]) == own_cores
 
 
 def test_more_ranks_than_cores_is_said_and_still_right(workdir: Path) -> None:

@@ -137,6 +137,7 @@ def test_an_option_of_devices_that_would_be_ignored_is_refused(command: Command,
         (["--trace-steps", "last:-1"], "'last:-1' is none of first:N, last:N, every:N"),
         (["--trace-steps", "soon"], "for example first:20,last:20,every:1000"),
         (["--trace-steps", "first:2", "--performer", "threads"], "--trace-steps belongs to a run on real processes"),
+        (["--waiting", "sleep", "--performer", "threads"], "--waiting belongs to a run on real processes"),
     ],
 )
 def test_a_selection_of_steps_that_cannot_be_met_is_refused_before_the_run(

@@ -1,0 +1,144 @@
+"""Who reads a rank's messages where workers have cores of their own: one thread at a time, in order, and whoever has nothing to do helps."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from backend.acts.bookkeeper import BegunAct
+from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
+from backend.devices.cores import LOOKING_NS
+from backend.worker.reading import SharedReader
+from tests.backend.comm.test_transport import WAIT_S, connect, shut
+from tests.backend.inprocess.test_threads import actor
+
+COUNT = 2_000
+
+
+class Inbox:
+    """What a reader accounts for; every message lets an act start that is named as it."""
+
+    def __init__(self, mesh: Mesh, *, idle: bool = True, size: int = 0) -> None:
+        self.idle, self.target = idle, torch.zeros(size)
+        self.control: list[tuple[int, int]] = []
+        self.data: list[tuple[int, Frame, int, int]] = []
+        self.lost = queue.SimpleQueue[tuple[int, Exception]]()
+        self.inside, self.most_inside = 0, 0
+        self.performed = queue.SimpleQueue[str]()
+        self.reader = SharedReader(mesh, self.on_control, self.on_data, lambda *lost: self.lost.put(lost), lambda: self.idle)
+
+    def on_control(self, peer: int, numbers: Sequence[int]) -> list[BegunAct]:
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        self.control += [(peer, number) for number in numbers]
+        self.inside -= 1
+        return [(actor(f"{peer}:{number}"), 0, 0) for number in numbers]
+
+    def on_data(self, peer: int, connection: socket.socket, frame: Frame, task: int, act: int) -> list[BegunAct]:
+        if frame is Frame.PAYLOAD:
+            receive_into(connection, tensor_bytes(self.target))
+        self.data.append((peer, frame, task, act))
+        return [(actor(f"{task}/{act}"), 0, 0)] if frame is Frame.DONE else []
+
+    def perform(self, acts: list[BegunAct]) -> None:
+        for act in acts:
+            self.performed.put(act[0].task.id)
+
+    def serve(self) -> None:
+        threading.Thread(target=self.reader.serve, args=(lambda: None, self.perform), daemon=True).start()
+
+    def next(self, count: int) -> list[str]:
+        return [self.performed.get(timeout=WAIT_S) for _ in range(count)]
+
+
+@pytest.fixture
+def meshes() -> Iterator[dict[int, Mesh]]:
+    made = connect({rank: {0, 1, 2} for rank in range(3)})
+    yield made
+    for mesh in made.values():
+        mesh.close()
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["nothing runs", "an act runs"])
+def test_every_message_is_accounted_for_once_in_the_order_of_its_sender_and_its_acts_are_performed(
+    meshes: dict[int, Mesh], idle: bool
+) -> None:
+    inbox = Inbox(meshes[1], idle=idle)
+    inbox.serve()
+    for number in range(COUNT):
+        meshes[number % 2 * 2].send_control(1, number)
+    assert set(inbox.next(COUNT)) == {f"{number % 2 * 2}:{number}" for number in range(COUNT)}
+    for peer in (0, 2):
+        assert [number for sender, number in inbox.control if sender == peer] == list(range(peer // 2, COUNT, 2))
+
+
+def test_helpers_beside_the_reader_never_account_at_the_same_time_and_nothing_is_lost(meshes: dict[int, Mesh]) -> None:
+    inbox, over = Inbox(meshes[1]), threading.Event()
+
+    def help_until_over() -> None:
+        while not over.is_set():
+            inbox.reader.look(inbox.perform)
+
+    inbox.serve()
+    for _ in range(3):
+        threading.Thread(target=help_until_over, daemon=True).start()
+    for number in range(COUNT):
+        meshes[0].send_control(1, number)
+    got = inbox.next(COUNT)
+    over.set()
+    assert sorted(got) == sorted(f"0:{number}" for number in range(COUNT))
+    assert inbox.control == [(0, number) for number in range(COUNT)]
+    assert inbox.most_inside == 1
+
+
+def test_a_thread_that_looks_gives_up_after_half_a_millisecond_of_silence(meshes: dict[int, Mesh]) -> None:
+    inbox = Inbox(meshes[1])
+    start_ns = time.monotonic_ns()
+    inbox.reader.look(inbox.perform)
+    assert time.monotonic_ns() - start_ns >= LOOKING_NS
+
+
+def test_a_thread_that_looks_reads_nothing_while_an_act_runs(meshes: dict[int, Mesh]) -> None:
+    inbox = Inbox(meshes[1], idle=False)
+    meshes[0].send_control(1, 4)
+    inbox.reader.look(inbox.perform)
+    assert inbox.control == []
+
+
+def test_a_payload_is_read_whole_before_the_word_that_follows_it(meshes: dict[int, Mesh]) -> None:
+    sent = torch.randn(1 << 20)
+    inbox = Inbox(meshes[2], size=1 << 20)
+    inbox.serve()
+    meshes[0].send_payload(2, 7, 3, [tensor_bytes(sent)])
+    meshes[0].send_done(2, 7, 3)
+    assert inbox.next(1) == ["7/3"]
+    assert inbox.data == [(0, Frame.PAYLOAD, 7, 3), (0, Frame.DONE, 7, 3)] and torch.equal(inbox.target, sent)
+
+
+def test_a_peer_that_goes_is_reported_and_the_others_are_read_on(meshes: dict[int, Mesh]) -> None:
+    inbox = Inbox(meshes[0])
+    inbox.serve()
+    shut(meshes[1], 0)
+    lost = [inbox.lost.get(timeout=WAIT_S) for _ in range(2)]
+    assert [peer for peer, _ in lost] == [1, 1] and all(isinstance(error, OSError) for _, error in lost)
+    meshes[2].send_control(0, 4)
+    assert inbox.next(1) == ["2:4"]
+
+
+def test_what_a_handler_raises_is_reported_as_it_is(meshes: dict[int, Mesh]) -> None:
+    lost = queue.SimpleQueue[tuple[int, Exception]]()
+
+    def fails(peer: int, numbers: Sequence[int]) -> list[BegunAct]:
+        raise KeyError(numbers[0])
+
+    reader = SharedReader(meshes[0], fails, lambda *frame: [], lambda *what: lost.put(what), lambda: True)
+    meshes[1].send_control(0, 9)
+    reader.look(lambda acts: None)
+    peer, error = lost.get(timeout=WAIT_S)
+    assert peer == 1 and isinstance(error, KeyError) and error.args == (9,)
