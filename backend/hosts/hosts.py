@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -21,12 +22,14 @@ from torch._C._distributed_c10d import Store
 
 from backend.hosts.clocks import Correction, Estimate, Ping, estimate
 from backend.hosts.log_relay import relaying_logs
-from planner.ir.errors import Mismatch
+from planner.ir.errors import InvalidFile, Mismatch
 
 __all__ = ["Hosts", "clock_slack_s"]
 
 PINGS = 32
 CHUNK_BYTES = 1 << 24
+VISIBLE_S = 20.0
+"""How long a network's file system may take until a host sees what another has written [NFS looks for new names after 3 to 60 s]."""
 RESULTS_TIMEOUT = timedelta(hours=2)
 """How long a rank waits for the results of others, which may be large.  A host that died is noticed by its broken connections, long before."""
 
@@ -57,6 +60,34 @@ class Hosts:
                     "factory must seed what it draws, and data files must be the same on all hosts"
                 )
         self._estimates: list[Estimate] = []
+
+    def check_shared(self, folder: Path) -> None:
+        """Refuse a folder of checkpoints that is not one and the same on all hosts.
+
+        Raises:
+            Mismatch: some host does not see what rank 0 has written there.   InvalidFile: rank 0 cannot write there.
+        """
+        name = f".shared.{uuid.uuid4().hex[:12]}" if self._rank == 0 else ""
+        if self._rank == 0:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / name).touch()
+            except OSError as error:
+                raise InvalidFile(f"cannot write into {folder}: {error.strerror}; give --checkpoint a folder that takes files") from error
+            self._store.set("shared", name)
+        path = folder / self._store.get("shared").decode()
+        until_s = time.monotonic() + VISIBLE_S
+        while not (there := path.exists()) and time.monotonic() < until_s:
+            time.sleep(0.05)
+        self._store.set(f"shared/{self._rank}", "1" if there else "")
+        blind = [rank for rank in range(self._ranks) if not self._store.get(f"shared/{rank}")]
+        if self._rank == 0:
+            path.unlink(missing_ok=True)
+        if blind:
+            raise Mismatch(
+                f"rank {blind[0]} on host {blind[0] // self._ranks_per_host} does not see what rank 0 has written into {folder}; "
+                "checkpoints of several hosts need one folder that all of them share, by the same path"
+            )
 
     def relaying_logs(self, folder: Path) -> AbstractContextManager[None]:
         """While the body runs, host 0's launcher sees what the ranks of the others report."""

@@ -61,6 +61,7 @@ class Options:
     address, inputs: with several hosts, this one's address and a digest of what all start from.
     isolated_rounds: after the run, time each task alone so often (0: not at all); ``warmup`` rounds come first and do not count.
     trace_steps: whose acts the trace holds (planner.ir.traces.held); empty: all.
+    resumes: the first attempt, too, begins where the newest checkpoint ends (of a run on several hosts; else the launcher has looked).
     keeps_state: the last state leaves the run (a checkpoint has it in any case).
     devices: name of each rank's device; empty: all on CPUs.
     waiting: how workers of one host wait for each other.
@@ -81,6 +82,7 @@ class Options:
     save_every: int = 0
     keep: int = 0
     saves_when_interrupted: bool = False
+    resumes: bool = False
     allow_nan: bool = False
     memory: MemoryOptions = DEFAULT_MEMORY
     trace_steps: str = ""

@@ -24,6 +24,7 @@ from backend.store.messages import (
     Check,
     CompareSet,
     Delete,
+    End,
     Get,
     Join,
     Leave,
@@ -142,6 +143,10 @@ class RunStore(Store):
 
     def leave(self) -> None:
         self._ask(Leave())
+
+    def end_run(self, why: str) -> None:
+        """The run is over for all launchers; what was said first stays."""
+        self._ask(End(why=why))
 
     def close(self) -> None:
         """Close this thread's connection."""

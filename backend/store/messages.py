@@ -16,6 +16,7 @@ __all__ = [
     "Check",
     "CompareSet",
     "Delete",
+    "End",
     "Get",
     "Join",
     "Leave",
@@ -95,7 +96,14 @@ class Leave:
     pass
 
 
-Request = Set | Get | Wait | Check | Add | CompareSet | Delete | NumKeys | Join | Leave
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The run is over for all launchers, and why."""
+
+    why: str
+
+
+Request = Set | Get | Wait | Check | Add | CompareSet | Delete | NumKeys | Join | Leave | End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

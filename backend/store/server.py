@@ -15,6 +15,7 @@ from backend.store.messages import (
     Check,
     CompareSet,
     Delete,
+    End,
     Get,
     Join,
     Leave,
@@ -41,7 +42,7 @@ class StoreServer:
     Args:
         listener: bound and listening; this value closes it.   key: of the run.
 
-    lost: which launcher went away before it left; every request fails from then on.
+    lost: why the run is over for all: a launcher went away before it left, or said so; every request fails from then on.
     """
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
@@ -142,6 +143,8 @@ class StoreServer:
                         case Leave():
                             self._forget(member)
                             member = ""
+                        case End(why=why):
+                            self.fail(why)
                     if member:
                         with self._changed:
                             self._heard_s[member] = time.monotonic()
@@ -162,7 +165,7 @@ class StoreServer:
 
     def _answer(self, request: Request) -> Answer:
         with self._changed:
-            if self.lost and not isinstance(request, Leave):
+            if self.lost and not isinstance(request, Leave | End):
                 return Answer(error=self.lost)
             match request:
                 case Set(key=key, value=value):
@@ -189,7 +192,7 @@ class StoreServer:
                     return Answer(number=int(self._values.pop(key, None) is not None))
                 case NumKeys():
                     return Answer(number=len(self._values))
-                case Join() | Leave():
+                case Join() | Leave() | End():
                     pass
         return Answer()
 

@@ -1,6 +1,6 @@
 """What a worker does about checkpoints: where it begins, what it saves on the way, and the last save.
 
-A worker that was started again after a fault begins where the newest checkpoint ends; rank 0 looks for it and tells the others.
+A worker that was started again after a fault, or resumes, begins where the newest checkpoint ends; rank 0 looks for it and tells the others.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def begin(folder: Path, options: Options, store: Store, rank: int) -> tuple[Opti
         InvalidFile: the newest checkpoint is damaged.
     """
     values = take_over(folder)
-    if attempt() == "a0" or not options.checkpoint:
+    if not options.checkpoint:
         return options, values
     if rank == 0:
-        point = resume_point(options.checkpoint)
+        point = resume_point(options.checkpoint) if options.resumes or attempt() != "a0" else None
         store.set("resume", json.dumps(None if point is None else [point.steps, str(point.values.folder)]))
     newest = json.loads(store.get("resume"))
     if newest is None:

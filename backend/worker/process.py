@@ -156,6 +156,8 @@ def work(folder: Path, options: Options) -> None:
         _meet(store, "room", rank, ranks)  # nobody takes memory before all have asked whether there is enough
     registers = Registers(plan, rank, one_host=options.one_host, taps=taps, memory=options.memory, device=device)
     blocks = registers.blocks
+    if hosts is not None and options.checkpoint:
+        hosts.check_shared(Path(options.checkpoint))
     options, values = begin(folder, options, store, rank)
     registers.fill(values)
     del values
@@ -197,7 +199,8 @@ def work(folder: Path, options: Options) -> None:
     isolated = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else None
     if isolated is not None:
         memory |= {"isolated_peak_bytes": isolated.peak_bytes, "batches_bytes": isolated.batches_bytes}
-    left = leave_state(folder, plan, rank, blocks.state_of) if options.keeps_state and saver is None else ()
+    leaves = options.keeps_state and saver is None
+    left = leave_state(folder, plan, rank, blocks.state_of) if leaves else ()
     acts = torch.tensor(loop.rows if log is None else array("q", log.finish()), dtype=torch.int64).reshape(-1, 5)
     if hosts is not None:
         hosts.estimate_clock()
@@ -216,7 +219,7 @@ def work(folder: Path, options: Options) -> None:
     }
     torch.save(result, folder / f"rank{rank}.pt")
     if hosts is not None:
-        hosts.collect_results(folder, lambda other: [f"rank{other}.pt", *filter(None, [left_file(plan, other)])])
+        hosts.collect_results(folder, lambda other: [f"rank{other}.pt", *filter(None, [left_file(plan, other) if leaves else None])])
     _meet(store, "end", rank, ranks)
     mesh.close()
 
