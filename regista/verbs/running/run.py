@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from backend.launch import Nodes
     from backend.run_folder import Outcome
     from regista.api import Performer
+    from regista.nodes import Saves
     from regista.views.tables.live import Watched
 
 __all__ = ["Diverged", "add_arguments", "perform"]
@@ -91,6 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--allow-nan", action="store_true", help="go on when the loss is no finite number")
     parser.add_argument("--nnodes", type=count, metavar="N", help="hosts; run the same command on each (default 1)")
+    parser.add_argument(
+        "--elastic",
+        metavar="MIN:MAX",
+        help="instead of --nnodes: when hosts are lost, the others go on, MIN at least, with a plan made anew, from the newest checkpoint",
+    )
     parser.add_argument("--rdzv", metavar="HOST:PORT", help="where the launchers of several hosts meet; the same on all")
     parser.add_argument(
         "--node-rank", type=rank_number, metavar="K", help="this host, 0 is HOST of --rdzv (default: as the launchers agree)"
@@ -139,25 +145,29 @@ def perform(args: argparse.Namespace) -> Json:
                 "--timeout": timeout,
                 "--cost": args.cost,
                 "--nnodes": args.nnodes,
+                "--elastic": args.elastic,
                 "--trace-steps": args.trace_steps,
                 "--waiting": args.waiting,
             },
         )
     if args.trace_steps is not None:
         StepSelection.parse(args.trace_steps).check(args.steps)
-    nodes = nodes_of(args.nnodes, args.rdzv, args.node_rank, args.run_id, args.secret)
+    nodes = nodes_of(args.nnodes, args.rdzv, args.node_rank, args.run_id, args.secret, args.elastic)
     plan = load_plan(args.plan)
     if args.outputs and not plan.outputs:
         raise Unsupported(f"plan {plan.plan_id} has no outputs to write; plan it with --mode eval --outputs all, or leave --outputs out")
     prediction = None
+    cost = load_cost(args.cost) if args.cost and is_gloo else None
     if is_gloo:
-        cost = load_cost(args.cost) if args.cost else None
         prediction = predict(plan, cost, num_nodes=1 if nodes is None else nodes.count)
     is_other_host = nodes is not None and nodes.rank not in (None, 0)
     with watched(plan, args.steps, quiet=args.json or is_other_host or not is_gloo) as screen:
-        outcome = _perform(args, plan, performer, nodes, screen)
+        performed, outcome = _perform(args, plan, performer, nodes, screen)
     if outcome is None:
-        return _show_end(args, plan)
+        return _show_end(args, performed)
+    if performed.plan_id != plan.plan_id:
+        plan = performed
+        prediction = predict(plan, cost, num_nodes=int(outcome.trace.about["hosts"]))
     check_trace(plan, outcome.trace)
     diverged = next((step for step, loss in enumerate(outcome.losses) if not math.isfinite(loss)), None)
     if diverged is not None:
@@ -207,7 +217,10 @@ def _refuse_beside(performer: Performer, given: dict[str, object]) -> None:
             raise Unsupported(f"{option} {what}; performer {performer.value} has none, leave it out")
 
 
-def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: Nodes | None, screen: Watched) -> Outcome | None:
+def _perform(
+    args: argparse.Namespace, plan: Plan, performer: Performer, nodes: Nodes | None, screen: Watched
+) -> tuple[Plan, Outcome | None]:
+    """The Plan that was performed at the end, and what it left; None: another host has it."""
     import regista.api as api
     from backend.devices.cores import Waiting
     from regista.nodes import run_share
@@ -216,9 +229,20 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
     if nodes is not None:
         _refuse_on_hosts(args)
         return run_share(
-            plan, nodes, steps=args.steps, timeout_s=timeout_s, on_progress=screen, data=args.data, lr_schedule=args.lr_schedule
+            plan,
+            nodes,
+            steps=args.steps,
+            timeout_s=timeout_s,
+            on_progress=screen,
+            data=args.data,
+            lr_schedule=args.lr_schedule,
+            init=args.init,
+            ema=args.ema,
+            saves=_saves(args),
+            max_restarts=args.max_restarts,
+            allow_nan=args.allow_nan,
         )
-    return api.run(
+    outcome = api.run(
         plan,
         steps=args.steps,
         performer=performer,
@@ -240,6 +264,18 @@ def _perform(args: argparse.Namespace, plan: Plan, performer: Performer, nodes: 
         keep_states=False,
         waiting=Waiting(args.waiting or Waiting.AUTO),
     )
+    return plan, outcome
+
+
+def _saves(args: argparse.Namespace) -> Saves | None:
+    from regista.nodes import Saves
+
+    if args.checkpoint is None:
+        asked = {"--resume": args.resume, "--save-every": args.save_every, "--keep": args.keep}
+        if given := [option for option, value in asked.items() if value]:
+            raise Unsupported(f"{given[0]} belongs to checkpoints; give --checkpoint DIR, a folder that all hosts share, too")
+        return None
+    return Saves(folder=args.checkpoint, every=args.save_every or 0, keep=args.keep or 0, resume=args.resume)
 
 
 def _device_options(args: argparse.Namespace) -> DeviceOptions:
@@ -251,17 +287,11 @@ def _device_options(args: argparse.Namespace) -> DeviceOptions:
 def _refuse_on_hosts(args: argparse.Namespace) -> None:
     """What one launcher alone can do."""
     given = {
-        "--init": args.init != "module",
-        "--ema": args.ema,
-        "--checkpoint": args.checkpoint,
-        "--resume": args.resume,
         "--device": args.device not in (None, "auto", "cpu"),
         "--graphs": args.graphs,
         "--ahead": args.ahead,
         "--tf32": args.tf32,
         "--deterministic": args.deterministic,
-        "--allow-nan": args.allow_nan,
-        "--max-restarts": args.max_restarts,
         "--trace-steps": args.trace_steps,
         "--waiting": args.waiting,
     }
@@ -274,7 +304,7 @@ def _show_end(args: argparse.Namespace, plan: Plan) -> Json:
     if not args.json:
         out = f"; {args.out} is written there" if args.out else ""
         print(f"the ranks of this host have done {args.steps} steps of plan {plan.plan_id}; host 0 holds the results{out}", flush=True)
-    return {"plan_id": plan.plan_id, "steps": args.steps, "nnodes": args.nnodes, "results": "host 0"}
+    return {"plan_id": plan.plan_id, "steps": args.steps, "nnodes": args.nnodes or args.elastic, "results": "host 0"}
 
 
 def trace_json(plan: Plan, trace: Trace) -> Json:
