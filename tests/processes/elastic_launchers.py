@@ -32,7 +32,7 @@ backend.launch.attempts.SILENCE_S = backend.launch.nodes.SILENCE_S = 6.0
 from backend.launch import Nodes
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan
-from regista.nodes import Saves, run_share
+from regista.hosts import Saves, run_share
 plan, saves, out, steps, port, least, most, restarts, every, resume, patience_s = sys.argv[1:]
 warnings.simplefilter("always")
 warnings.showwarning = lambda message, *rest: print(f"warning: {message}", flush=True)

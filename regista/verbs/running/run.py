@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from backend.launch import Nodes
     from backend.run_folder import Outcome
     from regista.api import Performer
-    from regista.nodes import Saves
+    from regista.hosts import Saves
     from regista.views.tables.live import Watched
 
 __all__ = ["Diverged", "add_arguments", "perform"]
@@ -129,7 +129,7 @@ def perform(args: argparse.Namespace) -> Json:
         WorkerFailed: a process died, hung or raised.   InvalidFile: a file cannot be read or written.
     """
     from regista.api import Performer
-    from regista.nodes import nodes_of
+    from regista.hosts import nodes_of
     from regista.views.tables.live import watched
     from regista.views.tables.show import show_summary
     from regista.views.tables.verdict import predict, show_verdict, verdict
@@ -223,7 +223,7 @@ def _perform(
     """The Plan that was performed at the end, and what it left; None: another host has it."""
     import regista.api as api
     from backend.devices.cores import Waiting
-    from regista.nodes import run_share
+    from regista.hosts import run_share
 
     timeout_s = args.timeout or 30.0
     if nodes is not None:
@@ -268,7 +268,7 @@ def _perform(
 
 
 def _saves(args: argparse.Namespace) -> Saves | None:
-    from regista.nodes import Saves
+    from regista.hosts import Saves
 
     if args.checkpoint is None:
         asked = {"--resume": args.resume, "--save-every": args.save_every, "--keep": args.keep}

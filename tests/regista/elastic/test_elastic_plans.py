@@ -14,7 +14,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.files import save_plan
 from planner.ir.plan import Plan
 from regista.clusters import resolve_cluster
-from regista.elastic import elastic_plans, hosts_of
+from regista.hosts import elastic_plans, hosts_of
 from regista.programs import planned_program
 from regista.update_options import UpdateOptions
 from tests.regista.refusals.refusal import assert_refused

@@ -291,7 +291,7 @@ def test_what_several_hosts_need_and_cannot_do_is_said_before_anything_starts(
         (["--nnodes", "2"], "--nnodes 2 needs --rdzv HOST:PORT"),
         ([*meet], "has 2 ranks for 1 nodes of local-2, 2 devices each, not for 2 nodes with 1 each"),
         ([*meet, "--node-rank", "-1"], "ranks count from 0"),
-        ([*meet, "--allow-nan"], "--allow-nan: not carried out on several hosts yet"),
+        ([*meet, "--waiting", "sleep"], "--waiting: not carried out on several hosts yet"),
         ([*meet, "--performer", "reference"], "--nnodes belongs to a run on real processes"),
     ):
         ran = command("run", plan, *arguments)

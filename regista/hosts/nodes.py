@@ -18,7 +18,7 @@ from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from regista.data import loader
 from regista.deploy import node_layout
-from regista.elastic import elastic_plans, hosts_of
+from regista.hosts.elastic import elastic_plans, hosts_of
 from regista.performers import refuse_training
 from regista.programs import check_program, planned_program
 from regista.starting import beginning, typed_state
