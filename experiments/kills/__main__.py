@@ -1,8 +1,9 @@
 """Kills and stops at random: ``python -m experiments.kills --count 200 --seed 1``; rows to results/kills.csv, the table to the terminal.
 
-Each trial is a run of a small Plan (a pipeline of 2 ranks, or data parallelism of 2) on one host, on one host with restarts, or on two hosts (two
-launchers on this machine).  A random process of it (launcher, fork server, worker) meets SIGKILL, SIGSTOP, SIGTERM, SIGINT or SIGSEGV at a
-random time, start-up included.  Expected: nobody is left, no folder of a run unless its launcher and fork server both died, and the last bit.
+Each trial is a run of a small Plan (a pipeline of 2 ranks, or data parallelism of 2) on one host, on one host with restarts, on two hosts (two
+launchers on this machine), or on two hosts of which one suffices.  A random process of it (launcher, fork server, worker) meets SIGKILL, SIGSTOP,
+SIGTERM, SIGINT or SIGSEGV at a random time, start-up included.
+Expected: nobody is left, no folder of a run unless its launcher and fork server both died, and the last bit.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
 
 import regista
 from backend.launch.workers import fork_server_client
-from experiments.kills.trial import LIMIT_S, WAYS, Row, Subject, perform, try_once
+from experiments.kills.trial import EVERY, LIMIT_S, STEPS, WAYS, End, Row, Subject, perform, try_once
 from regista.programs import planned_program
 
 RESULTS = Path(__file__).parents[1] / "results" / "kills.csv"
@@ -32,18 +33,27 @@ MODEL = "zoo:mlp?width=16&hidden=32&depth=2&batch=8"
 
 
 def subjects() -> list[Subject]:
-    """The Plans, each with the end of an undisturbed run."""
+    """The Plans, each with the ends of undisturbed runs: of itself, and of one that goes on with the Plan for one host from each save on."""
     found = []
+    alone = regista.plan(MODEL, "local:1", micro_batches=2)
     for name, options in PLANS.items():
         plan = regista.plan(MODEL, "local:2", **options)
-        program = planned_program(plan)
-        bare = Subject(name=name, plan=plan, program=program, losses=(), states={})
-        with tempfile.TemporaryDirectory(prefix="regista-kills-") as folder:
-            (Path(folder) / "work").mkdir()
-            result = perform(bare, Path(folder), "one host")
-        assert result is not None
-        found.append(Subject(name=name, plan=plan, program=program, losses=result[0], states=result[1]))
+        subject = Subject(name=name, plan=plan, alone=alone, program=planned_program(plan))
+        after = {first: _undisturbed(subject, first) for first in range(0, STEPS, EVERY)}
+        found.append(replace(subject, undisturbed=_undisturbed(subject, STEPS), after=after))
     return found
+
+
+def _undisturbed(subject: Subject, first: int) -> End:
+    """The end of a run that nobody disturbs: ``first`` steps of the Plan, the rest of the Plan for one host."""
+    with tempfile.TemporaryDirectory(prefix="regista-kills-") as name:
+        folder = Path(name)
+        (folder / "work").mkdir()
+        end = perform(subject, folder, "one host", steps=first) if first else None
+        if first < STEPS:
+            end = perform(subject, folder, "one host", plan=subject.alone)
+        assert end is not None
+        return replace(end, states={key: value.clone() for key, value in end.states.items()})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,41 +15,58 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import backend.launch.attempts
+import backend.launch.meeting
 import backend.launch.nodes
 from backend import run
 from backend.checkpoint import SaveRequest, resume_point, verify
-from backend.launch.nodes import Nodes, run_on_nodes
+from backend.launch import HostWork, Nodes, run_elastic
 from planner.frontend import Program
 from planner.ir.errors import RegistaError
 from planner.ir.plan import Plan
 
-__all__ = ["LIMIT_S", "SIGNALS", "STEPS", "WAYS", "Row", "Subject", "perform", "try_once"]
+__all__ = ["EVERY", "LIMIT_S", "SIGNALS", "STEPS", "WAYS", "End", "Row", "Subject", "perform", "try_once"]
 
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGSEGV)
-WAYS = ("one host", "one host, 2 restarts", "two hosts")
-STEPS, EVERY = 120, 10
+WAYS = ("one host", "one host, 2 restarts", "two hosts", "elastic")
+_SEVERAL, _AGAIN = ("two hosts", "elastic"), ("one host, 2 restarts", "elastic")
+STEPS, EVERY = 480, 40
 TIMEOUT_S = 4.0
+SETTLE_S = 2.0
 LIMIT_S = 12.0
 """From the signal to the end of everybody: the timeout, and room to notice, to end, and to start again on a busy machine."""
 _MOST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a run ended.   first_step: of ``losses``.   hosts: that performed the last of it."""
+
+    losses: Sequence[float]
+    states: Mapping[str, Tensor]
+    first_step: int = 0
+    hosts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is run: a Plan with its values and data, and what an undisturbed run of it ends with."""
+    """What is run: a Plan with its values and data, and what undisturbed runs of it end with.
+
+    alone: the Plan for one host of two.   undisturbed: the losses and states of a run.   after: step -> those of one that went on there with ``alone``.
+    """
 
     name: str
     plan: Plan
+    alone: Plan
     program: Program
-    losses: Sequence[float]
-    states: Mapping[str, Tensor]
+    undisturbed: End | None = None
+    after: Mapping[int, End] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,39 +91,47 @@ class Row:
     says: str
 
 
-def perform(subject: Subject, folder: Path, way: str, host: int = 0, port: int = 0) -> tuple[Sequence[float], Mapping[str, Tensor]] | None:
-    """The run of this launcher: its losses and states; None: another host has them."""
-    plan, program = subject.plan, subject.program
+def perform(subject: Subject, folder: Path, way: str, port: int = 0, *, plan: Plan | None = None, steps: int = STEPS) -> End | None:
+    """The run of this launcher; None: another host has its end.
+
+    Args:
+        plan: on one host, instead of the subject's.
+    """
+    program = subject.program
     backend.launch.attempts.SILENCE_S = backend.launch.nodes.SILENCE_S = TIMEOUT_S
-    if way == "two hosts":
-        cluster = replace(plan.cluster, num_nodes=2, devices_per_node=1, nic=plan.cluster.node)
-        nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{port}", secret=bytes(32), rank=host, join_timeout_s=6.0)
-        state = program.initial_state(plan.micro_batches)
-        outcome = run_on_nodes(
-            replace(plan, cluster=cluster),
-            state,
-            program.batches(plan.micro_batches),
-            STEPS,
-            nodes,
-            timeout_s=TIMEOUT_S,
-            workdir=folder / "work",
-        )
-        return None if outcome is None else (outcome.losses, outcome.states)
-    saves = folder / "saves"
+    backend.launch.meeting.SETTLE_S = backend.launch.meeting.AGAIN_SETTLE_S = SETTLE_S
+    saves, work = folder / "saves", folder / "work"
+    micro_batches = subject.plan.micro_batches
+    if way in _SEVERAL:
+        least = 1 if way == "elastic" else 2
+        nodes = Nodes(count=2, least=least, rendezvous=f"127.0.0.1:{port}", secret=bytes(32), join_timeout_s=8.0)
+        state, batches = program.initial_state(micro_batches), program.batches(micro_batches)
+        cluster = replace(subject.plan.cluster, num_nodes=2, devices_per_node=1, nic=subject.plan.cluster.node)
+        works = {
+            1: HostWork(plan=subject.alone, state=state, batches=batches),
+            2: HostWork(plan=replace(subject.plan, cluster=cluster), state=state, batches=batches),
+        }
+        request = SaveRequest(folder=str(saves), every=EVERY, keep=3)
+        restarts = 1 if way == "elastic" else 0
+        performed = run_elastic(works, steps, nodes, timeout_s=TIMEOUT_S, workdir=work, checkpoint=request, max_restarts=restarts)
+        outcome, hosts = performed.outcome, performed.hosts
+        if outcome is None:
+            return None
+        return End(losses=outcome.losses, states=outcome.states, first_step=outcome.first_step, hosts=hosts)
     point = resume_point(str(saves)) if saves.exists() else None
     first = 0 if point is None else point.steps
     outcome = run(
-        plan,
-        program.initial_state(plan.micro_batches) if point is None else point.values,
-        program.batches(plan.micro_batches),
-        STEPS - first,
+        plan or subject.plan,
+        program.initial_state(micro_batches) if point is None else point.values,
+        program.batches(micro_batches),
+        steps - first,
         first_step=first,
         timeout_s=TIMEOUT_S,
-        workdir=folder / "work",
+        workdir=work,
         checkpoint=SaveRequest(folder=str(saves), every=EVERY, keep=3),
         max_restarts=2 if "restarts" in way else 0,
     )
-    return outcome.losses, outcome.states
+    return End(losses=outcome.losses, states=outcome.states, first_step=outcome.first_step)
 
 
 def try_once(subject: Subject, way: str, number: int, chance: random.Random, span_s: float, folder: Path) -> Row:
@@ -115,7 +140,7 @@ def try_once(subject: Subject, way: str, number: int, chance: random.Random, spa
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    launchers = [_launched(subject, folder, way, host, port) for host in range(2 if way == "two hosts" else 1)]
+    launchers = [_launched(subject, folder, way, host, port) for host in range(2 if way in _SEVERAL else 1)]
     begin_s = time.monotonic()
     time.sleep(chance.uniform(0.05, span_s))
     kind = chance.choice(SIGNALS)
@@ -133,7 +158,7 @@ def try_once(subject: Subject, way: str, number: int, chance: random.Random, spa
     # A launcher that was stopped stays, and whoever waits for it need not; a run that notices nothing goes on to its end.
     stays = {victim} if kind is signal.SIGSTOP and role == "launcher" else set()
     ignored = kind is signal.SIGINT and role == "fork server"
-    until_s = sent_s + (_MOST_S if ignored or "restarts" in way else LIMIT_S + span_s)
+    until_s = sent_s + (_MOST_S if ignored or way in _AGAIN else LIMIT_S + span_s)
     while (left := _processes(folder) - stays) and time.monotonic() < until_s:
         time.sleep(0.02)
     ended_s = time.monotonic() - sent_s
@@ -141,7 +166,7 @@ def try_once(subject: Subject, way: str, number: int, chance: random.Random, spa
         _end(pid)
     for pid in stays:
         os.kill(pid, signal.SIGCONT)
-    _wait(lambda: not _processes(folder), _MOST_S if stays and "restarts" in way else LIMIT_S)  # where it may, it starts again
+    _wait(lambda: not _processes(folder), _MOST_S if stays and way in _AGAIN else LIMIT_S)  # where it may, it starts again
     late = _processes(folder)
     for pid in late:
         _end(pid)
@@ -162,10 +187,10 @@ def _launched(subject: Subject, folder: Path, way: str, host: int, port: int) ->
         os.dup2(log, 1)
         os.dup2(log, 2)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        result = perform(subject, folder, way, host, port)
-        if result is not None:
-            losses, states = result
-            torch.save({"losses": list(losses), "states": dict(states)}, folder / "outcome.tmp")
+        end = perform(subject, folder, way, port)
+        if end is not None:
+            content = {"losses": list(end.losses), "states": dict(end.states), "first_step": end.first_step, "hosts": end.hosts}
+            torch.save(content, folder / "outcome.tmp")
             os.replace(folder / "outcome.tmp", folder / "outcome.pt")
     except RegistaError as error:
         code = 2
@@ -213,22 +238,29 @@ def _row(
 
 
 def _equal(subject: Subject, way: str, folder: Path) -> str:
-    """Whether the run ended with the last bit of an undisturbed one; where it broke, whether a run from its newest checkpoint does."""
+    """Whether the run ended with the last bit of an undisturbed one; where it broke, whether a run from its newest checkpoint does.
+
+    One that went on with fewer hosts is compared with an undisturbed run that changes its Plan at the same step.
+    """
     for step in sorted((folder / "saves").glob("step-*")):
         verify(step)
     if (folder / "outcome.pt").exists():
-        outcome = torch.load(folder / "outcome.pt", weights_only=True)
-        losses, states = outcome["losses"], outcome["states"]
-    elif way == "two hosts":
-        return "not finished, and nothing is saved on several hosts"
+        end = End(**torch.load(folder / "outcome.pt", weights_only=True))
+        if way in _SEVERAL and end.hosts == 1:
+            return "yes" if _same(end, subject.after[end.first_step]) else "NO"
     else:
         if (folder / "saves" / f"step-{STEPS:08d}").exists():
             return "yes, it was saved whole"
-        result = perform(subject, folder, "one host")
-        assert result is not None
-        losses, states = result
-    same = list(losses) == list(subject.losses[len(subject.losses) - len(losses) :])
-    return "yes" if same and all(torch.equal(states[name], value) for name, value in subject.states.items()) else "NO"
+        finished = perform(subject, folder, "one host")
+        assert finished is not None
+        end = finished
+    assert subject.undisturbed is not None
+    return "yes" if _same(end, subject.undisturbed) else "NO"
+
+
+def _same(end: End, wanted: End) -> bool:
+    losses = wanted.losses[len(wanted.losses) - len(end.losses) :]
+    return list(end.losses) == list(losses) and all(torch.equal(end.states[name], value) for name, value in wanted.states.items())
 
 
 def _processes(folder: Path) -> set[int]:
