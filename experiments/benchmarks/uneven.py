@@ -1,20 +1,25 @@
 """A GPT with a vocabulary of 262,144: stages of equal depth beside the cut by even flop, which weighs the head (an embedding has no flop).
 
-    python -m experiments.benchmarks.uneven      writes results/uneven.csv
+    python -m experiments.benchmarks.uneven                 writes results/uneven.csv
+    python -m experiments.benchmarks.uneven --measure       runs both Plans of a smaller GPT on two processes, in turns: results/uneven_run.csv
 
 Both Plans have the same shape, batch and 1F1B, on stages of one V100 each; they are simulated.  Columns:
 
     layers_even, layers_weighed    blocks per stage
     even_sim, weighed_sim          seconds of a step;   saved = 1 - weighed_sim / even_sim
     fullest_even, fullest_weighed  what the fullest stage computes per step, against the mean of the stages (theory, as explain shows it)
+    even_run, weighed_run          seconds of a step that was measured, the median of a run's steps but its first;   saved as above
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
@@ -33,6 +38,9 @@ from simulator.analysis.forecast import forecast
 __all__ = ["main"]
 
 FILE = Path(__file__).parents[1] / "results" / "uneven.csv"
+RUN_FILE = FILE.with_name("uneven_run.csv")
+MEASURED_LAYERS = 24
+MEASURED = f"zoo:gpt?layers={MEASURED_LAYERS}&width=512&heads=8&vocab=262144&seq=64&batch=8"
 CASES = ((24, 1024, 2, 8), (24, 1024, 4, 8), (12, 1024, 2, 8))
 """Layers, width, stages, micro-batches of a sample of 128 tokens."""
 
@@ -86,12 +94,71 @@ def row_of(layers: int, width: int, stages: int, micro_batches: int) -> Row:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One turn: a run of each Plan, one after the other."""
+
+    model: str
+    turn: int
+    layers_even: str
+    layers_weighed: str
+    even_sim: float
+    weighed_sim: float
+    even_run: float
+    weighed_run: float
+    saved: float
+
+
+def measured(turns: int, steps: int) -> list[RunRow]:
+    """Both Plans on two processes of this machine, in turns."""
+    program, cluster = program_of(MEASURED), resolve_cluster("local:2")
+    session, cuts = regista.PlannerSession(program), (f"h.{MEASURED_LAYERS // 2}",)
+    even, weighed = (session.plan(cluster, stages=2, mesh=(1,), micro_batches=8, cuts=at) for at in (cuts, ()))
+    simulated = [forecast(plan, AnalyticCost(cluster)).step_s for plan in (even, weighed)]
+    rows = []
+    for turn in range(turns):
+        seconds = []
+        for plan in (even, weighed) if turn % 2 == 0 else (weighed, even):
+            trace = regista.run(plan, program, steps=steps, timeout_s=120, keep_states=False).trace
+            seconds.append(median(trace.step_times_s(plan)[1:]))
+        even_s, weighed_s = seconds if turn % 2 == 0 else seconds[::-1]
+        rows.append(
+            RunRow(
+                model=MEASURED,
+                turn=turn,
+                layers_even=_layers(program, 2, 8, cuts),
+                layers_weighed=_layers(program, 2, 8, ()),
+                even_sim=simulated[0],
+                weighed_sim=simulated[1],
+                even_run=even_s,
+                weighed_run=weighed_s,
+                saved=1 - weighed_s / even_s,
+            )
+        )
+        print(f"turn {turn}: even {even_s:.2f} s, weighed {weighed_s:.2f} s, {rows[-1].saved:.1%} saved (run)", flush=True)
+    return rows
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="run both Plans of a smaller model on two processes")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6)
+    args = parser.parse_args()
+    if args.measure:
+        runs = measured(args.turns, args.steps)
+        print(f"saved by the weighed cut: median {median(row.saved for row in runs):.1%} of {len(runs)} turns (run)")
+        _write(RUN_FILE, RunRow, runs)
+        return
     console, rows = Console(), [row_of(*case) for case in CASES]
     for row in rows:
         console.print(f"{row.stages} stages: {row.layers_weighed} layers instead of {row.layers_even} save {row.saved:.1%} (sim)")
-    with FILE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
+    _write(FILE, Row, rows)
+
+
+def _write(path: Path, kind: type[Row] | type[RunRow], rows: Sequence[Row] | Sequence[RunRow]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(kind)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
 

@@ -33,7 +33,7 @@ from backend.launch import Nodes
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan
 from regista.hosts import Saves, run_share
-plan, saves, out, steps, port, least, most, restarts, every, resume, patience_s = sys.argv[1:]
+plan, saves, out, steps, port, least, most, restarts, every, resume, patience_s, init = sys.argv[1:]
 warnings.simplefilter("always")
 warnings.showwarning = lambda message, *rest: print(f"warning: {message}", flush=True)
 seen = 0
@@ -46,7 +46,7 @@ try:
     performed, outcome = run_share(
         load_plan(plan),
         Nodes(count=int(most), least=int(least), rendezvous=f"127.0.0.1:{port}", secret=bytes(32), join_timeout_s=float(patience_s)),
-        steps=int(steps), timeout_s=6.0, on_progress=report, max_restarts=int(restarts),
+        steps=int(steps), timeout_s=6.0, on_progress=report, max_restarts=int(restarts), init=init,
         saves=Saves(folder=saves, every=int(every), keep=0, resume=resume == "resume"),
     )
 except RegistaError as error:
@@ -89,10 +89,12 @@ class Launchers:
         every: int = 100,
         resume: bool = False,
         patience_s: float = 60.0,
+        init: str = "module",
     ) -> subprocess.Popen[bytes]:
         path = self.folder / "plan.json"
         save_plan(plan, str(path))
-        words = [path, self.saves, self.outcome, steps, self.port, least, most, restarts, every, "resume" if resume else "new", patience_s]
+        mode = "resume" if resume else "new"
+        words = [path, self.saves, self.outcome, steps, self.port, least, most, restarts, every, mode, patience_s, init]
         with open(self.log(len(self.started)), "wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", _LAUNCHER, *map(str, words)],

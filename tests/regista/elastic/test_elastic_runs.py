@@ -15,6 +15,7 @@ from elastic_launchers import Launchers, plan_for
 from torch import Tensor
 
 import regista
+from backend.checkpoint.folder import lock
 from planner.ir.files import load_plan
 from planner.ir.plan import Plan
 from regista.programs import planned_program
@@ -24,11 +25,11 @@ STEPS = 1500
 pytestmark = pytest.mark.processes
 
 
-def undisturbed(folder: Path, parts: Sequence[tuple[Plan, int]]) -> tuple[list[float], dict[str, Tensor]]:
+def undisturbed(folder: Path, parts: Sequence[tuple[Plan, int]], init: str = "module") -> tuple[list[float], dict[str, Tensor]]:
     """Losses and last state of runs on one host that nobody disturbs: each part goes on to its step from where the one before it ended."""
     saves, losses = folder / "undisturbed", list[float]()
     for plan, end in parts:
-        outcome = regista.run(plan, planned_program(plan), steps=end, checkpoint=str(saves), resume=saves.exists())
+        outcome = regista.run(plan, planned_program(plan), steps=end, checkpoint=str(saves), resume=saves.exists(), init=init)
         losses += outcome.losses
     states = {name: value.clone() for name, value in outcome.states.items()}
     shutil.rmtree(saves)
@@ -142,14 +143,14 @@ def test_fewer_hosts_than_the_fewest_give_up_after_their_patience(launchers: Lau
 def test_two_hosts_save_and_go_on_to_the_last_bit_of_one_run(launchers: Launchers) -> None:
     plan = plan_for(2)
     for _ in range(2):
-        launchers.start(plan, 250, least=2)
+        launchers.start(plan, 250, least=2, init="philox:7")
     assert launchers.ends(0, 1) == [0, 0], [launchers.said(n) for n in range(2)]
     for _ in range(2):
-        launchers.start(plan, 400, least=2, resume=True)
+        launchers.start(plan, 400, least=2, resume=True, init="philox:7")
     assert launchers.ends(2, 3) == [0, 0], [launchers.said(n) for n in (2, 3)]
     outcome = torch.load(launchers.outcome, weights_only=True)
     assert outcome["first_step"] == 250
-    check_equal(outcome, *undisturbed(launchers.folder, [(plan, 400)]))
+    check_equal(outcome, *undisturbed(launchers.folder, [(plan, 400)], init="philox:7"))
     assert not list(launchers.saves.glob(".shared*"))
 
 
@@ -161,3 +162,16 @@ def test_a_folder_that_holds_another_runs_checkpoints_is_refused_on_all_hosts(la
         launchers.start(plan, 50)
     assert launchers.ends(0, 1) == [2, 2]
     assert all("holds 1 checkpoints, the newest of step 2; resume from it" in launchers.said(n) for n in (0, 1))
+
+
+@pytest.mark.thorough
+def test_a_folder_in_which_another_run_saves_is_refused_on_all_hosts(launchers: Launchers) -> None:
+    launchers.saves.mkdir()
+    held = lock(launchers.saves)
+    try:
+        for _ in range(2):
+            launchers.start(plan_for(2), 50)
+        assert launchers.ends(0, 1) == [2, 2]
+    finally:
+        os.close(held)
+    assert all("another run is saving into" in launchers.said(n) for n in (0, 1))
