@@ -25,6 +25,8 @@ from planner.ir.errors import InvalidFile
 __all__ = ["check_free", "commit", "latest", "lock", "remove_leftovers", "step_folder", "steps_of", "write_part", "write_whole"]
 
 _SYNC_BYTES = 1 << 28
+_PIECE_BYTES = 1 << 20
+"""Of a write, between two calls of who watches it."""
 
 _STEP = re.compile(r"step-([0-9]{8,})")
 _HIDDEN = re.compile(r"\.step-[0-9]{8,}\.[^/]*\.(tmp|old)")
@@ -62,6 +64,11 @@ class _Counted:
 
     def write(self, data: bytes | memoryview) -> int:
         view = memoryview(data).cast("B")
+        for first in range(0, len(view), _PIECE_BYTES):
+            self._write_piece(view[first : first + _PIECE_BYTES])
+        return len(view)
+
+    def _write_piece(self, view: memoryview) -> None:
         if self.error is None:
             try:
                 self._file.write(view)
@@ -76,7 +83,6 @@ class _Counted:
         self.size_bytes += len(view)
         if self._on_write is not None:
             self._on_write(self.size_bytes)
-        return len(view)
 
     def flush(self) -> None:
         """Do nothing: ``close`` flushes once."""

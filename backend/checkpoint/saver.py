@@ -4,7 +4,8 @@
     writer thread                                 files -> disk -> report to the store of the run
     writer thread of rank 0                       all reported? manifest -> disk, one rename, older ones removed
 
-The next save waits until the last one is written.  Nothing here uses the collectives of the run.
+The next save waits until the last one is written.  Nothing here uses the collectives of the run.  Where acts need the core that writes, the
+writer takes a small share of it, unless somebody waits for the save: the next one, the run's end, or who has interrupted the run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +34,12 @@ from planner.lower.data_actors.saving import plain
 
 __all__ = ["Saver", "SaveRequest"]
 
-_LOOK_S = 0.01
+_LOOK_S = 0.02
 """Rank 0 asks so often whether all have written; a waiting call would hold the store's connection."""
+_NICE = 19
+_SHARE = 0.05
+_TURN_S = 0.002
+"""Of its core a rank on a CPU writes with no more than this share, in turns of this length, while nobody waits for the save."""
 _PROGRESS_S = 1.0
 """A rank that is writing reports its bytes as often."""
 
@@ -62,6 +68,31 @@ class SaveRequest:
     every: int = 0
     keep: int = 0
     when_interrupted: bool = False
+
+
+def _yield_the_core() -> None:
+    """Let this thread run when the acts of its rank, which has perhaps one core, leave room: writing is work of a core, too."""
+    if sys.platform == "linux":  # where a thread has a priority of its own
+        own = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + _NICE))
+
+
+class _Pace:
+    """Keeps a thread's work to a share of a core, in the pieces between two calls; hurried, it does not wait."""
+
+    def __init__(self, share: float) -> None:
+        self._share, self.hurry = share, threading.Event()
+        self._worked_s = 0.0
+
+    def begin(self) -> None:
+        self._worked_s = time.thread_time()
+
+    def rest(self) -> None:
+        worked_s = time.thread_time() - self._worked_s
+        if worked_s < _TURN_S:
+            return
+        self.hurry.wait(worked_s * (1 / self._share - 1))
+        self.begin()
 
 
 class Saver:
@@ -103,10 +134,12 @@ class Saver:
         self._staged: set[str] = set()
         self._error: RegistaError | None = None
         self.saved: list[int] = []
+        self._pace = _Pace(_SHARE if plan.cluster.device.kind == "cpu" else 1.0)
         self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._folder = Path(request.folder)
         self._lock = -1
         if rank == 0:
+            self._plan_id, self._states = plain(plan).plan_id, saved_states(plan, self._work)
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -118,6 +151,8 @@ class Saver:
     def _saves_at(self, step: int) -> bool:
         """Whether the state after ``step`` steps is saved on the way."""
         stops = self._stop is not None and self._stop.saves_at(step)
+        if stops:
+            self._pace.hurry.set()
         return stops or (self._request.every > 0 and step > self._first_step and step % self._request.every == 0)
 
     def act(self, task: Task, number: int, values: Sequence[Tensor]) -> None:
@@ -129,7 +164,11 @@ class Saver:
         step = self._first_step + number // task.acts
         if self._error is not None:
             raise self._error
-        if number % task.acts == 0 and self._saves_at(step):
+        if number % task.acts:
+            return
+        if number == 0 and self._request.every:
+            self._make_staging(task, values)
+        if self._saves_at(step):
             self._stage(task, step, values)
 
     def end(self, steps: int, state_of: Callable[[str, int], Tensor]) -> None:
@@ -141,6 +180,7 @@ class Saver:
         Raises:
             RegistaError: it failed.
         """
+        self._pace.hurry.set()
         if steps > self._first_step:
             for task in self._plan.tasks:
                 if task.id in self._tasks:
@@ -156,26 +196,34 @@ class Saver:
     def _stage(self, task: Task, step: int, values: Sequence[Tensor]) -> None:
         with self._changed:
             # Several placements may share this rank; the first of their acts opens the save.
+            if self._step not in (None, step):
+                self._pace.hurry.set()
             self._changed.wait_for(lambda: self._step in (None, step) or self._error is not None)
             if self._error is not None:
                 raise self._error
             self._step = step
+        self._make_staging(task, values)
         for access, value in zip(task.reads, values, strict=True):
-            if access.name not in self._shares:
-                continue
-            if access.name not in self._staging:
-                self._staging[access.name] = torch.empty_like(value, memory_format=torch.contiguous_format)
-            self._staging[access.name].copy_(value)
+            if access.name in self._shares:
+                self._staging[access.name].copy_(value)
         with self._changed:
             self._staged.add(task.id)
             if self._staged == self._tasks:
                 self._staged = set()
                 self._queue.put(step)
 
+    def _make_staging(self, task: Task, values: Sequence[Tensor]) -> None:
+        """Memory for what the task saves, whose pages are there: to find them costs a save as much as the copy."""
+        for access, value in zip(task.reads, values, strict=True):
+            if access.name in self._shares and access.name not in self._staging:
+                self._staging[access.name] = torch.zeros_like(value, memory_format=torch.contiguous_format).fill_(0)
+
     # The writer thread.
 
     def _write_all(self) -> None:
         torch.set_num_threads(1)
+        _yield_the_core()
+        torch.serialization.set_crc32_options(False)  # the manifest holds a checksum of each file, and torch would hold the GIL for its own
         while (step := self._queue.get()) is not None:
             error: RegistaError | None = None
             try:
@@ -186,6 +234,7 @@ class Saver:
                 error = WorkerFailed(f"the checkpoint of step {step} failed: {type(failed).__name__}: {failed}")
             with self._changed:
                 self._error, self._step = error, None
+                self._pace.hurry.clear()
                 if error is None:
                     self.saved.append(step)
                 self._changed.notify_all()
@@ -215,9 +264,11 @@ class Saver:
     def _byte_reporter(self, step: int) -> Callable[[int], None]:
         """A function that is called with the bytes written so far, and tells rank 0 now and then."""
         next_s = time.monotonic() + _PROGRESS_S
+        self._pace.begin()
 
         def report(size_bytes: int) -> None:
             nonlocal next_s
+            self._pace.rest()
             if time.monotonic() > next_s:
                 next_s = time.monotonic() + _PROGRESS_S
                 self._store.set(f"{self._key(step, self._rank)}/bytes", str(size_bytes))
@@ -226,17 +277,19 @@ class Saver:
 
     def _await_reports(self, step: int, keys: list[str]) -> None:
         written: list[bytes] = []
-        changed_s = time.monotonic()
+        changed_s = look_s = time.monotonic()
         while not self._store.check(keys):
-            written_now = [
-                b"all" if self._store.check([key]) else self._store.get(f"{key}/bytes") if self._store.check([f"{key}/bytes"]) else b"0"
-                for key in keys
-            ]
-            if written_now != written:
-                written, changed_s = written_now, time.monotonic()
-            if time.monotonic() > changed_s + self._timeout_s:
-                rank = next(rank for rank, part in enumerate(written_now) if part != b"all")
-                raise WorkerFailed(f"rank {rank} has written nothing more for {self._timeout_s:g} s; look at its process and its disk")
+            if time.monotonic() > look_s:  # each question is work of a core, and of the launcher's
+                look_s = time.monotonic() + _PROGRESS_S / 4
+                written_now = [
+                    b"all" if self._store.check([key]) else self._store.get(f"{key}/bytes") if self._store.check([f"{key}/bytes"]) else b"0"
+                    for key in keys
+                ]
+                if written_now != written:
+                    written, changed_s = written_now, time.monotonic()
+                if time.monotonic() > changed_s + self._timeout_s:
+                    rank = next(rank for rank, part in enumerate(written_now) if part != b"all")
+                    raise WorkerFailed(f"rank {rank} has written nothing more for {self._timeout_s:g} s; look at its process and its disk")
             time.sleep(_LOOK_S)
 
     def _report(self, step: int, content: object) -> None:
@@ -252,12 +305,12 @@ class Saver:
                 raise WorkerFailed(f"rank {rank}: {report['error']}")
             files += [SavedFile(**fields) for fields in report["files"]]
         manifest = Manifest(
-            plan_id=plain(self._plan).plan_id,
+            plan_id=self._plan_id,
             model=self._plan.model,
             step=step,
             next_batch=step,
             num_ranks=self._plan.num_ranks,
-            states=saved_states(self._plan, self._work),
+            states=self._states,
             groups=optimizer_groups(self._plan, self._numbers(step - 1)),
             files=tuple(files),
         )

@@ -8,6 +8,7 @@ Stages, mesh, micro-batches, recomputation and layouts are searched; every point
 trace_cpu_s    from the model's name to the graph of one micro-batch per step
 plan_cpu_s     the search over shapes (which traces other micro-batches), lowering and verification; seconds of the process and of those that it
                starts, which other programs of a busy machine lengthen less than the wall's, in plan_wall_s
+status         cut short: the limit was reached; ended: the search ended by itself, with what gap says
 gap            what is not proven: 1 - lower_bound_s / objective_s.  The search over shapes stops at 1 %
 limit_s        given to the search, in processor seconds; status 'cut short' where it was reached: the plan is the best so far
 
@@ -96,7 +97,7 @@ def planned(layers: int, devices: int, limit_s: float) -> dict[str, object]:
         "plan_cpu_s": round(_cpu_s() - began, 3),
         "plan_wall_s": round(perf_counter() - wall, 3),
         "limit_s": limit_s,
-        "status": "cut short" if cut else "proven",
+        "status": "cut short" if cut else "ended",
         "gap": round(1 - search.lower_bound_s / search.objective_s, 6),
         "objective_s": search.objective_s,
         "lower_bound_s": search.lower_bound_s,
@@ -146,7 +147,7 @@ def draw(table: pd.DataFrame) -> Figure:
             fitted = f": slope {slope(list(here[along]), list(here[column])):.2f}" if len(here) > 1 else ""
             panel.plot(here[along], here[column], color=colour, marker="o", label=label + fitted)
             print(f"{label} along {along} ({fixed}){fitted}, {here[column].min():.3g} to {here[column].max():.3g} s")
-        cut = here[here.status != "proven"]
+        cut = here[here.status == "cut short"]
         panel.plot(cut[along], cut.plan_cpu_s, "o", color="#0072B2", markerfacecolor="white")
         panel.set(xscale="log", yscale="log", xlabel=f"{along} ({fixed})")
         panel.set_xticks(list(here[along]), [f"{size:,}" for size in here[along]])
