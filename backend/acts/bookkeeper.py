@@ -135,7 +135,7 @@ class Bookkeeper:
         heard: list[Link] = []
         elsewhere: list[Message] = []
         short = 0
-        for out, (blocks, links, messages) in node.outs:
+        for out, only, (blocks, links, messages) in node.outs:
             out.phase += 1
             if out.phase == out.acts_per_block:
                 out.phase = 0
@@ -144,8 +144,8 @@ class Bookkeeper:
                 out.produced += 1
                 heard += links
                 elsewhere += messages
-                short += not out.free
-        for port, (blocks, links, messages) in node.ins:
+                short += not out.free if only is None else out.produced - out.acked[only] >= out.quota
+        for port, only, (blocks, links, messages) in node.ins:
             port.phase += 1
             if port.phase == port.acts_per_block:
                 port.phase = 0
@@ -154,7 +154,7 @@ class Bookkeeper:
                 port.consumed += 1
                 heard += links
                 elsewhere += messages
-                short += not port.readable
+                short += not port.readable if only is None else port.received[only] <= port.consumed
         actor.short += short
         if actor.acts_begun >= actor.total_acts:
             self.unfinished -= 1

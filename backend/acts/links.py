@@ -72,6 +72,7 @@ class Node:
     """An actor and what its acts touch.
 
     stream_place: among the actors of its stream.   task_place: of its task in the Plan.   ready_ns: since when it can begin; 0: it cannot.
+    outs, ins: its ports; beside each the one actor that the port waits for (None: none, or several, which are looked through), and who is told.
     """
 
     actor: Actor
@@ -79,8 +80,8 @@ class Node:
     stream_place: int
     task_place: int
     is_transfer: bool
-    outs: list[tuple[OutPort, Told]] = field(default_factory=list)
-    ins: list[tuple[InPort, Told]] = field(default_factory=list)
+    outs: list[tuple[OutPort, ActorId | None, Told]] = field(default_factory=list)
+    ins: list[tuple[InPort, ActorId | None, Told]] = field(default_factory=list)
     ready_ns: int = 0
 
     def urgency(self) -> tuple[int, int, int, int]:
@@ -115,13 +116,17 @@ def nodes_of(
         own = blocks[key[1]]
         for out in node.actor.outputs.values():
             # A transfer's block lies on its receivers, and is full when all senders' parts have come: not at the end of this act.
-            node.outs.append(
-                (out, (None, [], []) if node.is_transfer else (own, *_heard(nodes, MessageKind.READY, out.regst, key, out.acked)))
-            )
+            told: Told = (None, [], []) if node.is_transfer else (own, *_heard(nodes, MessageKind.READY, out.regst, key, out.acked))
+            node.outs.append((out, _only(out.acked), told))
         for port in node.actor.inputs.values():
             kept = plan.regst[port.regst].kind is RegstKind.STATE
-            node.ins.append((port, (None if kept else own, *_heard(nodes, MessageKind.ACK, port.regst, key, port.received))))
+            told = (None if kept else own, *_heard(nodes, MessageKind.ACK, port.regst, key, port.received))
+            node.ins.append((port, _only(port.received), told))
     return nodes
+
+
+def _only(counts: Mapping[ActorId, int]) -> ActorId | None:
+    return next(iter(counts)) if len(counts) == 1 else None
 
 
 def _heard(

@@ -63,21 +63,40 @@ _CONSTANTS = 7
 def fuse_adams(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
     """The fragment's ops with one ``fused.adams`` for the ``regista.adamw`` and ``regista.adam`` that have the same constants.
 
-    The one op stands where the last of them stood.  So it covers only updates whose operands the fragment reads (a gradient computed in the
-    fragment would live longer than the Plan counts) and whose results no op of the fragment reads; every other update becomes an op of its own.
+    The one op stands where the last of them stood, and what reads its results (casts to working copies) directly behind it.  It covers only
+    updates whose operands the fragment reads (a gradient computed in the fragment would live longer than the Plan counts), and none whose
+    results another of them reads; every other update becomes an op of its own.
 
     Args:
         given: values that the fragment reads.
     """
-    read = {value for op in ops for value in op.inputs}
     groups: dict[tuple[object, ...], list[Op]] = {}
     for op in ops:
         if op.target in (ADAMW, ADAM):
-            free = given.issuperset(op.inputs) and not any(value in read for value in op.outputs)
-            groups.setdefault((*_constants(op), "" if free else op.id), []).append(op)
+            groups.setdefault((*_constants(op), "" if given.issuperset(op.inputs) else op.id), []).append(op)
     wholes = {members[-1].id: _merged(members) for members in groups.values()}
-    merged_away = {op.id for members in groups.values() for op in members[:-1]}
-    return tuple(wholes.get(op.id, op) for op in ops if op.id not in merged_away)
+    early = {member.id for members in groups.values() for member in members[:-1]}
+    fused: list[Op] = []
+    waiting: list[Op] = []
+    late: set[str] = set()
+    """Results of updates that are still to come, and what is computed from them."""
+    for op in ops:
+        if op.id in early:
+            late.update(_results(op))
+            continue
+        whole = wholes.get(op.id, op)
+        again = [whole, *waiting] if late.isdisjoint(whole.inputs) else [*waiting, whole]
+        late.difference_update(_results(whole))
+        waiting = []
+        for each in again:
+            is_ready = late.isdisjoint(each.inputs)
+            (fused if is_ready else waiting).append(each)
+            (late.difference_update if is_ready else late.update)(_results(each))
+    return tuple(fused)
+
+
+def _results(op: Op) -> tuple[str, ...]:
+    return tuple(value for value in op.outputs if value is not None)
 
 
 def _merged(members: Sequence[Op]) -> Op:

@@ -21,6 +21,7 @@ from backend.ops.fused.batch_norm_gradient import BATCH_NORM_GRADIENT
 from backend.ops.fused.log_softmax import LOG_SOFTMAX_GRADIENT
 from backend.ops.fused.prelu import PRELU, PRELU_GRADIENT
 from backend.ops.fused.products import MM_BIAS
+from backend.ops.fused.short_norms import SHORT_BATCH_NORM, SHORT_BATCH_NORM_GRADIENT
 from backend.ops.products import mkl_is_slow, product
 from planner.ir.graph import OUTPUT, Op
 
@@ -104,6 +105,8 @@ NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
     MM_BIAS,
     BATCH_NORM,
     BATCH_NORM_GRADIENT,
+    SHORT_BATCH_NORM,
+    SHORT_BATCH_NORM_GRADIENT,
     PRELU,
     PRELU_GRADIENT,
     OUTPUT,
@@ -116,7 +119,7 @@ NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
 
 def placed_result(op: Op) -> str | None:
     """The result for which a kernel can be given memory: the only one, or the first of those of batch norm and of an LSTM."""
-    return op.outputs[0] if len(op.outputs) == 1 or op.target in (BATCH_NORM, LSTM) else None
+    return op.outputs[0] if len(op.outputs) == 1 or op.target in (BATCH_NORM, SHORT_BATCH_NORM, LSTM) else None
 
 
 @cache
@@ -133,7 +136,7 @@ _KEYS = ("CPU", "CUDA") if torch.version.cuda else ("CPU",)
 @cache
 def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
     """(kernel, name of the argument that takes the memory); None where there is no such kernel."""
-    if target in (MM_BIAS, BATCH_NORM):
+    if target in (MM_BIAS, BATCH_NORM, SHORT_BATCH_NORM):
         return KERNELS[target], "out"
     if target == "aten.mm.default" and mkl_is_slow():
         return product, "out"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+import torch
 from torch import Tensor
 
 from backend.acts.act import Batches
@@ -69,6 +70,15 @@ class Predicted:
     owned: Mapping[str, OwnedBytes] = field(default_factory=dict)
 
 
+def _forget() -> None:
+    """Free the blocks of earlier runs, and the products' workspaces, of which torch keeps one per stream as long as the process lives."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+
+
 def predict_then_run(
     plan: Plan,
     state: Mapping[str, Tensor],
@@ -93,7 +103,7 @@ def predict_then_run(
     )
     prices = prices_of(plan, few.trace)
     sim = simulate(plan, prices, steps=SKIPPED + steps)
-    gc.collect()  # the blocks of the first run
+    _forget()
     distinct = {device.name: device for device in devices.values()}
     for device in distinct.values():
         device.reset_peak()

@@ -58,6 +58,8 @@ CASES: Mapping[str, Callable[[], tuple[tuple[Tensor, ...], dict[str, object]]]] 
     "every second element": lambda: (tuple(x.repeat_interleave(2, -1)[..., ::2] for x in _same()), {}),
     "heads inside of rows": lambda: (tuple(x.transpose(1, 2).contiguous().transpose(1, 2) for x in _same()), {}),
     "seen": lambda: (_same(), {"mask": _seen(2, 4, 10, 10)}),
+    "seen, width 128": lambda: (_same(width=128, values=128), {"mask": _seen(2, 4, 10, 10)}),
+    "seen, width 200": lambda: (_same(width=200, values=200), {"mask": _seen(2, 4, 10, 10)}),
     "seen by all samples": lambda: (_same(), {"mask": _seen(1, 1, 10, 10)}),
     "seen by all queries": lambda: (_same(), {"mask": _seen(2, 1, 1, 10)}),
     "queries that see": lambda: (_same(), {"mask": _seen(2, 1, 10, 1)}),

@@ -9,6 +9,13 @@ from backend.ops.fused.batch_norm_gradient import BATCH_NORM_GRADIENT, batch_nor
 from backend.ops.fused.log_softmax import LOG_SOFTMAX_GRADIENT, find_log_softmax, find_log_softmax_gradient, log_softmax_gradient
 from backend.ops.fused.prelu import PRELU, PRELU_GRADIENT, find_prelu, find_prelu_gradient, prelu, prelu_gradient
 from backend.ops.fused.products import MM_BIAS, find_mm_bias, mm_bias
+from backend.ops.fused.short_norms import (
+    SHORT_BATCH_NORM,
+    SHORT_BATCH_NORM_GRADIENT,
+    short_batch_norm,
+    short_batch_norm_gradient,
+    without_casts,
+)
 from backend.ops.fused.uses import Fusion, Uses, uses_of
 from planner.ir.graph import Op
 
@@ -19,6 +26,8 @@ KERNELS: Mapping[str, Callable[..., object]] = {
     LOG_SOFTMAX_GRADIENT: log_softmax_gradient,
     BATCH_NORM: batch_norm,
     BATCH_NORM_GRADIENT: batch_norm_gradient,
+    SHORT_BATCH_NORM: short_batch_norm,
+    SHORT_BATCH_NORM_GRADIENT: short_batch_norm_gradient,
     PRELU: prelu,
     PRELU_GRADIENT: prelu_gradient,
 }
@@ -53,4 +62,4 @@ def fuse(ops: Sequence[Op], leaving: frozenset[str]) -> tuple[Op, ...]:
             wholes[whole.id] = whole
             replaced.update(part.id for part in parts)
             break
-    return tuple(wholes.get(op.id, op) for op in ops if op.id in wholes or op.id not in replaced)
+    return without_casts([wholes.get(op.id, op) for op in ops if op.id in wholes or op.id not in replaced], leaving)

@@ -21,9 +21,10 @@ from experiments.gpu.alone import SKIPPED, Predicted, predict_then_run
 from experiments.gpu.bench import Bench, Fed, Row, gpt_program, row
 from experiments.gpu.plans import listing_cluster
 from planner.cost import AnalyticCost
-from planner.cost.kernels.table import load_kernels
+from planner.cost.kernels.table import KernelTable, load_kernels
 from planner.cost.table_cost import TableCost
 from planner.frontend import Program
+from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.errors import Mismatch
 from planner.ir.plan import Fragment, Plan
 from planner.ir.traces.trace import Trace
@@ -147,7 +148,8 @@ def _planned(source: Program, setting: _Setting) -> Plan:
 
 def _from_table(name: str, plan: Plan, table: str, made: Predicted) -> Iterator[Row]:
     """The step by the kernel table, where every fragment lists kernels that it has."""
-    cost = TableCost(load_kernels(table), AnalyticCost(plan.cluster))
+    kernels = load_kernels(table)
+    cost = TableCost(kernels, AnalyticCost(_of_one_device(plan.cluster, kernels)))
     try:
         sim = simulate(plan, cost, steps=made.outcome.trace.steps)
     except Mismatch:
@@ -155,6 +157,13 @@ def _from_table(name: str, plan: Plan, table: str, made: Predicted) -> Iterator[
     yield row("predicted", name, "step by the kernel table", "s", median(sim.step_times_s(plan)[SKIPPED:]), made.run_steps_s)
     listed = sum(work.times for task in plan.tasks if isinstance(task.body, Fragment) for work in task.body.kernels)
     yield row("predicted", name, "kernels listed", "kernels", None, (float(listed),))
+
+
+def _of_one_device(cluster: Cluster, kernels: KernelTable) -> Cluster:
+    """Ranks that share the device of the table: what one sends to another is read and written in its memory."""
+    bandwidth = kernels.bandwidth_bytes_per_s
+    link = LinkSpec(latency_s=kernels.launch_s, bandwidth_bytes_per_s=bandwidth / 2)
+    return replace(cluster, node=link, device=replace(cluster.device, memory_bandwidth_bytes_per_s=bandwidth))
 
 
 def _allocator(bench: Bench, name: str) -> Iterator[Row]:

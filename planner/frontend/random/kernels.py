@@ -11,7 +11,8 @@ where the batch is the outermost dim of a tensor (1) numbers the elements of the
 ``draw`` numbers the random ops of a program: an op that is performed again, or in several places, draws the same again.
 
 The functions are the kernels; as custom ops of torch (``regista::dropout``) they can be traced.  CPUs take compiled loops
-(planner.frontend.random.words), other devices integer arithmetic of torch (planner.frontend.random.philox); both give the same bits.
+(planner.frontend.random.words), CUDA devices a kernel of Triton (words_on_gpu), and what has neither integer arithmetic of torch (philox):
+all give the same bits.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from planner.frontend.random.philox import philox
 from planner.frontend.random.rows import rows_of
+from planner.frontend.random.words_on_gpu import SHORT_AND_SINGLE, dropped_on_gpu, has_triton, words_on_gpu
 
 __all__ = ["DRAWS", "KERNELS", "RANDOM_STATE", "bernoulli", "dropout", "uniform", "words"]
 
@@ -44,7 +46,8 @@ def words(
         made = _compiled_words(seed, steps, shape, whole, offsets, draw, micro_batch)
         return torch.from_numpy(made.astype(np.int64)).reshape(tuple(shape))
     starts, length = _starts(shape, whole, offsets, micro_batch)
-    return _words_by_torch(seed, steps, starts, length, draw).reshape(tuple(shape))
+    by = words_on_gpu if seed.is_cuda and has_triton else _words_by_torch
+    return by(seed, steps, starts, length, draw).reshape(tuple(shape))
 
 
 def _compiled_words(
@@ -136,6 +139,12 @@ def dropout(
     kept, threshold = _kept(x.dtype, divisor), _threshold(p)
     if x.is_cpu and x.dtype in _SHORT:
         return torch.mul(x, _short_noise(x, seed, steps, threshold, kept, whole, offsets, draw, micro_batch), out=out)
+    if x.is_cuda and has_triton and x.dtype in SHORT_AND_SINGLE:
+        packed = x.contiguous()
+        made = out if out is not None and out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        starts, length = _starts(x.shape, whole, offsets, micro_batch)
+        dropped_on_gpu(packed, made, seed, steps, starts, length, draw, threshold, kept if threshold else 0.0)
+        return made if out is None or made is out else out.copy_(made)
     if not (x.is_cpu and x.dtype in _COMPILED):
         noise = (words(seed, steps, x.shape, whole, offsets, draw, micro_batch) < threshold).to(x.dtype) * kept
         return x.mul(noise) if out is None else torch.mul(x, noise, out=out)

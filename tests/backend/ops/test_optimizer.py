@@ -49,9 +49,17 @@ def test_an_update_of_a_gradient_computed_here_stays_where_it_is_so_that_the_gra
     assert [op.id for op in merged] == ["opa", "relu.gb", "opb", "relu.gc", "opc"]
 
 
-def test_an_update_whose_result_is_read_here_stays_where_it_is() -> None:
-    ops = (adamw("a"), relu("new_wa", "y"), adamw("b"), adamw("c"))
-    assert [op.id for op in fuse_adams(ops, given_to(*"abc"))] == ["opa", "relu.y", "opc"]
+def test_what_reads_an_updates_result_comes_behind_the_one_op() -> None:
+    ops = (adamw("a"), relu("new_wa", "y"), relu("y", "z"), relu("x", "u"), adamw("b"), relu("new_wb", "t"))
+    merged = fuse_adams(ops, given_to(*"ab") | {"x"})
+    assert [op.id for op in merged] == ["relu.u", "opb", "relu.y", "relu.z", "relu.t"]
+
+
+def test_an_update_by_what_another_made_comes_behind_it() -> None:
+    ops = (adamw("a"), relu("new_wa", "gc"), adamw("c"), relu("new_wc", "y"), adamw("b"))
+    merged = fuse_adams(ops, (given_to(*"abc")) - {"gc"})
+    assert [op.id for op in merged] == ["opb", "relu.gc", "opc", "relu.y"]
+    assert merged[0].outputs == (*adamw("a").outputs, *adamw("b").outputs)
 
 
 def values_of(shapes: list[tuple[int, ...]], dtypes: list[torch.dtype], rng: torch.Generator) -> list[Tensor]:
