@@ -25,37 +25,37 @@ __all__ = ["SHORT_BATCH_NORM", "SHORT_BATCH_NORM_GRADIENT", "short_batch_norm", 
 
 SHORT_BATCH_NORM, SHORT_BATCH_NORM_GRADIENT = "fused.short_batch_norm", "fused.short_batch_norm_gradient"
 
+_Given = Tensor | None
 _CAST = "aten._to_copy.default"
 _SHORT = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 
 
 def short_batch_norm(
     x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
+    weight: _Given,
+    bias: _Given,
+    mean: _Given,
+    var: _Given,
     momentum: float,
     eps: float,
     dtype: torch.dtype,
     *,
-    out: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    out: _Given = None,
+) -> tuple[Tensor, Tensor, Tensor, _Given, _Given]:
     """``batch_norm`` of x in float32, y in ``dtype``: a format of 16 bits, in one pass where it is x's too.
 
     Args:
-        out: memory of x's shape, of ``dtype``, for y.
+        mean, var: the running ones.   out: memory of x's shape, of ``dtype``, for y.
     """
-    vectors = [value for value in (weight, bias, running_mean, running_var) if value is not None]
-    if weight is None or x.dtype is not dtype or any(value.dtype is not torch.float32 for value in vectors):
-        y, *others = batch_norm(x.float(), weight, bias, running_mean, running_var, momentum, eps)
+    if weight is None or x.dtype is not dtype or any(v is not None and v.dtype is not torch.float32 for v in (weight, bias, mean, var)):
+        y, *others = batch_norm(x.float(), weight, bias, mean, var, momentum, eps)
         return (y.to(dtype) if out is None else out.copy_(y)), *others  # type: ignore[return-value]  # four of them
-    weight, bias = weight.reshape(-1), bias.reshape(-1) if bias is not None else None
-    new_mean, new_var = (value.clone() if value is not None else None for value in (running_mean, running_var))
-    places = {"save_mean": weight.new_empty(x.shape[1]), "save_invstd": weight.new_empty(x.shape[1])}
-    y = torch.empty_like(x) if out is None else out
-    y, mean, root = torch.ops.aten.native_batch_norm.out(x, weight, bias, new_mean, new_var, True, momentum, eps, out=y, **places)
-    return y, mean, root, new_mean, new_var
+    scale, shift = weight.reshape(-1), bias.reshape(-1) if bias is not None else None
+    running = [value.clone() if value is not None else None for value in (mean, var)]
+    places = {"save_mean": scale.new_empty(x.shape[1]), "save_invstd": scale.new_empty(x.shape[1])}
+    into = torch.empty_like(x) if out is None else out
+    y, own_mean, root = torch.ops.aten.native_batch_norm.out(x, scale, shift, *running, True, momentum, eps, out=into, **places)
+    return y, own_mean, root, *running  # type: ignore[return-value]  # two of them
 
 
 def short_batch_norm_gradient(
