@@ -28,8 +28,9 @@ from planner.ir.protocols import CostModel
 from simulator.compiled.compiler import compile_plan
 from simulator.compiled.recurrence_kernel import play_recurrence
 from simulator.compiled.results import check_complete, step_ends_s
-from simulator.engine import Engine, shares_links, simulate
-from simulator.rules.prices import Factor, slowdown_of
+from simulator.engine import simulate
+from simulator.network.act_flows import contention_of
+from simulator.rules.prices import Factor
 from simulator.steady.observed_order import is_ordered
 
 __all__ = ["Noise", "NoisySteps", "simulate_noisy"]
@@ -156,7 +157,7 @@ def simulate_noisy(
     if runs < 1 or steps < 1:
         raise InvalidPlan(f"runs = {runs}, steps = {steps}; both are at least 1")
     noise.factor(plan)
-    ordered = is_ordered(plan) and slowdown_of(cost) == 1 and not shares_links(plan, cost, Engine.AUTO, steps)
+    ordered = is_ordered(plan) and contention_of(plan, cost) is None
     play = _recurrence(plan, cost, noise, steps) if ordered else _act_by_act(plan, cost, noise, steps)
     rows = []
     for run in range(runs):

@@ -30,8 +30,8 @@ from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.traces.trace import Trace, check_trace
 from regista.api import program_of
-from simulator import Engine, simulate
-from simulator.network import Sharing, simulate_shared
+from simulator import Engine, simulate, simulate_shared
+from simulator.network import Sharing
 
 __all__ = ["main"]
 

@@ -30,8 +30,8 @@ from simulator.compiled.arrays import CompiledPlan, Floats, KernelResult
 from simulator.compiled.compiler import compile_plan
 from simulator.compiled.event_kernel import play_events
 from simulator.compiled.results import MOST_FIRINGS, step_ends_s
-from simulator.engine import Engine, shares_links, simulate
-from simulator.rules.prices import slowdown_of
+from simulator.engine import Engine, simulate
+from simulator.network.act_flows import contention_of
 
 __all__ = ["RankGroup", "Forecast", "forecast"]
 
@@ -97,22 +97,21 @@ def forecast(plan: Plan, cost: CostModel, *, steps: int = 4, engine: Engine = En
     Args:
         plan: a verified Plan.
         cost: seconds per act and message.
-        engine: SIMPY plays every rank act by act, as AUTO does where computing feels communication or acts share a link; otherwise the
-            compiled engine plays one rank of each class.
+        engine: SIMPY plays every rank act by act; otherwise the compiled engine plays one rank of each class.  Acts feel each other as in simulate.
 
     Raises:
         DeadLock: some act can never start; says which and why.   InvalidPlan: steps < 1.
         Unsupported: more than 2^28 firings, or as simulate with the compiled engine.
     """
-    compiled = compile_plan(plan, cost)
+    compiled = compile_plan(plan, cost, contention=contention_of(plan, cost))
     firings = steps * int(compiled.tables.acts.sum())
     if firings > MOST_FIRINGS:
         raise Unsupported(f"{steps} steps are {firings} firings, more than {MOST_FIRINGS}; simulate fewer steps")
-    if engine is Engine.SIMPY or steps < 1 or slowdown_of(cost) != 1 or shares_links(plan, cost, engine, steps):
+    if engine is Engine.SIMPY or steps < 1:
         seen = simulate(plan, cost, steps=steps, engine=engine)
         seen_forecast = _forecast_of(compiled, _from_trace(compiled, seen), steps, seen.about["engine"], seen.about.get("not_compiled", ""))
         return replace(seen_forecast, num_firings=len(seen.acts))  # SimPy plays every rank
-    played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)
+    played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True, flows=compiled.flows)
     if not played.complete:
         simulate(plan, cost, steps=steps, engine=Engine.SIMPY)  # actors as objects can tell who waits for whom; it raises
         raise DeadLock(f"plan {plan.model} is not live (SEMANTICS 4.1); simulate it with engine simpy, which names the cycle")

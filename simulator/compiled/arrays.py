@@ -12,19 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.plan import Plan, Task
+from simulator.compiled.columns import Floats, Ints, Records
+from simulator.compiled.flow_tables import FlowTables
 from simulator.compiled.rank_classes import RankClasses
+from simulator.network.act_flows import Contention
 
 __all__ = ["CompiledPlan", "Floats", "Ints", "KernelResult", "Records", "PlanArrays", "check_bytes"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Records = NDArray[np.void]
-
 
 MOST_BYTES = 2**60
 """Sums of block bytes stay far below 2^63, where 64-bit counters would wrap."""
@@ -89,6 +84,7 @@ class CompiledPlan:
 
     free: streams whose order is chosen while playing.   has_sizes: bytes of blocks are known, so peaks can be counted.
     out_of: regst -> its out ports.   state_bytes: per rank class.
+    contention: what acts feel of each other, and flows: its arrays; None: every act takes its price.
     """
 
     plan: Plan
@@ -100,6 +96,8 @@ class CompiledPlan:
     has_sizes: bool
     out_of: Mapping[str, tuple[int, ...]]
     state_bytes: Ints
+    flows: FlowTables | None
+    contention: Contention | None
 
     def with_quotas(self, quotas: Mapping[str, int]) -> CompiledPlan:
         """The same with other quotas, without compiling again; equal to compiling ``plan.with_quotas(quotas)``.

@@ -10,7 +10,9 @@ from planner.ir.collector import collector_paused
 from planner.ir.plan import Fragment, Plan, RegstKind, Task, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.compiled.arrays import CompiledPlan, Ints, PlanArrays, check_bytes
+from simulator.compiled.flow_tables import flow_tables
 from simulator.compiled.rank_classes import ClassMessage, RankClasses, rank_classes
+from simulator.network.act_flows import Contention
 
 __all__ = ["compile_plan"]
 
@@ -28,18 +30,21 @@ class _Rows:
 
 
 @collector_paused()
-def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool = True) -> CompiledPlan:
+def compile_plan(
+    plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool = True, contention: Contention | None = None
+) -> CompiledPlan:
     """Arrays of a verified Plan, priced.
 
     Args:
         cost: asked once per task and rank, and once per pair of ranks that exchange messages.
         fold: one row for all ranks that cannot be told apart (rank_classes.py); False: one per rank.
         sizes: work out how many bytes blocks have; False: quicker, and enough for times().
+        contention: what acts feel of each other (simulator.network.act_flows); None: every act takes its price, a bound where links are shared.
 
     Raises:
         InvalidCluster: a price that is negative or not finite.   Unsupported: blocks of 2^60 bytes and more.
     """
-    ranks = rank_classes(plan, cost, fold=fold)
+    ranks = rank_classes(plan, cost, fold=fold, contention=contention)
     actors = tuple((task, c) for task in plan.tasks for c in ranks.members[task.placement])
     number = {(task.id, c): i for i, (task, c) in enumerate(actors)}
     block_bytes = {r.id: plan.block_bytes(r) if sizes else 0 for r in plan.regsts}
@@ -104,6 +109,10 @@ def compile_plan(plan: Plan, cost: CostModel, *, fold: bool = True, sizes: bool 
         has_sizes=sizes,
         out_of={regst: tuple(ports) for regst, ports in channels.out_of.items()},
         state_bytes=_ints(state_bytes),
+        flows=flow_tables(ranks.flows, contention.slowdown, actors, lane_of, duration_s, ranks.num_classes)
+        if contention is not None and ranks.flows is not None
+        else None,
+        contention=contention,
     )
 
 

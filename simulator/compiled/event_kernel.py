@@ -2,6 +2,7 @@
 
     loop   actors that became ready join their lane               _join()
            every idle lane that may choose starts one actor       _choose(), _start()
+           speeds of acts that feel each other follow      pace_kernel.settle_speeds()
            the clock moves on; all events of that instant happen  _finish(), _ready_arrives(), _ack_arrives()
 
 Inside one instant the order of events does not matter: ends and messages only give blocks back and make actors ready, and lanes choose only
@@ -10,44 +11,66 @@ after all of them.  So it need not be SimPy's order, and peaks agree all the sam
 At most one message per channel and direction stands on the heap of events.  The later ones of a channel follow from the ends of its
 producer's (or consumer's) acts, which are kept anyway, so the heap never grows.
 
-All compiled functions stand in this one file: numba's cache looks at the file of the function that Python calls and at no other, so a helper
-elsewhere could change without being compiled again.
+Compiled functions stand in this file and in pace_kernel.py.  numba's cache looks at the file of the function that Python calls and at no other, so a
+helper elsewhere could change without being compiled again; that one's text names a field of a record, and with it a type (kernel.edition).
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from planner.ir.errors import InvalidCluster
 from simulator.compiled.arrays import KernelResult, PlanArrays
 from simulator.compiled.counters import first_counters
+from simulator.compiled.flow_tables import FlowTables
 from simulator.compiled.kernel import kernel
+from simulator.compiled.pace_kernel import begin_flow, begin_paced, drop_event, end_flow, schedule, settle_speeds
 
 __all__ = ["play_events"]
 
+COMPLETE, STUCK, ASKS = 0, 1, 2
+"""How _play ends."""
 
-def play_events(tables: PlanArrays, steps: int, classes: int, *, full: bool) -> KernelResult:
+
+def play_events(tables: PlanArrays, steps: int, classes: int, *, full: bool, flows: FlowTables | None = None) -> KernelResult:
     """Play ``steps`` steps.
 
     Args:
         classes: number of rank classes.
         full: keep ready and start times and count live bytes, not only ends.
+        flows: what acts feel of each other; None: every act takes its price.
+
+    Raises:
+        InvalidCluster: times beyond a float.
     """
-    game, base = first_counters(tables, steps, classes, full)
-    complete = bool(_play(game, full))
+    game, base = first_counters(tables, steps, classes, full, flows)
+    while (end := _play(game, full)) == ASKS:
+        assert flows is not None
+        flows.known.learn(game.component[: game.tally["component_size"][0]].tolist())
+        game = game._replace(known=flows.known.arrays)
+    complete = end == COMPLETE
+    if complete and np.isinf(game.end_s.max(initial=0.0)):
+        raise InvalidCluster("this simulation ends after more seconds than a float can hold; lower the prices of the cost model")
     rank_class = game.rank_class
     return KernelResult(complete, base, game.ready_s, game.start_s, game.end_s, rank_class["peak"], rank_class["register_peak"])
 
 
 @kernel
 def _play(g, full):  # type: ignore[no-untyped-def]
+    """The game to its end (COMPLETE, STUCK), or to a set of flows whose speeds are to be learned first (ASKS); called again, it goes on there."""
     tally = g.tally[0]
     actors = g.actor.size
-    for a in range(actors):
-        actor = g.actor[a]
-        for i in range(actor.in_first, actor.in_last):
-            actor.missing += _count_short(i, g)
-        for o in range(actor.out_first, actor.out_last):
-            actor.missing += _count_stuck(o, g)
-        _check_later(a, g)
-    now = 0.0
+    now = tally.now_s
+    asked = tally.asks
+    tally.asks = 0
+    if not asked:
+        for a in range(actors):
+            actor = g.actor[a]
+            for i in range(actor.in_first, actor.in_last):
+                actor.missing += _count_short(i, g)
+            for o in range(actor.out_first, actor.out_last):
+                actor.missing += _count_stuck(o, g)
+            _check_later(a, g)
     while True:
         for n in range(tally.to_check):
             _join(g.to_check[n], now, g, full)
@@ -59,35 +82,34 @@ def _play(g, full):  # type: ignore[no-untyped-def]
             if a >= 0:
                 _start(a, lane, now, g, full)
         tally.may_choose = 0
+        if tally.is_paced and not (tally.events > 0 and g.times[0] == now) and not settle_speeds(now, g):
+            tally.asks = 1
+            tally.now_s = now
+            return ASKS
         if tally.events == 0:
-            return tally.left == 0
+            return COMPLETE if tally.left == 0 else STUCK
         now = g.times[0]
         while tally.events > 0 and g.times[0] == now:
             code = g.codes[0]
-            _drop_event(g.times, g.codes, tally.events)
+            drop_event(g.times, g.codes, tally.events)
             tally.events -= 1
             if code < actors:
-                _finish(code, now, g, full)
+                if g.actor[code].paced == 0 or g.pace[code].end_s == now:
+                    _finish(code, now, g, full)
             elif (code - actors) & 1:
                 channel = g.channel[(code - actors) >> 1]
                 _ack_arrives(channel, g, full)
                 sender = g.into[channel.into]
                 if sender.consumed > channel.acked:
                     last = (channel.acked + 1) * sender.acts - 1
-                    _schedule(g.end_s[g.actor[channel.dst].at + last] + channel.ack_s, code, g)
+                    schedule(g.end_s[g.actor[channel.dst].at + last] + channel.ack_s, code, g)
             else:
                 channel = g.channel[(code - actors) >> 1]
                 _ready_arrives(channel, g)
                 source = g.out[channel.out]
                 if source.produced > channel.received:
                     last = (channel.received - channel.full + 1) * source.acts - 1
-                    _schedule(g.end_s[g.actor[channel.src].at + last] + channel.ready_s, code, g)
-
-
-@kernel
-def _schedule(time_s, code, g):  # type: ignore[no-untyped-def]
-    _push_event(g.times, g.codes, g.tally[0].events, time_s, code)
-    g.tally[0].events += 1
+                    schedule(g.end_s[g.actor[channel.src].at + last] + channel.ready_s, code, g)
 
 
 @kernel
@@ -177,13 +199,16 @@ def _start(a, lane, now, g, full):  # type: ignore[no-untyped-def]
         _work(actor.rank_class, actor.workspace, g)
     if actor.group < 0:
         _run(a, now, g, full)
-        return
-    group = g.group[actor.group]
-    group.present += 1
-    if group.present == group.last - group.first:
+    else:
+        group = g.group[actor.group]
+        group.present += 1
+        if group.present < group.last - group.first:
+            return
         group.present = 0
         for i in range(group.first, group.last):
             _run(g.group_actor[i], now, g, full)
+    if actor.flow >= 0:
+        begin_flow(actor.flow, g)
 
 
 @kernel
@@ -191,7 +216,10 @@ def _run(a, now, g, full):  # type: ignore[no-untyped-def]
     actor = g.actor[a]
     if full:
         g.start_s[actor.at + actor.begun - 1] = now
-    _schedule(now + actor.duration_s, a, g)
+    if actor.paced == 0:
+        schedule(now + actor.duration_s, a, g)
+    else:
+        begin_paced(a, now, g)
 
 
 @kernel
@@ -202,6 +230,10 @@ def _finish(a, now, g, full):  # type: ignore[no-untyped-def]
     actor.busy = 0
     g.lane[actor.lane].running = -1
     g.tally[0].left -= 1
+    if actor.paced:
+        g.pace[a].end_s = -1.0
+    if actor.flow >= 0 and a == g.flow_actor[g.flow[actor.flow].actor_first]:
+        end_flow(actor.flow, g)
     if full:
         _work(actor.rank_class, -actor.workspace, g)
     for o in range(actor.out_first, actor.out_last):
@@ -239,7 +271,7 @@ def _send_ready(out, now, g, full):  # type: ignore[no-untyped-def]
         if now + channel.ready_s == now:
             _ready_arrives(channel, g)
         elif out.produced == channel.received + 1:
-            _schedule(now + channel.ready_s, g.actor.size + 2 * c, g)
+            schedule(now + channel.ready_s, g.actor.size + 2 * c, g)
 
 
 @kernel
@@ -250,7 +282,7 @@ def _send_acks(into, now, g, full):  # type: ignore[no-untyped-def]
         if now + channel.ack_s == now:
             _ack_arrives(channel, g, full)
         elif into.consumed == channel.acked + 1:
-            _schedule(now + channel.ack_s, g.actor.size + 2 * c + 1, g)
+            schedule(now + channel.ack_s, g.actor.size + 2 * c + 1, g)
 
 
 @kernel
@@ -309,38 +341,7 @@ def _work(rank_class, size_bytes, g):  # type: ignore[no-untyped-def]
     place.peak = max(place.peak, place.live + place.work)
 
 
-# --- binary heaps: events by time, and the actors that could start on a lane by urgency ---------------------------------
-
-
-@kernel
-def _push_event(times, codes, size, time_s, code):  # type: ignore[no-untyped-def]
-    """Add an event to a heap of ``size`` (before)."""
-    i = size
-    while i > 0:
-        up = (i - 1) >> 1
-        if times[up] <= time_s:
-            break
-        times[i], codes[i] = times[up], codes[up]
-        i = up
-    times[i], codes[i] = time_s, code
-
-
-@kernel
-def _drop_event(times, codes, size):  # type: ignore[no-untyped-def]
-    """Take the earliest event off a heap of ``size`` (before)."""
-    last, time_s, code = size - 1, times[size - 1], codes[size - 1]
-    i = 0
-    while True:
-        down = 2 * i + 1
-        if down >= last:
-            break
-        if down + 1 < last and times[down + 1] < times[down]:
-            down += 1
-        if times[down] >= time_s:
-            break
-        times[i], codes[i] = times[down], codes[down]
-        i = down
-    times[i], codes[i] = time_s, code
+# --- a binary heap: the actors that could start on a lane, by urgency ----------------------------------------------------
 
 
 @kernel

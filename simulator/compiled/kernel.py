@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+from pathlib import Path
+
 import numba
 import numpy as np
 
-from simulator.compiled.arrays import Floats, Ints, Records
+from simulator.compiled.columns import Floats, Ints, Records
 
-__all__ = ["filled", "kernel", "record"]
+__all__ = ["edition", "filled", "kernel", "record"]
 
 kernel = numba.njit(cache=True, forceinline=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]  # _nrt has no type
 """Cached on disk, inlined into the one function that Python calls, and without reference counts.
@@ -22,7 +25,17 @@ def record(ints: str, floats: str = "") -> np.dtype[np.void]:
     return np.dtype([*((name, np.int64) for name in ints.split()), *((name, np.float64) for name in floats.split())])
 
 
-def filled(fields: np.dtype[np.void], size: int, **columns: Ints | Floats | int) -> Records:
+def edition(*files: str) -> str:
+    """A field's name that differs whenever the text of these files of this folder does.
+
+    numba's cache looks at the file of the function that Python calls and at the types of its arguments: kernels in other files that are inlined
+    into it are told apart by a field of this name in one of its records.
+    """
+    text = b"".join((Path(__file__).parent / file).read_bytes() for file in files)
+    return f"edition_{zlib.crc32(text):08x}"
+
+
+def filled(fields: np.dtype[np.void], size: int, **columns: Ints | Floats | float) -> Records:
     """``size`` records with these columns, and zero in the others."""
     records = np.zeros(size, dtype=fields)
     for name, column in columns.items():

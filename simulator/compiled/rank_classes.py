@@ -5,6 +5,10 @@ every collective, and send to and receive from ranks of the same classes with th
 equal times, by induction over the instants of the game, so they act at equal times and hold equal bytes.  The classes are the coarsest
 such partition: start with what a rank is by itself, and split a class while its members communicate with ranks of different classes.
 
+Where acts share links (simulator.network.act_flows), flows and links have classes too, split along with the ranks: flows of a class are of one
+task, meet and slow ranks of the same classes, and have equally many links of each class with each share; links of a class have equally many flows of
+each class with each share; ranks of a class act in and are slowed by flows of the same classes.  flow_tables.py says why speeds are equal then.
+
     stage 0: ranks 0 1 2 3 --S(0) to S(0)--> stage 1: ranks 4 5 6 7        rank 2 slower
              a a b a                                  c c d c              four classes; without the slow rank two
 
@@ -15,6 +19,7 @@ multisets suffice, as actors take the latest of what they wait for.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -22,9 +27,10 @@ from typing import Generic, TypeVar
 from planner.ir.actors.routes import routes
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
+from simulator.network.act_flows import ActFlow, Contention, Together
 from simulator.rules.prices import checked_s
 
-__all__ = ["ClassMessage", "RankClasses", "rank_classes"]
+__all__ = ["ClassMessage", "FlowClasses", "RankClasses", "rank_classes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +44,26 @@ class ClassMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class FlowClasses:
+    """Classes of equal flows and of equal links, both numbered.
+
+    of: (task, rank class) -> flow.   links: flow -> its link classes.   talking: flow -> rank classes whose computing it slows.
+    users: link class -> (flow, share, how many such flows are on each link of the class).
+    """
+
+    of: Mapping[tuple[str, int], int]
+    links: tuple[tuple[int, ...], ...]
+    talking: tuple[tuple[int, ...], ...]
+    users: tuple[tuple[tuple[int, float, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RankClasses:
     """The classes, and the prices and messages between them that the arrays need.
 
     of: class of each rank.   members: placement -> class -> positions in the placement, classes in order of their first rank.
     price_s: (task, class) -> seconds of one act, without peers.   messages: TRANSFER -> who sends to whom.
-    groups: BOXING that is not local -> class -> classes that meet, itself included.
+    groups: BOXING that is not local -> class -> classes that meet, itself included.   flows: None: acts do not feel each other.
     """
 
     of: tuple[int, ...]
@@ -51,6 +71,7 @@ class RankClasses:
     price_s: Mapping[tuple[str, int], float]
     messages: Mapping[str, tuple[ClassMessage, ...]]
     groups: Mapping[str, Mapping[int, tuple[int, ...]]]
+    flows: FlowClasses | None
 
     @property
     def num_classes(self) -> int:
@@ -72,11 +93,12 @@ class _Patterns(Generic[_Pattern]):
     number: Mapping[str, int]
 
 
-def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> RankClasses:
+def rank_classes(plan: Plan, cost: CostModel, *, fold: bool, contention: Contention | None = None) -> RankClasses:
     """Price every task on every rank and every message between ranks, and fold equal ranks.
 
     Args:
         fold: False: every rank is a class of its own.
+        contention: what acts feel of each other; None: nothing.
 
     Raises:
         InvalidCluster: a price that is negative or not finite.
@@ -84,7 +106,8 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> RankClasses:
     prices = {task.id: _prices(plan, cost, task) for task in plan.tasks}
     pairs = _all_pairs(plan, cost)
     lines = _all_lines(plan)
-    of = _refined(plan, prices, pairs.patterns, lines.patterns) if fold else tuple(range(plan.num_ranks))
+    marks = tuple(_marks(plan, prices) if fold else range(plan.num_ranks))
+    of, flows = _refined(marks, pairs.patterns, lines.patterns, [*contention.flows.items()] if contention is not None else [])
     members: dict[str, dict[int, list[int]]] = {}
     for placement in plan.placements:
         positions_of = members[placement.id] = {}
@@ -95,7 +118,12 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool) -> RankClasses:
     messages = [tuple(sorted({ClassMessage(of[s], of[d], a, b) for s, d, a, b in p}, key=_message_key)) for p in pairs.patterns]
     groups = [_met(g, of) for g in lines.patterns]
     return RankClasses(
-        of, folded, price_s, {t: messages[n] for t, n in pairs.number.items()}, {t: groups[n] for t, n in lines.number.items()}
+        of=of,
+        members=folded,
+        price_s=price_s,
+        messages={t: messages[n] for t, n in pairs.number.items()},
+        groups={t: groups[n] for t, n in lines.number.items()},
+        flows=flows if contention is not None else None,
     )
 
 
@@ -181,12 +209,8 @@ def _all_lines(plan: Plan) -> _Patterns[_Lines]:
     return _Patterns(tuple(plan.placement[placement].lines(axis) for placement, axis in place_of_axis), number)
 
 
-def _refined(
-    plan: Plan,
-    prices: Mapping[str, Sequence[float]],
-    pairs: Sequence[_Pairs],
-    lines: Sequence[_Lines],
-) -> tuple[int, ...]:
+def _marks(plan: Plan, prices: Mapping[str, Sequence[float]]) -> list[Hashable]:
+    """What each rank is by itself: its placements, and the prices in which ranks of a task differ."""
     marks: list[list[Hashable]] = [[] for _ in range(plan.num_ranks)]
     for placement in plan.placements:
         for rank in placement.ranks:
@@ -195,9 +219,22 @@ def _refined(
         if len(set(prices[task.id])) > 1:
             for rank, price_s in zip(plan.placement[task.placement].ranks, prices[task.id], strict=True):
                 marks[rank].append((task.id, price_s))
-    of = _numbered([tuple(mark) for mark in marks])
+    return [tuple(mark) for mark in marks]
+
+
+def _refined(
+    marks: Sequence[Hashable], pairs: Sequence[_Pairs], lines: Sequence[_Lines], flows: Sequence[tuple[Together, ActFlow]]
+) -> tuple[tuple[int, ...], FlowClasses]:
+    """The coarsest classes of ranks, and of flows and links, that are no coarser than the marks."""
+    of = _numbered(marks)
+    flow_of = _numbered([task for (task, _), _ in flows])
+    users: dict[str, list[tuple[int, float]]] = {}
+    for f, (_, flow) in enumerate(flows):
+        for link, share in flow.shares.items():
+            users.setdefault(link, []).append((f, share))
+    link_of = dict.fromkeys(users, 0)
     while True:
-        around: list[set[Hashable]] = [set() for _ in range(plan.num_ranks)]
+        around: list[set[Hashable]] = [set() for _ in marks]
         for number, joined in enumerate(pairs):
             for src, dst, ready_s, ack_s in joined:
                 around[src].add((0, number, of[dst], ready_s, ack_s))
@@ -207,10 +244,50 @@ def _refined(
                 met = frozenset(of[rank] for rank in line)
                 for rank in line:
                     around[rank].add((2, number, met))
+        for f, ((_, ranks), flow) in enumerate(flows):
+            for rank in ranks:
+                around[rank].add((3, flow_of[f]))
+            for rank in flow.talking:
+                around[rank].add((4, flow_of[f]))
         finer = _numbered([(old, frozenset(seen)) for old, seen in zip(of, around, strict=True)])
-        if max(finer) == max(of):
-            return of
-        of = finer
+        finer_flows = _numbered(
+            [
+                (
+                    flow_of[f],
+                    frozenset(of[rank] for rank in ranks),
+                    frozenset(of[rank] for rank in flow.talking),
+                    frozenset(Counter((link_of[link], share) for link, share in flow.shares.items()).items()),
+                )
+                for f, ((_, ranks), flow) in enumerate(flows)
+            ]
+        )
+        on_links = {link: frozenset(Counter((flow_of[f], share) for f, share in here).items()) for link, here in users.items()}
+        finer_links = dict(zip(users, _numbered([(link_of[link], on_links[link]) for link in users]), strict=True))
+        same = all(
+            max(new, default=0) == max(old, default=0)
+            for new, old in ((finer, of), (finer_flows, flow_of), (finer_links.values(), link_of.values()))
+        )
+        if same:
+            return of, _flow_classes(of, flows, flow_of, link_of, on_links)
+        of, flow_of, link_of = finer, finer_flows, finer_links
+
+
+def _flow_classes(
+    of: Sequence[int],
+    flows: Sequence[tuple[Together, ActFlow]],
+    flow_of: Sequence[int],
+    link_of: Mapping[str, int],
+    on_links: Mapping[str, frozenset[tuple[tuple[int, float], int]]],
+) -> FlowClasses:
+    """The classes by one member of each."""
+    first = {flow_of[f]: flow for f, flow in reversed(list(enumerate(flows)))}
+    user_rows = {link_of[link]: tuple(sorted((f, share, copies) for (f, share), copies in here)) for link, here in on_links.items()}
+    return FlowClasses(
+        of={(task, of[rank]): flow_of[f] for f, ((task, ranks), _) in enumerate(flows) for rank in ranks},
+        links=tuple(tuple(sorted({link_of[link] for link in first[f][1].shares})) for f in range(len(first))),
+        talking=tuple(tuple(sorted({of[rank] for rank in first[f][1].talking})) for f in range(len(first))),
+        users=tuple(user_rows[link] for link in range(len(user_rows))),
+    )
 
 
 def _numbered(marks: Sequence[Hashable]) -> tuple[int, ...]:

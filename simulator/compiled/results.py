@@ -1,6 +1,6 @@
 """From a Plan to times, or to a whole Trace, by the compiled kernels.
 
-times()  arrays only, no Act objects: what a search asks thousands of times.  Fixed orders: the recurrence, else the events.
+times()  arrays only, no Act objects: what a search asks thousands of times.  Fixed orders and constant durations: the recurrence, else the events.
 trace()  every act of every rank, and peaks: the event-driven kernel, unfolded.
 """
 
@@ -55,8 +55,8 @@ def times(compiled: CompiledPlan, *, steps: int = 4) -> Times:
         Unsupported: more than 2^28 firings.
     """
     _check_size(compiled, steps)
-    if compiled.free:
-        kernel, played = "events", play_events(compiled.tables, steps, compiled.ranks.num_classes, full=False)
+    if compiled.free or compiled.flows is not None:
+        kernel, played = "events", play_events(compiled.tables, steps, compiled.ranks.num_classes, full=False, flows=compiled.flows)
     else:
         kernel, played = "recurrence", play_recurrence(compiled, steps, full=False)
     check_complete(compiled, played)
@@ -85,7 +85,7 @@ def trace(compiled: CompiledPlan, *, steps: int = 4) -> Trace:
     _check_size(compiled, steps)
     if not compiled.has_sizes:
         raise Unsupported("a trace counts live bytes, and this plan was compiled without sizes; use compile_plan(plan, cost, sizes=True)")
-    played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)
+    played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True, flows=compiled.flows)
     check_complete(compiled, played)
     ranks, plan = compiled.ranks, compiled.plan
     state = compiled.state_bytes
@@ -102,6 +102,7 @@ def trace(compiled: CompiledPlan, *, steps: int = 4) -> Trace:
             "cost_model": compiled.cost_id,
             "engine": f"compiled, numba {numba.__version__}",
             "simulated_ranks": f"{ranks.num_classes} of {len(ranks.of)}",
+            **(compiled.contention.about if compiled.contention is not None else {}),
         },
     )
 
@@ -113,7 +114,7 @@ def peaks(compiled: CompiledPlan, *, steps: int = 2) -> tuple[int, ...]:
         as trace.
     """
     _check_size(compiled, steps)
-    played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True)
+    played = play_events(compiled.tables, steps, compiled.ranks.num_classes, full=True, flows=compiled.flows)
     check_complete(compiled, played)
     peak_of_class = (compiled.state_bytes + played.peak_bytes).tolist()
     return tuple(peak_of_class[c] for c in compiled.ranks.of)

@@ -1,8 +1,7 @@
-"""The network: flows on shared links, collectives as rounds of flows, and Plans whose communications share the links."""
+"""The network: flows on shared links, collectives as rounds of flows, and what acts of a Plan feel of each other on links."""
 
 from simulator.network.collectives import simulate_collective
 from simulator.network.flows import simulate_flows
 from simulator.network.links import Sharing
-from simulator.network.shared import simulate_shared
 
-__all__ = ["Sharing", "simulate_collective", "simulate_flows", "simulate_shared"]
+__all__ = ["Sharing", "simulate_collective", "simulate_flows"]

@@ -16,7 +16,7 @@ What a move of a collective waits for before its first byte (collective_route):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
@@ -131,6 +131,22 @@ class Machine:
         if cluster.rack is not None and cluster.rack_of(src) != cluster.rack_of(dst):
             links[1:1] = [f"rack:out:{cluster.rack_of(src)}", f"rack:in:{cluster.rack_of(dst)}"]
         return Route(links=tuple(links), latency_s=latency_s)
+
+    @cached_property
+    def bandwidth_bytes_per_s(self) -> Mapping[str, float]:
+        """Of every link, by name."""
+        return {link.name: link.bandwidth_bytes_per_s for link in self.links}
+
+    @cached_property
+    def _links_between(self) -> dict[tuple[int, int], tuple[str, ...]]:
+        return {}
+
+    def links_between(self, src: int, dst: int) -> tuple[str, ...]:
+        """The links of a route, worked out once."""
+        links = self._links_between.get((src, dst))
+        if links is None:
+            links = self._links_between[src, dst] = self.route(src, dst).links
+        return links
 
     @property
     def _links_of_parts(self) -> tuple[Link, ...]:

@@ -1,6 +1,6 @@
 """Loads of links while flows pass: the flows on each link, their rates, and when the next one ends.
 
-Two loops step this: simulator.network.flows (flows alone) and simulator.network.shared (flows of a Plan's acts).
+simulator.network.flows steps this; acts of a Plan have speeds instead (simulator.network.act_flows), by the same fairness (simulator.network.sharing).
 
     pop_ended(now), enter(flow)   any number at one instant
     settle(now)                   rates of what these touched, by the Sharing; everything else keeps its rate and its end
@@ -84,12 +84,6 @@ class LinkLoads:
             self._note(passing, now_s)
             ended.append((flow, tuple(passing.pieces)))
         return ended
-
-    def set_bandwidth(self, link: str, bandwidth: float) -> None:
-        """Change a link for whatever is on it; ``settle`` makes it felt."""
-        if bandwidth != self._bandwidth[link]:
-            self._bandwidth[link] = bandwidth
-            self._touched[link] = None
 
     def settle(self, now_s: float) -> None:
         """Recompute, from ``now_s`` on, the rate of every flow that changes since the last call affect."""

@@ -18,10 +18,16 @@ from planner.ir.plan import Boxing, PlacedTensor, Placement, Plan, Task, TaskKin
 from planner.ir.sbp import Split
 from simulator.network.fabric import Machine
 
-__all__ = ["point_to_point", "link_shares"]
+__all__ = ["acting_together", "link_shares", "point_to_point"]
 
 PointToPoint = tuple[int, int, float]
 """(sender, receiver, bytes)"""
+
+
+def acting_together(plan: Plan, task: Task) -> Iterator[tuple[int, ...]]:
+    """The ranks of a communicating task that act together: lines of a collective's axis, or each sender by itself; of others none."""
+    if task.kind is TaskKind.TRANSFER or (isinstance(task.body, Boxing) and task.body.collective is not Collective.LOCAL):
+        yield from dict.fromkeys(plan.peers(task, rank) for rank in plan.ranks_of(task))
 
 
 def point_to_point(plan: Plan, task: Task, ranks: tuple[int, ...]) -> tuple[PointToPoint, ...]:
@@ -72,7 +78,7 @@ def link_shares(plan: Plan, task: Task, ranks: tuple[int, ...], duration_s: floa
     """
     over: dict[str, float] = {}
     for src, dst, size_bytes in point_to_point(plan, task, ranks) if duration_s > 0 else ():
-        for link in machine.route(src, dst).links:
+        for link in machine.links_between(src, dst):
             over[link] = over.get(link, 0.0) + size_bytes
-    bandwidth = {link.name: link.bandwidth_bytes_per_s for link in machine.links} if over else {}
+    bandwidth = machine.bandwidth_bytes_per_s
     return {link: min(size / (bandwidth[link] * duration_s), 1.0) for link, size in over.items() if size}

@@ -31,7 +31,7 @@ from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan, Regst, RegstKind, Task, TaskKind
 from planner.ir.protocols import CostModel
-from simulator.engine import Engine, shares_links
+from simulator.network.crowded import crowded_links
 from simulator.rules.prices import CheckedPrices, contention_left_out
 from simulator.steady.arcs import ArcColumns, ArcKind, Ints, Reals, counted, interleaved, ints, plain
 from simulator.steady.observed_order import Place, observed_orders
@@ -186,7 +186,7 @@ class _Builder:
 
     def _left_out(self, cost: CostModel) -> str:
         """Ranks that differ; and of contention: computing beside communication, and acts that meet on a link."""
-        links = LINKS_LEFT_OUT if shares_links(self.plan, cost, Engine.AUTO, 1) else ""
+        links = LINKS_LEFT_OUT if crowded_links(self.plan, cost) else ""
         return "; ".join(text for text in (self.left_out, contention_left_out(cost), links) if text)
 
     def ranks(self, task: Task) -> tuple[int, ...]:

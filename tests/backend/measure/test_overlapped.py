@@ -10,7 +10,8 @@ from stories import Story, TableCost
 from backend.measure.overlapped import compute_slowdown
 from planner.ir.collective import Collective
 from planner.ir.plan import Placement, Plan, TaskKind
-from simulator.network import Sharing, simulate_shared
+from simulator import simulate_shared
+from simulator.network import Sharing
 
 STEPS = 4
 

@@ -1,4 +1,4 @@
-"""The default engine shares links where acts of different tasks meet on one between nodes; elsewhere it is the game of constant prices."""
+"""Engines share links where acts of different tasks meet on one between nodes; elsewhere it is the game of constant prices."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from planner.ir.plan import Plan
 from planner.ir.traces.trace import Trace
 from planner.parallelism.make import PlanOptions, make_plan
 from regista.verbs.planning.quotas import certificate
-from simulator import Engine, simulate
+from simulator import Engine, simulate, simulate_shared
 from simulator.analysis.forecast import forecast
-from simulator.network import simulate_shared
+from simulator.network import Sharing
 from simulator.network.crowded import crowded_links
 from simulator.quotas import full_throughput
 from simulator.steady.graph import LINKS_LEFT_OUT, marked_graph
@@ -33,18 +33,18 @@ def times(trace: Trace) -> list[tuple[str, int, int, float, float]]:
     return sorted((a.task, a.rank, a.number, a.start_s, a.end_s) for a in trace.acts)
 
 
-def test_the_default_engine_shares_a_crowded_link_and_the_others_say_that_they_do_not():
+def test_every_engine_shares_a_crowded_link_and_says_so():
     plan = planned(4, 1e9)
     cost = AnalyticCost(plan.cluster)
     assert crowded_links(plan, cost), "transfers and all-reduces cross the same nic"
     default = simulate(plan, cost)
-    assert times(default) == times(simulate_shared(plan, cost))
-    bounds = [simulate(plan, cost, engine=engine) for engine in (Engine.SIMPY, Engine.COMPILED)]
-    assert times(bounds[0]) == times(bounds[1])
-    assert max(a.end_s for a in default.acts) > max(a.end_s for a in bounds[0].acts)
-    assert all("lower bounds" in bound.about["links"] for bound in bounds)
-    assert "links" not in default.about
-    assert forecast(plan, cost).step_s == pytest.approx(default.settled_step_s(plan))
+    engines = [simulate(plan, cost, engine=engine) for engine in (Engine.SIMPY, Engine.COMPILED)]
+    assert all(trace.acts == default.acts and trace.about["links"] == "shared, max-min fair" for trace in (default, *engines))
+    bound = simulate_shared(plan, cost, sharing=Sharing.NONE)
+    assert "lower bounds" in bound.about["links"]
+    assert max(a.end_s for a in default.acts) > max(a.end_s for a in bound.acts)
+    assert forecast(plan, cost).step_s == pytest.approx(default.settled_step_s(plan), rel=1e-12)
+    assert forecast(plan, cost).engine == "compiled"
     assert marked_graph(plan, cost).left_out == LINKS_LEFT_OUT
 
 

@@ -16,10 +16,10 @@ from planner.ir.plan import Placement, Plan, TaskKind
 from planner.ir.traces.trace import Act, Trace, check_trace
 from simulator import Engine, simulate
 from simulator.analysis.forecast import forecast
+from simulator.engine import simulate_shared
 from simulator.network import Sharing
 from simulator.network.fabric import Machine
 from simulator.network.link_shares import link_shares
-from simulator.network.shared import simulate_shared
 from simulator.noise import Noise, simulate_noisy
 from tests.tiers import examples
 
@@ -152,10 +152,12 @@ def test_a_forecast_tells_the_slow_down_that_the_trace_tells(data, slowdown):
     assert forecasted.step_ends_s == pytest.approx(trace.step_ends_s(plan))
 
 
-def test_the_compiled_engine_refuses_prices_that_feel_communication():
-    for play in (simulate, forecast):
-        with pytest.raises(Unsupported, match=r"takes 2 times as long beside communication: use engine simpy or auto"):
-            play(collectives(1), Slowed(), steps=1, engine=Engine.COMPILED)
+def test_the_compiled_engine_feels_communication_as_simpy_does():
+    cost = Slowed({"reduce0": 1.0, "reduce1": 1.0, "backward": 3.0}, default_s=0.0)
+    read, compiled = (simulate(collectives(2), cost, steps=2, engine=engine) for engine in (Engine.SIMPY, Engine.COMPILED))
+    assert same(read, compiled)
+    assert read.about["compute_slowdown"] == compiled.about["compute_slowdown"] == "2.0"
+    assert forecast(collectives(2), cost, steps=2, engine=Engine.COMPILED).engine == "compiled"
 
 
 def test_noise_is_felt_beside_communication_too():
@@ -223,6 +225,7 @@ def test_an_impossible_price_is_refused():
         simulate_shared(chain("ab", 1, 2), TableCost({"a": float("nan")}))
 
 
-def test_times_beyond_a_float_are_refused():
+@pytest.mark.parametrize("engine", [Engine.SIMPY, Engine.COMPILED])
+def test_times_beyond_a_float_are_refused(engine):
     with pytest.raises(InvalidCluster, match="more seconds than a float can hold"):
-        simulate_shared(chain("ab", 1, 2), TableCost(default_s=1.5e308))
+        simulate_shared(chain("ab", 1, 2), TableCost(default_s=1.5e308), engine=engine)
