@@ -1,6 +1,6 @@
 """Speed of the two engines of the simulator, in one run.  python -m experiments.benchmarks.simulator [--quick]
 
-Kernels of simulator.compiled beside SimPy on one chain (they alternate), Megatron's 1T configuration (megatron_1t.py) on 512 and on 3,072
+Kernels of simulator.compiled beside SimPy on one chain (they alternate), two Plans whose acts share links between nodes, Megatron's 1T configuration (megatron_1t.py) on 512 and on 3,072
 GPUs, one evaluation of a Plan as a search asks for it, and what loading and compiling the kernels costs a process.
 
 Times are medians with (fastest .. slowest) of the wall clock; "on its core" is the same by the process' own CPU time, which other programs of
@@ -37,6 +37,7 @@ from simulator import Engine, simulate
 from simulator.compiled import CompiledPlan, compile_plan, times, trace
 from simulator.compiled.event_kernel import play_events
 from simulator.compiled.recurrence_kernel import play_recurrence
+from simulator.network.act_flows import contention_of
 
 __all__ = ["Line", "lines", "main"]
 
@@ -164,6 +165,37 @@ def _megatron(repeats: int) -> list[Line]:
     ]
 
 
+def _shared(repeats: int) -> list[Line]:
+    """Firings per second where acts share links between nodes, beside the same Plan with links of its own."""
+    cluster = resolve_cluster("dgx-a100:4")
+    cost = AnalyticCost(cluster)
+    measured = []
+    for stages, mesh in ((4, (8,)), (2, (16,))):
+        plan = regista.plan(GPT.replace("batch=16", "batch=64"), cluster, stages=stages, mesh=mesh, micro_batches=8)
+        contention = contention_of(plan, cost)
+        assert contention is not None and contention.shares_links
+        compiled, alone = compile_plan(plan, cost, contention=contention), compile_plan(plan, cost)
+        few, classes, alone_classes = 3, compiled.ranks.num_classes, alone.ranks.num_classes
+        expected = simulate(plan, cost, steps=few, engine=Engine.SIMPY)
+        assert replace(trace(compiled, steps=few), about=expected.about) == expected
+        firings, alone_firings = (int(c.tables.acts.sum()) for c in (compiled, alone))
+        flows = float(compiled.tables.acts[compiled.flows.flow >= 0].sum()) / firings if compiled.flows is not None else 0.0
+        steps = 2_000_000 // firings
+        shared, full, own = _alternating(
+            repeats,
+            lambda: play_events(compiled.tables, steps, classes, full=False, flows=compiled.flows),  # noqa: B023
+            lambda: play_events(compiled.tables, steps, classes, full=True, flows=compiled.flows),  # noqa: B023
+            lambda: play_events(alone.tables, steps, alone_classes, full=False),  # noqa: B023
+        )
+        what = f"GPT-2 of 12 layers, {stages} stages x {mesh[0]} on 32 GPUs folded to {classes}"
+        measured += [
+            shared.rate(f"firings/s, events, links shared ({flows:.0%} of firings are on them), {what}", steps * firings),
+            full.rate(f"firings/s, the same with ready, start and live bytes, {what}", steps * firings),
+            own.rate(f"firings/s, the same Plan with links of its own, {what}", steps * alone_firings),
+        ]
+    return measured
+
+
 def _evaluation(repeats: int) -> list[Line]:
     """A Plan as a search would ask for it: priced, made into arrays, played for 4 steps."""
     cluster = resolve_cluster("dgx-a100:1")
@@ -206,7 +238,7 @@ def _warm_up() -> list[Line]:
 def lines(*, quick: bool) -> list[Line]:
     """All figures; ``quick``: few repeats."""
     repeats = 3 if quick else 9
-    return [*_kernels(repeats), *_megatron(repeats), *_evaluation(3 * repeats), *_warm_up()]
+    return [*_kernels(repeats), *_shared(repeats), *_megatron(repeats), *_evaluation(3 * repeats), *_warm_up()]
 
 
 def main() -> None:

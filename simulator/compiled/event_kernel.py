@@ -24,7 +24,7 @@ from simulator.compiled.arrays import KernelResult, PlanArrays
 from simulator.compiled.counters import first_counters
 from simulator.compiled.flow_tables import FlowTables
 from simulator.compiled.kernel import kernel
-from simulator.compiled.pace_kernel import begin_flow, begin_paced, drop_event, end_flow, schedule, settle_speeds
+from simulator.compiled.pace_kernel import begin_flow, begin_paced, drop_event, end_flow, end_later, schedule, settle_speeds
 
 __all__ = ["play_events"]
 
@@ -96,6 +96,8 @@ def _play(g, full):  # type: ignore[no-untyped-def]
             if code < actors:
                 if g.actor[code].paced == 0 or g.pace[code].end_s == now:
                     _finish(code, now, g, full)
+                else:
+                    end_later(code, now, g)
             elif (code - actors) & 1:
                 channel = g.channel[(code - actors) >> 1]
                 _ack_arrives(channel, g, full)
@@ -231,7 +233,7 @@ def _finish(a, now, g, full):  # type: ignore[no-untyped-def]
     g.lane[actor.lane].running = -1
     g.tally[0].left -= 1
     if actor.paced:
-        g.pace[a].end_s = -1.0
+        g.pace[a].end_s = g.pace[a].event_s = -1.0
     if actor.flow >= 0 and a == g.flow_actor[g.flow[actor.flow].actor_first]:
         end_flow(actor.flow, g)
     if full:

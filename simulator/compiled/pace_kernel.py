@@ -7,14 +7,17 @@
 The speeds of a set of flows that share links, directly or over others, are worked out once, in Python, by the function that SimPy's game takes
 (flow_tables.KnownSets); steps repeat, so sets are few.  Where a set is met for the first time, the kernel returns and is called again.
 
-Ends that no longer hold stay on the heap of events and are dropped when their time has come, or when the heap is full.
+Where an act becomes slower its event stays where it is and is put off when its time has come; where it becomes quicker a new one is made, and the old
+one is dropped when its time has come, or when the heap is full.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.compiled.kernel import kernel
 
-__all__ = ["begin_flow", "begin_paced", "drop_event", "end_flow", "schedule", "settle_speeds"]
+__all__ = ["begin_flow", "begin_paced", "drop_event", "end_flow", "end_later", "schedule", "settle_speeds"]
 
 
 @kernel
@@ -31,6 +34,7 @@ def begin_paced(a, now, g):  # type: ignore[no-untyped-def]
     pace.left_s = g.actor[a].duration_s
     pace.since_s = now
     pace.speed = 0.0
+    pace.event_s = np.inf
     if g.actor[a].paced == 2:
         g.started[tally.started] = a
         tally.started += 1
@@ -81,11 +85,14 @@ def _touch(f, more, g):  # type: ignore[no-untyped-def]
 def settle_speeds(now, g):  # type: ignore[no-untyped-def]
     """Returns whether all speeds are known; if not, ``component`` holds the flows of the set in question, and nothing is lost by coming again."""
     tally = g.tally[0]
+    if tally.touched + tally.started == 0:  # where communication begins or ends on ranks (retold), a flow is touched
+        return True
     tally.visits += 1
     for n in range(tally.touched):
         flow = g.flow[g.touched[n]]
         for x in range(flow.link_first, flow.link_last):
-            if g.link[g.flow_link[x]].visit != tally.visits and not _settle_set(g.flow_link[x], now, g):
+            link = g.link[g.flow_link[x]]
+            if link.active > 0 and link.visit != tally.visits and not _settle_set(g.flow_link[x], now, g):
                 return False
     for n in range(tally.touched):
         g.flow[g.touched[n]].touched = 0
@@ -130,8 +137,6 @@ def _settle_set(start, now, g):  # type: ignore[no-untyped-def]
                     other.visit = tally.visits
                     g.link_queue[tail] = g.flow_link[x]
                     tail += 1
-    if size == 0:
-        return True
     if size == 1:
         _set_flow(g.component[0], g.flow[g.component[0]].alone, now, g)
         return True
@@ -176,7 +181,18 @@ def _set_speed(a, speed, now, g):  # type: ignore[no-untyped-def]
     pace.since_s = now
     pace.speed = speed
     pace.end_s = now + pace.left_s / speed
-    schedule(pace.end_s, a, g)
+    if pace.end_s < pace.event_s:
+        pace.event_s = pace.end_s
+        schedule(pace.end_s, a, g)
+
+
+@kernel
+def end_later(a, now, g):  # type: ignore[no-untyped-def]
+    """The event of an act that has become slower since has come: again at the act's end; or it is one from before the act became quicker."""
+    pace = g.pace[a]
+    if pace.event_s == now and pace.end_s > now:
+        pace.event_s = pace.end_s
+        schedule(pace.end_s, a, g)
 
 
 # --- the heap of events by time ------------------------------------------------------------------------------------------
@@ -189,7 +205,7 @@ def drop_old_ends(g):  # type: ignore[no-untyped-def]
     events, tally.events = tally.events, 0
     for n in range(events):
         time_s, code = g.times[n], g.codes[n]
-        if code >= g.actor.size or g.actor[code].paced == 0 or g.pace[code].end_s == time_s:
+        if code >= g.actor.size or g.actor[code].paced == 0 or g.pace[code].event_s == time_s:
             push_event(g.times, g.codes, tally.events, time_s, code)
             tally.events += 1
 

@@ -268,7 +268,7 @@ def _refined(
             for new, old in ((finer, of), (finer_flows, flow_of), (finer_links.values(), link_of.values()))
         )
         if same:
-            return of, _flow_classes(of, flows, flow_of, link_of, on_links)
+            return of, _flow_classes(of, flows, flow_of, on_links)
         of, flow_of, link_of = finer, finer_flows, finer_links
 
 
@@ -276,17 +276,17 @@ def _flow_classes(
     of: Sequence[int],
     flows: Sequence[tuple[Together, ActFlow]],
     flow_of: Sequence[int],
-    link_of: Mapping[str, int],
     on_links: Mapping[str, frozenset[tuple[tuple[int, float], int]]],
 ) -> FlowClasses:
-    """The classes by one member of each."""
+    """The classes by one member of each; of links that the same flows are on with the same shares (a nic out and in), one says it all."""
     first = {flow_of[f]: flow for f, flow in reversed(list(enumerate(flows)))}
-    user_rows = {link_of[link]: tuple(sorted((f, share, copies) for (f, share), copies in here)) for link, here in on_links.items()}
+    user_rows = {link: tuple(sorted((f, share, copies) for (f, share), copies in here)) for link, here in on_links.items()}
+    number = {row: place for place, row in enumerate(dict.fromkeys(user_rows.values()))}
     return FlowClasses(
         of={(task, of[rank]): flow_of[f] for f, ((task, ranks), _) in enumerate(flows) for rank in ranks},
-        links=tuple(tuple(sorted({link_of[link] for link in first[f][1].shares})) for f in range(len(first))),
+        links=tuple(tuple(sorted({number[user_rows[link]] for link in first[f][1].shares})) for f in range(len(first))),
         talking=tuple(tuple(sorted({of[rank] for rank in first[f][1].talking})) for f in range(len(first))),
-        users=tuple(user_rows[link] for link in range(len(user_rows))),
+        users=tuple(number),
     )
 
 
