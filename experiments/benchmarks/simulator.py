@@ -1,7 +1,8 @@
 """Speed of the two engines of the simulator, in one run.  python -m experiments.benchmarks.simulator [--quick]
 
-Kernels of simulator.compiled beside SimPy on one chain (they alternate), two Plans whose acts share links between nodes, Megatron's 1T configuration (megatron_1t.py) on 512 and on 3,072
-GPUs, one evaluation of a Plan as a search asks for it, and what loading and compiling the kernels costs a process.
+Kernels of simulator.compiled beside SimPy on one chain (they alternate), two Plans whose acts share links between nodes, Megatron's 1T
+configuration (megatron_1t.py) on 512 and on 3,072 GPUs, one evaluation of a Plan as a search asks for it, and what loading and compiling the
+kernels costs a process.
 
 Times are medians with (fastest .. slowest) of the wall clock; "on its core" is the same by the process' own CPU time, which other programs of
 a busy machine do not lengthen.  Every figure is checked: both engines must give the same ends before a time is taken.

@@ -57,6 +57,7 @@ class Forecast:
     """Kind ``sim``.  step_ends_s: shape [steps], from the first start.   num_acts: of all ranks.   num_firings: those that were played.
 
     window_s: begin and end of the step that the shares are parts of.   not_compiled: why AUTO could not take the compiled engine; empty: it did.
+    contention: what acts felt of each other, in words; empty: nothing.
     """
 
     step_ends_s: tuple[float, ...]
@@ -65,6 +66,7 @@ class Forecast:
     num_firings: int
     engine: str
     not_compiled: str
+    contention: str
     rank_groups: tuple[RankGroup, ...]
 
     @property
@@ -165,6 +167,7 @@ def _forecast_of(compiled: CompiledPlan, played: KernelResult, steps: int, engin
         num_firings=len(played.end_s),
         engine=engine,
         not_compiled=not_compiled,
+        contention=compiled.contention.text if compiled.contention is not None else "",
         rank_groups=tuple(groups),
     )
 

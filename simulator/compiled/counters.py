@@ -27,7 +27,8 @@ _LANE = record("first order_first turns position running waiting may_choose")
 _GROUP = record("first last present")
 _STORE = record("first last rank_class size_bytes level")
 _CLASS = record("live work peak register_peak talks lane_first lane_last retold")
-# What others change, by the kernels of pace_kernel.py: in ``_PACE`` an act under way (its end as foreseen now, its next event), in the others who is on which link.
+# What others change, by the kernels of pace_kernel.py.  _PACE: an act under way, its end as foreseen now, its next event; the others: who is on
+# which link.
 _PACE = record("", "left_s since_s speed end_s event_s")
 _FLOW = record("link_first link_last talk_first talk_last actor_first actor_last active component key touched", "alone")
 _LINK = record("first active visit")

@@ -65,6 +65,13 @@ class Contention:
         return any(flow.shares for flow in self.flows.values())
 
     @property
+    def text(self) -> str:
+        """What acts feel, in words."""
+        links = ["links between nodes are shared, max-min fair"] if self.shares_links else []
+        slowed = [f"computing takes {self.slowdown:.3g} times as long beside communication"] if self.slowdown != 1 else []
+        return "; ".join(links + slowed)
+
+    @property
     def about(self) -> dict[str, str]:
         """What a trace says of it."""
         words = {"links": "shared, max-min fair"} if self.shares_links else {}

@@ -44,9 +44,7 @@ def contention_left_out(cost: CostModel) -> str:
     slowdown = slowdown_of(cost)
     if slowdown == 1:
         return ""
-    return (
-        f"without contention: with these prices computing takes {slowdown:.3g} times as long beside communication, which is left out here"
-    )
+    return f"a contention-free bound: with these prices computing takes {slowdown:.3g} times as long beside communication, which is left out here"
 
 
 @dataclass(slots=True)

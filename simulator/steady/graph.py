@@ -54,7 +54,11 @@ RANKS_LEFT_OUT = (
     "ranks of a placement differ (in prices, or in whom they send to), and one with the longest of their times and all of their messages stands "
     "for all: periods are upper bounds"
 )
-LINKS_LEFT_OUT = "without contention: acts of different tasks meet on a link between nodes, and each is given the whole of its price here"
+LINKS_LEFT_OUT = (
+    "a contention-free bound: acts of different tasks meet on a link between nodes and share it (regista simulate); here each takes the price "
+    "that it has alone"
+)
+"""With the orders of streams as they are, acts that take longer never shorten a step (SEMANTICS 4.3), so a period without sharing is a lower bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -19,7 +19,14 @@ __all__ = ["ROOMS", "chosen_faults", "copy_tree", "planted", "restore", "trusted
 ROOMS: Mapping[str, tuple[str, ...]] = {
     "planner/solve": ("planner/solve",),
     "planner/lower": ("planner/lower",),
-    "simulator/engine": ("simulator/engine.py", "simulator/rules", "planner/ir/actors/game.py", "planner/ir/actors/ledger.py"),
+    "simulator/engine": (
+        "simulator/engine.py",
+        "simulator/game.py",
+        "simulator/pacing.py",
+        "simulator/rules",
+        "planner/ir/actors/game.py",
+        "planner/ir/actors/ledger.py",
+    ),
     "backend/comm": ("backend/comm",),
 }
 

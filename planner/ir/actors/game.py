@@ -5,8 +5,8 @@
       end(actor)          ----->        the act is over; returns its messages
       deliver(message)    ----->        an actor may become ready to fire
 
-A driver only says when.  planner.ir.actors.liveness gives every act a duration, simulator.engine a SimPy process per stream,
-simulator.network.shared the speed that its links leave it, and simulator.analysis.replay the times of a trace.
+A driver only says when.  planner.ir.actors.liveness gives every act a duration, simulator.game a SimPy process per stream,
+simulator.pacing the speed that its links leave it, and simulator.analysis.replay the times of a trace.
 
 Streams choose after all ends and messages of an instant.  A choice on one stream changes nothing on the others, so what happens does not
 depend on the order in which the driver handles the events of one instant.

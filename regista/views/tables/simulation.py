@@ -68,6 +68,8 @@ def _head(look: Outlook) -> Table:
         table.add_row("with noise", f"{show_s(low)} .. {show_s(high)}", how)
     played = f"{forecast.num_firings:,} firings for {forecast.num_acts:,} acts; prices {look.cost_id}"
     table.add_row("engine", escape(forecast.engine), escape(_cut(played, 80)))
+    if forecast.contention:
+        table.add_row("", "contention", escape(_cut(forecast.contention, 80)))
     if forecast.not_compiled:
         table.add_row("", "not compiled", escape(_cut(forecast.not_compiled, 80)))
     return table
@@ -177,6 +179,7 @@ def outlook_json(look: Outlook) -> dict[str, object]:
             "acts": str(forecast.num_acts),
             "firings": str(forecast.num_firings),
         }
+        | ({"contention": forecast.contention} if forecast.contention else {})
         | ({"not_compiled": forecast.not_compiled} if forecast.not_compiled else {}),
     }
 

@@ -99,7 +99,7 @@ def test_what_is_proved_of_constant_durations_says_that_it_leaves_contention_out
     plan = plan_for("mlp", "data2")
     folder, command = tmp_path_factory.mktemp("cost"), commands(capsys)
     save_plan(plan, str(folder / "plan.json"))
-    for slowdown, label in ((1.75, "without contention: with these prices computing takes 1.75 times as long"), (1.0, None)):
+    for slowdown, label in ((1.75, "a contention-free bound: with these prices computing takes 1.75 times as long"), (1.0, None)):
         save_cost(cost_of(plan, replace(profile_of(plan), compute_slowdown=slowdown)), str(folder / "cost.json"))
         asked = (folder / "plan.json", "--cost", folder / "cost.json")
         seen = " ".join(command("simulate", *asked).out.split()), " ".join(command("quotas", *asked, "--full-throughput").out.split())
