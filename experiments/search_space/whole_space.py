@@ -218,7 +218,7 @@ def _whole_s(model: SearchModel, limit_bytes: float) -> float:
 def _bounds_s(bounds: ShapeBounds, shape: Shape, limit_bytes: float) -> Iterator[float]:
     """The bounds that the search over shapes takes from the pieces of the model."""
     share = bounds.of(shape)
-    yield from (bounds.roofline_s(shape), bounds.largest_piece_s(shape), share.unlimited_s)
+    yield from (bounds.roofline_s(shape), bounds.forward_part_s(shape), bounds.largest_piece_s(shape), share.unlimited_s)
     with suppress(NotFoundInTime, OutOfMemory):
         yield share.bound_within(min(limit_bytes, 1e12))[0]
 

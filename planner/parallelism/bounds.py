@@ -2,6 +2,7 @@
 
     step >= (p T + (m - 1) max(T, whole blocks)) / p, T the roofline time of a stage's ops, m micro-batches     (1)  -> ShapeBounds.roofline_s()
     step >= what the largest piece costs without a limit on memory, the others at their roofline          (6)  -> ShapeBounds.largest_piece_s()
+    step >= what the forward ops of the largest piece cost, all others at their roofline                  (7)  -> ShapeBounds.forward_part_s()
     step >= what equal shares of the pieces cost without a limit on memory                                (2)  -> EqualShare.unlimited_s
     step >= what they cost within the memory of a device, where (2)'s layouts do not fit                  (3)  -> EqualShare.bound_within()
     bytes of the fullest device >= states and saved activations, split evenly among its stage's devices   (4)  -> ShapeBounds.floor_bytes()
@@ -24,7 +25,7 @@ from planner.parallelism.memory import SearchMemory
 from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
-from planner.search.bounds.pieces import ModelPiece, PieceSearch
+from planner.search.bounds.pieces import ModelPiece, PieceSearch, forward_part
 from planner.search.bounds.scaled import scaled_graph, scaled_pieces
 from planner.search.pins import Pin
 from planner.solve.problem import NotFoundInTime
@@ -58,6 +59,8 @@ class ShapeBounds:
     time_limit: TimeLimit = NO_LIMIT
     memory: SearchMemory = field(default_factory=SearchMemory)
     _pieces: dict[tuple[int, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _forward_parts: dict[tuple[int, bool], ModelPiece] = field(default_factory=dict)
+    """Of the piece with most work."""
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
     _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
     _first: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -116,14 +119,40 @@ class ShapeBounds:
 
         self.graph_of = traced
 
+    def forward_part_s(self, shape: Shape) -> float:
+        """(7) in seconds; it needs one solution of the forward ops of one piece, a few per cent of (6)'s work where ops are many."""
+        part = self._forward_part(shape.micro_batches, shape.recompute)
+        tools = self.memory.tools(self.cluster, shape.mesh)
+        search = PieceSearch(part, shape.mesh, self.cluster, self.pins, shape.micro_batches, 1, tools, self.time_limit)
+        rest_s = self._largest(shape)[1] - _work_s(part.graph, self.cluster) / prod(shape.mesh)
+        return self._with_largest_s(shape, search.unlimited_s + shape.micro_batches * max(rest_s, 0.0))
+
     def largest_piece_s(self, shape: Shape) -> float:
         """(6) in seconds; it needs one solution of one piece."""
+        return self._with_largest_s(shape, self.of(shape).models[self._largest(shape)[0]].unlimited_s)
+
+    def _largest(self, shape: Shape) -> tuple[int, float]:
+        """(number of the piece with most work, its roofline time of one micro-batch on the mesh)."""
+        work = self._work_of(shape.micro_batches, shape.recompute)
+        largest = max(range(len(work)), key=lambda piece: prod(work[piece]))
+        return largest, work[largest][1] / prod(shape.mesh)
+
+    def _with_largest_s(self, shape: Shape, piece_s: float) -> float:
+        """A bound on the step if one occurrence of the largest piece takes ``piece_s`` of it at least, the other pieces their roofline."""
         m, devices = shape.micro_batches, prod(shape.mesh)
-        once_s = [times * piece_s / devices for times, piece_s in self._work_of(m, shape.recompute)]
-        largest = max(range(len(once_s)), key=once_s.__getitem__)
-        model = self.of(shape).models[largest]
+        largest, _ = self._largest(shape)
+        once_s = [times * work_s / devices for times, work_s in self._work_of(m, shape.recompute)]
+        times = self._work_of(m, shape.recompute)[largest][0]
         others_s = m * (sum(once_s) - once_s[largest])
-        return ((shape.stages - 1) * sum(once_s) + model.times * model.unlimited_s + others_s) / shape.stages
+        return ((shape.stages - 1) * sum(once_s) + times * piece_s + others_s) / shape.stages
+
+    def _forward_part(self, micro_batches: int, recompute: bool) -> ModelPiece:
+        key = (micro_batches, recompute)
+        if key not in self._forward_parts:
+            work = self._work_of(*key)
+            largest = max(range(len(work)), key=lambda piece: prod(work[piece]))
+            self._forward_parts[key] = forward_part(self._pieces_of(*key)[largest])
+        return self._forward_parts[key]
 
     def _models(self, shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
         costs_and_strategies = self.memory.tools(self.cluster, shape.mesh)

@@ -4,8 +4,9 @@
     second        bound B    bound E   (a new one)  bound E   bound F
 
 It is a fork of the first, so that it has all that was worked out, and goes through the same queue, best bound first; a shape that the other
-process has begun is left to it.  What comes back are numbers that the first process would have worked out itself: every bound is a function
-of its shape and kind alone, so plans and bounds are those of one process.  Whatever goes wrong in the second one, the first does itself.
+process has begun is left to it.  While the first waits for such a bound, it bounds the next shapes of its queue that nobody has begun.  What
+comes back are numbers that the first process would have worked out itself: every bound is a function of its shape and kind alone, so plans and
+bounds are those of one process.  Whatever goes wrong in the second one, the first does itself.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection
@@ -71,6 +73,8 @@ class Ahead:
     _second: tuple[int, Connection] | None = None
     _arrived: dict[_Place, list[Closer]] = field(default_factory=dict)
     _ended: dict[_Place, bool] = field(default_factory=dict)
+    _queue: Sequence[Entry] = ()
+    """The search's own, as it is now."""
 
     def __post_init__(self) -> None:
         both = (shape for given in self.shapes for shape in (replace(given, recompute=False), replace(given, recompute=True)))
@@ -101,6 +105,7 @@ class Ahead:
         Args:
             anew: end the one that there is.   bound_whole: it may bound whole models, too.
         """
+        self._queue = queue
         is_worth = len(queue) > 1 and perf_counter() - self._began_s >= self.after_s
         if (self._second is not None and not anew) or not is_worth or not self.allowed():
             return
@@ -131,16 +136,30 @@ class Ahead:
         return self._number[shape] * len(BoundKind) + kind - 1
 
     def _has_more(self, place: _Place, taken: int) -> bool:
-        """Whether the second process gives more than ``taken`` bounds of a place that it has begun; waits until that is known."""
+        """Whether the second process gives more than ``taken`` bounds of a place that it has begun; bounds other shapes until that is known."""
         while len(self._arrived.get(place, ())) <= taken:
             if place in self._ended or self._second is None or self.bounds.time_limit.is_cancelled:
                 return False
             try:
-                if self._second[1].poll(_POLL_S):
+                if self._second[1].poll() or (not self._bound_next() and self._second[1].poll(_POLL_S)):
                     self._note(self._second[1].recv())
             except (EOFError, OSError):
                 self.stop()
         return True
+
+    def _bound_next(self) -> bool:
+        """Bound the first shape of the queue that nobody has begun, for when it is asked about; False: there is none, or the time is up."""
+        if self.bounds.time_limit.is_up():
+            return False
+        for _, shape, kind, memory_binds in sorted(entry for entry in self._queue if entry[2] < BoundKind.WITHIN_MEMORY):
+            place = self._place(shape, kind)
+            if place in self._ended or self._claims.owner(place) is not Owner.NOBODY or not self._claims.claim(place, Owner.FIRST):
+                continue
+            with suppress(RegistaError):  # it is raised when the shape is asked about
+                self._arrived[place] = list(closer_bounds(self.bounds, self.whole, shape, kind, memory_binds))
+                self._ended[place] = True
+            return True
+        return False
 
     def _note(self, message: _Message) -> None:
         place, content = message
@@ -157,17 +176,19 @@ class Ahead:
         heapq.heapify(queue)
         while queue and os.getppid() == first:
             least_s, shape, kind, memory_binds = heapq.heappop(queue)
+            known = self._ended.get(place := self._place(shape, kind))
             is_last = kind is BoundKind.WHOLE_MODEL or (kind is BoundKind.WITHIN_MEMORY and not bound_whole)
-            place = self._place(shape, kind)
-            if is_last or not self._claims.claim(place, Owner.SECOND):
+            if is_last or not (known or self._claims.claim(place, Owner.SECOND)):
                 continue
             found = Closer(bound_s=least_s, memory_binds=memory_binds)
             try:
-                for found in closer_bounds(self.bounds, self.whole, shape, kind, memory_binds):
-                    sender.send((place, found))
+                for found in self._arrived.get(place, ()) if known else closer_bounds(self.bounds, self.whole, shape, kind, memory_binds):
+                    if not known:
+                        sender.send((place, found))
             except RegistaError:
                 sender.send((place, False))
                 continue
-            sender.send((place, True))
+            if not known:
+                sender.send((place, True))
             if not found.too_large_bytes:
                 heapq.heappush(queue, (max(least_s, found.bound_s), shape, BoundKind(kind + 1), found.memory_binds))

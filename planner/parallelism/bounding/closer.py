@@ -20,13 +20,14 @@ May raise NotFoundInTime; what came before it holds."""
 
 
 class BoundKind(IntEnum):
-    """The bound by which a shape stands in the queue: (1), (6), (2) or (3) of planner.parallelism.bounds, or of its whole model; each takes longer."""
+    """The bound by which a shape stands in the queue: (1), (7), (6), (2) or (3) of planner.parallelism.bounds, or of its whole model, ever slower."""
 
     ROOFLINE = 1
-    LARGEST_PIECE = 2
-    UNLIMITED = 3
-    WITHIN_MEMORY = 4
-    WHOLE_MODEL = 5
+    FORWARD_PART = 2
+    LARGEST_PIECE = 3
+    UNLIMITED = 4
+    WITHIN_MEMORY = 5
+    WHOLE_MODEL = 6
 
 
 Entry = tuple[float, Shape, BoundKind, bool]
@@ -50,6 +51,8 @@ def closer_bounds(bounds: ShapeBounds, whole: WholeBounds, shape: Shape, kind: B
     """The bounds of the kind after ``kind``, each at least the one before; none: the time was up."""
     match kind:
         case BoundKind.ROOFLINE:
+            yield Closer(bound_s=bounds.forward_part_s(shape))
+        case BoundKind.FORWARD_PART:
             yield Closer(bound_s=bounds.largest_piece_s(shape))
         case BoundKind.LARGEST_PIECE:
             yield Closer(bound_s=bounds.of(shape).unlimited_s)

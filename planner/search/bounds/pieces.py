@@ -25,7 +25,10 @@ from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import Staged, prepare
 from planner.stages.blocks import blocks_of
 
-__all__ = ["ModelPiece", "PieceSearch", "PieceCost", "model_pieces"]
+__all__ = ["ModelPiece", "PieceSearch", "PieceCost", "forward_part", "model_pieces"]
+
+_LEAVES = "leaves."
+"""Begins the name of a value that leaves a piece, among its gradients."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +201,15 @@ def model_pieces(graph: LogicalGraph, *, recompute: bool = False) -> tuple[Model
     )
 
 
+def forward_part(piece: ModelPiece) -> ModelPiece:
+    """The forward ops of a piece as a piece of its own, which costs no more than the piece does, and is found in a fraction of its time."""
+    ops = [op for op in piece.graph.ops if op.role is Role.FORWARD]
+    made = frozenset(v for op in ops for v in op.outputs if v is not None)
+    leaving = made & {v for op in piece.graph.ops if op.role is not Role.FORWARD for v in op.inputs}
+    leaving |= made & {v for name, v in piece.graph.gradients.items() if name.startswith(_LEAVES)}
+    return replace(piece, graph=_subgraph(piece.graph, ops, leaving), backward_reads=leaving)
+
+
 def _read_elsewhere(graph: LogicalGraph, block: Mapping[str, str], role: Role) -> frozenset[str]:
     """Values that an op of that role reads in another block than the one that makes them."""
     made_in = {value: block[op.id] for op in graph.ops for value in op.outputs if value is not None}
@@ -240,7 +252,7 @@ def _subgraph(graph: LogicalGraph, ops: Sequence[Op], results: Iterable[str]) ->
         ops=tuple(ops),
         inputs=tuple(inputs),
         values={v: graph.values[v] for v in graph.values if v in used},
-        gradients={name: v for name, v in graph.gradients.items() if v in made} | {f"leaves.{v}": v for v in results},
+        gradients={name: v for name, v in graph.gradients.items() if v in made} | {f"{_LEAVES}{v}": v for v in results},
         updates=updates,
         outputs=tuple(output for output in graph.outputs if output.value in made),
         loss=graph.loss if graph.loss in made else free,

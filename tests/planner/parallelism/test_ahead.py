@@ -12,8 +12,10 @@ import pytest
 
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
-from planner.parallelism.bounding import Ahead, WholeBounds
+from planner.ir.graph import LogicalGraph
+from planner.parallelism.bounding import Ahead, BoundKind, Closer, WholeBounds
 from planner.parallelism.bounding.claims import Claims, Owner
+from planner.parallelism.bounding.closer import closer_bounds
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import RunnerUp, ShapeSearch
@@ -71,6 +73,40 @@ def test_with_a_second_process_the_shapes_and_the_bounds_are_those_of_one(dies: 
     assert helped.worked == alone.worked
     assert helped.ahead is not None and helped.ahead.num_taken > 0
     assert alone.ahead is not None and alone.ahead.num_taken == 0 and not alone.processes
+
+
+class Late:
+    """A second process that sends its only bound when it is asked for the second time."""
+
+    def __init__(self, place: int, found: Closer) -> None:
+        self._messages: list[tuple[int, Closer | bool]] = [(place, found), (place, True)]
+        self._asked = 0
+
+    def poll(self, seconds: float = 0.0) -> bool:
+        self._asked += 1
+        return self._asked > 1
+
+    def recv(self) -> tuple[int, Closer | bool]:
+        return self._messages.pop(0)
+
+
+def test_who_waits_for_a_bound_works_out_the_next_one_that_nobody_has_begun() -> None:
+    shares, asked, other = bounds(), Shape(1, 1, (4,)), Shape(1, 2, (4,))
+    ahead = Ahead(shares, lambda *_: iter(()), [asked, other], after_s=0.0, allowed=lambda: False)
+    queue = [(shares.roofline_s(shape), shape, BoundKind.ROOFLINE, False) for shape in (asked, other)]
+    ahead.start(queue)
+    ahead._claims = Claims(4 * len(BoundKind))
+    ahead._claims.claim(ahead._place(asked, BoundKind.ROOFLINE), Owner.SECOND)
+    ahead._second = 0, Late(ahead._place(asked, BoundKind.ROOFLINE), Closer(bound_s=3.0))  # type: ignore[assignment]
+    assert list(ahead.closer(asked, BoundKind.ROOFLINE, False)) == [Closer(bound_s=3.0)]
+    expected = list(closer_bounds(shares, lambda *_: iter(()), other, BoundKind.ROOFLINE, False))
+    ahead.bounds = ShapeBounds(graph_of=_untraced, batch_size=8, cluster=four(), pins=())
+    assert list(ahead.closer(other, BoundKind.ROOFLINE, False)) == expected
+    assert ahead.num_taken == 1
+
+
+def _untraced(micro_batches: int) -> LogicalGraph:
+    raise AssertionError(f"a bound of {micro_batches} micro-batches was worked out again")
 
 
 def test_no_process_is_left_after_the_search() -> None:

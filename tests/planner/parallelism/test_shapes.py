@@ -25,7 +25,7 @@ from planner.parallelism.shape_search import ShapeSearch
 from planner.search import assign_layouts, build_model, search
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
-from planner.search.bounds.pieces import model_pieces
+from planner.search.bounds.pieces import forward_part, model_pieces
 from planner.search.bounds.scaled import scaled_pieces
 from planner.search.methods.method import Method
 from planner.search.strategies import op_shape
@@ -66,9 +66,19 @@ def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -
     model = build_model(staged, shape.mesh, cluster, (), shape.micro_batches, limit_bytes=limit * 1.5, in_flight=flight)
     step_s = model.step_s(search(model, Method.EXACT, seconds=10.0).choice)
     assert shares.roofline_s(shape) <= step_s * (1 + 1e-9)
+    assert shares.forward_part_s(shape) <= shares.largest_piece_s(shape) * (1 + 1e-9)
+    assert shares.largest_piece_s(shape) <= step_s * (1 + 1e-9)
     assert share.unlimited_s <= step_s * (1 + 1e-9)
     assert share.bound_within(limit * 1.5)[0] <= step_s * (1 + 1e-9)
     assert max(share.least_bytes, shares.floor_bytes(shape)) <= model.problem.peak(least_demand(model.problem)) * (1 + 1e-9)
+
+
+def test_the_forward_part_has_all_forward_ops_of_its_piece_and_reads_parameters_in_any_layout() -> None:
+    piece = max(model_pieces(program_of(MODEL).graph(4)), key=lambda piece: piece.times)
+    part = forward_part(piece)
+    assert [op.id for op in part.graph.ops] == [op.id for op in piece.graph.ops if op.role is Role.FORWARD]
+    assert not part.graph.updates
+    assert part.saved_bytes == piece.saved_bytes
 
 
 @pytest.mark.representatives("h.1-1")
