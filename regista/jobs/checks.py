@@ -14,6 +14,7 @@ _MAY_LACK = (
     *("experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers", "ffn"),
     *("encoder", "encoder_seq", "crossed", "attended", "kv_latent", "q_latent", "rope_dim", "value_dim"),
     *("state_dim", "mamba_heads", "mamba_head_dim", "mamba_groups"),
+    *("expert_latent", "predicted"),
 )
 
 _MOST, _MOST_LAYERS, _MOST_PASSES = 2**24, 4096, 200_000

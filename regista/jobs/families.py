@@ -64,4 +64,8 @@ def family(name: str) -> Model:
         mamba_heads=number("mamba_heads"),
         mamba_head_dim=number("mamba_head_dim"),
         mamba_groups=number("mamba_groups"),
+        expert_latent=number("expert_latent"),
+        predicted=number("predicted"),
+        predicted_pattern=row["predicted_pattern"],
+        predicted_alike=row["predicted_alike"] == "true",
     )

@@ -91,6 +91,10 @@ class Model:
     dense_layers: so many at the beginning have no experts, but ``ffn``.
     pattern: of a hybrid, one letter per layer: M Mamba-2, * attention, - feed-forward, E experts.   state_dim, mamba_heads, mamba_head_dim,
     mamba_groups: of its Mamba layers.   part: what a layer of it is; set by ``stacks``.
+    expert_latent: width in which tokens travel to experts and are multiplied there (latent mixture of experts: a product before the dispatch brings
+    them into it, one after it back); 0: the hidden width.
+    predicted: further tokens that each position predicts (multi-token prediction), each by a head of its own layers and the shared logits.
+    predicted_pattern: letters of such a head's layers; empty: one layer as the model's last.   predicted_alike: its heads share their parameters.
     attended: tokens of a document where several are packed into a sequence and see only their own; 0: a sequence is one.
     """
 
@@ -125,6 +129,10 @@ class Model:
     mamba_heads: int = 0
     mamba_head_dim: int = 0
     mamba_groups: int = 0
+    expert_latent: int = 0
+    predicted: int = 0
+    predicted_pattern: str = ""
+    predicted_alike: bool = False
     part: Part = Part.WHOLE
 
     @property
@@ -163,10 +171,16 @@ class Model:
     @property
     def duplicated_parameters(self) -> int:
         """Of one layer: those that each tensor-parallel rank has whole, norms, the router, and what makes latents."""
-        return 4 * self.hidden + self.hidden * self.experts + self.hidden * self.latent_width
+        return 4 * self.hidden + self.hidden * (self.experts + self.latent_width + 2 * self.expert_latent)
 
-    def mlp_parameters(self, ffn: int) -> int:
-        return (3 if self.gated else 2) * self.hidden * ffn
+    def mlp_parameters(self, ffn: int, width: int = 0) -> int:
+        """width: of what comes in and goes out; 0: the hidden width."""
+        return (3 if self.gated else 2) * (width or self.hidden) * ffn
+
+    @property
+    def expert_width(self) -> int:
+        """Of a token as experts take it."""
+        return self.expert_latent or self.hidden
 
     @property
     def dense_parameters(self) -> int:
@@ -176,12 +190,12 @@ class Model:
             return own
         if not self.experts:
             return own + self.mlp_parameters(self.ffn)
-        return own + self.hidden * self.experts + (self.mlp_parameters(self.shared_ffn) if self.shared_ffn else 0)
+        return own + self.hidden * (self.experts + 2 * self.expert_latent) + (self.mlp_parameters(self.shared_ffn) if self.shared_ffn else 0)
 
     @property
     def expert_parameters(self) -> int:
         """Of one layer: all its experts."""
-        return self.experts * self.mlp_parameters(self.expert_ffn)
+        return self.experts * self.mlp_parameters(self.expert_ffn, self.expert_width)
 
     @property
     def stacks(self) -> tuple[tuple[Model, int], ...]:
@@ -201,18 +215,35 @@ class Model:
     def _kind(self, part: Part) -> Model:
         """A layer of a hybrid."""
         of = replace(self, pattern="", part=part)
-        return of if part is Part.EXPERTS else replace(of, experts=0, top_k=0, expert_ffn=0, shared_ffn=0)
+        return of if part is Part.EXPERTS else replace(of, experts=0, top_k=0, expert_ffn=0, shared_ffn=0, expert_latent=0)
+
+    @property
+    def predictor(self) -> tuple[Model, ...]:
+        """The layers of one head that predicts a further token, behind the product of two hidden widths that joins state and next token."""
+        if not self.predicted:
+            return ()
+        if self.predicted_pattern:
+            return tuple(self._kind(Part(letter)) for letter in self.predicted_pattern)
+        return (replace(self.stacks[-1][0], predicted=0),)
+
+    @property
+    def predictor_parameters(self) -> int:
+        """Of all such heads."""
+        own = sum(model.dense_parameters + model.expert_parameters for model in self.predictor) + 2 * self.hidden**2
+        return (1 if self.predicted_alike else self.predicted) * own if self.predicted else 0
 
     @property
     def parameters(self) -> int:
         ends = self.vocab * self.hidden * (1 if self.tied else 2)
         if self.encoder:
             return self.layers * (self.dense_parameters + self.expert_parameters) + ends
-        return sum(count * (model.dense_parameters + model.expert_parameters) for model, count in self.stacks) + ends
+        return sum(count * (model.dense_parameters + model.expert_parameters) for model, count in self.stacks) + self.predictor_parameters + ends
 
     def flop_per_token(self) -> float:
         """Of forward and backward, as papers count them for MFU: 6 per parameter that a token meets, and 6 s h per layer of causal attention."""
-        return sum(count * model._layer_flop() for model, count in self._flop_stacks()) + 6.0 * self.vocab * self.hidden
+        ahead = sum(model._layer_flop() for model in self.predictor) + 12.0 * self.hidden**2
+        heads = (1 + self.predicted) * 6.0 * self.vocab * self.hidden
+        return sum(count * model._layer_flop() for model, count in self._flop_stacks()) + self.predicted * ahead + heads
 
     def _flop_stacks(self) -> tuple[tuple[Model, int], ...]:
         return ((self, self.layers + self.encoder),) if self.encoder else self.stacks
@@ -223,7 +254,8 @@ class Model:
         if self.part is Part.MAMBA:
             return 6.0 * met + 12.0 * self.mamba_width * self.state_dim
         if self.experts:
-            met = self.attention_parameters + self.top_k * self.mlp_parameters(self.expert_ffn) + self.mlp_parameters(self.shared_ffn)
+            chosen = self.top_k * self.mlp_parameters(self.expert_ffn, self.expert_width) + 2 * self.hidden * self.expert_latent
+            met = self.attention_parameters + chosen + self.mlp_parameters(self.shared_ffn)
         pairs = (
             self.part.attends * (3 if self.causal else 6) * (self.attended or self.seq) * self.heads * (self.head_dim + self.value_width)
         )

@@ -34,7 +34,7 @@ from regista.jobs.work import (
     layer_backward,
     layer_forward,
 )
-from regista.jobs.work.chunks import head_backward, head_forward, stack_counts
+from regista.jobs.work.chunks import head_backward, head_forward, predictor_layers, stack_counts
 
 __all__ = ["JobCost", "breakdown", "job_cost"]
 
@@ -77,6 +77,9 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
             gathered_s += own * _layer_gather_s(stack, prices)
         if predicts:
             forward, backward = forward + prices.pass_s(head_forward(job)), backward + prices.pass_s(head_backward(job))
+            for ahead in predictor_layers(job):
+                forward += prices.pass_s(layer_forward(ahead), layers=job.model.predicted)
+                backward += prices.pass_s(layer_backward(ahead), layers=job.model.predicted)
         if embeds:
             read = Sweep(3 * message_bytes(job) * (job.layout.tp if job.layout.sequence_parallel else 1), 3)
             forward, backward = forward + prices.pass_s([read]), backward + prices.pass_s([read])
@@ -213,6 +216,8 @@ def breakdown(job: Job, prices: Prices, plan: Plan, cost: JobCost, schedule: Pip
         kernels: list[tuple[Kernel, int]] = [(k, own) for stack, own in stacks for k in (*layer_forward(stack), *layer_backward(stack))]
         if chunk.predicts:
             kernels += [(k, 1) for k in (*head_forward(job), *head_backward(job))]
+            ahead = predictor_layers(job)
+            kernels += [(k, job.model.predicted) for layer in ahead for k in (*layer_forward(layer), *layer_backward(layer))]
         for kernel, times in kernels:
             kind = _kind(kernel)
             shares[kind] = shares.get(kind, 0.0) + job.layout.micro_batches * prices.pass_s([kernel], layers=times)

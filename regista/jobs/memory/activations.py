@@ -14,6 +14,7 @@ from planner.schedule.actions import Pass
 from regista.jobs.job import Attention, Job, Part, Recompute
 from regista.jobs.recipes import casting
 from regista.jobs.work import Chunk, chunk_stacks, chunks_of, vocab_padded
+from regista.jobs.work.chunks import predictor_layers
 
 __all__ = ["activation_peak", "layer_bytes", "message_bytes", "stash_bytes"]
 
@@ -61,9 +62,9 @@ def layer_bytes(job: Job) -> float:
     if model.experts:
         met = between * model.top_k * at.etp / (1 if at.sequence_parallel or at.tp == 1 else at.tp)
         inner = ((2 if model.gated else 1) * value + taken) * model.expert_ffn / at.etp
-        kept += met * ((value + taken) * model.hidden + inner) + between * model.experts * 12
+        kept += met * ((value + taken) * model.expert_width + inner) + between * (model.experts * 12 + taken * model.expert_latent)
         # Tokens on their way to the experts and back, before they are repeated for each of their experts. [from golden memory]
-        kept += 2 * value * met / model.top_k * model.hidden
+        kept += 2 * value * met / model.top_k * model.expert_width
         if model.shared_ffn:
             kept += rows * ((2 if model.gated else 1) * value + taken) * model.shared_ffn / at.tp
     else:
@@ -105,6 +106,9 @@ def stash_bytes(job: Job, chunk: Chunk) -> float:
     kept = message_bytes(job) / value * (value + (1 if run.dropout else 0)) if chunk.embeds else 0.0
     stacks = chunk_stacks(job, chunk)
     full = sum(count * layer_bytes(stack) for stack, count in stacks) / max(1, chunk.layers)
+    if chunk.predicts and job.model.predicted:
+        # A head that predicts a further token keeps what its layers keep, and state and next token side by side.
+        kept += job.model.predicted * (sum(layer_bytes(layer) for layer in predictor_layers(job)) + 2 * message_bytes(job))
     match run.recompute:
         case Recompute.FULL:
             again = chunk.layers if run.recompute_layers is None else min(chunk.layers, run.recompute_layers)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from regista.jobs.job import Job
 from regista.jobs.recipes import casting
 from regista.jobs.work import Chunk, chunk_stacks, chunks_of, vocab_padded
+from regista.jobs.work.chunks import predictor_layers
 
 __all__ = ["Counts", "chunk_parameters", "stage_parameters"]
 
@@ -57,7 +58,9 @@ def chunk_parameters(job: Job, chunk: Chunk) -> Counts:
     """Of one device, before they are split over replicas."""
     model, at = job.model, job.layout
     low = dense = expert = 0.0
-    for stack, layers in chunk_stacks(job, chunk):
+    heads = 1 if model.predicted_alike else model.predicted
+    ahead = [(layer, heads) for layer in predictor_layers(job)] if chunk.predicts else []
+    for stack, layers in (*chunk_stacks(job, chunk), *ahead):
         own = stack.model
         # Layers of a decoder attend to the encoder, too.
         products = (own.dense_parameters - own.duplicated_parameters + (own.attention_parameters if own.crossed else 0)) / at.tp
@@ -67,6 +70,9 @@ def chunk_parameters(job: Job, chunk: Chunk) -> Counts:
     table = vocab_padded(job) * model.hidden / at.tp
     if chunk.embeds:
         dense += table + (max(model.seq, model.encoder_seq) * model.hidden if model.learned_positions else 0)
+    if ahead:
+        joined = heads * 2 * model.hidden**2 / at.tp
+        low, dense = low + joined, dense + joined
     if chunk.predicts and not (model.tied and chunk.embeds):
         dense += table
     return Counts(dense, expert, low)

@@ -31,6 +31,8 @@ FAMILIES = {
     "DeepSeekV3": "deepseek-v3",
     "Kimi_K2": "kimi-k2",
     "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b",
+    "Nemotron_3_Super": "nemotron-3-super-120b-a12b",
+    "Nemotron_3_Ultra": "nemotron-3-ultra-550b-a55b",
 }
 PRECISIONS = {
     "BF16": (Precision.BF16, Recipe.DELAYED),

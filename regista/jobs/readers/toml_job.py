@@ -39,6 +39,11 @@ _RUNNING = {
     ),
     *_OVERLAPS,
 }
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("name", "pattern", "predicted_pattern"), str),
+    **dict.fromkeys(("gated", "tied", "causal", "learned_positions", "predicted_alike"), bool),
+}
+"""Of the numbers of a model those that are none."""
 Table = Mapping[str, object]
 
 
@@ -81,7 +86,7 @@ def _model(table: Table) -> Model:
         raise InvalidFile(f"[model] has unknown keys {unknown}; known are family, {', '.join(sorted(known))}")
     own = {key: value for key, value in table.items() if key != "family"}
     for key, value in own.items():
-        wanted = {"name": str, "pattern": str, "gated": bool, "tied": bool, "causal": bool, "learned_positions": bool}.get(key, int)
+        wanted = _KINDS.get(key, int)
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             raise InvalidFile(f"[model] {key} = {value!r}; {'a whole number' if wanted is int else wanted.__name__} is needed")
     if "family" in table:

@@ -11,7 +11,10 @@ from regista.jobs.job import Job
 from regista.jobs.work.kernels import Kernel, Product, Sweep
 from regista.jobs.work.layer import tokens
 
-__all__ = ["Chunk", "chunk_layers", "chunk_stacks", "chunks_of", "head_backward", "head_forward", "stack_counts", "vocab_padded"]
+__all__ = [
+    *("Chunk", "chunk_layers", "chunk_stacks", "chunks_of", "head_backward", "head_forward", "predictor_layers", "stack_counts"),
+    "vocab_padded",
+]
 
 _PAD = 128
 """Megatron pads the vocabulary to a multiple of 128 times the tensor-parallel size (make-vocab-size-divisible-by)."""
@@ -69,14 +72,25 @@ def stack_counts(job: Job, chunk: Chunk) -> tuple[int, ...]:
 
 def chunk_stacks(job: Job, chunk: Chunk) -> tuple[tuple[Job, int], ...]:
     """The kinds of layer in a chunk: for each kind the job with that model, and how many layers of the chunk are of it."""
-    pairs = zip(job.model.stacks, stack_counts(job, chunk), strict=True)
+    pairs = [*zip(job.model.stacks, stack_counts(job, chunk), strict=True)]
     return tuple((job if model is job.model else replace(job, model=model), own) for (model, _), own in pairs if own)
+
+
+def predictor_layers(job: Job) -> tuple[Job, ...]:
+    """The layers of one head that predicts a further token, as jobs whose model is the layer's."""
+    return tuple(replace(job, model=model) for model in job.model.predictor)
+
+
+def _joined(job: Job) -> Product:
+    """State and next token brought to one width, in front of a predictor's layers."""
+    return Product(tokens(job), job.model.hidden // job.layout.tp, 2 * job.model.hidden)
 
 
 def head_forward(job: Job) -> tuple[Kernel, ...]:
     """Final norm, logits and loss: unfused, the loss works on a copy of the logits in 32 bits, kernel by kernel."""
     rows, columns = tokens(job), vocab_padded(job) // job.layout.tp
-    return (Product(rows, columns, job.model.hidden, low=False), Sweep(rows * columns * (6.0 if job.running.fused_loss else 26.0), 5))
+    once = (Product(rows, columns, job.model.hidden, low=False), Sweep(rows * columns * (6.0 if job.running.fused_loss else 26.0), 5))
+    return once + job.model.predicted * (_joined(job), *once)
 
 
 def head_backward(job: Job) -> tuple[Kernel, ...]:
@@ -85,4 +99,7 @@ def head_backward(job: Job) -> tuple[Kernel, ...]:
     if not job.running.frozen:
         products.append(Product(hidden, columns, rows, low=False))
     loss = 4.0 if job.running.fused_loss else 14.0
-    return (*products, Sweep(rows * columns * loss + 2.0 * hidden * columns * job.running.grad_bytes, 3))
+    once = (*products, Sweep(rows * columns * loss + 2.0 * hidden * columns * job.running.grad_bytes, 3))
+    joined = _joined(job)
+    again = [Product(joined.m, joined.k, joined.n), *([] if job.running.frozen else [Product(joined.k, joined.n, joined.m)])]
+    return once + job.model.predicted * (*again, *once)

@@ -68,6 +68,9 @@ def _products(job: Job) -> list[Product]:
     elif model.shared_ffn:
         ffn = _ceil(model.shared_ffn, at.tp)
         made += [Product(rows, (2 if model.gated else 1) * ffn, model.hidden), Product(rows, model.hidden, ffn)]
+    if model.expert_latent:
+        held = _between(job)
+        made += [Product(held, model.expert_latent, model.hidden), Product(held, model.hidden, model.expert_latent)]
     return made
 
 
@@ -81,8 +84,8 @@ def _experts(job: Job) -> list[Product]:
         per_expert = max(1, per_expert // at.tp)
     ffn = _ceil(model.expert_ffn, at.etp)
     return [
-        Product(per_expert, (2 if model.gated else 1) * ffn, model.hidden, count=own, expert=True),
-        Product(per_expert, model.hidden, ffn, count=own, expert=True),
+        Product(per_expert, (2 if model.gated else 1) * ffn, model.expert_width, count=own, expert=True),
+        Product(per_expert, model.expert_width, ffn, count=own, expert=True),
     ]
 
 
@@ -138,7 +141,7 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
     rope = 0.0 if model.learned_positions and not model.kv_latent else 2.0 * tokens(job) * heads * value
     if model.experts:
         inner = sum(p.count * p.m * p.k for p in _experts(job)[1:])
-        moved = float(_between(job) * model.top_k * model.hidden * value)
+        moved = float(_between(job) * model.top_k * model.expert_width * value)
         routing = [Sweep(4 * moved * (1.5 if backward else 1), count=8), Sweep(float(_between(job) * model.experts * 4 * 6), count=10)]
     else:
         inner, routing = tokens(job) * _ceil(model.ffn, at.tp), list[Sweep]()
@@ -189,7 +192,7 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
         kept = tokens(job) * _ceil(model.kv_heads, at.tp) * (model.head_dim + model.value_width) * run.precision.value_bytes
         met.append(Ring((2 if backward else 1) * kept, at.cp - 1, Group(at.cp, at.tp)))
     if model.experts and (at.ep > 1 or at.etp > 1):
-        sent = float(_between(job) * model.top_k * model.hidden * run.precision.value_bytes)
+        sent = float(_between(job) * model.top_k * model.expert_width * run.precision.value_bytes)
         if not at.sequence_parallel and at.tp > 1:
             sent /= at.tp
         if at.ep > 1:
