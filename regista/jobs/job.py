@@ -34,13 +34,17 @@ class Precision(Enum):
 
 
 class Recompute(Enum):
-    """What the backward pass makes again.  DOTS: all but what products gave.  QKV: all but q, k and v.   SELECTIVE: the attention's core."""
+    """What the backward pass makes again.  DOTS: all but what products gave.  QKV: all but q, k and v.   SELECTIVE: the attention's core.
+
+    EXPERTS: the whole part of a layer that has experts, with its exchanges (Megatron's recompute of the module moe).
+    """
 
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
     DOTS = "dots"
     QKV = "qkv"
+    EXPERTS = "experts"
 
 
 class Attention(Enum):
@@ -190,7 +194,9 @@ class Model:
             return own
         if not self.experts:
             return own + self.mlp_parameters(self.ffn)
-        return own + self.hidden * (self.experts + 2 * self.expert_latent) + (self.mlp_parameters(self.shared_ffn) if self.shared_ffn else 0)
+        return (
+            own + self.hidden * (self.experts + 2 * self.expert_latent) + (self.mlp_parameters(self.shared_ffn) if self.shared_ffn else 0)
+        )
 
     @property
     def expert_parameters(self) -> int:
@@ -237,7 +243,11 @@ class Model:
         ends = self.vocab * self.hidden * (1 if self.tied else 2)
         if self.encoder:
             return self.layers * (self.dense_parameters + self.expert_parameters) + ends
-        return sum(count * (model.dense_parameters + model.expert_parameters) for model, count in self.stacks) + self.predictor_parameters + ends
+        return (
+            sum(count * (model.dense_parameters + model.expert_parameters) for model, count in self.stacks)
+            + self.predictor_parameters
+            + ends
+        )
 
     def flop_per_token(self) -> float:
         """Of forward and backward, as papers count them for MFU: 6 per parameter that a token meets, and 6 s h per layer of causal attention."""
@@ -315,6 +325,8 @@ class Running:
     recipe: how values are scaled where products take 8 or 4 bits.   low_params: parameters are held and gathered as products take them, without a
     copy in 16 bits (fp8_params of Transformer Engine).
     deferred_wgrad: of so many micro-batches the head's gradient of weights is computed at the step's end, until when its operands are kept.
+    expert_once: a token travels once to each node that has experts of it, once to each device inside one (DeepEP, HybridEP: Megatron's flex
+    dispatcher).   overlap_experts: exchanges go on beside computing of another micro-batch (overlap_moe_expert_parallel_comm).
     fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.   bucket_bytes: in which gradients and
     parameters are collected to travel, where they do not lie so already (DeepSpeed).   environment: of the machine.
     """
@@ -332,6 +344,8 @@ class Running:
     overlap_grad: bool = False
     overlap_param: bool = False
     overlap_p2p: bool = False
+    overlap_experts: bool = False
+    expert_once: bool = False
     attention: Attention = Attention.FUSED
     dropout: bool = False
     frozen: bool = False

@@ -31,6 +31,9 @@ __all__ = ["Prices"]
 
 SHARP = 4.0
 
+EXCHANGE_UNITS = 24
+"""Multiprocessors that an exchange of experts takes from computing beside it. [DeepEP's README: num_sms 24; HybridEP 16 to 32]"""
+
 
 @lru_cache(maxsize=64)
 def _nccl(interconnect: str, port_bytes_per_s: float) -> CollectiveModel:
@@ -140,7 +143,7 @@ class Prices:
 
     def pass_s(self, kernels: Iterable[Kernel], *, layers: int = 1) -> float:
         """Equations (5) and (6): one act of ``layers`` times these kernels."""
-        device_s, host_s, attention_s, ring_s = 0.0, 0.0, 0.0, 0.0
+        device_s, host_s, attention_s, ring_s, exchange_s = 0.0, 0.0, 0.0, 0.0, 0.0
         launch_s = 0.0 if self.running.jax or self.running.graphs else 1e-6 * self._value("launch_us")
         for kernel in kernels:
             match kernel:
@@ -153,6 +156,11 @@ class Prices:
                 case Sweep():
                     device_s += self.sweep_s(kernel.size_bytes)
                     host_s += launch_s * kernel.count
+                case Meeting() if kernel.collective is Collective.ALL_TO_ALL:
+                    sent_bytes = kernel.total_bytes * kernel.share_sent(self.machine.domain)
+                    one_s = kernel.count * self.meeting_s(kernel.collective, sent_bytes, kernel.group)
+                    exchange_s, device_s = (exchange_s + one_s, device_s) if kernel.beside else (exchange_s, device_s + one_s)
+                    host_s += launch_s * kernel.count
                 case Meeting():
                     shown = self._value("beside_share") if kernel.beside else 1.0
                     device_s += kernel.count * shown * self.meeting_s(kernel.collective, kernel.total_bytes, kernel.group)
@@ -162,6 +170,8 @@ class Prices:
                     ring_s += kernel.rounds * one_s
                     host_s += launch_s * kernel.rounds
         device_s += attention_s + max(0.0, ring_s - attention_s)
+        hidden_s = min(exchange_s, device_s)
+        device_s += exchange_s - hidden_s + hidden_s * EXCHANGE_UNITS / self.machine.units
         both_s = (device_s**SHARP + host_s**SHARP) ** (1 / SHARP)
         return float(layers * both_s * self.grown)
 

@@ -92,6 +92,13 @@ def _part_bytes(job: Job) -> float:
     return own - bare / 2
 
 
+def _again_bytes(job: Job) -> float:
+    """What a layer with experts does not keep where that part is computed again: all of it but its input."""
+    if not job.model.experts:
+        return 0.0
+    return layer_bytes(replace(job, model=replace(job.model, part=Part.EXPERTS))) - message_bytes(job)
+
+
 def _score_bytes(job: Job) -> float:
     """Scores after softmax, and with dropout their mask and what it made of them."""
     model, at, run = job.model, job.layout, job.running
@@ -113,6 +120,8 @@ def stash_bytes(job: Job, chunk: Chunk) -> float:
         case Recompute.FULL:
             again = chunk.layers if run.recompute_layers is None else min(chunk.layers, run.recompute_layers)
             return kept + again * message_bytes(job) + (chunk.layers - again) * full
+        case Recompute.EXPERTS:
+            return kept + sum(count * (layer_bytes(stack) - _again_bytes(stack)) for stack, count in stacks)
         case Recompute.QKV:
             model = job.model
             own = value * rows * (model.heads + 2 * model.kv_heads) * model.head_dim / job.layout.tp
@@ -133,6 +142,8 @@ def activation_peak(job: Job, schedule: PipelineSchedule, stage: int) -> tuple[f
     last = job.layout.chunks - 1
     head = _head_bytes(job)
     again = layer_bytes(job) if job.running.recompute in (Recompute.FULL, Recompute.QKV) else 0.0
+    if job.running.recompute is Recompute.EXPERTS:
+        again = max(_again_bytes(replace(job, model=model)) for model, _ in job.model.stacks)
     if job.running.recompute is Recompute.SELECTIVE and not job.running.attention.is_one_kernel:
         again = _score_bytes(job)
     rows = job.layout.micro_batch * job.model.seq / job.layout.cp

@@ -4,6 +4,7 @@
 [cluster]  name = "dgx-h100:16"                     a preset with its number of nodes
 [layout]   tp pp cp ep etp vp dp zero fsdp direct_gather micro_batch global_batch sequence_parallel layers_of_chunks vp_group
            precision recipe low_params recompute recompute_layers attention dropout graphs overlap_tp overlap_grad overlap_param overlap_p2p
+           overlap_experts expert_once
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from regista.jobs.recipes import Recipe
 __all__ = ["toml_job"]
 
 _LAYOUT = {f.name for f in fields(Layout)}
-_OVERLAPS = {"overlap_tp", "overlap_grad", "overlap_param", "overlap_p2p"}
+_OVERLAPS = {"overlap_tp", "overlap_grad", "overlap_param", "overlap_p2p", "overlap_experts", "expert_once"}
 _LOW = {"fp8-mixed": Precision.FP8, "nvfp4-mixed": Precision.NVFP4}
 """Names that other frameworks have for precisions."""
 _RUNNING = {
@@ -162,4 +163,6 @@ def _running(table: Table) -> Running:
         overlap_grad=_flag(table, "overlap_grad", zero >= 1),
         overlap_param=_flag(table, "overlap_param", zero >= 1),
         overlap_p2p=_flag(table, "overlap_p2p", True),
+        overlap_experts=_flag(table, "overlap_experts"),
+        expert_once=_flag(table, "expert_once"),
     )

@@ -99,7 +99,7 @@ def head_backward(job: Job) -> tuple[Kernel, ...]:
     if not job.running.frozen:
         products.append(Product(hidden, columns, rows, low=False))
     loss = 4.0 if job.running.fused_loss else 14.0
-    once = (*products, Sweep(rows * columns * loss + 2.0 * hidden * columns * job.running.grad_bytes, 3))
+    once: tuple[Kernel, ...] = (*products, Sweep(rows * columns * loss + 2.0 * hidden * columns * job.running.grad_bytes, 3))
     joined = _joined(job)
     again = [Product(joined.m, joined.k, joined.n), *([] if job.running.frozen else [Product(joined.k, joined.n, joined.m)])]
     return once + job.model.predicted * (*again, *once)

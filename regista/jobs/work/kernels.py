@@ -64,13 +64,27 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """``count`` collectives of a group.  total_bytes: that the group holds together.   beside: goes on beside computing, all but a share."""
+    """``count`` collectives of a group.  total_bytes: that the group holds together.   beside: goes on beside computing, all but a share.
+
+    chosen: of an exchange of experts that sends a token once to each node (inside one, to each device) that has any of the ``chosen`` experts it goes
+    to; 0: once to each expert.
+    """
 
     collective: Collective
     total_bytes: float
     group: Group
     beside: bool = False
     count: int = 1
+    chosen: int = 0
+
+    def share_sent(self, domain: int) -> float:
+        """Of the bytes of an exchange that sends a token to each expert, those that this one sends: experts fall on p places at random, so that
+        k of them are on p (1 - (1 - 1/p)^k) different ones."""
+        if not self.chosen:
+            return 1.0
+        inside = self.group.members_per_node(domain)
+        places = self.group.size if inside >= self.group.size else -(-self.group.size // inside)
+        return float(places * (1 - (1 - 1 / places) ** self.chosen) / self.chosen)
 
 
 @dataclass(frozen=True, slots=True)

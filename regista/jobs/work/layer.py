@@ -198,7 +198,10 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
         if at.ep > 1:
             # All tokens that the group holds together.
             stride = at.etp if at.etp > 1 else 1
-            met.append(Meeting(Collective.ALL_TO_ALL, sent * at.ep, Group(at.ep, stride), count=2))
+            chosen = model.top_k if run.expert_once else 0
+            met.append(
+                Meeting(Collective.ALL_TO_ALL, sent * at.ep, Group(at.ep, stride), beside=run.overlap_experts, count=2, chosen=chosen)
+            )
         if at.etp > 1:
             met.append(Meeting(Collective.ALL_GATHER, sent * at.etp, Group(at.etp, 1), count=1))
             met.append(Meeting(Collective.REDUCE_SCATTER, sent * at.etp, Group(at.etp, 1), count=1))
@@ -241,6 +244,9 @@ def _again(job: Job) -> list[Kernel]:
             return _attention(job, backward=False)
         case Recompute.FULL:
             return list(layer_forward(job))
+        case Recompute.EXPERTS:
+            model = job.model
+            return list(layer_forward(replace(job, model=replace(model, part=Part.EXPERTS)))) if model.experts else []
         case Recompute.DOTS:
             return [*_attention(job, backward=False), *_sweeps(job, backward=False)]
         case Recompute.QKV:
