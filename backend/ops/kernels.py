@@ -76,13 +76,14 @@ def kernel(target: str) -> Callable[..., object]:
     if target.startswith("aten."):
         return _overload(target)
     from planner.frontend.attention import KERNELS as ATTENDED  # late, so that kernels of aten need no frontend
-    from planner.frontend.optim import clipping, loss_scale, updates
+    from planner.frontend.optim import clipping, loss_scale, rows, updates
     from planner.frontend.random.kernels import KERNELS as DRAWN
     from planner.frontend.recurrent import KERNELS as RECURRENT
     from planner.frontend.tracing.lookup import KERNELS
 
     tables: tuple[Mapping[str, Callable[..., object]], ...] = (
         updates.KERNELS,
+        rows.KERNELS,
         clipping.KERNELS,
         loss_scale.KERNELS,
         DRAWN,

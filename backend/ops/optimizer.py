@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from planner.frontend.optim.rows import in_place
 from planner.frontend.optim.updates import Rate, number
 from planner.ir.graph import Arg, Op, Ref
 
@@ -20,7 +21,7 @@ __all__ = ["AdamNumbers", "adam_in_place", "fuse_adams", "sgd_in_place", "update
 
 ADAMW, ADAM, ADAMS, SGD = "regista.adamw", "regista.adam", "fused.adams", "regista.sgd"
 
-Updated = tuple[Tensor, ...]
+Updated = Sequence[Tensor]
 """(param, exp_avg, exp_avg_sq, step, with amsgrad max_exp_avg_sq) of the first parameter, then of the second, ..."""
 
 
@@ -121,6 +122,9 @@ def update_call(op: Op, overwritable: frozenset[str]) -> tuple[Callable[..., Upd
         numbers = AdamNumbers(lr=None if isinstance(lr, Ref) else lr, **dict(zip(names, others, strict=True)))  # type: ignore[arg-type]
         own = tuple(isinstance(arg, Ref) and (place % numbers.width == 1 or arg.value in overwritable) for place, arg in enumerate(values))
         return adam_in_place(own, numbers), (*values, lr) if isinstance(lr, Ref) else values
+    own = tuple(isinstance(arg, Ref) and arg.value in overwritable for arg in op.args)
+    if (by_rows := in_place(op.target, own)) is not None:
+        return by_rows, op.args
     return None
 
 

@@ -85,7 +85,7 @@ class Program:
         module: nn.Module | Deferred,
         example_inputs: Tensor | Sequence[object] | Mapping[str, object],
         loss: Callable[..., object] | None = None,
-        optimizer: Optimizer | torch.optim.Optimizer | str | None = None,
+        optimizer: Optimizer | torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | str | None = None,
         *,
         lr_schedule: LrSchedule | None = None,
         batch_dim: BatchDim = None,

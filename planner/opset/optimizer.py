@@ -7,6 +7,10 @@ An update is elementwise over the parameter, never P.
 The first operand is the parameter; gradient and state of its shape are split with it, 0-d operands (a step count) are B.
 Because the gradient may not be P, data parallelism needs its all-reduce, and ZeRO its reduce-scatter.
 Adafactor and Muon compute with whole parameters.
+
+An update of rows takes gradients and indices of look-ups whole: every part of the table, by rows (V, with its slots) or by width (D), finds its own.
+
+    regista.rows_adam (V D)(i.. D)(i..)(V)(V D)(V D)() -> (V D)(V D)(V D)():    i is whole
 """
 
 from __future__ import annotations
@@ -75,7 +79,58 @@ def _muon_flop(op: Op, types: Types) -> int:
     return iterations * 2 * short * short * (2 * long + short) + _sgd_flop(op, types)
 
 
-_UPDATES: dict[str, OpSpec] = {
+def _lookups(op: Op) -> int:
+    """Look-ups whose rows an update takes."""
+    gradients = op.args[1]
+    assert isinstance(gradients, tuple)
+    return len(gradients)
+
+
+def _row_update(op: Op, types: Types) -> FactorRule:
+    """table, gradients, indices, slots, states."""
+    number, shape = _lookups(op), shape_of(op, types, 0)
+    indices = [labels(len(shape_of(op, types, 1 + number + k)), f"i{k}.") for k in range(number)]
+    table = ("v", "d")
+    states = tuple(table if types[v].shape == shape else () for v in op.inputs[2 + 2 * number :])
+    counts = frozenset(k for k, v in enumerate(op.inputs) if types[v].ndim == 0)
+    everything = frozenset(range(len(op.inputs)))
+    made = [v is None or types[v].shape == shape for v in op.outputs]
+    return FactorRule(
+        operands=(table, *((*index, "d") for index in indices), *indices, ("v",), *states),
+        results=tuple(table if whole else () for whole in made),
+        whole=frozenset(factor for index in indices for factor in index),
+        depends=tuple(everything if whole else counts for whole in made),
+    )
+
+
+def _touched(op: Op, types: Types) -> int:
+    """Elements of this part of the table that are updated at most: of each look-up the share of rows that the part has, or all of the part."""
+    (rows, width), number, extent = shape_of(op, types, 0), _lookups(op), op.args[-2]
+    assert isinstance(extent, int)
+    named = sum(types[v].numel for v in op.inputs[1 + number : 1 + 2 * number])
+    return min(-(-named * rows // max(extent, 1)), rows) * width
+
+
+def _row_flop(op: Op, types: Types) -> int:
+    """Of each element as of the dense update: about twelve."""
+    return 12 * _touched(op, types)
+
+
+def _row_bytes(op: Op, types: Types) -> int:
+    """Indices are read; rows of gradients are read, summed into one per row (written and read), and rows of the table and its states read and written.
+
+    Rows that are named several times are counted as often, up to the part's rows.
+    """
+    number, touched = _lookups(op), _touched(op, types)
+    named = sum(types[v].size_bytes for v in op.inputs[1 + number : 1 + 2 * number])
+    shape = shape_of(op, types, 0)
+    held = sum(types[v].dtype.size_bytes for v in op.inputs if types[v].shape == shape)
+    return named + touched * (3 * types[op.inputs[1]].dtype.size_bytes + 2 * held)
+
+
+_ROW_UPDATES = {f"regista.rows_{name}": OpSpec(rule=_row_update, flop=_row_flop, traffic=_row_bytes) for name in ("sgd", "adagrad", "adam")}
+
+_UPDATES: dict[str, OpSpec] = _ROW_UPDATES | {
     "regista.sgd": OpSpec(rule=_update, flop=_sgd_flop),
     "regista.adamw": OpSpec(rule=_update, flop=_adamw_flop),
     "regista.adam": OpSpec(rule=_update, flop=_adamw_flop),

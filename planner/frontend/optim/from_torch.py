@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
-from planner.frontend.optim.rules import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
+from planner.frontend.optim.rules import SGD, Adafactor, Adagrad, Adam, AdamW, LazyAdam, Muon, Optimizer, RMSprop
 from planner.ir.errors import InvalidProgram, Unsupported
 
 __all__ = ["check_untouched", "group_names", "rule_of"]
@@ -21,6 +21,7 @@ _KINDS: tuple[type[torch.optim.Optimizer], ...] = (
     torch.optim.SGD,
     torch.optim.Adam,
     torch.optim.AdamW,
+    torch.optim.SparseAdam,
     torch.optim.Adagrad,
     torch.optim.RMSprop,
     torch.optim.Adafactor,
@@ -90,7 +91,7 @@ def rule_of(given: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optimizer
     """
     if on := [name for name in _MUST_BE_OFF if group.get(name)]:
         raise Unsupported(f"{_shown(given)}({', '.join(f'{n}={group[n]}' for n in on)}) is not supported; leave {', '.join(on)} off")
-    lr, decay, maximize = float(group["lr"]), float(group["weight_decay"]), bool(group.get("maximize"))
+    lr, decay, maximize = float(group["lr"]), float(group.get("weight_decay", 0.0)), bool(group.get("maximize"))
     match given:
         case torch.optim.SGD():
             return SGD(lr, float(group["momentum"]), decay, bool(group["nesterov"]), maximize)
@@ -100,6 +101,9 @@ def rule_of(given: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optimizer
             if decoupled and not amsgrad:
                 return AdamW(lr, (first, second), eps, decay, maximize)
             return Adam(lr=lr, betas=(first, second), eps=eps, weight_decay=decay, decoupled=decoupled, amsgrad=amsgrad, maximize=maximize)
+        case torch.optim.SparseAdam():
+            first, second = (float(beta) for beta in group["betas"])
+            return LazyAdam(lr=lr, betas=(first, second), eps=float(group["eps"]), dense=False, maximize=maximize)
         case torch.optim.Adagrad():
             return Adagrad(lr=lr, lr_decay=float(group["lr_decay"]), weight_decay=decay, eps=float(group["eps"]), maximize=maximize)
         case torch.optim.RMSprop():

@@ -4,10 +4,14 @@
     SGD                 regista.sgd                           momentum_buffer (with momentum)
     AdamW               regista.adamw                         exp_avg, exp_avg_sq, step
     Adam                regista.adam                          exp_avg, exp_avg_sq, step, max_exp_avg_sq (with amsgrad)
+    LazyAdam            regista.rows_adam, regista.adam       as Adam
     Adagrad             regista.adagrad                       sum, step
     RMSprop             regista.rmsprop                       square_avg, step, momentum_buffer (with momentum), grad_avg (centered)
     Adafactor           regista.adafactor                     step, row_var, col_var (of matrices), variance (of vectors)
     Muon                regista.muon                          momentum_buffer
+
+Of a table with a sparse gradient the target is ``rows`` (regista.rows_sgd, rows_adagrad, rows_adam), which updates the rows that were looked
+up; a rule without refuses sparse gradients, as torch does.
 
 An op's arguments are (parameter, gradient, states, learning rate, other numbers); a state that the rule does not keep is None.
 planner.frontend.optim.updates has what the ops compute.
@@ -21,7 +25,7 @@ from typing import ClassVar
 from planner.ir.errors import InvalidProgram
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["SGD", "Adafactor", "Adagrad", "Adam", "AdamW", "Muon", "Number", "Optimizer", "RMSprop", "slot_type"]
+__all__ = ["SGD", "Adafactor", "Adagrad", "Adam", "AdamW", "LazyAdam", "Muon", "Number", "Optimizer", "RMSprop", "slot_type"]
 
 Number = None | bool | int | float | str
 """A number of an update op, or a choice."""
@@ -40,6 +44,7 @@ class SGD:
     """
 
     target: ClassVar[str] = "regista.sgd"
+    rows: ClassVar[str] = "regista.rows_sgd"
     all_slots: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     lr: float = 0.01
     momentum: float = 0.0
@@ -59,6 +64,11 @@ class SGD:
     @property
     def hyper_parameters(self) -> tuple[Number, ...]:
         return (self.lr, self.momentum, self.weight_decay, self.nesterov)
+
+    @property
+    def row_numbers(self) -> tuple[Number, ...]:
+        """Numbers of the update of rows, behind the learning rate."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +138,43 @@ class Adam:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LazyAdam:
+    """torch.optim.SparseAdam of tables with sparse gradients: moments and values of the rows in the batch alone are touched.
+
+    Args:
+        lr, betas, eps, maximize: as in Adam.
+        dense: parameters with dense gradients are trained as by Adam with these numbers (TensorFlow's and OneFlow's LazyAdam); False: they are
+            refused, as by torch.optim.SparseAdam.
+    """
+
+    target: ClassVar[str] = "regista.adam"
+    rows: ClassVar[str] = "regista.rows_adam"
+    all_slots: ClassVar[tuple[str, ...]] = Adam.all_slots
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    dense: bool = True
+    maximize: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self, "lr", "eps")
+        _check_betas(self, self.betas)
+
+    def slots(self, ndim: int) -> tuple[str, ...]:
+        """As in SGD."""
+        return self.all_slots[:3]
+
+    @property
+    def hyper_parameters(self) -> tuple[Number, ...]:
+        return (self.lr, *self.betas, self.eps, 0.0, False)
+
+    @property
+    def row_numbers(self) -> tuple[Number, ...]:
+        """As in SGD."""
+        return (*self.betas, self.eps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adagrad:
     """torch.optim.Adagrad.
 
@@ -137,6 +184,7 @@ class Adagrad:
     """
 
     target: ClassVar[str] = "regista.adagrad"
+    rows: ClassVar[str] = "regista.rows_adagrad"
     all_slots: ClassVar[tuple[str, ...]] = ("sum", "step")
     lr: float = 0.01
     lr_decay: float = 0.0
@@ -154,6 +202,11 @@ class Adagrad:
     @property
     def hyper_parameters(self) -> tuple[Number, ...]:
         return (self.lr, self.lr_decay, self.weight_decay, self.eps)
+
+    @property
+    def row_numbers(self) -> tuple[Number, ...]:
+        """As in SGD."""
+        return (self.lr_decay, self.eps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +310,7 @@ class Muon:
         return (*numbers, self.eps, self.num_iterations, self.adjust_lr)
 
 
-Optimizer = SGD | AdamW | Adam | Adagrad | RMSprop | Adafactor | Muon
+Optimizer = SGD | AdamW | Adam | LazyAdam | Adagrad | RMSprop | Adafactor | Muon
 
 
 def slot_type(slot: str, parameter: TensorType) -> TensorType:

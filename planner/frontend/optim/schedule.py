@@ -40,14 +40,23 @@ def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Ra
         InvalidProgram: something else than a schedule, a scheduler of another optimizer, or step 0 has no legal rate.
     """
     if given is None:
-        if (attached := _attached(optimizer)) is not None:
+        of, attached = next(
+            ((o, found) for o in (optimizer if isinstance(optimizer, list | tuple) else (optimizer,)) if (found := _attached(o))),
+            (None, None),
+        )
+        if attached is not None:
             raise Unsupported(
-                f"{attached} of torch is attached to this torch.optim.{type(optimizer).__name__}; give it to the Program, "
+                f"{attached} of torch is attached to this torch.optim.{type(of).__name__}; give it to the Program, "
                 "lr_schedule=scheduler, or it would be left out (lr_schedule=lambda step: RATE keeps a constant)"
             )
         return None
     rates: Rates
     schedulers = (given,) if isinstance(given, LRScheduler) else tuple(given) if isinstance(given, Sequence) else ()
+    if schedulers and isinstance(optimizer, list | tuple):
+        raise Unsupported(
+            f"schedulers of torch are carried for one optimizer, and there are {len(optimizer)}; "
+            "give a function of the step with the rates of all groups: lr_schedule=lambda step: (RATE, RATE)"
+        )
     if schedulers:
         rates = _SteppedCopies(schedulers, optimizer)
     elif callable(given):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.kept_buffers import kept_buffers
@@ -14,7 +14,29 @@ from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import GraphInput, GraphOutput, InputKind, LogicalGraph, Op, Role
 from planner.ir.tensor import TensorType
 
-__all__ = ["Body", "finished"]
+__all__ = ["Body", "RowGradient", "Rows", "finished"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One look-up in a table.   gradient: value of the gradients of its rows;  index: of their numbers;  padding: the index without gradient."""
+
+    gradient: str
+    index: str
+    padding: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGradient:
+    """The sparse gradient of a table of ``extent`` rows; ``slots``: the op that lists them."""
+
+    lookups: tuple[Rows, ...]
+    slots: Op
+    extent: int
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(value for lookup in self.lookups for value in (lookup.gradient, lookup.index))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +47,7 @@ class Body:
     gradients: parameter name -> value.   outputs: name -> value.   updates: buffer input -> value.
     places: op id -> place in the trace.   forward_of: op id of a backward op -> place of the forward node it differentiates.
     refused: op id -> why no plan can carry it out.
+    rows: parameter name -> its sparse gradient, where it has one instead of an entry in ``gradients``.
     """
 
     inputs: tuple[GraphInput, ...]
@@ -38,6 +61,7 @@ class Body:
     forward_of: Mapping[str, int]
     refused: Mapping[str, str]
     micro_batches: int = 1
+    rows: Mapping[str, RowGradient] = field(default_factory=dict)
 
 
 def finished(body: Body, update: Update | None) -> LogicalGraph:
@@ -52,7 +76,8 @@ def finished(body: Body, update: Update | None) -> LogicalGraph:
     """
     if update is not None:
         body = _trained(body, update)
-    ops = _live(body.ops, {body.loss, *body.gradients.values(), *body.outputs.values(), *body.updates.values()})
+    rows = (value for row in body.rows.values() for value in row.values)
+    ops = _live(body.ops, {body.loss, *body.gradients.values(), *rows, *body.outputs.values(), *body.updates.values()})
     for op in ops:
         if op.id in body.refused:
             raise Unsupported(body.refused[op.id])
@@ -85,7 +110,7 @@ def _trained(body: Body, update: Update) -> Body:
     """The same body with the gradients of those parameters alone that are in one of the optimizer's groups."""
     group_of = update.group_of
     trained = {name: value for name, value in body.gradients.items() if name in group_of}
-    if not trained:
+    if not trained and not body.rows:
         raise InvalidProgram(
             f"the loss depends on none of the {len(group_of)} parameters in the optimizer's groups ({', '.join(list(group_of)[:4])}); "
             "there is nothing to train: put parameters that the loss depends on into a group"
@@ -129,8 +154,17 @@ def _with_end(step: Appended, body: Body) -> LogicalGraph:
     step.accumulate(body.loss, MEAN_LOSS, modules[body.loss])
     for name, gradient in body.gradients.items():
         step.accumulate(gradient, gradients[name], name.rpartition(".")[0])
-    if gradients:
-        step.update_all(tuple(gradients), body.micro_batches)
+    for name, row in body.rows.items():
+        for number, lookup in enumerate(row.lookups):
+            module = name.rpartition(".")[0]
+            step.accumulate(lookup.gradient, f"row_gradient:{name}.{number}", module)
+            step.accumulate(lookup.index, f"rows:{name}.{number}", module)
+    if gradients or body.rows:
+        step.update_all(tuple(gradients), body.micro_batches, tuple(body.rows))
+    for name, row in body.rows.items():
+        padding = tuple(lookup.padding for lookup in row.lookups)
+        (slots,) = row.slots.outputs
+        step.update_rows(name, row.slots, body.types[str(slots)], row.extent, padding)
     _, steps = RANDOM_STATE
     if steps in step.types:
         step.count(steps)

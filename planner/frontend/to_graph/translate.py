@@ -35,6 +35,7 @@ from planner.frontend.to_graph.simplify import (
     undone_transpose,
     where,
 )
+from planner.frontend.to_graph.sparse_tables import with_row_gradients
 from planner.frontend.to_graph.update import Update
 from planner.frontend.to_graph.working_copies import with_gradients_in, with_working_copies
 from planner.frontend.tracing.stamp import STAMP, Stamp
@@ -143,6 +144,8 @@ class _Translation:
         if (working := captured.precision.working) is not None:
             trained = update.group_of if captured.mode is Mode.TRAIN else None
             body = with_working_copies(body, DType.parse(str(working)), trained)
+        if captured.mode is Mode.TRAIN:
+            body = with_row_gradients(body, update)
         if update.grad_dtype is not None:
             body = with_gradients_in(body, update.grad_dtype)
         graph = finished(body, update if captured.mode is Mode.TRAIN else None)

@@ -5,6 +5,7 @@ parameter:FQN ---------------------------------------------+--> regista.sgd / re
 optimizer_state:FQN:slot, step_input:lr.GROUP -------------'
 
 scaled loss:    gradient:FQN --overflow--> overflow:FQN ..all gradients.. --join_norms--> overflow --kept_if--> state as it was, or as updated
+sparse table:   row_gradient:FQN.K, rows:FQN.K --regista.rows_sgd / rows_adagrad / rows_adam--> updated:FQN, updated:FQN:slot
 working copy:   updated:FQN --cast--> updated:FQN:bfloat16
 
 clip by norm:   gradient:FQN --square_sum--> square:FQN ..all gradients.. --add_norms--> norm --clip_scale--> clip:scale
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from planner.frontend.optim import Group, Optimizer
 from planner.frontend.optim.clipping import ClipNorm, norm_dtype
 from planner.frontend.optim.loss_scale import GOOD_STEPS, SCALE, LossScaling
-from planner.frontend.optim.rules import slot_type
+from planner.frontend.optim.rules import SGD, Adagrad, LazyAdam, slot_type
 from planner.ir.graph import ACCUMULATE, Arg, Dt, GraphInput, InputKind, Op, Ref, Role, step_input_value
 from planner.ir.tensor import DType, TensorType
 
@@ -80,10 +81,13 @@ class Appended:
         """The mean of a value over the micro-batches."""
         self._append(ACCUMULATE, (Ref(value),), {total: self.types[value]}, Role.ACCUMULATE, module)
 
-    def update_all(self, names: Sequence[str], micro_batches: int) -> None:
-        """Unscale and clip the accumulated gradients of these parameters and update the parameters."""
+    def update_all(self, names: Sequence[str], micro_batches: int, by_rows: Sequence[str] = ()) -> None:
+        """Unscale and clip the accumulated gradients of these parameters and update the parameters.
+
+        by_rows: parameters that ``update_rows`` will update: their rates are inputs of the step, too.
+        """
         if self._update.scheduled:
-            for rate in dict.fromkeys(map(self._rate_input, names)):
+            for rate in dict.fromkeys(map(self._rate_input, (*names, *by_rows))):
                 self.inputs.append(GraphInput(value=step_input_value(rate), kind=InputKind.STEP_INPUT, name=rate))
                 self.types[step_input_value(rate)] = TensorType((), DType.FLOAT64)
         self._gradients = {name: f"gradient:{name}" for name in names}
@@ -93,6 +97,21 @@ class Appended:
             self._measure(names, self._update.clip_norm)
         for name in names:
             self._update_one(name, self._taken(name))
+
+    def update_rows(self, name: str, slots: Op, slots_type: TensorType, extent: int, padding: tuple[int, ...]) -> None:
+        """Update the rows of a table that were looked up, from their accumulated gradients and indices."""
+        rule, module = self._rule(name), name.rpartition(".")[0]
+        assert isinstance(rule, SGD | Adagrad | LazyAdam)
+        made = f"slots:{name}"
+        self._append(slots.target, slots.args, {made: slots_type}, Role.UPDATE, module, slots.kwargs)
+        gradients = tuple(Ref(f"row_gradient:{name}.{k}") for k in range(len(padding)))
+        if rule.maximize:
+            for k, gradient in enumerate(gradients):
+                up = {f"ascent:{name}.{k}": self.types[gradient.value]}
+                self._append("aten.neg.default", (gradient,), up, Role.UPDATE, module)
+            gradients = tuple(Ref(f"ascent:{name}.{k}") for k in range(len(padding)))
+        indices = tuple(Ref(f"rows:{name}.{k}") for k in range(len(padding)))
+        self._replace_state(name, rule.rows, (gradients, indices, Ref(made)), rule.row_numbers, (extent, padding))
 
     def count(self, state: str) -> None:
         """A state that is one more after every step."""
@@ -187,19 +206,30 @@ class Appended:
         return kept
 
     def _update_one(self, name: str, gradient: str) -> None:
+        rule = self._rule(name)
+        self._replace_state(name, rule.target, (Ref(gradient),), rule.hyper_parameters[1:])
+
+    def _replace_state(
+        self, name: str, target: str, gradient: tuple[Arg, ...], numbers: tuple[Arg, ...], table: tuple[Arg, ...] | None = None
+    ) -> None:
+        """The update op of a parameter, and what follows from its new value.
+
+        table: numbers of a table whose rows are updated; such an op has no arguments for states that it does not keep.
+        """
         rule, parameter = self._rule(name), f"{InputKind.PARAMETER.value}:{name}"
         slots = rule.slots(len(self.types[parameter].shape))
         states = {slot: f"{InputKind.OPTIMIZER_STATE.value}:{name}:{slot}" for slot in rule.all_slots if slot in slots}
         for slot, state in states.items():
             self.inputs.append(GraphInput(value=state, kind=InputKind.OPTIMIZER_STATE, name=f"{name}:{slot}"))
             self.types[state] = slot_type(slot, self.types[parameter])
-        held = (Ref(states[slot]) if slot in states else None for slot in rule.all_slots)
-        lr, *numbers = rule.hyper_parameters
+        kept = rule.all_slots if table is None else tuple(states)
+        held = (Ref(states[slot]) if slot in states else None for slot in kept)
+        lr = rule.hyper_parameters[0]
         rate: Arg = Ref(step_input_value(self._rate_input(name))) if self._update.scheduled else lr
         new = {old: f"updated:{old.partition(':')[2]}" for old in (parameter, *states.values())}
         outputs = {made: self.types[old] for old, made in new.items()}
-        args = (Ref(parameter), Ref(gradient), *held, rate, *numbers)
-        self._append(rule.target, args, outputs, Role.UPDATE, name.rpartition(".")[0])
+        args = (Ref(parameter), *gradient, *held, rate, *numbers, *(table or ()))
+        self._append(target, args, outputs, Role.UPDATE, name.rpartition(".")[0])
         if self._update.loss_scaling is not None:
             new = self._kept_where_skipped(new, name.rpartition(".")[0])
         self.updates |= new

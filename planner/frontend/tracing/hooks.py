@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 
 from torch import Tensor, nn
 
@@ -35,8 +36,9 @@ def refuse_hooks(module: nn.Module, optimizer: object = None) -> None:
                 f"parameter {name} has the post-accumulate-grad hook {line_of_function(hook)}: a plan has no .grad to show it; "
                 "remove it, or return the changed gradient from a hook of Parameter.register_hook"
             )
-    for kind in ("pre", "post"):
-        for hook in (getattr(optimizer, f"_optimizer_step_{kind}_hooks", None) or {}).values():
+    optimizers = optimizer if isinstance(optimizer, list | tuple) else (optimizer,)
+    for kind, one in product(("pre", "post"), optimizers):
+        for hook in (getattr(one, f"_optimizer_step_{kind}_hooks", None) or {}).values():
             raise Unsupported(
                 f"the optimizer has the step {kind}-hook {line_of_function(hook)}: a plan's update is an op that calls no Python; remove it"
             )

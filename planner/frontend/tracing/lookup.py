@@ -19,17 +19,25 @@ Of a long dim only every ``step``-th slot is listed (``slots_of``): 8 bytes for 
 cross-entropy: a maximum, a sum and the picked logit per token cross the network, never the logits.
 
 The functions are the kernels; as custom ops of torch (``regista::pick``) they can be traced.
+
+``embedding_rows`` stands in a trace where torch would make a sparse gradient (``nn.Embedding(sparse=True)``): the type is that of the table, and
+no graph keeps it: planner.frontend.to_graph.sparse_tables takes its operands for the update, or makes it an ``embedding_backward``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import gcd
 
 import torch
 from torch import Tensor
+from torch.library import Library
 
-__all__ = ["KERNELS", "embedding", "embedding_backward", "pick", "place", "slots_of"]
+__all__ = ["EMBEDDING_ROWS", "KERNELS", "embedding", "embedding_backward", "mine_of", "pick", "place", "slots_of", "sparse_lookups"]
+
+EMBEDDING_ROWS = "regista.embedding_rows"
+"""The target that stands for a sparse gradient."""
 
 aten = torch.ops.aten
 
@@ -58,7 +66,7 @@ def embedding(weight: Tensor, index: Tensor, slots: Tensor, extent: int) -> Tens
     """
     if weight.shape[0] == extent:
         return aten.embedding.default(weight, index)  # type: ignore[no-any-return]
-    mine, place_of = _mine(index, slots, weight.shape[0], extent)
+    mine, place_of = mine_of(index, slots, weight.shape[0], extent)
     return aten.embedding.default(weight, place_of).masked_fill_(~mine.unsqueeze(-1), 0)  # type: ignore[no-any-return]
 
 
@@ -67,7 +75,7 @@ def embedding_backward(grad: Tensor, index: Tensor, slots: Tensor, extent: int, 
     rows = slots.shape[0] * step
     if rows == extent:
         return aten.embedding_dense_backward.default(grad, index, extent, padding_idx, False)  # type: ignore[no-any-return]
-    mine, place_of = _mine(index, slots, rows, extent)
+    mine, place_of = mine_of(index, slots, rows, extent)
     # torch leaves out the indices that are its padding index: here also those of other parts
     taken = torch.where(mine & (index != padding_idx), place_of, -1)
     return aten.embedding_dense_backward.default(grad, taken, rows, -1, False)  # type: ignore[no-any-return]
@@ -77,7 +85,7 @@ def pick(x: Tensor, dim: int, index: Tensor, slots: Tensor, extent: int) -> Tens
     """torch.gather(x, dim, index), x holding ``slots`` of ``extent`` along dim; 0 where the element lies in another part."""
     if x.shape[dim] == extent:
         return torch.gather(x, dim, index)
-    mine, place_of = _mine(index, slots, x.shape[dim], extent)
+    mine, place_of = mine_of(index, slots, x.shape[dim], extent)
     return torch.gather(x, dim, place_of).masked_fill_(~mine, 0)
 
 
@@ -86,12 +94,12 @@ def place(source: Tensor, dim: int, index: Tensor, slots: Tensor, extent: int, s
     shape = list(source.shape)
     shape[dim] = slots.shape[0] * step
     if shape[dim] != extent:
-        mine, index = _mine(index, slots, shape[dim], extent)
+        mine, index = mine_of(index, slots, shape[dim], extent)
         source = torch.where(mine, source, 0)
     return source.new_zeros(shape).scatter_add_(dim, index, source)
 
 
-def _mine(index: Tensor, slots: Tensor, count: int, extent: int) -> tuple[Tensor, Tensor]:
+def mine_of(index: Tensor, slots: Tensor, count: int, extent: int) -> tuple[Tensor, Tensor]:
     """Which indices lie in this part of ``count`` slots, and where (0 for those that do not)."""
     if index.is_cpu and index.numel():
         low, high = (int(bound) for bound in torch.aminmax(index))
@@ -100,6 +108,32 @@ def _mine(index: Tensor, slots: Tensor, count: int, extent: int) -> tuple[Tensor
     shifted = index - slots[:1]  # not item(): an accelerator would wait
     mine = (shifted >= 0) & (shifted < count)
     return mine, torch.where(mine, shifted, 0)
+
+
+def embedding_rows(grad: Tensor, index: Tensor, slots: Tensor, extent: int, padding_idx: int, step: int = 1) -> Tensor:
+    """``embedding_backward``, marked as sparse; only traced."""
+    return embedding_backward(grad, index, slots, extent, padding_idx, step)
+
+
+@contextmanager
+def sparse_lookups() -> Iterator[None]:
+    """Inside, the gradient of ``F.embedding(..., sparse=True)`` is ``regista.embedding_rows`` instead of a sparse tensor.
+
+    The operator is composite, so it is taken under autograd's key, as attention is.
+    """
+    library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library.impl("embedding_sparse_backward", _sparse_backward, "AutogradCPU")  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+def _sparse_backward(grad: Tensor, index: Tensor, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Tensor:
+    if scale_grad_by_freq:
+        raise RuntimeError("embedding_backward: scale_grad_by_freq not supported with sparse gradients")  # as torch says
+    slots, step = slots_of(rows)
+    return torch.ops.regista.embedding_rows(grad, index, slots, rows, padding_idx, step)  # type: ignore[no-any-return]
 
 
 KERNELS: dict[str, Callable[..., Tensor]] = {
@@ -132,6 +166,7 @@ def _place_type(source: Tensor, dim: int, index: Tensor, slots: Tensor, extent: 
 for _function, _type in (
     (embedding, _embedding_type),
     (embedding_backward, _embedding_backward_type),
+    (embedding_rows, _embedding_backward_type),
     (pick, _pick_type),
     (place, _place_type),
 ):

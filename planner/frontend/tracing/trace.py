@@ -39,6 +39,7 @@ from planner.frontend.random import Drawing, drawing
 from planner.frontend.recurrent import ctc_losses, recurrent_layers
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
+from planner.frontend.tracing.lookup import sparse_lookups
 from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.repeat import Results, fit_buffers, refuse_other_next_step
 from planner.frontend.tracing.source import raising_line, shown_line
@@ -314,6 +315,7 @@ class _Work:
                 self._hooks.noticed(),
                 stamper,
                 whole_attention(),
+                sparse_lookups(),
                 device_neutral(),
                 recurrent_layers(),
                 ctc_losses(),
