@@ -88,6 +88,20 @@ def _other_update(t: str, d: Draw) -> Iterator[Case]:
                 yield make_case(t, param, grad, first, 0.1, 0.0, 0.9, False, 3.4445, -4.775, 2.0315, 1e-7, 5, "match_rms_adamw")
 
 
+def _row_update(t: str, d: Draw) -> Iterator[Case]:
+    slots, step, b = torch.arange(12), torch.tensor(3.0), d.size()
+    for padding in ((-1, -1), (2, 7)):
+        table, first, second = d.real(12, 6), d.real(12, 6), d.positive(12, 6)
+        looked_up = ([d.real(6, b, 6), d.real(4, 6)], [d.index(12, 6, b), d.index(12, 4)], slots)
+        match t:
+            case "regista.rows_sgd":
+                yield make_case(t, table, *looked_up, 0.1, 12, padding)
+            case "regista.rows_adagrad":
+                yield make_case(t, table, *looked_up, second, step, 0.1, 0.5, 1e-8, 12, padding)
+            case _:
+                yield make_case(t, table, *looked_up, first, second, step, 0.1, 0.9, 0.99, 1e-8, 12, padding)
+
+
 def _norm(t: str, d: Draw) -> Iterator[Case]:
     match t:
         case "regista.square_sum" | "regista.largest":
@@ -127,6 +141,7 @@ _each(
     "regista.moving_average", lambda t, d: iter((make_case(t, d.real(6, 4), d.real(6, 4), 0.9), make_case(t, d.real(12), d.real(12), 0.5)))
 )
 _each("regista.sgd regista.adamw", _update)
+_each("regista.rows_sgd regista.rows_adagrad regista.rows_adam", _row_update)
 _each("regista.adam regista.adagrad regista.rmsprop regista.adafactor regista.muon", _other_update)
 
 

@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[Callable[[], Program], type[RegistaError], str]] = {
     "wrong shapes": (lambda: Program(nn.Sequential(nn.Linear(8, 8), nn.Linear(5, 5)), (X, Y), mse), InvalidProgram, "module '1' raised"),
     "quantized": (lambda: around(lambda b, x: b(x).to(torch.float8_e4m3fn).to(torch.float32)), InvalidProgram, "float8_e4m3fn"),
     "sparse": (lambda: around(lambda b, x: b(x) @ b.weight.to_sparse().to_dense()), Unsupported, "layout torch.sparse_coo"),
-    "unknown optimizer": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, "lamb"), InvalidProgram, "'sgd' or 'adamw'"),
+    "unknown optimizer": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, "lamb"), InvalidProgram, "'sgd', 'adamw' or 'lazy_adam'"),
     "negative rate": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, SGD(lr=-1)), InvalidProgram, "lr=-1"),
     "no module": (lambda: Program(mse, (X, Y), mse), InvalidProgram, "nn.Module"),  # type: ignore[arg-type]
     "no tensors": (lambda: Program(nn.Linear(8, 8), (X, {1, 2}), mse), InvalidProgram, "is a set; inputs are tensors"),
