@@ -24,10 +24,10 @@ WIDE_FIELDS, DEEP_FIELDS, DENSE_FIELDS = 2, 26, 13
 class WideDeep(nn.Module):
     """Ids (batch, 2) and (batch, 26), numbers (batch, 13) -> logits (batch,)."""
 
-    def __init__(self, vocab: int, embedding: int, layers: int, width: int) -> None:
+    def __init__(self, vocab: int, embedding: int, layers: int, width: int, sparse: bool = False) -> None:
         super().__init__()
-        self.wide = nn.Embedding(vocab, 1)
-        self.deep = nn.Embedding(vocab, embedding)
+        self.wide = nn.Embedding(vocab, 1, sparse=sparse)
+        self.deep = nn.Embedding(vocab, embedding, sparse=sparse)
         self.hidden = nn.ModuleList(nn.Linear(width if k else DEEP_FIELDS * embedding + DENSE_FIELDS, width) for k in range(layers))
         self.head = nn.Linear(width, 1)
 
@@ -52,6 +52,7 @@ def wide_deep(
     width: int = 1024,
     dtype: str = "fp32",
     optimizer: str = "adamw",
+    sparse: bool | int = False,
     seed: int = 0,
 ) -> Program:
     """Wide & Deep on random clicks; 83,805,581 parameters by default, 27e9 with vocab=819200000.
@@ -62,13 +63,14 @@ def wide_deep(
         embedding: numbers per row of the deep table (DLPerf: 16 or 32).
         layers, width: hidden layers of the MLP and their features.
         dtype: "fp32", "bf16" or "fp16".
-        optimizer: "sgd" or "adamw".
+        optimizer: "sgd" or "adamw"; "lazy_adam" with sparse tables.
+        sparse: true or 1: of the tables only the rows of the batch are updated.
 
     Raises:
         InvalidProgram: an unknown dtype.
     """
     number = float_type("wide_deep", dtype)
-    module = deferred_module(in_format(lambda: WideDeep(vocab, embedding, layers, width), "wide_deep", dtype), seed)
+    module = deferred_module(in_format(lambda: WideDeep(vocab, embedding, layers, width, bool(sparse)), "wide_deep", dtype), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
         def ids(fields: int) -> Tensor:
