@@ -1,8 +1,9 @@
-"""Random delays on streams without hardware: ``python -m experiments.gpu.late_streams --runs 1250 --seed 1``.
+"""Random delays on streams without hardware: ``python -m experiments.gpu.late_streams --runs 10000 --seed 1``.
 
 Every piece of work of every stream starts late, by a time drawn at random, so that streams overtake each other in ways that no GPU shows on
 demand.  Each run performs a small Plan in one process, with another Plan, look-ahead, longest delay and choice of graphs than the one before.
-Expected: losses, states and gradients are those of threads on CPUs to the last bit, and no run hangs.  Rows: results/late_streams.csv.
+Expected: losses, states and gradients are those of threads on CPUs to the last bit, and no run hangs.  Rows: results/late_streams.csv, one per
+Plan and hundred runs or so, each written when it is done; a command that was ended goes on behind the last of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import itertools
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,12 +43,15 @@ WAYS: Mapping[str, tuple[int, PlanOptions]] = {
 }
 LONGEST_S = (0.0001, 0.0005, 0.002)
 STEPS = 4
+FEW_STEPS = 2
+"""Of a run with delays on streams: the end of one step and the beginning of the next one meet, and a run takes an eighth of a second."""
 HANG_S = 30.0
+_RUNS_PER_ROW = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Of the runs of one Plan: delays that were drawn, runs with a wrong number, runs that hung or failed."""
+    """Of some runs of one Plan: delays that were drawn, runs with a wrong number, runs that hung or failed."""
 
     plan: str
     ranks: int
@@ -89,10 +93,10 @@ def planned(ranks: int, options: PlanOptions) -> tuple[Plan, Program]:
     return make_plan(graph, model="mlp", batch_size=source.batch_size, cluster=roomy_cluster(ranks), options=options), source
 
 
-def perform(plan: Plan, source: Program, devices: Mapping[int, Device], options: DeviceOptions) -> Outcome:
-    """STEPS steps; a run that hangs ends after HANG_S."""
+def perform(plan: Plan, source: Program, devices: Mapping[int, Device], options: DeviceOptions, steps: int = STEPS) -> Outcome:
+    """So many steps; a run that hangs ends after HANG_S."""
     state = source.initial_state(plan.micro_batches)
-    return run(plan, state, source.batch, STEPS, gradients=True, devices=devices, options=options, timeout_s=HANG_S)
+    return run(plan, state, source.batch, steps, gradients=True, devices=devices, options=options, timeout_s=HANG_S)
 
 
 def same(one: Outcome, other: Outcome) -> bool:
@@ -101,26 +105,42 @@ def same(one: Outcome, other: Outcome) -> bool:
     return one.losses == other.losses and all(torch.equal(value, there[name]) for here, there in pairs for name, value in here.items())
 
 
-def delayed_runs(runs: int, seed: int) -> list[Counted]:
-    """``runs`` runs, spread over the Plans; the same seed draws the same delays."""
-    rows: list[Counted] = []
+def delayed_runs(runs: int, seed: int, begun: Sequence[Counted] = (), on_row: Callable[[Counted], None] | None = None) -> list[Counted]:
+    """``runs`` runs, spread over the Plans; the same seed draws the same delays.
+
+    Args:
+        begun: rows of an earlier call with the same arguments, which is gone on with.   on_row: is told of each new row.
+    """
+    rows = list(begun)
     for number, (name, (ranks, options)) in enumerate(WAYS.items()):
-        plan, source = planned(ranks, options)
-        wanted = perform(plan, source, {}, DEFAULT_DEVICE_OPTIONS)
         here = runs // len(WAYS) + (number < runs % len(WAYS))
-        choices = itertools.cycle(itertools.product(LONGEST_S, (1, 2, 8), (False, True)))
-        count = total_s = 0.0
-        wrong = hung = 0
-        for trial, (longest_s, ahead, graphs) in zip(range(here), choices, strict=False):
-            drawn = [_Drawn(seed * 1_000_003 + number * 100_003 + trial * 17 + rank) for rank in range(ranks)]
-            with _devices(ranks, longest_s, drawn) as devices:
-                try:
-                    wrong += not same(perform(plan, source, devices, DeviceOptions(ahead=ahead, graphs=graphs)), wanted)
-                except WorkerFailed:
-                    hung += 1
-            count, total_s = count + sum(each.count for each in drawn), total_s + sum(each.total_s for each in drawn)
-        rows.append(Counted(plan=name, ranks=ranks, runs=here, delays=int(count), delay_s=round(total_s, 3), wrong=wrong, hung=hung))
+        first = sum(row.runs for row in begun if row.plan == name)
+        if first >= here:
+            continue
+        plan, source = planned(ranks, options)
+        wanted = perform(plan, source, {}, DEFAULT_DEVICE_OPTIONS, FEW_STEPS)
+        for begin in range(first, here, _RUNS_PER_ROW):
+            row = _row(name, plan, source, wanted, range(begin, min(begin + _RUNS_PER_ROW, here)), seed * 1_000_003 + number * 100_003)
+            rows.append(row)
+            if on_row is not None:
+                on_row(row)
     return rows
+
+
+def _row(name: str, plan: Plan, source: Program, wanted: Outcome, trials: range, seed: int) -> Counted:
+    """These runs of one Plan; the number of a run says its delays and its options."""
+    choices = tuple(itertools.product(LONGEST_S, (1, 2, 8), (False, True)))
+    ranks, wrong, hung, count, total_s = plan.num_ranks, 0, 0, 0, 0.0
+    for trial in trials:
+        longest_s, ahead, graphs = choices[trial % len(choices)]
+        drawn = [_Drawn(seed + trial * 17 + rank) for rank in range(ranks)]
+        with _devices(ranks, longest_s, drawn) as devices:
+            try:
+                wrong += not same(perform(plan, source, devices, DeviceOptions(ahead=ahead, graphs=graphs), FEW_STEPS), wanted)
+            except WorkerFailed:
+                hung += 1
+        count, total_s = count + sum(each.count for each in drawn), total_s + sum(each.total_s for each in drawn)
+    return Counted(plan=name, ranks=ranks, runs=len(trials), delays=count, delay_s=round(total_s, 3), wrong=wrong, hung=hung)
 
 
 def report(rows: Sequence[Counted], out: Path, begin_s: float) -> int:
@@ -137,13 +157,21 @@ def report(rows: Sequence[Counted], out: Path, begin_s: float) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1250)
+    parser.add_argument("--runs", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--anew", action="store_true", help="forget the rows of --out; else go on behind them (give the same seed)")
     args = parser.parse_args(arguments)
     begin_s = time.monotonic()
     torch.set_num_threads(1)
-    return report(delayed_runs(args.runs, args.seed), args.out, begin_s)
+    begun = [] if args.anew or not args.out.exists() else [Counted(**row) for row in pd.read_csv(args.out).to_dict("records")]
+    rows = list(begun)
+
+    def written(row: Counted) -> None:
+        rows.append(row)
+        pd.DataFrame([asdict(each) for each in rows]).to_csv(args.out, index=False)
+
+    return report(delayed_runs(args.runs, args.seed, begun, written), args.out, begin_s)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ def test_a_range_that_the_model_cannot_meet_is_refused_with_the_number_and_the_r
     ("words", "says"),
     [
         (["--elastic", "1:2"], "--elastic 1:2 needs --rdzv HOST:PORT"),
-        (["--elastic", "2:1", "--rdzv", "127.0.0.1:1"], "write MIN:MAX"),
+        (["--elastic", "3:2", "--rdzv", "127.0.0.1:1"], "--elastic 3:2: write MIN:MAX, numbers of hosts with 1 <= MIN < MAX"),
+        (["--elastic", "0:2", "--rdzv", "127.0.0.1:1"], "--elastic 0:2: write MIN:MAX, numbers of hosts with 1 <= MIN < MAX"),
         (["--elastic", "1:2", "--nnodes", "2", "--rdzv", "127.0.0.1:1"], "leave --nnodes out"),
         (["--elastic", "1:2", "--node-rank", "0", "--rdzv", "127.0.0.1:1"], "leave --node-rank out"),
         (["--elastic", "1:2", "--rdzv", "127.0.0.1:1"], "add --checkpoint DIR, which all hosts share"),

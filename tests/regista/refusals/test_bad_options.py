@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 from command_line import TINY, Command
 
+from backend.checkpoint.folder import check_free, lock
+from regista import starting
 from tests.regista.refusals.refusal import assert_refused
 
 
@@ -144,3 +148,18 @@ def test_a_selection_of_steps_that_cannot_be_met_is_refused_before_the_run(
     command: Command, made: dict[str, Path], tmp_path: Path, options: list[str], says: str
 ):
     assert_refused(command, tmp_path, "run", made["plan"], "--steps", "6", *options, "-o", tmp_path / "run.json", says=says)
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_a_checkpoint_folder_in_use_by_another_run_is_refused_before_the_run(
+    command: Command, made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+):
+    monkeypatch.setattr(starting, "check_free", partial(check_free, timeout_s=0.1))
+    saves = tmp_path / "saves"
+    saves.mkdir()
+    other_run = lock(saves)
+    try:
+        arguments = ("run", made["plan"], "--checkpoint", saves, "-o", tmp_path / "run.json", *more)
+        assert_refused(command, tmp_path, *arguments, says=f"another run is saving into {saves}; wait for its end, or give another folder")
+    finally:
+        os.close(other_run)
