@@ -137,6 +137,14 @@ def _check_experts(job: Job) -> None:
     if not model.experts:
         if at.ep > 1:
             raise Unsupported(f"ep {at.ep} for a model without experts; leave it out, or give experts, top_k and expert_ffn")
+        run = job.running
+        given = {
+            "overlap_experts": run.overlap_experts,
+            "expert_once": run.expert_once,
+            "recompute experts": run.recompute is Recompute.EXPERTS,
+        }
+        for knob in (knob for knob, is_given in given.items() if is_given):
+            raise Unsupported(f"{knob} for a model without experts; leave it out")
         return
     if model.top_k < 1 or model.top_k > model.experts or model.expert_ffn < 1:
         raise Unsupported(

@@ -74,9 +74,22 @@ def read_jobs(path: str | Path) -> Iterator[Entry]:
     if missing[kind]:
         tables = " or of ".join(kind.table for kind in _KINDS)
         raise InvalidFile(f"{source}: columns {missing[kind]} are missing; a CSV of jobs has the columns of {tables}")
+    twice = sorted({column for column in header if column and header.count(column) > 1})
+    if twice:
+        raise InvalidFile(f"{source}: columns {twice} stand there more than once; leave one of each")
     for number, line in enumerate((line for line in lines if line), start=1):
         cells = dict.fromkeys(header, "") | dict(zip(header, line, strict=False))
-        yield _entry(source, number, cells[kind.label], cells, kind.read)
+        fits = len(line) <= len(header)
+        yield _entry(source, number, cells[kind.label], cells, kind.read if fits else _too_long(len(line), len(header)))
+
+
+def _too_long(cells: int, columns: int) -> Callable[[Row], Job]:
+    """Refuses a row: nobody knows which of its cells belongs to which column."""
+
+    def refuse(row: Row) -> Job:
+        raise InvalidFile(f"the row has {cells} cells for {columns} columns; put what contains a comma in quotes")
+
+    return refuse
 
 
 def _entry(source: Path, number: int, name: str, cells: Row, read: Callable[[Row], Job]) -> Entry:
