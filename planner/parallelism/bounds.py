@@ -65,6 +65,8 @@ class ShapeBounds:
     _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
     _first: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Stages -> how many of each piece's blocks lie whole on the first one."""
+    _leaving: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Stages -> of how many of these blocks another stage reads something, which is kept there and not on the first."""
     _multipliers: dict[tuple[Shape, int, float], float] = field(default_factory=dict)
     _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
     _sizes: set[int] = field(default_factory=set)
@@ -75,7 +77,8 @@ class ShapeBounds:
         if shape not in self._shares:
             cut, first = (self._cut(shape), self._first[shape.stages]) if self.even and shape.stages > 1 else ((), ())
             flight = _in_flight(shape, 0) if first else 1
-            self._shares[shape] = EqualShare(self._models(shape, shape.micro_batches, flight), shape.stages, cut, first)
+            leaving = flight * self._leaving_bytes(shape) if first else 0.0
+            self._shares[shape] = EqualShare(self._models(shape, shape.micro_batches, flight), shape.stages, cut, first, leaving)
         return self._shares[shape]
 
     def s_per_byte(self, shape: Shape, memory_bytes: float) -> tuple[float, ...]:
@@ -189,13 +192,19 @@ class ShapeBounds:
             base = min(m for m, recompute in self._pieces if not recompute)
             pieces = self._pieces[base, False]
             graph = self.graph_of(base)
-            stage, block = assign_stages(graph, shape.stages), blocks_of(graph)
+            stage, block, consumers = assign_stages(graph, shape.stages), blocks_of(graph), graph.consumers()
             stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
             stages_of: dict[str, set[int]] = {}
             for op in graph.ops:
                 stages_of.setdefault(block[op.id], set()).add(stage[op.id])
             self._first[shape.stages] = tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces)
             repeated = {name for piece in pieces if piece.times > 1 for name in piece.members}
+            leaves = {
+                block[op.id]
+                for op in graph.ops
+                if op.role is Role.FORWARD and any(stage[reader.id] for v in op.outputs if v is not None for reader in consumers[v])
+            }
+            self._leaving[shape.stages] = tuple(sum(stages_of.get(name) == {0} and name in leaves for name in p.members) for p in pieces)
             counts = [
                 [sum(stage_of.get(name) == s for name in p.members) if p.times > 1 else 0 for p in pieces] for s in range(shape.stages)
             ]
@@ -220,7 +229,20 @@ class ShapeBounds:
         self._cut(shape)
         flight = _in_flight(shape, 0)
         first = sum(n * (p.state_bytes + flight * p.saved_bytes) for n, p in zip(self._first[shape.stages], pieces, strict=True)) / devices
-        return max(mean, first)
+        return max(mean, first - flight * self._leaving_bytes(shape) / devices)
+
+    def _leaving_bytes(self, shape: Shape) -> float:
+        """What blocks that lie whole on the first stage make in a micro-batch for the backward part of others, where another stage reads it.
+
+        It is kept where it is read.  These are the bytes before they are split: no device of the first stage would hold more of it.
+        """
+        pieces = self._pieces_of(shape.micro_batches, shape.recompute)
+        return float(
+            sum(
+                count * sum(piece.graph.values[v].size_bytes for v in piece.backward_reads)
+                for count, piece in zip(self._leaving[shape.stages], pieces, strict=True)
+            )
+        )
 
     def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...]:
         key = (micro_batches, recompute)

@@ -161,6 +161,7 @@ def _best_plans(
         return bound_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=s_per_byte, time_limit=part)
 
     if job.cluster.parts:
+        given_up: dict[Shape, float] = {}
         shape, bound_s = best_of_kinds(
             candidates,
             lambda shape: least_step_s(graph_of(shape.micro_batches), job.cluster, shape),
@@ -168,8 +169,9 @@ def _best_plans(
             recompute=options.recompute is None,
             gap=_SHAPE_GAP,
             time_limit=time_limit,
+            given_up=given_up,
         )
-        return _found(plans, shape, bound_s, options)
+        return _found(plans, shape, bound_s, options, given_up)
     search = ShapeSearch(
         bounds,
         work_out,
@@ -183,13 +185,21 @@ def _best_plans(
         shape, bound_s, other = search.two_best(candidates)
     else:
         shape, bound_s = search.best(candidates)
-    return _found(plans, shape, bound_s, options, other)
+    return _found(plans, shape, bound_s, options, search.given_up, other)
 
 
-def _found(plans: Mapping[Shape, Plan], shape: Shape, bound_s: float, options: PlanOptions, other: RunnerUp | None = None) -> FoundPlans:
+def _found(
+    plans: Mapping[Shape, Plan],
+    shape: Shape,
+    bound_s: float,
+    options: PlanOptions,
+    given_up: Mapping[Shape, float],
+    other: RunnerUp | None = None,
+) -> FoundPlans:
     plan = plans[shape]
     proven = replace(plan.search, method=f"{plan.search.method}, shapes", lower_bound_s=bound_s)
-    plan = with_open_parts(replace(plan, search=proven), options)
+    left_out = [str(unfit) for unfit, least_s in given_up.items() if least_s < bound_s]
+    plan = with_open_parts(replace(plan, search=proven), options, left_out)
     others = sorted((made for key, made in plans.items() if key != shape), key=lambda made: made.search.objective_s)
     next_best = others[0] if others else None
     if other is None:

@@ -36,9 +36,11 @@ from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import TimeLimit
 from planner.stages import Staged, assign_stages, prepare
 
-__all__ = ["Job", "bound_one_shape", "plan_one_shape", "staged_graph"]
+__all__ = ["UNPROVEN", "Job", "bound_one_shape", "plan_one_shape", "staged_graph"]
 
 _ATTEMPTS = 6
+UNPROVEN = "no plan that was tried fits, which is no proof that none does"
+"""What a refusal says where a few plans of a shape were tried; where bounds refuse a shape, they prove that none fits."""
 _MARGIN = 0.03
 """Share of a device's memory that the first attempt leaves free if memory binds; the search does not count all that a Plan holds."""
 
@@ -80,8 +82,11 @@ def plan_one_shape(
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   NotFoundInTime: no Plan was found in time.
     """
     limit = TimeLimit(options.seconds) if time_limit is None else time_limit
-    plan = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit).plan()
-    verify(plan, job.dry_run)
+    try:
+        plan = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit).plan()
+        verify(plan, job.dry_run)
+    except OutOfMemory as error:  # only a few limits are tried, since boxing buffers and blocks between acts are known of a Plan alone
+        raise OutOfMemory(f"{error}; {UNPROVEN}") from None
     return plan
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from planner.cost import meshes
 from planner.ir.cluster import Cluster
@@ -49,12 +50,19 @@ def shapes(
         most_stages: the largest number of stages into which the model can be cut.   recompute: of all shapes.
 
     Raises:
-        Unsupported: a batch without samples.
+        Unsupported: a batch without samples, or no number of stages gives each the devices of a given mesh.
     """
     if batch_size < 1:
         raise Unsupported(f"a batch of {batch_size} samples cannot be cut into micro-batches; give at least 1 sample")
     devices = cluster.num_devices
     counts = [stages] if stages is not None else [p for p in range(1, min(most_stages, devices) + 1) if devices % p == 0]
+    if stages is None and mesh is not None:
+        counts = [p for p in counts if p * prod(mesh) == devices]
+        if not counts:
+            raise Unsupported(
+                f"mesh {'x'.join(map(str, mesh))} has {prod(mesh)} places, of which {devices} devices make {devices / prod(mesh):g} stages, "
+                f"and the model has {most_stages} numbered blocks to cut; give a larger mesh, or leave it open"
+            )
     open_shapes = []
     for p in counts:
         if devices % p or any(part.num_devices % (devices // p) for part in cluster.parts):

@@ -54,6 +54,8 @@ class ShapeSearch:
     bound_whole: rising lower bounds on a shape's plans from its whole model, which take a third of the time of working it out; asked for once there
         are as many plans as are wanted, until one dismisses the shape.   None: not asked for.
     gap: a shape that could be better by at most this share of the best step is not worked out.
+    given_up: shape -> its bound in seconds, of shapes of which no plan that was tried fits, which does not prove that none does; the bound over all
+        shapes leaves them out.
     """
 
     bounds: ShapeBounds
@@ -63,6 +65,7 @@ class ShapeSearch:
     bound_whole: WholeBounds | None = None
     on_progress: ShapeWatch | None = None
     ahead: Callable[[ShapeBounds, WholeBounds, Sequence[Shape]], Ahead] = Ahead
+    given_up: dict[Shape, float] = field(default_factory=dict)
     _ahead: Ahead = field(init=False)
     _queue: list[Entry] = field(default_factory=list)
     _entered: set[Shape] = field(default_factory=set)
@@ -171,6 +174,9 @@ class ShapeSearch:
             step_s, bound_s = self.work_out(shape, memory_binds)
         except NotFoundInTime:
             self._undecided_s.append(least_s)
+            raise
+        except OutOfMemory:
+            self.given_up[shape] = least_s
             raise
         self._worked[shape] = step_s, max(bound_s, least_s)
 

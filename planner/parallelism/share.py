@@ -13,8 +13,8 @@ With p stages, m micro-batches, pieces k (n_k times), t_k and u_k the seconds of
 where M is the memory of a device and w_k counts what is weighed against it.  (1) holds for every cut, because the slowest stage takes no less
 than the mean one.  In (2) and (4) w_k is the number of blocks that the plan's own cut puts whole on the first stage, and h counts the micro-
 batches in flight there; where that cut is not known, w_k = n_k / p, the mean over the stages, and h counts one micro-batch in flight, as many as every
-stage has.  (2) is largest at the y at which the cheapest choice that is too large and the cheapest that fits cost the same; a secant search
-computes it.
+stage has.  What blocks of the first stage make for other stages alone is kept there: in (2) M is larger by these bytes, (4) is smaller by them.
+(2) is largest at the y at which the cheapest choice that is too large and the cheapest that fits cost the same; a secant search computes it.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class EqualShare:
 
     cut: per stage, how many of each model's blocks lie there, and seconds that the rest there takes at least; empty: not known.
     first: how many of each model's blocks lie whole on the first stage; empty: not known.
+    leaving_bytes: what is counted of these blocks and may be kept on other stages alone.
 
     Where the time of the pieces' search ends, its bounds hold and are lower; a choice that was not found raises NotFoundInTime.
     """
@@ -58,6 +59,7 @@ class EqualShare:
     stages: int
     cut: Sequence[tuple[Sequence[int], float]] = ()
     first: Sequence[int] = ()
+    leaving_bytes: float = 0.0
 
     @cached_property
     def weights(self) -> Sequence[float]:
@@ -100,7 +102,7 @@ class EqualShare:
         """(4), (5): the fullest device of no plan of the shape holds less."""
         mean = sum(model.times * model.least_bytes[1] for model in self.models) / self.stages  # after the backward part, of every cut
         first = (sum(weight * model.least_bytes[time] for model, weight in self.weighed) for time in (0, 1))
-        return max(mean, *first)
+        return max(mean, max(first) - self.leaving_bytes)
 
     @cached_property
     def uneven_cut_s(self) -> float:
@@ -128,6 +130,7 @@ class EqualShare:
 
     def bound_within(self, memory_bytes: float) -> tuple[float, float]:
         """(bound on the step in seconds, the multiplier that gave it) if a device has ``memory_bytes``."""
+        memory_bytes += self.leaving_bytes
         large, small = self.cheapest, self.smallest
         best, multiplier = self.cheapest.bound_s, 0.0
         if large.held_bytes <= memory_bytes:

@@ -22,12 +22,14 @@ def best_of_kinds(
     recompute: bool,
     gap: float,
     time_limit: TimeLimit,
+    given_up: dict[Shape, float],
 ) -> tuple[Shape, float]:
     """(the best shape, a lower bound in seconds over all of them).
 
     Args:
         least_s: a bound on a shape.   work_out: as in planner.parallelism.shape_search.   recompute: try what does not fit with it, too.
         gap: a shape that could be better by at most this share of the best step is not worked out.
+        given_up: is told the shapes of which no plan that was tried fits, with their bounds; the bound over all shapes leaves them out.
 
     Raises:
         OutOfMemory, Unsupported: no shape fits, or none can be planned.   NotFoundInTime: none was found in time.
@@ -49,6 +51,7 @@ def best_of_kinds(
             bounds.append(bound_s)
         except OutOfMemory as error:
             refused.append(error)
+            given_up[shape] = bound_s
             if recompute and not shape.recompute:
                 waiting = sorted([*waiting, (bound_s, replace(shape, recompute=True))])
         except Unsupported as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from planner.ir.errors import InvalidPlan
@@ -14,6 +14,9 @@ from planner.schedule import Schedule
 __all__ = ["covered_text", "with_open_parts"]
 
 _KEY = "open"
+_LEFT_OUT = "given_up"
+_NAMED = 2
+"""Of the shapes that are left out; of more, the number is told."""
 _RANGES = {
     "stages": "stages of equal size, at most one per numbered block",
     "mesh": f"meshes of at most {MOST_AXES} axes",
@@ -22,11 +25,12 @@ _RANGES = {
 }
 
 
-def with_open_parts(plan: Plan, options: PlanOptions) -> Plan:
-    """The Plan of a search over shapes, with the record of what these options left open."""
+def with_open_parts(plan: Plan, options: PlanOptions, left_out: Sequence[str] = ()) -> Plan:
+    """The Plan of a search over shapes, with the record of what these options left open, and of the shapes that were given up unproven."""
     given = {"stages": options.stages, "mesh": options.mesh, "micro_batches": options.micro_batches, "recompute": options.recompute}
     parts = [name for name, value in given.items() if value is None and not (name == "stages" and options.cuts)]
-    return replace(plan, options={**plan.options, _KEY: ",".join(parts)})
+    unfit = {_LEFT_OUT: "; ".join(left_out)} if left_out else {}
+    return replace(plan, options={**plan.options, _KEY: ",".join(parts), **unfit})
 
 
 def covered_text(plan: Plan) -> str:
@@ -57,4 +61,7 @@ def covered_text(plan: Plan) -> str:
         )
         order = Schedule.ONE_F_ONE_B.value
         shapes += f"; cut {cut}, every pipeline priced as {order}"
+    if left_out := [text for text in options.get(_LEFT_OUT, "").split("; ") if text]:
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        shapes += f"; without {' and '.join(left_out[:_NAMED])}{more}, of which no plan that was tried fits a device"
     return f"all layouts{allowed} of {shapes}; acts added up at the prices they have alone"

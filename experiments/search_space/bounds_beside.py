@@ -1,0 +1,55 @@
+"""Every bound that the planner has on a shape of a small instance, in seconds and in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from math import inf
+
+from experiments.search_space.covered_space import Point, staged
+from experiments.search_space.small_instances import Instance
+from planner.ir.errors import OutOfMemory
+from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.kinds import least_step_s
+from planner.schedule import Schedule, in_flight
+from planner.search import build_model
+from planner.search.bounds.bottleneck import whole_model_bounds
+from planner.search.pins import parse_pins
+from planner.solve.problem import NotFoundInTime
+
+__all__ = ["bounds_s", "bytes_bounds"]
+
+
+def bounds_s(one: Instance, bounds: ShapeBounds, point: Point, limit_bytes: float) -> Iterator[float]:
+    """Of a shape at the planner's own cut: from its ops, its pieces, its whole model, and of several multipliers where memory is limited."""
+    shape, cluster = point.shape, one.cluster
+    given = staged(one, point, cluster)
+    flight = [in_flight(Schedule.ONE_F_ONE_B, s, shape.stages, shape.micro_batches) for s in range(shape.stages)]
+    model = build_model(
+        given, shape.mesh, cluster, parse_pins(one.options.pins), shape.micro_batches, limit_bytes=limit_bytes, in_flight=flight
+    )
+    prices: list[tuple[float, ...]] = [()]
+    if limit_bytes < inf:
+        prices = [(y,) * shape.stages for y in (0.0, 1e-12, 1e-9)]
+        if not cluster.parts:
+            with suppress(NotFoundInTime, OutOfMemory):
+                prices.append(bounds.s_per_byte(shape, limit_bytes))
+    for price in prices:
+        with suppress(OutOfMemory):
+            yield from whole_model_bounds(model, s_per_byte=price, memory_bytes=limit_bytes)
+    if cluster.parts:
+        if not shape.recompute:
+            yield least_step_s(one.program.graph(shape.micro_batches), cluster, shape)
+        return
+    share = bounds.of(shape)
+    yield from (bounds.roofline_s(shape), bounds.forward_part_s(shape), bounds.largest_piece_s(shape), share.unlimited_s)
+    with suppress(NotFoundInTime, OutOfMemory):
+        yield share.bound_within(min(limit_bytes, 1e12))[0]
+
+
+def bytes_bounds(bounds: ShapeBounds, point: Point) -> Iterator[float]:
+    """Lower bounds on what the fullest device of a shape holds."""
+    if not bounds.cluster.parts:
+        yield bounds.floor_bytes(point.shape)
+        with suppress(NotFoundInTime):
+            yield bounds.of(point.shape).least_bytes
