@@ -231,7 +231,7 @@ def seeds(rows: list[dict[str, object]]) -> Iterator[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=240, help="instances, of seeds 1 and on (default 240)")
+    parser.add_argument("--count", type=int, default=320, help="instances, of seeds 1 and on (default 320)")
     parser.add_argument("--minutes", type=float, default=inf, help="start nothing new after so many minutes of the processor")
     asked, began = parser.parse_args(), process_time()
     rows, large, small = known_rows(CSV), 0, 0
