@@ -42,7 +42,7 @@ __all__ = ["by_simpy"]
 OnAct = Callable[[Act], None]
 
 _SETTLED = 2
-"""The end of an instant's messages: after URGENT (0) and NORMAL (1) events of the same time."""
+"""Priority of the event at which streams choose: after all ends and messages of its time (SimPy's URGENT is 0, NORMAL 1)."""
 
 
 class _Game(Observer):

@@ -81,18 +81,21 @@ def fuse_adams(ops: Sequence[Op], given: frozenset[str]) -> tuple[Op, ...]:
     waiting: list[Op] = []
     late: set[str] = set()
     """Results of updates that are still to come, and what is computed from them."""
+
+    def put(op: Op) -> None:
+        is_ready = late.isdisjoint(op.inputs)
+        (fused if is_ready else waiting).append(op)
+        (late.difference_update if is_ready else late.update)(_results(op))
+
     for op in ops:
         if op.id in early:
             late.update(_results(op))
             continue
-        whole = wholes.get(op.id, op)
-        again = [whole, *waiting] if late.isdisjoint(whole.inputs) else [*waiting, whole]
-        late.difference_update(_results(whole))
-        waiting = []
-        for each in again:
-            is_ready = late.isdisjoint(each.inputs)
-            (fused if is_ready else waiting).append(each)
-            (late.difference_update if is_ready else late.update)(_results(each))
+        put(wholes.get(op.id, op))
+        if op.id in wholes:
+            readers, waiting = waiting, []
+            for reader in readers:
+                put(reader)
     return tuple(fused)
 
 

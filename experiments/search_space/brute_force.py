@@ -31,7 +31,7 @@ class Every:
         return tuple(int(next(wide)) if size > 1 else 0 for size in self.sizes)
 
     def least_s(self, limit_bytes: float = np.inf, *, untied: bool = False) -> float:
-        """Of the combinations that hold no more; infinite: there is none."""
+        """Seconds of the quickest combination that holds at most so many bytes; infinite: none does."""
         step_s = self.untied_s if untied else self.step_s
         fitting = step_s if limit_bytes == np.inf else np.where(self.held_bytes <= limit_bytes, step_s, np.inf)
         return float(fitting.min())

@@ -209,7 +209,7 @@ def staged(one: Instance, point: Point, cluster: Cluster) -> Staged:
 
 
 def least_bytes(space: Space, point: Point) -> float:
-    """What the fullest device of every choice of a point holds at least."""
+    """The least bytes, over all choices of a point, of the device that holds most."""
     every = space.every(point, counts_bytes=True)
     return float(every.held_bytes[every.step_s < inf].min())
 

@@ -143,8 +143,8 @@ def _check_experts(job: Job) -> None:
             "expert_once": run.expert_once,
             "recompute experts": run.recompute is Recompute.EXPERTS,
         }
-        for knob in (knob for knob, is_given in given.items() if is_given):
-            raise Unsupported(f"{knob} for a model without experts; leave it out")
+        if knobs := [knob for knob, is_given in given.items() if is_given]:
+            raise Unsupported(f"{', '.join(knobs)} for a model without experts; leave out what belongs to them")
         return
     if model.top_k < 1 or model.top_k > model.experts or model.expert_ffn < 1:
         raise Unsupported(

@@ -159,7 +159,10 @@ class Prices:
                 case Meeting() if kernel.collective is Collective.ALL_TO_ALL:
                     sent_bytes = kernel.total_bytes * kernel.share_sent(self.machine.domain)
                     one_s = kernel.count * self.meeting_s(kernel.collective, sent_bytes, kernel.group)
-                    exchange_s, device_s = (exchange_s + one_s, device_s) if kernel.beside else (exchange_s, device_s + one_s)
+                    if kernel.beside:
+                        exchange_s += one_s
+                    else:
+                        device_s += one_s
                     host_s += launch_s * kernel.count
                 case Meeting():
                     shown = self._value("beside_share") if kernel.beside else 1.0

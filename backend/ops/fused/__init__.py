@@ -5,7 +5,7 @@
     g - exp(y) sum(g)                                      ->  log_softmax_gradient(g, y)
     mean, variance, (x - mean) / root w + b                ->  batch_norm(x, w, b, ...)        native_batch_norm
     its gradients in sums of g and g x                     ->  batch_norm_gradient(g, x, ...)  native_batch_norm_backward
-    the same of a format of 16 bits, between casts     ->  short_batch_norm(x, ...)       the same kernels
+    the same of 16 bits, between casts from and to them    ->  short_batch_norm(x, ...)        the same kernels
     where(x > 0, x, w x), and its gradients                ->  prelu(x, w), prelu_gradient(g, x, w)
 
 The front end separates the parts so that the value between them can be P(sum) or P(max).  Where no device reduces that value, the parts stand

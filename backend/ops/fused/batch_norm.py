@@ -14,7 +14,7 @@ from torch import Tensor
 from backend.ops.fused.uses import Fusion, Uses
 from planner.ir.graph import Op, Ref
 
-__all__ = ["BATCH_NORM", "batch_norm", "channel_view", "find_batch_norm", "other_dims"]
+__all__ = ["BATCH_NORM", "batch_norm", "channel_view", "find_batch_norm", "in_one_kernel", "other_dims"]
 
 BATCH_NORM = "fused.batch_norm"
 
@@ -38,20 +38,34 @@ def batch_norm(
     Args:
         out: memory of x's shape for y.
     """
-    weight, bias = (value.reshape(-1) if value is not None else None for value in (weight, bias))
-    new_mean, new_var = (value.clone() if value is not None else None for value in (running_mean, running_var))
-    if any(value is not None and value.dtype != x.dtype for value in (weight, bias, new_mean, new_var)):
+    if any(value is not None and value.dtype != x.dtype for value in (weight, bias, running_mean, running_var)):
         from planner.frontend.tracing.decomp.norms import batch_norm as in_parts  # late: kernels of aten need no frontend
 
         y, *others = in_parts(x, None, None, running_mean, running_var, True, momentum, eps)
         per_channel = (1, -1, *[1] * (x.ndim - 2))
-        y = y if weight is None else y * weight.view(per_channel)
-        y = y if bias is None else y + bias.view(per_channel)
+        y = y if weight is None else y * weight.reshape(per_channel)
+        y = y if bias is None else y + bias.reshape(per_channel)
         return (y if out is None else out.copy_(y)), *others  # type: ignore[return-value]  # four of them
+    return in_one_kernel(x, weight, bias, (running_mean, running_var), momentum, eps, out)
+
+
+def in_one_kernel(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running: tuple[Tensor | None, Tensor | None],
+    momentum: float,
+    eps: float,
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """``batch_norm`` by torch's kernel, which takes vectors of x's format, or of float32 beside an x of 16 bits; y has x's format."""
+    weight, bias = (value.reshape(-1) if value is not None else None for value in (weight, bias))
+    new_mean, new_var = (value.clone() if value is not None else None for value in running)
     if out is None:
         y, mean, root = torch.native_batch_norm(x, weight, bias, new_mean, new_var, True, momentum, eps)
     else:
-        places = {"out": out, "save_mean": x.new_empty(x.shape[1]), "save_invstd": x.new_empty(x.shape[1])}
+        like = x if weight is None else weight
+        places = {"out": out, "save_mean": like.new_empty(x.shape[1]), "save_invstd": like.new_empty(x.shape[1])}
         y, mean, root = torch.ops.aten.native_batch_norm.out(x, weight, bias, new_mean, new_var, True, momentum, eps, **places)
     return y, mean, root, new_mean, new_var
 

@@ -12,22 +12,27 @@ from backend.ops.fused.batch_norm import DIV, MUL, SUB, SUM, VIEW, channel_view,
 from backend.ops.fused.uses import Fusion, Uses
 from planner.ir.graph import Op, Ref
 
-__all__ = ["BATCH_NORM_GRADIENT", "batch_norm_gradient", "find_batch_norm_gradient"]
+__all__ = ["BATCH_NORM_GRADIENT", "batch_norm_gradient", "find_batch_norm_gradient", "gradient_in_one_kernel"]
 
 BATCH_NORM_GRADIENT = "fused.batch_norm_gradient"
 
 
 def batch_norm_gradient(g: Tensor, x: Tensor, mean: Tensor, root: Tensor, weight: Tensor | None) -> tuple[Tensor | None, ...]:
     """Gradients by x, by the weight, and by the bias.   root: rsqrt(var + eps)."""
-    weight = weight.reshape(-1) if weight is not None else None
-    mean, root = mean.reshape(-1), root.reshape(-1)
     if any(value is not None and value.dtype != x.dtype for value in (g, weight, mean, root)):
         from planner.frontend.tracing.decomp.norms import batch_norm_backward as in_parts  # late: kernels of aten need no frontend
 
         wide = x.to(torch.promote_types(x.dtype, g.dtype))
-        by_x, by_weight, by_bias = in_parts(g, wide, None, None, None, mean, root, True, 0.0, (True, True, True))
+        by_x, by_weight, by_bias = in_parts(g, wide, None, None, None, mean.reshape(-1), root.reshape(-1), True, 0.0, (True, True, True))
         assert by_x is not None
-        return by_x if weight is None else by_x * weight.view(1, -1, *[1] * (x.ndim - 2)), by_weight, by_bias
+        return by_x if weight is None else by_x * weight.reshape(1, -1, *[1] * (x.ndim - 2)), by_weight, by_bias
+    return gradient_in_one_kernel(g, x, mean, root, weight)
+
+
+def gradient_in_one_kernel(g: Tensor, x: Tensor, mean: Tensor, root: Tensor, weight: Tensor | None) -> tuple[Tensor | None, ...]:
+    """``batch_norm_gradient`` by torch's kernel, which takes vectors of x's format, or of float32 beside g and x of 16 bits."""
+    weight = weight.reshape(-1) if weight is not None else None
+    mean, root = mean.reshape(-1), root.reshape(-1)
     if x.is_contiguous():
         g = g.contiguous()  # or torch walks through both element by element
     gradients = torch.ops.aten.native_batch_norm_backward(g, x, weight, None, None, mean, root, True, 0.0, [True, True, True])

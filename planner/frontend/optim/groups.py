@@ -97,11 +97,12 @@ def held_state(given: object, groups: tuple[Group, ...], parameters: Mapping[str
         InvalidProgram: a tensor of another shape than torch.optim's.
     """
     initial: dict[str, Tensor] = {}
-    for group in groups:
+    optimizers = torch_optimizers(given)
+    for group in groups if optimizers else ():
         for name in group.parameters:
             parameter = parameters[name]
             type_ = TensorType(tuple(parameter.shape), DType.parse(str(parameter.dtype)))
-            held: Mapping[str, Tensor] = next((o.state[parameter] for o in torch_optimizers(given) if parameter in o.state), {})
+            held: Mapping[str, Tensor] = next((o.state[parameter] for o in optimizers if parameter in o.state), {})
             for slot in group.rule.slots(parameter.ndim):
                 if (value := held.get(slot)) is not None:
                     initial[f"{name}:{slot}"] = _typed(value, slot_type(slot, type_), f"{name}:{slot}")

@@ -86,7 +86,7 @@ _UPDATES: Mapping[str, tuple[Callable[..., list[Tensor]], tuple[int, ...]]] = {
 
 
 def in_place(target: str, own: Sequence[bool]) -> Callable[..., list[Tensor]] | None:
-    """The kernel of an update of rows; None for other targets.
+    """The function that performs a row update (``regista.rows_sgd`` and its like), writing to the table and its states; None: another target.
 
     Args:
         own: for each argument, whether the kernel may write to its memory; what it writes to is copied where it is False.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from math import prod
 
 import numpy as np
@@ -27,7 +28,6 @@ from torch import Tensor
 
 from planner.frontend.random.philox import philox
 from planner.frontend.random.rows import rows_of
-from planner.frontend.random.words_on_gpu import SHORT_AND_SINGLE, dropped_on_gpu, has_triton, words_on_gpu
 
 __all__ = ["DRAWS", "KERNELS", "RANDOM_STATE", "bernoulli", "dropout", "uniform", "words"]
 
@@ -35,6 +35,8 @@ _WORD = 0xFFFFFFFF
 _BITS = {torch.float32: 24, torch.float64: 32, torch.float16: 11, torch.bfloat16: 8}
 _COMPILED = (torch.float32, torch.float64)
 _SHORT = (torch.float16, torch.bfloat16)
+_BY_TRITON = (torch.float32, *_SHORT)
+_HAS_TRITON = find_spec("triton") is not None
 _NUMPY: dict[torch.dtype, type[np.float32] | type[np.float64]] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -46,8 +48,11 @@ def words(
         made = _compiled_words(seed, steps, shape, whole, offsets, draw, micro_batch)
         return torch.from_numpy(made.astype(np.int64)).reshape(tuple(shape))
     starts, length = _starts(shape, whole, offsets, micro_batch)
-    by = words_on_gpu if seed.is_cuda and has_triton else _words_by_torch
-    return by(seed, steps, starts, length, draw).reshape(tuple(shape))
+    if seed.is_cuda and _HAS_TRITON:
+        from planner.frontend.random.words_on_gpu import words_on_gpu  # late: Triton takes some tenths of a second to load
+
+        return words_on_gpu(seed, steps, starts, length, draw).reshape(tuple(shape))
+    return _words_by_torch(seed, steps, starts, length, draw).reshape(tuple(shape))
 
 
 def _compiled_words(
@@ -139,21 +144,36 @@ def dropout(
     kept, threshold = _kept(x.dtype, divisor), _threshold(p)
     if x.is_cpu and x.dtype in _SHORT:
         return torch.mul(x, _short_noise(x, seed, steps, threshold, kept, whole, offsets, draw, micro_batch), out=out)
-    if x.is_cuda and has_triton and x.dtype in SHORT_AND_SINGLE:
-        packed = x.contiguous()
-        made = out if out is not None and out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        starts, length = _starts(x.shape, whole, offsets, micro_batch)
-        dropped_on_gpu(packed, made, seed, steps, starts, length, draw, threshold, kept if threshold else 0.0)
-        return made if out is None or made is out else out.copy_(made)
-    if not (x.is_cpu and x.dtype in _COMPILED):
+    by_triton = x.is_cuda and _HAS_TRITON and x.dtype in _BY_TRITON
+    if not by_triton and not (x.is_cpu and x.dtype in _COMPILED):
         noise = (words(seed, steps, x.shape, whole, offsets, draw, micro_batch) < threshold).to(x.dtype) * kept
         return x.mul(noise) if out is None else torch.mul(x, noise, out=out)
+    packed = x.contiguous()
+    made = out if out is not None and out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    starts, length = _starts(x.shape, whole, offsets, micro_batch)
+    if by_triton:
+        from planner.frontend.random.words_on_gpu import dropped_on_gpu  # late, as above
+
+        dropped_on_gpu(packed, made, seed, steps, starts, length, draw, threshold, kept if threshold else 0.0)
+    else:
+        _drop_on_cpu(packed, made, seed, steps, starts, length, draw, threshold, kept)
+    return made if out is None or made is out else out.copy_(made)
+
+
+def _drop_on_cpu(
+    packed: Tensor,
+    made: Tensor,
+    seed: Tensor,
+    steps: Tensor,
+    starts: np.ndarray[tuple[int], np.dtype[np.int64]],
+    length: int,
+    draw: int,
+    threshold: int,
+    kept: float,
+) -> None:
     from planner.frontend.random.words import dropped  # late, as above
 
-    packed = x.contiguous()
-    made = out if out is not None and out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype)
-    starts, length = _starts(x.shape, whole, offsets, micro_batch)
-    number = _NUMPY[x.dtype]
+    number = _NUMPY[packed.dtype]
     factor = number(kept if threshold else 0.0)
     dropped(
         packed.reshape(-1).numpy(),
@@ -167,7 +187,6 @@ def dropout(
         factor,
         number(0),
     )
-    return made if out is None or made is out else out.copy_(made)
 
 
 def _short_noise(

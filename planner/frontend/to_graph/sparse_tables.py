@@ -11,7 +11,7 @@ torch, and the rows become an ``embedding_backward``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 
 from planner.frontend.optim.rules import SGD, Adagrad, LazyAdam, Optimizer
@@ -88,9 +88,8 @@ def _rows(terms: list[Op], makers: Mapping[str, Op]) -> RowGradient:
     return RowGradient(lookups=tuple(lookups), slots=makers[slots.value], extent=extent)
 
 
-def _refuse_dense(body: Body, update: Update, sparse: object) -> None:
-    """torch.optim.SparseAdam takes sparse gradients alone."""
-    assert isinstance(sparse, Mapping | tuple)
+def _refuse_dense(body: Body, update: Update, sparse: Container[str]) -> None:
+    """torch.optim.SparseAdam takes sparse gradients alone.   sparse: parameters that have one."""
     for group in update.groups:
         for name in group.parameters:
             if isinstance(group.rule, LazyAdam) and not group.rule.dense and name in body.gradients and name not in sparse:

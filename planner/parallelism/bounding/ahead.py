@@ -74,7 +74,7 @@ class Ahead:
     _arrived: dict[_Place, list[Closer]] = field(default_factory=dict)
     _ended: dict[_Place, bool] = field(default_factory=dict)
     _queue: Sequence[Entry] = ()
-    """The search's own, as it is now."""
+    """The queue of the search in this process: shapes with their bounds, as they are now."""
 
     def __post_init__(self) -> None:
         both = (shape for given in self.shapes for shape in (replace(given, recompute=False), replace(given, recompute=True)))

@@ -72,7 +72,7 @@ def stack_counts(job: Job, chunk: Chunk) -> tuple[int, ...]:
 
 def chunk_stacks(job: Job, chunk: Chunk) -> tuple[tuple[Job, int], ...]:
     """The kinds of layer in a chunk: for each kind the job with that model, and how many layers of the chunk are of it."""
-    pairs = [*zip(job.model.stacks, stack_counts(job, chunk), strict=True)]
+    pairs = zip(job.model.stacks, stack_counts(job, chunk), strict=True)
     return tuple((job if model is job.model else replace(job, model=model), own) for (model, _), own in pairs if own)
 
 

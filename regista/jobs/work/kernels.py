@@ -78,8 +78,10 @@ class Meeting:
     chosen: int = 0
 
     def share_sent(self, domain: int) -> float:
-        """Of the bytes of an exchange that sends a token to each expert, those that this one sends: experts fall on p places at random, so that
-        k of them are on p (1 - (1 - 1/p)^k) different ones."""
+        """Bytes that this exchange sends, as a share of those of one that sends each token once to every expert it goes to.
+
+        k experts at random on p places are on p (1 - (1 - 1/p)^k) different ones.
+        """
         if not self.chosen:
             return 1.0
         inside = self.group.members_per_node(domain)
