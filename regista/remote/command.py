@@ -9,8 +9,8 @@ import json
 import math
 import sys
 import uuid
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,11 @@ def perform_remote(argv: Sequence[str]) -> int:
         return _word(verb, typed, connect(str(url), token=token), again)
     asked = asked_of(verb, typed, min(max(20, output_console().width), 1000))
     connection = connect(str(url), token=token)
-    request_id = connection.submit(asked, uuid.uuid4().hex)
-    outcome = _followed(connection, request_id, again, "--json" in typed)
+    request_id = uuid.uuid4().hex
+    # From here on the server may have it, whether or not we have read its answer.
+    with _left_running(request_id, again):
+        connection.submit(asked, request_id)
+        outcome = _followed(connection, request_id, "--json" in typed)
     return _shown(connection, verb, asked, outcome, "--json" in typed)
 
 
@@ -64,15 +67,21 @@ def _taken(option: str, argv: list[str]) -> tuple[str, list[str]]:
     return argv[1], argv[2:]
 
 
-def _followed(connection: Any, request_id: str, again: str, as_json: bool) -> Outcome:
+def _followed(connection: Any, request_id: str, as_json: bool) -> Outcome:
     from rich.console import Console
 
     quiet = as_json or not sys.stderr.isatty()
+    with nullcontext() if quiet else Console(stderr=True).status("waiting ...") as line:
+        told = None if line is None else lambda data: line.update(_text(data))
+        outcome: Outcome = connection.wait(request_id, told)
+        return outcome
+
+
+@contextmanager
+def _left_running(request_id: str, again: str) -> Iterator[None]:
+    """Ctrl-C within leaves the request to the server, and says how to come back."""
     try:
-        with nullcontext() if quiet else Console(stderr=True).status("waiting ...") as line:
-            told = None if line is None else lambda data: line.update(_text(data))
-            outcome: Outcome = connection.wait(request_id, told)
-            return outcome
+        yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"request {request_id} goes on; '{again} attach {request_id}' comes back to it, 'finish' takes its best so far, 'cancel' ends it"
@@ -120,7 +129,8 @@ def _word(word: str, typed: Sequence[str], connection: Any, again: str) -> int:
         if word == "cancel":
             print(f"request {request_id} was cancelled")
             return 0
-    outcome = _followed(connection, request_id, again, as_json=False)
+    with _left_running(request_id, again):
+        outcome = _followed(connection, request_id, as_json=False)
     if outcome.error:
         raise RegistaError(f"request {request_id}: {outcome.message}")
     asked = Asked(request=connection.request(request_id), sent={}, left={})

@@ -173,6 +173,21 @@ def test_ctrl_c_leaves_a_search_running_whose_progress_is_told_and_whose_best_is
         far.wait("ab" * 15 + "00")
 
 
+def test_ctrl_c_before_the_answer_of_the_server_names_the_request(
+    server: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    sent: list[str] = []
+    submit = Connection.submit
+
+    def interrupted(connection: Connection, asked: Any, request_id: str | None = None) -> str:
+        sent.append(submit(connection, asked, request_id))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "submit", interrupted)
+    assert main(["--server", server.url, "clusters"]) == 130
+    assert f"request {sent[0]} goes on; 'regista --server {server.url} attach {sent[0]}' comes back to it" in capsys.readouterr().err
+
+
 def busiest(pids: list[int]) -> int:
     """The one that computes now, whatever the others have computed before."""
     before = {pid: ticks(pid) for pid in pids}

@@ -174,7 +174,7 @@ class Impatient:
 @pytest.mark.parametrize("cluster", ["local:1", pytest.param("local:2", marks=pytest.mark.thorough)])
 def test_a_training_that_is_stopped_saves_the_step_in_hand_and_goes_on_bit_for_bit(script: Path, tmp_path: Path, cluster: str) -> None:
     def job() -> regista.TrainJob:
-        long = made(script, steps=400, every=0)
+        long = made(script, steps=20_000, every=0)  # never ended before a busy host has told of step 5
         return replace(
             long, cluster=cluster, eval_data=None, metrics=(), plan={} if cluster == "local:1" else {"stages": 2, "micro_batches": 2}
         )
@@ -183,7 +183,7 @@ def test_a_training_that_is_stopped_saves_the_step_in_hand_and_goes_on_bit_for_b
     with pytest.raises(KeyboardInterrupt):
         regista.train(job(), tmp_path / "cut", watching=lambda plan, steps: nullcontext(screen))
     saved = TrainFolder(tmp_path / "cut").saved_steps
-    assert saved is not None and 5 <= saved < 400
+    assert saved is not None and 5 <= saved < 20_000
     regista.train(replace(job(), steps=saved + 3), tmp_path / "cut", resume=True)
     regista.train(replace(job(), steps=saved + 3), tmp_path / "whole")
     assert (tmp_path / "cut/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
