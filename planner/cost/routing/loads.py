@@ -6,7 +6,6 @@ Of T tokens each takes k of E experts, so the even load of an expert is T k / E.
 (2) kept      min(wanted, ceil(c T k / E)) with a capacity factor c; dropless: wanted.   dropped share = 1 - sum kept / (T k)
 (3) skew      busiest expert's wanted load / T k / E
 (4) of ranks  E experts in p equal parts in their order (SEMANTICS 1.3); kept load of a rank / even load of the fullest one           -> Loads.of_ranks
-(5) of a quantile q: of many draws' busiest rank                                                                               -> ExpertLoad.busiest
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +20,10 @@ from numpy.typing import NDArray
 from planner.cost.routing.routing import Routing
 from planner.ir.errors import Unsupported
 
-__all__ = ["ExpertLoad", "Loads", "draw_loads"]
+__all__ = ["Loads", "draw_loads"]
 
 Tokens = NDArray[np.int64]
 Reals = NDArray[np.float64]
-
-_DRAWS = 256
-"""Draws of which a quantile is taken: the outer 2 % are five of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,12 +59,21 @@ class Loads:
 
 
 def draw_loads(
-    routing: Routing, *, num_experts: int, tokens: int, top_k: int, capacity_factor: float | None = None, draws: int = 1, key: str = ""
+    routing: Routing,
+    *,
+    num_experts: int,
+    tokens: int,
+    top_k: int,
+    capacity_factor: float | None = None,
+    draws: int = 1,
+    key: str = "",
+    popular: str | None = None,
 ) -> Loads:
-    """Equations (1) and (2): ``draws`` independent draws; the same arguments give the same numbers.
+    """Equations (1) and (2): ``draws`` draws; the same arguments give the same numbers.
 
     Args:
         tokens: T, that are routed together.   top_k: k.   capacity_factor: c; None: no expert is ever full (dropless).   key: seeds the draws.
+        popular: seeds which expert is the popular one, alike in all draws; None: each draw has its own.
 
     Raises:
         Unsupported: more experts than tokens, a capacity factor that is not positive and finite, fewer than 1 draw; as Routing.choice.
@@ -81,14 +85,19 @@ def draw_loads(
     if draws < 1:
         raise Unsupported(f"{draws} draws of expert loads; at least 1 is needed")
     choice = np.array(routing.choice(num_experts, top_k))
-    rng = np.random.Generator(np.random.Philox(key=int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "little")))
-    rows = []
+    rng, rows = _seeded(key), []
+    if popular is not None and not routing.has_places:
+        choice = _seeded(popular).permutation(choice)
     for _ in range(draws):
-        here = choice if routing.has_places else rng.permutation(choice)
+        here = choice if routing.has_places or popular is not None else rng.permutation(choice)
         rows.append(_one(rng, here, tokens, top_k))
     wanted, even = np.stack(rows), tokens * top_k / num_experts
     kept = wanted if capacity_factor is None else np.minimum(wanted, math.ceil(capacity_factor * even))
     return Loads(wanted=wanted, kept=kept, even=even)
+
+
+def _seeded(key: str) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "little")))
 
 
 def _one(rng: np.random.Generator, choice: Reals, tokens: int, top_k: int) -> Tokens:
@@ -101,49 +110,3 @@ def _one(rng: np.random.Generator, choice: Reals, tokens: int, top_k: int) -> To
         loads = np.minimum(loads + rng.multinomial(rest, open_to / open_to.sum()), tokens)
         rest = tokens * top_k - int(loads.sum())
     return loads
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertLoad:
-    """What the expert layers of a step are priced with.
-
-    top_k: experts per token.   capacity_factor: room of an expert over its even load; None: dropless.
-    quantile: of the busiest rank's load over draws.
-    """
-
-    routing: Routing
-    top_k: int = 1
-    capacity_factor: float | None = None
-    quantile: float = 0.9
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.quantile < 1:
-            raise Unsupported(f"routing quantile {self.quantile:g}; it is between 0 and 1, for example 0.9")
-        if self.top_k < 1:
-            raise Unsupported(f"top {self.top_k} experts per token; at least 1 is needed")
-
-    def draws(self, num_experts: int, tokens: int, draws: int = _DRAWS, key: str = "") -> Loads:
-        """``draws`` draws of ``tokens`` tokens that are routed together; errors as draw_loads."""
-        return draw_loads(
-            self.routing,
-            num_experts=num_experts,
-            tokens=tokens,
-            top_k=self.top_k,
-            capacity_factor=self.capacity_factor,
-            draws=draws,
-            key=f"{self.seed}/{key}",
-        )
-
-    def busiest(self, num_experts: int, tokens: int, num_ranks: int) -> float:
-        """Equation (5): the quantile of the busiest rank's load over the even load of the fullest rank."""
-        return _busiest(self, num_experts, tokens, num_ranks)
-
-    def dropped(self, num_experts: int, tokens: int) -> float:
-        """The mean share of choices that find no room."""
-        return float(self.draws(num_experts, tokens).dropped_share.mean())
-
-
-@lru_cache(maxsize=4096)
-def _busiest(load: ExpertLoad, num_experts: int, tokens: int, num_ranks: int) -> float:
-    return float(np.quantile(load.draws(num_experts, tokens).of_ranks(num_ranks).max(axis=1), load.quantile))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cost.routing import ExpertLoad, Popularity, Routing, draw_loads
+from planner.cost.routing import ExpertLoad, Popularity, Routing
+from planner.cost.routing.loads import draw_loads
 from planner.ir.errors import Unsupported
 
 ZIPF = Routing(kind=Popularity.ZIPF, exponent=1.2)
