@@ -57,8 +57,8 @@ class Outcome:
         done = self.result
         if not isinstance(done, Prediction):
             return {}
-        routed = {} if done.busiest_rank is None else {"busiest_rank": done.busiest_rank, "dropped_share": done.dropped_share}
-        return {"seconds": dict(done.seconds)} | routed
+        told: dict[str, object] = {"seconds": dict(done.seconds)}
+        return told if done.busiest_rank is None else told | {"busiest_rank": done.busiest_rank, "dropped_share": done.dropped_share}
 
 
 def outcome_of(entry: Entry) -> Outcome:
