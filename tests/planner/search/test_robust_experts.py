@@ -10,6 +10,7 @@ import pytest
 from mixtures import EXPERTS, EXPERTS_CUT, ROWS, load_of, mixture, plan_under
 from traffic import cluster, layouts
 
+from planner.cost import axis_boxing_s
 from planner.cost.routing import ExpertLoad
 from planner.ir.actors.verify import verify
 from planner.ir.collective import Collective
@@ -17,11 +18,12 @@ from planner.ir.errors import InvalidPlan, Unsupported
 from planner.ir.files import load_plan, save_plan
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Boxing
-from planner.ir.sbp import Split
+from planner.ir.sbp import NdSbp, Split
 from planner.parallelism.make import PlanOptions, make_plan
 from planner.parallelism.proof.covered import covered_text
 from planner.search import build_model
-from planner.search.routed import op_times
+from planner.search.layout_costs import LayoutCosts
+from planner.search.routed import exchange_times, op_times
 from planner.search.strategies import StrategySets
 from planner.stages import Staged, assign_stages, prepare
 from planner.stages.experts import expert_ops
@@ -75,6 +77,21 @@ def test_a_load_makes_cut_experts_dearer_by_the_busiest_ranks_and_changes_no_oth
             rows = ROWS // 2 ** sum(entry == Split(work.row_dim) for entry in lies)
             times = ZIPF.busiest(EXPERTS, EXPERTS * rows // 2, parts)
             assert now == pytest.approx(was * max(times, 1)) and (parts > 1) == (times > 1.01)
+
+
+def test_all_to_alls_of_tokens_on_their_way_move_the_busiest_ranks_bytes_and_all_other_boxing_its_own() -> None:
+    graph, mesh = staged(mixture().graph(1)).graph, (4,)
+    times = exchange_times(graph, expert_ops(graph), mesh, ZIPF)
+    even, loaded = LayoutCosts(cluster(4), mesh), LayoutCosts(cluster(4), mesh, exchanged=times)
+    apart, rows, whole = (NdSbp.parse(text) for text in ("S(0)", "S(1)", "B"))
+    tokens = next(type_ for type_ in times if type_.shape == (EXPERTS, 16, ROWS // 16, 64))
+    busiest = ZIPF.busiest(EXPERTS, EXPERTS * ROWS // 2, 4)
+    more_s, even_s = (axis_boxing_s(cluster(4), mesh, 0, Collective.ALL_TO_ALL, share * tokens.size_bytes) for share in (busiest, 1.0))
+    assert busiest > 1.5 and more_s > even_s
+    assert loaded.boxing_s(tokens, apart, rows) - even.boxing_s(tokens, apart, rows) == pytest.approx(more_s - even_s)
+    assert loaded.boxing_s(tokens, apart, whole) == even.boxing_s(tokens, apart, whole)
+    other = tokens.with_shape((EXPERTS, 16, ROWS // 16, 32))
+    assert loaded.boxing_s(other, apart, rows) == even.boxing_s(other, apart, rows)
 
 
 def test_under_skew_experts_are_cut_inside_and_the_plan_is_better_than_one_that_cuts_them_apart() -> None:
