@@ -80,13 +80,15 @@ class ExpertLoad:
         """
         if "routing" not in options:
             return None
-        room = options.get("capacity_factor")
-        return cls(
-            routing=Routing.parse(options["routing"]),
-            top_k=int(options["top_k"]),
-            capacity_factor=None if room is None else float(room),
-            quantile=float(options["routing_quantile"]),
-        )
+        try:
+            return cls(
+                routing=Routing.parse(options["routing"]),
+                top_k=int(options["top_k"]),
+                capacity_factor=float(options["capacity_factor"]) if "capacity_factor" in options else None,
+                quantile=float(options["routing_quantile"]),
+            )
+        except KeyError as error:
+            raise Unsupported(f"a routing {options['routing'][:60]!r} is recorded without {error.args[0]}; plan the model again") from None
 
     def __str__(self) -> str:
         room = "dropless" if self.capacity_factor is None else f"capacity factor {self.capacity_factor:g}"

@@ -141,3 +141,11 @@ def test_numbers_that_do_not_fit_the_layer_are_refused() -> None:
         draw_loads(Routing(), num_experts=4, tokens=8, top_k=1).of_ranks(8)
     with pytest.raises(Unsupported, match="quantile 1; it is between 0 and 1"):
         ExpertLoad(routing=Routing(), quantile=1)
+
+
+def test_a_record_is_read_back_and_one_that_lacks_a_part_is_refused() -> None:
+    load = ExpertLoad(routing=ZIPF, top_k=2, capacity_factor=1.25, quantile=0.8)
+    assert ExpertLoad.recorded(load.as_text()) == load
+    assert ExpertLoad.recorded({"zero": "1"}) is None
+    with pytest.raises(Unsupported, match="recorded without top_k; plan the model again"):
+        ExpertLoad.recorded({"routing": "uniform"})

@@ -11,6 +11,7 @@ from command_line import Command, commands
 from planner.cost.routing import ExpertLoad, Routing
 from planner.ir.collective import Collective
 from planner.ir.errors import Unsupported
+from regista.jobs.advice.asked import advise
 from regista.jobs.families import family
 from regista.jobs.formats.regista_toml import regista_flags
 from regista.jobs.job import Job, Layout, Running
@@ -135,3 +136,14 @@ def test_a_routing_without_experts_and_more_experts_than_tokens_are_refused() ->
     short = job(HOT)
     with pytest.raises(Unsupported, match="8 experts for 4 tokens"):
         predict(replace(short, model=replace(short.model, seq=4), layout=replace(short.layout, ep=1)))
+
+
+@pytest.mark.thorough
+def test_advice_for_a_crowded_job_shares_experts_among_fewer_devices_and_keeps_the_routing(tmp_path: Path) -> None:
+    text = (
+        TOML.replace("grok1-314b", "deepseek-v3").replace("layers = 4", "layers = 8\ndense_layers = 0").replace("dgx-h100:1", "dgx-h100:8")
+    )
+    (tmp_path / "job.toml").write_text(text.replace("ep = 8", "ep = 64").replace("= 8\nrouting", "= 512\nzero = 1\nrouting"))
+    found = advise(str(tmp_path / "job.toml"), seconds=60.0, tries=3)
+    assert found.job.running.load is not None and found.better is not None
+    assert found.better.job.layout.ep < 64 and found.better.job.running.load == found.job.running.load
