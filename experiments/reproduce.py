@@ -90,6 +90,7 @@ MODULES = (
     Experiment(name="nccl_fit", module="nccl_fit.__main__"),
     Experiment(name="contention", module="network.contention"),
     Experiment(name="contention_plan", module="network.contention_plan", small=("--smoke",)),
+    Experiment(name="expert_routing", module="expert_routing.__main__", small=("--smoke",)),
     Experiment(name="buyer", small=("--smoke",), performed=False),
     Experiment(name="quota_boundary", module="oneflow.quota_boundary", simulated=False),
     Experiment(name="overlap", module="oneflow.overlap", simulated=False),

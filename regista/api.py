@@ -31,6 +31,7 @@ from backend.launch.host import check_host
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.run_folder import Outcome
 from planner.cost import AnalyticCost
+from planner.cost.routing import ExpertLoad
 from planner.frontend import Program
 from planner.frontend.batch import BatchDim
 from planner.ir.cluster import Cluster
@@ -92,6 +93,7 @@ def plan(
     recompute: bool | None = None,
     zero: int | None = None,
     context: str | None = None,
+    load: ExpertLoad | None = None,
     interleave: int = 1,
     hold: int | None = None,
     mode: str = Mode.TRAIN.value,
@@ -129,6 +131,7 @@ def plan(
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
         context: attention over a cut sequence: ``gathered`` (keys and values) or ``heads`` (all-to-all); None: searched, and the sequence need not
             be cut.
+        load: how tokens are routed to experts (planner.cost.routing), at whose quantile they are priced; None: every expert has the even load.
         mode: ``train``, or ``eval``: the forward pass alone, of the module in eval mode, without gradients, update and optimizer state.
         outputs: of an evaluation, what a run gives beside the loss: all that the module returns (True), or outputs by name
             (planner.frontend.outputs).  A module that returns no loss is evaluated for them alone.
@@ -185,6 +188,7 @@ def plan(
         recompute=False if recompute is None and source.mode is Mode.EVAL else recompute,
         zero=zero,
         context=_context(context),
+        load=load,
         interleave=interleave,
         hold=hold,
         mode=source.mode,

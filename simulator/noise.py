@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +33,21 @@ from simulator.network.act_flows import contention_of
 from simulator.rules.prices import Factor
 from simulator.steady.observed_order import is_ordered
 
-__all__ = ["Noise", "NoisySteps", "simulate_noisy"]
+__all__ = ["ActFactors", "Noise", "NoisySteps", "simulate_noisy"]
 
 Reals = NDArray[np.float64]
 _CHUNK = 256
 """Acts whose z are drawn together."""
+
+
+class ActFactors(Protocol):
+    """What an act takes in a run, over its price: jitter, or loads that are drawn (simulator.routed)."""
+
+    def check(self, plan: Plan) -> None: ...
+
+    def factor(self, plan: Plan, run: int = 0) -> Factor: ...
+
+    def column(self, task: Task, rank: int, num_acts: int, run: int = 0) -> Reals: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +67,7 @@ class Noise:
         Raises:
             InvalidCluster: a speed that is not positive and finite, of a rank that the plan does not have, or a sigma below 0 or above 2.
         """
-        self._check(plan)
+        self.check(plan)
         drawn: dict[tuple[str, int, int], Reals] = {}
 
         def times(task: str, rank: int, act: int) -> float:
@@ -76,7 +86,8 @@ class Noise:
         chunks = [self._chunk(task, place, number, run) for number in range(-(-num_acts // _CHUNK))]
         return np.concatenate([*chunks, np.empty(0)])[:num_acts] * self._slowness(task, rank)
 
-    def _check(self, plan: Plan) -> None:
+    def check(self, plan: Plan) -> None:
+        """Raises InvalidCluster: as factor."""
         for rank, speed in self.speed.items():
             if not 0 <= rank < plan.num_ranks:
                 raise InvalidCluster(f"noise: rank {rank} is to run at speed {speed}; the plan has ranks 0 .. {plan.num_ranks - 1}")
@@ -141,7 +152,7 @@ class NoisySteps:
 
 
 def simulate_noisy(
-    plan: Plan, cost: CostModel, noise: Noise, *, runs: int = 100, steps: int = 4, on_run: Callable[[int], None] | None = None
+    plan: Plan, cost: CostModel, noise: ActFactors, *, runs: int = 100, steps: int = 4, on_run: Callable[[int], None] | None = None
 ) -> NoisySteps:
     """Perform a Plan ``runs`` times, each with its own draws.
 
@@ -156,7 +167,7 @@ def simulate_noisy(
     """
     if runs < 1 or steps < 1:
         raise InvalidPlan(f"runs = {runs}, steps = {steps}; both are at least 1")
-    noise.factor(plan)
+    noise.check(plan)
     ordered = is_ordered(plan) and contention_of(plan, cost) is None
     play = _recurrence(plan, cost, noise, steps) if ordered else _act_by_act(plan, cost, noise, steps)
     rows = []
@@ -167,7 +178,7 @@ def simulate_noisy(
     return NoisySteps(step_s=np.stack(rows), quiet_s=play(None), engine="max-plus" if ordered else "simpy")
 
 
-def _act_by_act(plan: Plan, cost: CostModel, noise: Noise, steps: int) -> Callable[[int | None], Reals]:
+def _act_by_act(plan: Plan, cost: CostModel, noise: ActFactors, steps: int) -> Callable[[int | None], Reals]:
     def play(run: int | None) -> Reals:
         factor = None if run is None else noise.factor(plan, run)
         return np.array(simulate(plan, cost, steps=steps, factor=factor).step_times_s(plan))
@@ -175,7 +186,7 @@ def _act_by_act(plan: Plan, cost: CostModel, noise: Noise, steps: int) -> Callab
     return play
 
 
-def _recurrence(plan: Plan, cost: CostModel, noise: Noise, steps: int) -> Callable[[int | None], Reals]:
+def _recurrence(plan: Plan, cost: CostModel, noise: ActFactors, steps: int) -> Callable[[int | None], Reals]:
     compiled = compile_plan(plan, cost, fold=False, sizes=False)
     total = steps * compiled.tables.acts
     base = np.concatenate(([0], np.cumsum(total)))

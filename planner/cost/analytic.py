@@ -197,19 +197,13 @@ class AnalyticCost:
         return first_rank_s
 
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
-        own, own_first = self.cluster.part_of_all(plan.ranks_of(task))
+        own, _ = self.cluster.part_of_all(plan.ranks_of(task))
         overhead_s = own.device.act_overhead_s
         match task.body:
             case Fragment() as fragment:
                 return overhead_s + _fragment_s(own, fragment)
-            case Boxing(axis=axis, collective=collective):
-                total_bytes = sum(self._axis_bytes(plan, task, i) for i in range(len(task.reads)))
-                placement = plan.placement[task.placement]
-                first, size = placement.ranks[0], len(placement.ranks)
-                if (first - own_first) % size == 0 and placement.ranks == tuple(range(first, first + size)):  # as lowering lays out stages
-                    return overhead_s + axis_boxing_s(own, placement.mesh, axis, collective, total_bytes)
-                line = tuple(peer - own_first for peer in placement.axis_ranks(axis, rank))
-                return overhead_s + boxing_s(own, collective, total_bytes, line)
+            case Boxing():
+                return self.boxing_act_s(plan, task, rank)
         if task.kind is TaskKind.TRANSFER:
             target = plan.regst[task.produces[0].regst]
             src_ranks, dst_ranks = plan.placement[task.placement].ranks, plan.placement[target.placement].ranks
@@ -218,6 +212,19 @@ class AnalyticCost:
             state_bytes = sum(plan.regst[a.regst].tensors[a.index].local_bytes(plan.placement[task.placement]) for a in task.reads)
             return overhead_s + 2 * state_bytes / own.device.memory_bandwidth_bytes_per_s
         return overhead_s + loading_s(plan, task) if task.kind.is_loading else overhead_s
+
+    def boxing_act_s(self, plan: Plan, task: Task, rank: int, times: float = 1.0) -> float:
+        """Seconds of one act of a boxing if it moved ``times`` its bytes."""
+        assert isinstance(task.body, Boxing)
+        own, own_first = self.cluster.part_of_all(plan.ranks_of(task))
+        axis, collective = task.body.axis, task.body.collective
+        total_bytes = times * sum(self._axis_bytes(plan, task, i) for i in range(len(task.reads)))
+        placement = plan.placement[task.placement]
+        first, size = placement.ranks[0], len(placement.ranks)
+        if (first - own_first) % size == 0 and placement.ranks == tuple(range(first, first + size)):  # as lowering lays out stages
+            return own.device.act_overhead_s + axis_boxing_s(own, placement.mesh, axis, collective, total_bytes)
+        line = tuple(peer - own_first for peer in placement.axis_ranks(axis, rank))
+        return own.device.act_overhead_s + boxing_s(own, collective, total_bytes, line)
 
     def _axis_bytes(self, plan: Plan, task: Task, index: int) -> int:
         """Bytes of the read tensor that the ranks of the boxing's axis hold together before it."""

@@ -24,6 +24,7 @@ __all__ = [
     "ACCUMULATE",
     "Arg",
     "Dt",
+    "ExpertWork",
     "Fusion",
     "Effect",
     "GraphInput",
@@ -335,3 +336,24 @@ class KernelWork:
     flop: int
     size_bytes: int
     times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertWork:
+    """What of a task's act belongs to experts of one layer; an exchange has bytes alone, which its tensors say.
+
+    task, layer: its id, and the layer's number.   experts: of the layer.   axes: of the mesh, outer first, that cut experts.
+    row_axes: that cut their places, so that each part routes tokens of its own.   rows: places of one expert in such a part.
+    flop, dtype, traffic_bytes: of its ops on one rank, all places taken.   kernels: of these, where the cluster's device has a kernel table.
+    """
+
+    task: str
+    layer: int
+    experts: int
+    axes: tuple[int, ...]
+    row_axes: tuple[int, ...]
+    rows: int
+    flop: int = 0
+    dtype: DType | None = None
+    traffic_bytes: int = 0
+    kernels: tuple[KernelWork, ...] = ()

@@ -20,7 +20,7 @@ from functools import cached_property
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
 from planner.ir.display import Displayed
-from planner.ir.graph import OMITTED, InputKind, KernelWork, Mode, Op
+from planner.ir.graph import OMITTED, ExpertWork, InputKind, KernelWork, Mode, Op
 from planner.ir.sbp import NdSbp, coordinates
 from planner.ir.tensor import DType, TensorType
 from planner.ir.text import content_id
@@ -308,7 +308,7 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Displayed):
-    """See the module's text.  ``gradients``: parameter name -> the access that holds its mean gradient after a step's last micro-batch."""
+    """See the module's text.  ``gradients``: parameter name -> access of its mean gradient at a step's end.   ``experts``: if routing was given."""
 
     model: str
     options: Mapping[str, str]
@@ -325,6 +325,7 @@ class Plan(Displayed):
     gradients: Mapping[str, Access]
     search: Search
     outputs: tuple[Output, ...] = field(default=(), metadata=OMITTED)
+    experts: tuple[ExpertWork, ...] = field(default=(), metadata=OMITTED)
 
     @cached_property
     def plan_id(self) -> str:

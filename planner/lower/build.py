@@ -29,6 +29,7 @@ from planner.ir.plan import (
 from planner.ir.sbp import coordinates
 from planner.ir.tensor import TensorType
 from planner.lower.drafts import Draft, Drafts
+from planner.lower.experts import expert_works
 from planner.lower.fragments import draft_fragments, draft_state_writers
 from planner.lower.instances import Instance
 from planner.lower.moves import draft_fetch, draft_moves, draft_outputs, draft_sources
@@ -67,6 +68,7 @@ class Recipe:
     interleave: int = 1
     hold: int | None = None
     order: PipelineSchedule | None = None
+    routed: bool = False
 
 
 def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Recipe) -> Plan:
@@ -123,6 +125,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
             lower_bound_s=assignment.lower_bound_s,
         ),
         outputs=tuple(_outputs(drafts, access)),
+        experts=expert_works(drafts) if recipe.routed else (),
     )
     order = pass_order(
         recipe.schedule,

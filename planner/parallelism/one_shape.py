@@ -138,6 +138,7 @@ class _ShapePlanner:
             in_flight=_in_flight(self._recipe, self._staged.num_stages),
             zero=options.zero,
             context=options.context,
+            load=options.load,
         )
         self._model = self._model_within(limit_bytes=self._limits.limit_bytes)
 
@@ -204,6 +205,8 @@ class _ShapePlanner:
     def _lowered(self, assignment: Assignment, bound_s: float) -> Plan:
         # Layouts are chosen as if the pipeline were 1F1B; what another schedule saves is known to the simulator only.
         method = f"{assignment.method}, priced as 1f1b" if self._options.schedule.has_order else assignment.method
+        if self._options.load is not None:
+            method = f"{method}, experts at quantile {self._options.load.quantile:g} of {self._options.load}"
         proven = replace(assignment, method=method, lower_bound_s=min(bound_s, assignment.objective_s))
         return lower(self._staged, proven, self._job.cluster, self._recipe)
 
@@ -278,6 +281,7 @@ def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions) -> Recipe:
         interleave=options.interleave,
         hold=options.hold,
         order=given_order(options),
+        routed=options.load is not None,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, prod
 
+from planner.cost.routing import ExpertLoad
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import Mode
@@ -34,6 +35,7 @@ class PlanOptions:
         device may hold under the automatic schedule (None: as many as stages, what 1F1B holds).  order: torch's CSV (schedule GIVEN).
     zero: ZeRO level 0 to 3 (planner.search.zero) that states and gradients must have (None: searched).
     context: how attention over a cut sequence is performed (None: searched).
+    load: how tokens are routed to experts; the search prices their busiest rank at its quantile (None: every expert has the even load).
     mode: the kind of step; an evaluation has no backward pass, no gradients and no optimizer state.
     strict: refuse ops without a rule, which otherwise every device performs with whole inputs.
     method, seconds: how to search, and when to stop with the best plan so far (these and strict are no part of the record).
@@ -51,6 +53,7 @@ class PlanOptions:
     recompute: bool | None = None
     zero: int | None = None
     context: Context | None = None
+    load: ExpertLoad | None = None
     interleave: int = 1
     hold: int | None = None
     order: str = ""
@@ -72,6 +75,7 @@ class PlanOptions:
             **({} if self.balance is None else {"balance": str(self.balance)}),
             **({} if self.zero is None else {"zero": str(self.zero)}),
             **({} if self.context is None else {"context": self.context.value}),
+            **({} if self.load is None else self.load.as_text()),
             **({} if self.interleave == 1 else {"interleave": str(self.interleave)}),
             **({} if self.hold is None else {"hold": str(self.hold)}),
             **({} if not self.order else {"order": self.order}),

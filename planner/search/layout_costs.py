@@ -6,6 +6,7 @@ travel in buckets with others, so no latency and no overhead is added for them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -23,6 +24,8 @@ from planner.solve.problem import Floats
 
 __all__ = ["LayoutCosts"]
 
+NONE_EXCHANGED: Mapping[TensorType, tuple[float, ...]] = {}
+
 
 class LayoutCosts:
     """Seconds of one act on the mesh of one stage.
@@ -31,16 +34,23 @@ class LayoutCosts:
 
     Args:
         ops_s: what ``ops_s`` gave on another cluster of this mesh and device; it grows.
+        exchanged: type -> along each axis, times the bytes that its all-to-alls move (planner.search.routed).
     """
 
-    def __init__(self, cluster: Cluster, mesh: tuple[int, ...], ops_s: dict[StrategySet, Floats] | None = None) -> None:
-        self.cluster, self.mesh = cluster, mesh
+    def __init__(
+        self,
+        cluster: Cluster,
+        mesh: tuple[int, ...],
+        ops_s: dict[StrategySet, Floats] | None = None,
+        exchanged: Mapping[TensorType, tuple[float, ...]] = NONE_EXCHANGED,
+    ) -> None:
+        self.cluster, self.mesh, self._exchanged = cluster, mesh, exchanged
         size = prod(mesh)
         first = tuple(range(size))
         self._next_stage_ranks = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
         self._ops_s: dict[StrategySet, Floats] = {} if ops_s is None else ops_s
-        self._parts = tuple(LayoutCosts(part, mesh) for part in cluster.parts)
+        self._parts = tuple(LayoutCosts(part, mesh, exchanged=exchanged) for part in cluster.parts)
 
     def part_at(self, stage: int) -> int:
         """The number of the kind of node on which a stage lies; 0 where there is one."""
@@ -82,10 +92,12 @@ class LayoutCosts:
         """Costs of boxing a tensor type within a stage; ``kinds``: reductions that may occur."""
         key = (logical, bucketed, kinds)
         if key not in self._tables:
+            times = self._exchanged.get(logical)
 
             def step_s(collective: Collective, total_bytes: float, axis: int) -> float:
                 own_s = 0.0 if bucketed or collective is Collective.LOCAL else 2 * self.cluster.device.act_overhead_s
-                return own_s + axis_boxing_s(self.cluster, self.mesh, axis, collective, total_bytes, bucketed=bucketed)
+                more = times[axis] if times is not None and collective is Collective.ALL_TO_ALL else 1.0
+                return own_s + axis_boxing_s(self.cluster, self.mesh, axis, collective, more * total_bytes, bucketed=bucketed)
 
             self._tables[key] = BoxingTable(logical, self.mesh, step_s, kinds)
         return self._tables[key]

@@ -35,7 +35,7 @@ from simulator.noise import Noise, NoisySteps, simulate_noisy
 from simulator.steady import SteadyState, steady_state
 from simulator.steady.observed_order import is_ordered
 
-__all__ = ["Devices", "Outlook", "Pace", "look", "planned_utilisation", "tokens_per_sample", "utilisation"]
+__all__ = ["Devices", "Outlook", "Pace", "check_noise", "look", "planned_utilisation", "tokens_per_sample", "utilisation"]
 
 MOST_CYCLE_ACTS = 500_000
 """Acts per step, one rank per placement, beyond which the critical cycle would take longer than all the rest."""
@@ -120,7 +120,7 @@ def look(
         Unsupported: see simulator.analysis.forecast; or the runs with noise are too many acts.   InvalidCluster: see simulator.noise.
     """
     if noise is not None:
-        _check_noise(plan, steps, runs)
+        check_noise(plan, steps, runs)
     on_progress("simulating ...")
     prediction = forecast(plan, cost, steps=steps, engine=engine)
     devices = _devices(plan, prediction)
@@ -252,7 +252,7 @@ def _check_memory(plan: Plan, devices: tuple[Devices, ...]) -> None:
         )
 
 
-def _check_noise(plan: Plan, steps: int, runs: int) -> None:
+def check_noise(plan: Plan, steps: int, runs: int) -> None:
     if runs < 10:
         raise Unsupported(f"{runs} runs say nothing about the interval in which 9 of 10 lie; ask for at least 10")
     acts = (runs + 1) * steps * sum(task.acts * len(plan.ranks_of(task)) for task in plan.tasks)

@@ -12,6 +12,7 @@ from math import inf
 
 import numpy as np
 
+from planner.cost.routing import ExpertLoad
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.graph import LogicalGraph, Op
@@ -62,6 +63,7 @@ def options_of(plan: Plan) -> PlanOptions:
         quotas=quotas_of_text(recorded.get("quotas", "")),
         recompute={"blocks": True, "none": False}.get(recorded.get("recompute", "")),
         zero=int(recorded["zero"]) if "zero" in recorded else None,
+        load=ExpertLoad.recorded(recorded),
         interleave=int(recorded["interleave"]) if "interleave" in recorded else 1,
         hold=int(recorded["hold"]) if "hold" in recorded else None,
         order=recorded.get("order", ""),
@@ -134,7 +136,17 @@ def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster) -
     """The choice problem without its limit; what is gathered again (ZeRO-3) is a choice in it if the Plan makes it somewhere."""
     pins, mesh, stages = parse_pins(options.pins), plan.placements[0].mesh, len(plan.placements)
     limit_bytes = 1e30 if _gathered_again(plan) and options.zero is None else inf
-    model = build_model(staged, mesh, cluster, pins, plan.micro_batches, limit_bytes=limit_bytes, in_flight=[1] * stages, zero=options.zero)
+    model = build_model(
+        staged,
+        mesh,
+        cluster,
+        pins,
+        plan.micro_batches,
+        limit_bytes=limit_bytes,
+        in_flight=[1] * stages,
+        zero=options.zero,
+        load=options.load,
+    )
     return replace(model, problem=model.problem.without_limit())
 
 

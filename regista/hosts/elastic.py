@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import regista.api as api
+from planner.cost.routing import ExpertLoad
 from planner.frontend import Program
 from planner.ir.errors import RegistaError, Unsupported
 from planner.ir.graph import Mode
@@ -92,6 +93,7 @@ def _planned_for(plan: Plan, program: Program, hosts: int) -> Plan:
             recompute={"blocks": True, "none": False}.get(options.get("recompute", "")),
             zero=int(options["zero"]) if "zero" in options else None,
             context=options.get("context"),
+            load=ExpertLoad.recorded(options),
             balance=float(options["balance"]) if has_stages and "balance" in options else None,
             model=plan.model,
         )

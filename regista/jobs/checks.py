@@ -7,6 +7,7 @@ from regista.jobs.job import Job, Model, Part, Precision, Recompute
 from regista.jobs.machines import Machine
 from regista.jobs.recipes import Recipe
 from regista.jobs.work.chunks import chunk_layers
+from regista.jobs.work.routed import busiest_rank
 
 __all__ = ["checked"]
 
@@ -142,6 +143,7 @@ def _check_experts(job: Job) -> None:
             "overlap_experts": run.overlap_experts,
             "expert_once": run.expert_once,
             "recompute experts": run.recompute is Recompute.EXPERTS,
+            "routing": run.load is not None,
         }
         if knobs := [knob for knob, is_given in given.items() if is_given]:
             raise Unsupported(f"{', '.join(knobs)} for a model without experts; leave out what belongs to them")
@@ -154,3 +156,4 @@ def _check_experts(job: Job) -> None:
         raise Unsupported(f"ep {at.ep} does not divide experts {model.experts}; every device needs whole ones")
     if (at.tp * at.cp * at.dp) % (at.ep * at.etp):
         raise Unsupported(f"ep {at.ep} x etp {at.etp} does not divide tp x cp x dp = {at.tp * at.cp * at.dp}; expert groups are whole")
+    busiest_rank(job)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from planner.cost.routing import ExpertLoad
 from regista.jobs.recipes import Recipe
 
 __all__ = ["Attention", "Job", "Layout", "Model", "Part", "Precision", "Recompute", "Running"]
@@ -329,6 +330,7 @@ class Running:
     dispatcher).   overlap_experts: exchanges go on beside computing of another micro-batch (overlap_moe_expert_parallel_comm).
     fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.   bucket_bytes: in which gradients and
     parameters are collected to travel, where they do not lie so already (DeepSpeed).   environment: of the machine.
+    load: of experts, as tokens are routed; its top_k is the model's.   None: every expert has the even load.
     """
 
     precision: Precision = Precision.BF16
@@ -346,6 +348,7 @@ class Running:
     overlap_p2p: bool = False
     overlap_experts: bool = False
     expert_once: bool = False
+    load: ExpertLoad | None = None
     attention: Attention = Attention.FUSED
     dropout: bool = False
     frozen: bool = False

@@ -15,6 +15,7 @@ from regista.jobs.memory import StageMemory, message_bytes, stage_memory, stash_
 from regista.jobs.pipeline import pipeline_plan, schedule_of
 from regista.jobs.prices import Prices
 from regista.jobs.timing import breakdown, job_cost
+from regista.jobs.work.routed import busiest_rank, dropped_share
 
 __all__ = ["Prediction", "predict", "simulated_s"]
 
@@ -23,6 +24,7 @@ __all__ = ["Prediction", "predict", "simulated_s"]
 class Prediction:
     """step_low_s, step_high_s: 90 % of like jobs took between them.   mfu: flop of the model against the data sheet's rate in 16 (8) bits.
 
+    busiest_rank: tokens of the busiest rank of experts over the even load; dropped_share: of the tokens' choices (both where a routing is given).
     stages: of each pipeline stage the bytes of one device.   limiter: what the seconds of the last stage mostly go to.   plan: what was played.
     """
 
@@ -36,6 +38,8 @@ class Prediction:
     limiter: str
     seconds: Mapping[str, float]
     plan: Plan
+    busiest_rank: float | None = None
+    dropped_share: float | None = None
 
 
 def job_plan(job: Job, machine: Machine) -> Plan:
@@ -96,4 +100,6 @@ def predict(job: Job, machine: Machine | None = None) -> Prediction:
         limiter=max(seconds, key=lambda name: seconds[name]),
         seconds=seconds,
         plan=plan,
+        busiest_rank=None if job.running.load is None else busiest_rank(job),
+        dropped_share=None if job.running.load is None else dropped_share(job),
     )

@@ -16,7 +16,7 @@ from planner.ir.units import show_bytes
 from regista.jobs.predict import Prediction, predict
 from regista.jobs.readers import Entry
 
-__all__ = ["Outcome", "csv_text", "outcome_of", "outcomes_table"]
+__all__ = ["Outcome", "csv_text", "outcome_of", "outcomes_table", "routing_lines"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,12 @@ class Outcome:
         }
 
     def details(self) -> dict[str, object]:
-        """Where the seconds of the last stage go."""
-        return {"seconds": dict(self.result.seconds)} if isinstance(self.result, Prediction) else {}
+        """Where the seconds of the last stage go, and what tokens make of experts where a routing is given."""
+        done = self.result
+        if not isinstance(done, Prediction):
+            return {}
+        told: dict[str, object] = {"seconds": dict(done.seconds)}
+        return told if done.busiest_rank is None else told | {"busiest_rank": done.busiest_rank, "dropped_share": done.dropped_share}
 
 
 def outcome_of(entry: Entry) -> Outcome:
@@ -89,6 +93,22 @@ def _cell(value: object) -> object:
         case list():
             return json.dumps(value)
     return value
+
+
+def routing_lines(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """A line for each job whose routing is given: what it was priced at, and what is dropped."""
+    lines = []
+    for outcome in outcomes:
+        done, job = outcome.result, outcome.entry.job
+        if not isinstance(done, Prediction) or done.busiest_rank is None or isinstance(job, RegistaError) or job.running.load is None:
+            continue
+        load = job.running.load
+        room = "dropless" if load.capacity_factor is None else f"capacity factor {load.capacity_factor:g}, {done.dropped_share:.1%} dropped"
+        lines.append(
+            f"{outcome.entry.name}: experts at quantile {load.quantile:g} of routing {load.routing}: the busiest rank has {done.busiest_rank:.3g} "
+            f"times the even load; {room}"
+        )
+    return tuple(lines)
 
 
 def outcomes_table(outcomes: Sequence[Outcome]) -> Table:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from planner.ir.errors import RegistaError
+from planner.cost.routing import ExpertLoad, Routing
+from planner.ir.errors import RegistaError, Unsupported
 
 __all__ = [
     "CLUSTER_HELP",
@@ -15,6 +16,7 @@ __all__ = [
     "add_cost",
     "add_lr_schedule",
     "add_plan",
+    "add_routing",
     "add_spread",
     "add_trust",
     "count",
@@ -22,6 +24,7 @@ __all__ = [
     "counts",
     "positive",
     "rank_number",
+    "routing_of",
     "share",
 ]
 
@@ -124,3 +127,39 @@ def add_lr_schedule(parser: argparse._ActionsContainer, remark: str = "") -> Non
 def add_cost(parser: argparse.ArgumentParser, purpose: str = "") -> None:
     """--cost, the measured prices of a plan's acts."""
     parser.add_argument("--cost", metavar="FILE", help=f"cost table of 'calibrate PLAN'{purpose} (default: prices of the plan's cluster)")
+
+
+def add_routing(group: argparse._ActionsContainer, effect: str) -> None:
+    """How tokens are routed to experts.   effect: what the verb does with it, as the end of a sentence."""
+    group.add_argument(
+        "--routing",
+        metavar="R",
+        help=f"how tokens choose experts: uniform, zipf:EXPONENT or histogram:TOKENS,...; {effect} (default: every expert has the even load)",
+    )
+    group.add_argument("--routing-quantile", type=share, metavar="Q", help="of the busiest rank's load (default 0.9)")
+    group.add_argument("--top-k", type=count, metavar="K", help="experts per token (default 2)")
+    group.add_argument(
+        "--capacity-factor",
+        type=positive,
+        metavar="F",
+        help="room of an expert over its even load; tokens beyond are dropped (default: none are)",
+    )
+
+
+def routing_of(args: argparse.Namespace) -> ExpertLoad | None:
+    """What ``add_routing`` was given.
+
+    Raises:
+        Unsupported: no routing of that name; a quantile, number of experts or capacity without one.
+    """
+    given = {"--routing-quantile": args.routing_quantile, "--top-k": args.top_k, "--capacity-factor": args.capacity_factor}
+    if args.routing is None:
+        if alone := [name for name, value in given.items() if value is not None]:
+            raise Unsupported(f"{' and '.join(alone)} without --routing; add it, for example --routing zipf:1.2, or leave them out")
+        return None
+    return ExpertLoad(
+        routing=Routing.parse(args.routing),
+        top_k=args.top_k or 2,
+        capacity_factor=args.capacity_factor,
+        quantile=args.routing_quantile or 0.9,
+    )

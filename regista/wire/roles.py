@@ -71,7 +71,8 @@ def _roles(
 SERVED: Mapping[str, Mapping[str, Role]] = {
     "plan": _roles(
         "stages mesh micro_batches mode outputs batch_dim precision grad_dtype attention kernels batch_norm recompute context zero cut "
-        "balance pin interleave hold quota bucket_mb strict clip_norm clip_value ema loss_scale method robust spread seconds",
+        "balance pin interleave hold quota bucket_mb strict clip_norm clip_value ema loss_scale method robust spread seconds "
+        "routing routing_quantile top_k capacity_factor",
         outputs="out picture",
         model="model",
         cluster="cluster",
@@ -86,7 +87,7 @@ SERVED: Mapping[str, Mapping[str, Role]] = {
     "sensitivity": _roles("spread replan steps", inputs="plan", outputs="out picture", cluster="cluster", refused="trust"),
     "quotas": _roles("full_throughput budget pareto seconds", inputs="plan cost", outputs="out"),
     "loading": _roles("load_quota copy", inputs="plan", outputs="out", data=Role.DATA),
-    "simulate": _roles("steps engine noise runs seed", inputs="plan cost", outputs="out"),
+    "simulate": _roles("steps engine noise runs seed routing routing_quantile top_k capacity_factor", inputs="plan cost", outputs="out"),
     "compare": _roles("warmup", inputs="sim run", outputs="gantt out"),
     "gantt": _roles("steps memory links streams", inputs="traces", outputs="out"),
     "timeline": _roles("steps", inputs="traces", outputs="out"),

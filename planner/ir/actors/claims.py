@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from math import prod
 
 from planner.ir.errors import InvalidPlan
+from planner.ir.graph import ExpertWork
 from planner.ir.plan import Fragment, Plan, Task
 
 __all__ = ["verify_claims"]
@@ -15,8 +17,8 @@ _WHOLE = r"\d{1,18}", "a whole number"
 _NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", "a number"
 _OPTION_FORMS = {
     "stages": (r"\d{0,18}", "a whole number"),
-    **dict.fromkeys(("micro_batches", "bucket_bytes", "zero", "interleave", "hold", "samples"), _WHOLE),
-    **dict.fromkeys(("balance", "clip_norm", "clip_value", "ema"), _NUMBER),
+    **dict.fromkeys(("micro_batches", "bucket_bytes", "zero", "interleave", "hold", "samples", "top_k"), _WHOLE),
+    **dict.fromkeys(("balance", "clip_norm", "clip_value", "ema", "routing_quantile", "capacity_factor"), _NUMBER),
     "batch_norm": (r"local, parts: \d{1,18}", "'local, parts: N'"),
 }
 """Options that readers take numbers from, as the planner writes them."""
@@ -35,6 +37,30 @@ def verify_claims(plan: Plan) -> None:
     for task in plan.tasks:
         if isinstance(task.body, Fragment):
             _verify_fragment(task, task.body)
+    if plan.experts and not {"routing", "top_k", "routing_quantile"} <= set(plan.options):
+        raise InvalidPlan(
+            f"plan {plan.plan_id} lists work of experts, but its options do not say how tokens are routed; plan the model again"
+        )
+    for work in plan.experts:
+        _verify_experts(plan, work)
+
+
+def _verify_experts(plan: Plan, work: ExpertWork) -> None:
+    if work.task not in plan.task:
+        raise InvalidPlan(f"plan {plan.plan_id}: work of experts of task {work.task[:60]!r}, which it does not have; plan the model again")
+    task = plan.task[work.task]
+    mesh = plan.placement[task.placement].mesh
+    axes = (*work.axes, *work.row_axes)
+    parts = prod(mesh[axis] for axis in work.axes if 0 <= axis < len(mesh))
+    if len(set(axes)) < len(axes) or any(not 0 <= axis < len(mesh) for axis in axes) or not 1 <= parts <= work.experts:
+        raise InvalidPlan(
+            f"task {task.id}: {work.experts} experts cut along axes {work.axes}, their places along {work.row_axes}, of a mesh {mesh}; axes are of "
+            f"the mesh, none twice, and every part has an expert"
+        )
+    if work.rows < 1 or min(work.flop, work.traffic_bytes) < 0:
+        raise InvalidPlan(
+            f"task {task.id}: {work.rows} places per expert, {work.flop} flop, {work.traffic_bytes} B; at least 1 place, and nothing is negative"
+        )
 
 
 def _verify_fragment(task: Task, body: Fragment) -> None:

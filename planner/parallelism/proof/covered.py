@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from planner.cost.routing import ExpertLoad
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan
 from planner.parallelism.options import PlanOptions
@@ -64,4 +65,6 @@ def covered_text(plan: Plan) -> str:
     if left_out := [text for text in options.get(_LEFT_OUT, "").split("; ") if text]:
         more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
         shapes += f"; without {' and '.join(left_out[:_NAMED])}{more}, of which no plan that was tried fits a device"
-    return f"all layouts{allowed} of {shapes}; acts added up at the prices they have alone"
+    load = ExpertLoad.recorded(options)
+    experts = "" if load is None else f", those of experts at quantile {load.quantile:g} of the busiest rank's load under {load}"
+    return f"all layouts{allowed} of {shapes}; acts added up at the prices they have alone{experts}"

@@ -23,6 +23,7 @@ from math import inf
 
 import numpy as np
 
+from planner.cost.routing import ExpertLoad
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind, Op, Role
@@ -40,6 +41,7 @@ from planner.search.formulation.readers import Readers
 from planner.search.layout_costs import LayoutCosts
 from planner.search.model import SearchModel
 from planner.search.pins import Pin, pinned_inputs, pinned_outputs
+from planner.search.routed import exchange_times, experts_of
 from planner.search.strategies import Strategy, StrategySets
 from planner.search.zero import DeliveryMode
 from planner.solve.per_array import PerArray
@@ -63,6 +65,7 @@ def build_model(
     tools: tuple[LayoutCosts, StrategySets] | None = None,
     zero: int | None = None,
     context: Context | None = None,
+    load: ExpertLoad | None = None,
     saved_elsewhere: frozenset[str] | None = None,
 ) -> SearchModel:
     """The search model of a staged graph on one mesh.
@@ -76,12 +79,17 @@ def build_model(
         tools: costs and strategies of this mesh and cluster, from a model built before, so that they are not computed again.
         zero: a level of planner.search.zero; None: the search chooses freely.
         context: how attention over a cut sequence is performed; None: the search chooses.
+        load: of experts, at whose quantile they are priced (then tools are not used); None: even.
         saved_elsewhere: if the graph is a piece of a model, the values that the backward part of another piece reads.
 
     Raises:
         UnknownOp: an op has no rule.   Unsupported: the pins, or the way of attention, allow no choice.
     """
-    costs, strategy_sets = tools if tools is not None else (LayoutCosts(cluster, mesh), StrategySets(mesh))
+    if load is not None:
+        exchanged = exchange_times(staged.graph, experts_of(staged.graph, load), mesh, load)
+        costs, strategy_sets = LayoutCosts(cluster, mesh, exchanged=exchanged), StrategySets(mesh)
+    else:
+        costs, strategy_sets = tools if tools is not None else (LayoutCosts(cluster, mesh), StrategySets(mesh))
     options = FormulationOptions(
         micro_batches=micro_batches,
         pipeline_slots=micro_batches + staged.num_stages - 1,
@@ -89,6 +97,7 @@ def build_model(
         in_flight=tuple(in_flight),
         zero=zero,
         context=context,
+        load=load,
         saved_elsewhere=saved_elsewhere,
     )
     return _Builder(staged, mesh, costs, strategy_sets, pins, options).build()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.ir.sbp import NdSbp
 from planner.search.context import Context, attending, is_attention, is_long, rings
 from planner.search.formulation.options import FormulationOptions
 from planner.search.layout_costs import LayoutCosts
+from planner.search.routed import experts_of, op_times
 from planner.search.strategies import StrategySet, StrategySets
 from planner.search.zero import most_split
 from planner.solve.problem import Floats
+from planner.stages.experts import ExpertOp
 
 __all__ = ["OpStrategies"]
 
@@ -34,7 +38,8 @@ class OpStrategies:
     ) -> None:
         self._graph, self._strategy_sets, self._costs, self._pinned, self._options = graph, strategy_sets, costs, pinned, options
         self._of_op: dict[str, StrategySet] = {}
-        self._cost_of: dict[tuple[StrategySet, int, int], Floats] = {}
+        self._experts = {} if options.load is None else experts_of(graph, options.load).ops
+        self._cost_of: dict[tuple[StrategySet, int, int, ExpertOp | None], Floats] = {}
 
     def of(self, op: Op) -> StrategySet:
         """The op's strategies.
@@ -51,13 +56,17 @@ class OpStrategies:
 
         An accumulation costs nothing, because it is performed while the gradient is written.
         """
-        strategies = self.of(op)
+        strategies, expert = self.of(op), self._experts.get(op.id)
         count = self._options.pipeline_slots if op.role.per_micro_batch else 1
         if op.role is Role.ACCUMULATE:
             count = 0  # a cost would reward reducing the gradient before it, once per micro-batch
-        key = (strategies, count, self._costs.part_at(stage))
+        key = (strategies, count, self._costs.part_at(stage), expert)
         if key not in self._cost_of:
-            self._cost_of[key] = count * self._costs.at(stage).ops_s(strategies)
+            seconds = count * self._costs.at(stage).ops_s(strategies)
+            if expert is not None and self._options.load is not None:
+                mesh, load = self._costs.mesh, self._options.load
+                seconds = seconds * np.array([op_times(expert, strategy, mesh, load) for strategy in strategies.strategies])
+            self._cost_of[key] = seconds
         return self._cost_of[key]
 
     def _attending(self, op: Op, legal: StrategySet) -> StrategySet:

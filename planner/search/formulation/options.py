@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from planner.cost.routing import ExpertLoad
 from planner.search.context import Context
 
 __all__ = ["FormulationOptions"]
@@ -18,6 +19,7 @@ class FormulationOptions:
     limit_bytes: of a device; infinite: no memory is counted.   in_flight: per stage, micro-batches that wait for their backward pass.
     zero: the ZeRO level that is asked for; None: the search is free.
     context: how attention over a cut sequence is performed; None: the search is free.
+    load: of experts, at whose quantile their work is priced; None: even.
     saved_elsewhere: values that the backward part of another piece of the model reads; None: the graph is a whole model.
     """
 
@@ -27,6 +29,7 @@ class FormulationOptions:
     in_flight: tuple[int, ...] = ()
     zero: int | None = None
     context: Context | None = None
+    load: ExpertLoad | None = None
     saved_elsewhere: frozenset[str] | None = None
 
     @property

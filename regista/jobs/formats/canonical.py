@@ -30,6 +30,7 @@ def canonical(job: Job) -> Job:
     run = replace(
         run,
         environment="",
+        load=None,  # what tokens choose is no setting
         overlap_grad=run.overlap_grad and not alone,
         overlap_param=run.overlap_param and not alone,
         distributed_optimizer=run.distributed_optimizer and not alone and (at.fsdp == 1 or at.fsdp != at.dp * at.cp),

@@ -51,6 +51,7 @@ def regista_flags(job: Job, cluster: str) -> Written:
     Args:
         cluster: its name, which a job does not know.
     """
+    load = job.running.load
     job = canonical(job)
     run = job.running
     flags: dict[str, object] = {f"model.{f.name}": getattr(job.model, f.name) for f in fields(Model) if f.name not in ("name", "part")}
@@ -68,6 +69,10 @@ def regista_flags(job: Job, cluster: str) -> Written:
             flags[f"layout.{name}"] = getattr(run, name).value
     if run.recompute_layers is not None:
         flags["layout.recompute_layers"] = run.recompute_layers
+    if load is not None:
+        flags |= {"layout.routing": str(load.routing), "layout.routing_quantile": load.quantile}
+        if load.capacity_factor is not None:
+            flags["layout.capacity_factor"] = load.capacity_factor
     flags |= {f"layout.{name}": getattr(run, name) for name in _PLAIN}
     lost = tuple(f"{name} {getattr(run, name)}" for name, value in _UNSAID.items() if getattr(run, name) != value)
     return Written(flags=flags, lost=lost)

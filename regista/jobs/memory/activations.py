@@ -15,6 +15,7 @@ from regista.jobs.job import Attention, Job, Part, Recompute
 from regista.jobs.recipes import casting
 from regista.jobs.work import Chunk, chunk_stacks, chunks_of, vocab_padded
 from regista.jobs.work.chunks import predictor_layers
+from regista.jobs.work.routed import busiest_rank
 
 __all__ = ["activation_peak", "layer_bytes", "message_bytes", "stash_bytes"]
 
@@ -60,7 +61,7 @@ def layer_bytes(job: Job) -> float:
         if not run.attention.is_one_kernel:
             kept += _score_bytes(job) * model.crossed / model.seq
     if model.experts:
-        met = between * model.top_k * at.etp / (1 if at.sequence_parallel or at.tp == 1 else at.tp)
+        met = between * model.top_k * at.etp / (1 if at.sequence_parallel or at.tp == 1 else at.tp) * busiest_rank(job)
         inner = ((2 if model.gated else 1) * value + taken) * model.expert_ffn / at.etp
         kept += met * ((value + taken) * model.expert_width + inner) + between * (model.experts * 12 + taken * model.expert_latent)
         # Tokens on their way to the experts and back, before they are repeated for each of their experts. [from golden memory]

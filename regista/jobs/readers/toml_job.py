@@ -4,7 +4,7 @@
 [cluster]  name = "dgx-h100:16"                     a preset with its number of nodes
 [layout]   tp pp cp ep etp vp dp zero fsdp direct_gather micro_batch global_batch sequence_parallel layers_of_chunks vp_group
            precision recipe low_params recompute recompute_layers attention dropout graphs overlap_tp overlap_grad overlap_param overlap_p2p
-           overlap_experts expert_once
+           overlap_experts expert_once routing routing_quantile capacity_factor
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from planner.cost.routing import ExpertLoad, Routing
 from planner.ir.errors import InvalidFile, Unsupported
 from regista.jobs.cluster import machine_and_devices
 from regista.jobs.families import family
@@ -24,6 +25,7 @@ _LAYOUT = {f.name for f in fields(Layout)}
 _OVERLAPS = {"overlap_tp", "overlap_grad", "overlap_param", "overlap_p2p", "overlap_experts", "expert_once"}
 _LOW = {"fp8-mixed": Precision.FP8, "nvfp4-mixed": Precision.NVFP4}
 """Names that other frameworks have for precisions."""
+_ROUTED = {"routing", "routing_quantile", "capacity_factor"}
 _RUNNING = {
     *(
         "precision",
@@ -39,6 +41,7 @@ _RUNNING = {
         "schedule",
     ),
     *_OVERLAPS,
+    *_ROUTED,
 }
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("name", "pattern", "predicted_pattern"), str),
@@ -64,7 +67,7 @@ def toml_job(data: Table, name: str) -> Job:
     if unknown := sorted(set(table) - _LAYOUT - _RUNNING):
         raise InvalidFile(f"[layout] has unknown keys {unknown}; known are {sorted(_LAYOUT | _RUNNING)}")
     layout = _layout(table, devices, model)
-    return Job(name=name, machine=machine, devices=devices, model=model, layout=layout, running=_running(table))
+    return Job(name=name, machine=machine, devices=devices, model=model, layout=layout, running=_running(table, model))
 
 
 def _number(table: Table, key: str, where: str, default: int | None = None) -> int:
@@ -131,7 +134,27 @@ def _layout(table: Table, devices: int, model: Model) -> Layout:
     )
 
 
-def _running(table: Table) -> Running:
+def _load(table: Table, model: Model) -> ExpertLoad | None:
+    given = table.get("routing")
+    if given is None:
+        if alone := sorted(_ROUTED & set(table)):
+            raise Unsupported(f'[layout] {", ".join(alone)} without routing; add routing, for example routing = "zipf:1.2"')
+        return None
+    if not isinstance(given, str):
+        raise InvalidFile(f'[layout] routing = {given!r}; write text, for example "zipf:1.2"')
+    room = None if "capacity_factor" not in table else _real(table, "capacity_factor", 1.0)
+    quantile = _real(table, "routing_quantile", 0.9)
+    return ExpertLoad(routing=Routing.parse(given), top_k=max(1, model.top_k), capacity_factor=room, quantile=quantile)
+
+
+def _real(table: Table, key: str, default: float) -> float:
+    value = table.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidFile(f"[layout] {key} = {value!r}; a number is needed")
+    return float(value)
+
+
+def _running(table: Table, model: Model) -> Running:
     def choice(key: str, default: str, known: list[str]) -> str:
         value = table.get(key, default)
         if value not in known:
@@ -165,4 +188,5 @@ def _running(table: Table) -> Running:
         overlap_p2p=_flag(table, "overlap_p2p", True),
         overlap_experts=_flag(table, "overlap_experts"),
         expert_once=_flag(table, "expert_once"),
+        load=_load(table, model),
     )

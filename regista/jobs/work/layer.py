@@ -17,6 +17,7 @@ from regista.jobs.job import Attention, Job, Part, Recompute
 from regista.jobs.recipes import casting
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
 from regista.jobs.work.mamba import mamba_products, mamba_scan
+from regista.jobs.work.routed import busiest_rank
 
 __all__ = ["layer_backward", "layer_forward", "tokens"]
 
@@ -82,6 +83,7 @@ def _experts(job: Job) -> list[Product]:
     per_expert = max(1, round(_between(job) * at.ep * at.etp * model.top_k / model.experts))
     if not at.sequence_parallel and at.tp > 1:
         per_expert = max(1, per_expert // at.tp)
+    per_expert = max(1, round(per_expert * busiest_rank(job)))
     ffn = _ceil(model.expert_ffn, at.etp)
     return [
         Product(per_expert, (2 if model.gated else 1) * ffn, model.expert_width, count=own, expert=True),
@@ -141,7 +143,8 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
     rope = 0.0 if model.learned_positions and not model.kv_latent else 2.0 * tokens(job) * heads * value
     if model.experts:
         inner = sum(p.count * p.m * p.k for p in _experts(job)[1:])
-        moved = float(_between(job) * model.top_k * model.expert_width * value)
+        # Half of it is done where tokens come from, half where their experts lie.
+        moved = float(_between(job) * model.top_k * model.expert_width * value) * (1 + busiest_rank(job)) / 2
         routing = [Sweep(4 * moved * (1.5 if backward else 1), count=8), Sweep(float(_between(job) * model.experts * 4 * 6), count=10)]
     else:
         inner, routing = tokens(job) * _ceil(model.ffn, at.tp), list[Sweep]()
@@ -195,6 +198,7 @@ def _meetings(job: Job, *, backward: bool) -> list[Kernel]:
         sent = float(_between(job) * model.top_k * model.expert_width * run.precision.value_bytes)
         if not at.sequence_parallel and at.tp > 1:
             sent /= at.tp
+        sent *= busiest_rank(job)  # an exchange ends when the busiest rank has all that it is sent
         if at.ep > 1:
             # All tokens that the group holds together.
             stride = at.etp if at.etp > 1 else 1

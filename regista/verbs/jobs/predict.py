@@ -33,7 +33,7 @@ def perform(args: argparse.Namespace) -> Json:
         InvalidFile: a file is no list of jobs.   Unsupported: no job could be predicted.
     """
     from regista.jobs import read_jobs
-    from regista.jobs.table import Outcome, csv_text, outcome_of, outcomes_table
+    from regista.jobs.table import Outcome, csv_text, outcome_of, outcomes_table, routing_lines
 
     check_targets([args.out], args.jobs)
     entries = [entry for path in args.jobs for entry in read_jobs(path)]
@@ -50,7 +50,13 @@ def perform(args: argparse.Namespace) -> Json:
         raise Unsupported(f"none of {len(outcomes)} jobs could be predicted:\n{said}{more}")
     if args.out:
         save_text(Path(args.out), csv_text(outcomes))
-    show(args, outcomes_table(outcomes), f"{len(outcomes) - len(refused)} of {len(outcomes)} jobs predicted, {len(refused)} refused")
+    told = routing_lines(outcomes)
+    show(
+        args,
+        outcomes_table(outcomes),
+        *told[:_SHOWN],
+        f"{len(outcomes) - len(refused)} of {len(outcomes)} jobs predicted, {len(refused)} refused",
+    )
     if args.out:
         show(args, f"wrote {args.out}")
     return {

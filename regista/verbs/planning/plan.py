@@ -19,7 +19,18 @@ from planner.ir.units import MB, show_s
 from planner.schedule.kinds import Schedule
 from regista.origin import names_code, record
 from regista.targets import check_targets
-from regista.verbs.arguments import CLUSTER_HELP, MODEL_HELP, add_lr_schedule, add_spread, count, count_or_auto, positive, share
+from regista.verbs.arguments import (
+    CLUSTER_HELP,
+    MODEL_HELP,
+    add_lr_schedule,
+    add_routing,
+    add_spread,
+    count,
+    count_or_auto,
+    positive,
+    routing_of,
+    share,
+)
 from regista.verbs.screen import Json, show, status, status_text
 from regista.verbs.surroundings import surroundings
 
@@ -206,6 +217,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "what the search proves is about these prices",
     )
     add_spread(group)
+    add_routing(group, "the search prices experts at the quantile, and the plan says which work is theirs")
     group.add_argument("--seconds", type=positive, metavar="S", help="end the search by then with the best plan so far (default: no limit)")
 
 
@@ -227,6 +239,7 @@ def perform(args: argparse.Namespace) -> Json:
     if args.spread and not args.robust:
         raise Unsupported(f"--spread {args.spread[0]} belongs to --robust, which is not given; add it, or leave the spread out")
     robust = parse_spreads(args.spread) if args.robust else None
+    load = routing_of(args)
     others: list[Plan] = []
     around = surroundings()
     with status(args, "tracing and searching ...") as line:
@@ -250,6 +263,7 @@ def perform(args: argparse.Namespace) -> Json:
             outputs=args.outputs,
             recompute=_RECOMPUTE[args.recompute],
             context=None if args.context == "auto" else args.context,
+            load=load,
             zero=None if args.zero == "auto" else int(args.zero),
             cuts=args.cut,
             balance=args.balance,

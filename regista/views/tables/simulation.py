@@ -13,8 +13,9 @@ from planner.ir.units import show_bytes, show_s
 from regista.analysis.outlook import Devices, Outlook, Pace
 from regista.trust import LEVEL
 from regista.trust.interval import Interval
+from simulator.routed import RoutedSteps
 
-__all__ = ["outlook_json", "show_outlook"]
+__all__ = ["outlook_json", "routed_json", "routed_text", "show_outlook"]
 
 _MOST_CATEGORIES = 3
 _MOST_WORDS = 360
@@ -223,4 +224,30 @@ def _noise_json(look: Outlook) -> dict[str, object] | None:
         "median_s": middle,
         "high_s": high,
         "engine": look.noisy.engine,
+    }
+
+
+def routed_text(routed: RoutedSteps) -> str:
+    """With drawn loads of experts: the quantile of the step, beside its median and the step with even loads, and what is dropped."""
+    load, steps = routed.load, routed.steps
+    even_s = float(steps.quiet_s[1:].mean() if len(steps.quiet_s) > 1 else steps.quiet_s[0])
+    dropped = "" if load.capacity_factor is None else f"; {routed.dropped_share:.1%} of the tokens' choices dropped"
+    return (
+        f"experts, {load}: {load.quantile:.0%} of {len(steps.step_s)} runs take at most {show_s(routed.quantile_s)} per step (sim), median "
+        f"{show_s(routed.median_s)}, even loads {show_s(even_s)}{dropped}; seed {load.seed}"
+    )
+
+
+def routed_json(routed: RoutedSteps) -> dict[str, object]:
+    """Steps with drawn loads: seconds per step, shares 0 to 1."""
+    load = routed.load
+    return {
+        **load.as_text(),
+        "kind": "sim",
+        "seed": load.seed,
+        "runs": len(routed.steps.step_s),
+        "quantile_s": routed.quantile_s,
+        "median_s": routed.median_s,
+        "step_s": routed.steps.means_s.tolist(),
+        "dropped_share": routed.dropped_share,
     }
