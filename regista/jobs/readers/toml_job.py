@@ -45,6 +45,7 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("gated", "tied", "causal", "learned_positions", "predicted_alike"), bool),
 }
 """Of the numbers of a model those that are none."""
+_EXAMPLES = {"model": 'for example family = "llama3-8b"', "cluster": 'for example name = "dgx-h100:16"', "layout": "for example tp = 2"}
 Table = Mapping[str, object]
 
 
@@ -55,7 +56,11 @@ def toml_job(data: Table, name: str) -> Job:
         RegistaError: a section or key that is missing, unknown, or impossible.
     """
     for section in ("model", "cluster", "layout"):
-        if not isinstance(data.get(section), dict):
+        if section in data and not isinstance(data[section], dict):
+            raise InvalidFile(
+                f"{section} = {data[section]!r}; a section is needed: [{section}], and below it its keys, {_EXAMPLES[section]}"
+            )
+        if section not in data:
             raise InvalidFile(f"section [{section}] is missing; a job has [model], [cluster] and [layout]")
     if unknown := sorted(set(data) - {"model", "cluster", "layout"}):
         raise InvalidFile(f"unknown sections {unknown}; a job has [model], [cluster] and [layout]")
