@@ -4,7 +4,7 @@
 [cluster]  name = "dgx-h100:16"                     a preset with its number of nodes
 [layout]   tp pp cp ep etp vp dp zero fsdp direct_gather micro_batch global_batch sequence_parallel layers_of_chunks vp_group
            precision recipe low_params recompute recompute_layers attention dropout graphs overlap_tp overlap_grad overlap_param overlap_p2p
-           overlap_experts expert_once
+           overlap_experts expert_once host_experts fused_experts sort_experts
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from regista.jobs.recipes import Recipe
 __all__ = ["toml_job"]
 
 _LAYOUT = {f.name for f in fields(Layout)}
-_OVERLAPS = {"overlap_tp", "overlap_grad", "overlap_param", "overlap_p2p", "overlap_experts", "expert_once"}
+_OVERLAPS = {
+    "overlap_tp",
+    "overlap_grad",
+    "overlap_param",
+    "overlap_p2p",
+    "overlap_experts",
+    "expert_once",
+    "host_experts",
+    "fused_experts",
+    "sort_experts",
+}
 _LOW = {"fp8-mixed": Precision.FP8, "nvfp4-mixed": Precision.NVFP4}
 """Names that other frameworks have for precisions."""
 _RUNNING = {
@@ -42,7 +52,7 @@ _RUNNING = {
 }
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("name", "pattern", "predicted_pattern"), str),
-    **dict.fromkeys(("gated", "tied", "causal", "learned_positions", "predicted_alike"), bool),
+    **dict.fromkeys(("gated", "tied", "causal", "learned_positions", "predicted_alike", "expert_bias", "clamped"), bool),
 }
 """Of the numbers of a model those that are none."""
 _EXAMPLES = {"model": 'for example family = "llama3-8b"', "cluster": 'for example name = "dgx-h100:16"', "layout": "for example tp = 2"}
@@ -170,4 +180,7 @@ def _running(table: Table) -> Running:
         overlap_p2p=_flag(table, "overlap_p2p", True),
         overlap_experts=_flag(table, "overlap_experts"),
         expert_once=_flag(table, "expert_once"),
+        host_experts=_flag(table, "host_experts"),
+        fused_experts=_flag(table, "fused_experts"),
+        sort_experts=_flag(table, "sort_experts"),
     )
