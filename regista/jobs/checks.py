@@ -142,12 +142,17 @@ def _check_experts(job: Job) -> None:
         given = {
             "overlap_experts": run.overlap_experts,
             "expert_once": run.expert_once,
+            "host_experts": run.host_experts,
+            "fused_experts": run.fused_experts,
+            "sort_experts": run.sort_experts,
             "recompute experts": run.recompute is Recompute.EXPERTS,
             "routing": run.load is not None,
         }
         if knobs := [knob for knob, is_given in given.items() if is_given]:
             raise Unsupported(f"{', '.join(knobs)} for a model without experts; leave out what belongs to them")
         return
+    if job.running.host_experts and not job.running.graphs:
+        raise Unsupported("host_experts without graphs; without them the host launches everything, so leave it out or set graphs")
     if model.top_k < 1 or model.top_k > model.experts or model.expert_ffn < 1:
         raise Unsupported(
             f"top_k {model.top_k} of experts {model.experts} with expert_ffn {model.expert_ffn}; 1 <= top_k <= experts, expert_ffn >= 1"

@@ -68,4 +68,6 @@ def family(name: str) -> Model:
         predicted=number("predicted"),
         predicted_pattern=row["predicted_pattern"],
         predicted_alike=row["predicted_alike"] == "true",
+        expert_bias=row["expert_bias"] == "true",
+        clamped=row["clamped"] == "true",
     )

@@ -100,6 +100,7 @@ class Model:
     them into it, one after it back); 0: the hidden width.
     predicted: further tokens that each position predicts (multi-token prediction), each by a head of its own layers and the shared logits.
     predicted_pattern: letters of such a head's layers; empty: one layer as the model's last.   predicted_alike: its heads share their parameters.
+    expert_bias: experts' second products have biases.   clamped: the two halves in front of a gated activation are clamped (GPT-OSS has both).
     attended: tokens of a document where several are packed into a sequence and see only their own; 0: a sequence is one.
     """
 
@@ -138,6 +139,8 @@ class Model:
     predicted: int = 0
     predicted_pattern: str = ""
     predicted_alike: bool = False
+    expert_bias: bool = False
+    clamped: bool = False
     part: Part = Part.WHOLE
 
     @property
@@ -328,8 +331,12 @@ class Running:
     deferred_wgrad: of so many micro-batches the head's gradient of weights is computed at the step's end, until when its operands are kept.
     expert_once: a token travels once to each node that has experts of it, once to each device inside one (DeepEP, HybridEP: Megatron's flex
     dispatcher).   overlap_experts: exchanges go on beside computing of another micro-batch (overlap_moe_expert_parallel_comm).
-    fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.   bucket_bytes: in which gradients and
-    parameters are collected to travel, where they do not lie so already (DeepSpeed).   environment: of the machine.
+    fused_loss: cross entropy is one kernel that works in 16 bits.   graphs: kernels are launched by CUDA graphs.
+    host_experts: but for those behind the exchange of experts, whose number of tokens the host waits for (cuda_graph_scope attn, moe_router,
+    moe_preprocess).   fused_experts: biases and clamps of experts are part of their products' kernels.   sort_experts: tokens that have come are
+    sorted by expert, and back (Megatron's dispatcher alltoall).
+    bucket_bytes: in which gradients and parameters are collected to travel, where they do not lie so already (DeepSpeed).
+    environment: of the machine.
     load: of experts, as tokens are routed; its top_k is the model's.   None: every expert has the even load.
     """
 
@@ -356,6 +363,9 @@ class Running:
     fused_loss: bool = False
     jax: bool = False
     graphs: bool = False
+    host_experts: bool = False
+    fused_experts: bool = False
+    sort_experts: bool = False
     bucket_bytes: int = 0
     environment: str = ""
 

@@ -14,6 +14,7 @@ from regista.jobs.machines import Machine, load_machine
 from regista.jobs.memory import StageMemory, message_bytes, stage_memory, stash_bytes
 from regista.jobs.pipeline import pipeline_plan, schedule_of
 from regista.jobs.prices import Prices
+from regista.jobs.sharing import shared_ports
 from regista.jobs.timing import breakdown, job_cost
 from regista.jobs.work.routed import busiest_rank, dropped_share
 
@@ -67,10 +68,11 @@ def job_plan(job: Job, machine: Machine) -> Plan:
 
 
 def simulated_s(job: Job, prices: Prices, plan: Plan) -> float:
-    """Seconds of one step of the Plan."""
+    """Seconds of one step of the Plan, whose acts share the ports of their ranks."""
     from simulator.compiled import compile_plan, times
 
-    return times(compile_plan(plan, job_cost(job, prices, plan), sizes=False), steps=1).makespan_s
+    cost = job_cost(job, prices, plan)
+    return times(compile_plan(plan, cost, sizes=False, contention=shared_ports(job, prices, plan, cost)), steps=1).makespan_s
 
 
 def predict(job: Job, machine: Machine | None = None) -> Prediction:

@@ -7,6 +7,9 @@
 (4) meeting     host(p) + seconds of NCCL on idle links (planner.cost.nccl) / f_n inside a domain, / f_c beyond; host = 0 in a graph   -> meeting_s
 (5) pass        (device^4 + host^4)^(1/4);  device = (1) + (2) + (3) + what shows of (4); a ring shows what attention does not hide -> pass_s
 (6) pass of many devices   (5) (1 + growth log2(devices / 8))
+(7) beside      max(computing, sent) + min(computing, sent) units / units of the device                                               -> beside_s
+(8) experts     (5) of what lies behind the exchange of experts by itself, as the host waits there for how many tokens came; not beside
+                an exchange that goes on beside computing, whose other micro-batch fills the wait
 
 Symbols are constants of machines/machine.py.
 """
@@ -27,12 +30,15 @@ from regista.jobs.machines import Machine
 from regista.jobs.recipes import casting
 from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
 
-__all__ = ["Prices"]
+__all__ = ["COLLECTIVE_UNITS", "Prices"]
 
 SHARP = 4.0
 
 EXCHANGE_UNITS = 24
 """Multiprocessors that an exchange of experts takes from computing beside it. [DeepEP's README: num_sms 24; HybridEP 16 to 32]"""
+
+COLLECTIVE_UNITS = 16
+"""The same of an all-gather, a reduce-scatter or an all-reduce of NCCL. [NVIDIA's blog on NCCL 2.27, 2025: rings take 16 or more, SHARP 6 or fewer]"""
 
 
 @lru_cache(maxsize=64)
@@ -43,6 +49,11 @@ def _nccl(interconnect: str, port_bytes_per_s: float) -> CollectiveModel:
 @lru_cache(maxsize=1 << 16)
 def _seconds(interconnect: str, port_bytes_per_s: float, kind: Kind, size_bytes: float, ranks: int, per_node: int) -> float:
     return _nccl(interconnect, port_bytes_per_s).seconds(kind, size_bytes, ranks, per_node)
+
+
+def _longer(device_s: float, host_s: float) -> float:
+    """Device and host beside each other, equation (5)."""
+    return float((device_s**SHARP + host_s**SHARP) ** (1 / SHARP))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +123,9 @@ class Prices:
         """Equation (3)."""
         return size_bytes / self._memory
 
-    def host_s(self, group: Group) -> float:
+    def host_s(self, group: Group, *, of_experts: bool = False) -> float:
         """What the members of a group wait for the slowest of their hosts; a CUDA graph and XLA have no host in between."""
-        if self.running.graphs or self.running.jax:
+        if self._is_without_host(of_experts=of_experts):
             return 0.0
         return 1e-6 * self._value("meet_us") * max(1.0, log2(max(group.size, 2)))
 
@@ -122,7 +133,7 @@ class Prices:
         """Equation (4), of one collective."""
         if group.size <= 1:
             return 0.0
-        return self.host_s(group) + self.wire_s(collective, total_bytes, group)
+        return self.host_s(group, of_experts=collective is Collective.ALL_TO_ALL) + self.wire_s(collective, total_bytes, group)
 
     def wire_s(self, collective: Collective, total_bytes: float, group: Group) -> float:
         """Equation (4) without the hosts."""
@@ -142,41 +153,71 @@ class Prices:
         return _seconds(wires.interconnect, self.machine.nic_bytes_per_s, kind, size_bytes, ranks, per_node) / share
 
     def pass_s(self, kernels: Iterable[Kernel], *, layers: int = 1) -> float:
-        """Equations (5) and (6): one act of ``layers`` times these kernels."""
-        device_s, host_s, attention_s, ring_s, exchange_s = 0.0, 0.0, 0.0, 0.0, 0.0
-        launch_s = 0.0 if self.running.jax or self.running.graphs else 1e-6 * self._value("launch_us")
+        """Equations (5), (6) and (8): one act of ``layers`` times these kernels."""
+        rest_s, experts_s, attention_s, ring_s, exchange_s = 0.0, 0.0, 0.0, 0.0, 0.0
+        launches = {False: 0, True: 0}
         for kernel in kernels:
+            launches[kernel.of_experts] += self.launches(kernel)
             match kernel:
-                case Product():
-                    device_s += self.product_s(kernel)
-                    host_s += launch_s * kernel.count
+                case Product() | Sweep():
+                    one_s = self.product_s(kernel) if isinstance(kernel, Product) else self.sweep_s(kernel.size_bytes)
+                    if kernel.expert:
+                        experts_s += one_s
+                    else:
+                        rest_s += one_s
                 case AttentionCore():
                     attention_s += self.attention_s(kernel)
-                    host_s += launch_s
-                case Sweep():
-                    device_s += self.sweep_s(kernel.size_bytes)
-                    host_s += launch_s * kernel.count
-                case Meeting() if kernel.collective is Collective.ALL_TO_ALL:
+                case Meeting() if kernel.of_experts:
                     sent_bytes = kernel.total_bytes * kernel.share_sent(self.machine.domain)
                     one_s = kernel.count * self.meeting_s(kernel.collective, sent_bytes, kernel.group)
                     if kernel.beside:
                         exchange_s += one_s
                     else:
-                        device_s += one_s
-                    host_s += launch_s * kernel.count
+                        experts_s += one_s
                 case Meeting():
                     shown = self._value("beside_share") if kernel.beside else 1.0
-                    device_s += kernel.count * shown * self.meeting_s(kernel.collective, kernel.total_bytes, kernel.group)
-                    host_s += launch_s * kernel.count
+                    rest_s += kernel.count * shown * self.meeting_s(kernel.collective, kernel.total_bytes, kernel.group)
                 case Ring():
                     one_s = self.host_s(kernel.group) + self.message_s(kernel.size_bytes, kernel.group)
                     ring_s += kernel.rounds * one_s
-                    host_s += launch_s * kernel.rounds
-        device_s += attention_s + max(0.0, ring_s - attention_s)
-        hidden_s = min(exchange_s, device_s)
-        device_s += exchange_s - hidden_s + hidden_s * EXCHANGE_UNITS / self.machine.units
-        both_s = (device_s**SHARP + host_s**SHARP) ** (1 / SHARP)
+        rest_s += attention_s + max(0.0, ring_s - attention_s)
+        rest_host_s, experts_host_s = (launches[part] * self._launch_s(of_experts=part) for part in (False, True))
+        if exchange_s:
+            device_s = self.beside_s(rest_s + experts_s, exchange_s, EXCHANGE_UNITS)
+            both_s = _longer(device_s, rest_host_s + experts_host_s)
+        else:
+            both_s = _longer(rest_s, rest_host_s) + _longer(experts_s, experts_host_s)
         return float(layers * both_s * self.grown)
+
+    def launches(self, kernel: Kernel) -> int:
+        """Kernels that the host launches for one: in few bits a product's operand is cast by one of its own, and where products multiply scales, those
+        of both operands are brought into the order that they want. [Transformer Engine: nvte_swizzle_scaling_factors in front of each product]"""
+        match kernel:
+            case Product() if kernel.low and self.running.precision.is_low:
+                return kernel.count * (1 + (kernel.casts > 0) + 2 * self.running.recipe.scales_in_products)
+            case Product() | Sweep() | Meeting():
+                return kernel.count
+            case Ring():
+                return kernel.rounds
+            case AttentionCore():
+                return 1
+
+    def _launch_s(self, *, of_experts: bool) -> float:
+        """Host time of one launch."""
+        return 0.0 if self._is_without_host(of_experts=of_experts) else 1e-6 * self._value("launch_us")
+
+    def _is_without_host(self, *, of_experts: bool) -> bool:
+        """Whether XLA or a CUDA graph launches a part of a layer."""
+        run = self.running
+        return run.jax or (run.graphs and not (of_experts and run.host_experts))
+
+    def beside_s(self, computing_s: float, sent_s: float, units: int) -> float:
+        """Equation (7): computing and what is sent beside it, on so many multiprocessors."""
+        return max(computing_s, sent_s) + self.taken_s(min(computing_s, sent_s), units)
+
+    def taken_s(self, hidden_s: float, units: int) -> float:
+        """What computing takes longer where so many seconds of communication on so many multiprocessors go on beside it."""
+        return hidden_s * units / self.machine.units
 
     @property
     def grown(self) -> float:

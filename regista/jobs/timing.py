@@ -2,7 +2,7 @@
 
 forward, backward   Prices.pass_s of the chunk's kernels; equal chunks are priced once
 send, return        one message over the wire; overlapped ones travel beside computing, others in it
-gather, reduce      what of the collective no pass hides: with overlap, all but the first or last bucket travels beside one pass
+gather, reduce      what of the collective no pass hides: with overlap, all but the first or last bucket travels beside one pass, which it makes longer
 update              bytes per parameter of the update / memory, and once per step the constant step_ms
 """
 
@@ -18,7 +18,7 @@ from planner.schedule import PipelineSchedule
 from regista.jobs.job import Job
 from regista.jobs.memory import chunk_parameters, message_bytes
 from regista.jobs.pipeline import task_name
-from regista.jobs.prices import Prices
+from regista.jobs.prices import COLLECTIVE_UNITS, Prices
 from regista.jobs.recipes import casting
 from regista.jobs.work import (
     AttentionCore,
@@ -36,7 +36,7 @@ from regista.jobs.work import (
 )
 from regista.jobs.work.chunks import head_backward, head_forward, predictor_layers, stack_counts
 
-__all__ = ["JobCost", "breakdown", "job_cost"]
+__all__ = ["JobCost", "breakdown", "gathers", "job_cost", "reductions"]
 
 BUCKETS = 8
 """Pieces in which gradients and parameters of a chunk travel, where they travel beside computing."""
@@ -83,7 +83,7 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
         if embeds:
             read = Sweep(3 * message_bytes(job) * (job.layout.tp if job.layout.sequence_parallel else 1), 3)
             forward, backward = forward + prices.pass_s([read]), backward + prices.pass_s([read])
-        return _beside_s(job, forward, gathered_s), _beside_s(job, backward, 2 * gathered_s)
+        return _beside_s(job, prices, forward, gathered_s), _beside_s(job, prices, backward, 2 * gathered_s)
 
     def price(task: Task) -> float:
         name = task_name(task)
@@ -99,23 +99,27 @@ def job_cost(job: Job, prices: Prices, plan: Plan) -> JobCost:
             case "send" | "return":
                 return _message_s(job, prices)
             case "gather":
-                return _shown(_gather_s(job, prices, chunk), forward_s, job.running.overlap_param)
+                return _shown(prices, _together_s(prices, gathers(job, chunk)), forward_s, job.running.overlap_param)
             case _:
-                return _shown(_reduce_s(job, prices, chunk), backward_s, job.running.overlap_grad)
+                return _shown(prices, _together_s(prices, reductions(job, chunk)), backward_s, job.running.overlap_grad)
 
     return JobCost(id=f"jobs-{prices.machine.name}", seconds={task.id: price(task) for task in plan.tasks})
 
 
-def _shown(wire_s: float, beside_s: float, overlap: bool) -> float:
-    """What of a collective shows: all of it, or with overlap the first bucket and what is longer than the pass beside which it travels."""
-    return max(wire_s / BUCKETS, wire_s - beside_s) if overlap else wire_s
+def _shown(prices: Prices, wire_s: float, beside_s: float, overlap: bool) -> float:
+    """What of a collective shows: all of it; or with overlap the first bucket, what is longer than the pass beside which it travels, and by how much it
+    makes the pass longer."""
+    if not overlap:
+        return wire_s
+    shown_s = max(wire_s / BUCKETS, wire_s - beside_s)
+    return shown_s + prices.taken_s(wire_s - shown_s, COLLECTIVE_UNITS)
 
 
-def _beside_s(job: Job, pass_s: float, gathered_s: float) -> float:
-    """A pass and what is gathered for it: the longer of the two, and more where parameters come one by one."""
+def _beside_s(job: Job, prices: Prices, pass_s: float, gathered_s: float) -> float:
+    """A pass and what is gathered for it: the longer of the two and what the other takes, and more where parameters come one by one."""
     if job.layout.direct_gather:
         return float((pass_s**DIRECT_SHARP + gathered_s**DIRECT_SHARP) ** (1 / DIRECT_SHARP))
-    return max(pass_s, gathered_s)
+    return prices.beside_s(pass_s, gathered_s, COLLECTIVE_UNITS)
 
 
 def _message_s(job: Job, prices: Prices) -> float:
@@ -138,30 +142,34 @@ def _replicas(job: Job) -> tuple[Group, Group]:
     return Group(at.dp * at.cp, at.tp), Group(max(1, at.dp * at.cp * at.tp // over), over)
 
 
-def _gather_s(job: Job, prices: Prices, chunk: Chunk) -> float:
-    """The distributed optimizer's all-gather of a chunk's parameters."""
+def gathers(job: Job, chunk: Chunk) -> tuple[Meeting, ...]:
+    """The distributed optimizer's all-gathers of a chunk's parameters, once per step."""
     run, at = job.running, job.layout
     if run.frozen or not run.distributed_optimizer or at.fsdp > 1:
-        return 0.0
+        return ()
     counts, (dense, expert) = chunk_parameters(job, chunk), _replicas(job)
-    return prices.meeting_s(Collective.ALL_GATHER, counts.dense_sent_bytes(job), dense) + (
-        prices.meeting_s(Collective.ALL_GATHER, counts.expert_sent_bytes(job), expert) if counts.expert else 0.0
-    )
+    sent = [Meeting(Collective.ALL_GATHER, counts.dense_sent_bytes(job), dense)]
+    return (*sent, Meeting(Collective.ALL_GATHER, counts.expert_sent_bytes(job), expert)) if counts.expert else tuple(sent)
 
 
-def _reduce_s(job: Job, prices: Prices, chunk: Chunk) -> float:
-    """Gradients of a chunk: reduced and scattered, or reduced to all."""
+def reductions(job: Job, chunk: Chunk) -> tuple[Meeting, ...]:
+    """Collectives of a chunk's gradients, once per step: reduced and scattered, or reduced to all."""
     run, at = job.running, job.layout
     if run.frozen:
-        return 0.0
+        return ()
     counts, (dense, expert) = chunk_parameters(job, chunk), _replicas(job)
     if at.fsdp > 1:
         # What lies split is reduced in the passes; replicas of the parts are reduced here.
         outer = Group(at.dp * at.cp // at.fsdp, at.fsdp * at.tp)
-        return prices.meeting_s(Collective.ALL_REDUCE, run.grad_bytes * counts.total / at.fsdp, outer)
+        return (Meeting(Collective.ALL_REDUCE, run.grad_bytes * counts.total / at.fsdp, outer),)
     kind = Collective.REDUCE_SCATTER if run.distributed_optimizer else Collective.ALL_REDUCE
-    seconds = prices.meeting_s(kind, run.grad_bytes * counts.dense, dense)
-    return seconds + (prices.meeting_s(kind, run.grad_bytes * counts.expert, expert) if counts.expert else 0.0)
+    sent = [Meeting(kind, run.grad_bytes * counts.dense, dense)]
+    return (*sent, Meeting(kind, run.grad_bytes * counts.expert, expert)) if counts.expert else tuple(sent)
+
+
+def _together_s(prices: Prices, meetings: tuple[Meeting, ...]) -> float:
+    """One after the other."""
+    return sum(prices.meeting_s(one.collective, one.total_bytes, one.group) for one in meetings)
 
 
 def _gathered(job: Job, collectives: int) -> tuple[Sweep, ...]:

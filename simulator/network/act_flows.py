@@ -34,7 +34,7 @@ from simulator.network.link_shares import acting_together, link_shares, point_to
 from simulator.network.sharing import filled_rates
 from simulator.rules.prices import CheckedPrices, slowdown_of
 
-__all__ = ["ActFlow", "Contention", "Together", "contention_of", "contention_with", "speeds"]
+__all__ = ["ActFlow", "Contention", "Together", "contention_of", "contention_on", "contention_with", "speeds"]
 
 Together = tuple[str, tuple[int, ...]]
 """(task, ranks that act together)"""
@@ -97,22 +97,35 @@ def contention_with(plan: Plan, cost: CostModel, *, sharing: bool, slowdown: flo
     prices, machine = CheckedPrices(plan, cost), Machine(plan.cluster)
     shares: dict[Together, Mapping[str, float]] = {}
     talking: dict[Together, frozenset[int]] = {}
-    most: dict[str, dict[tuple[str, int], float]] = {}
     for task in plan.tasks:
         for ranks in acting_together(plan, task):
             price_s = prices.meeting_s(task, ranks)
             if price_s == 0:
                 continue
-            here = shares[task.id, ranks] = link_shares(plan, task, ranks, price_s, machine) if sharing else {}
+            shares[task.id, ranks] = link_shares(plan, task, ranks, price_s, machine) if sharing else {}
             talking[task.id, ranks] = (
                 frozenset(r for sent in point_to_point(plan, task, ranks) for r in sent[:2]) if slowdown != 1 else frozenset()
             )
-            for link, share in here.items():
-                lanes = most.setdefault(link, {})
-                lanes[task.stream, ranks[0]] = max(lanes.get((task.stream, ranks[0]), 0.0), share)
+    return contention_on(plan, shares, talking, slowdown)
+
+
+def contention_on(
+    plan: Plan, shares: Mapping[Together, Mapping[str, float]], talking: Mapping[Together, frozenset[int]], slowdown: float = 1.0
+) -> Contention | None:
+    """Of acts whose shares of links are known, what binds somebody; None: nothing does.
+
+    Args:
+        shares: act -> link -> its share of it while it runs alone.   talking: act -> ranks whose computing it slows.   Where an act has none, {}.
+    """
+    most: dict[str, dict[tuple[str, int], float]] = {}
+    for (task, ranks), here in shares.items():
+        for link, share in here.items():
+            lanes = most.setdefault(link, {})
+            lane = plan.task[task].stream, ranks[0]
+            lanes[lane] = max(lanes.get(lane, 0.0), share)
     binding = {link for link, lanes in most.items() if fsum(lanes.values()) > FULL}
     flows = {
-        together: ActFlow({link: share for link, share in here.items() if link in binding}, talking[together])
+        together: ActFlow({link: share for link, share in here.items() if link in binding}, talking.get(together, frozenset()))
         for together, here in shares.items()
     }
     flows = {together: flow for together, flow in flows.items() if flow.shares or flow.talking}

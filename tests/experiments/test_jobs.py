@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 
 from experiments.fidelity.jobs.__main__ import FEW_ROWS
-from experiments.fidelity.jobs.cases import FILES, PAPER, group_of
+from experiments.fidelity.jobs.cases import FILES, PAPER, cases, group_of
 from experiments.fidelity.jobs.famous import presets
 from experiments.fidelity.jobs.fit import refitted, with_logs
 from experiments.fidelity.jobs.score import summary
+from experiments.fidelity.jobs.shared import errors
 from planner.ir.errors import RegistaError
 from regista.jobs.intervals import quantile_of_nearest
 from regista.jobs.machines import CONSTANTS, load_machine, machine_names
@@ -49,6 +50,17 @@ def test_the_committed_summary_is_that_of_the_committed_rows_and_holds_what_is_c
     assert wide["held_mean_error"] <= 0.10 and wide["held_worst_error"] <= 0.25
     small = made[(made["machine"] == "all") & (made["data"] == "golden")].iloc[0]
     assert small["memory_median_error"] <= 0.05 and small["memory_p90_error"] <= 0.15 and small["held_median_error"] <= 0.15
+
+
+def test_shared_ports_make_no_step_shorter_and_no_set_worse_by_half_a_point() -> None:
+    rows = pd.read_csv(RESULTS / "jobs_shared.csv")
+    assert (rows["longer"] >= 0).all() and (rows["longer"] > 0.005).sum() >= 5
+    made = errors(rows)
+    assert (made["error"] - made["alone_error"]).max() <= 0.005
+    slowed = rows.sort_values("longer").iloc[-1]
+    case = next(case for case in cases(slowed["data"])[0] if case.entry.row == slowed["row"])
+    machine = load_machine(case.job.machine)
+    assert (case.sim_s(machine), case.sim_s(machine, alone=True)) == pytest.approx((slowed["sim_s"], slowed["alone_sim_s"]), rel=1e-3)
 
 
 def test_thirty_famous_configurations_are_predicted_within_15_percent_in_the_mean_and_none_uses_more_than_three_quarters() -> None:

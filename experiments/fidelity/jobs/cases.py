@@ -24,8 +24,9 @@ from regista.jobs.pipeline import schedule_of
 from regista.jobs.predict import job_plan
 from regista.jobs.prices import Prices
 from regista.jobs.readers import Entry, read_jobs
+from regista.jobs.sharing import shared_ports
 from regista.jobs.timing import job_cost
-from simulator.compiled import CompiledPlan, compile_plan
+from simulator.compiled import CompiledPlan, compile_plan, times
 from simulator.compiled.event_kernel import play_events
 
 __all__ = ["FILES", "PAPER", "UNSEEN", "Case", "cases", "group_of"]
@@ -70,12 +71,15 @@ class Case:
     def compiled(self) -> CompiledPlan:
         return compile_plan(job_plan(self.job, load_machine(self.job.machine)), _NoCost(), sizes=False)
 
-    def sim_s(self, machine: Machine) -> float:
-        """Seconds of the step on a machine: what regista.jobs.predict says."""
+    def sim_s(self, machine: Machine, *, alone: bool = False) -> float:
+        """Seconds of the step on a machine: what regista.jobs.predict says.   alone: as if every act had its ports to itself."""
         job, compiled = self.job, self.compiled
         prices = Prices(machine=machine.within(job.running.environment), running=job.running, devices=job.devices)
-        seconds = job_cost(job, prices, compiled.plan).seconds
-        tables = compiled.tables._replace(duration_s=np.array([seconds[task.id] for task, _ in compiled.actors]))
+        cost = job_cost(job, prices, compiled.plan)
+        contention = None if alone else shared_ports(job, prices, compiled.plan, cost)
+        if contention is not None:
+            return times(compile_plan(compiled.plan, cost, sizes=False, contention=contention), steps=1).makespan_s
+        tables = compiled.tables._replace(duration_s=np.array([cost.seconds[task.id] for task, _ in compiled.actors]))
         played = play_events(tables, 1, compiled.ranks.num_classes, full=False)
         return float(played.end_s.max())
 

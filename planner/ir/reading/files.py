@@ -49,7 +49,15 @@ def read_text(path: str | Path, way_out: str, *, max_bytes: int = MAX_BYTES) -> 
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidFile(f"{path}: cannot be read as text, byte {error.start} is no UTF-8; {way_out}") from None
+        raise InvalidFile(f"{path}: cannot be read as text, {_place(data, error.start)} is no UTF-8; {way_out}") from None
+
+
+def _place(data: bytes, at: int) -> str:
+    """Where a byte of a text is, counted from 1 as editors do."""
+    before = data[:at]
+    begin = before.rfind(b"\n") + 1
+    line, column = before.count(b"\n") + 1, len(before[begin:].decode("utf-8", errors="replace")) + 1
+    return f"byte 0x{data[at]:02x} in line {line}, column {column}"
 
 
 def read_json(path: str | Path, way_out: str) -> object:
@@ -84,13 +92,16 @@ def read_toml(path: str | Path, way_out: str) -> dict[str, typing.Any]:
     return data
 
 
-def read_csv(path: str | Path, way_out: str) -> list[list[str]]:
+def read_csv(path: str | Path, way_out: str, *, keep_damaged: bool = False) -> list[list[str]]:
     """The lines of a CSV file, each as its cells; empty lines as empty lists.
+
+    Args:
+        keep_damaged: a byte that is no UTF-8 stays in its cell as half a surrogate pair (PEP 383), for the caller to refuse that line alone.
 
     Raises:
         InvalidFile: see read_text and parse_csv.
     """
-    text = read_text(path, way_out)
+    text = read_bytes(path, way_out).decode("utf-8", errors="surrogateescape") if keep_damaged else read_text(path, way_out)
     try:
         return parse_csv(text)
     except InvalidFile as error:

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from planner.ir.errors import InvalidFile
 from regista.jobs.cluster import machine_and_devices
 from regista.jobs.formats.canonical import canonical
-from regista.jobs.formats.values import Asked, Form, Reading, Written
+from regista.jobs.formats.values import EXPERT_KNOBS, Asked, Form, Reading, Written
 from regista.jobs.job import Job, Layout, Model
 from regista.jobs.readers.toml_job import toml_job
 
@@ -74,5 +74,6 @@ def regista_flags(job: Job, cluster: str) -> Written:
         if load.capacity_factor is not None:
             flags["layout.capacity_factor"] = load.capacity_factor
     flags |= {f"layout.{name}": getattr(run, name) for name in _PLAIN}
+    flags |= {f"layout.{name}": True for name in EXPERT_KNOBS if getattr(run, name)}
     lost = tuple(f"{name} {getattr(run, name)}" for name, value in _UNSAID.items() if getattr(run, name) != value)
     return Written(flags=flags, lost=lost)

@@ -6,12 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from regista.jobs.job import Job, Model
+from regista.jobs.job import Job, Model, Running
 
-__all__ = ["Asked", "Flags", "Form", "Reading", "Written"]
+__all__ = ["EXPERT_KNOBS", "Asked", "Flags", "Form", "Reading", "Written", "expert_knobs"]
 
 Flags = Mapping[str, object]
 """A framework's settings by name, in the order in which they are shown; sections of a file are joined by dots (parallelism.tensor_parallel_degree)."""
+
+
+EXPERT_KNOBS = ("overlap_experts", "expert_once", "host_experts", "fused_experts", "sort_experts")
+"""Of Running, how experts are exchanged and launched: our TOML alone has words for all of them."""
+
+
+def expert_knobs(run: Running) -> list[str]:
+    """Those that are set, as what another form does not say."""
+    return [f"{name} of experts" for name in EXPERT_KNOBS if getattr(run, name)]
 
 
 class Form(Enum):

@@ -2,18 +2,19 @@
 
 A row names its model, system, precision and degrees.  What it does not say is what the recipes have: sequence parallelism and overlapped collectives
 where there is tensor parallelism, the distributed optimizer with gradients in 16 bits, a fused loss, experts on whole devices (expert tensor
-parallelism 1), FP8 with one scale per tensor from its own values, MXFP8 with scales of 32 elements, CUDA graphs for mixtures of experts on Blackwell;
-and what the tables below say of mixtures of experts [NVIDIA-NeMo/Megatron-Bridge: scripts/performance/configs/*/*_workload_base_configs.py].
+parallelism 1), FP8 with one scale per tensor from its own values, MXFP8 with scales of 32 elements; and for mixtures of experts
+what bridge_recipes.py has.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from planner.ir.errors import Unsupported
 from regista.jobs.families import family
-from regista.jobs.job import Job, Layout, Model, Precision, Recompute, Running
+from regista.jobs.job import Job, Layout, Model, Precision, Running
 from regista.jobs.machines import machine_names
+from regista.jobs.readers.bridge_recipes import NEWEST, ExpertRecipe, Release, expert_recipe
 from regista.jobs.readers.cells import Row, count
 from regista.jobs.recipes import Recipe
 
@@ -41,16 +42,6 @@ PRECISIONS = {
     "MXFP8": (Precision.FP8, Recipe.MX),
     "NVFP4": (Precision.NVFP4, Recipe.NVFP4),
 }
-_ANY = frozenset({"h100", "b200", "b300", "gb200", "gb300"})
-_DGX = frozenset({"h100", "b200", "b300"})
-_PLAIN_EXCHANGE = {"GPT OSS 120B": _ANY, "Qwen3_235B_a22B": _DGX}
-"""Where no moe_flex_dispatcher_backend is set: a token is sent to each of its experts."""
-_WITHOUT_GRAPHS = {"GPT OSS 120B": frozenset({"b200", "gb200"}), "Qwen3_235B_a22B": _DGX, "Nemotron_3_Super": frozenset({"b200"})}
-"""Where no cuda_graph_impl is set, beside H100."""
-_EXPERTS_AGAIN = {"Nemotron_3_Nano": frozenset({"h100"}), "Nemotron_3_Super": frozenset({"gb200"})}
-"""Where recompute_modules has moe."""
-_EXCHANGE_BESIDE = {"DeepSeekV3": frozenset({"b200"})}
-"""Where moe_a2a_overlap is set."""
 _PACKED_TOKENS = 300
 """Tokens of a SQuAD question with its paragraph, which fine-tuning packs into sequences. [assumed: 100 to 400]"""
 
@@ -94,11 +85,10 @@ def bridge_job(row: Row) -> Job:
         overlap_p2p=True,
         frozen="lora" in row["phase"].lower(),
         fused_loss=True,
-        graphs=experts and machine != "h100" and machine not in _WITHOUT_GRAPHS.get(name, ()),
-        recompute=Recompute.EXPERTS if machine in _EXPERTS_AGAIN.get(name, ()) else Recompute.NONE,
-        expert_once=experts and machine not in _PLAIN_EXCHANGE.get(name, ()),
-        overlap_experts=machine in _EXCHANGE_BESIDE.get(name, ()),
     )
+    if experts:
+        recipe_of = expert_recipe(name, machine, precision, _release(row))
+        running = replace(running, **{field.name: getattr(recipe_of, field.name) for field in fields(ExpertRecipe)})
     return Job(
         name=f"{row['model']} {row['system']} {row['precision']}",
         machine=machine,
@@ -107,6 +97,13 @@ def bridge_job(row: Row) -> Job:
         layout=layout,
         running=running,
     )
+
+
+def _release(row: Row) -> Release:
+    """Of the container in which the row was measured; a row without one is of today's recipes."""
+    words = (row.get("container") or "").split()
+    parts = words[0].split(".")[:2] if words else []
+    return (int(parts[0]), int(parts[1])) if len(parts) == 2 and all(part.isdigit() for part in parts) else NEWEST
 
 
 def _precision(row: Row) -> tuple[Precision, Recipe]:

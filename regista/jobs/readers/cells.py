@@ -10,11 +10,19 @@ from planner.ir.errors import InvalidFile
 __all__ = ["Row", "count", "given", "truth"]
 
 Row = Mapping[str, str]
-_ABSENT = ("", "na", "n/a", "nan", "none", "null")
+_ABSENT = ("", "na", "n/a", "none", "null")
 
 
 def given(row: Row, name: str) -> bool:
-    return (row.get(name) or "").strip().lower() not in _ABSENT
+    """Whether a cell says something.
+
+    Raises:
+        InvalidFile: it says nan, which is what a program writes whose number went wrong, and no word for a default.
+    """
+    text = (row.get(name) or "").strip().lower()
+    if text == "nan":
+        raise InvalidFile(f"{name} = nan; a number is needed, or an empty cell where the default is meant")
+    return text not in _ABSENT
 
 
 def count(row: Row, name: str, default: int | None = None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.ir.errors import InvalidFile, RegistaError
-from planner.ir.reading import read_csv, read_toml
+from planner.ir.reading import read_csv, read_text, read_toml
 from regista.jobs.job import Job
 from regista.jobs.readers.bridge import COLUMNS as BRIDGE
 from regista.jobs.readers.bridge import bridge_job
@@ -61,14 +61,16 @@ def read_jobs(path: str | Path) -> Iterator[Entry]:
     """The entries of a file.
 
     Raises:
-        InvalidFile: not there, not readable, or a CSV of no kind.
+        InvalidFile: not there, not readable, or a CSV of no kind or without a row.
     """
     source = Path(path)
     if source.suffix == ".toml":
         data = read_toml(source, _WAY_OUT)
         yield _entry(source, 1, source.stem, {}, lambda _: toml_job(data, source.stem))
         return
-    header, *lines = read_csv(source, _WAY_OUT) or [[]]
+    header, *lines = read_csv(source, _WAY_OUT, keep_damaged=True) or [[]]
+    if any(map(_is_damaged, header)):
+        read_text(source, _WAY_OUT)  # refuses, with the place of the byte
     missing = {kind: [column for column in kind.columns if column not in header] for kind in _KINDS}
     kind = min(_KINDS, key=lambda kind: len(missing[kind]))
     if missing[kind]:
@@ -77,10 +79,30 @@ def read_jobs(path: str | Path) -> Iterator[Entry]:
     twice = sorted({column for column in header if column and header.count(column) > 1})
     if twice:
         raise InvalidFile(f"{source}: columns {twice} stand there more than once; leave one of each")
-    for number, line in enumerate((line for line in lines if line), start=1):
+    jobs = [line for line in lines if line]
+    if not jobs:
+        raise InvalidFile(f"{source}: a header and no row below it; write one row per job, with the columns of {kind.table}")
+    for number, line in enumerate(jobs, start=1):
         cells = dict.fromkeys(header, "") | dict(zip(header, line, strict=False))
+        name = cells[kind.label].encode("utf-8", errors="surrogateescape").decode("utf-8", errors="backslashreplace")
+        if damaged := [f"{column!r}" for column, cell in cells.items() if _is_damaged(cell)]:
+            yield _entry(source, number, name, {}, _damaged(damaged))
+            continue
         fits = len(line) <= len(header)
-        yield _entry(source, number, cells[kind.label], cells, kind.read if fits else _too_long(len(line), len(header)))
+        yield _entry(source, number, name, cells, kind.read if fits else _too_long(len(line), len(header)))
+
+
+def _is_damaged(cell: str) -> bool:
+    return any("\udc80" <= letter <= "\udcff" for letter in cell)
+
+
+def _damaged(columns: Sequence[str]) -> Callable[[Row], Job]:
+    """Refuses a row: nobody knows what its bytes mean."""
+
+    def refuse(row: Row) -> Job:
+        raise InvalidFile(f"column {', '.join(columns)} of the row holds a byte that is no UTF-8; save the file as UTF-8")
+
+    return refuse
 
 
 def _too_long(cells: int, columns: int) -> Callable[[Row], Job]:

@@ -4,7 +4,8 @@
 [cluster]  name = "dgx-h100:16"                     a preset with its number of nodes
 [layout]   tp pp cp ep etp vp dp zero fsdp direct_gather micro_batch global_batch sequence_parallel layers_of_chunks vp_group
            precision recipe low_params recompute recompute_layers attention dropout graphs overlap_tp overlap_grad overlap_param overlap_p2p
-           overlap_experts expert_once routing routing_quantile capacity_factor
+            overlap_experts expert_once host_experts fused_experts sort_experts
+            routing routing_quantile capacity_factor
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from regista.jobs.recipes import Recipe
 __all__ = ["toml_job"]
 
 _LAYOUT = {f.name for f in fields(Layout)}
-_OVERLAPS = {"overlap_tp", "overlap_grad", "overlap_param", "overlap_p2p", "overlap_experts", "expert_once"}
+_OVERLAPS = {
+    "overlap_tp",
+    "overlap_grad",
+    "overlap_param",
+    "overlap_p2p",
+    "overlap_experts",
+    "expert_once",
+    "host_experts",
+    "fused_experts",
+    "sort_experts",
+}
 _LOW = {"fp8-mixed": Precision.FP8, "nvfp4-mixed": Precision.NVFP4}
 """Names that other frameworks have for precisions."""
 _ROUTED = {"routing", "routing_quantile", "capacity_factor"}
@@ -45,9 +56,10 @@ _RUNNING = {
 }
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("name", "pattern", "predicted_pattern"), str),
-    **dict.fromkeys(("gated", "tied", "causal", "learned_positions", "predicted_alike"), bool),
+    **dict.fromkeys(("gated", "tied", "causal", "learned_positions", "predicted_alike", "expert_bias", "clamped"), bool),
 }
 """Of the numbers of a model those that are none."""
+_EXAMPLES = {"model": 'for example family = "llama3-8b"', "cluster": 'for example name = "dgx-h100:16"', "layout": "for example tp = 2"}
 Table = Mapping[str, object]
 
 
@@ -58,7 +70,11 @@ def toml_job(data: Table, name: str) -> Job:
         RegistaError: a section or key that is missing, unknown, or impossible.
     """
     for section in ("model", "cluster", "layout"):
-        if not isinstance(data.get(section), dict):
+        if section in data and not isinstance(data[section], dict):
+            raise InvalidFile(
+                f"{section} = {data[section]!r}; a section is needed: [{section}], and below it its keys, {_EXAMPLES[section]}"
+            )
+        if section not in data:
             raise InvalidFile(f"section [{section}] is missing; a job has [model], [cluster] and [layout]")
     if unknown := sorted(set(data) - {"model", "cluster", "layout"}):
         raise InvalidFile(f"unknown sections {unknown}; a job has [model], [cluster] and [layout]")
@@ -189,4 +205,7 @@ def _running(table: Table, model: Model) -> Running:
         overlap_experts=_flag(table, "overlap_experts"),
         expert_once=_flag(table, "expert_once"),
         load=_load(table, model),
+        host_experts=_flag(table, "host_experts"),
+        fused_experts=_flag(table, "fused_experts"),
+        sort_experts=_flag(table, "sort_experts"),
     )

@@ -24,6 +24,11 @@ class Product:
     casts: int = 0
 
     @property
+    def of_experts(self) -> bool:
+        """Whether it lies behind the exchange of experts."""
+        return self.expert
+
+    @property
     def flop(self) -> float:
         return 2.0 * self.count * self.batch * self.m * self.n * self.k
 
@@ -41,13 +46,22 @@ class AttentionCore:
     parts: int = 1
     backward: bool = False
 
+    @property
+    def of_experts(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Bytes read and written by ``count`` kernels that compute next to nothing."""
+    """Bytes read and written by ``count`` kernels that compute next to nothing.   expert: on tokens that are on their way to experts and back."""
 
     size_bytes: float
     count: int = 1
+    expert: bool = False
+
+    @property
+    def of_experts(self) -> bool:
+        return self.expert
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,10 @@ class Meeting:
     count: int = 1
     chosen: int = 0
 
+    @property
+    def of_experts(self) -> bool:
+        return self.collective is Collective.ALL_TO_ALL
+
     def share_sent(self, domain: int) -> float:
         """Bytes that this exchange sends, as a share of those of one that sends each token once to every expert it goes to.
 
@@ -96,6 +114,10 @@ class Ring:
     size_bytes: float
     rounds: int
     group: Group
+
+    @property
+    def of_experts(self) -> bool:
+        return False
 
 
 Kernel = Product | AttentionCore | Sweep | Meeting | Ring

@@ -143,11 +143,15 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
     rope = 0.0 if model.learned_positions and not model.kv_latent else 2.0 * tokens(job) * heads * value
     if model.experts:
         inner = sum(p.count * p.m * p.k for p in _experts(job)[1:])
+        even, most = float(_between(job) * model.top_k * model.expert_width * value), busiest_rank(job)
         # Half of it is done where tokens come from, half where their experts lie.
-        moved = float(_between(job) * model.top_k * model.expert_width * value) * (1 + busiest_rank(job)) / 2
-        routing = [Sweep(4 * moved * (1.5 if backward else 1), count=8), Sweep(float(_between(job) * model.experts * 4 * 6), count=10)]
+        routing: list[Kernel] = [
+            Sweep(4 * even * (1 + most) / 2 * (1.5 if backward else 1), count=8, expert=True),
+            Sweep(float(_between(job) * model.experts * 4 * 6), count=10),
+            *_by_expert(job, even * most, inner, backward=backward),
+        ]
     else:
-        inner, routing = tokens(job) * _ceil(model.ffn, at.tp), list[Sweep]()
+        inner, routing = tokens(job) * _ceil(model.ffn, at.tp), []
     act = (3.0 if model.gated else 2.0) * inner * value
     add = (3.0 + (0.5 if run.dropout else 0.0)) * stream
     if model.part is not Part.WHOLE:
@@ -155,7 +159,7 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
         norms = [Sweep(6 * stream, 3)] if backward else [Sweep(2 * stream, 1), Sweep(add, 1)]
         if model.part.attends:
             norms.append(Sweep(rope, ropes))
-        return [*norms, *([Sweep((5 / 3 if backward else 1) * act, 1)] if model.part.feeds else []), *routing]
+        return [*norms, *([Sweep((5 / 3 if backward else 1) * act, 1, expert=model.experts > 0)] if model.part.feeds else []), *routing]
     if model.crossed:
         routing.append(Sweep((6 if backward else 2) * stream + add, 6 if backward else 4))
     if run.attention is Attention.STEPWISE:
@@ -163,8 +167,37 @@ def _sweeps(job: Job, *, backward: bool) -> list[Kernel]:
         routing += [Sweep(2 * 10 * 4 * stream / value, 20), Sweep(10.0 * inner * value, 5)]
     if backward:
         # A norm reads its input and two gradients and writes one; the activation reads its inputs too.
-        return [Sweep(2 * 4 * stream, 4), Sweep(2 * 2 * stream, 2), Sweep(rope, ropes), Sweep(5 / 3 * act, 1), *routing]
-    return [Sweep(2 * 2 * stream, 2), Sweep(2 * add, 2), Sweep(rope, ropes), Sweep(act, 1), *routing]
+        return [
+            Sweep(2 * 4 * stream, 4),
+            Sweep(2 * 2 * stream, 2),
+            Sweep(rope, ropes),
+            Sweep(5 / 3 * act, 1, expert=model.experts > 0),
+            *routing,
+        ]
+    return [Sweep(2 * 2 * stream, 2), Sweep(2 * add, 2), Sweep(rope, ropes), Sweep(act, 1, expert=model.experts > 0), *routing]
+
+
+def _by_expert(job: Job, moved: float, inner: float, *, backward: bool) -> list[Kernel]:
+    """Passes over tokens at their experts beside permutation and activation.
+
+    Where sort_experts says so, what has come is sorted by expert, and back.   Biases of experts are added to the tokens of one expert after the
+    other, each times its token's probability, in 32 bits: bytes per element of t + b p, joined and cast back (_apply_bias in Megatron-Core's
+    experts.py); its gradients are a product and a sum each for b and p.   Clamped halves are cut out and joined again before the activation
+    (fused_bias_geglu.py).
+
+    Args:
+        moved: bytes of all tokens at their experts.   inner: elements between the experts' two products.
+    """
+    model, at, run = job.model, job.layout, job.running
+    own, made = max(1, model.experts // at.ep), list[Kernel]()
+    if run.sort_experts and own > 1:
+        made.append(Sweep(4 * moved, count=2, expert=True))
+    if model.expert_bias and not run.fused_experts:
+        elements = moved / run.precision.value_bytes
+        made.append(Sweep((40.0 if backward else 28.0) * elements, count=(6 if backward else 3) * own, expert=True))
+    if model.clamped and not run.fused_experts:
+        made.append(Sweep((20.0 if backward else 16.0) * inner, count=3, expert=True))
+    return made
 
 
 def _meetings(job: Job, *, backward: bool) -> list[Kernel]:

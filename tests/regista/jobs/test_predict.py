@@ -76,19 +76,20 @@ def test_a_bad_row_is_refused_by_its_knob_and_stops_no_other(command: Command, t
         "no number": ROW.replace("50257", "many"),
         "too many": ROW.replace(",8,1024,4096", ",1e7,1024,4096"),
         "too long": ROW.replace("\n", ",4\n"),
+        "no number at all": ROW.replace(",4,1024", ",nan,1024"),
+        "no UTF-8": ROW.replace("tiny", "ti\udcfcny"),
     }
-    (tmp_path / "jobs.csv").write_text(HEADER + ROW + "".join(bad.values()) + ROW)
+    (tmp_path / "jobs.csv").write_text(HEADER + ROW + "".join(bad.values()) + ROW, encoding="utf-8", errors="surrogateescape")
     ran = command("predict", tmp_path / "jobs.csv", "--json")
     assert ran.code == 0
     rows = ran.json["jobs"]
     assert [row["refused"] is None for row in rows] == [True, *[False] * len(bad), True]
     assert rows[0]["step_s"] == rows[-1]["step_s"] and (ran.json["predicted"], ran.json["refused"]) == (2, len(bad))
-    for row, says in zip(
-        rows[1:-1],
-        ("product must be", "ffn = -4096", "hardware 'V9'", "precision 'INT3'", "vocab = 'many'", "passes per step", "cells for"),
-        strict=True,
-    ):
+    knobs = ("product must be", "ffn = -4096", "hardware 'V9'", "precision 'INT3'", "vocab = 'many'", "passes per step", "cells for")
+    odd = ("eff_layers = nan; a number", "column 'title' of the row holds a byte that is no UTF-8")
+    for row, says in zip(rows[1:-1], (*knobs, *odd), strict=True):
         assert says in row["refused"]
+    assert rows[len(bad)]["row"] == len(bad) + 1 and rows[len(bad)]["job"] == "ti\\xfcny"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,7 @@ def test_a_bad_row_is_refused_by_its_knob_and_stops_no_other(command: Command, t
         ("zero = 1", 'zero = 1\nprecision = "fp8"', "a100 has no rate for fp8"),
         ("zero = 1", "zero = 1\nvp = 3\nlayers_of_chunks = [1, 2]", "layers_of_chunks"),
         ("[cluster]", "[claster]", r"section \[cluster\] is missing"),
+        ('[model]\nfamily = "llama3-8b"', "model = 3", r"model = 3; a section is needed: \[model\], and below it its keys"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_by_its_knob(command: Command, tmp_path: Path, old: str, new: str, says: str):
@@ -118,6 +120,17 @@ def test_a_job_that_cannot_be_is_refused_by_its_knob(command: Command, tmp_path:
 def test_a_csv_of_other_columns_is_refused_with_those_that_it_lacks(command: Command, tmp_path: Path):
     (tmp_path / "jobs.csv").write_text(HEADER.replace("kv_heads", "keys") + ROW)
     assert_refused(command, tmp_path, "predict", tmp_path / "jobs.csv", says=r"columns \['kv_heads'\] are missing")
+
+
+def test_a_csv_of_a_header_alone_is_refused_with_what_it_lacks(command: Command, tmp_path: Path):
+    (tmp_path / "jobs.csv").write_text(HEADER + "\n")
+    assert_refused(command, tmp_path, "predict", tmp_path / "jobs.csv", says="a header and no row below it; write one row per job")
+
+
+def test_a_header_that_is_no_text_is_refused_with_the_place_of_the_byte(command: Command, tmp_path: Path):
+    (tmp_path / "jobs.csv").write_bytes(HEADER.replace("ffn", "f\u00fcn").encode("latin-1") + ROW.encode())
+    at = HEADER.index("ffn") + 2
+    assert_refused(command, tmp_path, "predict", tmp_path / "jobs.csv", says=f"byte 0xfc in line 1, column {at} is no UTF-8")
 
 
 def test_a_csv_with_a_column_twice_is_refused(command: Command, tmp_path: Path):

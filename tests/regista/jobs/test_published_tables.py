@@ -47,6 +47,28 @@ def test_a_row_of_megatron_bridge_is_the_job_of_its_recipe() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "system", "container", "knobs"),
+    [
+        ("Qwen3_30B_a3B", "DGX-GB300", "26.04.01 NeMo Container", "graphs host_experts expert_once"),
+        ("Qwen3_30B_a3B", "DGX-GB300", "26.08 NeMo Container", "graphs fused_experts expert_once overlap_experts"),
+        ("DeepSeekV3", "DGX-GB200", "", "graphs fused_experts expert_once overlap_experts"),
+        ("DeepSeekV3", "DGX-B200", "26.04.01 NeMo Container", "graphs host_experts expert_once overlap_experts"),
+        ("Qwen3_235B_a22B", "DGX-B300", "26.02 NeMo Container", ""),
+        ("Qwen3_235B_a22B", "DGX-B300", "26.04 NeMo Container", "expert_once"),
+        ("GPT OSS 120B", "DGX-B300", "26.06 NeMo Container", "graphs host_experts fused_experts expert_once overlap_experts"),
+        ("GPT OSS 120B", "DGX-B200", "26.06 NeMo Container", ""),
+        ("Nemotron_3_Nano", "DGX-H100", "26.06 NeMo Container", "expert_once"),
+    ],
+)
+def test_a_mixture_of_experts_has_the_knobs_of_its_release_of_the_recipe(model: str, system: str, container: str, knobs: str) -> None:
+    given = BRIDGE | {"model": model, "system": system, "container": container, "tp": "1", "pp": "1", "cp": "1", "vp": "", "ep": "8"}
+    run = bridge_job(given).running
+    assert [
+        name for name in ("graphs", "host_experts", "fused_experts", "expert_once", "overlap_experts") if getattr(run, name)
+    ] == knobs.split()
+
+
+@pytest.mark.parametrize(
     ("cells", "says"),
     [
         ({"model": "Mamba9"}, "model 'Mamba9' is not predicted"),

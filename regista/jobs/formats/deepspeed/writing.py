@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regista.jobs.formats.canonical import canonical
 from regista.jobs.formats.deepspeed.reading import BUCKETS
-from regista.jobs.formats.values import Written
+from regista.jobs.formats.values import Written, expert_knobs
 from regista.jobs.job import Attention, Job, Precision, Recompute
 
 __all__ = ["deepspeed_flags"]
@@ -39,7 +39,7 @@ def deepspeed_flags(job: Job) -> Written:
             (bool(run.bucket_bytes) is not (zero == 1), "buckets: they are ZeRO-1's and 2's"),
         )
         if there
-    ]
+    ] + expert_knobs(run)
     flags: dict[str, object] = {
         "train_batch_size": at.global_batch,
         "train_micro_batch_size_per_gpu": at.micro_batch,

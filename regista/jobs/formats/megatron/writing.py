@@ -6,7 +6,7 @@ from regista.jobs.formats.canonical import canonical
 from regista.jobs.formats.megatron.layout_text import layout_of_layers
 from regista.jobs.formats.megatron.model import VOCAB, Script
 from regista.jobs.formats.megatron.reading import DEFERRED, RECIPES
-from regista.jobs.formats.values import Written
+from regista.jobs.formats.values import Written, expert_knobs
 from regista.jobs.job import Attention, Job, Model, Part, Precision, Recompute, Running
 from regista.jobs.work.chunks import chunk_layers
 
@@ -137,7 +137,7 @@ def _running(job: Job, lost: list[str]) -> dict[str, object]:
     run, at = job.running, job.layout
     low = run.precision.is_low
     full = run.recompute is Recompute.FULL
-    if run.recompute in (Recompute.DOTS, Recompute.QKV):
+    if run.recompute in (Recompute.DOTS, Recompute.QKV, Recompute.EXPERTS):
         lost.append(f"recompute {run.recompute.value}: Megatron's are full and selective")
     if run.overlap_p2p and at.vp == 1:
         lost.append("messages between stages beside computing: Megatron does so with interleaved stages alone")
@@ -180,8 +180,8 @@ def _running(job: Job, lost: list[str]) -> dict[str, object]:
 
 
 def _unsaid(run: Running) -> list[str]:
-    """Knobs of which Megatron has none."""
-    lost = []
+    """Knobs of which Megatron has none, or none that is written here."""
+    lost = expert_knobs(run)
     if run.precision is Precision.FP8 and run.recipe not in RECIPES.values():
         lost.append(f"fp8 recipe {run.recipe.value}: Megatron's are {', '.join(RECIPES)}")
     if run.frozen:

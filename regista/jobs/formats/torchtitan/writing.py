@@ -5,7 +5,7 @@ from __future__ import annotations
 from regista.jobs.formats.canonical import canonical
 from regista.jobs.formats.torchtitan.models import flavor_of, stage_layers
 from regista.jobs.formats.torchtitan.reading import CONVERTERS
-from regista.jobs.formats.values import Written
+from regista.jobs.formats.values import Written, expert_knobs
 from regista.jobs.job import Attention, Job, Precision, Recompute
 from regista.jobs.recipes import Recipe
 from regista.jobs.work.chunks import chunk_layers
@@ -110,6 +110,7 @@ def _running(job: Job, lost: list[str]) -> dict[str, object]:
     ):
         if there:
             lost.append(what)
+    lost += expert_knobs(run)
     flags: dict[str, object] = {
         "training.dtype": "bfloat16" if dtype == "bfloat16" else None,
         "training.mixed_precision_param": "float32" if run.precision is Precision.FP32 else None,
