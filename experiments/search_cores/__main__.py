@@ -1,10 +1,10 @@
 """GPT-3 175B on 1,024 A100, stages, mesh, micro-batches, recomputation and layouts all searched: wall seconds and memory on one core and on two.
 
-    python -m experiments.search_cores [--rounds N] [--csv FILE]
+    python -m experiments.search_cores [--rounds N] [--csv FILE]    e.g. --rounds 3 --csv experiments/results/search_cores.csv
 
 Every search is a process of its own, from the module to the proven Plan, one core and two in turns; importing torch is not counted.  A core that
 others use gives other seconds: ``cpu_s`` and ``second_cpu_s`` say what the two processes used of it.  Memory is the largest of each process; a
-fork shares most of its parent's, so that their sum is more than what both take.
+fork shares most of its parent's, so that their sum is more than what both take.  ``load``: processes that wanted a core in the minute before.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ Row = dict[str, str | int | float]
 def searched(cores: int) -> Row:
     """One search in this process, on so many cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    load = os.getloadavg()[0]
     begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
     plan = regista.plan(MODEL, CLUSTER, stages=None, micro_batches=None)
     wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
@@ -37,6 +38,7 @@ def searched(cores: int) -> Row:
     return {
         "kind": "run",
         "cores": cores,
+        "load": round(load, 1),
         "wall_s": round(wall_s, 1),
         "cpu_s": round(cpu_s, 1),
         "second_cpu_s": round(second.ru_utime + second.ru_stime, 1),
@@ -58,10 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(searched(args.one)))
         return 0
     rows: list[Row] = []
-    for _ in range(args.rounds):
+    for number in range(args.rounds):
         for cores in (1, 2):
             command = [sys.executable, "-m", "experiments.search_cores", "--one", str(cores)]
-            rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+            row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            rows.append({"point": f"round {number + 1} on {cores}", **row})
             print(rows[-1], flush=True)
     if args.csv is None:
         return 0

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from planner.cost.analytic import AnalyticCost
-from planner.ir.actors.liveness import play
 from planner.ir.cluster import Cluster
 from planner.ir.graph import InputKind, Op
 from planner.ir.plan import (
@@ -34,6 +33,7 @@ from planner.lower.fragments import draft_fragments, draft_state_writers
 from planner.lower.instances import Instance
 from planner.lower.moves import draft_fetch, draft_moves, draft_outputs, draft_sources
 from planner.lower.names import placement_id
+from planner.lower.orders.begun import begun_acts
 from planner.lower.orders.pass_order import pass_order
 from planner.lower.orders.prefetch import controls_of, with_controls
 from planner.lower.regsts import DraftRegst, Rates, apply_asked_quotas, group_regsts, size_regst
@@ -251,12 +251,6 @@ def _with_orders(plan: Plan, compute: Mapping[str, tuple[str, ...]]) -> Plan:
         compute: the orders of compute streams that the schedule prescribes.
     """
     plan = replace(plan, streams=tuple(replace(stream, order=compute.get(stream.id, ())) for stream in plan.streams))
-    firings = play(plan, 1, AnalyticCost(plan.cluster).folded_s(plan))
-    stream_of = {task.id: task.stream for task in plan.tasks}
-    begun: dict[str, list[str]] = defaultdict(list)
-    for firing in firings:
-        begun[stream_of[firing.task]].append(firing.task)
-    streams = [
-        replace(stream, order=tuple(begun[stream.id])) if stream.kind is StreamKind.COLLECTIVE else stream for stream in plan.streams
-    ]
+    begun = begun_acts(plan, AnalyticCost(plan.cluster).folded_s(plan))
+    streams = [replace(stream, order=begun[stream.id]) if stream.kind is StreamKind.COLLECTIVE else stream for stream in plan.streams]
     return replace(plan, streams=tuple(streams))

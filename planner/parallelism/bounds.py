@@ -77,7 +77,11 @@ class ShapeBounds:
         if shape not in self._shares:
             cut, first = (self._cut(shape), self._first[shape.stages]) if self.even and shape.stages > 1 else ((), ())
             flight = _in_flight(shape, 0) if first else 1
-            leaving = flight * self._leaving_bytes(shape) if first else 0.0
+            pieces = self._pieces_of(shape.micro_batches, shape.recompute)
+            left = {n: count for n, count in enumerate(self._leaving[shape.stages] if first else ()) if count}
+            alone = [replace(pieces[n], backward_reads=frozenset()) for n in left]
+            apart = zip(left.items(), self._searches(alone, shape, shape.micro_batches, flight), strict=True)
+            leaving = {number: (count, search) for (number, count), search in apart}
             self._shares[shape] = EqualShare(self._models(shape, shape.micro_batches, flight), shape.stages, cut, first, leaving)
         return self._shares[shape]
 
@@ -158,8 +162,10 @@ class ShapeBounds:
         return self._forward_parts[key]
 
     def _models(self, shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
+        return self._searches(self._pieces_of(shape.micro_batches, shape.recompute), shape, acts_per_step, flight)
+
+    def _searches(self, pieces: Sequence[ModelPiece], shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
         costs_and_strategies = self.memory.tools(self.cluster, shape.mesh)
-        pieces = self._pieces_of(shape.micro_batches, shape.recompute)
         return [
             PieceSearch(piece, shape.mesh, self.cluster, self.pins, acts_per_step, flight, costs_and_strategies, self.time_limit)
             for piece in pieces

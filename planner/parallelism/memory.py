@@ -38,6 +38,8 @@ class SearchMemory:
     _ops_s: dict[tuple[DeviceSpec, _Mesh], dict[StrategySet, Floats]] = field(default_factory=dict)
     _pieces: dict[tuple[str, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
     _staged: dict[tuple[object, ...], Staged] = field(default_factory=dict)
+    _last: tuple[LogicalGraph, str] | None = None
+    """The graph that was asked about last, and its content id: one graph is asked about several times in a row."""
 
     def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> tuple[LayoutCosts, StrategySets]:
         """The costs and strategies of a mesh, as build_model takes them."""
@@ -45,9 +47,15 @@ class SearchMemory:
         costs = _once(self._costs, (cluster, mesh), lambda: LayoutCosts(cluster, mesh, ops_s))
         return costs, _once(self._strategies, mesh, lambda: StrategySets(mesh))
 
+    def graph_id(self, graph: LogicalGraph) -> str:
+        """The graph's content id, which for a model of 96 layers takes a quarter of a second."""
+        if self._last is None or self._last[0] is not graph:
+            self._last = graph, content_id(graph)
+        return self._last[1]
+
     def pieces(self, graph: LogicalGraph, *, recompute: bool) -> tuple[ModelPiece, ...]:
         """The distinct pieces of a traced step (planner.search.bounds.pieces.model_pieces)."""
-        return _once(self._pieces, (content_id(graph), recompute), lambda: model_pieces(graph, recompute=recompute))
+        return _once(self._pieces, (self.graph_id(graph), recompute), lambda: model_pieces(graph, recompute=recompute))
 
     def staged(self, key: tuple[object, ...], make: Callable[[], Staged]) -> Staged:
         """A graph with its stages.   key: the graph's content id, and everything else that ``make`` depends on."""

@@ -20,8 +20,7 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph, Role
 from planner.ir.plan import Plan
-from planner.ir.protocols import DryRun
-from planner.ir.text import content_id
+from planner.ir.protocols import CostModel, DryRun
 from planner.lower import Recipe, lower
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.narrow import LimitSearch
@@ -83,8 +82,9 @@ def plan_one_shape(
     """
     limit = TimeLimit(options.seconds) if time_limit is None else time_limit
     try:
-        plan = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit).plan()
-        verify(plan, job.dry_run)
+        planner = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit)
+        plan = planner.plan()
+        verify(plan, None if job.dry_run is None else planner.dry_run)
     except OutOfMemory as error:  # only a few limits are tried, since boxing buffers and blocks between acts are known of a Plan alone
         raise OutOfMemory(f"{error}; {UNPROVEN}") from None
     return plan
@@ -122,6 +122,7 @@ class _ShapePlanner:
     ) -> None:
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
+        self._played: tuple[Plan, Mapping[int, int]] | None = None
         self._recipe = _recipe(job, graph, options)
         self._staged = job.memory.staged(
             _staged_key(self._recipe.options["graph"], options, job.cluster), partial(staged_graph, graph, options, job.cluster)
@@ -217,13 +218,22 @@ class _ShapePlanner:
             return True
         return not self._limits.lower_limit(needed_bytes, assignment.held_bytes)
 
+    def dry_run(self, plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
+        """The job's dry run; what it gave without prices for the Plan last asked about is not played again."""
+        assert self._job.dry_run is not None
+        if cost is not None:
+            return self._job.dry_run(plan, cost)
+        if self._played is None or self._played[0] is not plan:
+            self._played = plan, self._job.dry_run(plan)
+        return self._played[1]
+
     def _needed_bytes(self, plan: Plan) -> int:
         """Bytes of the fullest device: all blocks of its Regsts if they fit, else the live bytes, at equal prices or the cluster's, the larger."""
         if (whole_bytes := max(device_bytes(plan).values())) <= self._memory_bytes:
             return whole_bytes
         cost = AnalyticCost(self._job.cluster)
         if self._job.dry_run is not None:
-            return max(*self._job.dry_run(plan).values(), *self._job.dry_run(plan, cost).values())
+            return max(*self.dry_run(plan).values(), *self.dry_run(plan, cost).values())
         return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
 
 
@@ -277,7 +287,7 @@ def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions) -> Recipe:
         bucket_bytes=options.bucket_bytes,
         schedule=options.schedule,
         quotas=options.quotas,
-        options=options.as_text() | {"graph": content_id(graph)},
+        options=options.as_text() | {"graph": job.memory.graph_id(graph)},
         interleave=options.interleave,
         hold=options.hold,
         order=given_order(options),

@@ -13,14 +13,15 @@ With p stages, m micro-batches, pieces k (n_k times), t_k and u_k the seconds of
 where M is the memory of a device and w_k counts what is weighed against it.  (1) holds for every cut, because the slowest stage takes no less
 than the mean one.  In (2) and (4) w_k is the number of blocks that the plan's own cut puts whole on the first stage, and h counts the micro-
 batches in flight there; where that cut is not known, w_k = n_k / p, the mean over the stages, and h counts one micro-batch in flight, as many as every
-stage has.  What blocks of the first stage make for other stages alone is kept there: in (2) M is larger by these bytes, (4) is smaller by them.
+stage has.  What a block of the first stage makes for the backward part of others is kept where they are: of a block that another stage reads, h
+counts none of it.
 (2) is largest at the y at which the cheapest choice that is too large and the cheapest that fits cost the same; a secant search computes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from planner.search.bounds.pieces import PieceSearch
@@ -50,7 +51,7 @@ class EqualShare:
 
     cut: per stage, how many of each model's blocks lie there, and seconds that the rest there takes at least; empty: not known.
     first: how many of each model's blocks lie whole on the first stage; empty: not known.
-    leaving_bytes: what is counted of these blocks and may be kept on other stages alone.
+    leaving: number of a model -> (how many of these blocks another stage reads, the model without the bytes that are kept where others read them).
 
     Where the time of the pieces' search ends, its bounds hold and are lower; a choice that was not found raises NotFoundInTime.
     """
@@ -59,7 +60,7 @@ class EqualShare:
     stages: int
     cut: Sequence[tuple[Sequence[int], float]] = ()
     first: Sequence[int] = ()
-    leaving_bytes: float = 0.0
+    leaving: Mapping[int, tuple[int, PieceSearch]] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Sequence[float]:
@@ -68,8 +69,12 @@ class EqualShare:
 
     @property
     def weighed(self) -> Sequence[tuple[PieceSearch, float]]:
-        """The pieces of which w_k is above 0, with it."""
-        return [(model, weight) for model, weight in zip(self.models, self.weights, strict=True) if weight]
+        """The pieces of which w_k is above 0, with it; those that another stage reads by themselves."""
+        parts = list(zip(self.models, self.weights, strict=True))
+        for number, (count, model) in self.leaving.items():
+            parts[number] = (self.models[number], self.weights[number] - count)
+            parts.append((model, float(count)))
+        return [(model, weight) for model, weight in parts if weight]
 
     def cheapest_at(self, s_per_byte: float = 0.0) -> ShareChoice:
         """The cheapest choice if every byte costs ``s_per_byte``."""
@@ -102,7 +107,7 @@ class EqualShare:
         """(4), (5): the fullest device of no plan of the shape holds less."""
         mean = sum(model.times * model.least_bytes[1] for model in self.models) / self.stages  # after the backward part, of every cut
         first = (sum(weight * model.least_bytes[time] for model, weight in self.weighed) for time in (0, 1))
-        return max(mean, max(first) - self.leaving_bytes)
+        return max(mean, *first)
 
     @cached_property
     def uneven_cut_s(self) -> float:
@@ -130,7 +135,6 @@ class EqualShare:
 
     def bound_within(self, memory_bytes: float) -> tuple[float, float]:
         """(bound on the step in seconds, the multiplier that gave it) if a device has ``memory_bytes``."""
-        memory_bytes += self.leaving_bytes
         large, small = self.cheapest, self.smallest
         best, multiplier = self.cheapest.bound_s, 0.0
         if large.held_bytes <= memory_bytes:

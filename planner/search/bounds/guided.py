@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from planner.search.model import SearchModel
 from planner.solve import Problem, Solution, solve_exactly
 from planner.solve.problem import Floats, Ints, NotFoundInTime, Progress, Watch
+from planner.solve.reduce.contract import reduce_problem
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages.blocks import blocks_of
 
@@ -53,6 +54,7 @@ def solve_guided(
         (a choice that fits, with a bound; the multipliers that gave the bound); None if no choice fitted in any round, or in time.
     """
     problem, stages = model.problem, len(s_per_byte)
+    reduced = reduce_problem(problem, crop=False)  # what holds at all multipliers is done once
     blocks = _blocks(model)
     stage_of = np.array([stage for stage, _ in blocks])
     multiplier = np.array(s_per_byte)
@@ -68,7 +70,7 @@ def solve_guided(
             break
         charges = {2 * s: float(y) for s, y in enumerate(multiplier) if y > 0}
         try:
-            lagrangian = solve_exactly(problem.charged(charges), seconds=left_s, clock=time_limit.clock, gap=_CLOSE)
+            lagrangian = solve_exactly(reduced.problem.charged(charges), seconds=left_s, clock=time_limit.clock, gap=_CLOSE)
         except NotFoundInTime:
             break
         except KeyboardInterrupt:
@@ -78,12 +80,13 @@ def solve_guided(
         value = lagrangian.lower_bound - sum(charges.values()) * memory_bytes
         if value > bound:
             bound, bound_multiplier = value, multiplier
-        full: NDArray[np.bool_] = np.asarray((_stage_bytes(problem, stages, lagrangian.choice) > problem.limit).any(axis=1))
+        found = reduced.expand(lagrangian.choice)
+        full: NDArray[np.bool_] = np.asarray((_stage_bytes(problem, stages, found) > problem.limit).any(axis=1))
         for s in range(stages):
             if full[s] and multiplier[s] >= too_small[s]:
-                cheap[stage_of == s], too_small[s] = lagrangian.choice[stage_of == s], multiplier[s]
+                cheap[stage_of == s], too_small[s] = found[stage_of == s], multiplier[s]
             elif not full[s] and multiplier[s] <= large_enough[s]:
-                small[stage_of == s], large_enough[s] = lagrangian.choice[stage_of == s], multiplier[s]
+                small[stage_of == s], large_enough[s] = found[stage_of == s], multiplier[s]
         if np.isfinite(large_enough).all():
             cheap_or_small = np.where(cheap >= 0, cheap, small)
             for choice in (small.copy(), _mixed(problem, blocks, stages, cheap_or_small, small)):

@@ -41,19 +41,24 @@ class ReducedProblem:
         return None if now is None else np.append(now[np.asarray(self.alive, dtype=np.int64)], 0)
 
 
-def reduce_problem(problem: Problem, *, dominance: bool = True, eliminate: bool = True, largest: int = 100_000) -> ReducedProblem:
+def reduce_problem(
+    problem: Problem, *, dominance: bool = True, eliminate: bool = True, largest: int = 100_000, crop: bool = True
+) -> ReducedProblem:
     """Apply all reductions until none applies.
 
     Args:
         dominance: also drop dominated strategies: some optimum remains, but not every choice, as it does under the other reductions.
         eliminate: also eliminate nodes without demands and with at most two neighbours.
         largest: no elimination may make an edge with more entries.
+        crop: drop times at which the limit cannot bind, and number the others anew.  Without it the limit is not looked at, and the result, charged
+            for what is held, has the optimum of the problem charged so, at any multipliers of 0 or more: what is dropped costs no less and holds
+            no less.
 
     Raises:
         Contradiction: forbidden entries leave no choice.   OutOfMemory: the limit is too low at some time, whatever is chosen.
     """
     work = Elimination(problem)
-    reduce_in_place(work, dominance=dominance, eliminate=eliminate, largest=largest)
+    reduce_in_place(work, dominance=dominance, eliminate=eliminate, largest=largest, crop=crop)
     core, alive = work.core()
     always = tuple(Demand(len(alive), a, b, np.array([amount])) for a, b, amount in work.constant_demands)
     costs = (*core.costs, np.array([work.constant]))
@@ -61,7 +66,7 @@ def reduce_problem(problem: Problem, *, dominance: bool = True, eliminate: bool 
     return ReducedProblem(whole, alive, work)
 
 
-def reduce_in_place(work: Elimination, *, dominance: bool = True, eliminate: bool = True, largest: int = WIDEST) -> None:
+def reduce_in_place(work: Elimination, *, dominance: bool = True, eliminate: bool = True, largest: int = WIDEST, crop: bool = True) -> None:
     """reduce_problem, in place."""
     again = set(work.remaining)
     for v in again:
@@ -77,7 +82,8 @@ def reduce_in_place(work: Elimination, *, dominance: bool = True, eliminate: boo
                 "no legal combination: the forbidden entries leave nothing to choose; remove a pin, allow more strategies or choose another mesh"
             )
         _contract(work, again | work.changed)
-        crop_times(work)
+        if crop:
+            crop_times(work)
         if dominance:
             work.prune(None if work.demands else again | work.changed)
         again = work.changed & work.remaining

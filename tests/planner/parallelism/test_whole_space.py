@@ -105,6 +105,12 @@ def _first_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShapeBounds, "_leaving_bytes", lambda self, shape: 0.0)
 
 
+def _weighed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same mistake in what pieces weigh, not in what is known before any piece is solved."""
+    of = ShapeBounds.of
+    monkeypatch.setattr(ShapeBounds, "of", lambda self, shape: replace(of(self, shape), leaving={}))
+
+
 def _answer(times: float) -> Callable[[pytest.MonkeyPatch], None]:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         def wrong(*args: object, **named: object) -> object:
@@ -124,8 +130,9 @@ def _answer(times: float) -> Callable[[pytest.MonkeyPatch], None]:
         (32, _answer(1.001), "the lower bound is above the least step of what it covers"),
         (32, _answer(0.9), "the plan is not proven within the gap"),
         (754, _first_stage, "a bound on a shape's bytes is above its least bytes"),
+        (754, _weighed_whole, "a bound on a shape's bytes is above its least bytes"),
     ],
-    ids=["bound of a shape", "bound too high", "open gap", "first stage"],
+    ids=["bound of a shape", "bound too high", "open gap", "first stage", "first stage's pieces"],
 )
 def test_a_planted_wrong_bound_is_caught(
     seed: int, plant: Callable[[pytest.MonkeyPatch], None], says: str, monkeypatch: pytest.MonkeyPatch

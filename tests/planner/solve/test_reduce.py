@@ -58,6 +58,26 @@ def test_without_dominance_and_elimination_every_choice_within_the_limit_survive
         assert {c for c in allowed if problem.feasible(c)} <= back <= allowed
 
 
+def test_what_is_reduced_once_for_all_multipliers_has_the_optimum_of_the_charged_problem_at_each() -> None:
+    rng, dropped = np.random.default_rng(7), 0
+    for seed in range(30):
+        problem = random_problem(seed, limit=0.1, whole=seed % 2 == 0)  # of which nothing may be made
+        try:
+            reduced = reduce_problem(problem, crop=False)
+        except Contradiction:
+            continue
+        dropped += sum(c.size for c in reduced.problem.costs) < sum(c.size for c in problem.costs)
+        times = sorted({d.start for d in problem.demands})
+        for scale in (0.0, 1.0, 10.0):
+            multipliers = {t: scale * rng.random() for t in times}
+            charged, small = problem.charged(multipliers), reduced.problem.charged(multipliers)
+            choices = itertools.product(*(range(c.size) for c in small.costs))
+            least, best = min((small.objective(choice), choice) for choice in choices)
+            assert least == pytest.approx(best_by_trying(charged))
+            assert charged.objective(reduced.expand(best)) == pytest.approx(least)
+    assert dropped > 15
+
+
 def test_what_is_reduced_once_is_reduced_as_far_as_it_goes() -> None:
     """A strategy that leaves takes away partners of others, and an edge that has become functional merges its ends: both are followed up."""
     smaller = 0
