@@ -32,6 +32,7 @@ from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import assign_stages
 from planner.stages.blocks import blocks_of
+from planner.stages.recompute.asked import BLOCKS
 
 __all__ = ["ShapeBounds"]
 
@@ -58,8 +59,8 @@ class ShapeBounds:
     even: bool = True
     time_limit: TimeLimit = NO_LIMIT
     memory: SearchMemory = field(default_factory=SearchMemory)
-    _pieces: dict[tuple[int, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
-    _forward_parts: dict[tuple[int, bool], ModelPiece] = field(default_factory=dict)
+    _pieces: dict[tuple[int, str], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _forward_parts: dict[tuple[int, str], ModelPiece] = field(default_factory=dict)
     """Of the piece with most work."""
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
     _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class ShapeBounds:
     _leaving: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Stages -> of how many of these blocks another stage reads something, which is kept there and not on the first."""
     _multipliers: dict[tuple[Shape, int, float], float] = field(default_factory=dict)
-    _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    _work: dict[tuple[int, str], tuple[tuple[int, float], ...]] = field(default_factory=dict)
     _sizes: set[int] = field(default_factory=set)
     """At which pieces were cut from a traced graph, in micro-batches."""
 
@@ -149,7 +150,7 @@ class ShapeBounds:
         others_s = m * (sum(once_s) - once_s[largest])
         return ((shape.stages - 1) * sum(once_s) + times * piece_s + others_s) / shape.stages
 
-    def _forward_part(self, micro_batches: int, recompute: bool) -> ModelPiece:
+    def _forward_part(self, micro_batches: int, recompute: str) -> ModelPiece:
         key = (micro_batches, recompute)
         if key not in self._forward_parts:
             work = self._work_of(*key)
@@ -174,7 +175,7 @@ class ShapeBounds:
             slow_s = max(slow_s, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
 
-    def _work_of(self, micro_batches: int, recompute: bool) -> tuple[tuple[int, float], ...]:
+    def _work_of(self, micro_batches: int, recompute: str) -> tuple[tuple[int, float], ...]:
         """Per piece, how often it occurs, and the roofline time of a micro-batch on one device."""
         key = (micro_batches, recompute)
         if key not in self._work:
@@ -188,9 +189,9 @@ class ShapeBounds:
         parameters whole, too.
         """
         if shape.stages not in self._cuts:
-            self._pieces_of(shape.micro_batches, False)
+            self._pieces_of(shape.micro_batches, "")
             base = min(m for m, recompute in self._pieces if not recompute)
-            pieces = self._pieces[base, False]
+            pieces = self._pieces[base, ""]
             graph = self.graph_of(base)
             stage, block, consumers = assign_stages(graph, shape.stages), blocks_of(graph), graph.consumers()
             stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
@@ -244,12 +245,13 @@ class ShapeBounds:
             )
         )
 
-    def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...]:
+    def _pieces_of(self, micro_batches: int, recompute: str) -> tuple[ModelPiece, ...]:
         key = (micro_batches, recompute)
         if key not in self._pieces:
             pieces = self._scaled(*key)
             if not pieces:
-                pieces = self.memory.pieces(self.graph_of(micro_batches), recompute=recompute)
+                graph = self.graph_of(micro_batches)
+                pieces = self.memory.pieces(graph, recompute=self.memory.again(graph, recompute, self.cluster).ops)
                 self._sizes.add(micro_batches)
             self._pieces[key] = pieces
         return self._pieces[key]
@@ -259,9 +261,11 @@ class ShapeBounds:
         """The first two sizes at which the model was traced, in micro-batches."""
         return [m for m, recomputed in self._pieces if not recomputed][:2]
 
-    def _scaled(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...] | None:
+    def _scaled(self, micro_batches: int, recompute: str) -> tuple[ModelPiece, ...] | None:
         traced = self._traced
         if len(traced) < 2 or micro_batches in traced or self.batch_size % micro_batches:
+            return None
+        if recompute not in ("", BLOCKS):  # what is recomputed depends on prices, which do not grow in proportion
             return None
         first, second = traced
         sizes = self.batch_size // first, self.batch_size // second

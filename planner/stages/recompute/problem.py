@@ -33,13 +33,14 @@ class Keeping(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOp:
-    """inputs, outputs: values.   duration_s: of computing it once more."""
+    """inputs, outputs: values.   duration_s: of computing it once more.   parts: the graph's ops that it stands for; none: that of its id."""
 
     id: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     duration_s: float
     keeping: Keeping = Keeping.CHOSEN
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the producers are kept
@@ -72,6 +73,10 @@ class SavingProblem:
             else:
                 kept |= wanted
         return frozenset(repeated), frozenset(kept), sum(self.size_bytes[v] for v in kept), duration_s
+
+    def graph_ops(self, again: Collection[str]) -> frozenset[str]:
+        """Ids of the graph's ops for those of ``again``."""
+        return frozenset(part for op in self.ops if op.id in again for part in op.parts or (op.id,))
 
     @cached_property
     def most_bytes(self) -> int:
