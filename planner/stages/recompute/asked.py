@@ -103,7 +103,8 @@ def ops_again(graph: LogicalGraph, asked: str, op_s: Callable[[Op], float]) -> O
         _, _, saved_bytes, repeated_s = problem.outcome(found)
         return OpsAgain(ops=found, told=f"{saved_bytes:,} of {problem.most_bytes:,} bytes kept, {repeated_s:.4g} s computed again")
     choice = choose_repeated(problem, {op.id: block_of(op.module) for op in graph.ops}, int(share * problem.most_bytes))
-    return OpsAgain(ops=problem.graph_ops(choice.again), told=f"of {problem.most_bytes:,} bytes: {choice.certificate()}")
+    told = f"{choice.saved_bytes:,} of {problem.most_bytes:,} bytes kept, {choice.recomputed_s:.4g} s computed again, {choice.proof}"
+    return OpsAgain(ops=problem.graph_ops(choice.again), told=f"{told} where equal blocks are alike")
 
 
 def inside_blocks(graph: LogicalGraph) -> frozenset[str]:

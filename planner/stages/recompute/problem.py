@@ -107,11 +107,15 @@ class RecomputeChoice:
         """(recomputed - bound) / recomputed, 0 where the choice is proven best."""
         return 0.0 if self.recomputed_s <= 0 else max(0.0, 1.0 - self.bound_s / self.recomputed_s)
 
+    @property
+    def proof(self) -> str:
+        """How near the seconds are to the best."""
+        return "the least possible" if self.gap <= _CLOSE else f"at most {self.gap:.2%} above the least possible, {self.bound_s:.4g} s"
+
     def certificate(self) -> str:
         """What was chosen among what, and how near it is to the best."""
-        proof = "the least possible" if self.gap <= _CLOSE else f"at most {self.gap:.2%} above the least possible, {self.bound_s:.4g} s"
         return (
-            f"{len(self.again)} ops computed again, {self.recomputed_s:.4g} s: {proof}, over all sets of forward ops that keep at most "
+            f"{len(self.again)} ops computed again, {self.recomputed_s:.4g} s: {self.proof}, over all sets of forward ops that keep at most "
             f"{self.limit_bytes:,} bytes at the end of the forward pass ({self.saved_bytes:,} kept; not the peak within the backward pass)"
         )
 

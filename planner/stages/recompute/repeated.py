@@ -62,7 +62,7 @@ def _groups(problem: SavingProblem, block_of: Mapping[str, str]) -> tuple[_Group
     """Equal blocks, those that are many cut into groups of which each has half of what is left."""
     members: dict[str, list[ForwardOp]] = {}
     for op in problem.ops:
-        members.setdefault(block_of.get(op.id, ""), []).append(op)
+        members.setdefault(block_of.get(op.parts[0] if op.parts else op.id, ""), []).append(op)
     always = problem.outcome(())[1]
     equal: dict[object, list[tuple[ForwardOp, ...]]] = {}
     for ops in members.values():
@@ -107,7 +107,8 @@ def _weighed(problem: SavingProblem, groups: Sequence[_Group]) -> SavingProblem:
                 inputs += [value] if value in own else []
             size_bytes |= {v: times * problem.size_bytes[v] for v in op.outputs}
             ops.append(replace(op, inputs=tuple(inputs), duration_s=times * op.duration_s))
-    return SavingProblem(ops=tuple(ops), size_bytes=size_bytes, read=problem.read.intersection(size_bytes))
+    kept = {v for op in problem.ops if op.keeping is Keeping.KEPT for v in op.outputs}  # also what another block reads by a view
+    return SavingProblem(ops=tuple(ops), size_bytes=size_bytes, read=frozenset(size_bytes) & (problem.read | (always & kept)))
 
 
 def _arrivals(problem: SavingProblem, value: str, always: frozenset[str]) -> tuple[str, ...]:

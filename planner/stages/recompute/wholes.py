@@ -67,7 +67,9 @@ def _merged(members: list[ForwardOp], ops: Sequence[ForwardOp], size_bytes: Mapp
         duration_s=sum(op.duration_s for op in members),
         parts=tuple(op.id for op in members),
     )
-    kept = ForwardOp(id=f"{end.id} statistics", inputs=(), outputs=statistics, duration_s=0.0, keeping=Keeping.KEPT)
+    kept = ForwardOp(
+        id=f"{end.id} statistics", inputs=(), outputs=statistics, duration_s=0.0, keeping=Keeping.KEPT, parts=tuple(op.id for op in members)
+    )
     return dict.fromkeys((op.id for op in members), ()) | {first.id: (kept,)} | {end.id: (whole,) if end.id != first.id else (kept, whole)}
 
 
