@@ -37,6 +37,8 @@ from planner.stages.recompute.asked import BLOCKS
 __all__ = ["ShapeBounds"]
 
 _TIE = 1e-6
+_Cut = tuple[int, int, str]
+"""Stages, micro-batches (0: any), what is recomputed ("": nothing, or blocks)."""
 
 
 @dataclass(slots=True)
@@ -63,11 +65,11 @@ class ShapeBounds:
     _forward_parts: dict[tuple[int, str], ModelPiece] = field(default_factory=dict)
     """Of the piece with most work."""
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
-    _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
-    _first: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Stages -> how many of each piece's blocks lie whole on the first one."""
-    _leaving: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Stages -> of how many of these blocks another stage reads something, which is kept there and not on the first."""
+    _cuts: dict[_Cut, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
+    _first: dict[_Cut, tuple[int, ...]] = field(default_factory=dict)
+    """How many of each piece's blocks lie whole on the first one."""
+    _leaving: dict[_Cut, tuple[int, ...]] = field(default_factory=dict)
+    """Of how many of these blocks another stage reads something, which is kept there and not on the first."""
     _multipliers: dict[tuple[Shape, int, float], float] = field(default_factory=dict)
     _work: dict[tuple[int, str], tuple[tuple[int, float], ...]] = field(default_factory=dict)
     _sizes: set[int] = field(default_factory=set)
@@ -76,7 +78,7 @@ class ShapeBounds:
     def of(self, shape: Shape) -> EqualShare:
         """What the bounds of the shape weigh: the first stage of the plan's own cut, or, where that is not known, the mean of the stages."""
         if shape not in self._shares:
-            cut, first = (self._cut(shape), self._first[shape.stages]) if self.even and shape.stages > 1 else ((), ())
+            cut, first = (self._cut(shape), self._first[self._cut_key(shape)]) if self.even and shape.stages > 1 else ((), ())
             flight = _in_flight(shape, 0) if first else 1
             leaving = flight * self._leaving_bytes(shape) if first else 0.0
             self._shares[shape] = EqualShare(self._models(shape, shape.micro_batches, flight), shape.stages, cut, first, leaving)
@@ -182,30 +184,36 @@ class ShapeBounds:
             self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
         return self._work[key]
 
+    def _cut_key(self, shape: Shape) -> _Cut:
+        """What the blocks of each piece on a stage depend on: which blocks are equal follows from what is recomputed, if that is chosen by prices."""
+        by_price = shape.recompute not in ("", BLOCKS)
+        return (shape.stages, shape.micro_batches, shape.recompute) if by_price else (shape.stages, 0, "")
+
     def _cut(self, shape: Shape) -> list[tuple[tuple[int, ...], float]]:
         """Per stage of the plan's own cut: blocks of each piece, and the roofline time of what is outside of repeated blocks.
 
         The time is that of the largest micro-batch traced, scaled down.  It is a lower bound, because smaller micro-batches read the
         parameters whole, too.
         """
-        if shape.stages not in self._cuts:
-            self._pieces_of(shape.micro_batches, "")
-            base = min(m for m, recompute in self._pieces if not recompute)
-            pieces = self._pieces[base, ""]
+        key = self._cut_key(shape)
+        if key not in self._cuts:
+            self._pieces_of(shape.micro_batches, key[2])
+            base = key[1] or min(m for m, recompute in self._pieces if not recompute)
+            pieces = self._pieces[base, key[2]]
             graph = self.graph_of(base)
             stage, block, consumers = assign_stages(graph, shape.stages), blocks_of(graph), graph.consumers()
             stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
             stages_of: dict[str, set[int]] = {}
             for op in graph.ops:
                 stages_of.setdefault(block[op.id], set()).add(stage[op.id])
-            self._first[shape.stages] = tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces)
+            self._first[key] = tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces)
             repeated = {name for piece in pieces if piece.times > 1 for name in piece.members}
             leaves = {
                 block[op.id]
                 for op in graph.ops
                 if op.role is Role.FORWARD and any(stage[reader.id] for v in op.outputs if v is not None for reader in consumers[v])
             }
-            self._leaving[shape.stages] = tuple(sum(stages_of.get(name) == {0} and name in leaves for name in p.members) for p in pieces)
+            self._leaving[key] = tuple(sum(stages_of.get(name) == {0} and name in leaves for name in p.members) for p in pieces)
             counts = [
                 [sum(stage_of.get(name) == s for name in p.members) if p.times > 1 else 0 for p in pieces] for s in range(shape.stages)
             ]
@@ -214,9 +222,9 @@ class ShapeBounds:
                 if block[op.id] not in repeated:
                     rest[stage[op.id]].append(op)
             rest_s = [_work_s(replace(graph, ops=tuple(ops)), self.cluster) for ops in rest]
-            self._cuts[shape.stages] = [(tuple(n), seconds * base) for n, seconds in zip(counts, rest_s, strict=True)]
+            self._cuts[key] = [(tuple(n), seconds * base) for n, seconds in zip(counts, rest_s, strict=True)]
         share = 1 / shape.micro_batches / prod(shape.mesh)
-        return [(blocks, step_s * share) for blocks, step_s in self._cuts[shape.stages]]
+        return [(blocks, step_s * share) for blocks, step_s in self._cuts[key]]
 
     def floor_bytes(self, shape: Shape) -> float:
         """(4): of the mean stage with one micro-batch in flight, whatever the cut; of the first stage, where the plan's own cut is known.
@@ -229,7 +237,10 @@ class ShapeBounds:
             return mean
         self._cut(shape)
         flight = _in_flight(shape, 0)
-        first = sum(n * (p.state_bytes + flight * p.saved_bytes) for n, p in zip(self._first[shape.stages], pieces, strict=True)) / devices
+        first = (
+            sum(n * (p.state_bytes + flight * p.saved_bytes) for n, p in zip(self._first[self._cut_key(shape)], pieces, strict=True))
+            / devices
+        )
         return max(mean, first - flight * self._leaving_bytes(shape) / devices)
 
     def _leaving_bytes(self, shape: Shape) -> float:
@@ -241,7 +252,7 @@ class ShapeBounds:
         return float(
             sum(
                 count * sum(piece.graph.values[v].size_bytes for v in piece.backward_reads)
-                for count, piece in zip(self._leaving[shape.stages], pieces, strict=True)
+                for count, piece in zip(self._leaving[self._cut_key(shape)], pieces, strict=True)
             )
         )
 

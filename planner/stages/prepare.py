@@ -18,7 +18,7 @@ from planner.ir.graph import LogicalGraph, Role
 from planner.opset import is_creation, is_view
 from planner.stages.copies import copy_into_regions, recomputed_late
 from planner.stages.joins import split_joins
-from planner.stages.recompute.asked import inside_blocks
+from planner.stages.recompute.asked import inside_blocks, on_one_stage
 from planner.stages.staged import Staged
 from planner.stages.sums import split_accumulations
 
@@ -37,7 +37,8 @@ def prepare(
         interleave: v, stages per placement: stage s lies on placement s mod num_stages.
     """
     split = split_joins(*split_accumulations(graph, stage, num_stages), num_stages)
-    again = recompute if not isinstance(recompute, bool) else inside_blocks(graph) if recompute else frozenset()
+    inside = inside_blocks(graph) if recompute is True else frozenset()
+    again = inside if isinstance(recompute, bool) else on_one_stage(graph, stage, recompute)
     prepared, stages = copy_into_regions(*split, again)
     if again:
         prepared = recomputed_late(prepared)

@@ -10,7 +10,7 @@ stand in no graph yet: the search prices those of the copies that result, and it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from planner.ir.errors import Unsupported
@@ -29,6 +29,7 @@ __all__ = [
     "OpsAgain",
     "Recompute",
     "inside_blocks",
+    "on_one_stage",
     "ops_again",
     "recompute_of",
     "saving_problem",
@@ -103,8 +104,29 @@ def ops_again(graph: LogicalGraph, asked: str, op_s: Callable[[Op], float]) -> O
         _, _, saved_bytes, repeated_s = problem.outcome(found)
         return OpsAgain(ops=found, told=f"{saved_bytes:,} of {problem.most_bytes:,} bytes kept, {repeated_s:.4g} s computed again")
     choice = choose_repeated(problem, {op.id: block_of(op.module) for op in graph.ops}, int(share * problem.most_bytes))
-    told = f"{choice.saved_bytes:,} of {problem.most_bytes:,} bytes kept, {choice.recomputed_s:.4g} s computed again, {choice.proof}"
-    return OpsAgain(ops=problem.graph_ops(choice.again), told=f"{told} where equal blocks are alike")
+    again = problem.graph_ops(choice.again)
+    saved_bytes = saving_problem(graph, op_s, together=False).outcome(again)[2]  # without statistics whose copies are there
+    told = f"{saved_bytes:,} of {problem.most_bytes:,} bytes kept, {choice.recomputed_s:.4g} s computed again, {choice.proof}"
+    return OpsAgain(ops=again, told=f"{told} where equal blocks are alike")
+
+
+def on_one_stage(graph: LogicalGraph, stage: Mapping[str, int], again: Collection[str]) -> frozenset[str]:
+    """``again`` without the ops whose results a forward op of another stage reads, where a stage ends inside of a block, and what serves these alone.
+
+    Args:
+        stage: of each op.
+    """
+    consumers = graph.consumers()
+    crossing: set[str] = set()
+    for op in reversed(graph.ops):
+        for reader in (r for v in op.outputs if v for r in consumers[v] if r.role is Role.FORWARD):
+            if op.role is Role.FORWARD and (stage[reader.id] != stage[op.id] or (is_view(reader) and reader.id in crossing)):
+                crossing.add(op.id)
+    if crossing.isdisjoint(again):
+        return frozenset(again)
+    problem = saving_problem(graph, lambda _: 0.0)
+    left = {op.id for op in problem.ops if crossing.isdisjoint(parts := op.parts or (op.id,)) and all(part in again for part in parts)}
+    return problem.graph_ops(problem.outcome(left)[0])
 
 
 def inside_blocks(graph: LogicalGraph) -> frozenset[str]:
@@ -120,8 +142,11 @@ def inside_blocks(graph: LogicalGraph) -> frozenset[str]:
     return frozenset(inside)
 
 
-def saving_problem(graph: LogicalGraph, op_s: Callable[[Op], float]) -> SavingProblem:
+def saving_problem(graph: LogicalGraph, op_s: Callable[[Op], float], *, together: bool = True) -> SavingProblem:
     """What a micro-batch keeps for its backward part.  What leaves the passes, or the block that makes it, is kept.
+
+    Args:
+        together: the parts of what one kernel computes are one op (planner.stages.recompute.wholes).
 
     An op that draws (dropout) draws the same again (SEMANTICS 7.2), and state is updated behind the passes, so both are free to choose.
     """
@@ -149,7 +174,8 @@ def saving_problem(graph: LogicalGraph, op_s: Callable[[Op], float]) -> SavingPr
         ops.append(ForwardOp(id=op.id, inputs=op.inputs, outputs=outputs, duration_s=0.0 if free else op_s(op), keeping=keeping))
     made = {v for op in ops for v in op.outputs}
     size_bytes = {v: graph.values[v].size_bytes for v in made}
-    return SavingProblem(ops=put_together(ops[::-1], graph, size_bytes), size_bytes=size_bytes, read=frozenset(read & made))
+    in_order = put_together(ops[::-1], graph, size_bytes) if together else tuple(ops[::-1])
+    return SavingProblem(ops=in_order, size_bytes=size_bytes, read=frozenset(read & made))
 
 
 def _attention(graph: LogicalGraph) -> frozenset[str]:

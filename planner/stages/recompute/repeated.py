@@ -83,7 +83,7 @@ def _content(problem: SavingProblem, ops: Sequence[ForwardOp], always: frozenset
         reads = [number.get(v, tuple(sorted(problem.size_bytes[arrival] for arrival in _arrivals(problem, v, always)))) for v in op.inputs]
         for v in op.outputs:
             number[v] = len(number)
-        makes = [(problem.size_bytes[v], v in problem.read) for v in op.outputs]
+        makes = [(problem.size_bytes[v], v in problem.read, v in always) for v in op.outputs]
         lines.append((op.duration_s, op.keeping, tuple(reads), tuple(makes)))
     return tuple(lines)
 

@@ -26,14 +26,13 @@ _PARTS = frozenset(
         *("view.default", "unsqueeze.default", "expand.default", "_to_copy.default", "rsqrt.default", "log.default"),
     )
 )
-_SMALL = 8
-"""A result that is smaller than the group's largest by this factor is a statistic."""
 
 
 def put_together(ops: Sequence[ForwardOp], graph: LogicalGraph, size_bytes: Mapping[str, int]) -> tuple[ForwardOp, ...]:
     """The forward ops, each group of parts as one op and one for its statistics.
 
-    Where something outside reads a part before the last part is computed, all parts are kept instead.
+    Statistics are the results that are smaller than the largest.  Where something outside reads another part before the last one is computed,
+    all parts are kept instead.
     """
     group_of: dict[str, int] = {}
     for number, members in enumerate(_groups(graph)):
@@ -53,7 +52,7 @@ def _merged(members: list[ForwardOp], ops: Sequence[ForwardOp], size_bytes: Mapp
     """Member -> what stands in its place."""
     own, made = {op.id for op in members}, [v for op in members for v in op.outputs]
     largest = max((size_bytes[v] for v in made), default=0)
-    statistics = tuple(v for v in made if size_bytes[v] * _SMALL < largest)
+    statistics = tuple(v for v in made if size_bytes[v] < largest)
     inner = {*made}.difference(statistics)
     last = max(place for place, op in enumerate(ops) if op.id in own)
     early = any(op.id not in own and op.keeping is not Keeping.KEPT and inner.intersection(op.inputs) for op in ops[:last])

@@ -158,7 +158,7 @@ def computed_again_text(plan: Plan) -> str:
             op.target.split(".")[1] for op in backward if is_recomputed(op) and not is_view(op) and op.target.startswith("aten.")
         )
         most = ", ".join(f"{number} {target}" for target, number in targets.most_common(_MOST_MODULES))
-        return f"{plan.options['recompute']}: {kept} (whole tensors at roofline, before layouts); most are {most or 'views'}"
+        return f"{plan.options['recompute']}: {kept} (whole tensors at roofline, before stages and layouts); most are {most or 'views'}"
     ops = [op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops if op.again]
     modules = list(dict.fromkeys(op.module or "the root module" for op in ops))
     more = f" and {len(modules) - _MOST_MODULES} more" if len(modules) > _MOST_MODULES else ""
