@@ -50,6 +50,7 @@ from planner.search import Method
 from planner.search.context import Context
 from planner.solve.problem import Watch
 from planner.solve.time_limit import Cancel
+from planner.stages.recompute import Recompute, recompute_of
 from planner.validate import validate
 from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
@@ -90,7 +91,7 @@ def plan(
     schedule: str = "1f1b",
     quotas: Mapping[str, int] | None = None,
     bucket_bytes: int | None = None,
-    recompute: bool | None = None,
+    recompute: Recompute = None,
     zero: int | None = None,
     context: str | None = None,
     load: ExpertLoad | None = None,
@@ -127,7 +128,9 @@ def plan(
         interleave: stages per device group, for ``interleaved``.
         hold: micro-batches' activations that a device may hold, for ``zb-auto``; None: as many as stages.
         quotas: Regst id pattern -> blocks.   bucket_bytes: size of gradient buckets.
-        recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.
+        recompute: keep only what enters numbered blocks, and make the rest again in the backward part; None: where nothing else fits.  Or
+            ``attention``: make what lies between its two products again; ``60%``: the ops that cost least while that share of the bytes is kept;
+            ``selective``: where nothing else fits, the largest share of 80, 60, 40 and 20 % that does, then blocks.
         zero: ZeRO level 0 to 3; None: searched, and parameters are gathered again for the backward part only where memory binds.
         context: attention over a cut sequence: ``gathered`` (keys and values) or ``heads`` (all-to-all); None: searched, and the sequence need not
             be cut.
@@ -173,6 +176,7 @@ def plan(
     if not seconds > 0:
         raise Unsupported(f"seconds = {seconds}: a search needs some time; give a number above 0")
     pins = tuple(pins)
+    recompute = recompute_of(recompute) if isinstance(recompute, str) else recompute
     source = in_mode(source, mode, outputs, update)
     source = divided(source, target, micro_batches=micro_batches, stages=stages, mesh=mesh, pins=pins, zero=zero)
     options = PlanOptions(

@@ -27,6 +27,8 @@ from planner.search.model import Assignment
 from planner.search.routes import routes_of
 from planner.search.strategies import relabel
 from planner.stages import Staged, check_recompute
+from planner.stages.recompute import recompute_of
+from planner.stages.recompute.asked import BLOCKS
 
 __all__ = ["Point", "Space", "least_bytes", "points"]
 
@@ -60,9 +62,9 @@ def points(one: Instance, plan: Plan | None) -> tuple[list[Point], list[Point]]:
         named = [m for m in divisors if m % p == 0 and ((m // p) & (m // p - 1)) == 0 and m // p <= 64]
         named = named or [m for m in divisors if m >= p][:1] or [1]
         if one.program.mode is Mode.TRAIN and options.recompute is None:
-            recomputed = [False, True]
+            recomputed = ["", BLOCKS]
         else:
-            recomputed = [options.recompute is True]
+            recomputed = [options.again]
         for mesh, m, recompute in ((a, m, r) for a in meshes for m in divisors for r in recomputed):
             shape = Shape(p, m, mesh, recompute)
             asked = (options.stages in (None, p), options.mesh in (None, mesh), options.micro_batches in (None, m))
@@ -84,7 +86,7 @@ def _part(shape: Shape, name: str) -> object:
 def _shape(plan: Plan) -> Shape:
     stages = int(plan.options["stages"])
     mesh = next(place.mesh for place in plan.placements if len(place.ranks) == plan.cluster.num_devices // stages)
-    return Shape(stages, plan.micro_batches, mesh, plan.options["recompute"] == "blocks")
+    return Shape(stages, plan.micro_batches, mesh, plan.options["recompute"].removeprefix("none"))
 
 
 def _record(plan: Plan) -> dict[str, object]:
@@ -204,7 +206,9 @@ class Space:
 def staged(one: Instance, point: Point, cluster: Cluster) -> Staged:
     """The graph of a point, cut."""
     shape = point.shape
-    options = PlanOptions(stages=shape.stages, micro_batches=shape.micro_batches, cuts=point.cut, recompute=shape.recompute)
+    options = PlanOptions(
+        stages=shape.stages, micro_batches=shape.micro_batches, cuts=point.cut, recompute=recompute_of(shape.recompute or "none")
+    )
     return staged_graph(one.program.graph(shape.micro_batches), options, cluster)
 
 

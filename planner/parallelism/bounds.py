@@ -32,10 +32,13 @@ from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import assign_stages
 from planner.stages.blocks import blocks_of
+from planner.stages.recompute.asked import BLOCKS
 
 __all__ = ["ShapeBounds"]
 
 _TIE = 1e-6
+_Cut = tuple[int, int, str]
+"""Stages, micro-batches (0: any), what is recomputed ("": nothing, or blocks)."""
 
 
 @dataclass(slots=True)
@@ -58,27 +61,27 @@ class ShapeBounds:
     even: bool = True
     time_limit: TimeLimit = NO_LIMIT
     memory: SearchMemory = field(default_factory=SearchMemory)
-    _pieces: dict[tuple[int, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
-    _forward_parts: dict[tuple[int, bool], ModelPiece] = field(default_factory=dict)
+    _pieces: dict[tuple[int, str], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _forward_parts: dict[tuple[int, str], ModelPiece] = field(default_factory=dict)
     """Of the piece with most work."""
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
-    _cuts: dict[int, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
-    _first: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Stages -> how many of each piece's blocks lie whole on the first one."""
-    _leaving: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Stages -> of how many of these blocks another stage reads something, which is kept there and not on the first."""
+    _cuts: dict[_Cut, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
+    _first: dict[_Cut, tuple[int, ...]] = field(default_factory=dict)
+    """How many of each piece's blocks lie whole on the first one."""
+    _leaving: dict[_Cut, tuple[int, ...]] = field(default_factory=dict)
+    """Of how many of these blocks another stage reads something, which is kept there and not on the first."""
     _multipliers: dict[tuple[Shape, int, float], float] = field(default_factory=dict)
-    _work: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    _work: dict[tuple[int, str], tuple[tuple[int, float], ...]] = field(default_factory=dict)
     _sizes: set[int] = field(default_factory=set)
     """At which pieces were cut from a traced graph, in micro-batches."""
 
     def of(self, shape: Shape) -> EqualShare:
         """What the bounds of the shape weigh: the first stage of the plan's own cut, or, where that is not known, the mean of the stages."""
         if shape not in self._shares:
-            cut, first = (self._cut(shape), self._first[shape.stages]) if self.even and shape.stages > 1 else ((), ())
+            cut, first = (self._cut(shape), self._first[self._cut_key(shape)]) if self.even and shape.stages > 1 else ((), ())
             flight = _in_flight(shape, 0) if first else 1
             pieces = self._pieces_of(shape.micro_batches, shape.recompute)
-            left = {n: count for n, count in enumerate(self._leaving[shape.stages] if first else ()) if count}
+            left = {n: count for n, count in enumerate(self._leaving[self._cut_key(shape)] if first else ()) if count}
             alone = [replace(pieces[n], backward_reads=frozenset()) for n in left]
             apart = zip(left.items(), self._searches(alone, shape, shape.micro_batches, flight), strict=True)
             leaving = {number: (count, search) for (number, count), search in apart}
@@ -153,7 +156,7 @@ class ShapeBounds:
         others_s = m * (sum(once_s) - once_s[largest])
         return ((shape.stages - 1) * sum(once_s) + times * piece_s + others_s) / shape.stages
 
-    def _forward_part(self, micro_batches: int, recompute: bool) -> ModelPiece:
+    def _forward_part(self, micro_batches: int, recompute: str) -> ModelPiece:
         key = (micro_batches, recompute)
         if key not in self._forward_parts:
             work = self._work_of(*key)
@@ -180,12 +183,17 @@ class ShapeBounds:
             slow_s = max(slow_s, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
 
-    def _work_of(self, micro_batches: int, recompute: bool) -> tuple[tuple[int, float], ...]:
+    def _work_of(self, micro_batches: int, recompute: str) -> tuple[tuple[int, float], ...]:
         """Per piece, how often it occurs, and the roofline time of a micro-batch on one device."""
         key = (micro_batches, recompute)
         if key not in self._work:
             self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
         return self._work[key]
+
+    def _cut_key(self, shape: Shape) -> _Cut:
+        """What the blocks of each piece on a stage depend on: which blocks are equal follows from what is recomputed, if that is chosen by prices."""
+        by_price = shape.recompute not in ("", BLOCKS)
+        return (shape.stages, shape.micro_batches, shape.recompute) if by_price else (shape.stages, 0, "")
 
     def _cut(self, shape: Shape) -> list[tuple[tuple[int, ...], float]]:
         """Per stage of the plan's own cut: blocks of each piece, and the roofline time of what is outside of repeated blocks.
@@ -193,24 +201,25 @@ class ShapeBounds:
         The time is that of the largest micro-batch traced, scaled down.  It is a lower bound, because smaller micro-batches read the
         parameters whole, too.
         """
-        if shape.stages not in self._cuts:
-            self._pieces_of(shape.micro_batches, False)
-            base = min(m for m, recompute in self._pieces if not recompute)
-            pieces = self._pieces[base, False]
+        key = self._cut_key(shape)
+        if key not in self._cuts:
+            self._pieces_of(shape.micro_batches, key[2])
+            base = key[1] or min(m for m, recompute in self._pieces if not recompute)
+            pieces = self._pieces[base, key[2]]
             graph = self.graph_of(base)
             stage, block, consumers = assign_stages(graph, shape.stages), blocks_of(graph), graph.consumers()
             stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
             stages_of: dict[str, set[int]] = {}
             for op in graph.ops:
                 stages_of.setdefault(block[op.id], set()).add(stage[op.id])
-            self._first[shape.stages] = tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces)
+            self._first[key] = tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces)
             repeated = {name for piece in pieces if piece.times > 1 for name in piece.members}
             leaves = {
                 block[op.id]
                 for op in graph.ops
                 if op.role is Role.FORWARD and any(stage[reader.id] for v in op.outputs if v is not None for reader in consumers[v])
             }
-            self._leaving[shape.stages] = tuple(sum(stages_of.get(name) == {0} and name in leaves for name in p.members) for p in pieces)
+            self._leaving[key] = tuple(sum(stages_of.get(name) == {0} and name in leaves for name in p.members) for p in pieces)
             counts = [
                 [sum(stage_of.get(name) == s for name in p.members) if p.times > 1 else 0 for p in pieces] for s in range(shape.stages)
             ]
@@ -219,9 +228,9 @@ class ShapeBounds:
                 if block[op.id] not in repeated:
                     rest[stage[op.id]].append(op)
             rest_s = [_work_s(replace(graph, ops=tuple(ops)), self.cluster) for ops in rest]
-            self._cuts[shape.stages] = [(tuple(n), seconds * base) for n, seconds in zip(counts, rest_s, strict=True)]
+            self._cuts[key] = [(tuple(n), seconds * base) for n, seconds in zip(counts, rest_s, strict=True)]
         share = 1 / shape.micro_batches / prod(shape.mesh)
-        return [(blocks, step_s * share) for blocks, step_s in self._cuts[shape.stages]]
+        return [(blocks, step_s * share) for blocks, step_s in self._cuts[key]]
 
     def floor_bytes(self, shape: Shape) -> float:
         """(4): of the mean stage with one micro-batch in flight, whatever the cut; of the first stage, where the plan's own cut is known.
@@ -234,7 +243,10 @@ class ShapeBounds:
             return mean
         self._cut(shape)
         flight = _in_flight(shape, 0)
-        first = sum(n * (p.state_bytes + flight * p.saved_bytes) for n, p in zip(self._first[shape.stages], pieces, strict=True)) / devices
+        first = (
+            sum(n * (p.state_bytes + flight * p.saved_bytes) for n, p in zip(self._first[self._cut_key(shape)], pieces, strict=True))
+            / devices
+        )
         return max(mean, first - flight * self._leaving_bytes(shape) / devices)
 
     def _leaving_bytes(self, shape: Shape) -> float:
@@ -246,16 +258,17 @@ class ShapeBounds:
         return float(
             sum(
                 count * sum(piece.graph.values[v].size_bytes for v in piece.backward_reads)
-                for count, piece in zip(self._leaving[shape.stages], pieces, strict=True)
+                for count, piece in zip(self._leaving[self._cut_key(shape)], pieces, strict=True)
             )
         )
 
-    def _pieces_of(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...]:
+    def _pieces_of(self, micro_batches: int, recompute: str) -> tuple[ModelPiece, ...]:
         key = (micro_batches, recompute)
         if key not in self._pieces:
             pieces = self._scaled(*key)
             if not pieces:
-                pieces = self.memory.pieces(self.graph_of(micro_batches), recompute=recompute)
+                graph = self.graph_of(micro_batches)
+                pieces = self.memory.pieces(graph, recompute=self.memory.again(graph, recompute, self.cluster).ops)
                 self._sizes.add(micro_batches)
             self._pieces[key] = pieces
         return self._pieces[key]
@@ -265,9 +278,11 @@ class ShapeBounds:
         """The first two sizes at which the model was traced, in micro-batches."""
         return [m for m, recomputed in self._pieces if not recomputed][:2]
 
-    def _scaled(self, micro_batches: int, recompute: bool) -> tuple[ModelPiece, ...] | None:
+    def _scaled(self, micro_batches: int, recompute: str) -> tuple[ModelPiece, ...] | None:
         traced = self._traced
         if len(traced) < 2 or micro_batches in traced or self.batch_size % micro_batches:
+            return None
+        if recompute not in ("", BLOCKS):  # what is recomputed depends on prices, which do not grow in proportion
             return None
         first, second = traced
         sizes = self.batch_size // first, self.batch_size // second

@@ -19,7 +19,7 @@ from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.one_shape import Job, bound_one_shape, plan_one_shape
-from planner.parallelism.options import PlanOptions, by, check_options
+from planner.parallelism.options import SHARES, PlanOptions, by, check_options
 from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
 from planner.parallelism.shape import Shape, most_stages, shapes
@@ -30,6 +30,8 @@ from planner.search.pins import parse_pins
 from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import Cancel, Clock, TimeLimit
 from planner.stages import check_recompute
+from planner.stages.recompute import recompute_of
+from planner.stages.recompute.asked import SELECTIVE
 
 __all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
 
@@ -101,7 +103,7 @@ def search_plans(
         mesh=options.mesh,
         micro_batches=options.micro_batches,
         most_stages=most,
-        recompute=options.recompute is True,
+        recompute=options.again,
     )
     try:
         if len(open_shapes) == 1:
@@ -145,7 +147,7 @@ def _best_plans(
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
-        fixed = replace(_fixed(options, shape), recompute=shape.recompute)
+        fixed = _pinned(options, shape)
         share_s = options.seconds * _SHARE_OF_A_SHAPE
         # Once the time is up, only the first shape is worked out, for its share, so that there is a plan.
         limit = TimeLimit(share_s, time_limit.clock) if time_limit.is_up() else time_limit.part(share_s)
@@ -155,7 +157,7 @@ def _best_plans(
         return plan.search.objective_s, plan.search.lower_bound_s
 
     def bound_whole(shape: Shape, memory_binds: bool) -> Iterator[float]:
-        fixed = replace(_fixed(options, shape), recompute=shape.recompute)
+        fixed = _pinned(options, shape)
         part, s_per_byte = time_limit.part(options.seconds * _SHARE_OF_A_SHAPE), partial(bounds.s_per_byte, shape)
         graph = bounds.graph_for_prices(shape.micro_batches)
         return bound_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=s_per_byte, time_limit=part)
@@ -166,7 +168,7 @@ def _best_plans(
             candidates,
             lambda shape: least_step_s(graph_of(shape.micro_batches), job.cluster, shape),
             work_out,
-            recompute=options.recompute is None,
+            recompute=options.again_if_unfit,
             gap=_SHAPE_GAP,
             time_limit=time_limit,
             given_up=given_up,
@@ -175,7 +177,7 @@ def _best_plans(
     search = ShapeSearch(
         bounds,
         work_out,
-        recompute=options.recompute is None,
+        recompute=options.again_if_unfit,
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
@@ -243,18 +245,29 @@ def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions, clock: Clock
         check_recompute(graph)
     mesh = options.mesh if options.mesh is not None else (job.cluster.num_devices // stages,)
     fixed = _fixed(options, Shape(stages, micro_batches, mesh))
+    again = options.again_if_unfit if options.method is Method.EXACT else ()
     with collector_paused():
-        try:
-            return plan_one_shape(job, graph, fixed, time_limit=TimeLimit(options.seconds, clock))
-        except OutOfMemory:
-            if options.recompute is not None or options.method is not Method.EXACT:
-                raise
-            return plan_one_shape(job, graph, replace(fixed, recompute=True), time_limit=TimeLimit(options.seconds, clock))
+        asked, unfit = [fixed, *(replace(fixed, recompute=recompute_of(recompute)) for recompute in again)], None
+        for one in asked:
+            try:
+                return plan_one_shape(job, graph, one, time_limit=TimeLimit(options.seconds, clock))
+            except OutOfMemory as error:
+                unfit = error
+            except Unsupported:  # so little cannot be kept
+                if one.recompute not in SHARES or options.recompute != SELECTIVE:
+                    raise
+    assert unfit is not None
+    raise unfit
 
 
 def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
-    recompute = True if shape.recompute else options.recompute
+    recompute = recompute_of(shape.recompute) if shape.recompute else options.recompute
     return replace(options, stages=shape.stages, micro_batches=shape.micro_batches, mesh=shape.mesh, recompute=recompute)
+
+
+def _pinned(options: PlanOptions, shape: Shape) -> PlanOptions:
+    """As ``_fixed``; a shape without recomputation has none."""
+    return replace(_fixed(options, shape), recompute=recompute_of(shape.recompute or "none"))
 
 
 _SHAPE_GAP = 0.01

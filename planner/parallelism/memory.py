@@ -3,6 +3,7 @@
 costs and strategies      by cluster and mesh; strategies by mesh alone, seconds of ops by device and mesh        -> SearchMemory.tools()
 pieces of a model         by the content of its graph                                                            -> SearchMemory.pieces()
 graphs with stages        by the content of the graph, the stages and what is recomputed                         -> SearchMemory.staged()
+what is recomputed        by the content of the graph, what is asked for, and the device                         -> SearchMemory.again()
 
 Nothing that is kept depends on what was searched before, so a search that begins with it finds what a search without it finds.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from planner.cost import op_work_s
 from planner.ir.cluster import Cluster, DeviceSpec
 from planner.ir.graph import LogicalGraph
 from planner.ir.text import content_id
@@ -21,8 +23,9 @@ from planner.search.layout_costs import LayoutCosts
 from planner.search.strategies import StrategySet, StrategySets
 from planner.solve.problem import Floats
 from planner.stages import Staged
+from planner.stages.recompute import OpsAgain, ops_again
 
-__all__ = ["SearchMemory"]
+__all__ = ["SearchMemory", "again_of"]
 
 _Mesh = tuple[int, ...]
 _Key = TypeVar("_Key")
@@ -36,7 +39,8 @@ class SearchMemory:
     _costs: dict[tuple[Cluster, _Mesh], LayoutCosts] = field(default_factory=dict)
     _strategies: dict[_Mesh, StrategySets] = field(default_factory=dict)
     _ops_s: dict[tuple[DeviceSpec, _Mesh], dict[StrategySet, Floats]] = field(default_factory=dict)
-    _pieces: dict[tuple[str, bool], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _pieces: dict[tuple[str, frozenset[str]], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _again: dict[tuple[str, str, DeviceSpec], OpsAgain] = field(default_factory=dict)
     _staged: dict[tuple[object, ...], Staged] = field(default_factory=dict)
     _last: tuple[LogicalGraph, str] | None = None
     """The graph that was asked about last, and its content id: one graph is asked about several times in a row."""
@@ -53,13 +57,30 @@ class SearchMemory:
             self._last = graph, content_id(graph)
         return self._last[1]
 
-    def pieces(self, graph: LogicalGraph, *, recompute: bool) -> tuple[ModelPiece, ...]:
+    def pieces(self, graph: LogicalGraph, *, recompute: frozenset[str]) -> tuple[ModelPiece, ...]:
         """The distinct pieces of a traced step (planner.search.bounds.pieces.model_pieces)."""
         return _once(self._pieces, (self.graph_id(graph), recompute), lambda: model_pieces(graph, recompute=recompute))
+
+    def again(self, graph: LogicalGraph, asked: str, cluster: Cluster) -> OpsAgain:
+        """The ops that the backward part computes again (again_of)."""
+        return (
+            _once(self._again, (self.graph_id(graph), asked, cluster.device), lambda: again_of(graph, asked, cluster))
+            if asked
+            else OpsAgain()
+        )
 
     def staged(self, key: tuple[object, ...], make: Callable[[], Staged]) -> Staged:
         """A graph with its stages.   key: the graph's content id, and everything else that ``make`` depends on."""
         return _once(self._staged, key, make)
+
+
+def again_of(graph: LogicalGraph, asked: str, cluster: Cluster) -> OpsAgain:
+    """planner.stages.recompute.ops_again, each op at its price on one device.
+
+    Raises:
+        Unsupported: as there.
+    """
+    return ops_again(graph, asked, lambda op: op_work_s(cluster, op, {v: graph.values[v] for v in (*op.inputs, *op.outputs) if v}))
 
 
 def _once(kept: dict[_Key, _Value], key: _Key, make: Callable[[], _Value]) -> _Value:

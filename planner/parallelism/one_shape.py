@@ -22,7 +22,7 @@ from planner.ir.graph import LogicalGraph, Role
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel, DryRun
 from planner.lower import Recipe, lower
-from planner.parallelism.memory import SearchMemory
+from planner.parallelism.memory import SearchMemory, again_of
 from planner.parallelism.narrow import LimitSearch
 from planner.parallelism.options import PlanOptions, given_order
 from planner.parallelism.shape import stage_devices
@@ -123,9 +123,11 @@ class _ShapePlanner:
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._played: tuple[Plan, Mapping[int, int]] | None = None
-        self._recipe = _recipe(job, graph, options)
+        again = job.memory.again(graph, options.again, job.cluster)
+        self._recipe = _recipe(job, graph, options, again.told)
         self._staged = job.memory.staged(
-            _staged_key(self._recipe.options["graph"], options, job.cluster), partial(staged_graph, graph, options, job.cluster)
+            _staged_key(self._recipe.options["graph"], options, job.cluster, again.ops),
+            partial(staged_graph, graph, options, job.cluster, again.ops),
         )
         first_bytes = self._memory_bytes if s_per_byte is None else self._memory_bytes * (1 - _MARGIN)
         self._limits = LimitSearch(self._memory_bytes, first_bytes, self._least_bytes, first_bytes if memory_binds else inf)
@@ -237,17 +239,17 @@ class _ShapePlanner:
         return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
 
 
-def _staged_key(graph_id: str, options: PlanOptions, cluster: Cluster) -> tuple[object, ...]:
+def _staged_key(graph_id: str, options: PlanOptions, cluster: Cluster, again: frozenset[str]) -> tuple[object, ...]:
     """All that ``staged_graph`` depends on."""
     cut = options.cuts, options.balance, options.micro_batches if options.balance is not None or cluster.parts else None, cluster.parts
-    return graph_id, options.stages, options.interleave, options.recompute is True, *cut
+    return graph_id, options.stages, options.interleave, again, *cut
 
 
-def staged_graph(graph: LogicalGraph, options: PlanOptions, cluster: Cluster) -> Staged:
+def staged_graph(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, again: frozenset[str] | None = None) -> Staged:
     """The graph cut as the options ask for, or as the planner cuts it, and made ready for the search.
 
     Args:
-        options: with stages and micro-batches.
+        options: with stages and micro-batches.   again: what the backward part computes again; None: worked out.
 
     Raises:
         Unsupported: no such cut, or nothing to recompute.
@@ -263,7 +265,8 @@ def staged_graph(graph: LogicalGraph, options: PlanOptions, cluster: Cluster) ->
         send_s = [partial(_send_s, cluster, *pair) for pair in pairwise(groups)]
     number = stages * options.interleave
     stage = assign_stages(graph, number, options.cuts, balance=options.balance, micro_batches=micro_batches, op_s=op_s, send_s=send_s)
-    return prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
+    ops = again_of(graph, options.again, cluster).ops if again is None else again
+    return prepare(graph, stage, stages, recompute=ops, interleave=options.interleave)
 
 
 def _send_s(cluster: Cluster, src_ranks: range, dst_ranks: range, size_bytes: float) -> float:
@@ -277,7 +280,7 @@ def _op_s(graph: LogicalGraph, cluster: Cluster, size: int) -> Mapping[str, floa
     return {op.id: op_work_s(cluster, op, {v: graph.values[v] for v in (*op.inputs, *op.outputs) if v}) / size for op in ops}
 
 
-def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions) -> Recipe:
+def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions, kept: str) -> Recipe:
     assert options.micro_batches is not None and options.mesh is not None
     return Recipe(
         model=job.model,
@@ -287,7 +290,7 @@ def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions) -> Recipe:
         bucket_bytes=options.bucket_bytes,
         schedule=options.schedule,
         quotas=options.quotas,
-        options=options.as_text() | {"graph": job.memory.graph_id(graph)},
+        options=options.as_text() | {"graph": job.memory.graph_id(graph)} | ({"kept": kept} if kept else {}),
         interleave=options.interleave,
         hold=options.hold,
         order=given_order(options),

@@ -17,8 +17,12 @@ from planner.schedule import PipelineSchedule, Schedule, check_schedule, from_to
 from planner.search import Method
 from planner.search.context import Context
 from planner.search.zero import LEVELS
+from planner.stages.recompute.asked import BLOCKS, SELECTIVE, Recompute, recompute_of
 
-__all__ = ["PlanOptions", "by", "check_options", "given_order"]
+__all__ = ["SHARES", "PlanOptions", "by", "check_options", "given_order"]
+
+SHARES = ("80%", "60%", "40%", "20%")
+"""Tried in turn by ``selective``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,8 @@ class PlanOptions:
     cuts: module paths that begin the next stage.  balance: or cut the graph where the fewest bytes cross, with so much more work than the mean.
     pins: 'PATTERN=SBP'.  quotas: Regst id pattern -> blocks.
     bucket_bytes: gradients are reduced in buckets of about so many bytes.
-    recompute: make what is inside numbered blocks again in the backward part instead of keeping it (None: where nothing else fits).
+    recompute: make what is inside numbered blocks again in the backward part instead of keeping it (None: where nothing else fits); or a part of
+        it: ``attention``, ``60%`` (planner.stages.recompute.asked), or ``selective``: where nothing else fits, the largest of SHARES that does.
     schedule: the order of a pipeline's passes.  interleave: stages per placement (interleaved).  hold: micro-batches' activations that a
         device may hold under the automatic schedule (None: as many as stages, what 1F1B holds).  order: torch's CSV (schedule GIVEN).
     zero: ZeRO level 0 to 3 (planner.search.zero) that states and gradients must have (None: searched).
@@ -50,7 +55,7 @@ class PlanOptions:
     schedule: Schedule = Schedule.ONE_F_ONE_B
     bucket_bytes: int = 25 * MB
     quotas: Mapping[str, int] = field(default_factory=dict)
-    recompute: bool | None = None
+    recompute: Recompute = None
     zero: int | None = None
     context: Context | None = None
     load: ExpertLoad | None = None
@@ -62,6 +67,20 @@ class PlanOptions:
     method: Method = Method.EXACT
     seconds: float = inf
 
+    @property
+    def again(self) -> str:
+        """What the backward part computes again in every shape, as a Shape has it."""
+        if isinstance(self.recompute, str):
+            return "" if self.recompute == SELECTIVE else self.recompute
+        return BLOCKS if self.recompute else ""
+
+    @property
+    def again_if_unfit(self) -> tuple[str, ...]:
+        """What it computes again where a shape does not fit without, the next where that does not fit either."""
+        if self.recompute is None:
+            return (BLOCKS,)
+        return (*SHARES, BLOCKS) if self.recompute == SELECTIVE else ()
+
     def as_text(self) -> dict[str, str]:
         """For the Plan's record of how it was made."""
         return {
@@ -70,7 +89,7 @@ class PlanOptions:
             "pins": ";".join(self.pins),
             "schedule": self.schedule.value,
             "bucket_bytes": str(self.bucket_bytes),
-            "recompute": {None: "", True: "blocks", False: "none"}[self.recompute],
+            "recompute": {None: "", True: BLOCKS, False: "none", SELECTIVE: ""}.get(self.recompute, str(self.recompute)),
             "quotas": text_of_quotas(self.quotas),
             **({} if self.balance is None else {"balance": str(self.balance)}),
             **({} if self.zero is None else {"zero": str(self.zero)}),
@@ -96,6 +115,8 @@ def check_options(options: PlanOptions, cluster: Cluster) -> None:
             raise Unsupported(f"quota {pattern}={asked_for}: an actor needs at least 1 block to write to, ask for 1 or more")
     if options.zero is not None and options.zero not in LEVELS:
         raise Unsupported(f"there is no ZeRO level {options.zero}; levels are {', '.join(map(str, LEVELS))}, or none for a free search")
+    if isinstance(options.recompute, str):
+        recompute_of(options.recompute)
     _check_mode(options)
     _check_schedule(options)
     if options.bucket_bytes < 1:

@@ -1,8 +1,9 @@
-"""The shapes of a plan: the number of pipeline stages, the mesh of a stage, the number of micro-batches, and whether to recompute."""
+"""The shapes of a plan: the number of pipeline stages, the mesh of a stage, the number of micro-batches, and what is recomputed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from planner.cost import meshes
@@ -10,8 +11,9 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.stages.blocks import num_blocks
+from planner.stages.recompute.asked import BLOCKS
 
-__all__ = ["MOST_AXES", "MOST_PER_STAGE", "Shape", "most_stages", "shapes", "stage_devices"]
+__all__ = ["MOST_AXES", "MOST_PER_STAGE", "Shape", "most_stages", "shapes", "stage_devices", "with_next"]
 
 MOST_AXES = 2
 """Of a searched mesh."""
@@ -21,17 +23,16 @@ MOST_PER_STAGE = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """stages p, micro-batches m, mesh of a stage, and whether numbered blocks are recomputed in the backward part."""
+    """stages p, micro-batches m, mesh of a stage, and what is recomputed: "", or as planner.stages.recompute.asked names it."""
 
     stages: int
     micro_batches: int
     mesh: tuple[int, ...]
-    recompute: bool = False
+    recompute: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.stages} stages of {'x'.join(map(str, self.mesh))}, {self.micro_batches} micro-batches{', recompute' * self.recompute}"
-        )
+        again = "" if not self.recompute else ", recompute" if self.recompute == BLOCKS else f", recompute {self.recompute}"
+        return f"{self.stages} stages of {'x'.join(map(str, self.mesh))}, {self.micro_batches} micro-batches{again}"
 
 
 def shapes(
@@ -42,7 +43,7 @@ def shapes(
     mesh: tuple[int, ...] | None = None,
     micro_batches: int | None = None,
     most_stages: int = 1,
-    recompute: bool = False,
+    recompute: str = "",
 ) -> tuple[Shape, ...]:
     """The shapes to search over; a part of the shape that is given is the same in all of them.
 
@@ -75,6 +76,12 @@ def shapes(
             slices = [m for m in slices if m % p == 0 and (m // p).bit_count() == 1] or slices[:1] or [1]
         open_shapes += [Shape(p, m, one, recompute) for one in inner for m in slices]
     return tuple(sorted(open_shapes))
+
+
+def with_next(shape: Shape, recompute: Sequence[str]) -> Shape | None:
+    """The same shape with the next of what is recomputed, which does more work and holds less; None: that was the last."""
+    later = recompute if not shape.recompute else recompute[recompute.index(shape.recompute) + 1 :] if shape.recompute in recompute else ()
+    return replace(shape, recompute=later[0]) if later else None
 
 
 def stage_devices(cluster: Cluster, stages: int) -> tuple[Cluster, ...]:

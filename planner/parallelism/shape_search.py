@@ -22,8 +22,9 @@ from math import inf
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.parallelism.bounding import Ahead, BoundKind, Closer, Entry, WholeBounds
 from planner.parallelism.bounds import ShapeBounds
-from planner.parallelism.shape import Shape
+from planner.parallelism.shape import Shape, with_next
 from planner.solve.problem import NotFoundInTime
+from planner.stages.recompute.asked import BLOCKS
 
 __all__ = ["RunnerUp", "ShapeSearch", "ShapeWatch"]
 
@@ -50,7 +51,7 @@ class ShapeSearch:
 
     work_out: (shape, whether memory binds) -> the step of its best plan in seconds, and a lower bound on it;
         raises OutOfMemory if it does not fit.
-    recompute: try a shape that does not fit with recomputation, too.
+    recompute: a shape that does not fit is tried with these, in turn.
     bound_whole: rising lower bounds on a shape's plans from its whole model, which take a third of the time of working it out; asked for once there
         are as many plans as are wanted, until one dismisses the shape.   None: not asked for.
     gap: a shape that could be better by at most this share of the best step is not worked out.
@@ -60,7 +61,7 @@ class ShapeSearch:
 
     bounds: ShapeBounds
     work_out: Callable[[Shape, bool], tuple[float, float]]
-    recompute: bool = False
+    recompute: Sequence[str] = ()
     gap: float = 0.0
     bound_whole: WholeBounds | None = None
     on_progress: ShapeWatch | None = None
@@ -102,7 +103,8 @@ class ShapeSearch:
 
     def _begin(self, candidates: Sequence[Shape], places: int) -> None:
         """Find the best of the candidates, or raise, and then, unless interrupted, those of the next places."""
-        self._ahead = self.ahead(self.bounds, self.bound_whole or _no_bounds, candidates)
+        every = [replace(shape, recompute=recompute) for shape in candidates for recompute in (shape.recompute, *self.recompute)]
+        self._ahead = self.ahead(self.bounds, self.bound_whole or _no_bounds, every)
         for shape in candidates:
             self._enter(self.bounds.roofline_s(shape), shape)
         try:
@@ -203,10 +205,19 @@ class ShapeSearch:
         )
 
     def _with_recompute(self, least_s: float, shape: Shape) -> None:
-        """The same shape with recomputation, which does more work and holds less."""
-        if self.recompute and not shape.recompute:
-            recomputed = replace(shape, recompute=True)
-            self._enter(max(least_s, self.bounds.roofline_s(recomputed)), recomputed)
+        """The same shape with more recomputation, which does more work and holds less."""
+        recomputed = with_next(shape, self.recompute)
+        if recomputed is None:
+            return
+        try:
+            roofline_s = self.bounds.roofline_s(recomputed)
+        except Unsupported as error:  # so little cannot be kept
+            if recomputed.recompute == BLOCKS:
+                raise
+            self._refused.append(error)
+            self._with_recompute(least_s, recomputed)
+            return
+        self._enter(max(least_s, roofline_s), recomputed)
 
     def _bound(self, least_s: float, shape: Shape, bound_kind: BoundKind, memory_binds: bool, enough_s: float) -> None:
         """Put a shape back into the queue by its next bound."""

@@ -5,36 +5,42 @@
 2. Views and creations are cheap: each (stage, role) that reads one makes its own copy, and the base is sent instead.  So no view of a parameter
    is saved as an activation, and no alias is counted twice.
 3. With recompute, the backward part computes the values inside a numbered block (planner.stages.blocks) again, from the block's inputs, so that
-   only these are saved (Chen et al. 2016, OneFlow's CheckpointingPass).  The copies stand right before their first reader.
+   only these are saved (Chen et al. 2016, OneFlow's CheckpointingPass); or the results of given ops (planner.stages.recompute).  The copies stand
+   right before their first reader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Role
 from planner.opset import is_creation, is_view
-from planner.stages.blocks import block_of
 from planner.stages.copies import copy_into_regions, recomputed_late
 from planner.stages.joins import split_joins
+from planner.stages.recompute.asked import inside_blocks, on_one_stage
 from planner.stages.staged import Staged
 from planner.stages.sums import split_accumulations
 
 __all__ = ["check_recompute", "prepare"]
 
 
-def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, recompute: bool = False, interleave: int = 1) -> Staged:
+def prepare(
+    graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, recompute: bool | Collection[str] = False, interleave: int = 1
+) -> Staged:
     """Run the passes; the meaning of the graph does not change.
 
     Args:
         stage: op id -> stage, of num_stages x interleave.
-        recompute: save only the inputs of numbered blocks, and compute their other values again for the backward part.
+        recompute: save only the inputs of numbered blocks, and compute their other values again for the backward part; or the forward ops whose
+            results it computes again.
         interleave: v, stages per placement: stage s lies on placement s mod num_stages.
     """
     split = split_joins(*split_accumulations(graph, stage, num_stages), num_stages)
-    prepared, stages = copy_into_regions(*split, _inside_blocks(graph) if recompute else frozenset())
-    if recompute:
+    inside = inside_blocks(graph) if recompute is True else frozenset()
+    again = inside if isinstance(recompute, bool) else on_one_stage(graph, stage, recompute)
+    prepared, stages = copy_into_regions(*split, again)
+    if again:
         prepared = recomputed_late(prepared)
     if interleave == 1:
         return Staged(prepared, stages, num_stages)
@@ -43,7 +49,7 @@ def prepare(graph: LogicalGraph, stage: Mapping[str, int], num_stages: int, *, r
 
 def check_recompute(graph: LogicalGraph) -> None:
     """Raises Unsupported if recomputing would change nothing, because the backward part reads no value from inside a numbered block."""
-    inside = _inside_blocks(graph)
+    inside = inside_blocks(graph)
     read = {value for op in graph.ops if op.role is Role.BACKWARD for value in op.inputs}
     for op in reversed(graph.ops):
         free = is_view(op) or is_creation(op)
@@ -58,16 +64,3 @@ def check_recompute(graph: LogicalGraph) -> None:
         f"this model keeps anything inside of one (modules are {', '.join(modules[:8])} ...); put the layers, and the functions between them, "
         f"into a ModuleList of blocks, or do not ask for recompute"
     )
-
-
-def _inside_blocks(graph: LogicalGraph) -> frozenset[str]:
-    """Forward ops in numbered blocks whose results no forward op outside of their block reads."""
-    consumers = graph.consumers()
-    inside = set()
-    for op in graph.ops:
-        block = block_of(op.module)
-        if op.role is Role.FORWARD and block:
-            readers = [r for v in op.outputs if v for r in consumers[v]]
-            if all(block_of(r.module) == block for r in readers if r.role is Role.FORWARD):
-                inside.add(op.id)
-    return frozenset(inside)

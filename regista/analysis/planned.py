@@ -22,6 +22,7 @@ from planner.ir.text import content_id
 from planner.lower.names import layout_of, placement_id
 from planner.parallelism.asked_quotas import quotas_of_text
 from planner.parallelism.make import PlanOptions
+from planner.parallelism.memory import again_of
 from planner.schedule import schedule_of
 from planner.search import Method, build_model
 from planner.search.model import SearchModel
@@ -31,6 +32,7 @@ from planner.search.zero import DeliveryMode
 from planner.solve import solve_exactly
 from planner.solve.problem import Ints
 from planner.stages import Staged, assign_stages, prepare
+from planner.stages.recompute import recompute_of
 from regista.programs import planned_program
 from regista.trust.constants import search_cluster
 
@@ -61,7 +63,7 @@ def options_of(plan: Plan) -> PlanOptions:
         schedule=schedule_of(plan),
         bucket_bytes=int(recorded["bucket_bytes"]) if "bucket_bytes" in recorded else PlanOptions().bucket_bytes,
         quotas=quotas_of_text(recorded.get("quotas", "")),
-        recompute={"blocks": True, "none": False}.get(recorded.get("recompute", "")),
+        recompute=recompute_of(recorded.get("recompute", "")),
         zero=int(recorded["zero"]) if "zero" in recorded else None,
         load=ExpertLoad.recorded(recorded),
         interleave=int(recorded["interleave"]) if "interleave" in recorded else 1,
@@ -127,8 +129,9 @@ def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
         )
     stages = len(plan.placements)
     stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=plan.micro_batches)
-    staged = prepare(graph, stage, stages, recompute=options.recompute is True, interleave=options.interleave)
-    model = _model(plan, staged, options, search_cluster(plan.cluster, plan.options.get("robust", "")))
+    searched = search_cluster(plan.cluster, plan.options.get("robust", ""))
+    again = again_of(graph, options.again, searched).ops
+    model = _model(plan, prepare(graph, stage, stages, recompute=again, interleave=options.interleave), options, searched)
     return Retraced(plan, options, graph, model, _decisions(plan, model))
 
 

@@ -197,7 +197,7 @@ def _job(plan: Plan, numbers: LanguageNumbers, degrees: _Degrees) -> Job:
     chunks, layers = _chunks(plan, numbers)
     recompute = plan.options.get("recompute", "")
     if recompute not in ("", "none", "blocks"):
-        raise Unsupported(f"recompute {recompute}: all blocks or none have a setting")
+        raise Unsupported(f"recompute {recompute}: all blocks or none have a setting here")
     if plan.batch_size % (dp * plan.micro_batches):
         raise Unsupported(f"a batch of {plan.batch_size} in {plan.micro_batches} micro-batches on {dp} replicas leaves ragged parts")
     return Job(

@@ -18,6 +18,7 @@ from planner.ir.plan import Plan
 from planner.parallelism.options import PlanOptions
 from planner.schedule import Schedule
 from planner.solve.problem import NotFoundInTime
+from planner.stages.recompute import recompute_of
 from regista.schedules.compared import RECORD, PlayedSchedule, recorded_text
 
 __all__ = ["AUTOMATIC", "check_open", "with_quickest_schedule"]
@@ -68,7 +69,7 @@ def with_quickest_schedule(plan: Plan, options: PlanOptions, search: Callable[[P
         stages=stages,
         mesh=plan.placements[0].mesh,
         micro_batches=plan.micro_batches,
-        recompute={"blocks": True, "none": False}.get(plan.options.get("recompute", ""), options.recompute),
+        recompute=recompute_of(recorded) if (recorded := plan.options.get("recompute", "")) else options.recompute,
     )
     best, best_played = plan, _played(_Candidate(schedule=Schedule.ONE_F_ONE_B), plan)
     others: list[PlayedSchedule] = []

@@ -9,6 +9,7 @@ from enum import Enum
 
 from planner.ir.errors import Unsupported
 from planner.ir.text import content_id
+from planner.stages.recompute import Recompute, recompute_of
 
 __all__ = ["PLAN_KEYS", "RUN_KEYS", "SIM_KEYS", "Performer", "Point", "Scalar", "plan_options"]
 
@@ -92,11 +93,10 @@ def _quotas(key: str, value: Scalar) -> dict[str, int]:
     return quotas
 
 
-def _recompute(key: str, value: Scalar) -> bool | None:
-    meaning: dict[Scalar, bool | None] = {"auto": None, "none": False, "blocks": True}
-    if not isinstance(value, str) or value not in meaning:
-        raise Unsupported(f"{key} = {value!r}: choose from auto, none, blocks")
-    return meaning[value]
+def _recompute(key: str, value: Scalar) -> Recompute:
+    if not isinstance(value, str) or not value:
+        raise Unsupported(f"{key} = {value!r}: choose from auto, none, blocks, attention, selective, or a share to keep ('60%')")
+    return recompute_of(value)
 
 
 def _zero(key: str, value: Scalar) -> int | None:

@@ -72,6 +72,7 @@ WAYS: Mapping[str, tuple[int, Mapping[str, object]]] = {
     "zero2": (2, {"pins": ("input.0=S(0)",), "zero": 2, "micro_batches": 2}),
     "zero3": (2, {"pins": ("input.0=S(0)",), "zero": 3}),
     "recompute": (2, {"pins": ("input.0=S(0)",), "recompute": True}),
+    "recompute_share": (2, {"pins": ("input.0=S(0)",), "recompute": "60%"}),
     "pipeline2": (2, {"stages": 2, "micro_batches": 4}),
     "pipeline2_data2": (4, {"stages": 2, "micro_batches": 2, "pins": ("input.0=S(0)",)}),
     "gpipe2": (2, {"stages": 2, "micro_batches": 4, "schedule": Schedule.GPIPE}),

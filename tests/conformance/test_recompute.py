@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
+import torch
 from matrix import assert_transparent, roomy_cluster
+from matrix import program as matrix_program
 from oracle import train_eagerly
 
 from backend import perform
 from planner.frontend import Program
 from planner.ir.actors.peak import live_bytes
 from planner.ir.graph import Role
-from planner.ir.plan import Fragment, Plan
+from planner.ir.plan import Fragment, Plan, TaskKind
 from planner.parallelism.make import PlanOptions, make_plan
 from planner.stages import assign_stages, prepare
 from zoo import ZOO
@@ -59,6 +62,41 @@ def test_of_a_block_only_its_inputs_are_kept() -> None:
     # x = x + mlp(...) ends each of the three blocks; the next block and ln_f read it.
     assert len(kept) == 3
     assert {made[v].target for v in kept} == {"aten.add.Tensor"}
+
+
+@cache
+def part_of(model: str, recompute: bool | str, stages: int) -> Plan:
+    options = PlanOptions(recompute=recompute, stages=stages, micro_batches=stages)
+    source = matrix_program(model)
+    return make_plan(source.graph(stages), model=model, batch_size=source.batch_size, cluster=roomy_cluster(stages), options=options)
+
+
+@pytest.mark.representatives("gpt-1", "resnet50-1", "gpt-2")
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("model", ["gpt", "resnet50", "bert", "convnet", "llama3", "moe", "t5", "unet"])
+def test_a_part_computed_again_changes_no_bit(model: str, stages: int) -> None:
+    source, plan = matrix_program(model), part_of(model, False, stages)
+    expected = perform(plan, source.initial_state(stages), source.batch, STEPS)
+    for share in ("70%", "45%"):
+        outcome = perform(part_of(model, share, stages), source.initial_state(stages), source.batch, STEPS)
+        assert outcome.losses == expected.losses
+        assert [name for name, value in expected.states.items() if not torch.equal(outcome.states[name], value)] == []
+
+
+@pytest.mark.parametrize("model", ["gpt", "resnet50"])
+def test_registers_between_the_passes_hold_what_the_choice_keeps(model: str) -> None:
+    most = held_between(part_of(model, False, 1))
+    for share in (0.7, 0.45):
+        plan = part_of(model, f"{share:.0%}", 1)
+        kept, of = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+(?= of| bytes)", plan.options["kept"]))
+        assert (of, kept) == (most, held_between(plan)) and kept <= share * most
+
+
+def held_between(plan: Plan) -> int:
+    """Bytes that forward tasks write and backward ones read."""
+    written = {port.regst for task in plan.tasks if task.kind is TaskKind.FORWARD for port in task.writes}
+    read = {port.regst for task in plan.tasks if task.kind is TaskKind.BACKWARD for port in task.reads}
+    return sum(tensor.local_bytes(plan.placements[0]) for regst in written & read for tensor in plan.regst[regst].tensors)
 
 
 def flop_of(plan: Plan) -> int:

@@ -19,7 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -57,7 +57,7 @@ def has_second_core() -> bool:
 class Ahead:
     """Closer bounds of shapes, from the second process where it has them, else worked out here.
 
-    whole: of a shape's whole model.   shapes: all that may be asked about, with and without recomputation.
+    whole: of a shape's whole model.   shapes: all that may be asked about.
     after_s: seconds before the first fork.   allowed: whether to fork at all.   num_taken: bounds that came from the second process.
     """
 
@@ -77,8 +77,7 @@ class Ahead:
     """The queue of the search in this process: shapes with their bounds, as they are now."""
 
     def __post_init__(self) -> None:
-        both = (shape for given in self.shapes for shape in (replace(given, recompute=False), replace(given, recompute=True)))
-        self._number = {shape: number for number, shape in enumerate(dict.fromkeys(both))}
+        self._number = {shape: number for number, shape in enumerate(dict.fromkeys(self.shapes))}
 
     @property
     def process(self) -> int | None:

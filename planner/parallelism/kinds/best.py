@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf
 
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.parallelism.shape import Shape
+from planner.parallelism.shape import Shape, with_next
 from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import TimeLimit
 
@@ -19,7 +18,7 @@ def best_of_kinds(
     least_s: Callable[[Shape], float],
     work_out: Callable[[Shape, bool], tuple[float, float]],
     *,
-    recompute: bool,
+    recompute: Sequence[str],
     gap: float,
     time_limit: TimeLimit,
     given_up: dict[Shape, float],
@@ -27,7 +26,7 @@ def best_of_kinds(
     """(the best shape, a lower bound in seconds over all of them).
 
     Args:
-        least_s: a bound on a shape.   work_out: as in planner.parallelism.shape_search.   recompute: try what does not fit with it, too.
+        least_s: a bound on a shape.   work_out: as in planner.parallelism.shape_search.   recompute: what does not fit is tried with these, in turn.
         gap: a shape that could be better by at most this share of the best step is not worked out.
         given_up: is told the shapes of which no plan that was tried fits, with their bounds; the bound over all shapes leaves them out.
 
@@ -52,10 +51,12 @@ def best_of_kinds(
         except OutOfMemory as error:
             refused.append(error)
             given_up[shape] = bound_s
-            if recompute and not shape.recompute:
-                waiting = sorted([*waiting, (bound_s, replace(shape, recompute=True))])
+            if (recomputed := with_next(shape, recompute)) is not None:
+                waiting = sorted([*waiting, (bound_s, recomputed)])
         except Unsupported as error:
             refused.append(error)
+            if shape.recompute and (recomputed := with_next(shape, recompute)) is not None:  # so little cannot be kept
+                waiting = sorted([*waiting, (bound_s, recomputed)])
     if not worked:
         if not refused:
             raise NotFoundInTime(

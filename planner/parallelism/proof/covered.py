@@ -8,9 +8,10 @@ from dataclasses import replace
 from planner.cost.routing import ExpertLoad
 from planner.ir.errors import InvalidPlan
 from planner.ir.plan import Plan
-from planner.parallelism.options import PlanOptions
+from planner.parallelism.options import SHARES, PlanOptions
 from planner.parallelism.shape import MOST_AXES, MOST_PER_STAGE
 from planner.schedule import Schedule
+from planner.stages.recompute.asked import SELECTIVE
 
 __all__ = ["covered_text", "with_open_parts"]
 
@@ -23,6 +24,7 @@ _RANGES = {
     "mesh": f"meshes of at most {MOST_AXES} axes",
     "micro_batches": f"micro-batches that divide the batch, a power of two of them up to {MOST_PER_STAGE} per stage",
     "recompute": "recomputation of all numbered blocks or of none",
+    "selective": f"recomputation of no op, of those chosen beforehand to keep {' or '.join(SHARES)} of the bytes, or of all numbered blocks",
 }
 
 
@@ -30,6 +32,7 @@ def with_open_parts(plan: Plan, options: PlanOptions, left_out: Sequence[str] = 
     """The Plan of a search over shapes, with the record of what these options left open, and of the shapes that were given up unproven."""
     given = {"stages": options.stages, "mesh": options.mesh, "micro_batches": options.micro_batches, "recompute": options.recompute}
     parts = [name for name, value in given.items() if value is None and not (name == "stages" and options.cuts)]
+    parts += [SELECTIVE] if options.recompute == SELECTIVE else []
     unfit = {_LEFT_OUT: "; ".join(left_out)} if left_out else {}
     return replace(plan, options={**plan.options, _KEY: ",".join(parts), **unfit})
 
@@ -47,6 +50,8 @@ def covered_text(plan: Plan) -> str:
             f"plan {plan.plan_id}: its option {_KEY} names {sorted(unknown)[:4]}, not {', '.join(_RANGES)}; plan the model again"
         )
     shapes = "; ".join([*(_RANGES[name] for name in parts), "the rest of the shape as here"]) if parts else "this plan's shape"
+    if "kept" in options:
+        shapes += "; with the ops that are computed again as they were chosen before layouts and collectives were known"
     allowed = " that the pins and the ZeRO level allow" if options.get("pins") or "zero" in options else ""
     stages = int(options.get("stages", "1") or "1")
     if stages > 1 or "stages" in parts:

@@ -7,7 +7,7 @@ the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -172,13 +172,13 @@ class PieceSearch:
         return PieceCost(problem.objective(choice), problem.peak(choice), bound_s)
 
 
-def model_pieces(graph: LogicalGraph, *, recompute: bool = False) -> tuple[ModelPiece, ...]:
+def model_pieces(graph: LogicalGraph, *, recompute: bool | Collection[str] = False) -> tuple[ModelPiece, ...]:
     """The distinct pieces of a traced step, in order of their first op.
 
     They are cut from the graph as a plan of one stage has it, where no view of a saved value is counted beside it.
 
     Args:
-        recompute: the backward part computes what is inside of numbered blocks again.
+        recompute: the backward part computes what is inside of numbered blocks again, or the results of these ops.
     """
     graph = prepare(graph, {op.id: 0 for op in graph.ops}, 1, recompute=recompute).graph
     block = blocks_of(graph)

@@ -1,27 +1,68 @@
-"""What a user asks for, and the ops of a staged graph that it means.
+"""What a user asks for, and the forward ops of a graph that the backward part computes again.
 
+    blocks        all that lies inside of numbered blocks (h.0, h.1, ...), so that only what enters them is kept
     attention     what lies between the two products of attention: scores, mask, softmax, dropout, and the products (Korthikanti et al. 2022)
-    60%           on each stage the ops that cost least while 60 % of the bytes are kept that are kept where nothing is computed again
+    60%           the ops that cost least while 60 % of the bytes are kept that are kept where nothing is computed again, the same for equal blocks
 
-The choice of the second is certified (-> RecomputeChoice) on whole tensors, before layouts are chosen, with no price for collectives, which stand in no
-graph yet: the search prices those of the copies that result, and its bound is for this choice of ops.
+The choice of the third is certified (-> RecomputeChoice) on whole tensors, before stages and layouts are chosen, with no price for collectives, which
+stand in no graph yet: the search prices those of the copies that result, and its bound is for this choice of ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import is_creation, is_view
-from planner.stages.recompute.choose import choose_recompute
+from planner.stages.blocks import block_of
 from planner.stages.recompute.problem import ForwardOp, Keeping, SavingProblem
+from planner.stages.recompute.repeated import choose_repeated
+from planner.stages.recompute.wholes import put_together
 from planner.stages.staged import region_of
 
-__all__ = ["ATTENTION", "ops_again", "share_kept", "stage_problem"]
+__all__ = [
+    "ATTENTION",
+    "BLOCKS",
+    "SELECTIVE",
+    "OpsAgain",
+    "Recompute",
+    "inside_blocks",
+    "on_one_stage",
+    "ops_again",
+    "recompute_of",
+    "saving_problem",
+    "share_kept",
+]
 
-ATTENTION = "attention"
+Recompute = bool | str | None
+"""As options have it.   False: nothing; True: numbered blocks; None: these where nothing else fits; a text: ATTENTION, SELECTIVE or a share."""
+ATTENTION, BLOCKS, SELECTIVE = "attention", "blocks", "selective"
 _PRODUCTS = frozenset({"aten.matmul.default", "aten.bmm.default"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpsAgain:
+    """ops: ids of the forward ops that the backward part computes again.   told: what that keeps and costs, and its proof; "" of blocks."""
+
+    ops: frozenset[str] = frozenset()
+    told: str = ""
+
+
+def recompute_of(text: str) -> Recompute:
+    """What a word of the command line or of a Plan's record means; "" is ``auto``.
+
+    Raises:
+        Unsupported: there is no such word.
+
+    >>> recompute_of("blocks"), recompute_of("auto"), recompute_of("60%")
+    (True, None, '60%')
+    """
+    meant: dict[str, Recompute] = {"": None, "auto": None, "none": False, BLOCKS: True, SELECTIVE: SELECTIVE}
+    if text not in meant:
+        share_kept(text)
+    return meant.get(text, text)
 
 
 def share_kept(text: str) -> float | None:
@@ -38,63 +79,103 @@ def share_kept(text: str) -> float | None:
     number = text.removesuffix("%")
     if text.endswith("%") and number.replace(".", "", 1).isdecimal() and 0 <= float(number) <= 100:
         return float(number) / 100
-    raise Unsupported(f"recompute {text!r}: ask for auto, none, blocks, attention, or the share of bytes to keep, 0% to 100%")
+    raise Unsupported(f"recompute {text!r}: ask for auto, none, blocks, attention, selective, or the share of bytes to keep, 0% to 100%")
 
 
-def ops_again(graph: LogicalGraph, stage: Mapping[str, int], asked: str, op_s: Callable[[Op], float]) -> frozenset[str]:
-    """Ids of the forward ops that the backward part computes again.
+def ops_again(graph: LogicalGraph, asked: str, op_s: Callable[[Op], float]) -> OpsAgain:
+    """The forward ops that the backward part computes again.
 
     Args:
-        stage: of each op.   asked: as above.   op_s: seconds of an op.
+        asked: as above, or "" for none.   op_s: seconds of an op.
 
     Raises:
         Unsupported: the text is unknown, there is no attention of several ops, or the share is less than what must be kept.
     """
-    share = share_kept(asked)
-    problems = [stage_problem(graph, stage, number, op_s) for number in sorted(set(stage.values()))]
+    if asked in ("", BLOCKS):
+        return OpsAgain(ops=inside_blocks(graph) if asked else frozenset())
+    share, problem = share_kept(asked), saving_problem(graph, op_s)
     if share is None:
-        free = {op.id for problem in problems for op in problem.ops if op.keeping is not Keeping.KEPT}
-        found = _attention(graph) & free
+        found = problem.graph_ops({op.id for op in problem.ops if op.keeping is not Keeping.KEPT}) & _attention(graph)
         if not found:
             raise Unsupported(
                 "recompute attention: this graph has no softmax between two products of several ops; attention that is one op keeps its output and "
                 "a number per row only.  Ask for a share to keep (60%), or for attention eager"
             )
-        return found
-    return frozenset().union(*(choose_recompute(p, int(share * p.most_bytes)).again for p in problems if p.most_bytes))
+        _, _, saved_bytes, repeated_s = problem.outcome(found)
+        return OpsAgain(ops=found, told=f"{saved_bytes:,} of {problem.most_bytes:,} bytes kept, {repeated_s:.4g} s computed again")
+    choice = choose_repeated(problem, {op.id: block_of(op.module) for op in graph.ops}, int(share * problem.most_bytes))
+    again = problem.graph_ops(choice.again)
+    saved_bytes = saving_problem(graph, op_s, together=False).outcome(again)[2]  # without statistics whose copies are there
+    told = f"{saved_bytes:,} of {problem.most_bytes:,} bytes kept, {choice.recomputed_s:.4g} s computed again, {choice.proof}"
+    return OpsAgain(ops=again, told=f"{told} where equal blocks are alike")
 
 
-def stage_problem(graph: LogicalGraph, stage: Mapping[str, int], number: int, op_s: Callable[[Op], float]) -> SavingProblem:
-    """What stage ``number`` keeps for its own backward part.  What it receives, and what leaves it or the step, is kept.
+def on_one_stage(graph: LogicalGraph, stage: Mapping[str, int], again: Collection[str]) -> frozenset[str]:
+    """``again`` without the ops whose results a forward op of another stage reads, where a stage ends inside of a block, and what serves these alone.
+
+    Args:
+        stage: of each op.
+    """
+    consumers = graph.consumers()
+    crossing: set[str] = set()
+    for op in reversed(graph.ops):
+        for reader in (r for v in op.outputs if v for r in consumers[v] if r.role is Role.FORWARD):
+            if op.role is Role.FORWARD and (stage[reader.id] != stage[op.id] or (is_view(reader) and reader.id in crossing)):
+                crossing.add(op.id)
+    if crossing.isdisjoint(again):
+        return frozenset(again)
+    problem = saving_problem(graph, lambda _: 0.0)
+    left = {op.id for op in problem.ops if crossing.isdisjoint(parts := op.parts or (op.id,)) and all(part in again for part in parts)}
+    return problem.graph_ops(problem.outcome(left)[0])
+
+
+def inside_blocks(graph: LogicalGraph) -> frozenset[str]:
+    """Forward ops in numbered blocks whose results no forward op outside of their block reads."""
+    consumers = graph.consumers()
+    inside = set()
+    for op in graph.ops:
+        block = block_of(op.module)
+        if op.role is Role.FORWARD and block:
+            readers = [r for v in op.outputs if v for r in consumers[v]]
+            if all(block_of(r.module) == block for r in readers if r.role is Role.FORWARD):
+                inside.add(op.id)
+    return frozenset(inside)
+
+
+def saving_problem(graph: LogicalGraph, op_s: Callable[[Op], float], *, together: bool = True) -> SavingProblem:
+    """What a micro-batch keeps for its backward part.  What leaves the passes, or the block that makes it, is kept.
+
+    Args:
+        together: the parts of what one kernel computes are one op (planner.stages.recompute.wholes).
 
     An op that draws (dropout) draws the same again (SEMANTICS 7.2), and state is updated behind the passes, so both are free to choose.
     """
     producers, consumers = graph.producers(), graph.consumers()
-    here, back = (number, Role.FORWARD), (number, Role.BACKWARD)
+    stage = dict.fromkeys((op.id for op in graph.ops), 0)
     results = {graph.loss, graph.mean_loss, *graph.gradients.values(), *graph.updates.values(), *graph.output_values}
     ops: list[ForwardOp] = []
-    received: dict[str, None] = {}
     read: set[str] = set()
-    for op in graph.ops:
+    leaving: set[str] = set()  # ops whose results another block reads, as they are or by a view
+    for op in reversed(graph.ops):
         region = region_of(op, stage, producers)
-        if region == back:
+        if region == (0, Role.BACKWARD):
             read.update(op.inputs)
-        if region not in (here, back):
+        if op.role is not Role.FORWARD:
             continue
-        of_others = (v for v in op.inputs if v in producers and producers[v].role is Role.FORWARD and stage[producers[v].id] != number)
-        received.update(dict.fromkeys(of_others))
-        if region != here or op.role is not Role.FORWARD:
-            continue
-        outputs = tuple(v for v in op.outputs if v)
-        leaves = not results.isdisjoint(outputs) or any(
-            region_of(reader, stage, producers) not in (here, back) for v in outputs for reader in consumers[v]
-        )
-        free = is_view(op) or is_creation(op)
-        keeping = Keeping.AGAIN if free and results.isdisjoint(outputs) else Keeping.KEPT if leaves else Keeping.CHOSEN
+        outputs, free = tuple(v for v in op.outputs if v), is_view(op) or is_creation(op)
+        readers = [(reader, region_of(reader, stage, producers)) for v in outputs for reader in consumers[v]]
+        ends = not results.isdisjoint(outputs) or any(at[1] not in (Role.FORWARD, Role.BACKWARD) for _, at in readers)
+        if ends or any(
+            reader.role is Role.FORWARD and (block_of(reader.module) != block_of(op.module) or (is_view(reader) and reader.id in leaving))
+            for reader, _ in readers
+        ):
+            leaving.add(op.id)
+        keeping = Keeping.AGAIN if free and results.isdisjoint(outputs) else Keeping.KEPT if op.id in leaving else Keeping.CHOSEN
         ops.append(ForwardOp(id=op.id, inputs=op.inputs, outputs=outputs, duration_s=0.0 if free else op_s(op), keeping=keeping))
-    arrivals = [ForwardOp(id=f"received {v}", inputs=(), outputs=(v,), duration_s=0.0, keeping=Keeping.KEPT) for v in received]
-    made = {v for op in (*arrivals, *ops) for v in op.outputs}
-    return SavingProblem(ops=(*arrivals, *ops), size_bytes={v: graph.values[v].size_bytes for v in made}, read=frozenset(read & made))
+    made = {v for op in ops for v in op.outputs}
+    size_bytes = {v: graph.values[v].size_bytes for v in made}
+    in_order = put_together(ops[::-1], graph, size_bytes) if together else tuple(ops[::-1])
+    return SavingProblem(ops=in_order, size_bytes=size_bytes, read=frozenset(read & made))
 
 
 def _attention(graph: LogicalGraph) -> frozenset[str]:

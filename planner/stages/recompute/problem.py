@@ -33,13 +33,14 @@ class Keeping(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOp:
-    """inputs, outputs: values.   duration_s: of computing it once more."""
+    """inputs, outputs: values.   duration_s: of computing it once more.   parts: the graph's ops that it stands for; none: that of its id."""
 
     id: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     duration_s: float
     keeping: Keeping = Keeping.CHOSEN
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the producers are kept
@@ -73,6 +74,10 @@ class SavingProblem:
                 kept |= wanted
         return frozenset(repeated), frozenset(kept), sum(self.size_bytes[v] for v in kept), duration_s
 
+    def graph_ops(self, again: Collection[str]) -> frozenset[str]:
+        """Ids of the graph's ops for those of ``again``."""
+        return frozenset(part for op in self.ops if op.id in again for part in op.parts or (op.id,))
+
     @cached_property
     def most_bytes(self) -> int:
         """What is kept if nothing but views and creations is computed again."""
@@ -102,11 +107,15 @@ class RecomputeChoice:
         """(recomputed - bound) / recomputed, 0 where the choice is proven best."""
         return 0.0 if self.recomputed_s <= 0 else max(0.0, 1.0 - self.bound_s / self.recomputed_s)
 
+    @property
+    def proof(self) -> str:
+        """How near the seconds are to the best."""
+        return "the least possible" if self.gap <= _CLOSE else f"at most {self.gap:.2%} above the least possible, {self.bound_s:.4g} s"
+
     def certificate(self) -> str:
         """What was chosen among what, and how near it is to the best."""
-        proof = "the least possible" if self.gap <= _CLOSE else f"at most {self.gap:.2%} above the least possible, {self.bound_s:.4g} s"
         return (
-            f"{len(self.again)} ops computed again, {self.recomputed_s:.4g} s: {proof}, over all sets of forward ops that keep at most "
+            f"{len(self.again)} ops computed again, {self.recomputed_s:.4g} s: {self.proof}, over all sets of forward ops that keep at most "
             f"{self.limit_bytes:,} bytes at the end of the forward pass ({self.saved_bytes:,} kept; not the peak within the backward pass)"
         )
 

@@ -57,6 +57,8 @@ class Answer:
             parts.append(f"ZeRO-{self.zero}")
         if self.plan.options.get("recompute") == "blocks":
             parts.append("blocks computed again in the backward pass")
+        elif "kept" in self.plan.options:
+            parts.append(f"a part computed again in the backward pass ({self.plan.options['recompute']})")
         if stages > 1:
             parts.append(f"schedule {self.plan.options.get('schedule', '1f1b')}")
         return ", ".join(parts)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "perform", "plan_json"]
 
 _SCHEDULES = (*(schedule.value for schedule in Schedule if schedule is not Schedule.GIVEN), "auto")
-_RECOMPUTE = {"auto": None, "none": False, "blocks": True}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,8 +131,10 @@ def _add_fixed(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--recompute",
         default="auto",
-        choices=list(_RECOMPUTE),
-        help="blocks: keep only the inputs of numbered blocks (h.0, h.1, ...) and compute the rest again (default auto: where nothing else fits)",
+        metavar="WHAT",
+        help="what the backward part computes again. blocks: keep only the inputs of numbered blocks (h.0, h.1, ...); attention: not what lies between "
+        "its two products; 60%%: the ops that cost least while 60 %% of the bytes are kept; selective: where nothing else fits, the largest "
+        "of 80, 60, 40 and 20 %% that does, then blocks (default auto: blocks where nothing else fits; or none)",
     )
     group.add_argument(
         "--context",
@@ -261,7 +262,7 @@ def perform(args: argparse.Namespace) -> Json:
             micro_batches=args.micro_batches,
             mode=args.mode,
             outputs=args.outputs,
-            recompute=_RECOMPUTE[args.recompute],
+            recompute=args.recompute,
             context=None if args.context == "auto" else args.context,
             load=load,
             zero=None if args.zero == "auto" else int(args.zero),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from rich.console import Group, RenderableType
@@ -10,8 +11,10 @@ from rich.table import Table
 
 from planner.ir.actors.verify import device_bytes
 from planner.ir.graph import Mode
-from planner.ir.plan import BatchInput, Boxing, Fragment, Plan, Port, RegstKind, Task
+from planner.ir.plan import BatchInput, Boxing, Fragment, Plan, Port, RegstKind, Task, TaskKind
 from planner.ir.units import show_bytes, show_s
+from planner.opset import is_view
+from planner.stages.copies import is_recomputed
 from regista.analysis.comparison import Comparison, Pair, Summary
 from regista.analysis.state_bytes import state_bytes
 from regista.padded import batch_norm_text, padding_text
@@ -148,7 +151,14 @@ def _batch_dim(entry: BatchInput) -> str:
 
 
 def computed_again_text(plan: Plan) -> str:
-    """The modules whose ops the backward part computes again because the module says so; empty: none."""
+    """What the backward part computes again of a micro-batch because the plan was asked to, or because the module says so; empty: nothing."""
+    if kept := plan.options.get("kept", ""):
+        backward = (op for task in plan.tasks if task.kind is TaskKind.BACKWARD and isinstance(task.body, Fragment) for op in task.body.ops)
+        targets = Counter(
+            op.target.split(".")[1] for op in backward if is_recomputed(op) and not is_view(op) and op.target.startswith("aten.")
+        )
+        most = ", ".join(f"{number} {target}" for target, number in targets.most_common(_MOST_MODULES))
+        return f"{plan.options['recompute']}: {kept} (whole tensors at roofline, before stages and layouts); most are {most or 'views'}"
     ops = [op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops if op.again]
     modules = list(dict.fromkeys(op.module or "the root module" for op in ops))
     more = f" and {len(modules) - _MOST_MODULES} more" if len(modules) > _MOST_MODULES else ""

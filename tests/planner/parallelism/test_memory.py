@@ -20,6 +20,9 @@ from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Plan
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
+from planner.parallelism.options import SHARES
+from planner.parallelism.proof import covered_text
+from planner.parallelism.shape import Shape, with_next
 from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Problem
 from planner.solve.limited.memory import least_peak, solve_within
@@ -75,7 +78,9 @@ def test_what_holds_nothing_has_no_least_peak() -> None:
     assert least_peak(Problem(("a",), (np.array([1.0, 2.0]),), (), (), 5.0)) == 0.0
 
 
-@pytest.mark.parametrize("options", [PlanOptions(), PlanOptions(stages=2, micro_batches=4), PlanOptions(recompute=True)])
+@pytest.mark.parametrize(
+    "options", [PlanOptions(), PlanOptions(stages=2, micro_batches=4), PlanOptions(recompute=True), PlanOptions(recompute="50%")]
+)
 def test_what_the_plan_holds_is_what_the_simulator_finds_to_the_byte(options: PlanOptions) -> None:
     plan = make_plan(
         ZOO["gpt"](**GPT).graph(options.micro_batches or 1), model="gpt", batch_size=8, cluster=roomy_cluster(2), options=options
@@ -87,11 +92,13 @@ def test_what_the_plan_holds_is_what_the_simulator_finds_to_the_byte(options: Pl
     assert all(planned[rank] <= reserved for rank, reserved in device_bytes(plan).items())
 
 
-def with_memory(size_bytes: float, devices: int = 2) -> Plan:
+def with_memory(size_bytes: float, devices: int = 2, recompute: str | None = None) -> Plan:
     cluster = roomy_cluster(devices)
     small = replace(cluster, device=replace(cluster.device, memory_bytes=int(size_bytes)))
     source = adamw()
-    return make_plan(source.graph(1), model="gpt", batch_size=8, cluster=small, options=PlanOptions(pins=("input.*=S(0)",)))
+    return make_plan(
+        source.graph(1), model="gpt", batch_size=8, cluster=small, options=PlanOptions(pins=("input.*=S(0)",), recompute=recompute)
+    )
 
 
 def adamw() -> Program:
@@ -107,6 +114,40 @@ def test_where_memory_binds_less_is_held_for_more_time() -> None:
     assert tight.search.objective_s >= roomy.search.objective_s
     assert tight.search.lower_bound_s <= tight.search.objective_s
     assert (roomy.options["recompute"], tight.options["recompute"]) == ("", "blocks")
+
+
+@pytest.mark.thorough
+def test_selective_keeps_the_largest_share_that_fits_and_is_quicker_than_blocks() -> None:
+    roomy, blocks = with_memory(1e12, recompute="selective"), with_memory(1e12, recompute="blocks")
+    most, least = max(live_bytes(roomy).values()), max(live_bytes(blocks).values())
+    tight = with_memory((most + least) / 2, recompute="selective")
+    assert max(live_bytes(tight).values()) <= (most + least) / 2
+    assert (roomy.options["recompute"], tight.options["recompute"]) == ("", "60%")
+    assert roomy.search.objective_s < tight.search.objective_s < blocks.search.objective_s
+
+
+@pytest.mark.thorough
+def test_shapes_are_searched_with_the_shares_of_selective_and_the_certificate_names_them() -> None:
+    cluster, source = roomy_cluster(2), adamw()
+    roomy = with_memory(1e12)
+    small = replace(cluster, device=replace(cluster.device, memory_bytes=int(0.6 * max(live_bytes(roomy).values()))))
+    options = PlanOptions(stages=None, micro_batches=1, recompute="selective")
+    plan = search_plans(source.graph, model="gpt", batch_size=8, cluster=small, options=options).plan
+    assert plan.options["recompute"] in SHARES
+    for words in ("chosen beforehand to keep 80% or 60% or 40% or 20% of the bytes", "as they were chosen before layouts"):
+        assert words in covered_text(plan)
+    assert max(live_bytes(plan).values()) <= small.device.memory_bytes
+    assert plan.search.lower_bound_s <= plan.search.objective_s
+
+
+def test_what_does_not_fit_is_tried_with_less_and_less_kept_and_what_is_given_with_nothing_else() -> None:
+    tried = [Shape(1, 1, (2,))]
+    while (later := with_next(tried[-1], PlanOptions(recompute="selective").again_if_unfit)) is not None:
+        tried.append(later)
+    assert [shape.recompute for shape in tried] == ["", "80%", "60%", "40%", "20%", "blocks"]
+    assert PlanOptions().again_if_unfit == ("blocks",)
+    for asked in (False, True, "60%", "attention"):
+        assert PlanOptions(recompute=asked).again_if_unfit == ()
 
 
 def test_a_model_that_cannot_fit_is_refused_with_what_would() -> None:

@@ -20,6 +20,7 @@ from planner.ir.graph import Role
 from planner.ir.plan import Plan
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
+from planner.parallelism.memory import again_of
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
 from planner.search import assign_layouts, build_model, search
@@ -38,7 +39,14 @@ from regista.api import program_of
 from regista.clusters import resolve_cluster
 
 MODEL = "zoo:gpt?layers=4&width=64&heads=4&vocab=96&seq=16&batch=16"
-SHAPES = (Shape(1, 1, (4,)), Shape(1, 4, (2, 2)), Shape(2, 4, (2,)), Shape(4, 8, (1,)), Shape(2, 4, (2,), recompute=True))
+SHAPES = (
+    Shape(1, 1, (4,)),
+    Shape(1, 4, (2, 2)),
+    Shape(2, 4, (2,)),
+    Shape(4, 8, (1,)),
+    Shape(2, 4, (2,), recompute="blocks"),
+    Shape(2, 4, (2,), recompute="50%"),
+)
 
 
 def four() -> Cluster:
@@ -61,7 +69,7 @@ def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -
     share = shares.of(shape)
     limit = between(shares, shape, room)
     graph = program.graph(shape.micro_batches)
-    staged = prepare(graph, assign_stages(graph, shape.stages), shape.stages, recompute=shape.recompute)
+    staged = prepare(graph, assign_stages(graph, shape.stages), shape.stages, recompute=again_of(graph, shape.recompute, cluster).ops)
     flight = [min(shape.micro_batches, shape.stages - s) for s in range(shape.stages)]
     model = build_model(staged, shape.mesh, cluster, (), shape.micro_batches, limit_bytes=limit * 1.5, in_flight=flight)
     step_s = model.step_s(search(model, Method.EXACT, seconds=10.0).choice)
@@ -108,7 +116,7 @@ def test_no_shape_is_refused_that_has_a_plan_which_fits(cut: str, mesh: tuple[in
 def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Shape) -> None:
     program, cluster = program_of(MODEL), four()
     graph = program.graph(shape.micro_batches)
-    staged = prepare(graph, assign_stages(graph, shape.stages), shape.stages, recompute=shape.recompute)
+    staged = prepare(graph, assign_stages(graph, shape.stages), shape.stages, recompute=again_of(graph, shape.recompute, cluster).ops)
     model = build_model(staged, shape.mesh, cluster, (), shape.micro_batches)
     solution = search(model, Method.EXACT)
     bound_s, other = bottleneck_bound(model, solution.choice)
@@ -266,7 +274,7 @@ def test_a_shape_is_entered_once() -> None:
     share = ShapeBounds(program.graph, 16, cluster, ()).of(Shape(1, 4, (2, 2)))
     tight = int(share.smallest.held_bytes + share.cheapest.held_bytes) // 2
     small = replace(cluster, device=replace(cluster.device, memory_bytes=tight))
-    search_of = ShapeSearch(ShapeBounds(program.graph, 16, small, ()), never_fits, recompute=True)
+    search_of = ShapeSearch(ShapeBounds(program.graph, 16, small, ()), never_fits, recompute=("blocks",))
     with pytest.raises(OutOfMemory):
         search_of.best(shapes(16, small, most_stages=4))
     assert worked and len(worked) == len(set(worked))
