@@ -16,10 +16,11 @@ from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions, check
 from backend.initial.values import Values
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
+from backend.inprocess.fragments import fragments_of
 from backend.inprocess.registers import make_blocks
 from backend.memory.blocks import check_state, state_parts
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
-from backend.ops.callables import RankFragments, say_not_compiled
+from backend.ops.callables import say_not_compiled
 from backend.ops.inductor import Kernels, check_kernels
 from backend.placing import check_room, owned_bytes
 from backend.run_folder.merge import agreed, hardware
@@ -86,9 +87,7 @@ def run(
     blocks = make_blocks(plan, placed, plan.gradients.values() if gradients else (), memory)
     for rank, of_rank in blocks.items():
         of_rank.fill_state(state_parts(plan, rank, state))
-    fragments = {
-        rank: RankFragments(plan, rank, of_rank.mode, memory, device=placed[rank], kernels=kernels) for rank, of_rank in blocks.items()
-    }
+    fragments = {rank: fragments_of(plan, of_rank, placed[rank], memory, kernels) for rank, of_rank in blocks.items()}
     body = ProcessBody(plan, blocks, placed, batches, numbers, fragments, options=options, allow_nan=allow_nan)
     engine = Engine(plan, steps, body, blocks, placed, timeout_s=timeout_s, ahead=options.ahead, alone=alone)
     if on_progress is not None:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Unpack
 
 from torch import Tensor
 
-from backend.devices.device import Device
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions, RegisterMode
 from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment
 from backend.ops.inductor import Kernels, NotCompiled
-from backend.ops.workspace import Workspace, WorkspaceBytes, uses_workspace
+from backend.ops.workspace import Workspace, WorkspaceBytes
 from backend.ops.writable import NO_BLOCKS, writable_blocks
 from planner.ir.plan import Fragment, Plan, Task
 
@@ -45,7 +44,8 @@ class RankFragments:
 
     Args:
         mode: of the rank's blocks; None: fragments write to no block (the reference performer).
-        device: of the rank; None: the CPU.
+        device: torch's name of the rank's; empty: the CPU.   allocate: takes bytes of it; None: those of this process.
+        planned: values inside fragments lie in planned workspace (backend.ops.workspace), but for compiled code.
         lays_out: the first values that come to blocks may give them another layout; compiled code asks for row-major ones and is given them.
         at_once: all are made now, and not as they are asked for.
 
@@ -60,29 +60,29 @@ class RankFragments:
         mode: RegisterMode | None,
         memory: MemoryOptions = DEFAULT_MEMORY,
         *,
-        device: Device | None = None,
+        device: str = "",
+        allocate: Callable[[int], Tensor] | None = None,
+        planned: bool = False,
         kernels: Kernels = Kernels.EAGER,
         lays_out: bool = False,
         at_once: bool = True,
     ) -> None:
-        self._plan, self._rank = plan, rank
-        self._where = "" if device is None or device.torch_device.type == "cpu" else str(device.torch_device)
+        self._plan, self._rank, self._device = plan, rank, device
         tasks = {task.id: task for task in plan.tasks if isinstance(task.body, Fragment) and rank in plan.ranks_of(task)}
         self._writable = {name: NO_BLOCKS if mode is None else writable_blocks(plan, task, mode) for name, task in tasks.items()}
         self._inductor: CompiledFragments | None = None
         if kernels is Kernels.COMPILED:
             from backend.ops.inductor.fragments import CompiledFragments  # late: it takes a second to load
 
-            self._inductor = CompiledFragments(plan, rank, list(tasks.values()), self._writable, self._op_by_op, device=self._where)
+            self._inductor = CompiledFragments(plan, rank, list(tasks.values()), self._writable, self._op_by_op, device=device)
         left = [task for name, task in tasks.items() if self._inductor is None or name not in self._inductor.functions]
         lays_out = lays_out and self._inductor is None
         self._workspace: Workspace | None = None
         self._planned = frozenset[str]()
         self.functions: dict[str, CompiledFragment] = _AtFirstUse(lambda name: self._op_by_op(plan.task[name]))
-        if mode is not None and uses_workspace(memory, mode) and (device is None or not device.immediate):
-            allocate = device.allocate if device is not None else None
+        if planned:
             self._planned = frozenset(task.id for task in left)
-            self._workspace = Workspace(plan, rank, left, self._writable, memory, allocate=allocate, device=self._where, lays_out=lays_out)
+            self._workspace = Workspace(plan, rank, left, self._writable, memory, allocate=allocate, device=device, lays_out=lays_out)
             self.functions = self._workspace.functions
         elif at_once:
             for task in left:
@@ -94,7 +94,7 @@ class RankFragments:
             self._inductor.join(self.functions)
 
     def _op_by_op(self, task: Task, **options: Unpack[CompileOptions]) -> CompiledFragment:
-        options["device"] = self._where
+        options["device"] = self._device
         return compile_fragment(task, self._plan.placement[task.placement], self._rank, self._writable.get(task.id, NO_BLOCKS), **options)
 
     def is_final(self, task: str) -> bool:

@@ -41,6 +41,7 @@ from backend.ops.callables import RankFragments
 from backend.ops.destinations import DeferredBindings, store_results
 from backend.ops.fragment import draws
 from backend.ops.inductor import Kernels
+from backend.ops.workspace import uses_workspace
 from backend.ops.writable import slot_places
 from backend.placing.carriers import Carried, Carrier
 from backend.placing.graphs import Graphs
@@ -147,7 +148,17 @@ class RankBody:
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
         self._drawing = frozenset(task.id for task in here if draws(task))
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
-        self.fragments = RankFragments(plan, rank, blocks.mode, memory, device=device, kernels=kernels, lays_out=True)
+        self.fragments = RankFragments(
+            plan,
+            rank,
+            blocks.mode,
+            memory,
+            device="" if device is None or device.torch_device.type == "cpu" else str(device.torch_device),
+            allocate=device.allocate if device is not None else None,
+            planned=uses_workspace(memory, blocks.mode),
+            kernels=kernels,
+            lays_out=True,
+        )
         self._scratch: defaultdict[str, Scratch] = defaultdict(partial(Scratch, device.torch_device if device is not None else None))
         self._exchanges = {
             task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)), self._scratch[task.stream])

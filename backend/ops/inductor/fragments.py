@@ -131,7 +131,7 @@ def _placed(task: Task, writable: WritableBlocks, types: FragmentTypes, function
         slots = operands[given : given + len(writable.slots)]
         passed = [*operands[:given], *(slots[number] for number in direct)]
         operated = [value if value.stride() == layout else value.contiguous() for value, layout in zip(passed, layouts, strict=True)]
-        results = function(*operated, *([numbers[operands[-1]]] if numbers else []))  # type: ignore[call-overload]  # the micro-batch
+        results = function(*operated, *([numbers[operands[-1]]] if numbers else []))  # the micro-batch
         for slot, written in zip(passed[given:], operated[given:], strict=True):
             if slot is not written:
                 slot.copy_(written)

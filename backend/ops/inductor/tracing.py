@@ -137,7 +137,7 @@ def _traceable(op: Op, arguments: Sequence[object]) -> Callable[..., object]:
     if op.target == "aten.mm.default":
         x, w = arguments
         assert isinstance(x, Tensor) and isinstance(w, Tensor)
-        return whole_product if is_large_product(x, w) else torch.ops.aten.mm.default  # type: ignore[no-any-return]
+        return whole_product if is_large_product(x, w) else torch.ops.aten.mm.default
     if op.target.startswith("regista.") and not _is_whole_lookup(op, arguments):
         registered: Callable[..., object] | None = getattr(torch.ops.regista, op.target.removeprefix("regista."), None)
         if registered is not None:
