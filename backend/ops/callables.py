@@ -22,7 +22,7 @@ from backend.ops.writable import NO_BLOCKS, writable_blocks
 from planner.ir.plan import Fragment, Plan, Task
 
 if TYPE_CHECKING:
-    from backend.ops.inductor.fragments import CompiledFragments
+    from backend.ops.inductor.fragments import InductorFragments
 
 __all__ = ["RankFragments", "say_not_compiled"]
 
@@ -70,11 +70,11 @@ class RankFragments:
         self._plan, self._rank, self._device = plan, rank, device
         tasks = {task.id: task for task in plan.tasks if isinstance(task.body, Fragment) and rank in plan.ranks_of(task)}
         self._writable = {name: NO_BLOCKS if mode is None else writable_blocks(plan, task, mode) for name, task in tasks.items()}
-        self._inductor: CompiledFragments | None = None
+        self._inductor: InductorFragments | None = None
         if kernels is Kernels.COMPILED:
-            from backend.ops.inductor.fragments import CompiledFragments  # late: it takes a second to load
+            from backend.ops.inductor.fragments import InductorFragments  # late: it takes a second to load
 
-            self._inductor = CompiledFragments(plan, rank, list(tasks.values()), self._writable, self._op_by_op, device=device)
+            self._inductor = InductorFragments(plan, rank, self._op_by_op, list(tasks.values()), self._writable, device=device)
         left = [task for name, task in tasks.items() if self._inductor is None or name not in self._inductor.functions]
         lays_out = lays_out and self._inductor is None
         self._workspace: Workspace | None = None

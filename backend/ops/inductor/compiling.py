@@ -31,10 +31,7 @@ from backend.ops.writable import WritableBlocks
 from planner.ir.graph import Arg, Op, Ref
 from planner.ir.plan import Fragment, Placement, Task
 
-__all__ = ["Compile", "Compiled", "Origin", "by_inductor", "compiled", "content_id"]
-
-Compile = Callable[[GraphModule, Sequence[Tensor]], tuple[Callable[..., Sequence[Tensor]], bool]]
-"""A graph and its operands (fake) -> a function of them, and whether its code was there already."""
+__all__ = ["Compiled", "Origin", "by_inductor", "compiled", "content_id"]
 
 
 class Origin(Enum):
@@ -91,13 +88,8 @@ def compiled(
     rank: int,
     writable: WritableBlocks,
     types: FragmentTypes,
-    compile_graph: Compile | None = None,
 ) -> Compiled:
-    """The fragment as a compiled function, made now or found.
-
-    Args:
-        compile_graph: by default ``by_inductor``.
-    """
+    """The fragment as a compiled function, made now or found."""
     name = content_id(task, placement, rank, writable, types)
     with _COMPILING:
         if name in _COMPILED:
@@ -106,7 +98,7 @@ def compiled(
         try:
             graph, operands = trace(task, placement, rank, writable, types)
             with _alone(name):
-                function, was_there = (compile_graph or by_inductor)(graph, operands)
+                function, was_there = by_inductor(graph, operands)
             made = Compiled(function=function, origin=Origin.DISK if was_there else Origin.COMPILED)
         except Exception as error:  # whatever a tracer or a compiler says: the fragment is performed op by op, and it is told why
             made = Compiled(function=None, origin=Origin.COMPILED, why_not=reason_of(error))
@@ -121,7 +113,10 @@ def reason_of(error: Exception) -> str:
 
 
 def by_inductor(graph: GraphModule, operands: Sequence[Tensor]) -> tuple[Callable[..., Sequence[Tensor]], bool]:
-    """torch's inductor, for this very shapes and strides, on one thread: a rank has one core, and a pool of compilers would outlive a killed worker."""
+    """A graph as a function that torch's inductor made for just these shapes and strides, and whether its code lay on disk.
+
+    On one thread: a rank has one core, and a pool of compilers would outlive a killed worker.
+    """
     import torch._inductor as inductor  # late: it takes a second to load
     from torch._dynamo.utils import counters
 

@@ -12,53 +12,11 @@ import torch
 from torch import Tensor
 
 from backend.ops.products import product
-from planner.frontend.random import kernels as random
+from planner.frontend.random.kernels import KERNELS
 
 __all__ = ["DRAWN", "whole_product"]
 
-
-@torch.library.custom_op("regista::drawn_dropout", mutates_args=())
-def _dropout(
-    x: Tensor,
-    seed: Tensor,
-    steps: Tensor,
-    p: float,
-    divisor: float,
-    whole: Sequence[int],
-    offsets: Sequence[int],
-    draw: int,
-    micro_batch: Tensor,
-) -> Tensor:
-    return random.dropout(x, seed, steps, p, divisor, whole, offsets, draw, int(micro_batch)).contiguous()
-
-
-@torch.library.custom_op("regista::drawn_uniform", mutates_args=())
-def _uniform(
-    seed: Tensor,
-    steps: Tensor,
-    size: Sequence[int],
-    dtype: torch.dtype,
-    whole: Sequence[int],
-    offsets: Sequence[int],
-    draw: int,
-    micro_batch: Tensor,
-) -> Tensor:
-    return random.uniform(seed, steps, size, dtype, whole, offsets, draw, int(micro_batch)).contiguous()
-
-
-@torch.library.custom_op("regista::drawn_bernoulli", mutates_args=())
-def _bernoulli(
-    seed: Tensor,
-    steps: Tensor,
-    size: Sequence[int],
-    dtype: torch.dtype,
-    p: float,
-    whole: Sequence[int],
-    offsets: Sequence[int],
-    draw: int,
-    micro_batch: Tensor,
-) -> Tensor:
-    return random.bernoulli(seed, steps, size, dtype, p, whole, offsets, draw, int(micro_batch)).contiguous()
+_PLACE = "int[] whole, int[] offsets, int draw, Tensor micro_batch) -> Tensor"
 
 
 @torch.library.custom_op("regista::whole_product", mutates_args=())
@@ -67,25 +25,33 @@ def whole_product(x: Tensor, w: Tensor) -> Tensor:
     return product(x, w)
 
 
-@_dropout.register_fake
-def _dropout_type(x: Tensor, *_: object) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-@_uniform.register_fake
-@_bernoulli.register_fake
-def _drawn_type(seed: Tensor, steps: Tensor, size: Sequence[int], dtype: torch.dtype, *_: object) -> Tensor:
-    return seed.new_empty(list(size), dtype=dtype)
-
-
 @whole_product.register_fake
 def _product_type(x: Tensor, w: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], w.shape[1])
 
 
+def _like(x: Tensor, *_: object) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _of_size(seed: Tensor, steps: Tensor, size: Sequence[int], dtype: torch.dtype, *_: object) -> Tensor:
+    return seed.new_empty(list(size), dtype=dtype)
+
+
+def _op(name: str, schema: str, type_of: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def drawn(*arguments: object) -> Tensor:
+        *others, micro_batch = arguments
+        assert isinstance(micro_batch, Tensor)
+        return KERNELS[f"regista.{name}"](*others, int(micro_batch)).contiguous()
+
+    op = torch.library.custom_op(f"regista::drawn_{name}", drawn, mutates_args=(), schema=schema)
+    op.register_fake(type_of)
+    return op
+
+
 DRAWN: dict[str, Callable[..., Tensor]] = {
-    "regista.dropout": _dropout,
-    "regista.uniform": _uniform,
-    "regista.bernoulli": _bernoulli,
+    "regista.dropout": _op("dropout", f"(Tensor x, Tensor seed, Tensor steps, float p, float divisor, {_PLACE}", _like),
+    "regista.uniform": _op("uniform", f"(Tensor seed, Tensor steps, int[] size, ScalarType dtype, {_PLACE}", _of_size),
+    "regista.bernoulli": _op("bernoulli", f"(Tensor seed, Tensor steps, int[] size, ScalarType dtype, float p, {_PLACE}", _of_size),
 }
 """Target of a random op -> what draws it; the micro-batch's number, as a tensor, comes last."""

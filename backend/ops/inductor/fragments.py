@@ -16,26 +16,27 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from backend.layout.boxing import BOXING
 from backend.memory.blocks import store
 from backend.ops.fragment import CompiledFragment
-from backend.ops.inductor.compiling import Compile, Origin, compiled, reason_of
+from backend.ops.inductor.compiling import Origin, compiled, reason_of
 from backend.ops.inductor.tracing import FragmentTypes, returned_places, types_of
 from backend.ops.writable import WritableBlocks
 from planner.ir.graph import ACCUMULATE
 from planner.ir.plan import Fragment, Plan, Task, TaskKind
 from planner.opset import is_creation, is_view
 
-__all__ = ["CompiledFragments", "row_major"]
+__all__ = ["InductorFragments", "row_major"]
 
 _Strides = tuple[int, ...]
 
 
-class CompiledFragments:
+class InductorFragments:
     """See the module's text.
 
     Args:
         tasks: of the rank, those with fragments.   writable: task -> what its fragment may write to.   device: torch's name; empty: the CPU.
-        op_by_op: how a task is performed whose compiled code fails.   compile_graph: by default inductor.
+        op_by_op: how a task is performed whose compiled code fails.
 
     Attributes:
         functions: task -> what performs it; those that are left out are performed op by op.
@@ -46,12 +47,11 @@ class CompiledFragments:
         self,
         plan: Plan,
         rank: int,
+        op_by_op: Callable[[Task], CompiledFragment],
         tasks: Sequence[Task],
         writable: Mapping[str, WritableBlocks],
-        op_by_op: Callable[[Task], CompiledFragment],
         *,
         device: str = "",
-        compile_graph: Compile | None = None,
     ) -> None:
         self.functions: dict[str, CompiledFragment] = {}
         self.why_not: dict[str, str] = {}
@@ -60,7 +60,7 @@ class CompiledFragments:
         self._wanted = [task for task in tasks if _is_worth_it(task)]
         for task in self._wanted:
             types = types_of(plan, task, rank, writable[task.id], device)
-            made = compiled(task, plan.placement[task.placement], rank, writable[task.id], types, compile_graph)
+            made = compiled(task, plan.placement[task.placement], rank, writable[task.id], types)
             if made.function is None:
                 self.why_not[task.id] = made.why_not
                 continue
@@ -102,7 +102,7 @@ def _is_worth_it(task: Task) -> bool:
     """Whether two ops at least compute something."""
     if task.kind is TaskKind.UPDATE or not isinstance(task.body, Fragment):
         return False
-    return sum(not (is_view(op) or is_creation(op) or op.target == ACCUMULATE) for op in task.body.ops) > 1
+    return sum(op.target == BOXING or not (is_view(op) or is_creation(op)) for op in task.body.ops if op.target != ACCUMULATE) > 1
 
 
 def row_major(shape: Sequence[int]) -> _Strides:

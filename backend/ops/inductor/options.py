@@ -12,7 +12,7 @@ from pathlib import Path
 
 from planner.ir.errors import Unsupported
 
-__all__ = ["Kernels", "NotCompiled", "cache_folder", "check_kernels"]
+__all__ = ["Kernels", "NotCompiled", "cache_folder", "check_kernels", "lacking"]
 
 
 class Kernels(StrEnum):
@@ -37,17 +37,12 @@ def cache_folder() -> Path:
     return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "regista" / "inductor"
 
 
-def check_kernels(kernels: Kernels, devices: Collection[str]) -> None:
-    """Refuse compiled kernels on a host that cannot compile.
+def lacking(devices: Collection[str]) -> list[str]:
+    """What inductor needs on this host and does not find.
 
     Args:
         devices: names of those that are used: ``cpu``, ``cuda:0``, ``fake:0``.
-
-    Raises:
-        Unsupported: naming what is missing.
     """
-    if kernels is Kernels.EAGER:
-        return
     on_gpu = any(name.startswith("cuda") for name in devices)
     compilers = {"C++": os.environ.get("CXX", "g++")} if not on_gpu or "cpu" in devices else {}
     if on_gpu:
@@ -57,7 +52,21 @@ def check_kernels(kernels: Kernels, devices: Collection[str]) -> None:
         missing.append("Python's header files (Python.h)")
     if on_gpu and find_spec("triton") is None:
         missing.append("the package triton")
-    if missing:
+    return missing
+
+
+def check_kernels(kernels: Kernels, devices: Collection[str]) -> None:
+    """Refuse compiled kernels on a host that cannot compile.
+
+    Args:
+        devices: names of those that are used.
+
+    Raises:
+        Unsupported: naming what is missing.
+    """
+    if kernels is Kernels.EAGER:
+        return
+    if missing := lacking(devices):
         raise Unsupported(
             f"--kernels compiled: this host lacks {' and '.join(missing)}, with which torch's inductor compiles; install it, or leave --kernels "
             "out (fragments are performed op by op then)"
