@@ -180,7 +180,7 @@ def perform(args: argparse.Namespace) -> Json:
     first, end = longest(outcome.trace)
     if end - first < min(2, outcome.trace.steps):
         held = f"the trace holds the steps {steps_text(outcome.trace.held_steps)}, no two in a row, so nothing is said of a step's time"
-        show(args, held, _loss_text(plan, outcome.losses))
+        show(args, held, *_kernels_text(outcome.trace), _loss_text(plan, outcome.losses))
         return {"plan_id": plan.plan_id, "steps": outcome.trace.steps, "losses": list(outcome.losses), "first_step": outcome.first_step}
     # One process that plays all ranks in turn is not what was predicted: its own figures alone.
     trace, which = steps_shown(plan, outcome.trace)
