@@ -23,9 +23,12 @@ from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.initial.values import Values
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks, initial_states
-from backend.ops.fragment import CompiledFragment, compile_fragment, draws
+from backend.ops.callables import RankFragments, say_not_compiled
+from backend.ops.fragment import draws
+from backend.ops.inductor import Kernels, check_kernels
+from backend.run_folder.merge import agreed
 from backend.run_folder.outcome import Outcome, assemble_here
-from planner.ir.actors.actor import Actor, ActorId
+from planner.ir.actors.actor import Actor
 from planner.ir.actors.deadlock import explain_wait
 from planner.ir.actors.routes import Piece
 from planner.ir.actors.verify import verify
@@ -49,6 +52,7 @@ def perform(
     gradients: bool = False,
     on_event: Callable[[Act], None] | None = None,
     numbers: StepNumbers = no_numbers,
+    kernels: Kernels = Kernels.EAGER,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan in this process.
 
@@ -58,6 +62,7 @@ def perform(
         gradients: also return the last step's mean gradients.
         on_event: called after every act.
         numbers: step -> what its STEP_INPUT tasks write, of Plans that have such.
+        kernels: how fragments are performed (backend.ops.inductor).
 
     Returns:
         trace (source ``run``, performer ``reference``), losses per step, final states and gradients as logical tensors.
@@ -67,7 +72,7 @@ def perform(
         InvalidProgram: a batch does not fit the Plan.
         WorkerFailed: an op of a fragment raised.
     """
-    return ReferencePerformer(plan, state, batches, steps, gradients=gradients, on_event=on_event, numbers=numbers).run()
+    return ReferencePerformer(plan, state, batches, steps, gradients=gradients, on_event=on_event, numbers=numbers, kernels=kernels).run()
 
 
 class ReferencePerformer:
@@ -86,8 +91,10 @@ class ReferencePerformer:
         gradients: bool = False,
         on_event: Callable[[Act], None] | None = None,
         numbers: StepNumbers = no_numbers,
+        kernels: Kernels = Kernels.EAGER,
     ) -> None:
         verify(plan)
+        check_kernels(kernels, {"cpu"})
         check_numbers(plan, numbers, range(steps))
         for task in plan.tasks:
             if isinstance(task.body, Boxing):
@@ -103,7 +110,7 @@ class ReferencePerformer:
         for rank, blocks in self._blocks.items():
             blocks.fill_state(initial_states(plan, rank, state))
         self._book = Bookkeeper(plan, steps, self._blocks)
-        self._fragments: dict[ActorId, CompiledFragment] = {}
+        self._fragments = {rank: RankFragments(plan, rank, None, kernels=kernels, at_once=False) for rank in range(plan.num_ranks)}
         self._pieces = {task.id: pieces_of(plan, task) for task in plan.tasks if task.kind is TaskKind.TRANSFER}
         self._losses: dict[int, float] = {}
         self._outputs: dict[int, StepOutputs] = {}
@@ -115,9 +122,7 @@ class ReferencePerformer:
     def run_fragment(self, task: Task, rank: int, inputs: Sequence[Tensor | int]) -> Sequence[Tensor]:
         """The values of task.writes, from those of task.reads; then the micro-batch's number, where the task draws random numbers."""
         try:
-            if (task.id, rank) not in self._fragments:
-                self._fragments[task.id, rank] = compile_fragment(task, self.plan.placement[task.placement], rank)
-            return self._fragments[task.id, rank](*inputs)
+            return self._fragments[rank].functions[task.id](*inputs)
         except RegistaError:
             raise
         except Exception as error:  # what torch says of an op with other arguments or shapes than the planner gives it
@@ -150,6 +155,7 @@ class ReferencePerformer:
             torch.set_num_threads(threads)
         if self._book.unfinished:
             raise DeadLock(explain_wait(self.plan, self._book.actors, self._book.gates))
+        say_not_compiled({task: why for of_rank in self._fragments.values() for task, why in of_rank.not_compiled.items()})
         return assemble_here(
             self.plan,
             self._blocks,
@@ -159,7 +165,7 @@ class ReferencePerformer:
             losses=self._losses,
             outputs=self._outputs,
             gradients=self._gradients,
-            about={"torch": torch.__version__, "threads": "1"},
+            about={"torch": torch.__version__, "threads": "1"} | agreed({rank: each.about for rank, each in self._fragments.items()}),
         )
 
     def _sweep(self) -> bool:

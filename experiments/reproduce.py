@@ -99,6 +99,7 @@ MODULES = (
     Experiment(name="quotas_run", module="quotas.__main__", redraw=("--run", "--redraw"), simulated=False, performed=False),
     Experiment(name="rivals", module="rivals.__main__", simulated=False, performed=False),
     Experiment(name="eager", module="rivals.eager", simulated=False, performed=False),
+    Experiment(name="compiled", module="rivals.compiled", simulated=False, performed=False),
     Experiment(name="fidelity", module="fidelity.__main__", simulated=False, performed=False),
     Experiment(name="jobs", module="fidelity.jobs.__main__", simulated=False, performed=False),
     Experiment(name="kernel", module="kernel_database.__main__", simulated=False, performed=False),

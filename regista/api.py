@@ -29,6 +29,7 @@ from backend.initial import Values
 from backend.launch import Session
 from backend.launch.host import check_host
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
+from backend.ops.inductor import Kernels
 from backend.run_folder import Outcome
 from planner.cost import AnalyticCost
 from planner.cost.routing import ExpertLoad
@@ -56,7 +57,7 @@ from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
 from regista.origin import names_code, record
 from regista.padded.asked import divided, padded, recorded_samples
-from regista.performers import Performer, check_performer
+from regista.performers import Performer, check_performer, chosen_kernels
 from regista.programs import check_program, planned_program, program_for, program_of
 from regista.schedules.automatic import AUTOMATIC, check_open, with_quickest_schedule
 from regista.schedules.file import read_schedule
@@ -289,13 +290,13 @@ def run(
     trace_steps: str | None = None,
     keep_states: bool = True,
     waiting: Waiting = Waiting.AUTO,
+    kernels: Kernels | str = Kernels.EAGER,
 ) -> Outcome:
     """Perform the Plan on real devices.
 
     Args:
         program: where initial values and data come from; None: the program that the Plan names.
-        gradients: also return the last step's mean gradients.
-        timeout_s: give up when nothing happens for so long.
+        gradients: also return the last step's mean gradients.   timeout_s: give up when nothing happens for so long.
         data: where training data lies, or batches of Python's (regista.data); None: the program's own batches.
         lr_schedule: learning rates by step as the command line gives them (regista.update_options), of a plan that takes them from outside.
         init: first values: ``module``, ``philox:SEED``, ``weights:FILE`` or ``checkpoint:DIR`` (regista.starting).
@@ -316,6 +317,7 @@ def run(
         keep_states: the outcome has the final states, of real processes in files that are read when a tensor is asked for; False: real
             processes leave none, and the run's end does not depend on their size.
         waiting: how real processes of one host wait for each other: on cores of their own and awake for a moment, or asleep (Waiting).
+        kernels: ``eager``: op by op; ``compiled``: by code that inductor makes of fragments before the first step (backend.ops.inductor).
 
     Raises:
         InvalidFile: a checkpoint or a weights file is missing or damaged, or the folder holds another run's checkpoints.
@@ -329,6 +331,7 @@ def run(
     source = program_for(plan, own_rates(plan, source, lr_schedule, performs=program is None))
     saves = checkpoint is not None or resume
     names = check_performer(plan, performer, device, device_options, memory, saves=saves, gradients=gradients)
+    kernels = chosen_kernels(kernels, set(names.values()))
     check_numbers(plan, source.step_numbers, range(steps))  # before a folder is made
     if checkpoint is None and (save_every or keep):
         raise Unsupported("save_every and keep belong to checkpoints; give their folder, too")
@@ -344,7 +347,7 @@ def run(
     if data is not None:
         batches = batches_for(plan, data, steps, source)
     if performer is Performer.REFERENCE:
-        return backend.perform(plan, start.values, batches, steps, gradients=gradients, numbers=source.step_numbers)
+        return backend.perform(plan, start.values, batches, steps, gradients=gradients, numbers=source.step_numbers, kernels=kernels)
     if performer is Performer.THREADS:
         with open_devices(names) as devices:
             return inprocess.run(
@@ -360,6 +363,7 @@ def run(
                 allow_nan=allow_nan,
                 memory=memory,
                 numbers=source.step_numbers,
+                kernels=kernels,
             )
     return backend.run(
         plan,
@@ -382,6 +386,7 @@ def run(
         trace_steps=trace_steps or "",
         keep_states=keep_states,
         waiting=waiting,
+        kernels=kernels,
     )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 
 from backend.devices.device import parse_devices
 from backend.devices.options import DeviceOptions, check_options
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
+from backend.ops.inductor import Kernels, check_kernels
 from backend.placing.places import place_ranks
 from planner.ir.errors import Unsupported
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 
-__all__ = ["Performer", "check_performer", "refuse_training"]
+__all__ = ["Performer", "check_performer", "chosen_kernels", "refuse_training"]
 
 
 class Performer(Enum):
@@ -45,6 +47,23 @@ def check_performer(
     names = place_ranks(device, plan.num_ranks) if performer is Performer.GLOO else parse_devices(device, plan.num_ranks)
     check_options(options, set(names.values()), own_process=performer is Performer.THREADS)
     return names
+
+
+def chosen_kernels(kernels: Kernels | str, devices: Collection[str]) -> Kernels:
+    """How fragments are to be performed, once this host was found able to do it.
+
+    Args:
+        devices: names of those that are used.
+
+    Raises:
+        Unsupported: there are no such kernels, or the host lacks a compiler.
+    """
+    try:
+        chosen = Kernels(kernels)
+    except ValueError:
+        raise Unsupported(f"kernels {kernels!r}; a run performs fragments {' or '.join(each.value for each in Kernels)}") from None
+    check_kernels(chosen, devices)
+    return chosen
 
 
 def refuse_training(*, checkpoint: bool, gradients: bool) -> None:

@@ -19,11 +19,11 @@ from backend.acts.transfer import pieces_of
 from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.devices.device import Device, ImmediateLane, Lane, Work
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
-from backend.inprocess.fragments import RankFragments
 from backend.inprocess.rendezvous import JointAct
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks
 from backend.monitor.nonfinite import LossWatch
+from backend.ops.callables import RankFragments
 from backend.ops.destinations import DeferredBindings, Destination, store_results
 from backend.ops.fragment import draws
 from backend.placing.graphs import Graphs

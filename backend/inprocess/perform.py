@@ -16,12 +16,14 @@ from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions, check
 from backend.initial.values import Values
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
-from backend.inprocess.fragments import RankFragments
+from backend.inprocess.fragments import fragments_of
 from backend.inprocess.registers import make_blocks
 from backend.memory.blocks import check_state, state_parts
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
+from backend.ops.callables import say_not_compiled
+from backend.ops.inductor import Kernels, check_kernels
 from backend.placing import check_room, owned_bytes
-from backend.run_folder.merge import hardware
+from backend.run_folder.merge import agreed, hardware
 from backend.run_folder.outcome import Outcome, assemble_here
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidProgram
@@ -45,6 +47,7 @@ def run(
     alone: bool = False,
     memory: MemoryOptions = DEFAULT_MEMORY,
     numbers: StepNumbers = no_numbers,
+    kernels: Kernels = Kernels.EAGER,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan in this process, every rank on its device.
 
@@ -60,6 +63,7 @@ def run(
         alone: one act at a time in the whole process, so that nothing else adds to its time; predictions are made of such times.
         memory: how registers are held (backend.inprocess.registers.make_blocks).
         numbers: step -> what its STEP_INPUT tasks write, of Plans that have such.
+        kernels: how fragments are performed (backend.ops.inductor).
 
     Returns:
         trace (source ``run``, performer ``threads``), losses per step, final states and gradients as logical tensors on the CPU.
@@ -77,12 +81,13 @@ def run(
     cpu = CpuDevice()
     placed = {rank: (devices or {}).get(rank, cpu) for rank in range(plan.num_ranks)}
     check_options(options, {device.name for device in placed.values()}, own_process=True)
+    check_kernels(kernels, {device.name for device in placed.values()})
     owned = owned_bytes(plan, placed, memory)
     check_room(owned, placed)
     blocks = make_blocks(plan, placed, plan.gradients.values() if gradients else (), memory)
     for rank, of_rank in blocks.items():
         of_rank.fill_state(state_parts(plan, rank, state))
-    fragments = {rank: RankFragments(plan, rank, blocks[rank], placed[rank], memory) for rank in blocks}
+    fragments = {rank: fragments_of(plan, of_rank, placed[rank], memory, kernels) for rank, of_rank in blocks.items()}
     body = ProcessBody(plan, blocks, placed, batches, numbers, fragments, options=options, allow_nan=allow_nan)
     engine = Engine(plan, steps, body, blocks, placed, timeout_s=timeout_s, ahead=options.ahead, alone=alone)
     if on_progress is not None:
@@ -105,6 +110,8 @@ def run(
         used = [of_rank.workspace for of_rank in fragments.values()]
         about["workspace"] = f"{sum(w.allocated_bytes for w in used)} of {sum(w.planned_bytes for w in used)} B"
         about["numerics"] = f"tf32 {options.tf32}, deterministic {options.deterministic}".lower()
+    about |= agreed({rank: of_rank.about for rank, of_rank in fragments.items()})
+    say_not_compiled({task: why for of_rank in fragments.values() for task, why in of_rank.not_compiled.items()})
     if body.graphs is not None:
         about["graphs"] = body.graphs.about
     return assemble_here(

@@ -27,6 +27,8 @@ from backend.launch.attempts import run_workers
 from backend.launch.on_devices import check_devices, say_not_captured
 from backend.memory.blocks import check_state
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
+from backend.ops.callables import say_not_compiled
+from backend.ops.inductor import Kernels, check_kernels
 from backend.run_folder.files import Options, prepare
 from backend.run_folder.merge import merge
 from backend.run_folder.outcome import Outcome
@@ -66,6 +68,7 @@ def run(
     trace_steps: str = "",
     keep_states: bool = True,
     waiting: Waiting = Waiting.AUTO,
+    kernels: Kernels = Kernels.EAGER,
 ) -> Outcome:
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
@@ -88,6 +91,7 @@ def run(
         device_options: of devices with streams.
         trace_steps: of which steps the trace holds the acts, ``first:20,last:20,every:1000``; the workers then keep no others.  Empty: of all.
         waiting: how workers wait for each other (backend.devices.cores).
+        kernels: how fragments are performed: op by op, or as code that inductor compiles before the first step (backend.ops.inductor).
         keep_states: the outcome has the final states, read from the checkpoint or from files of the run when they are asked for; False: it has none.
 
     Returns:
@@ -100,6 +104,7 @@ def run(
     verify(plan)
     performed = plan if checkpoint is None else with_saving(plan)
     on_devices = check_devices(performed, devices or {}, device_options, memory)
+    check_kernels(kernels, set(on_devices) or {"cpu"})
     options = Options(
         run_id=uuid.uuid4().hex[:12],
         steps=steps,
@@ -117,6 +122,7 @@ def run(
         trace_steps=trace_steps,
         keeps_state=keep_states,
         waiting=waiting,
+        kernels=kernels,
     )
     if trace_steps:
         StepSelection.parse(trace_steps).check(steps)
@@ -124,6 +130,7 @@ def run(
         run_in_folder(folder, performed, state, batches, options, on_progress, numbers, max_restarts)
         merged = merge(performed, folder, options)
     say_not_captured(merged.not_captured)
+    say_not_compiled(merged.not_compiled)
     outcome = merged.outcome
     return replace(outcome, trace=without_saving(plan, outcome.trace))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["mkl_is_slow", "product"]
+__all__ = ["is_large_product", "mkl_is_slow", "product"]
 
 _SMALLEST = 2**21
 """Multiplications from which oneDNN's kernel is the quicker one: 0.6 to 0.9 of MKL's time there, 0.5 from 2**26 on [measured as above]."""
@@ -38,15 +38,15 @@ def mkl_is_slow() -> bool:
     return bool(makers) and "GenuineIntel" not in makers
 
 
+def is_large_product(x: Tensor, w: Tensor) -> bool:
+    """Whether oneDNN multiplies x [M, K] and w [K, N]."""
+    large = x.dtype is w.dtype is torch.float32 and x.shape[0] * x.shape[1] * w.shape[1] >= _SMALLEST
+    return large and x.device.type == "cpu" and mkl_is_slow()
+
+
 def product(x: Tensor, w: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
     """x w, or bias + x w: x [M, K], w [K, N], bias [N] or [M, N]; into ``out`` where it is given."""
-    if (
-        x.dtype is w.dtype is torch.float32
-        and x.shape[0] * x.shape[1] * w.shape[1] >= _SMALLEST
-        and x.device.type == "cpu"
-        and mkl_is_slow()
-        and (bias is None or (bias.ndim == 1 and bias.dtype is torch.float32))
-    ):
+    if is_large_product(x, w) and (bias is None or (bias.ndim == 1 and bias.dtype is torch.float32)):
         turned = w.contiguous().t() if _overlaps(w) else w.t()
         made = x.new_empty(x.shape[0], w.shape[1]) if out is None else out
         rows = max(_FEWEST_ROWS, _PIECE // w.shape[1])

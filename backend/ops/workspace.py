@@ -67,6 +67,7 @@ class Workspace:
         memory: ``poison`` overwrites the workspace before every act; with ``return_freed`` the heap gives back what is freed all the time.
         allocate: takes bytes of a device; None: this process's, whose heap keeps what is freed from then on.
         device: of ``allocate``, for ops without operand; its slots stay laid out as they are, since acts are bound before they are performed.
+        lays_out: elsewhere the first values may give slots their layout.
 
     Attributes:
         final: tasks whose functions change no more.
@@ -82,6 +83,7 @@ class Workspace:
         *,
         allocate: Callable[[int], Tensor] | None = None,
         device: str = "",
+        lays_out: bool = True,
     ) -> None:
         self.final: set[str] = set()
         self._take, self._device = allocate, device
@@ -96,7 +98,7 @@ class Workspace:
         self._memory: dict[str, Tensor] = {}
         for task in tasks:
             notes = _LayoutNotes()
-            first = self._compile(task, into_slots=allocate is not None, observe=notes)
+            first = self._compile(task, into_slots=allocate is not None or not lays_out, observe=notes)
             self.functions[task.id] = partial(self._observed, task, first, notes, 1)
         if not tasks:
             self._allocate()

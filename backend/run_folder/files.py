@@ -26,6 +26,7 @@ from backend.devices.cores import Waiting
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
 from backend.initial.values import Values
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
+from backend.ops.inductor import Kernels
 from planner.ir.errors import InvalidFile
 from planner.ir.files import PLAN_VERSION, save_plan
 from planner.ir.plan import Plan
@@ -65,6 +66,7 @@ class Options:
     keeps_state: the last state leaves the run (a checkpoint has it in any case).
     devices: name of each rank's device; empty: all on CPUs.
     waiting: how workers of one host wait for each other.
+    kernels: how fragments are performed.
     """
 
     run_id: str
@@ -90,6 +92,7 @@ class Options:
     devices: tuple[str, ...] = ()
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS
     waiting: Waiting = Waiting.AUTO
+    kernels: Kernels = Kernels.EAGER
 
     def held_steps(self, steps: int) -> tuple[tuple[int, int], ...]:
         """(first, end) of the steps of an attempt of so many whose acts the trace holds; none: all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from backend.run_folder.outputs import take_outputs
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan
 
-__all__ = ["Merged", "hardware", "merge"]
+__all__ = ["Merged", "agreed", "hardware", "merge"]
 
 Spans = Mapping[tuple[str, int], list[tuple[int, int]]]
 """See backend.worker.isolated.Isolated.spans."""
@@ -29,11 +29,13 @@ Spans = Mapping[tuple[str, int], list[tuple[int, int]]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """The outcome of all ranks.   timings: per rank what backend.worker.isolated measured.   not_captured: tasks that could not be recorded as
-    graphs, over all ranks."""
+    graphs, over all ranks.   not_compiled: fragments that could not be compiled, and why.
+    """
 
     outcome: Outcome
     timings: Mapping[int, Spans]
     not_captured: int = 0
+    not_compiled: Mapping[str, str] = field(default_factory=dict)
 
 
 def merge(plan: Plan, folder: Path, options: Options) -> Merged:
@@ -61,7 +63,7 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         states=_states(plan, folder, options, results),
         gradients=parts_of_ranks({rank: result["gradients"] for rank, result in results.items()}) if options.gradients else None,
         peak_bytes={rank: result["peak_bytes"] for rank, result in results.items()},
-        about=hardware(plan.num_ranks) | _agreed({rank: result["about"] for rank, result in results.items()}),
+        about=hardware(plan.num_ranks) | agreed({rank: result["about"] for rank, result in results.items()}),
         first_step=first_step,
         memory={rank: result["memory"] for rank, result in results.items()},
         outputs={step: take_outputs(folder, plan, step) for step in performed} if plan.outputs and not options.live else None,
@@ -70,10 +72,11 @@ def merge(plan: Plan, folder: Path, options: Options) -> Merged:
         outcome=outcome,
         timings={rank: result["timings"] for rank, result in results.items()},
         not_captured=sum(result["not_captured"] for result in results.values()),
+        not_compiled={task: why for result in results.values() for task, why in result["not_compiled"].items()},
     )
 
 
-def _agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+def agreed(about: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
     """One phrase per key: that of all ranks, or each phrase with its ranks."""
     ranks_of: dict[str, dict[str, list[int]]] = {}
     for rank, phrases in about.items():

@@ -32,6 +32,7 @@ from backend.devices.options import numerics
 from backend.hosts.hosts import Hosts
 from backend.monitor.heartbeat import writing_heartbeats
 from backend.monitor.nonfinite import LossWatch
+from backend.ops.inductor import Kernels
 from backend.placing.graphs import Graphs
 from backend.run_folder.files import (
     Failure,
@@ -62,6 +63,8 @@ from planner.ir.plan import Plan, TaskKind
 __all__ = ["agree", "connect", "die_with_parent", "leave", "main", "make_default_group", "work"]
 
 STARTUP_TIMEOUT_S = 120.0
+COMPILING_TIMEOUT_S = 3600.0
+"""How long ranks wait for the one that compiles most; who ends meanwhile is noticed by the launcher."""
 
 _PR_SET_PDEATHSIG = 1
 """prctl's number for it [linux/prctl.h]."""
@@ -109,10 +112,10 @@ def about_waiting(cores: Sequence[int]) -> dict[str, str]:
     return {"waiting": f"looks for messages for {LOOKING_NS // 1000} us, then sleeps; on {len(cores)} cores of its own"}
 
 
-def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
+def _meet(store: Store, name: str, rank: int, ranks: int, timeout_s: float = STARTUP_TIMEOUT_S) -> None:
     """A barrier of all ranks.  It goes through the store, so that it works even while gloo is in use."""
     store.set(f"{name}/{rank}", "1")
-    store.wait([f"{name}/{r}" for r in range(ranks)], timedelta(seconds=STARTUP_TIMEOUT_S))
+    store.wait([f"{name}/{r}" for r in range(ranks)], timedelta(seconds=timeout_s))
 
 
 def agree(store: Store, plan: Plan, rank: int, ranks: int) -> None:
@@ -163,7 +166,9 @@ def work(folder: Path, options: Options) -> None:
     del values
     batches = live_batches(folder) if options.live and not reads_data(folder) else read_batches(folder, plan)
     numbers = live_numbers(folder) if options.live else read_numbers(folder)
-    body = RankBody(plan, rank, blocks, batches, groups, folder, options.memory, numbers, device, turns, graphs)
+    body = RankBody(plan, rank, blocks, batches, groups, folder, options.memory, numbers, device, turns, graphs, options.kernels)
+    if options.kernels is Kernels.COMPILED:
+        _meet(store, "compiled", rank, ranks, COMPILING_TIMEOUT_S)
     if device is not None:
         device.synchronize()  # blocks were filled beside its lanes
     mesh = Mesh(
@@ -194,7 +199,7 @@ def work(folder: Path, options: Options) -> None:
         loop.run()
     if saver is not None:
         saver.end(options.first_step + loop.steps_done, blocks.state_of)
-    memory = registers.ended(body.workspace_sizes, body.scratch_bytes)
+    memory = registers.ended(body.fragments.workspace, body.scratch_bytes)
     memory["mapped_bytes"] += shared.mapped_bytes if shared is not None else 0
     isolated = time_tasks(plan, rank, body, loop, options) if options.isolated_rounds else None
     if isolated is not None:
@@ -213,7 +218,12 @@ def work(folder: Path, options: Options) -> None:
         "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,
-        "about": registers.about | about_collectives(shared) | about_waiting(cores) | about_device(device, carried, options, owned, graphs),
+        "about": registers.about
+        | about_collectives(shared)
+        | about_waiting(cores)
+        | about_device(device, carried, options, owned, graphs)
+        | body.fragments.about,
+        "not_compiled": body.fragments.not_compiled,
         "not_captured": graphs.failed if graphs is not None else 0,
         "timings": isolated.spans if isolated is not None else {},
     }

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,10 +37,12 @@ from backend.memory.blocks import Blocks
 from backend.memory.options import DEFAULT_MEMORY, MemoryOptions
 from backend.monitor.nonfinite import LossWatch
 from backend.ops.bindings import DirectBindings
+from backend.ops.callables import RankFragments
 from backend.ops.destinations import DeferredBindings, store_results
-from backend.ops.fragment import CompiledFragment, CompileOptions, compile_fragment, draws
-from backend.ops.workspace import Workspace, WorkspaceBytes, uses_workspace
-from backend.ops.writable import slot_places, writable_blocks
+from backend.ops.fragment import draws
+from backend.ops.inductor import Kernels
+from backend.ops.workspace import uses_workspace
+from backend.ops.writable import slot_places
 from backend.placing.carriers import Carried, Carrier
 from backend.placing.graphs import Graphs
 from backend.run_folder.outputs import save_outputs
@@ -48,7 +50,7 @@ from backend.worker.lanes import LaunchTurns, RankLanes
 from planner.ir.actors.actor import Actor
 from planner.ir.actors.communicators import Communicator, communicators
 from planner.ir.actors.routes import Piece, routes
-from planner.ir.plan import Boxing, Fragment, Plan, Task, TaskKind
+from planner.ir.plan import Boxing, Plan, Task, TaskKind
 
 __all__ = ["Announce", "RankBody", "axis_groups"]
 
@@ -102,23 +104,12 @@ def axis_groups(
     return mine
 
 
-def _once(table: dict[str, CompiledFragment], name: str, first: CompiledFragment) -> CompiledFragment:
-    """``first``, which when it is called puts back the function that the table has now."""
-    later = table[name]
-
-    def act(*values: Tensor) -> tuple[Tensor, ...]:
-        table[name] = later
-        return first(*values)
-
-    return act
-
-
 class RankBody:
     """See the module's text.
 
     Args:
         groups: see axis_groups.   device: of the rank, where it has lanes.   turns: of its launches, where they have one order.
-        graphs: of its fragments, where they are wanted.
+        graphs: of its fragments, where they are wanted.   kernels: how fragments are performed.
     """
 
     def __init__(
@@ -134,6 +125,7 @@ class RankBody:
         device: Device | None = None,
         turns: LaunchTurns | None = None,
         graphs: Graphs | None = None,
+        kernels: Kernels = Kernels.EAGER,
     ) -> None:
         self.plan, self.rank, self.blocks = plan, rank, blocks
         self._device, self._turns, self._graphs = device, turns, graphs
@@ -147,17 +139,26 @@ class RankBody:
         self.on_output: Callable[[int], None] | None = None
         self._folder = folder
         self.captured: dict[str, list[Tensor]] | None = None
-        self._batches, self._step_numbers, self._memory = batches, numbers, memory
+        self._batches, self._step_numbers = batches, numbers
         self._mesh: Mesh | None = None
         self.waiting: frozenset[str] = frozenset()
         """Tasks whose acts may wait for others: for a peer, a socket that is full, a disk."""
         self._mapped: Mapping[int, Tables] = {}
         self._bound: dict[str, tuple[DirectBindings, Callable[[_RankAct], Announce | None]]] = {}
-        self._workspace: Workspace | None = None
         here = [task for task in plan.tasks if rank in plan.ranks_of(task)]
         self._drawing = frozenset(task.id for task in here if draws(task))
         self._numbers = {task.id: number for number, task in enumerate(plan.tasks)}
-        self._fragments = self._fragments_of([task for task in here if isinstance(task.body, Fragment)])
+        self.fragments = RankFragments(
+            plan,
+            rank,
+            blocks.mode,
+            memory,
+            device="" if device is None or device.torch_device.type == "cpu" else str(device.torch_device),
+            allocate=device.allocate if device is not None else None,
+            planned=uses_workspace(memory, blocks.mode),
+            kernels=kernels,
+            lays_out=True,
+        )
         self._scratch: defaultdict[str, Scratch] = defaultdict(partial(Scratch, device.torch_device if device is not None else None))
         self._exchanges = {
             task.id: GroupExchange(plan, task, rank, groups.get((task.stream, task.body.axis)), self._scratch[task.stream])
@@ -176,35 +177,10 @@ class RankBody:
         self._reports = bool(first) and plan.placement[first[0]].ranks[0] == rank
         self._progress = os.open(folder / "progress", os.O_WRONLY | os.O_APPEND | os.O_CREAT) if self._reports else -1
 
-    def _fragments_of(self, tasks: Sequence[Task]) -> dict[str, CompiledFragment]:
-        """Task -> what performs its next act, given what it reads and the slots it writes to."""
-        writable = {task.id: writable_blocks(self.plan, task, self.blocks.mode) for task in tasks}
-        where = "" if self._device is None or self._device.torch_device.type == "cpu" else str(self._device.torch_device)
-        if uses_workspace(self._memory, self.blocks.mode):
-            allocate = self._device.allocate if self._device is not None else None
-            self._workspace = Workspace(self.plan, self.rank, tasks, writable, self._memory, allocate=allocate, device=where)
-            return self._workspace.functions
-
-        def compiled(task: Task, **options: Unpack[CompileOptions]) -> CompiledFragment:
-            options["device"] = where
-            return compile_fragment(task, self.plan.placement[task.placement], self.rank, writable[task.id], **options)
-
-        functions = {task.id: compiled(task) for task in tasks}
-        for task in tasks:
-            if writable[task.id].slots:
-                # The first act computes first and copies then, so that the slots take on the layout of the values.
-                functions[task.id] = _once(functions, task.id, compiled(task, into_slots=False))
-        return functions
-
     @property
     def scratch_bytes(self) -> int:
         """What this rank's collectives hold beside its blocks."""
         return sum(scratch.held_bytes for scratch in self._scratch.values())
-
-    @property
-    def workspace_sizes(self) -> WorkspaceBytes:
-        """What the workspace of this rank's fragments takes; zeros where there is none (yet)."""
-        return self._workspace.sizes or WorkspaceBytes() if self._workspace is not None else WorkspaceBytes()
 
     def _add_transfer(self, task: Task) -> None:
         table = routes(self.plan, task)
@@ -263,14 +239,14 @@ class RankBody:
         if not task.kind.is_compute or (task.id in self._drawing and task.acts > 1):
             return False
         is_watched = self.loss_watch is not None and task.id in self.loss_watch.places
-        return not is_watched and (self._workspace is None or task.id in self._workspace.final)
+        return not is_watched and self.fragments.is_final(task.id)
 
     def _perform_again(self, actor: Actor, number: int, values: list[Tensor], lanes: RankLanes, graphs: Graphs) -> None:
         task = actor.task
         bindings = self._deferred.get(task.id)
         if bindings is None:
             bindings = self._deferred[task.id] = DeferredBindings(actor, self.blocks)
-        destinations, function = bindings.destinations(), self._fragments[task.id]
+        destinations, function = bindings.destinations(), self.fragments.functions[task.id]
         operands = [*values, *bindings.slots(destinations), *([number % task.acts] if task.id in self._drawing else [])]
         lanes.perform_again(actor, bindings.slot_numbers(), lambda: store_results(function(*operands), destinations), graphs)
 
@@ -334,8 +310,8 @@ class RankBody:
     def computed(self, task: Task, values: list[Tensor], slots: list[Tensor], micro_batch: int) -> list[Tensor] | tuple[Tensor, ...]:
         """The results of a fragment; ``slots``: memory for those at bindings.slot_places."""
         if task.id in self._drawing:
-            return self._fragments[task.id](*values, *slots, micro_batch)
-        return self._fragments[task.id](*values, *slots)
+            return self.fragments.functions[task.id](*values, *slots, micro_batch)
+        return self.fragments.functions[task.id](*values, *slots)
 
     def boxed(self, task: Task, values: list[Tensor], slots: list[Tensor]) -> list[Tensor]:
         """The results of a collective, in ``slots`` if all have one."""

@@ -17,11 +17,10 @@ from backend.acts.step_inputs import no_numbers
 from backend.devices.device import CpuDevice, Device, Work
 from backend.inprocess.body import ProcessBody
 from backend.inprocess.engine import Engine
-from backend.inprocess.fragments import RankFragments
+from backend.inprocess.fragments import fragments_of
 from backend.inprocess.registers import make_blocks
 from backend.inprocess.rendezvous import JointAct
 from backend.memory.blocks import state_parts
-from backend.memory.options import DEFAULT_MEMORY
 from planner.ir.plan import Plan, TaskKind
 
 __all__ = ["idle_act_s", "main"]
@@ -47,7 +46,7 @@ def idle_act_s(plan: Plan, state: Mapping[str, Tensor], batches: Batches, device
     blocks = make_blocks(plan, devices)
     for of_rank in blocks.values():
         of_rank.fill_state(state_parts(plan, of_rank.rank, state))
-    fragments = {rank: RankFragments(plan, rank, blocks[rank], devices[rank], DEFAULT_MEMORY) for rank in blocks}
+    fragments = {rank: fragments_of(plan, blocks[rank], devices[rank]) for rank in blocks}
     body = _Idle(plan, blocks, devices, batches, no_numbers, fragments, allow_nan=True)
     engine = Engine(plan, steps, body, blocks, devices, timeout_s=60.0, ahead=8)
     begin = time.perf_counter()

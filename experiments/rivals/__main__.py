@@ -189,13 +189,14 @@ def main() -> None:
         return
     if args.pairs < 1:
         parser.error(f"--pairs {args.pairs}: at least 1 pair of turns is needed")
-    ways = {Way(name) for name in args.only.split(",")} if args.only else set(Way)
+    every = {job.way for job in JOBS}
+    ways = {Way(name) for name in args.only.split(",")} if args.only else every
     table = measure([job for job in JOBS if job.way in ways], args.pairs)
     show(table)
-    target = args.csv or (CSV if ways == set(Way) else None)
+    target = args.csv or (CSV if ways == every else None)
     if target is not None:
         target.parent.mkdir(exist_ok=True, parents=True)
-        if target.exists() and ways != set(Way):
+        if target.exists() and ways != every:
             table = _in_order(pd.read_csv(target), table)
         table.to_csv(target, index=False)
     if target is not None and target.resolve() == CSV:

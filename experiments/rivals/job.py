@@ -32,6 +32,8 @@ class Way(Enum):
     SINGLE = "single"
     MIXED = "mixed"
     MIXED_SHARDED = "mixed-sharded"
+    COMPILED_SINGLE = "compiled-single"
+    OP_BY_OP = "op-by-op"
 
     @property
     def rival(self) -> str:
@@ -59,6 +61,8 @@ _RIVALS = {
     Way.SINGLE: "eager training",
     Way.MIXED: "DistributedDataParallel, autocast",
     Way.MIXED_SHARDED: "fully_shard(mp_policy)",
+    Way.COMPILED_SINGLE: "torch.compile",
+    Way.OP_BY_OP: "one-device Plan, op by op",
 }
 _OURS = {
     Way.DATA: "data-parallel Plan",
@@ -72,6 +76,8 @@ _OURS = {
     Way.SINGLE: "one-device Plan",
     Way.MIXED: "data-parallel Plan, bf16-mixed",
     Way.MIXED_SHARDED: "ZeRO-3 Plan, bf16-mixed",
+    Way.COMPILED_SINGLE: "one-device Plan",
+    Way.OP_BY_OP: "one-device Plan",
 }
 _SCHEDULES = {Way.PIPELINE: "1f1b", Way.INTERLEAVED: "interleaved", Way.ZERO_BUBBLE: "zb-h1"}
 
@@ -94,6 +100,7 @@ class Job:
     fused: bool = True
     close: float = 1e-5
     compared: int = 8
+    kernels: str = "eager"
 
     def of_steps(self, steps: int) -> Job:
         """The same job, so many steps of it."""
@@ -140,7 +147,7 @@ def plan_of(job: Job) -> Plan:
                 schedule=_SCHEDULES[job.way],
                 interleave=(len(job.cuts) + 1) // job.ranks,
             )
-        case Way.SINGLE:
+        case Way.SINGLE | Way.COMPILED_SINGLE | Way.OP_BY_OP:
             return regista.plan(program, cluster)
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import regista
 from backend.launch.workers import ENVIRONMENT, ROOT
 from backend.monitor.progress import Progress
 from backend.worker.process import die_with_parent
-from experiments.rivals.job import Job, from_json, plan_of
+from experiments.rivals.job import Job, Way, from_json, plan_of
 from planner.ir.errors import WorkerFailed
 from regista.api import program_of
 
@@ -37,8 +38,8 @@ OnProgress = Callable[[int, float], None]
 
 def ours(job: Job, on_progress: OnProgress | None = None) -> dict[str, list[float]]:
     """Perform the Plan on real processes."""
-    plan = plan_of(job)
-    outcome = regista.run(plan, program_of(job.model), steps=job.steps, timeout_s=PATIENCE_S, on_progress=on_progress)
+    plan, program = plan_of(job), program_of(job.model)
+    outcome = regista.run(plan, program, steps=job.steps, timeout_s=PATIENCE_S, on_progress=on_progress, kernels=job.kernels)
     return {"times_s": list(outcome.trace.step_times_s(plan)), "losses": list(outcome.losses)}
 
 
@@ -78,7 +79,10 @@ def main(name: str, folder: Path) -> None:
     die_with_parent()
     job = from_json((folder / "job.json").read_text())
     on_progress: OnProgress = lambda step, loss: print(step, flush=True)  # noqa: E731
-    result = ours(job, on_progress) if name == "ours" else theirs(job, folder, on_progress)
+    if name == "theirs" and job.way is Way.OP_BY_OP:
+        result = ours(replace(job, kernels="eager"), on_progress)
+    else:
+        result = ours(job, on_progress) if name == "ours" else theirs(job, folder, on_progress)
     (folder / "result.json").write_text(json.dumps(result))
 
 

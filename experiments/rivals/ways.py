@@ -12,6 +12,7 @@ All use AdamW, torch's fused kernel unless the job says otherwise, and drop grad
     zero-bubble     the same with ScheduleZBVZeroBubble: two stages per rank, the later one in the opposite order
     compiled   as data, the wrapped module compiled by inductor (torch.compile's default mode)
     single     the plain loop
+    compiled-single   the plain loop, the module compiled by inductor
     mixed      as data, forward and loss under torch.autocast
     mixed-sharded   as sharded, parameters cast to bfloat16 by MixedPrecisionPolicy, gradients reduced in float32
 """
@@ -98,6 +99,10 @@ def step_of(job: Job, rank: int) -> Step:
             return _pipeline(job, program, rank)
         case Way.SINGLE:
             return _loop(job, program, program.module)
+        case Way.COMPILED_SINGLE:
+            return _loop(job, program, torch.compile(program.module))  # type: ignore[arg-type]  # as above
+        case Way.OP_BY_OP:
+            raise Unsupported("a Plan whose fragments are performed op by op is performed by this project, not by torch's own means")
 
 
 def _loop(job: Job, program: Program, module: nn.Module) -> Step:

@@ -16,10 +16,12 @@ from typing import Any, Protocol
 
 import regista.api as api
 from backend.monitor import Heartbeat
+from backend.ops.inductor import Kernels
 from planner.ir.errors import Mismatch
 from planner.ir.files import load_plan
 from planner.ir.plan import Plan
 from planner.ir.text import content_id
+from regista.performers import chosen_kernels
 from regista.training.batches import Batches
 from regista.training.evaluation import Evaluation, evaluation_plan, measured_names
 from regista.training.folder import TrainFolder
@@ -64,6 +66,7 @@ def train(
     resume: bool = False,
     timeout_s: float = 30.0,
     max_restarts: int = 0,
+    kernels: Kernels | str = Kernels.EAGER,
     watching: Watching = lambda plan, steps: nullcontext(),
 ) -> Trained:
     """Train a job; see the module's text and regista.training.folder.
@@ -73,6 +76,7 @@ def train(
         resume: go on where the newest checkpoint in ``folder`` ends; the same job, though it may last longer or evaluate at other steps.
         timeout_s: as in regista.run.
         max_restarts: after a fault each run starts again from the newest checkpoint, so often at most; Ctrl-C then saves nothing more.
+        kernels: how the training's fragments are performed, as in regista.run; evaluations perform theirs op by op.
         watching: Plan, number of steps -> who watches while the training goes on.
 
     Raises:
@@ -81,6 +85,7 @@ def train(
         WorkerFailed: a process died, hung or raised.   KeyboardInterrupt: Ctrl-C; all rows until then are in the table, and the state is saved
             unless there was a second one.
     """
+    kernels = chosen_kernels(kernels, {"cpu"})
     places = TrainFolder(Path(folder))
     if not resume:
         places.check_new()
@@ -95,7 +100,7 @@ def train(
         if callable(feed):
             feed(0)  # so is data of another form
     plan = _plan(job, places, resume=resume)
-    training = _Training(job, plan, places, batches, history, steps, timeout_s, max_restarts)
+    training = _Training(job, plan, places, batches, history, steps, timeout_s, max_restarts, kernels)
     with ExitStack() as stack:
         if eval_batches is not None:
             eval_plan = evaluation_plan(job, places.eval_plan, resume=resume)
@@ -131,6 +136,7 @@ class _Training:
     steps: int
     timeout_s: float
     max_restarts: int
+    kernels: Kernels
     evaluation: Evaluation | None = None
 
     def go_on(self, done: int, screen: Screen | None) -> None:
@@ -162,6 +168,7 @@ class _Training:
                 timeout_s=self.timeout_s,
                 on_progress=recorder,
                 max_restarts=self.max_restarts,
+                kernels=self.kernels,
                 save_when_interrupted=True,
                 keep_states=False,
                 trace_steps="last:1",  # nobody reads the trace, and memory stays flat

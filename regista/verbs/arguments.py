@@ -14,6 +14,7 @@ __all__ = [
     "PLAN_HELP",
     "Usage",
     "add_cost",
+    "add_kernels",
     "add_lr_schedule",
     "add_plan",
     "add_routing",
@@ -121,6 +122,15 @@ def add_lr_schedule(parser: argparse._ActionsContainer, remark: str = "") -> Non
         metavar="RATES",
         help="learning rate by step: constant:RATE, linear:PEAK?warmup=W&steps=N&end=0, cosine:PEAK?warmup=W&steps=N&end=0, "
         f"step:RATE?every=K&factor=0.1, or FILE.py:FUNCTION of the step{remark}",
+    )
+
+
+def add_kernels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kernels",
+        choices=["eager", "compiled"],
+        help="how fragments are performed: op by op (default); as code that torch's inductor compiles before the first step, to the same results up "
+        "to rounding; what it cannot compile is performed op by op and named",
     )
 
 

@@ -100,7 +100,7 @@ SERVED: Mapping[str, Mapping[str, Role]] = {
         "steps performer timeout ema save_every keep resume max_restarts allow_nan deterministic ahead trace_steps waiting",
         inputs="plan cost",
         outputs="out outputs",
-        refused="trust device graphs tf32 nnodes elastic rdzv node_rank run_id secret",
+        refused="trust device graphs tf32 kernels nnodes elastic rdzv node_rank run_id secret",
         data=Role.DATA,
         lr_schedule=Role.RATES,
         init=Role.INIT,

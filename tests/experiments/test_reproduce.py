@@ -69,7 +69,7 @@ OF_A_GPU = {"gpu_gantt-1.png", "gpu_gantt-2.png", "gpu_steps.png"}
 """Pictures that a run on a GPU left, of its traces and rows (experiments.gpu --publish)."""
 
 NOT_SIMULATED = {
-    "context_parallel.png", "corpus.png", "eager.png",
+    "compiled.png", "context_parallel.png", "corpus.png", "eager.png",
     "fidelity.png", "fidelity_residuals.png", "jobs.png", "kernel_models.png", "kernel_residuals.png", "mixed_clusters.png", "nccl_score.png",
     "optimality.png", "overlap.png", "quota_boundary.png", "quota_boundary_gantt_1.png", "quota_boundary_gantt_2.png", "quotas_run.png",
     "recompute.png", "rivals.png", "search_curves.png", "slow_process.png", "transparency.png", "trust.png", "validation_time.png",

@@ -40,8 +40,8 @@ def perform(args: argparse.Namespace) -> Json:
 
 
 def examine() -> tuple[Check, ...]:
-    """Look at versions, cores, memory, solver, gloo and devices."""
-    return (_python(), _torch(), _gloo(), _solver(), _cores(), _memory(), _threads(), _disk(), _cuda())
+    """Look at versions, cores, memory, solver, gloo, devices and compilers."""
+    return (_python(), _torch(), _gloo(), _solver(), _cores(), _memory(), _threads(), _disk(), _cuda(), _compiler())
 
 
 def _python() -> Check:
@@ -108,3 +108,11 @@ def _cuda() -> Check:
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return Check(what="CUDA devices", observed=str(count) if count else "none (CPU processes over gloo are used)", good=True)
+
+
+def _compiler() -> Check:
+    from backend.ops.inductor import lacking
+
+    missing = lacking({"cpu"})
+    observed = f"not without {' and '.join(missing)}; fragments are performed op by op" if missing else "run --kernels compiled can compile"
+    return Check(what="inductor", observed=observed, good=True)

@@ -19,7 +19,7 @@ from planner.ir.traces.held import StepSelection, longest
 from planner.ir.traces.trace import Trace, check_trace, steps_text
 from regista.analysis.comparison import summarise
 from regista.targets import check_targets
-from regista.verbs.arguments import DATA_HELP, add_cost, add_lr_schedule, add_plan, add_trust, count, positive, rank_number
+from regista.verbs.arguments import DATA_HELP, add_cost, add_kernels, add_lr_schedule, add_plan, add_trust, count, positive, rank_number
 from regista.verbs.screen import Json, show
 from regista.verbs.showing.traces import steps_shown
 
@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tf32", action="store_true", help="with --device: float32 products may take TensorFloat-32 (default: full float32)"
     )
     parser.add_argument("--deterministic", action="store_true", help="with --device: only kernels that give the same bits in every run")
+    add_kernels(parser)
     parser.add_argument("--data", metavar="DATA", help=DATA_HELP + " (default: the program's own batches)")
     add_lr_schedule(parser, "; of a plan that was made with one")
     parser.add_argument(
@@ -179,13 +180,13 @@ def perform(args: argparse.Namespace) -> Json:
     first, end = longest(outcome.trace)
     if end - first < min(2, outcome.trace.steps):
         held = f"the trace holds the steps {steps_text(outcome.trace.held_steps)}, no two in a row, so nothing is said of a step's time"
-        show(args, held, _loss_text(plan, outcome.losses))
+        show(args, held, *_kernels_text(outcome.trace), _loss_text(plan, outcome.losses))
         return {"plan_id": plan.plan_id, "steps": outcome.trace.steps, "losses": list(outcome.losses), "first_step": outcome.first_step}
     # One process that plays all ranks in turn is not what was predicted: its own figures alone.
     trace, which = steps_shown(plan, outcome.trace)
     judged = None if prediction is None else verdict(plan, prediction, trace)
     table = show_summary(plan, summarise(plan, trace)) if judged is None else show_verdict(judged)
-    show(args, table, *which, _loss_text(plan, outcome.losses))
+    show(args, table, *which, *_kernels_text(trace), _loss_text(plan, outcome.losses))
     result = trace_json(plan, trace) | {"losses": list(outcome.losses), "first_step": outcome.first_step}
     return result if judged is None else result | {"prediction": judged.to_json()}
 
@@ -196,6 +197,14 @@ def _loss_text(plan: Plan, losses: Sequence[float]) -> str:
     if plan.mode is Mode.EVAL:
         return f"loss: {sum(losses) / len(losses):.4f}, the mean over {len(losses)} batches"
     return f"loss: {losses[0]:.4f} -> {losses[-1]:.4f}"
+
+
+def _kernels_text(trace: Trace) -> list[str]:
+    """How fragments were performed, where that was asked for."""
+    if (fragments := trace.about.get("compiled fragments")) is None:
+        return []
+    left = trace.about.get("fragments op by op")
+    return [f"compiled fragments: {fragments}" + (f"; op by op: {left}" if left else "")]
 
 
 def _save_outputs(outcome: Outcome, path: str) -> None:
@@ -263,6 +272,7 @@ def _perform(
         trace_steps=args.trace_steps,
         keep_states=False,
         waiting=Waiting(args.waiting or Waiting.AUTO),
+        kernels=args.kernels or "eager",
     )
     return plan, outcome
 
@@ -294,6 +304,7 @@ def _refuse_on_hosts(args: argparse.Namespace) -> None:
         "--deterministic": args.deterministic,
         "--trace-steps": args.trace_steps,
         "--waiting": args.waiting,
+        "--kernels": args.kernels == "compiled",
     }
     if refused := [option for option, value in given.items() if value]:
         raise Unsupported(f"{', '.join(refused)}: not carried out on several hosts yet; leave it out, or leave out --nnodes")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regista.verbs.arguments import CLUSTER_HELP, count, positive, rank_number
+from regista.verbs.arguments import CLUSTER_HELP, add_kernels, count, positive, rank_number
 from regista.verbs.screen import Json, show, status
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=positive, default=30.0, metavar="S", help="give up when nothing happens for so long (default 30 s)"
     )
+    add_kernels(parser)
 
 
 def perform(args: argparse.Namespace) -> Json:
@@ -72,7 +73,15 @@ def perform(args: argparse.Namespace) -> Json:
             yield watch
 
     try:
-        trained = train(job, folder, resume=args.resume, timeout_s=args.timeout, max_restarts=args.max_restarts, watching=watching)
+        trained = train(
+            job,
+            folder,
+            resume=args.resume,
+            timeout_s=args.timeout,
+            max_restarts=args.max_restarts,
+            watching=watching,
+            kernels=args.kernels or "eager",
+        )
     except KeyboardInterrupt:
         saved = TrainFolder(folder).saved_steps
         way = f"regista train {args.job} --out {folder} --resume"

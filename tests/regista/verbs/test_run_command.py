@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import handmade
 import pytest
@@ -15,6 +16,7 @@ from rich.console import Console
 
 import regista.api as api
 from backend.monitor.heartbeat import MOST_ROWS, Heartbeat, HeartbeatReader, heartbeat_of, writing_heartbeats
+from backend.ops.inductor import compiling, options
 from planner.cost import ActPrice, MeasuredCost, act_key
 from planner.ir.files import load_trace
 from planner.ir.plan import Plan, StreamKind, TaskKind
@@ -292,6 +294,7 @@ def test_what_several_hosts_need_and_cannot_do_is_said_before_anything_starts(
         ([*meet], "has 2 ranks for 1 nodes of local-2, 2 devices each, not for 2 nodes with 1 each"),
         ([*meet, "--node-rank", "-1"], "ranks count from 0"),
         ([*meet, "--waiting", "sleep"], "--waiting: not carried out on several hosts yet"),
+        ([*meet, "--kernels", "compiled"], "--kernels: not carried out on several hosts yet"),
         ([*meet, "--performer", "reference"], "--nnodes belongs to a run on real processes"),
     ):
         ran = command("run", plan, *arguments)
@@ -321,6 +324,27 @@ def test_a_run_ends_with_one_table_of_predicted_and_measured(command: Command, t
     assert prediction["step_time_s"]["measured"] == pytest.approx(ran.json["step_time_s"])
     sim = api.simulate(load_plan(str(plan)), measured(load_plan(str(plan))))
     assert prediction["step_time_s"]["predicted"] == sim.settled_step_s(load_plan(str(plan)))
+
+
+def test_compiled_kernels_are_an_option_of_the_command_line_and_what_was_left_out_is_on_the_screen(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is compiled: here nothing, as there is no such compiler."""
+
+    def by_nobody(*_: object) -> NoReturn:
+        raise RuntimeError("no compiler in this test")
+
+    monkeypatch.setattr(compiling, "by_inductor", by_nobody)
+    monkeypatch.setattr(compiling, "_COMPILED", {})
+    monkeypatch.setattr(options, "lacking", lambda devices: [])
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plan = tmp_path / "p.json"
+    assert command("plan", TINY, "--cluster", "local:1", "-o", plan).code == 0
+    ran = command("run", plan, "--steps", "2", "--performer", "threads", "--kernels", "compiled")
+    assert ran.code == 0
+    said = " ".join(ran.out.split())
+    assert "compiled fragments: 0 of 2, 0 of them from the cache; op by op: s0.fwd.0: RuntimeError: no compiler in this test" in said
+    assert "2 fragments could not be compiled and were performed op by op" in " ".join(ran.err.split())
 
 
 def test_graphs_look_ahead_and_numerics_are_options_of_the_command_line(command: Command, tmp_path: Path) -> None:
