@@ -48,7 +48,7 @@ from planner.parallelism.memory import SearchMemory
 from planner.parallelism.shape_search import ShapeWatch
 from planner.schedule import Schedule
 from planner.search import Method
-from planner.search.context import Context
+from planner.search.context import context_of
 from planner.solve.problem import Watch
 from planner.solve.time_limit import Cancel
 from planner.stages.recompute import Recompute, recompute_of
@@ -192,7 +192,7 @@ def plan(
         quotas=dict(quotas or {}),
         recompute=False if recompute is None and source.mode is Mode.EVAL else recompute,
         zero=zero,
-        context=_context(context),
+        context=context_of(context),
         load=load,
         interleave=interleave,
         hold=hold,
@@ -235,14 +235,6 @@ def plan(
     if (isinstance(program, str) or model is not None) and names_code(plan):
         record(plan)
     return plan
-
-
-def _context(way: str | None) -> Context | None:
-    """Raises Unsupported: no way of attention over a cut sequence has that name."""
-    ways = [known.value for known in Context]
-    if way is not None and way not in ways:
-        raise Unsupported(f"context {way!r} is not known; choose from {', '.join(ways)}, or leave it to the search")
-    return None if way is None else Context(way)
 
 
 def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engine: str = "auto") -> Trace:

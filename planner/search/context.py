@@ -25,7 +25,7 @@ from planner.ir.tensor import TensorType
 from planner.opset import flop, traffic_bytes
 from planner.search.strategies import Ring, Strategy
 
-__all__ = ["Context", "attending", "is_attention", "is_long", "ring_axis", "rings"]
+__all__ = ["Context", "attending", "context_of", "is_attention", "is_long", "ring_axis", "rings"]
 
 _QUERIES = {"regista.attention": 0, "regista.attention_backward": 1}
 """Target -> the operand that is the queries [N, H, S, E]; keys and values stand behind it."""
@@ -61,6 +61,18 @@ class Context(Enum):
                 return 4 * (queries_bytes + keys_bytes) * (parts - 1) / parts**2
             case Context.RING:
                 return 2 * keys_bytes * (3 * parts - 2) / parts
+
+
+def context_of(way: str | None) -> Context | None:
+    """The way of that name; None: left to the search.
+
+    Raises:
+        Unsupported: no way of attention over a cut sequence has that name.
+    """
+    ways = [known.value for known in Context]
+    if way is not None and way not in ways:
+        raise Unsupported(f"context {way!r} is not known; choose from {', '.join(ways)}, or leave it to the search")
+    return None if way is None else Context(way)
 
 
 def is_attention(op: Op) -> bool:
