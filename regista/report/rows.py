@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -117,7 +117,7 @@ def _quantity(column: str, kind: str) -> str | None:
 
 
 def _wide(table: Rows) -> list[PredictedQuantity]:
-    quantities, done = [], set()
+    quantities, done, telling = [], set(), _telling(table)
     for predicted in PREDICTED:
         for given in REFERENCE:
             for column in table.columns:
@@ -128,7 +128,7 @@ def _wide(table: Rows) -> list[PredictedQuantity]:
                 if (predicted, quantity) == ("sim", _PLANNED) and f"theory_{_PLANNED}" in table.columns:
                     continue
                 done.add((quantity, given))
-                points = [(_above_0(row[column]), _above_0(row[other]), _name(table, row)) for row in table.rows]
+                points = [(_above_0(row[column]), _above_0(row[other]), _name(row, telling)) for row in table.rows]
                 complete = tuple((p, g, name) for p, g, name in points if p is not None and g is not None)
                 quantities.append(PredictedQuantity(name=quantity, predicted=predicted, given=given, points=complete))
     return quantities
@@ -146,13 +146,13 @@ def _long(table: Rows) -> list[PredictedQuantity]:
     groups: dict[tuple[str, ...], dict[str, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for row in table.rows:
         groups[tuple(row[key] for key in keys)][row["kind"]].append(row)
-    quantities = []
+    quantities, telling = [], _telling(table)
     for column in measures:
         points = []
         for group in groups.values():
             sides = [[v for v in (_above_0(row[column]) for row in group[kind]) if v is not None] for kind in (predicted, given)]
             if sides[0] and sides[1]:
-                points.append((median(sides[0]), median(sides[1]), _name(table, group[predicted][0])))
+                points.append((median(sides[0]), median(sides[1]), _name(group[predicted][0], telling)))
         quantities.append(PredictedQuantity(name=column, predicted=predicted, given=given, points=tuple(points)))
     return quantities
 
@@ -171,12 +171,14 @@ def _is_float(text: str) -> bool:
     return True
 
 
-def _name(table: Rows, row: Mapping[str, str], most: int = 4) -> str:
+def _telling(table: Rows) -> list[str]:
+    """The columns that say which point a row is."""
+    return [column for column in table.columns if column not in ("kind", "plan_id") and not _is_measure(table, column)]
+
+
+def _name(row: Mapping[str, str], telling: Sequence[str], most: int = 4) -> str:
     """Its label, or the first cells that say which point it is."""
-    if row.get("label"):
-        return row["label"]
-    cells = [row[c] for c in table.columns if c not in ("kind", "plan_id") and row[c] and not _is_measure(table, c)]
-    return ", ".join(cells[:most])
+    return row.get("label") or ", ".join([row[column] for column in telling if row[column]][:most])
 
 
 def noise_floor(table: Rows) -> tuple[float, ...]:
