@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import regista.api as api
 from backend.monitor import Heartbeat
+from backend.monitor.interrupts import Interrupts, noticing_interrupts
 from backend.ops.inductor import Kernels
 from planner.ir.errors import Mismatch
 from planner.ir.files import load_plan
@@ -104,6 +105,7 @@ def train(
     training = _Training(job, plan, places, batches, history, steps, timeout_s, max_restarts, kernels)
     eval_plan = None if eval_batches is None else evaluation_plan(job, places.eval_plan, resume=resume)
     with ExitStack() as stack:
+        training.interrupts = stack.enter_context(noticing_interrupts())
         stack.enter_context(places.held())
         if not resume:
             places.check_new()  # since it was looked at, another training may have begun and ended
@@ -142,11 +144,13 @@ class _Training:
     max_restarts: int
     kernels: Kernels
     evaluation: Evaluation | None = None
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
     def go_on(self, done: int, screen: Screen | None) -> None:
         """From ``done`` steps to the end."""
         ends = self.job.evaluated_at(self.steps)
         while True:
+            self.interrupts.check()
             if self.evaluation is not None and done in ends and self.history.evaluation(done) is None:
                 values = self.evaluation.measure(self.places.checkpoints)
                 self.history.add_evaluation(done, values)
