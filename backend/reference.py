@@ -23,6 +23,7 @@ from backend.comm.collectives import GroupExchange, check_boxing, exchange
 from backend.initial.values import Values
 from backend.layout.views import box_view
 from backend.memory.blocks import Blocks, initial_states
+from backend.monitor.interrupts import noticing_interrupts
 from backend.ops.callables import RankFragments, say_not_compiled
 from backend.ops.fragment import draws
 from backend.ops.inductor import Kernels, check_kernels
@@ -147,10 +148,10 @@ class ReferencePerformer:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), noticing_interrupts() as interrupts:
                 self._book.note_ready()
                 while self._sweep():
-                    pass
+                    interrupts.check()
         finally:
             torch.set_num_threads(threads)
         if self._book.unfinished:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from backend.checkpoint import Saved, find, resume_point, verify
-from backend.checkpoint.folder import check_free
+from backend.checkpoint.owner import check_free
 from backend.checkpoint.resume import empty_folder
 from backend.initial import Given, Layers, Renamed, Values, Weights, program_values
 from backend.initial.values import as_values

@@ -3,15 +3,14 @@
 DIR/step-00000100/            a checkpoint: it got its name by one rename, when everything in it was on the disk
 DIR/.step-00000200.RUN.tmp/   a save under way, or what a killed one left; the next run removes it
 DIR/.step-00000000.RUN.old/   a checkpoint that is being removed
+DIR/.saving.json              who holds the folder's lock (backend.checkpoint.owner)
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
-import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import Tensor
 from backend.checkpoint.manifest import MANIFEST, Manifest, SavedFile, manifest_text
 from planner.ir.errors import InvalidFile
 
-__all__ = ["check_free", "commit", "latest", "lock", "remove_leftovers", "step_folder", "steps_of", "write_part", "write_whole"]
+__all__ = ["commit", "latest", "make_folder", "remove_leftovers", "step_folder", "steps_of", "write_part", "write_whole"]
 
 _SYNC_BYTES = 1 << 28
 _PIECE_BYTES = 1 << 20
@@ -173,32 +172,12 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def lock(folder: Path, timeout_s: float = 10.0) -> int:
-    """Keep other runs out of a folder.  Returns the handle of the lock, which lasts until it is closed or this process ends in whatever way.
-
-    Args:
-        timeout_s: how long to wait for a run that is just ending.
-
-    Raises:
-        InvalidFile: another run is saving there.
-    """
-    handle = os.open(folder, os.O_RDONLY)
-    end_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except OSError as error:
-            if time.monotonic() > end_s:
-                os.close(handle)
-                raise InvalidFile(f"another run is saving into {folder}; wait for its end, or give another folder") from error
-            time.sleep(0.1)
-
-
-def check_free(folder: Path, timeout_s: float = 10.0) -> None:
-    """Before a run starts: raises InvalidFile if another one saves into the folder, or its workers have not ended for so long."""
-    if folder.is_dir():
-        os.close(lock(folder, timeout_s))
+def make_folder(folder: Path) -> None:
+    """Raises InvalidFile: it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"cannot make {folder}: {error.strerror}; give a folder that takes files") from error
 
 
 def remove_leftovers(folder: Path) -> tuple[str, ...]:

@@ -24,11 +24,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend.checkpoint.folder import commit, lock, remove_leftovers, write_part
+from backend.checkpoint.folder import commit, make_folder, remove_leftovers, write_part
 from backend.checkpoint.manifest import Manifest, SavedFile
+from backend.checkpoint.owner import Owner, lock, unlock
 from backend.checkpoint.shares import Share, file_name, optimizer_groups, saved_states, shares
 from backend.checkpoint.stopping import Stop
-from planner.ir.errors import InvalidFile, RegistaError, WorkerFailed
+from planner.ir.errors import RegistaError, WorkerFailed
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.lower.data_actors.saving import plain
 
@@ -103,7 +104,7 @@ class Saver:
         run_id: names the folder of a save under way; the same on all ranks.
         numbers: step -> the numbers that it was done with, by the value that stands for them in update ops.
         timeout_s: a rank that reports nothing for so long is given up, and with it the save.
-        stop: says when an interrupted run saves.
+        stop: says when an interrupted run saves.   owner: what other runs are told of who saves here.
 
     Raises:
         InvalidFile: rank 0 cannot make the folder, or another run is saving there.
@@ -121,6 +122,7 @@ class Saver:
         timeout_s: float = 30.0,
         numbers: Callable[[int], Mapping[str, float]] = lambda step: {},
         stop: Stop | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self._plan, self._rank, self._request, self._store = plan, rank, request, store
         self._run_id, self._first_step, self._timeout_s = run_id, first_step, timeout_s
@@ -140,11 +142,8 @@ class Saver:
         self._lock = -1
         if rank == 0:
             self._plan_id, self._states = plain(plan).plan_id, saved_states(plan, self._work)
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InvalidFile(f"cannot make {self._folder}: {error.strerror}; give a folder that takes files") from error
-            self._lock = lock(self._folder)
+            make_folder(self._folder)
+            self._lock = lock(self._folder, owner=owner)
             remove_leftovers(self._folder)
         threading.Thread(target=self._write_all, daemon=True, name="checkpoint writer").start()
 
@@ -189,7 +188,7 @@ class Saver:
             self._changed.wait_for(lambda: self._step is None or self._error is not None)
         self._queue.put(None)
         if self._lock >= 0:
-            os.close(self._lock)
+            unlock(self._folder, self._lock)
         if self._error is not None:
             raise self._error
 

@@ -29,6 +29,7 @@ from backend.inprocess.failures import failed, failed_late, stalled
 from backend.inprocess.lanes import LaneActs, LateError
 from backend.inprocess.rendezvous import JointAct, Rendezvous
 from backend.memory.blocks import Blocks
+from backend.monitor.interrupts import Interrupts, noticing_interrupts
 from planner.ir.errors import WorkerFailed
 from planner.ir.plan import Plan
 
@@ -90,28 +91,30 @@ class Engine:
         Raises:
             WorkerFailed: an act raised, or nothing ended for timeout_s.   KeyboardInterrupt, and whatever on_progress raises.
         """
-        try:
-            with self._lock:
-                self._last_event_s = time.monotonic()
-                if self._has_lanes:
-                    self._start(self._launch, "regista launching thread")
-                self._enqueue(self._book.begin_all())
-                self._wake(len(self._queue))
-                self._end_when_done()
-            while (step_and_loss := self._wait()) is not None:
-                if on_progress is not None:
-                    on_progress(*step_and_loss)
-            if self._error is not None:
-                raise self._error
-        finally:
-            self._stop()
+        with noticing_interrupts() as interrupts:
+            try:
+                with self._lock:
+                    self._last_event_s = time.monotonic()
+                    if self._has_lanes:
+                        self._start(self._launch, "regista launching thread")
+                    self._enqueue(self._book.begin_all())
+                    self._wake(len(self._queue))
+                    self._end_when_done()
+                while (step_and_loss := self._wait(interrupts)) is not None:
+                    if on_progress is not None:
+                        on_progress(*step_and_loss)
+                if self._error is not None:
+                    raise self._error
+            finally:
+                self._stop()
         try:
             self._lane_acts.drain(self._timeout_s)
         except LateError as late:
             raise failed_late(late) from late.error
 
-    def _wait(self) -> tuple[int, float] | None:
+    def _wait(self, interrupts: Interrupts) -> tuple[int, float] | None:
         while True:
+            interrupts.check()
             try:
                 return self.progress.get(timeout=min(self._timeout_s / 4, 1.0))
             except queue.Empty:

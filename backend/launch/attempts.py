@@ -15,6 +15,7 @@ from backend.checkpoint.stopping import ask_to_stop, stopped_at
 from backend.comm.authentic import new_key
 from backend.launch.diagnose import diagnose
 from backend.launch.workers import WorkerGroup, fork_server_client
+from backend.monitor.interrupts import Interrupts, noticing_interrupts
 from backend.monitor.progress import Progress
 from backend.run_folder.files import Options, read_failures, store_file
 from backend.store import StoreAddress, StoreServer
@@ -122,12 +123,14 @@ def perform_attempt(
     try:
         if on_start is not None:
             on_start(group)
-        try:
-            watch.until_the_end()
-        except KeyboardInterrupt:
-            if options.saves_when_interrupted:
-                _await_save(folder, group, progress, Path(options.checkpoint))
-            raise
+        with noticing_interrupts() as interrupts:
+            try:
+                watch.until_the_end(interrupts)
+            except KeyboardInterrupt:
+                interrupts.handled()
+                if options.saves_when_interrupted:
+                    _await_save(folder, group, progress, Path(options.checkpoint), interrupts)
+                raise
     finally:
         group.kill()
         _await_end(group)
@@ -158,10 +161,11 @@ class _Watch:
         self._folder, self._group, self._progress, self._lost = folder, group, progress, lost
         self._errors = f"rank*.a{attempt}.error.json"
 
-    def until_the_end(self) -> None:
+    def until_the_end(self, interrupts: Interrupts) -> None:
         """Forward progress until all workers have ended; once one has failed, kill those that do not end by themselves."""
         failed_at_s: float | None = None
         while not self._group.wait(TICK_S):
+            interrupts.check()
             self._progress.forward()
             if failed_at_s is None and self._failed():
                 failed_at_s = time.monotonic()
@@ -177,10 +181,11 @@ class _Watch:
         return bool(self.standing_still or self.lost_text)
 
 
-def _await_save(folder: Path, group: WorkerGroup, progress: Progress, checkpoints: Path) -> None:
+def _await_save(folder: Path, group: WorkerGroup, progress: Progress, checkpoints: Path, interrupts: Interrupts) -> None:
     """Wait until the workers have saved, have ended, or one has failed.  Raises KeyboardInterrupt: the user has waited enough."""
     ask_to_stop(folder)
     while not group.wait(TICK_S) and not any(group.exit_codes.values()) and not group.standing_still():
+        interrupts.check()
         progress.forward()
         at = stopped_at(folder)
         if at is not None and at <= max(steps_of(checkpoints), default=-1):

@@ -21,7 +21,8 @@ from torch import Tensor, uint8
 
 from backend.acts.act import Batches
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
-from backend.checkpoint.folder import check_free, steps_of
+from backend.checkpoint.folder import make_folder, steps_of
+from backend.checkpoint.owner import Owner, check_free, forget, saving_run
 from backend.checkpoint.resume import empty_folder
 from backend.checkpoint.saver import SaveRequest
 from backend.comm.authentic import derived_key
@@ -38,10 +39,11 @@ from backend.run_folder.merge import merge
 from backend.run_folder.outcome import Outcome
 from planner.ir.actors.verify import verify
 from planner.ir.errors import InvalidProgram, Mismatch, RegistaError, Unsupported, WorkerFailed
+from planner.ir.files import save_plan
 from planner.ir.plan import Plan
 from planner.lower.data_actors.saving import with_saving, without_saving
 
-__all__ = ["HostLost", "HostWork", "Nodes", "Performed", "run_elastic", "run_on_nodes"]
+__all__ = ["HostLost", "HostWork", "Nodes", "Performed", "check_folder_of", "run_elastic", "run_on_nodes"]
 
 JOIN_TIMEOUT_S = 300.0
 """How long a launcher waits for the others: machines of a cluster get their images at different times."""
@@ -73,15 +75,24 @@ class Nodes:
     def fewest(self) -> int:
         return self.count if self.least is None else self.least
 
+    @property
+    def run_name(self) -> str:
+        """The run among those that save into one folder: there is one at a time at a rendezvous."""
+        return f"{self.run_id} at {self.rendezvous}" if self.run_id else f"at {self.rendezvous}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWork:
-    """What is performed on some number of hosts; the first values are those of a run that begins."""
+    """What is performed on some number of hosts; the first values are those of a run that begins.
+
+    kept_as: name of a file beside the checkpoints, in which host 0 leaves the Plan when it begins to perform it; empty: it does not.
+    """
 
     plan: Plan
     state: Mapping[str, Tensor] | Values
     batches: Batches
     numbers: StepNumbers = no_numbers
+    kept_as: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +182,8 @@ def run_elastic(
         raise Mismatch(f"host rank {nodes.rank} is not among {nodes.count} hosts; ranks of hosts are 0 to {nodes.count - 1}")
     for hosts in range(nodes.fewest, nodes.count + 1):
         _check(hosts, works[hosts], steps)
+    if checkpoint is not None:
+        check_folder_of(nodes, checkpoint.folder, resume=resume)
     host, port = parse_endpoint(nodes.rendezvous)
     own = own_address(host)
     run_id = nodes.run_id or f"plan-{works[nodes.count].plan.plan_id[:12]}"
@@ -183,6 +196,7 @@ def run_elastic(
         address=own,
         allow_nan=allow_nan,
         checkpoint="" if checkpoint is None else os.path.abspath(checkpoint.folder),
+        owner=Owner.here(nodes.run_name),
         save_every=0 if checkpoint is None else checkpoint.every,
         keep=0 if checkpoint is None else checkpoint.keep,
         resumes=resume,
@@ -219,6 +233,22 @@ def run_elastic(
         warnings.warn(
             f"{again.removeprefix(AGAIN)}; {place.least} to {place.count} hosts meet again at {place.text}", HostLost, stacklevel=2
         )
+
+
+def check_folder_of(nodes: Nodes, folder: str | Path, *, resume: bool) -> None:
+    """Before this host waits for others: no other run saves into the folder of checkpoints.
+
+    Where hosts may come and go, this run itself may be under way already, and have saved.
+
+    Raises:
+        InvalidFile: another run saves there; or one has saved there, and hosts neither come and go nor resume.
+    """
+    joins = nodes.fewest < nodes.count
+    if joins and saving_run(Path(folder)) == nodes.run_name:
+        return
+    check_free(Path(folder), run=nodes.run_name if joins else "")
+    if not joins and not resume:
+        empty_folder(folder)
 
 
 def _check(hosts: int, work: HostWork, steps: int) -> None:
@@ -264,15 +294,21 @@ def _perform_share(
     """Run this host's workers, as often as there were meetings; the outcome on host 0."""
     if options.checkpoint and meeting.rank == 0:
         _check_folder(options, is_first=meeting.generation == 0)
+        if work.kept_as:
+            _keep(work.plan, Path(options.checkpoint), work.kept_as)
     plan = with_saving(work.plan) if options.checkpoint else work.plan
     options = replace(options, inputs=_digest(plan, work, options.steps, options.gradients))
     with run_folder(workdir, _as_folder_name(options.run_id)) as folder:
         prepare(folder, plan, work.state, work.batches, options, work.numbers)
         local = plan.num_ranks // meeting.count
         share = HostShare(ranks=plan.num_ranks, local=local, host=meeting.rank, interface=interface_of(options.address))
-        perform_attempt(
-            folder, WORKER, share, options, meeting.address, Progress(folder, on_progress), meeting.generation, lost=meeting.lost
-        )
+        try:
+            perform_attempt(
+                folder, WORKER, share, options, meeting.address, Progress(folder, on_progress), meeting.generation, lost=meeting.lost
+            )
+        finally:
+            if options.checkpoint:
+                forget(Path(options.checkpoint), options.owner)
         if not (folder / "rank0.pt").exists():
             return None
         outcome = merge(plan, folder, options).outcome
@@ -288,7 +324,7 @@ def _check_folder(options: Options, *, is_first: bool) -> None:
         InvalidFile: another run saves there, or has saved.   WorkerFailed: the run was ended without this host.
     """
     folder = Path(options.checkpoint)
-    check_free(folder)
+    check_free(folder, run=options.owner.run)
     if is_first and not options.resumes:
         empty_folder(folder)
     newest = max(steps_of(folder), default=0)
@@ -296,6 +332,11 @@ def _check_folder(options: Options, *, is_first: bool) -> None:
         raise WorkerFailed(
             f"{folder} is at step {newest} already, {options.steps} were asked for: the run has ended, without this host; ask for more steps to go on"
         )
+
+
+def _keep(plan: Plan, folder: Path, name: str) -> None:
+    make_folder(folder)
+    save_plan(plan, str(folder / name))
 
 
 def _as_folder_name(run_id: str) -> str:

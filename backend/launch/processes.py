@@ -19,6 +19,7 @@ from torch import Tensor
 
 from backend.acts.act import Batches, check_batch
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
+from backend.checkpoint.owner import Owner, forget
 from backend.checkpoint.saver import SaveRequest
 from backend.devices.cores import Waiting
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
@@ -105,8 +106,9 @@ def run(
     performed = plan if checkpoint is None else with_saving(plan)
     on_devices = check_devices(performed, devices or {}, device_options, memory)
     check_kernels(kernels, set(on_devices) or {"cpu"})
+    run_id = uuid.uuid4().hex[:12]
     options = Options(
-        run_id=uuid.uuid4().hex[:12],
+        run_id=run_id,
         steps=steps,
         gradients=gradients,
         timeout_s=timeout_s,
@@ -114,6 +116,7 @@ def run(
         memory=memory,
         first_step=first_step,
         checkpoint="" if checkpoint is None else os.path.abspath(checkpoint.folder),
+        owner=Owner.here(run_id),
         save_every=0 if checkpoint is None else checkpoint.every,
         keep=0 if checkpoint is None else checkpoint.keep,
         saves_when_interrupted=checkpoint is not None and checkpoint.when_interrupted,
@@ -153,7 +156,11 @@ def run_in_folder(
     check_numbers(plan, numbers, range(options.first_step, options.first_step + options.steps))
     warn_of_cores(plan)
     prepare(folder, plan, state, batches, options, numbers)
-    run_workers(folder, WORKER, plan.num_ranks, options, on_progress, max_restarts=max_restarts)
+    try:
+        run_workers(folder, WORKER, plan.num_ranks, options, on_progress, max_restarts=max_restarts)
+    finally:
+        if options.checkpoint:
+            forget(Path(options.checkpoint), options.owner)
 
 
 def warn_of_cores(plan: Plan) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from backend.acts.act import Batches
 from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.checkpoint.handover import compact, hand_over
+from backend.checkpoint.owner import NOBODY, Owner
 from backend.data.loader import Loader
 from backend.devices.cores import Waiting
 from backend.devices.options import DEFAULT_DEVICE_OPTIONS, DeviceOptions
@@ -62,6 +63,7 @@ class Options:
     address, inputs: with several hosts, this one's address and a digest of what all start from.
     isolated_rounds: after the run, time each task alone so often (0: not at all); ``warmup`` rounds come first and do not count.
     trace_steps: whose acts the trace holds (planner.ir.traces.held); empty: all.
+    owner: this run, as others learn of it that would save into its folder of checkpoints.
     resumes: the first attempt, too, begins where the newest checkpoint ends (of a run on several hosts; else the launcher has looked).
     keeps_state: the last state leaves the run (a checkpoint has it in any case).
     devices: name of each rank's device; empty: all on CPUs.
@@ -81,6 +83,7 @@ class Options:
     live: bool = False
     first_step: int = 0
     checkpoint: str = ""
+    owner: Owner = NOBODY
     save_every: int = 0
     keep: int = 0
     saves_when_interrupted: bool = False

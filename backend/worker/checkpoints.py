@@ -62,6 +62,7 @@ def saver_of(
         timeout_s=options.timeout_s,
         numbers=lambda step: numbers_by_value(numbers(step)),
         stop=Stop(folder, store) if options.saves_when_interrupted else None,
+        owner=options.owner,
     )
     body.on_save = saver.act
     return saver

@@ -56,7 +56,7 @@ def elastic_plans(plan: Plan, program: Program, hosts: range) -> Mapping[int, Pl
 
     Raises:
         Unsupported: the range leaves out the hosts that ``plan`` was made for; ``plan`` is fixed to its devices by what it was asked for; or the
-            model cannot be trained on some number of hosts of the range, with the planner's reason.
+            model cannot be trained on some number of hosts of the range, with the planner's reason, or leaves devices there without a part.
     """
     own = node_layout(plan).num_nodes
     if own not in hosts:
@@ -76,7 +76,30 @@ def elastic_plans(plan: Plan, program: Program, hosts: range) -> Mapping[int, Pl
             f"cluster {plan.cluster.name} of plan {plan.plan_id} has no links between hosts ([links.nic]), so nothing can be planned for "
             f"{hosts[-1]} of them; add them to its file and plan again"
         )
-    return {count: plan if count == own else _planned_for(plan, program, count) for count in hosts}
+    plans = {count: plan if count == own else _planned_for(plan, program, count) for count in hosts}
+    for count, made in plans.items():
+        _check_shared(count, made)
+    return plans
+
+
+def _check_shared(hosts: int, plan: Plan) -> None:
+    """The devices of a Plan share the work of a step: where none along an axis ever meet, each of them performs the same.
+
+    With several placements the stages share it, whatever their axes do.
+
+    Raises:
+        Unsupported: along an axis of the only placement they do not.
+    """
+    if len(plan.placements) > 1:
+        return
+    mesh, met = plan.placements[0].mesh, {task.meeting_axis for task in plan.tasks}
+    for axis, extent in enumerate(mesh):
+        if extent > 1 and axis not in met:
+            raise Unsupported(
+                f"on {hosts} hosts the model has no use for {plan.num_ranks} devices: of mesh {' x '.join(map(str, mesh))}, {extent} divide neither "
+                f"the {plan.batch_size // plan.micro_batches} samples of a micro-batch nor what is in the layers, so each of them would do the same; "
+                f"give --elastic a range without {hosts}, or plan with a batch that {extent} divides"
+            )
 
 
 def _planned_for(plan: Plan, program: Program, hosts: int) -> Plan:
@@ -98,7 +121,10 @@ def _planned_for(plan: Plan, program: Program, hosts: int) -> Plan:
             model=plan.model,
         )
     except RegistaError as error:
-        raise Unsupported(f"on {hosts} hosts of {plan.cluster.devices_per_node} devices this model cannot be trained: {error}") from error
+        raise Unsupported(
+            f"on {hosts} hosts of {plan.cluster.devices_per_node} devices this model cannot be trained: {error}; "
+            f"give --elastic a range without {hosts}, or plan without what cannot be met there"
+        ) from error
     made = replace(made, options={**{key: value for key, value in options.items() if key not in made.options}, **made.options})
     record_like(plan, made)
     return made

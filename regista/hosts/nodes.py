@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backend.acts.act import Batches
 from backend.checkpoint import SaveRequest
-from backend.launch import HostWork, Nodes, run_elastic
+from backend.launch import HostWork, Nodes, check_folder_of, run_elastic
 from backend.run_folder import Outcome
 from backend.store import read_secret
 from planner.frontend import Program
 from planner.ir.errors import Unsupported
-from planner.ir.files import save_plan
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 from regista.data import loader
@@ -82,19 +80,22 @@ def run_share(
 ) -> tuple[Plan, Outcome | None]:
     """Perform this host's ranks of the Plan, or, where hosts may come and go, of a Plan made anew for those that are there.
 
-    Plans made anew lie beside the checkpoints, as plan-N-hosts.json.
+    A Plan made anew lies beside the checkpoints as plan-N-hosts.json from when it is performed.
 
     Returns:
         The Plan that was performed at the end; its outcome on host 0, None on the others.
 
     Raises:
         Mismatch: the Plan was made for other hosts, or the program is not the one that was planned.
-        Unsupported: the model cannot be trained on some number of hosts of the range.   And as backend.launch.nodes.run_elastic.
+        Unsupported: the model cannot be trained on some number of hosts of the range.
+        InvalidFile: another run saves into the folder.   And as backend.launch.nodes.run_elastic.
     """
     if plan.outputs:
         raise Unsupported("outputs of a plan come from one host so far; plan it without outputs, or leave out --nnodes")
     if plan.mode is Mode.EVAL:
         refuse_training(checkpoint=saves is not None, gradients=False)
+    if saves is not None:
+        check_folder_of(nodes, saves.folder, resume=saves.resume)
     planned = planned_program(plan)
     source = own_rates(plan, planned, lr_schedule, performs=True)
     plans: Mapping[int, Plan] = {nodes.count: plan}
@@ -109,13 +110,15 @@ def run_share(
     start = beginning(plan, source, init=init, ema=ema).values
     check_program(plan, source, typed_state(plan, start))
     works = {
-        hosts: HostWork(plan=each, state=start, batches=_batches(each, source, data, steps), numbers=source.step_numbers)
+        hosts: HostWork(
+            plan=each,
+            state=start,
+            batches=_batches(each, source, data, steps),
+            numbers=source.step_numbers,
+            kept_as="" if each is plan else f"plan-{hosts}-hosts.json",
+        )
         for hosts, each in plans.items()
     }
-    for hosts, each in plans.items():
-        if each is not plan and saves is not None:
-            os.makedirs(saves.folder, exist_ok=True)
-            save_plan(each, os.path.join(saves.folder, f"plan-{hosts}-hosts.json"))
     performed = run_elastic(
         works,
         steps,

@@ -9,10 +9,13 @@ DIR/curve.png          the picture of it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.checkpoint.folder import steps_of
+from backend.checkpoint.folder import make_folder, steps_of
+from backend.checkpoint.owner import Owner, check_free, held
 from planner.ir.errors import InvalidFile
 from planner.ir.files import save_plan
 from planner.ir.plan import Plan
@@ -60,10 +63,18 @@ class TrainFolder:
             saved = f"saved after {self.saved_steps} steps" if self.saved_steps is not None else "without a checkpoint"
             raise InvalidFile(f"{self.path} holds a training, {saved}; go on with it (--resume), or give another folder")
 
+    def check_free(self) -> None:
+        """Raises InvalidFile: another training goes on here, or another run saves into the checkpoints."""
+        check_free(self.path)
+        check_free(self.checkpoints)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other trainings out, between runs too.  Raises InvalidFile: another one is here, or the folder cannot be made."""
+        with held(self.path, Owner.here(f"of training {self.path.name}")):
+            yield
+
     def save(self, plan: Plan, path: Path) -> None:
         """Save a plan of the training; the folder is made if need be.  Raises InvalidFile: the system refuses."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidFile(f"cannot make folder {self.path}: {error.strerror}; give another one") from error
+        make_folder(self.path)
         save_plan(plan, str(path))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import regista.api as api
 from backend.monitor import Heartbeat
+from backend.monitor.interrupts import Interrupts, noticing_interrupts
 from backend.ops.inductor import Kernels
 from planner.ir.errors import Mismatch
 from planner.ir.files import load_plan
@@ -80,7 +81,7 @@ def train(
         watching: Plan, number of steps -> who watches while the training goes on.
 
     Raises:
-        InvalidFile: the folder holds a training and ``resume`` is off; a file is damaged.
+        InvalidFile: the folder holds a training and ``resume`` is off, or another one goes on there; a file is damaged.
         InvalidProgram, Unsupported: what the job asks for and cannot be.   Mismatch: the folder's Plan is of another step.
         WorkerFailed: a process died, hung or raised.   KeyboardInterrupt: Ctrl-C; all rows until then are in the table, and the state is saved
             unless there was a second one.
@@ -89,6 +90,7 @@ def train(
     places = TrainFolder(Path(folder))
     if not resume:
         places.check_new()
+    places.check_free()
     batches, eval_batches = job.training(), job.evaluation()
     steps = job.num_steps(batches)
     for step in range(steps):
@@ -101,9 +103,13 @@ def train(
             feed(0)  # so is data of another form
     plan = _plan(job, places, resume=resume)
     training = _Training(job, plan, places, batches, history, steps, timeout_s, max_restarts, kernels)
+    eval_plan = None if eval_batches is None else evaluation_plan(job, places.eval_plan, resume=resume)
     with ExitStack() as stack:
-        if eval_batches is not None:
-            eval_plan = evaluation_plan(job, places.eval_plan, resume=resume)
+        training.interrupts = stack.enter_context(noticing_interrupts())
+        stack.enter_context(places.held())
+        if not resume:
+            places.check_new()  # since it was looked at, another training may have begun and ended
+        if eval_batches is not None and eval_plan is not None:
             training.evaluation = stack.enter_context(closing(Evaluation(job, eval_batches, eval_plan, timeout_s)))
             places.save(eval_plan, places.eval_plan)
         places.save(plan, places.plan)
@@ -138,11 +144,13 @@ class _Training:
     max_restarts: int
     kernels: Kernels
     evaluation: Evaluation | None = None
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
     def go_on(self, done: int, screen: Screen | None) -> None:
         """From ``done`` steps to the end."""
         ends = self.job.evaluated_at(self.steps)
         while True:
+            self.interrupts.check()
             if self.evaluation is not None and done in ends and self.history.evaluation(done) is None:
                 values = self.evaluation.measure(self.places.checkpoints)
                 self.history.add_evaluation(done, values)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import time
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from small_gpt import plan_for
 
 import backend.checkpoint.folder as folder_module
+import backend.checkpoint.owner as owner_module
 from backend.checkpoint import SaveRequest, latest, verify
-from backend.checkpoint.folder import check_free, lock, remove_leftovers, steps_of, write_part
+from backend.checkpoint.folder import remove_leftovers, steps_of, write_part
 from backend.checkpoint.handover import hand_over
+from backend.checkpoint.owner import Owner, TakenOver, check_free, forget, lock, saving_run, unlock
 from backend.checkpoint.resume import empty_folder
 from backend.checkpoint.saver import Saver
 from backend.memory.blocks import initial_states
@@ -67,6 +75,80 @@ def test_two_runs_at_once_do_not_save_into_one_folder(tmp_path: Path) -> None:
     check_free(tmp_path, timeout_s=0.2)
     check_free(tmp_path / "not made yet", timeout_s=0.2)
     os.close(lock(tmp_path, timeout_s=0.2))
+
+
+class Sleeps:
+    """Takes the place of time.sleep: counts, and lets the ``last`` one end the other run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int, end: Callable[[], None]) -> None:
+        self.count, self._last, self._end = 0, last, end
+        monkeypatch.setattr(owner_module, "time", SimpleNamespace(sleep=self, monotonic=time.monotonic))
+
+    def __call__(self, seconds: float) -> None:
+        self.count += 1
+        if self.count == self._last:
+            self._end()
+
+
+def test_workers_of_this_run_or_of_one_that_has_ended_are_waited_for_and_any_other_run_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Owner.here("one")
+    others = {
+        "lives here": (here, 0),
+        "another host": (replace(here, system="another"), 0),
+        "ended": (replace(here, started=here.started + 1), 3),
+        "of this run": (replace(here, run="two"), 3),
+    }
+    for name, (owner, sleeps) in others.items():
+        handle = lock(tmp_path, owner=owner)
+        slept = Sleeps(monkeypatch, 3, partial(unlock, tmp_path, handle))
+        if sleeps:
+            check_free(tmp_path, run="two")
+        else:
+            with pytest.raises(
+                InvalidFile, match=rf"another run is saving .* \(run one, started by process {os.getpid()} of host .*\); wait"
+            ):
+                check_free(tmp_path, run="two")
+            unlock(tmp_path, handle)
+        assert slept.count == sleeps, name
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_waited_for_in_vain_is_told_with_the_reason(tmp_path: Path) -> None:
+    handle = lock(tmp_path, owner=replace(Owner.here("one"), started=0))
+    with pytest.raises(InvalidFile, match=r"which has ended; its workers did not within 0 s"):
+        check_free(tmp_path, timeout_s=0.0)
+    unlock(tmp_path, handle)
+
+
+@pytest.mark.parametrize("change", [{}, {"started": 0}, {"system": "of an earlier boot", "host": "elsewhere"}])
+def test_a_folder_whose_run_was_killed_is_taken_over_with_a_word_on_it_and_without_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    owner = replace(Owner.here("one"), **change)
+    os.close(lock(tmp_path, owner=owner))  # as the end of a process does, which takes nothing away
+    slept = Sleeps(monkeypatch, 0, lambda: None)
+    with pytest.warns(
+        TakenOver, match=rf"was held by run one, started by process {os.getpid()} of host {owner.host}, .*; it is taken over"
+    ):
+        check_free(tmp_path, run="two")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_free(tmp_path, run="one")
+        forget(tmp_path, replace(owner, run="two"))
+        assert saving_run(tmp_path) == "" and list(tmp_path.iterdir())
+        forget(tmp_path, owner)
+        check_free(tmp_path, run="two")
+    assert slept.count == 0 and not list(tmp_path.iterdir())
+
+
+def test_two_launchers_that_look_at_a_folder_do_not_refuse_each_other(tmp_path: Path) -> None:
+    looking = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    check_free(tmp_path, timeout_s=0.0)
+    assert saving_run(tmp_path) == ""
+    os.close(looking)
 
 
 def test_a_folder_in_use_is_refused_before_the_values_of_a_run_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from elastic_launchers import Launchers, plan_for
 from torch import Tensor
 
 import regista
-from backend.checkpoint.folder import lock
+from backend.checkpoint.owner import Owner, lock
 from planner.ir.files import load_plan
 from planner.ir.plan import Plan
 from regista.programs import planned_program
@@ -167,7 +167,7 @@ def test_a_folder_that_holds_another_runs_checkpoints_is_refused_on_all_hosts(la
 @pytest.mark.thorough
 def test_a_folder_in_which_another_run_saves_is_refused_on_all_hosts(launchers: Launchers) -> None:
     launchers.saves.mkdir()
-    held = lock(launchers.saves)
+    held = lock(launchers.saves, owner=Owner.here("another"))
     try:
         for _ in range(2):
             launchers.start(plan_for(2), 50)

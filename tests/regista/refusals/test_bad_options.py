@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from functools import partial
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import TINY, Command
 
-from backend.checkpoint.folder import check_free, lock
-from regista import starting
+from backend.checkpoint import owner
+from backend.checkpoint.owner import Owner, held
 from tests.regista.refusals.refusal import assert_refused
 
 
@@ -150,16 +151,15 @@ def test_a_selection_of_steps_that_cannot_be_met_is_refused_before_the_run(
     assert_refused(command, tmp_path, "run", made["plan"], "--steps", "6", *options, "-o", tmp_path / "run.json", says=says)
 
 
-@pytest.mark.parametrize("more", [[], ["--resume"]])
-def test_a_checkpoint_folder_in_use_by_another_run_is_refused_before_the_run(
+@pytest.mark.parametrize("more", [[], ["--resume"], ["--nnodes", "2", "--rdzv", "127.0.0.1:1"]])
+def test_a_checkpoint_folder_in_use_by_another_run_is_refused_at_once_and_before_the_run(
     command: Command, made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ):
-    monkeypatch.setattr(starting, "check_free", partial(check_free, timeout_s=0.1))
+    monkeypatch.setenv("REGISTA_SECRET", "00" * 32)
+    monkeypatch.setattr(owner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=None))  # nothing waits
     saves = tmp_path / "saves"
     saves.mkdir()
-    other_run = lock(saves)
-    try:
+    with held(saves, Owner.here("one")):
         arguments = ("run", made["plan"], "--checkpoint", saves, "-o", tmp_path / "run.json", *more)
-        assert_refused(command, tmp_path, *arguments, says=f"another run is saving into {saves}; wait for its end, or give another folder")
-    finally:
-        os.close(other_run)
+        says = rf"another run is saving into {saves} \(run one, started by process {os.getpid()} of host .*\); wait for its end, or give another"
+        assert_refused(command, tmp_path, *arguments, says=says)

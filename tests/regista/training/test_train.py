@@ -16,6 +16,7 @@ from torch import nn
 
 import regista
 import regista.training.loop as loop
+from backend.checkpoint.owner import Owner, held, saving_run
 from backend.monitor import Heartbeat
 from planner.ir.errors import InvalidFile, InvalidProgram, Mismatch
 from regista.training.folder import TrainFolder
@@ -258,6 +259,32 @@ def test_evaluation_data_that_leaves_samples_over_is_refused_before_anything_is_
     with pytest.raises(InvalidProgram, match="eval_data leaves 4 samples over after 2 batches of 8"):
         regista.train(job, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("of", ["training", "run"])
+def test_a_folder_in_which_another_training_goes_on_is_refused_before_a_plan_is_made(
+    command: Command, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """Between its runs, while it evaluates, nothing held the folder; in a run the refusal came after two searches."""
+    out = tmp_path / "out"
+    monkeypatch.setattr(loop.api, "plan", None)
+    with held(out if of == "training" else out / "checkpoints", Owner.here("one")):
+        for more in ([], ["--resume"]):
+            assert_refused(
+                command, tmp_path, "train", f"{script}:job", "--out", out, *more, says=r"another run is saving into .* \(run one, started"
+            )
+
+
+def test_a_training_holds_its_folder_between_runs_and_gives_it_back(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*_: object, **__: object) -> NoReturn:
+        raise InvalidProgram(
+            f"held by {saving_run(tmp_path / 'out')!r}, its checkpoints by {saving_run(tmp_path / 'out' / 'checkpoints')!r}"
+        )
+
+    monkeypatch.setattr(loop.api, "run", look)
+    with pytest.raises(InvalidProgram, match="held by 'of training out', its checkpoints by ''"):
+        regista.train(replace(made(script), eval_data=None, eval_every=0, metrics=()), tmp_path / "out")
+    assert saving_run(tmp_path / "out") == "" and not list(tmp_path.rglob(".saving.json"))
 
 
 def test_a_schedule_without_a_rate_is_refused_before_anything_is_written(script: Path, tmp_path: Path) -> None:
