@@ -66,7 +66,7 @@ def factor_rule(op: Op, types: Mapping[str, TensorType]) -> FactorRule:
     return _spec(op).rule(op, types)
 
 
-def signatures(op: Op, types: Mapping[str, TensorType], parts: int) -> tuple[Signature, ...]:
+def signatures(op: Op, types: Mapping[str, TensorType], parts: int, rule: FactorRule | None = None) -> tuple[Signature, ...]:
     """The legal signatures of the op on one mesh axis (SEMANTICS 1.4): all-B first, in a fixed order, none twice, only even splits.
 
     For a mesh of several axes, call it once per axis, each time with the types that are local to the axes before (SEMANTICS 1.5).
@@ -74,11 +74,12 @@ def signatures(op: Op, types: Mapping[str, TensorType], parts: int) -> tuple[Sig
     Args:
         types: type of every value the op reads or writes, local w.r.t. the axes cut before.
         parts: number of devices on the axis.
+        rule: the op's factor_rule on these types, from a caller that has it.
 
     Raises:
         UnknownOp: the target is neither in the table nor one of torch's; the message says how to add it.
     """
-    return derive(factor_rule(op, types), op, types, parts)
+    return derive(rule or factor_rule(op, types), op, types, parts)
 
 
 def local_types(op: Op, signature: Signature, types: Mapping[str, TensorType], parts: int) -> dict[str, TensorType]:
@@ -94,14 +95,14 @@ def local_types(op: Op, signature: Signature, types: Mapping[str, TensorType], p
     }
 
 
-def localize(op: Op, signature: Signature, types: Mapping[str, TensorType], parts: int) -> Op:
-    """The same op with the sizes in its arguments rewritten for one part; nothing else changes.
+def localize(op: Op, signature: Signature, types: Mapping[str, TensorType], parts: int, rule: FactorRule | None = None) -> Op:
+    """The same op with the sizes in its arguments rewritten for one part; nothing else changes.   rule: as in signatures().
 
     Raises:
         InvalidPlan: the signature cuts a dim unevenly.
         UnknownOp: the target is neither in the table nor one of torch's.
     """
-    rule = factor_rule(op, types)
+    rule = rule or factor_rule(op, types)
     if rule.cuts is not None:
         lies, before = signature.outputs[0], op.args[rule.cuts]
         assert isinstance(before, tuple)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from math import inf
 
 __all__ = ["LimitSearch"]
@@ -29,20 +28,16 @@ class LimitSearch:
     """The limits of one shape's tries, in bytes of a device.
 
     memory_bytes: what a device has.   first_bytes: the first finite limit, once memory is known to bind.
-    limit_bytes: of the next try; infinite: no limit.   least_bytes_of: the smallest counted peak of any layout (asked for once, if at all).
+    limit_bytes: of the next try; infinite: no limit.
     """
 
     memory_bytes: float
     first_bytes: float
-    least_bytes_of: Callable[[], float]
     limit_bytes: float = inf
     _too_small_bytes: float = 0.0
     _counted_bytes: float = 0.0
     _uncounted_bytes: float = inf
-
-    @cached_property
-    def least_bytes(self) -> float:
-        return self.least_bytes_of()
+    _least_bytes: float | None = None
 
     def raise_limit(self) -> bool:
         """After a try without a layout within the limit: raise it; False if it is the device's memory already."""
@@ -52,8 +47,12 @@ class LimitSearch:
         self.limit_bytes = (self._too_small_bytes + self._counted_bytes) / 2
         return True
 
-    def lower_limit(self, needed_bytes: float, held_bytes: float) -> bool:
-        """After a Plan that needs too much, with ``held_bytes`` counted: lower the limit; False if no lower limit would help."""
+    def lower_limit(self, needed_bytes: float, held_bytes: float, least_bytes_of: Callable[[], float]) -> bool:
+        """After a Plan that needs too much, with ``held_bytes`` counted: lower the limit; False if no lower limit would help.
+
+        Args:
+            least_bytes_of: the smallest counted peak of any layout, asked for once, if at all.
+        """
         if self.limit_bytes == inf:
             self.limit_bytes = self.first_bytes
             return True
@@ -63,9 +62,11 @@ class LimitSearch:
         excess_bytes = needed_bytes - self.memory_bytes
         self._uncounted_bytes = min(self._uncounted_bytes, needed_bytes - self._counted_bytes)
         wanted_bytes = self._counted_bytes - excess_bytes * _SPARE
-        if wanted_bytes < self.least_bytes:
-            if self.least_bytes + _STAYS * self._uncounted_bytes > self.memory_bytes:
+        if self._least_bytes is None:
+            self._least_bytes = least_bytes_of()
+        if wanted_bytes < self._least_bytes:
+            if self._least_bytes + _STAYS * self._uncounted_bytes > self.memory_bytes:
                 return False
-            self._too_small_bytes = max(self._too_small_bytes, self.least_bytes)
+            self._too_small_bytes = max(self._too_small_bytes, self._least_bytes)
         self.limit_bytes = min(max(wanted_bytes, (self._too_small_bytes + self._counted_bytes) / 2), self.memory_bytes)
         return True

@@ -28,6 +28,7 @@ from planner.parallelism.options import PlanOptions, given_order
 from planner.parallelism.shape import stage_devices
 from planner.schedule import in_flight
 from planner.search import Assignment, Method, assign_layouts, build_model
+from planner.search.assign import is_long
 from planner.search.bounds.bottleneck import whole_model_bounds
 from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
@@ -130,7 +131,7 @@ class _ShapePlanner:
             partial(staged_graph, graph, options, job.cluster, again.ops),
         )
         first_bytes = self._memory_bytes if s_per_byte is None else self._memory_bytes * (1 - _MARGIN)
-        self._limits = LimitSearch(self._memory_bytes, first_bytes, self._least_bytes, first_bytes if memory_binds else inf)
+        self._limits = LimitSearch(self._memory_bytes, first_bytes, first_bytes if memory_binds else inf)
         self._model_within = partial(
             build_model,
             self._staged,
@@ -179,7 +180,7 @@ class _ShapePlanner:
     def least_s(self) -> Iterator[float]:
         """Rising lower bounds on the step of all plans of the shape, in seconds."""
         limit_bytes = self._limits.limit_bytes
-        multipliers = self._s_per_byte(limit_bytes) if self._s_per_byte is not None and limit_bytes < inf else ()
+        multipliers = self._multipliers(limit_bytes) or (0.0,) * self._staged.num_stages * bool(self._model.problem.demands)
         return whole_model_bounds(self._model, s_per_byte=multipliers, memory_bytes=self._memory_bytes, time_limit=self._time_limit)
 
     def _search(self, limit_bytes: float) -> Assignment:
@@ -193,7 +194,7 @@ class _ShapePlanner:
             watch=self._job.watch,
             limit_bytes=limit_bytes,
             memory_bytes=self._memory_bytes,
-            s_per_byte=self._s_per_byte(limit_bytes) if self._s_per_byte is not None and limit_bytes < inf else (),
+            s_per_byte=self._multipliers(limit_bytes),
         )
         if assignment.regathered and self._options.schedule.has_order:
             raise Unsupported(
@@ -201,6 +202,12 @@ class _ShapePlanner:
                 f"not order; ask for 1f1b or gpipe, or ZeRO level 2 at most"
             )
         return assignment
+
+    def _multipliers(self, limit_bytes: float) -> Sequence[float]:
+        """Per stage an estimate of what a byte costs there, from the pieces; empty: memory does not bind, or the search needs none."""
+        if self._s_per_byte is None or limit_bytes == inf or is_long(self._model.problem):
+            return ()
+        return self._s_per_byte(limit_bytes)
 
     def _least_bytes(self) -> float:
         return least_peak(self._model.problem, self._time_limit)
@@ -218,7 +225,7 @@ class _ShapePlanner:
         needed_bytes = self._needed_bytes(plan)
         if needed_bytes <= self._memory_bytes or self._options.method is not Method.EXACT:
             return True
-        return not self._limits.lower_limit(needed_bytes, assignment.held_bytes)
+        return not self._limits.lower_limit(needed_bytes, assignment.held_bytes, self._least_bytes)
 
     def dry_run(self, plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
         """The job's dry run; what it gave without prices for the Plan last asked about is not played again."""

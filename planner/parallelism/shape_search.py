@@ -159,7 +159,7 @@ class ShapeSearch:
             except OutOfMemory as error:
                 self._refuse(least_s, shape, error)
             except (InvalidProgram, Unsupported) as error:
-                self._refused.append(error)
+                self._refuse_by(error)
             if self.on_progress is not None:
                 step_s = self._limit_s(1)
                 self.on_progress(str(shape), step_s, min(step_s, self._queue[0][0]) if self._queue else step_s)
@@ -193,8 +193,12 @@ class ShapeSearch:
         else:
             heapq.heappush(self._queue, (least_s, shape, BoundKind.ROOFLINE, False))
 
+    def _refuse_by(self, error: Exception) -> None:
+        """Keep what a refusal says, without the frames that raised it: they hold the search, and only the collector would free the circle."""
+        self._refused.append(error.with_traceback(None))
+
     def _refuse(self, least_s: float, shape: Shape, error: OutOfMemory) -> None:
-        self._refused.append(error)
+        self._refuse_by(error)
         self._with_recompute(least_s, shape)
 
     def _too_large(self, shape: Shape, least: float) -> OutOfMemory:
@@ -214,7 +218,7 @@ class ShapeSearch:
         except Unsupported as error:  # so little cannot be kept
             if recomputed.recompute == BLOCKS:
                 raise
-            self._refused.append(error)
+            self._refuse_by(error)
             self._with_recompute(least_s, recomputed)
             return
         self._enter(max(least_s, roofline_s), recomputed)

@@ -10,14 +10,19 @@ from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
 from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel
-from planner.solve import Solution
+from planner.solve import Problem, Solution
 from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 
-__all__ = ["assign_layouts"]
+__all__ = ["assign_layouts", "is_long"]
 
 _LONG = 10_000
 """Nodes of a problem with a memory limit above which planner.search.bounds.guided is tried first; the general solver would need minutes."""
+
+
+def is_long(problem: Problem) -> bool:
+    """Whether the search of a problem with a memory limit finds multipliers of its own sooner than its pieces give them."""
+    return bool(problem.demands) and len(problem.names) > _LONG
 
 
 def assign_layouts(
@@ -46,7 +51,7 @@ def assign_layouts(
     """
     if model.problem.demands:
         model = replace(model, problem=replace(model.problem, limit=limit_bytes))
-    if not s_per_byte and model.problem.demands and limit_bytes < inf and len(model.problem.names) > _LONG:
+    if not s_per_byte and limit_bytes < inf and is_long(model.problem):
         s_per_byte = (0.0,) * model.staged.num_stages
     solution: Solution | None = None
     multipliers: Sequence[float] = ()

@@ -12,7 +12,7 @@ from planner.cost import compute_dtype
 from planner.ir.graph import Arg, Op, Ref
 from planner.ir.sbp import B, NdSbp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
-from planner.opset import flop, local_types, localize, signatures, traffic_bytes
+from planner.opset import factor_rule, flop, local_types, localize, signatures, traffic_bytes
 
 __all__ = ["LocalOp", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel"]
 
@@ -120,14 +120,15 @@ def _extensions(local: LocalOp, parts: int) -> list[LocalOp]:
     before_in = local.inputs or (NdSbp(()),) * len(local.op.inputs)
     before_out = local.outputs or (NdSbp(()),) * len(local.op.outputs)
     extended = []
-    for signature in signatures(local.op, local.types, parts):
+    rule = factor_rule(local.op, local.types)
+    for signature in signatures(local.op, local.types, parts, rule):
         types = dict(local.types)
         for value, sbp in zip(local.op.inputs, signature.inputs, strict=True):
             types[value] = cut(local.types[value], sbp, parts)
         types |= local_types(local.op, signature, local.types, parts)
         extended.append(
             LocalOp(
-                localize(local.op, signature, local.types, parts),
+                localize(local.op, signature, local.types, parts, rule),
                 types,
                 tuple(NdSbp((*b.entries, s)) for b, s in zip(before_in, signature.inputs, strict=True)),
                 tuple(
@@ -151,15 +152,16 @@ def cut(tensor: TensorType, sbp: Sbp, parts: int) -> TensorType:
 def op_shape(op: Op, types: Mapping[str, TensorType]) -> tuple[object, ...]:
     """What the strategies of an op depend on: everything but the names."""
     places: dict[str, int] = {}
+    literals = tuple([_without_names(arg, places) for arg in op.args])
+    named = tuple([(name, _without_names(arg, places)) for name, arg in op.kwargs])
+    made = tuple([types[o] if o is not None else None for o in op.outputs])
+    return (op.target, literals, named, tuple([types[v] for v in places]), made)
 
-    def abstract(arg: Arg) -> object:
-        if isinstance(arg, Ref):
-            return Ref(str(places.setdefault(arg.value, len(places))))
-        if isinstance(arg, tuple):
-            return tuple(abstract(item) for item in arg)
-        return (type(arg), arg)  # 1, 1.0 and True are equal but not the same literal
 
-    literals = tuple(abstract(arg) for arg in op.args)
-    named = tuple((name, abstract(arg)) for name, arg in op.kwargs)
-    made = tuple(types[o] if o is not None else None for o in op.outputs)
-    return (op.target, literals, named, tuple(types[v] for v in places), made)
+def _without_names(arg: Arg, places: dict[str, int]) -> object:
+    """A literal with its type, since 1, 1.0 and True are equal but not the same; of a value, which of the op's it is: its place in ``places``."""
+    if isinstance(arg, Ref):
+        return places.setdefault(arg.value, len(places))
+    if isinstance(arg, tuple):
+        return tuple([_without_names(item, places) for item in arg])
+    return (type(arg), arg)

@@ -17,8 +17,6 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind, LogicalGraph, Op, Role
 from planner.opset import flop
 from planner.stages.blocks import block_of
-from planner.stages.dag import spread, work_dag
-from planner.stages.dag_ilp import cut_stages
 from planner.stages.staged import first_readers
 from planner.stages.uneven import fastest_cut
 
@@ -55,6 +53,9 @@ def assign_stages(
     if cuts and balance is not None:
         raise Unsupported(f"cuts at {', '.join(cuts)} and a cut of balance {balance:g}: give one of the two")
     if balance is not None:
+        from planner.stages.dag import spread, work_dag  # networkx and PuLP: not before they are needed
+        from planner.stages.dag_ilp import cut_stages
+
         dag = work_dag(graph, micro_batches)
         stage = spread(graph, dag, cut_stages(dag, num_stages, tolerance=balance).stage)
     else:

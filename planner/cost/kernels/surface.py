@@ -27,6 +27,9 @@ Floats = npt.NDArray[np.float64]
 TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32))
 SPLITS = (1, 2, 4, 8, 16)
 QUERY_ROWS = 128
+_TILE_M, _TILE_N = (np.array(column, dtype=np.float64) for column in zip(*TILES, strict=True))
+_REUSE = _TILE_M * _TILE_N / (_TILE_M + _TILE_N)
+_SPLIT = np.array(SPLITS, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +60,14 @@ def product_s(surface: Surface, shape: Sequence[Floats], size_bytes: int) -> Flo
     """
     batch, m, n, k = shape
     beta = surface.stream_share * surface.bandwidth_bytes_per_s
-    compute = np.full(np.broadcast_shapes(batch.shape, m.shape, n.shape, k.shape), np.inf)
-    for tile_m, tile_n in TILES:
-        reuse = tile_m * tile_n / (tile_m + tile_n)
-        rate = surface.share * surface.peak_flop_per_s * reuse / (reuse + surface.tile0)
-        tiles = batch * np.ceil(m / tile_m) * np.ceil(n / tile_n)
-        for split in SPLITS:
-            waves = np.ceil(tiles * split / surface.units)
-            one = waves * 2 * tile_m * tile_n * (k / split + surface.k0) * surface.units / rate
-            compute = np.minimum(compute, one + (8 * split * batch * m * n / beta if split > 1 else 0.0))
+    # All tiles and splits at once, along two dims of their own before those of the shape.
+    dims = (1,) * len(np.broadcast_shapes(batch.shape, m.shape, n.shape, k.shape))
+    tile_m, tile_n, reuse = (column.reshape(-1, 1, *dims) for column in (_TILE_M, _TILE_N, _REUSE))
+    split = _SPLIT.reshape(1, -1, *dims)
+    rate = surface.share * surface.peak_flop_per_s * reuse / (reuse + surface.tile0)
+    waves = np.ceil(batch * np.ceil(m / tile_m) * np.ceil(n / tile_n) * split / surface.units)
+    one = waves * 2 * tile_m * tile_n * (k / split + surface.k0) * surface.units / rate
+    compute = (one + np.where(split > 1, 8 * split * batch * m * n / beta, 0.0)).min(axis=(0, 1))
     moved_bytes = batch * ((m * k + k * n) * size_bytes + m * n * max(size_bytes, 2))
     return surface.launch_s + _longer(compute, moved_bytes / beta)
 

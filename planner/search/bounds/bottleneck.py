@@ -14,14 +14,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from planner.search.bounds.ascent import StageRelaxation, ascend
 from planner.search.model import SearchModel
-from planner.solve import solve_exactly
-from planner.solve.problem import Ints
+from planner.solve import Problem, solve_exactly
+from planner.solve.problem import Floats, Ints
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 
 __all__ = ["bottleneck_bound", "whole_model_bounds"]
 
-_ROUNDS = 4
+_ROUNDS, _FIRST_ROUNDS = 8, 5
+"""Most multipliers that are tried for (1), and for the relaxation from whose choice (2) begins."""
+_PATIENCE = 2
+"""Rounds in vain after which either ends."""
 _CLOSE = 3e-3
 """Share of the relaxation's optimum that may stay unproven; the bound is valid in any case."""
 
@@ -37,14 +41,68 @@ def bottleneck_bound(
     """(1) for the slowest stages of a choice.
 
     Args:
-        s_per_byte: per stage, the Lagrange multiplier of memory for the search's own objective.   memory_bytes: of a device.
+        s_per_byte: per stage, the Lagrange multiplier of memory for the search's own objective, from which those of (1) are searched; empty:
+            memory does not bind.   memory_bytes: of a device.
         time_limit: once it is up, the solver stops with the bound that it has.
 
     Returns:
         (lower bound on the step in seconds, the choice that gave it, which need not fit in memory).
+
+    Raises:
+        NotFoundInTime: the solver had no choice in time.
     """
+    micro, weighted = _weighted(model, choice)
+    if not s_per_byte:
+        relaxed = solve_exactly(weighted.without_limit(), seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock)
+        return relaxed.lower_bound, relaxed.choice
+    best, best_choice = -np.inf, choice
+    for bound, found in _bottleneck_bounds(model, micro, weighted, np.array(s_per_byte, dtype=float), memory_bytes, time_limit):
+        if bound > best:
+            best, best_choice = bound, found
+    return best, best_choice
+
+
+def whole_model_bounds(
+    model: SearchModel, *, s_per_byte: Sequence[float], memory_bytes: float, time_limit: TimeLimit = NO_LIMIT
+) -> Iterator[float]:
+    """(2): lower bounds on the step of all plans of one shape within memory, in seconds, each at least the one before.
+
+    No choice that fits is looked for.
+
+    Args:
+        s_per_byte: per stage, an estimate of the multiplier of memory, 0 where nothing is known; empty: memory does not bind.
+        memory_bytes: of a device.
+
+    Raises:
+        NotFoundInTime: the solver had no choice in time; what was given before holds.
+    """
+    problem, stages = model.problem, model.staged.num_stages
+    multipliers = np.array(s_per_byte, dtype=float)
+    if not problem.demands or not multipliers.size:
+        relaxed = solve_exactly(problem.without_limit(), seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock, gap=_CLOSE)
+        bound, choice = relaxed.lower_bound / stages, relaxed.choice
+        yield bound
+        if stages > 1 and not time_limit.is_up():
+            yield max(bound, bottleneck_bound(model, choice, time_limit=time_limit)[0])
+        return
+    relaxation = StageRelaxation(problem, np.array(model.stage_counts.node_stage), stages, memory_bytes)
+    bound, choice = -np.inf, np.zeros(0, dtype=np.int64)
+    for relaxed_at, _, _ in ascend(relaxation, multipliers, memory_bytes, _FIRST_ROUNDS, time_limit, _PATIENCE):
+        if relaxed_at.bound / stages > bound:
+            bound, multipliers, choice = relaxed_at.bound / stages, relaxed_at.multipliers, relaxation.expand(relaxed_at)
+            yield bound
+    if stages == 1 or not choice.size:
+        return
+    micro, weighted = _weighted(model, choice)
+    for other_s, _ in _bottleneck_bounds(model, micro, weighted, multipliers, memory_bytes, time_limit):
+        bound = max(bound, other_s)
+        yield bound
+
+
+def _weighted(model: SearchModel, choice: Ints) -> tuple[Floats, Problem]:
+    """(how often (1) counts a micro-batch of each stage, the problem whose objective is the right side of (1))."""
     micro_s, once_s = model.stage_s(choice)
-    slots, stages = model.pipeline_slots, model.staged.num_stages
+    stages = model.staged.num_stages
     micro = np.full(stages, 1.0)
     micro[int(micro_s.argmax())] = model.micro_batches
     once = np.zeros(stages)
@@ -58,39 +116,15 @@ def bottleneck_bound(
         [weight(s, n) for s, n in zip(counts.node_stage, counts.node_count, strict=True)],
         [weight(s, n) for s, n in zip(counts.edge_stage, counts.edge_count, strict=True)],
     )
-    charges = {2 * s: float(y * micro[s] / slots) for s, y in enumerate(s_per_byte) if y > 0}
-    lagrangian = solve_exactly(weighted.charged(charges), seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock)
-    return lagrangian.lower_bound - sum(charges.values()) * memory_bytes if charges else lagrangian.lower_bound, lagrangian.choice
+    return micro, weighted
 
 
-def whole_model_bounds(
-    model: SearchModel, *, s_per_byte: Sequence[float], memory_bytes: float, time_limit: TimeLimit = NO_LIMIT
-) -> Iterator[float]:
-    """(2): lower bounds on the step of all plans of one shape within memory, in seconds, each at least the one before.
-
-    No choice that fits is looked for.
-
-    Args:
-        s_per_byte: per stage, a multiplier of memory; empty: memory does not bind.   memory_bytes: of a device.
-
-    Raises:
-        NotFoundInTime: the solver had no choice in time; what was given before holds.
-    """
-    problem, stages = model.problem, model.staged.num_stages
-    multipliers = np.array(s_per_byte, dtype=float)
-    charges = {2 * s: float(y) for s, y in enumerate(multipliers) if y > 0}
-    relaxed = solve_exactly(problem.charged(charges), seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock, gap=_CLOSE)
-    bound = (relaxed.lower_bound - (sum(charges.values()) * memory_bytes if charges else 0.0)) / stages
-    yield bound
-    for _ in range(_ROUNDS if stages > 1 else 0):
-        if time_limit.is_up():
-            break
-        other_s, choice = bottleneck_bound(
-            model, relaxed.choice, s_per_byte=multipliers.tolist(), memory_bytes=memory_bytes, time_limit=time_limit
-        )
-        bound = max(bound, other_s)
-        yield bound
-        if not multipliers.any():
-            break
-        full = (problem.held(choice, 2 * stages).reshape(stages, 2) > memory_bytes).any(axis=1)
-        multipliers = multipliers * np.where(full, 1.5, 0.75)
+def _bottleneck_bounds(
+    model: SearchModel, micro: Floats, weighted: Problem, s_per_byte: Floats, memory_bytes: float, time_limit: TimeLimit
+) -> Iterator[tuple[float, Ints]]:
+    """(1) at multipliers that are searched from those of the search's own objective, until they raise it no more; and the choices."""
+    stages = model.staged.num_stages
+    relaxation = StageRelaxation(weighted, np.array(model.stage_counts.node_stage), stages, memory_bytes)
+    begin = s_per_byte * micro / model.pipeline_slots
+    for relaxed, _, _ in ascend(relaxation, begin, memory_bytes, _ROUNDS, time_limit, _PATIENCE):
+        yield relaxed.bound, relaxation.expand(relaxed)

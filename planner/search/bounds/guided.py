@@ -1,7 +1,6 @@
-"""The layouts of a long model within a memory limit, by bisection on one Lagrange multiplier per stage.
+"""The layouts of a long model within a memory limit, by one Lagrange multiplier per stage (planner.search.bounds.ascent).
 
-The multiplier of a stage is the price of a byte there, in seconds.  The pieces of the model (planner.search.bounds.pieces) give nearly the
-right multipliers, so that a few solutions of the whole model suffice, where a search from zero needs dozens.  Three choices are kept:
+The multiplier of a stage is the price of a byte there, in seconds.  Three choices are kept:
 
     cheap    of the largest multiplier that was too small: it costs less and does not fit
     small    of the smallest multiplier that was large enough: it fits
@@ -16,23 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from planner.search.bounds.ascent import StageRelaxation, ascend
 from planner.search.model import SearchModel
-from planner.solve import Problem, Solution, solve_exactly
+from planner.solve import Problem, Solution
 from planner.solve.problem import Floats, Ints, NotFoundInTime, Progress, Watch
-from planner.solve.reduce.contract import reduce_problem
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages.blocks import blocks_of
 
 __all__ = ["solve_guided"]
 
 _ROUNDS, _MOST_ROUNDS = 7, 14
-"""Rounds after which the search ends if some choice fits, and if none does.  A round solves the whole model once."""
+"""Rounds after which the search ends if some choice fits, and if none does."""
 _CLOSE = 3e-3
 """The search ends when the bound is within this share of the best choice."""
-_FIRST = 0.1
-"""The first multiplier of a stage charges this share of the stage's cost for all of its memory."""
 
 
 def solve_guided(
@@ -46,7 +42,7 @@ def solve_guided(
     """Search within the memory limit of the model's problem.
 
     Args:
-        s_per_byte: per stage, an estimate of its multiplier; 0 where memory does not bind.
+        s_per_byte: per stage, an estimate of its multiplier; 0 where memory does not bind, or where nothing is known.
         memory_bytes: of a device, at least the problem's limit; the bound holds for all choices within it.
         time_limit: no round begins once it is up.
 
@@ -54,46 +50,36 @@ def solve_guided(
         (a choice that fits, with a bound; the multipliers that gave the bound); None if no choice fitted in any round, or in time.
     """
     problem, stages = model.problem, len(s_per_byte)
-    reduced = reduce_problem(problem, crop=False)  # what holds at all multipliers is done once
     blocks = _blocks(model)
     stage_of = np.array([stage for stage, _ in blocks])
-    multiplier = np.array(s_per_byte)
-    too_small, large_enough = np.full(stages, -1.0), np.full(stages, np.inf)  # the largest that is too small, the smallest that is not
+    relaxation = StageRelaxation(problem, stage_of, stages, memory_bytes)
     small: Ints = np.full(len(blocks), -1)
     cheap: Ints = np.full(len(blocks), -1)
     best: Ints | None = None
     upper, bound = np.inf, -np.inf
-    bound_multiplier = multiplier
+    bound_multiplier = np.array(s_per_byte)
+    rounds = ascend(relaxation, bound_multiplier, problem.limit, _MOST_ROUNDS, time_limit)
     for number in range(_MOST_ROUNDS):
-        left_s = time_limit.remaining_s()
-        if left_s <= 0 or (best is not None and (number >= _ROUNDS or bound >= upper * (1 - _CLOSE))):
+        if best is not None and (number >= _ROUNDS or bound >= upper * (1 - _CLOSE)):
             break
-        charges = {2 * s: float(y) for s, y in enumerate(multiplier) if y > 0}
         try:
-            lagrangian = solve_exactly(reduced.problem.charged(charges), seconds=left_s, clock=time_limit.clock, gap=_CLOSE)
-        except NotFoundInTime:
+            relaxed, too_small, large_enough = next(rounds)
+        except (StopIteration, NotFoundInTime):
             break
         except KeyboardInterrupt:
             if best is None or watch is None:
                 raise
             break
-        value = lagrangian.lower_bound - sum(charges.values()) * memory_bytes
-        if value > bound:
-            bound, bound_multiplier = value, multiplier
-        found = reduced.expand(lagrangian.choice)
-        full: NDArray[np.bool_] = np.asarray((_stage_bytes(problem, stages, found) > problem.limit).any(axis=1))
-        for s in range(stages):
-            if full[s] and multiplier[s] >= too_small[s]:
-                cheap[stage_of == s], too_small[s] = found[stage_of == s], multiplier[s]
-            elif not full[s] and multiplier[s] <= large_enough[s]:
-                small[stage_of == s], large_enough[s] = found[stage_of == s], multiplier[s]
-        if np.isfinite(large_enough).all():
+        if relaxed.bound > bound:
+            bound, bound_multiplier = relaxed.bound, relaxed.multipliers
+        found = relaxation.expand(relaxed)
+        cheap = np.where(too_small[stage_of], found, cheap)
+        small = np.where(large_enough[stage_of], found, small)
+        if (small >= 0).all():
             cheap_or_small = np.where(cheap >= 0, cheap, small)
             for choice in (small.copy(), _mixed(problem, blocks, stages, cheap_or_small, small)):
                 if problem.feasible(choice) and (value := problem.objective(choice)) < upper:
                     best, upper = choice, value
-        first = _FIRST * lagrangian.lower_bound / stages / problem.limit
-        multiplier = _next(multiplier, too_small, large_enough, full, first)
         if watch is not None:
             watch(Progress(time_limit.elapsed_s(), float(upper), float(min(bound, upper))))
     if best is None:
@@ -104,23 +90,10 @@ def solve_guided(
         lower_bound=min(bound, upper),
         seconds=time_limit.elapsed_s(),
         method="exact",
-        proof="Lagrangian bound at the pieces' prices",
+        proof="Lagrangian bound at a price of memory per stage",
         stats={"nodes": float(len(problem.names))},
     )
     return solution, bound_multiplier
-
-
-def _next(multiplier: Floats, too_small: Floats, large_enough: Floats, full: NDArray[np.bool_], first: float) -> Floats:
-    """The multipliers of the next round: the middle of the two limits; while a stage has only one limit, a larger or smaller multiplier.
-
-    Args:
-        full: stages that the last choice does not fit.
-        first: the first multiplier above 0, if the pieces estimated 0 for every stage.
-    """
-    bracketed = (too_small >= 0) & np.isfinite(large_enough)
-    middle = np.where(bracketed, (too_small + np.where(bracketed, large_enough, 0.0)) / 2, 0.0)
-    larger = np.where(multiplier > 0, multiplier * 2.0, multiplier.max() / 4 or first)
-    return np.where(bracketed, middle, np.where(full, larger, multiplier * 0.6))
 
 
 def _blocks(model: SearchModel) -> Sequence[tuple[int, int]]:

@@ -15,7 +15,7 @@ MEMORY = 100.0
 
 def tries(least: float, uncounted: float, first: float = MEMORY) -> tuple[list[float], bool]:
     """(the limits, whether a Plan fitted) of a shape whose layouts hold all that they may, and whose Plans need so much beside it."""
-    narrowing = LimitSearch(MEMORY, first, lambda: least, first)
+    narrowing = LimitSearch(MEMORY, first, first)
     limits = []
     for _ in range(6):
         limits.append(narrowing.limit_bytes)
@@ -24,7 +24,7 @@ def tries(least: float, uncounted: float, first: float = MEMORY) -> tuple[list[f
                 break
         elif narrowing.limit_bytes + uncounted <= MEMORY:
             return limits, True
-        elif not narrowing.lower_limit(narrowing.limit_bytes + uncounted, narrowing.limit_bytes):
+        elif not narrowing.lower_limit(narrowing.limit_bytes + uncounted, narrowing.limit_bytes, lambda: least):
             break
     return limits, False
 
@@ -52,23 +52,23 @@ def test_a_shape_is_given_up_where_its_least_and_most_of_what_was_not_counted_ar
 
 
 def test_without_a_limit_the_first_try_binds_nothing_and_the_second_has_the_first_limit():
-    narrowing = LimitSearch(MEMORY, 97.0, lambda: pytest.fail("nobody asked for less yet"))
+    narrowing = LimitSearch(MEMORY, 97.0)
     assert narrowing.limit_bytes == inf
-    assert narrowing.lower_limit(150.0, 0.0)
+    assert narrowing.lower_limit(150.0, 0.0, lambda: pytest.fail("nobody asked for less yet"))
     assert narrowing.limit_bytes == 97.0
 
 
 def test_the_least_that_was_not_counted_in_any_try_is_what_may_stay():
-    narrowing = LimitSearch(MEMORY, MEMORY, lambda: 30.0, MEMORY)
-    assert narrowing.lower_limit(170.0, 80.0), "90 not counted: 30 and 67.5 fit"
-    assert narrowing.lower_limit(160.0, 55.0), "105 now, but 90 was seen"
-    other = LimitSearch(MEMORY, MEMORY, lambda: 30.0, MEMORY)
-    assert not other.lower_limit(160.0, 55.0), "30 and 78.75 do not"
+    narrowing = LimitSearch(MEMORY, MEMORY, MEMORY)
+    assert narrowing.lower_limit(170.0, 80.0, lambda: 30.0), "90 not counted: 30 and 67.5 fit"
+    assert narrowing.lower_limit(160.0, 55.0, lambda: 30.0), "105 now, but 90 was seen"
+    other = LimitSearch(MEMORY, MEMORY, MEMORY)
+    assert not other.lower_limit(160.0, 55.0, lambda: 30.0), "30 and 78.75 do not"
 
 
 def test_more_is_asked_for_where_nothing_fits_until_all_of_the_memory_was():
-    narrowing = LimitSearch(MEMORY, MEMORY, lambda: 10.0, MEMORY)
-    assert narrowing.lower_limit(140.0, 80.0)
+    narrowing = LimitSearch(MEMORY, MEMORY, MEMORY)
+    assert narrowing.lower_limit(140.0, 80.0, lambda: 10.0)
     assert narrowing.limit_bytes == 40.0, "half of what was held; 39.2 is what would be left"
     assert narrowing.raise_limit()
     assert narrowing.limit_bytes == 60.0
@@ -77,5 +77,5 @@ def test_more_is_asked_for_where_nothing_fits_until_all_of_the_memory_was():
 
 
 def test_a_search_that_counts_nothing_has_no_lower_limit_that_helps():
-    narrowing = LimitSearch(MEMORY, MEMORY, lambda: 0.0, MEMORY)
-    assert not narrowing.lower_limit(150.0, 0.0)
+    narrowing = LimitSearch(MEMORY, MEMORY, MEMORY)
+    assert not narrowing.lower_limit(150.0, 0.0, lambda: 0.0)
