@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -21,6 +21,7 @@ from planner.cost import op_work_s
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
+from planner.opset import is_creation, is_view
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
@@ -31,14 +32,17 @@ from planner.search.pins import Pin
 from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import assign_stages
-from planner.stages.blocks import blocks_of
-from planner.stages.recompute.asked import BLOCKS
+from planner.stages.assign import cuts_between_blocks
+from planner.stages.blocks import block_of, blocks_of
+from planner.stages.recompute.asked import BLOCKS, on_one_stage
 
 __all__ = ["ShapeBounds"]
 
 _TIE = 1e-6
 _Cut = tuple[int, int, str]
 """Stages, micro-batches (0: any), what is recomputed ("": nothing, or blocks)."""
+_Again = tuple[int, str, int]
+"""Micro-batches, what is recomputed, and stages where what these cut apart is not recomputed (0: nothing is cut apart)."""
 
 
 @dataclass(slots=True)
@@ -46,7 +50,9 @@ class ShapeBounds:
     """Lower bounds on the step of every shape, from the pieces of the model.
 
     graph_of: micro-batches -> the graph at that size.   batch_size: samples per step.
-    even: the stages are those of the even cut between blocks; if not, the bounds do not know where they begin.
+    even: the stages are those of the even cut between blocks; if not, or if there are more stages than blocks and modules, the bounds do not know
+        where they begin.
+    stages_of: the plan's own cut of a graph (op id -> stage), which says what of the recomputed it cuts apart; None: the even one.
     time_limit: once it is up, no further piece is solved; the bounds still hold, but they are lower.
     memory: what other searches have worked out.
 
@@ -61,8 +67,9 @@ class ShapeBounds:
     even: bool = True
     time_limit: TimeLimit = NO_LIMIT
     memory: SearchMemory = field(default_factory=SearchMemory)
-    _pieces: dict[tuple[int, str], tuple[ModelPiece, ...]] = field(default_factory=dict)
-    _forward_parts: dict[tuple[int, str], ModelPiece] = field(default_factory=dict)
+    stages_of: Callable[[LogicalGraph, Shape], Mapping[str, int]] | None = None
+    _pieces: dict[_Again, tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _forward_parts: dict[_Again, ModelPiece] = field(default_factory=dict)
     """Of the piece with most work."""
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
     _cuts: dict[_Cut, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
@@ -71,16 +78,21 @@ class ShapeBounds:
     _leaving: dict[_Cut, tuple[int, ...]] = field(default_factory=dict)
     """Of how many of these blocks another stage reads something, which is kept there and not on the first."""
     _multipliers: dict[tuple[Shape, int, float], float] = field(default_factory=dict)
-    _work: dict[tuple[int, str], tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    _work: dict[_Again, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    _between: dict[int, bool] = field(default_factory=dict)
+    """Stages -> whether the even cut lies between blocks."""
+    _apart: dict[_Again, frozenset[str]] = field(default_factory=dict)
+    """What is recomputed of a graph that is cut into stages."""
+    _keys: dict[_Again, _Again] = field(default_factory=dict)
     _sizes: set[int] = field(default_factory=set)
     """At which pieces were cut from a traced graph, in micro-batches."""
 
     def of(self, shape: Shape) -> EqualShare:
         """What the bounds of the shape weigh: the first stage of the plan's own cut, or, where that is not known, the mean of the stages."""
         if shape not in self._shares:
-            cut, first = (self._cut(shape), self._first[self._cut_key(shape)]) if self.even and shape.stages > 1 else ((), ())
+            cut, first = (self._cut(shape), self._first[self._cut_key(shape)]) if self._is_even(shape) and shape.stages > 1 else ((), ())
             flight = _in_flight(shape, 0) if first else 1
-            pieces = self._pieces_of(shape.micro_batches, shape.recompute)
+            pieces = self._pieces_of(shape)
             left = {n: count for n, count in enumerate(self._leaving[self._cut_key(shape)] if first else ()) if count}
             alone = [replace(pieces[n], backward_reads=frozenset()) for n in left]
             apart = zip(left.items(), self._searches(alone, shape, shape.micro_batches, flight), strict=True)
@@ -131,7 +143,7 @@ class ShapeBounds:
 
     def forward_part_s(self, shape: Shape) -> float:
         """(7) in seconds; it needs one solution of the forward ops of one piece, a few per cent of (6)'s work where ops are many."""
-        part = self._forward_part(shape.micro_batches, shape.recompute)
+        part = self._forward_part(shape)
         tools = self.memory.tools(self.cluster, shape.mesh)
         search = PieceSearch(part, shape.mesh, self.cluster, self.pins, shape.micro_batches, 1, tools, self.time_limit)
         rest_s = self._largest(shape)[1] - _work_s(part.graph, self.cluster) / prod(shape.mesh)
@@ -143,7 +155,7 @@ class ShapeBounds:
 
     def _largest(self, shape: Shape) -> tuple[int, float]:
         """(number of the piece with most work, its roofline time of one micro-batch on the mesh)."""
-        work = self._work_of(shape.micro_batches, shape.recompute)
+        work = self._work_of(shape)
         largest = max(range(len(work)), key=lambda piece: prod(work[piece]))
         return largest, work[largest][1] / prod(shape.mesh)
 
@@ -151,21 +163,19 @@ class ShapeBounds:
         """A bound on the step if one occurrence of the largest piece takes ``piece_s`` of it at least, the other pieces their roofline."""
         m, devices = shape.micro_batches, prod(shape.mesh)
         largest, _ = self._largest(shape)
-        once_s = [times * work_s / devices for times, work_s in self._work_of(m, shape.recompute)]
-        times = self._work_of(m, shape.recompute)[largest][0]
+        once_s = [times * work_s / devices for times, work_s in self._work_of(shape)]
+        times = self._work_of(shape)[largest][0]
         others_s = m * (sum(once_s) - once_s[largest])
         return ((shape.stages - 1) * sum(once_s) + times * piece_s + others_s) / shape.stages
 
-    def _forward_part(self, micro_batches: int, recompute: str) -> ModelPiece:
-        key = (micro_batches, recompute)
+    def _forward_part(self, shape: Shape) -> ModelPiece:
+        key = self._again_key(shape)
         if key not in self._forward_parts:
-            work = self._work_of(*key)
-            largest = max(range(len(work)), key=lambda piece: prod(work[piece]))
-            self._forward_parts[key] = forward_part(self._pieces_of(*key)[largest])
+            self._forward_parts[key] = forward_part(self._pieces_of(shape)[self._largest(shape)[0]])
         return self._forward_parts[key]
 
     def _models(self, shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
-        return self._searches(self._pieces_of(shape.micro_batches, shape.recompute), shape, acts_per_step, flight)
+        return self._searches(self._pieces_of(shape), shape, acts_per_step, flight)
 
     def _searches(self, pieces: Sequence[ModelPiece], shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
         costs_and_strategies = self.memory.tools(self.cluster, shape.mesh)
@@ -176,18 +186,18 @@ class ShapeBounds:
 
     def roofline_s(self, shape: Shape) -> float:
         """(1) in seconds; with an even cut the fullest stage holds at least its share of each piece's blocks, rounded up to whole ones."""
-        work = self._work_of(shape.micro_batches, shape.recompute)
+        work = self._work_of(shape)
         once_s = sum(times * piece_s for times, piece_s in work)
         slow_s = once_s / shape.stages
-        if self.even:
+        if self._is_even(shape):
             slow_s = max(slow_s, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
 
-    def _work_of(self, micro_batches: int, recompute: str) -> tuple[tuple[int, float], ...]:
+    def _work_of(self, shape: Shape) -> tuple[tuple[int, float], ...]:
         """Per piece, how often it occurs, and the roofline time of a micro-batch on one device."""
-        key = (micro_batches, recompute)
+        key = self._again_key(shape)
         if key not in self._work:
-            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(*key))
+            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(shape))
         return self._work[key]
 
     def _cut_key(self, shape: Shape) -> _Cut:
@@ -203,9 +213,9 @@ class ShapeBounds:
         """
         key = self._cut_key(shape)
         if key not in self._cuts:
-            self._pieces_of(shape.micro_batches, key[2])
-            base = key[1] or min(m for m, recompute in self._pieces if not recompute)
-            pieces = self._pieces[base, key[2]]
+            cut = shape if key[2] else replace(shape, recompute="")
+            pieces, base = self._pieces_of(cut), key[1] or min(m for m, recompute, _ in self._pieces if not recompute)
+            pieces = pieces if key[2] else self._pieces[base, "", 0]
             graph = self.graph_of(base)
             stage, block, consumers = assign_stages(graph, shape.stages), blocks_of(graph), graph.consumers()
             stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
@@ -237,9 +247,9 @@ class ShapeBounds:
 
         What lies on several stages, or outside of numbered blocks, is weighed in the mean alone.
         """
-        pieces, devices = self._pieces_of(shape.micro_batches, shape.recompute), prod(shape.mesh)
+        pieces, devices = self._pieces_of(shape), prod(shape.mesh)
         mean = sum(p.times * (p.state_bytes + p.saved_bytes) for p in pieces) / (shape.stages * devices)
-        if not self.even or shape.stages == 1:
+        if shape.stages == 1 or not self._is_even(shape):
             return mean
         self._cut(shape)
         flight = _in_flight(shape, 0)
@@ -254,7 +264,7 @@ class ShapeBounds:
 
         It is kept where it is read.  These are the bytes before they are split: no device of the first stage would hold more of it.
         """
-        pieces = self._pieces_of(shape.micro_batches, shape.recompute)
+        pieces = self._pieces_of(shape)
         return float(
             sum(
                 count * sum(piece.graph.values[v].size_bytes for v in piece.backward_reads)
@@ -262,32 +272,59 @@ class ShapeBounds:
             )
         )
 
-    def _pieces_of(self, micro_batches: int, recompute: str) -> tuple[ModelPiece, ...]:
-        key = (micro_batches, recompute)
+    def _is_even(self, shape: Shape) -> bool:
+        """Whether the plan's cut is the even one between blocks; with more stages than that has room for, it lies inside of blocks."""
+        if self.even and shape.stages not in self._between:
+            graph = self.graph_of(self._traced[0] if self._traced else shape.micro_batches)
+            self._between[shape.stages] = cuts_between_blocks(graph, shape.stages)
+        return self.even and self._between[shape.stages]
+
+    def _pieces_of(self, shape: Shape) -> tuple[ModelPiece, ...]:
+        key = self._again_key(shape)
         if key not in self._pieces:
-            pieces = self._scaled(*key)
+            pieces = self._scaled(shape)
             if not pieces:
-                graph = self.graph_of(micro_batches)
-                pieces = self.memory.pieces(graph, recompute=self.memory.again(graph, recompute, self.cluster).ops)
-                self._sizes.add(micro_batches)
+                graph = self.graph_of(shape.micro_batches)
+                pieces = self.memory.pieces(graph, recompute=self._apart[key] if key[2] else self._again(graph, shape))
+                self._sizes.add(shape.micro_batches)
             self._pieces[key] = pieces
         return self._pieces[key]
+
+    def _again_key(self, shape: Shape) -> _Again:
+        """On what the pieces of a shape depend: its stages, too, where these cut apart what would be recomputed."""
+        whole = (shape.micro_batches, shape.recompute, 0)
+        if not shape.recompute or shape.stages == 1 or (shape.recompute == BLOCKS and self._is_even(shape)):
+            return whole
+        asked = (shape.micro_batches, shape.recompute, shape.stages)
+        if asked not in self._keys:
+            graph = self.graph_of(shape.micro_batches)
+            self._sizes.add(shape.micro_batches)
+            again = apart = self._again(graph, shape)
+            outside = (op.id in again and not (block_of(op.module) or is_view(op) or is_creation(op)) for op in graph.ops)
+            if not self._is_even(shape) or any(outside):  # else it lies in blocks, which are on one stage each
+                stage = assign_stages(graph, shape.stages) if self.stages_of is None else self.stages_of(graph, shape)
+                apart = on_one_stage(graph, stage, again)
+            self._keys[asked] = whole if apart == again else asked
+            self._apart[asked] = apart
+        return self._keys[asked]
+
+    def _again(self, graph: LogicalGraph, shape: Shape) -> frozenset[str]:
+        return self.memory.again(graph, shape.recompute, self.cluster).ops
 
     @property
     def _traced(self) -> list[int]:
         """The first two sizes at which the model was traced, in micro-batches."""
-        return [m for m, recomputed in self._pieces if not recomputed][:2]
+        return [m for m, recomputed, _ in self._pieces if not recomputed][:2]
 
-    def _scaled(self, micro_batches: int, recompute: str) -> tuple[ModelPiece, ...] | None:
-        traced = self._traced
+    def _scaled(self, shape: Shape) -> tuple[ModelPiece, ...] | None:
+        traced, micro_batches = self._traced, shape.micro_batches
         if len(traced) < 2 or micro_batches in traced or self.batch_size % micro_batches:
             return None
-        if recompute not in ("", BLOCKS):  # what is recomputed depends on prices, which do not grow in proportion
+        if shape.recompute not in ("", BLOCKS) or self._again_key(shape)[2]:  # what is recomputed depends on prices or on the cut
             return None
-        first, second = traced
-        sizes = self.batch_size // first, self.batch_size // second
-        pieces = self._pieces_of(first, recompute), self._pieces_of(second, recompute)
-        return scaled_pieces(*pieces, sizes, self.batch_size // micro_batches)
+        sizes = self.batch_size // traced[0], self.batch_size // traced[1]
+        first, second = (self._pieces_of(replace(shape, micro_batches=m)) for m in traced)
+        return scaled_pieces(first, second, sizes, self.batch_size // micro_batches)
 
 
 def _in_flight(shape: Shape, stage: int) -> int:

@@ -29,7 +29,7 @@ from planner.search import Method
 from planner.search.pins import parse_pins
 from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import Cancel, Clock, TimeLimit
-from planner.stages import check_recompute
+from planner.stages import assign_stages, check_recompute
 from planner.stages.recompute import recompute_of
 from planner.stages.recompute.asked import SELECTIVE
 
@@ -143,7 +143,8 @@ def _best_plans(
 ) -> FoundPlans:
     even = not options.cuts and options.balance is None and options.interleave == 1
     even = even and options.hold is None and not options.order  # these may hold fewer micro-batches on the first stage than 1F1B does
-    bounds = ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even, time_limit, job.memory)
+    stages_of = partial(_stages_of, options)
+    bounds = ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even, time_limit, job.memory, stages_of)
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
@@ -247,10 +248,11 @@ def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions, clock: Clock
     fixed = _fixed(options, Shape(stages, micro_batches, mesh))
     again = options.again_if_unfit if options.method is Method.EXACT else ()
     with collector_paused():
+        limit = TimeLimit(options.seconds, clock)
         asked, unfit = [fixed, *(replace(fixed, recompute=recompute_of(recompute)) for recompute in again)], None
         for one in asked:
             try:
-                return plan_one_shape(job, graph, one, time_limit=TimeLimit(options.seconds, clock))
+                return plan_one_shape(job, graph, one, time_limit=limit)
             except OutOfMemory as error:
                 unfit = error
             except Unsupported:  # so little cannot be kept
@@ -258,6 +260,12 @@ def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions, clock: Clock
                     raise
     assert unfit is not None
     raise unfit
+
+
+def _stages_of(options: PlanOptions, graph: LogicalGraph, shape: Shape) -> Mapping[str, int]:
+    """The stage of every op in a shape's own cut, where devices are of one kind."""
+    number = shape.stages * options.interleave
+    return assign_stages(graph, number, options.cuts, balance=options.balance, micro_batches=shape.micro_batches)
 
 
 def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:

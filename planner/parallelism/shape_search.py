@@ -209,8 +209,12 @@ class ShapeSearch:
         )
 
     def _with_recompute(self, least_s: float, shape: Shape) -> None:
-        """The same shape with more recomputation, which does more work and holds less."""
-        recomputed = with_next(shape, self.recompute)
+        """The same shape with the next of what is recomputed, of which the first that fits is searched.
+
+        A plan without its recomputed ops is one of the shape without recomputation, whose bound therefore holds; one with a share is none of the
+        shape with another share.
+        """
+        recomputed, least_s = with_next(shape, self.recompute), 0.0 if shape.recompute else least_s
         if recomputed is None:
             return
         try:

@@ -20,7 +20,7 @@ from planner.stages.blocks import block_of
 from planner.stages.staged import first_readers
 from planner.stages.uneven import fastest_cut
 
-__all__ = ["assign_stages"]
+__all__ = ["assign_stages", "cuts_between_blocks"]
 
 
 def assign_stages(
@@ -84,6 +84,13 @@ def assign_stages(
             stage[op.id] = next((stage_of_value[value] for value in op.inputs if value in stage_of_value), 0)
             stage_of_value.update((value, stage[op.id]) for value in op.outputs if value is not None)
     return stage
+
+
+def cuts_between_blocks(graph: LogicalGraph, num_stages: int) -> bool:
+    """Whether the even cut into so many stages leaves every numbered block whole; if not, there are too few of them, and it cuts inside of some."""
+    forward = [op for op in graph.ops if op.role is Role.FORWARD]
+    begins = _units(graph, forward, num_stages)[1] if num_stages > 1 else []
+    return all(block_of(forward[i].module) != block_of(forward[i - 1].module) or not block_of(forward[i].module) for i in begins if i)
 
 
 def _even_borders(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> list[int]:

@@ -63,7 +63,7 @@ def options_of(plan: Plan) -> PlanOptions:
         schedule=schedule_of(plan),
         bucket_bytes=int(recorded["bucket_bytes"]) if "bucket_bytes" in recorded else PlanOptions().bucket_bytes,
         quotas=quotas_of_text(recorded.get("quotas", "")),
-        recompute=recompute_of(recorded.get("recompute", "")),
+        recompute=recompute_of(recorded.get("recompute") or "auto"),
         zero=int(recorded["zero"]) if "zero" in recorded else None,
         load=ExpertLoad.recorded(recorded),
         interleave=int(recorded["interleave"]) if "interleave" in recorded else 1,

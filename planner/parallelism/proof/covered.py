@@ -24,7 +24,8 @@ _RANGES = {
     "mesh": f"meshes of at most {MOST_AXES} axes",
     "micro_batches": f"micro-batches that divide the batch, a power of two of them up to {MOST_PER_STAGE} per stage",
     "recompute": "recomputation of all numbered blocks or of none",
-    "selective": f"recomputation of no op, of those chosen beforehand to keep {' or '.join(SHARES)} of the bytes, or of all numbered blocks",
+    "selective": "recomputation of no op or, where memory binds, of the first in turn that fits of those chosen beforehand to keep "
+    f"{', '.join(SHARES)} of the bytes and all numbered blocks",
 }
 
 

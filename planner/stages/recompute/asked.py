@@ -1,7 +1,8 @@
 """What a user asks for, and the forward ops of a graph that the backward part computes again.
 
     blocks        all that lies inside of numbered blocks (h.0, h.1, ...), so that only what enters them is kept
-    attention     what lies between the two products of attention: scores, mask, softmax, dropout, and the products (Korthikanti et al. 2022)
+    attention     what lies between the two products of attention: scores, mask, softmax, dropout, and the products (Korthikanti et al. 2022);
+                  a product of attention has no parameter for an operand, so the softmax of a router is none
     60%           the ops that cost least while 60 % of the bytes are kept that are kept where nothing is computed again, the same for equal blocks
 
 The choice of the third is certified (-> RecomputeChoice) on whole tensors, before stages and layouts are chosen, with no price for collectives, which
@@ -14,8 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from planner.ir.errors import Unsupported
-from planner.ir.graph import LogicalGraph, Op, Role
+from planner.ir.graph import InputKind, LogicalGraph, Op, Role
 from planner.opset import is_creation, is_view
+from planner.opset.elementwise import TABLE
 from planner.stages.blocks import block_of
 from planner.stages.recompute.problem import ForwardOp, Keeping, SavingProblem
 from planner.stages.recompute.repeated import choose_repeated
@@ -51,7 +53,7 @@ class OpsAgain:
 
 
 def recompute_of(text: str) -> Recompute:
-    """What a word of the command line or of a Plan's record means; "" is ``auto``.
+    """What a word of the command line means.
 
     Raises:
         Unsupported: there is no such word.
@@ -59,7 +61,7 @@ def recompute_of(text: str) -> Recompute:
     >>> recompute_of("blocks"), recompute_of("auto"), recompute_of("60%")
     (True, None, '60%')
     """
-    meant: dict[str, Recompute] = {"": None, "auto": None, "none": False, BLOCKS: True, SELECTIVE: SELECTIVE}
+    meant: dict[str, Recompute] = {"auto": None, "none": False, BLOCKS: True, SELECTIVE: SELECTIVE}
     if text not in meant:
         share_kept(text)
     return meant.get(text, text)
@@ -95,7 +97,9 @@ def ops_again(graph: LogicalGraph, asked: str, op_s: Callable[[Op], float]) -> O
         return OpsAgain(ops=inside_blocks(graph) if asked else frozenset())
     share, problem = share_kept(asked), saving_problem(graph, op_s)
     if share is None:
-        found = problem.graph_ops({op.id for op in problem.ops if op.keeping is not Keeping.KEPT}) & _attention(graph)
+        attention = _attention(graph)
+        inside = {op.id for op in problem.ops if op.keeping is not Keeping.KEPT and attention.issuperset(op.parts or (op.id,))}
+        found = problem.graph_ops(inside)
         if not found:
             raise Unsupported(
                 "recompute attention: this graph has no softmax between two products of several ops; attention that is one op keeps its output and "
@@ -181,22 +185,35 @@ def saving_problem(graph: LogicalGraph, op_s: Callable[[Op], float], *, together
 def _attention(graph: LogicalGraph) -> frozenset[str]:
     """Forward ops from the product before a softmax to the product behind it, both included."""
     producers, consumers = graph.producers(), graph.consumers()
+    weights = _weights(graph)
     found: set[str] = set()
     for op in graph.ops:
         if op.role is Role.FORWARD and op.target == "aten._softmax.default":
-            above = _until_product(op, lambda o: [producers[v] for v in o.inputs if v in producers])
-            below = _until_product(op, lambda o: [r for v in o.outputs if v for r in consumers[v] if r.role is Role.FORWARD])
+            above = _until_product(op, weights, lambda o: [producers[v] for v in o.inputs if v in producers])
+            below = _until_product(op, weights, lambda o: [r for v in o.outputs if v for r in consumers[v] if r.role is Role.FORWARD])
             if above and below:
                 found |= above | below
     return frozenset(found)
 
 
-def _until_product(op: Op, further: Callable[[Op], list[Op]]) -> frozenset[str]:
-    """The op and those from it to the nearest products; none if a way ends at another contraction, or at no product."""
+def _weights(graph: LogicalGraph) -> frozenset[str]:
+    """Parameters, and what views and casts make of them."""
+    weights = {i.value for i in graph.inputs if i.kind in (InputKind.PARAMETER, InputKind.WORKING_COPY)}
+    for op in graph.ops:
+        if op.role is Role.FORWARD and op.inputs and op.inputs[0] in weights and (is_view(op) or op.target == "aten._to_copy.default"):
+            weights.update(v for v in op.outputs if v)
+    return frozenset(weights)
+
+
+def _until_product(op: Op, weights: frozenset[str], further: Callable[[Op], list[Op]]) -> frozenset[str]:
+    """The op and those from it to the nearest products; none if no way ends at one.
+
+    A way ends, without it, at an op that joins weights to a value other than elementwise (a linear layer, a norm, an embedding).
+    """
     found, open_ops, ends = {op.id}, [op], False
     while open_ops:
         for other in further(open_ops.pop()):
-            if other.id in found:
+            if other.id in found or (other.target not in TABLE and not weights.isdisjoint(other.inputs)):
                 continue
             found.add(other.id)
             if other.target in _PRODUCTS:

@@ -19,6 +19,7 @@ from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.plan import Plan
+from planner.parallelism import make
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.options import SHARES
 from planner.parallelism.proof import covered_text
@@ -27,6 +28,7 @@ from planner.search.methods.exhaustive import search_exhaustively
 from planner.solve import Problem
 from planner.solve.limited.memory import least_peak, solve_within
 from planner.solve.problem import Contradiction, Demand
+from planner.solve.time_limit import TimeLimit
 from tests.tiers import examples
 from zoo import ZOO
 
@@ -134,7 +136,8 @@ def test_shapes_are_searched_with_the_shares_of_selective_and_the_certificate_na
     options = PlanOptions(stages=None, micro_batches=1, recompute="selective")
     plan = search_plans(source.graph, model="gpt", batch_size=8, cluster=small, options=options).plan
     assert plan.options["recompute"] in SHARES
-    for words in ("chosen beforehand to keep 80% or 60% or 40% or 20% of the bytes", "as they were chosen before layouts"):
+    first = "where memory binds, of the first in turn that fits of those chosen beforehand to keep 80%, 60%, 40%, 20% of the bytes"
+    for words in (first, "as they were chosen before layouts"):
         assert words in covered_text(plan)
     assert max(live_bytes(plan).values()) <= small.device.memory_bytes
     assert plan.search.lower_bound_s <= plan.search.objective_s
@@ -148,6 +151,21 @@ def test_what_does_not_fit_is_tried_with_less_and_less_kept_and_what_is_given_wi
     assert PlanOptions().again_if_unfit == ("blocks",)
     for asked in (False, True, "60%", "attention"):
         assert PlanOptions(recompute=asked).again_if_unfit == ()
+
+
+def test_what_is_tried_in_turn_shares_the_seconds_of_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the six had all the seconds that were given, so that a search of 10 s could take a minute."""
+    limits: list[TimeLimit] = []
+
+    def never_fits(*_: object, time_limit: TimeLimit) -> Plan:
+        limits.append(time_limit)
+        raise OutOfMemory("not even nearly")
+
+    monkeypatch.setattr(make, "plan_one_shape", never_fits)
+    options = PlanOptions(recompute="selective", seconds=10.0)
+    with pytest.raises(OutOfMemory, match="not even nearly"):
+        make_plan(adamw().graph(1), model="gpt", batch_size=8, cluster=roomy_cluster(2), options=options)
+    assert len(limits) == 6 and all(limit is limits[0] for limit in limits) and limits[0].seconds == 10.0
 
 
 def test_a_model_that_cannot_fit_is_refused_with_what_would() -> None:

@@ -18,9 +18,11 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import Role
 from planner.ir.plan import Plan
+from planner.opset import is_view
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, make_plan, search_plans
 from planner.parallelism.memory import again_of
+from planner.parallelism.options import SHARES
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
 from planner.search import assign_layouts, build_model, search
@@ -35,8 +37,10 @@ from planner.solve.limited.memory import least_demand
 from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut
 from planner.stages.dag import crossing_bytes, work_dag
+from planner.stages.recompute import recompute_of
 from regista.api import program_of
 from regista.clusters import resolve_cluster
+from zoo import ZOO
 
 MODEL = "zoo:gpt?layers=4&width=64&heads=4&vocab=96&seq=16&batch=16"
 SHAPES = (
@@ -79,6 +83,50 @@ def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -
     assert share.unlimited_s <= step_s * (1 + 1e-9)
     assert share.bound_within(limit * 1.5)[0] <= step_s * (1 + 1e-9)
     assert max(share.least_bytes, shares.floor_bytes(shape)) <= model.problem.peak(least_demand(model.problem)) * (1 + 1e-9)
+
+
+def quick_links(devices: int) -> Cluster:
+    """Sending takes no time, so that a step is little more than its ops."""
+    cluster = replace(four(), devices_per_node=devices)
+    return replace(cluster, node=replace(cluster.node, bandwidth_bytes_per_s=1e18, latency_s=0.0))
+
+
+@pytest.mark.parametrize("recompute", ["", "blocks", "40%", "attention"])
+def test_bounds_of_more_stages_than_blocks_are_below_the_step(recompute: str) -> None:
+    """Bounds took two blocks for whole where eight stages cut inside of them, and for recomputed what such a cut leaves kept: 1.5 times the step."""
+    program, cluster, shape = (
+        ZOO["gpt"](layers=2, width=64, heads=4, vocab=32, batch=8, seq=64),
+        quick_links(8),
+        Shape(8, 4, (1,), recompute),
+    )
+    options = PlanOptions(stages=8, micro_batches=4, mesh=(1,), recompute=recompute_of(recompute or "none"))
+    step_s = make_plan(program.graph(4), model="gpt", batch_size=8, cluster=cluster, options=options).search.objective_s
+    bounds = ShapeBounds(program.graph, 8, cluster, ())
+    for bound_s in (bounds.roofline_s(shape), bounds.forward_part_s(shape), bounds.largest_piece_s(shape), bounds.of(shape).unlimited_s):
+        assert 0.5 * step_s < bound_s <= step_s * (1 + 1e-9)
+
+
+def test_bounds_of_a_cut_inside_of_a_block_know_what_it_leaves_kept() -> None:
+    program, shape, cuts = program_of(MODEL), Shape(2, 4, (1,), "blocks"), ("h.1.mlp",)
+    graph = program.graph(4)
+    bounds = ShapeBounds(program.graph, 16, quick_links(2), (), even=False, stages_of=lambda graph, shape: assign_stages(graph, 2, cuts))
+    whole = ShapeBounds(program.graph, 16, quick_links(2), (), even=False, stages_of=lambda graph, shape: assign_stages(graph, 2, ("h.2",)))
+    staged = prepare(graph, assign_stages(graph, 2, cuts), 2, recompute=again_of(graph, "blocks", quick_links(2)).ops).graph
+
+    def ops_of(bounds: ShapeBounds) -> int:
+        return sum(piece.times * sum(not is_view(op) for op in piece.graph.ops) for piece in bounds._pieces_of(shape))
+
+    assert ops_of(bounds) <= sum(not is_view(op) for op in staged.ops) < ops_of(whole)
+
+
+def test_a_bound_of_one_share_is_none_of_the_next() -> None:
+    """The choice that keeps 60 % is none of those that keep 80 % with more computed again: other ops, perhaps with fewer collectives."""
+    for tried, after in (("", "80%"), ("80%", "60%"), ("20%", "blocks")):
+        search_of = ShapeSearch(ShapeBounds(program_of(MODEL).graph, 16, four(), ()), lambda *_: (1.0, 1.0), recompute=(*SHARES, "blocks"))
+        search_of._with_recompute(1e3, Shape(1, 4, (2, 2), tried))
+        [(bound_s, shape, *_)] = search_of._queue
+        assert shape.recompute == after
+        assert bound_s == (1e3 if not tried else search_of.bounds.roofline_s(shape)) <= 1e3
 
 
 def test_the_forward_part_has_all_forward_ops_of_its_piece_and_reads_parameters_in_any_layout() -> None:
