@@ -11,13 +11,17 @@ from matrix import assert_transparent, roomy_cluster
 from matrix import program as matrix_program
 from oracle import train_eagerly
 
+import simulator
 from backend import perform
+from planner.cost import AnalyticCost
 from planner.frontend import Program
 from planner.ir.actors.peak import live_bytes
 from planner.ir.graph import Role
-from planner.ir.plan import Fragment, Plan, TaskKind
+from planner.ir.plan import Boxing, Fragment, PlacedTensor, Plan, Task, TaskKind
 from planner.parallelism.make import PlanOptions, make_plan
 from planner.stages import assign_stages, prepare
+from planner.stages.recompute import recompute_of
+from regista.views.tables.show import computed_again_text
 from zoo import ZOO
 
 STEPS = 2
@@ -90,6 +94,49 @@ def test_registers_between_the_passes_hold_what_the_choice_keeps(model: str) -> 
         plan = part_of(model, f"{share:.0%}", 1)
         kept, of = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+(?= of| bytes)", plan.options["kept"]))
         assert (of, kept) == (most, held_between(plan)) and kept <= share * most
+
+
+@cache
+def heads_split(recompute: str) -> Plan:
+    """Heads and hidden rows on two devices, since parameters are large beside a sample: products leave partial values, which a collective adds."""
+    pins = ("h.*.attn.?.weight=S(0)", "h.*.attn.c_proj.weight=S(1)", "h.*.mlp.c_fc.weight=S(0)", "h.*.mlp.c_proj.weight=S(1)", "input.*=B")
+    options = PlanOptions(recompute=recompute_of(recompute), pins=pins)
+    source = ZOO["gpt"](layers=2, width=128, heads=2, vocab=128, batch=1, seq=16, optimizer="sgd")
+    return make_plan(source.graph(1), model="gpt", batch_size=1, cluster=roomy_cluster(2), options=options)
+
+
+def test_collectives_of_what_is_computed_again_stand_in_the_plan_and_are_priced() -> None:
+    """Attention has none inside of it; a block adds its attention's result once more."""
+    none, attention, blocks = (heads_split(recompute) for recompute in ("none", "attention", "blocks"))
+    assert sent_between_parts(none) == sent_between_parts(attention) < sent_between_parts(blocks)
+    assert sent_between_parts(blocks, again=True) > 0 == sent_between_parts(attention, again=True)
+    twice = {
+        task.id for task in blocks.tasks if isinstance(task.body, Boxing) and any("~" in tensor.name for tensor in read_by(blocks, task))
+    }
+    played_s = [act.end_s - act.start_s for act in simulator.simulate(blocks, AnalyticCost(blocks.cluster)).acts if act.task in twice]
+    assert played_s and min(played_s) > 0
+    assert none.search.objective_s < attention.search.objective_s < blocks.search.objective_s
+
+
+def test_a_plan_that_reshards_on_the_spot_what_it_computes_again_is_told() -> None:
+    """A traceback: a slice of a value, local to its device, is no op of torch and has no rule."""
+    for recompute in ("attention", "20%", "60%"):
+        assert "most are" in computed_again_text(heads_split(recompute))
+
+
+def sent_between_parts(plan: Plan, again: bool = False) -> int:
+    """Bytes that collectives of the passes take; with ``again``, of values that the backward part makes again."""
+    return sum(
+        tensor.local_bytes(plan.placements[0])
+        for task in plan.tasks
+        if isinstance(task.body, Boxing) and (".fwd" in task.id or ".bwd" in task.id)
+        for tensor in read_by(plan, task)
+        if not again or "~" in tensor.name
+    )
+
+
+def read_by(plan: Plan, task: Task) -> list[PlacedTensor]:
+    return [plan.regst[read.regst].tensors[read.index] for read in task.reads]
 
 
 def held_between(plan: Plan) -> int:

@@ -153,10 +153,12 @@ def _batch_dim(entry: BatchInput) -> str:
 def computed_again_text(plan: Plan) -> str:
     """What the backward part computes again of a micro-batch because the plan was asked to, or because the module says so; empty: nothing."""
     if kept := plan.options.get("kept", ""):
-        backward = (op for task in plan.tasks if task.kind is TaskKind.BACKWARD and isinstance(task.body, Fragment) for op in task.body.ops)
-        targets = Counter(
-            op.target.split(".")[1] for op in backward if is_recomputed(op) and not is_view(op) and op.target.startswith("aten.")
-        )
+        kinds = (TaskKind.BACKWARD, TaskKind.WEIGHT)
+        ops = [op for task in plan.tasks if task.kind in kinds and isinstance(task.body, Fragment) for op in task.body.ops]
+        again = (
+            op for op in ops if op.target.startswith("aten.") and is_recomputed(op) and not is_view(op)
+        )  # a local resharding has no rule
+        targets = Counter(op.target.split(".")[1] for op in again)
         most = ", ".join(f"{number} {target}" for target, number in targets.most_common(_MOST_MODULES))
         return f"{plan.options['recompute']}: {kept} (whole tensors at roofline, before stages and layouts); most are {most or 'views'}"
     ops = [op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops if op.again]
