@@ -37,6 +37,7 @@ PREDICTED = "predicted (sim)"
 MEASURED = "measured (run)"
 
 _MOST_MODULES = 8
+_MOST_OPS = 3
 
 
 def show_comparison(comparison: Comparison, *, actors: bool = True) -> RenderableType:
@@ -159,7 +160,7 @@ def computed_again_text(plan: Plan) -> str:
             op for op in ops if op.target.startswith("aten.") and is_recomputed(op) and not is_view(op)
         )  # a local resharding has no rule
         targets = Counter(op.target.split(".")[1] for op in again)
-        most = ", ".join(f"{number} {target}" for target, number in targets.most_common(_MOST_MODULES))
+        most = ", ".join(f"{number} {target}" for target, number in targets.most_common(_MOST_OPS))
         return f"{plan.options['recompute']}: {kept} (whole tensors at roofline, before stages and layouts); most are {most or 'views'}"
     ops = [op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops if op.again]
     modules = list(dict.fromkeys(op.module or "the root module" for op in ops))
