@@ -28,6 +28,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import regista.api as regista
+from experiments.common.small_size import refuse_over_committed
 from planner.ir.actors.peak import live_bytes
 from zoo import ZOO
 
@@ -38,6 +39,7 @@ CSV, PICTURE = HERE / "results/recompute_plans.csv", HERE / "figures/recompute_p
 ASKED = ("none", "80%", "60%", "40%", "20%", "attention", "blocks")
 LAYERS = 8
 SIZES = {"width": 6144, "heads": 64, "batch": 4, "seq": 2048}
+_SMALL = {"width": 128, "heads": 8, "batch": 2, "seq": 64}
 _SPLIT = ("attn.q.weight=S(0)", "attn.k.weight=S(0)", "attn.v.weight=S(0)", "attn.c_proj.weight=S(1)", "mlp.c_fc.weight=S(0)")
 PINS = (*(f"h.*.{pin}" for pin in _SPLIT), "h.*.mlp.c_proj.weight=S(1)", "input.*=B")
 _PAPER_MS = {"none": (19.0, 19.0), "attention": (20.3, 19.0), "blocks": (27.2, 19.6)}
@@ -47,12 +49,12 @@ _LABEL_AT = {"attention": (-58, -2), "none": (-8, -16), "40%": (6, -8)}
 """Points from its mark."""
 
 
-def rows_of(sizes: dict[str, int], asked: tuple[str, ...] = ASKED) -> list[dict[str, object]]:
+def rows_of(sizes: dict[str, int], asked: tuple[str, ...] = ASKED, layers: int = LAYERS) -> list[dict[str, object]]:
     """A row per part that is computed again."""
     rows: list[dict[str, object]] = []
     first_s = 0.0
     for what in asked:
-        layer_s, peak_bytes = (whole / LAYERS for whole in _measured(sizes, what))
+        layer_s, peak_bytes = (whole / layers for whole in _measured(layers, sizes, what))
         first_s = first_s or layer_s
         paper_ms, base_ms = _PAPER_MS.get(what, (None, None)) if sizes == SIZES else (None, None)
         row: dict[str, object] = {
@@ -71,9 +73,9 @@ def rows_of(sizes: dict[str, int], asked: tuple[str, ...] = ASKED) -> list[dict[
     return rows
 
 
-def _measured(sizes: dict[str, int], what: str) -> tuple[float, float]:
+def _measured(layers: int, sizes: dict[str, int], what: str) -> tuple[float, float]:
     """Seconds of a step, bytes of the fullest device."""
-    source = ZOO["gpt"](layers=LAYERS, vocab=1024, dtype="bf16", optimizer="sgd", dropout=0.1, **sizes)
+    source = ZOO["gpt"](layers=layers, vocab=1024, dtype="bf16", optimizer="sgd", dropout=0.1, **sizes)
     plan = regista.plan(source, "a100-80gb-sxm:1", mesh=(_DEVICES,), pins=PINS, recompute=what)
     return regista.simulate(plan).settled_step_s(plan), max(live_bytes(plan).values())
 
@@ -125,9 +127,14 @@ def draw(table: pd.DataFrame) -> Figure:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--redraw", action="store_true")
-    if not parser.parse_args().redraw:
-        pd.DataFrame(rows_of(SIZES)).to_csv(CSV, index=False, lineterminator="\n")
+    parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
+    parser.add_argument("--smoke", action="store_true", help="a small model; for experiments.reproduce --smoke, which writes elsewhere")
+    asked = parser.parse_args()
+    if asked.smoke:
+        refuse_over_committed(parser, CSV)
+    if not asked.redraw:
+        rows = rows_of(_SMALL, ("none", "attention"), layers=1) if asked.smoke else rows_of(SIZES)
+        pd.DataFrame(rows).to_csv(CSV, index=False, lineterminator="\n")
     draw(pd.read_csv(CSV)).savefig(PICTURE, dpi=120)
     return 0
 

@@ -1,4 +1,4 @@
-"""What Plans compute again, beside the published costs: the committed rows, and rows of a small model."""
+"""What Plans compute again, beside the published costs, on the committed rows; a small model is a smoke test of experiments.reproduce."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.recompute import plans
-from experiments.recompute.plans import ASKED, PINS, SIZES, rows_of
+from experiments.recompute.plans import ASKED
 
 ROWS = Path(__file__).parents[3] / "experiments/results/recompute_plans.csv"
 
@@ -21,10 +20,3 @@ def test_the_committed_rows_cost_more_the_less_they_keep_and_lie_by_the_paper() 
     assert 0.04 <= again["attention"] <= 0.07  # Table 4 of the paper: 4 to 7 %
     assert table.sim_kept_MB["none"] == pytest.approx(table.theory_MB["none"], rel=0.05)
     assert table.sim_layer_ms["none"] == pytest.approx(table.paper_layer_ms["none"], rel=0.1)
-
-
-def test_rows_of_a_small_model_have_no_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "LAYERS", 1)
-    assert SIZES["width"] == 6144 and len(PINS) == 7
-    none, attention = rows_of({"width": 128, "heads": 8, "batch": 2, "seq": 64}, ("none", "attention"))
-    assert none["paper_again"] is None and none["sim_again"] == 0.0 < attention["sim_again"]
