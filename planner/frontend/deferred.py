@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from threading import Thread
 
 import torch
 from torch import nn
 
-__all__ = ["Deferred"]
+__all__ = ["Deferred", "import_dynamo"]
+
+
+def import_dynamo() -> None:
+    """Import torch._dynamo, as torch does at the first op on the meta device or under a dispatch mode, from a thread of its own.
+
+    The import leaves a frame that refers to itself, and so holds the frames of all who called, with what they hold, until the collector comes:
+    after a search of GPT-3 on 1,024 devices that is a second and a half of collecting.
+    """
+    importing = Thread(target=import_module, args=("torch._dynamo",), daemon=True)
+    importing.start()
+    importing.join()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.frontend.attention import Attention, attention_of
 from planner.frontend.batch import BatchDim, resolved
-from planner.frontend.deferred import Deferred
+from planner.frontend.deferred import Deferred, import_dynamo
 from planner.frontend.first_values import first_values
 from planner.frontend.inputs import InputForm, check_asked_again, num_targets_of
 from planner.frontend.optim import Group, Optimizer, as_groups
@@ -100,6 +100,7 @@ class Program:
         data: Callable[[int], Tensor | Sequence[object] | Mapping[str, object]] | None = None,
         seed: int = 0,
     ) -> None:
+        import_dynamo()
         self._deferred = self.factory = module if isinstance(module, Deferred) else None
         if isinstance(module, Deferred):
             module = module.skeleton()

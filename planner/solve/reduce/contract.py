@@ -85,7 +85,7 @@ def reduce_in_place(work: Elimination, *, dominance: bool = True, eliminate: boo
         if crop:
             crop_times(work)
         if dominance:
-            work.prune(None if work.demands else again | work.changed)
+            work.prune(None if work.demands and crop else again | work.changed)  # to crop times may change any node's demands
         again = work.changed & work.remaining
 
 

@@ -249,13 +249,21 @@ class Elimination:
                 if self.extent[v] == 1:
                     continue
                 key = tuple(sorted(self.factors[v][scope] if len(scope) == 1 else self.matrix(v, scope) for scope in self.factors[v]))
-                strategies = self.tables.undominated(key, tuple(sorted(self.demands.get(v, ()))))
+                strategies = self.tables.undominated(key, self._held(v))
                 if len(strategies) < self.extent[v]:
                     dropped += self.extent[v] - len(strategies)
                     self.keep_strategies(v, strategies)
                     again.update(self.neighbours(v), (v,))
             queue = sorted(again)
         return dropped
+
+    def _held(self, v: int) -> tuple[tuple[int, int, int], ...]:
+        """v's demands, from the first time on: what is dominated does not depend on when that is, and blocks of all stages are alike."""
+        held = self.demands.get(v)
+        if not held:
+            return ()
+        first = min(start for start, _, _ in held)
+        return tuple(sorted([(start - first, stop - first, number) for start, stop, number in held]))
 
     def core(self) -> tuple[Problem, tuple[int, ...]]:
         """(the remaining problem, its nodes' numbers here); only while every table has at most two dims."""
