@@ -20,7 +20,7 @@ from backend.initial.weights import Weights
 from planner.ir.errors import Unsupported
 from planner.ir.text import canonical, decode, encode, load_json, save_text
 
-__all__ = ["compact", "hand_over", "take_over"]
+__all__ = ["compact", "hand_over", "let_go", "take_over"]
 
 VERSION = 1
 
@@ -103,6 +103,12 @@ def _flat(values: Values) -> tuple[tuple[Values, Mapping[str, str]], ...]:
         case Renamed(source=source, names=names):
             return tuple((inner, {**own, **{name: own.get(there, there) for name, there in names.items()}}) for inner, own in _flat(source))
     return ((values, {}),)
+
+
+def let_go(folder: Path) -> None:
+    """Remove the tensors that were handed over, once nobody will read them: at the run's end it would take as long as they are large."""
+    for name in ("state.pt", "values.pt"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def take_over(folder: Path) -> Values:

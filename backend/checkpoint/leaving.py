@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from backend.checkpoint.folder import step_folder, write_part
+from backend.checkpoint.folder import PreparedFile, step_folder, write_part
 from backend.checkpoint.manifest import MANIFEST, Manifest, SavedFile, manifest_text
 from backend.checkpoint.saved import Saved
 from backend.checkpoint.shares import file_name, saved_states, shares
@@ -70,13 +70,14 @@ def leave_state(folder: Path, plan: Plan, rank: int, state_of: Callable[[str, in
         InvalidFile: no room for it.
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
-    # Each in memory of its own size: torch.save writes whole storages.
     own = {
-        share.state.name: state_of(share.state.regst, share.state.index).to("cpu", copy=True, memory_format=torch.contiguous_format)
+        share.state.name: state_of(share.state.regst, share.state.index).detach().to("cpu").contiguous()
         for share in shares(plan)
         if share.rank == rank
     }
-    return (write_part(folder / _FOLDER / file_name(rank), own, durable=False),) if own else ()
+    # torch.save writes whole storages, here that of all blocks; copies would take as long as the writing.
+    like = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in own.items()}
+    return (write_part(folder / _FOLDER / file_name(rank), PreparedFile(like, own), durable=False),) if own else ()
 
 
 def final_state(plan: Plan, folder: Path, files: Sequence[SavedFile], *, steps: int, checkpoint: str = "") -> FinalState:

@@ -11,6 +11,7 @@ writer takes a small share of it, unless somebody waits for the save: the next o
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import sys
@@ -24,9 +25,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend.checkpoint.folder import commit, make_folder, remove_leftovers, write_part
+from backend.checkpoint.folder import PreparedFile, commit, make_folder, remove_leftovers, write_part
 from backend.checkpoint.manifest import Manifest, SavedFile
 from backend.checkpoint.owner import Owner, lock, unlock
+from backend.checkpoint.pace import SHARE, Pace
 from backend.checkpoint.shares import Share, file_name, optimizer_groups, saved_states, shares
 from backend.checkpoint.stopping import Stop
 from planner.ir.errors import RegistaError, WorkerFailed
@@ -35,12 +37,9 @@ from planner.lower.data_actors.saving import plain
 
 __all__ = ["Saver", "SaveRequest"]
 
-_LOOK_S = 0.02
-"""Rank 0 asks so often whether all have written; a waiting call would hold the store's connection."""
+_LOOK_S, _LOOK_IN_HURRY_S = 0.1, 0.02
+"""Rank 0 asks so often whether all have written, and where somebody waits for it; a waiting call would hold the store's connection."""
 _NICE = 19
-_SHARE = 0.05
-_TURN_S = 0.002
-"""Of its core a rank on a CPU writes with no more than this share, in turns of this length, while nobody waits for the save."""
 _PROGRESS_S = 1.0
 """A rank that is writing reports its bytes as often."""
 
@@ -78,24 +77,6 @@ def _yield_the_core() -> None:
         os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + _NICE))
 
 
-class _Pace:
-    """Keeps a thread's work to a share of a core, in the pieces between two calls; hurried, it does not wait."""
-
-    def __init__(self, share: float) -> None:
-        self._share, self.hurry = share, threading.Event()
-        self._worked_s = 0.0
-
-    def begin(self) -> None:
-        self._worked_s = time.thread_time()
-
-    def rest(self) -> None:
-        worked_s = time.thread_time() - self._worked_s
-        if worked_s < _TURN_S:
-            return
-        self.hurry.wait(worked_s * (1 / self._share - 1))
-        self.begin()
-
-
 class Saver:
     """One rank's part in saving, as drawn above.  The Plan has SAVE tasks (planner.lower.data_actors.saving).
 
@@ -129,14 +110,20 @@ class Saver:
         self._numbers, self._stop = numbers, stop
         self._work = shares(plan)
         self._tasks = {task.id for task in plan.tasks if task.kind is TaskKind.SAVE and rank in plan.ranks_of(task)}
+        self._first = min(self._tasks, default="")
         self._shares: Mapping[str, Share] = {share.state.name: share for share in self._work if share.rank == rank}
         self._staging: dict[str, Tensor] = {}
+        self._file: PreparedFile | None = None
         self._changed = threading.Condition()
         self._step: int | None = None  # of the save under way
         self._staged: set[str] = set()
         self._error: RegistaError | None = None
         self.saved: list[int] = []
-        self._pace = _Pace(_SHARE if plan.cluster.device.kind == "cpu" else 1.0)
+        self._pace = Pace(SHARE if plan.cluster.device.kind == "cpu" else 1.0)
+        self._ending = False
+        self._copied_s = 0.0  # for the save under way
+        self._seen_s: float | None = None
+        self._step_s = 0.0
         self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._folder = Path(request.folder)
         self._lock = -1
@@ -151,7 +138,7 @@ class Saver:
         """Whether the state after ``step`` steps is saved on the way."""
         stops = self._stop is not None and self._stop.saves_at(step)
         if stops:
-            self._pace.hurry.set()
+            self._hurry_to_the_end()
         return stops or (self._request.every > 0 and step > self._first_step and step % self._request.every == 0)
 
     def act(self, task: Task, number: int, values: Sequence[Tensor]) -> None:
@@ -165,6 +152,9 @@ class Saver:
             raise self._error
         if number % task.acts:
             return
+        if task.id == self._first:
+            now_s = time.monotonic()
+            self._step_s, self._seen_s = now_s - (self._seen_s or now_s), now_s
         if number == 0 and self._request.every:
             self._make_staging(task, values)
         if self._saves_at(step):
@@ -179,7 +169,7 @@ class Saver:
         Raises:
             RegistaError: it failed.
         """
-        self._pace.hurry.set()
+        self._hurry_to_the_end()
         if steps > self._first_step:
             for task in self._plan.tasks:
                 if task.id in self._tasks:
@@ -192,6 +182,12 @@ class Saver:
         if self._error is not None:
             raise self._error
 
+    def _hurry_to_the_end(self) -> None:
+        """From now on somebody waits for every save."""
+        with self._changed:
+            self._ending = True
+            self._pace.hurry.set()
+
     def _stage(self, task: Task, step: int, values: Sequence[Tensor]) -> None:
         with self._changed:
             # Several placements may share this rank; the first of their acts opens the save.
@@ -202,10 +198,12 @@ class Saver:
                 raise self._error
             self._step = step
         self._make_staging(task, values)
+        begin_s = time.thread_time()
         for access, value in zip(task.reads, values, strict=True):
             if access.name in self._shares:
                 self._staging[access.name].copy_(value)
         with self._changed:
+            self._copied_s += time.thread_time() - begin_s
             self._staged.add(task.id)
             if self._staged == self._tasks:
                 self._staged = set()
@@ -216,13 +214,14 @@ class Saver:
         for access, value in zip(task.reads, values, strict=True):
             if access.name in self._shares and access.name not in self._staging:
                 self._staging[access.name] = torch.zeros_like(value, memory_format=torch.contiguous_format).fill_(0)
+        if self._file is None and len(self._staging) == len(self._shares):
+            self._file = PreparedFile(self._staging)
 
     # The writer thread.
 
     def _write_all(self) -> None:
         torch.set_num_threads(1)
         _yield_the_core()
-        torch.serialization.set_crc32_options(False)  # the manifest holds a checksum of each file, and torch would hold the GIL for its own
         while (step := self._queue.get()) is not None:
             error: RegistaError | None = None
             try:
@@ -233,7 +232,8 @@ class Saver:
                 error = WorkerFailed(f"the checkpoint of step {step} failed: {type(failed).__name__}: {failed}")
             with self._changed:
                 self._error, self._step = error, None
-                self._pace.hurry.clear()
+                if not self._ending:
+                    self._pace.hurry.clear()
                 if error is None:
                     self.saved.append(step)
                 self._changed.notify_all()
@@ -249,7 +249,8 @@ class Saver:
             except OSError as error:
                 raise WorkerFailed(f"cannot make {written}: {error.strerror}; give --checkpoint a folder that takes files") from error
             if self._shares:
-                files.append(write_part(written / file_name(self._rank), self._staging, self._byte_reporter(step)))
+                self._await_turn()
+                files.append(write_part(written / file_name(self._rank), self._prepared(), self._byte_reporter(step)))
         except RegistaError as error:
             self._report(step, {"error": str(error)})
             raise
@@ -257,17 +258,28 @@ class Saver:
         if self._rank == 0:
             self._commit(step, written)
 
+    def _await_turn(self) -> None:
+        """Acts have had less of the core since the copy; its share is due before writing takes another."""
+        with self._changed:
+            copied_s, self._copied_s = self._copied_s, 0.0
+        size_bytes = sum(staged.nbytes for staged in self._staging.values())
+        interval_s = self._request.every * self._step_s or math.inf
+        self._pace.begin(size_bytes, copied_s=copied_s, step_s=self._step_s, interval_s=interval_s)
+
+    def _prepared(self) -> PreparedFile:
+        assert self._file is not None  # all that is shared was staged
+        return self._file
+
     def _key(self, step: int, rank: int) -> str:
         return f"checkpoint/{step}/{rank}"
 
     def _byte_reporter(self, step: int) -> Callable[[int], None]:
         """A function that is called with the bytes written so far, and tells rank 0 now and then."""
         next_s = time.monotonic() + _PROGRESS_S
-        self._pace.begin()
 
         def report(size_bytes: int) -> None:
             nonlocal next_s
-            self._pace.rest()
+            self._pace.rest(size_bytes)
             if time.monotonic() > next_s:
                 next_s = time.monotonic() + _PROGRESS_S
                 self._store.set(f"{self._key(step, self._rank)}/bytes", str(size_bytes))
@@ -289,7 +301,9 @@ class Saver:
                 if time.monotonic() > changed_s + self._timeout_s:
                     rank = next(rank for rank, part in enumerate(written_now) if part != b"all")
                     raise WorkerFailed(f"rank {rank} has written nothing more for {self._timeout_s:g} s; look at its process and its disk")
-            time.sleep(_LOOK_S)
+            if self._pace.hurry.is_set():
+                time.sleep(_LOOK_IN_HURRY_S)
+            self._pace.hurry.wait(_LOOK_S)
 
     def _report(self, step: int, content: object) -> None:
         self._store.set(self._key(step, self._rank), json.dumps(content))

@@ -200,6 +200,7 @@ def run_elastic(
         save_every=0 if checkpoint is None else checkpoint.every,
         keep=0 if checkpoint is None else checkpoint.keep,
         resumes=resume,
+        begins_once=True,  # each meeting has a folder of its own
     )
     place = Place(
         count=nodes.count,

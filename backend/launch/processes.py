@@ -123,6 +123,7 @@ def run(
         devices=on_devices,
         device_options=device_options,
         trace_steps=trace_steps,
+        begins_once=max_restarts == 0,
         keeps_state=keep_states,
         waiting=waiting,
         kernels=kernels,

@@ -65,6 +65,7 @@ class Options:
     trace_steps: whose acts the trace holds (planner.ir.traces.held); empty: all.
     owner: this run, as others learn of it that would save into its folder of checkpoints.
     resumes: the first attempt, too, begins where the newest checkpoint ends (of a run on several hosts; else the launcher has looked).
+    begins_once: no other attempt will begin with the values that were handed over.
     keeps_state: the last state leaves the run (a checkpoint has it in any case).
     devices: name of each rank's device; empty: all on CPUs.
     waiting: how workers of one host wait for each other.
@@ -91,6 +92,7 @@ class Options:
     allow_nan: bool = False
     memory: MemoryOptions = DEFAULT_MEMORY
     trace_steps: str = ""
+    begins_once: bool = False
     keeps_state: bool = True
     devices: tuple[str, ...] = ()
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS

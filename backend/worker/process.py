@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import traceback
 from array import array
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from backend.acts.rows import RowLog
+from backend.checkpoint.handover import let_go
 from backend.checkpoint.leaving import leave_state, left_file
 from backend.comm.host_groups import HostGroups
 from backend.comm.transport import Mesh
@@ -190,6 +192,9 @@ def work(folder: Path, options: Options) -> None:
     if hosts is not None:
         hosts.estimate_clock()
     _meet(store, "start", rank, ranks)
+    letting_go = threading.Thread(target=let_go, args=(folder,), daemon=True, name="let go of first values")
+    if options.begins_once and os.environ.get("LOCAL_RANK", "0") == "0":
+        letting_go.start()  # every rank has its part
     registers.started()
     if options.live:
         LiveWorker(plan, rank, options.run_id, key, folder, loop, blocks).start(body)
@@ -228,6 +233,8 @@ def work(folder: Path, options: Options) -> None:
         "timings": isolated.spans if isolated is not None else {},
     }
     torch.save(result, folder / f"rank{rank}.pt")
+    if letting_go.ident is not None:
+        letting_go.join()
     if hosts is not None:
         hosts.collect_results(folder, lambda other: [f"rank{other}.pt", *filter(None, [left_file(plan, other) if leaves else None])])
     _meet(store, "end", rank, ranks)

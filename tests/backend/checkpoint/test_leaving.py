@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from small_gpt import plan_for, program
 
 import backend
+import backend.launch.processes as processes
 from backend import run
 from backend.checkpoint import SaveRequest
 from backend.checkpoint.leaving import final_state, leave_state, left_file
@@ -59,6 +61,24 @@ def test_a_file_that_a_rank_did_not_leave_is_refused_by_name(tmp_path: Path) -> 
     (tmp_path / "state" / files[0].name).unlink()
     with pytest.raises(InvalidFile, match=r"rank0000\.pt is missing"):
         final_state(plan, tmp_path, files, steps=1)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_first_values_are_gone_before_the_end_unless_another_attempt_may_need_them(
+    restarts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To remove 1 GB took 0.1 s, or as long as the disk still wrote it, after the last act."""
+    there: list[bool] = []
+
+    def remove(folder: Path, **options: object) -> None:
+        there.append((folder / "state.pt").exists())
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(processes, "shutil", SimpleNamespace(rmtree=remove))
+    plan = plan_for("one")
+    run(plan, program().initial_state(plan.micro_batches), program().batch, 1, timeout_s=120, workdir=tmp_path, max_restarts=restarts)
+    assert there == [restarts == 1]
 
 
 @pytest.mark.processes

@@ -85,6 +85,44 @@ def test_a_checkpoint_holds_the_values_of_its_act_though_they_change_at_once(tmp
     assert all(torch.equal(saved.part(name, whole_box(tuple(value.shape))), value) for name, value in before.items())
 
 
+def test_a_prepared_file_is_torch_saves_to_the_last_byte_whenever_values_change(tmp_path: Path) -> None:
+    """Small and large tensors, numbers, empty ones, and lengths of torch's own pieces."""
+    dtypes = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
+    tensors = {f"w{n}": torch.zeros(n, dtype=dtypes[n % 4]) for n in range(70)} | {
+        "number": torch.zeros(()),
+        "large": torch.zeros(700, 500),
+    }
+    prepared = folder_module.PreparedFile(tensors)
+    for round_ in range(2):
+        for n, tensor in enumerate(tensors.values()):
+            tensor.copy_(torch.arange(tensor.numel()).reshape(tensor.shape) * (n + round_) % 251)
+        torch.serialization.set_crc32_options(False)
+        expected = folder_module.write_part(tmp_path / "expected.pt", tensors)
+        torch.serialization.set_crc32_options(True)
+        assert replace(folder_module.write_part(tmp_path / "made.pt", prepared), name="expected.pt") == expected
+        assert (tmp_path / "made.pt").read_bytes() == (tmp_path / "expected.pt").read_bytes()
+    loaded = torch.load(tmp_path / "made.pt", weights_only=True)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+def test_the_last_save_hurries_though_the_one_before_it_is_still_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the one under way made it forget the hurry, so the run's end waited for a save that left the core to acts that had ended."""
+    go, hurried = threading.Event(), []
+    real = folder_module.write_part
+
+    def watched(path: Path, tensors: Mapping[str, Tensor], notes: Any) -> Any:
+        go.wait()
+        hurried.append(saver._pace.hurry.is_set())
+        return real(path, tensors, notes)
+
+    monkeypatch.setattr("backend.checkpoint.saver.write_part", watched)
+    saver, task, values = _saver(tmp_path, Store(), every=2)
+    saver.act(task, 2, values)
+    threading.Thread(target=lambda: (saver._pace.hurry.wait(), go.set())).start()
+    saver.end(3, lambda regst, index: values[[(a.regst, a.index) for a in task.reads].index((regst, index))])
+    assert hurried == [True, True]
+
+
 def test_a_failed_save_fails_the_next_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_module._Counted, "write", full_disk(3))
     saver, task, values = _saver(tmp_path, Store(), every=1)
