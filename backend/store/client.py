@@ -165,7 +165,7 @@ class RunStore(Store):
                 f"the launcher that serves the run's store has not answered for {timeout_s + self._patience_s:g} s"
             ) from error
         except NotAuthentic as error:
-            raise DistNetworkError(f"the run's store is gone: {error}") from error
+            raise DistNetworkError(f"the launcher that serves the run's store is gone: {error}") from error
         except (OSError, InvalidFile) as error:
             raise DistNetworkError(f"the run's store cannot be reached: {error}") from error
         if answer.late:

@@ -45,6 +45,9 @@ PRODUCT_SCALE = np.array([0.5, 1.0, 1.0, 1.0])
 REACH = 2.0
 """Distance, in doublings, beyond which scattered points say nothing any more."""
 
+EQUALLY_FAR = 1e-9
+"""Squared distances that differ by less are equal: logarithms differ in the last bit from processor to processor."""
+
 HOLE_ROUNDS = 60
 HOLE_WEIGHTS = (0.5, 1.0, 1.0)
 """Along m, n and k: the m of the tables lie close together and share their noise with nothing."""
@@ -83,10 +86,14 @@ class Scattered:
     log_ratio: Floats
 
     def at(self, query: Floats) -> float:
-        """The ratio's logarithm at a point of shape [features]: a line through the nearest points; 0 beyond REACH."""
+        """The ratio's logarithm at a point of shape [features]: a line through the nearest points; 0 beyond REACH.
+
+        Of points that are equally far, up to what machines differ in by rounding, those that stand first in the table.
+        """
         away = ((self.features - query) ** 2).sum(axis=1)
         count = min(NEIGHBOURS, len(away))
-        near = np.argpartition(away, count - 1)[:count]
+        near = np.flatnonzero(away <= np.partition(away, count - 1)[count - 1] + EQUALLY_FAR)
+        near = near[np.argsort(np.round(away[near] / EQUALLY_FAR), kind="stable")][:count]
         weight = np.exp(-0.5 * away[near] / (np.median(away[near]) + 1e-9))
         line = np.concatenate([np.ones((count, 1)), self.features[near] - query], axis=1)
         normal = line.T @ (weight[:, None] * line) + np.diag([1e-9] + [RIDGE] * self.features.shape[1])

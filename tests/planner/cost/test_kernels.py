@@ -82,6 +82,15 @@ def test_scattered_points_say_nothing_far_away() -> None:
     assert points.at(np.array([40.0])) == 0.0
 
 
+def test_of_equally_far_points_the_first_of_the_table_are_taken_whatever_the_last_bits_say() -> None:
+    angles = np.arange(24) * (2 * np.pi / 24)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    log_ratio = np.where(np.arange(24) < 12, 0.1, 0.9)  # more than a line's neighbours lie equally far, up to rounding
+    for scale in (1.0, 1 + 1e-15, 1 - 1e-15):
+        assert Scattered(circle * scale, log_ratio).at(np.zeros(2)) == pytest.approx(0.1)
+    assert Scattered(circle[::-1], log_ratio[::-1]).at(np.zeros(2)) == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
