@@ -25,6 +25,7 @@ from planner.parallelism.make import PlanOptions
 from planner.parallelism.memory import again_of
 from planner.schedule import schedule_of
 from planner.search import Method, build_model
+from planner.search.context import context_of
 from planner.search.model import SearchModel
 from planner.search.pins import parse_pins
 from planner.search.strategies import Strategy, relabel
@@ -65,6 +66,7 @@ def options_of(plan: Plan) -> PlanOptions:
         quotas=quotas_of_text(recorded.get("quotas", "")),
         recompute=recompute_of(recorded.get("recompute") or "auto"),
         zero=int(recorded["zero"]) if "zero" in recorded else None,
+        context=context_of(recorded.get("context")),
         load=ExpertLoad.recorded(recorded),
         interleave=int(recorded["interleave"]) if "interleave" in recorded else 1,
         hold=int(recorded["hold"]) if "hold" in recorded else None,

@@ -17,9 +17,11 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.parallelism.make import make_plan
 from planner.parallelism.memory import SearchMemory
+from planner.parallelism.proof import FOUND
 from regista.analysis.diff import Difference, diff
 from regista.analysis.planned import retrace
 from regista.programs import planned_program
+from regista.schedules.compared import RECORD
 from regista.trust.constants import search_cluster
 
 __all__ = ["WhatIf", "changed_cluster", "whatif"]
@@ -162,8 +164,10 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
         )
     priced = perf_counter()
     new = make_plan(step, model=plan.model, batch_size=plan.batch_size, cluster=priced_on, options=options, memory=memory)
-    if robust:
-        new = replace(new, cluster=cluster, options={**new.options, "robust": robust})
+    asked = {
+        option: said for option, said in plan.options.items() if option not in FOUND | {RECORD}
+    }  # the program's precision, for example
+    new = replace(new, cluster=cluster, options={**asked, **new.options})
     if replace(new, search=plan.search) == plan:
         new = plan  # the same plan; its record may say more, for example that no other shape is cheaper
     ended = perf_counter()

@@ -13,10 +13,13 @@ from planner.parallelism.shape import MOST_AXES, MOST_PER_STAGE
 from planner.schedule import Schedule
 from planner.stages.recompute.asked import SELECTIVE
 
-__all__ = ["covered_text", "with_open_parts"]
+__all__ = ["FOUND", "covered_text", "with_open_parts"]
 
 _KEY = "open"
 _LEFT_OUT = "given_up"
+_KEPT = "kept"
+FOUND = frozenset({_KEY, _LEFT_OUT, _KEPT})
+"""The options of a Plan that record how its search went, not what was asked of it."""
 _NAMED = 2
 """Of the shapes that are left out; of more, the number is told."""
 _RANGES = {
@@ -51,7 +54,7 @@ def covered_text(plan: Plan) -> str:
             f"plan {plan.plan_id}: its option {_KEY} names {sorted(unknown)[:4]}, not {', '.join(_RANGES)}; plan the model again"
         )
     shapes = "; ".join([*(_RANGES[name] for name in parts), "the rest of the shape as here"]) if parts else "this plan's shape"
-    if "kept" in options:
+    if _KEPT in options:
         shapes += "; with the ops that are computed again as they were chosen before layouts and collectives were known"
     allowed = " that the pins and the ZeRO level allow" if options.get("pins") or "zero" in options else ""
     stages = int(options.get("stages", "1") or "1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import TINY, Command, commands, files_of
@@ -20,6 +21,7 @@ from regista.analysis.diff import diff, fold
 from regista.analysis.planned import retrace
 from regista.analysis.whatif import changed_cluster, whatif
 from regista.clusters import local_cluster, resolve_cluster
+from regista.update_options import UpdateOptions
 
 BIG = "zoo:mlp?batch=64&width=256&hidden=256&depth=2"
 
@@ -43,6 +45,24 @@ def fast(cluster: Cluster) -> Cluster:
 def file(command: Command, tmp_path: Path) -> Path:
     assert command("plan", TINY, "--cluster", "local:2", "-o", tmp_path / "p.json").code == 0
     return tmp_path / "p.json"
+
+
+# whatif
+
+
+@pytest.mark.parametrize(
+    ("asked", "recorded"),
+    [
+        ({"attention": "eager"}, {"attention"}),
+        ({"precision": "bf16-mixed", "update": UpdateOptions(clip_norm=1.0), "context": "gathered"}, {"precision", "clip_norm", "context"}),
+    ],
+    ids=["attention", "precision, clipping, context"],
+)
+def test_what_was_asked_of_the_program_stays_asked_on_the_changed_cluster(asked: dict[str, Any], recorded: set[str]) -> None:
+    before = api.plan(TINY, local_cluster(2), mesh=(2,), **asked)
+    after = whatif(before, ["cluster.links.node.bandwidth_GBps=0.1"]).plan
+    assert {option: after.options.get(option) for option in recorded} == {option: before.options[option] for option in recorded}
+    assert retrace(after).options == retrace(before).options  # and the program that it names is still the one of its graph
 
 
 # diff
