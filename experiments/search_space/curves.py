@@ -150,7 +150,7 @@ def draw(table: pd.DataFrame) -> Figure:
         cut = here[here.status == "cut short"]
         panel.plot(cut[along], cut.plan_cpu_s, "o", color="#0072B2", markerfacecolor="white")
         panel.set(xscale="log", yscale="log", xlabel=f"{along} ({fixed})")
-        panel.set_xticks(list(here[along]), [f"{size:,}" for size in here[along]])
+        panel.set_xticks(list(here[along]), [f"{size:,}" for size in here[along]], fontsize=8, rotation=30 if along == "devices" else 0)
         panel.minorticks_off()
         panel.grid(visible=True, color="#e6e6e6", linewidth=0.6)
         panel.legend(frameon=False, fontsize=8)
