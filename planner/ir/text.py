@@ -1,7 +1,8 @@
 """Values <-> canonical JSON: one codec, driven by the type annotations of frozen dataclasses.
 
 Canonical means: sorted keys, no spaces, shortest round-trip floats, no NaN.  Equal values have equal text, so the SHA-256 of the text is a
-content id.  Decoding validates every field and says where a file breaks the schema; nothing is guessed, nothing unknown is passed over.
+content id.  Decoding (planner.ir.reading.values) validates every field and says where a file breaks the schema; nothing is guessed, nothing
+unknown is passed over.
 """
 
 from __future__ import annotations
@@ -13,19 +14,17 @@ import json
 import math
 import os
 import tempfile
-import types
 import typing
 import uuid
 from collections.abc import Container, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
 
-from planner.ir.errors import InvalidFile, RegistaError
-from planner.ir.graph import Arg, Dt, Ref
+from planner.ir.errors import InvalidFile
+from planner.ir.graph import Dt, Ref
 from planner.ir.reading import read_json
+from planner.ir.reading.values import decode, field_types
 from planner.ir.sbp import NdSbp
-from planner.ir.tensor import DType
 
 __all__ = ["canonical", "check_target", "content_id", "decode", "encode", "load_json", "number_or_text", "save_text"]
 
@@ -35,7 +34,6 @@ _ALWAYS = object()
 _PLAIN = frozenset({type(None), bool, int, str})
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-T = TypeVar("T")
 
 
 def encode(value: object) -> Json:
@@ -85,123 +83,13 @@ def content_id(value: object) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
 
 
-def _fail(where: str, want: str, got: object) -> typing.NoReturn:
-    shown = json.dumps(got, default=str)
-    raise InvalidFile(f"{where or 'file'}: expected {want}, found {shown if len(shown) <= 60 else shown[:57] + '...'}")
-
-
-def _decode_arg(data: object, where: str) -> Arg:
-    if data is None or isinstance(data, bool | int | float | str):
-        return data
-    if isinstance(data, list):
-        return tuple(_decode_arg(item, where) for item in data)
-    if isinstance(data, dict) and len(data) == 1:
-        (key, item), *_ = data.items()
-        if key == "ref" and isinstance(item, str):
-            return Ref(item)
-        if key == "dtype" and isinstance(item, str):
-            return Dt(DType.parse(item))
-        if key == "float" and item in ("inf", "-inf", "nan"):
-            return float(item)
-    _fail(where, "an op argument", data)
-
-
-def _decode_scalar(kind: type, data: object, where: str) -> object:
-    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return float(data)
-    if kind is float and isinstance(data, dict) and list(data) == ["float"] and data["float"] in ("inf", "-inf", "nan"):
-        return float(data["float"])  # a loss may be: training that diverged is a result too
-    if kind in (int, str, bool) and type(data) is kind:
-        return data
-    _fail(where, kind.__name__, data)
-
-
-def _decode_dataclass(kind: type, data: object, where: str) -> object:
-    if not isinstance(data, dict):
-        _fail(where, f"an object ({kind.__name__})", data)
-    hints = _hints(kind)
-    names = {f.name for f in dataclasses.fields(kind)}
-    unknown = sorted(set(data) - names - {"is"})
-    missing = sorted({f.name for f in dataclasses.fields(kind) if f.metadata.get("omitted") is None} - set(data))
-    if unknown or missing or data.get("is", kind.__name__) != kind.__name__:
-        _fail(where, f"a {kind.__name__} (missing fields {missing}, unknown fields {unknown})", data)
-    fields = {name: decode(hints[name], data[name], f"{where}.{name}" if where else name) for name in names & set(data)}
-    try:
-        return kind(**fields)
-    except RegistaError as error:
-        raise InvalidFile(f"{where or 'file'}: {error}") from error
-
-
 @functools.cache
 def _record_fields(kind: type) -> tuple[tuple[str, bool, object], ...] | None:
     """The names of a dataclass' fields, whether they are floats, and which value is left out; None for what has a text of its own."""
     if not dataclasses.is_dataclass(kind) or issubclass(kind, int | str | float | Enum | NdSbp | Ref | Dt | tuple | list | Mapping):
         return None
-    hints = _hints(kind)
+    hints = field_types(kind)
     return tuple((f.name, hints[f.name] is float, f.default if "omitted" in f.metadata else _ALWAYS) for f in dataclasses.fields(kind))
-
-
-_HINTS: dict[type, dict[str, object]] = {}
-
-
-def _hints(kind: type) -> dict[str, object]:
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
-    return _HINTS[kind]
-
-
-def decode(kind: object, data: object, where: str = "") -> typing.Any:
-    """JSON data -> a value of the annotated type.
-
-    Args:
-        kind: a type annotation (dataclass, Enum, tuple[X, ...], Mapping[str, X], unions, scalars).
-        where: path inside the file, for messages.
-
-    Raises:
-        InvalidFile: naming the path, what the schema expects and what stands there.
-    """
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    # Arg names itself, and get_type_hints unrolls that once: the resolved annotation is no longer equal to Arg.
-    if origin in (typing.Union, types.UnionType) and Ref in arguments:
-        return _decode_arg(data, where)
-    if origin is tuple:
-        if not isinstance(data, list):
-            _fail(where, "a list", data)
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
-        if len(arguments) != len(data):
-            _fail(where, f"a list of {len(arguments)}", data)
-        return tuple(decode(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(arguments, data, strict=True)))
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        if not isinstance(data, dict):
-            _fail(where, "an object", data)
-        return {key: decode(arguments[1], item, f"{where}.{key}") for key, item in data.items()}
-    if origin in (typing.Union, types.UnionType):
-        if data is None and type(None) in arguments:
-            return None
-        members = [a for a in arguments if a is not type(None)]
-        if len(members) == 1:
-            return decode(members[0], data, where)
-        name = data.get("is") if isinstance(data, dict) else None
-        chosen = [m for m in members if dataclasses.is_dataclass(m) and getattr(m, "__name__", "") == name]
-        if not chosen:
-            _fail(where, f"one of {[getattr(m, '__name__', str(m)) for m in members]}", data)
-        return _decode_dataclass(typing.cast(type, chosen[0]), data, where)
-    if isinstance(kind, type):
-        if kind is NdSbp and isinstance(data, str):
-            try:
-                return NdSbp.parse(data)
-            except RegistaError as error:
-                raise InvalidFile(f"{where}: {error}") from error
-        if issubclass(kind, Enum):
-            try:
-                return kind(data)
-            except ValueError:
-                _fail(where, f"one of {[m.value for m in kind]}", data)
-        if dataclasses.is_dataclass(kind):
-            return _decode_dataclass(kind, data, where)
-        return _decode_scalar(kind, data, where)
-    raise TypeError(f"no decoder for {kind}")
 
 
 def check_target(path: str | Path) -> Path:
