@@ -63,18 +63,19 @@ def _backward_of_the_whole(program: Program, module: nn.Module, micro_batches: i
     return loss.item()
 
 
-def train_eagerly(program: Program, micro_batches: int, steps: int) -> Outcome:
+def train_eagerly(program: Program, micro_batches: int, steps: int, like: Program | None = None) -> Outcome:
     """Train a deep copy of the program's module; the program is left as it is.
 
     Args:
         micro_batches: slices per step; each loss is divided by it before backward.  Where the step divides by what the whole batch counts, the
             whole batch is taken at once; the forward pass of a module that draws sees micro-batch by micro-batch, which have draws of their own.
         steps: number of optimizer steps, on program.batch(0), program.batch(1), ...
+        like: a program of the same step with other numbers, traced already: what its graphs draw and count, those of this one do.
     """
     module = copy.deepcopy(program.module)
     optimizer = torch_optimizer(program, [p for p in module.parameters() if p.requires_grad])
     losses: list[float] = []
-    given = program.graph(micro_batches).inputs
+    given = (like or program).graph(micro_batches).inputs
     is_random = any(entry.kind is InputKind.RANDOM for entry in given)
     counts_the_whole = any(entry.whole_of is not None for entry in given)
     if counts_the_whole and not is_random:

@@ -64,13 +64,13 @@ def _bf16_error(
     )
 
 
-def gradient_error_over_plain(outcome: Outcome, source: Program, micro_batches: int, dtype: str) -> float:
+def gradient_error_over_plain(outcome: Outcome, model: str, source: Program, micro_batches: int, dtype: str) -> float:
     """How many times as far from float32 training the plan's gradients are as those of plain training in ``dtype``, the farthest of 1, 2 and 4
-    micro-batches.   source: the program in float32."""
+    micro-batches.   source: the model in float32, with numbers of its own."""
     low = source.in_formats(dtype, None)
     counts = {1, 2, 4, micro_batches}
-    truth = {count: train_eagerly(source, count, STEPS).gradients_of_last_step for count in counts}
-    plain = [_distance(train_eagerly(low, count, STEPS).gradients_of_last_step, truth[count]) for count in counts]
+    truth = {count: train_eagerly(source, count, STEPS, program(model)).gradients_of_last_step for count in counts}
+    plain = [_distance(train_eagerly(low, count, STEPS, program(model)).gradients_of_last_step, truth[count]) for count in counts]
     return _distance(outcome.gradients, truth[micro_batches]) / max(plain)
 
 

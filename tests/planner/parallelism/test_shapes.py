@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -38,7 +39,7 @@ from planner.stages import assign_stages, prepare
 from planner.stages.assign import _even_cut
 from planner.stages.dag import crossing_bytes, work_dag
 from planner.stages.recompute import recompute_of
-from regista.api import program_of
+from regista import api
 from regista.clusters import resolve_cluster
 from zoo import ZOO
 
@@ -52,9 +53,17 @@ SHAPES = (
     Shape(2, 4, (2,), recompute="50%"),
 )
 
+program_of = cache(api.program_of)
+"""Traced once for all laws: none changes a program."""
+
 
 def four() -> Cluster:
     return replace(resolve_cluster("p3.16xlarge:1"), devices_per_node=4)
+
+
+@cache
+def shares_of_four() -> ShapeBounds:
+    return ShapeBounds(program_of(MODEL).graph, 16, four(), ())
 
 
 def between(shares: ShapeBounds, shape: Shape, room: float) -> float:
@@ -69,7 +78,7 @@ def between(shares: ShapeBounds, shape: Shape, room: float) -> float:
 @pytest.mark.parametrize("room", [1.0, 0.5, 0.2])
 def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -> None:
     program, cluster = program_of(MODEL), four()
-    shares = ShapeBounds(program.graph, 16, cluster, ())
+    shares = shares_of_four()
     share = shares.of(shape)
     limit = between(shares, shape, room)
     graph = program.graph(shape.micro_batches)
@@ -176,7 +185,7 @@ def test_the_bottleneck_bound_lies_between_the_mean_bound_and_the_step(shape: Sh
 @pytest.mark.parametrize("room", [0.7, 0.4, 0.1])
 def test_the_guided_search_fits_and_its_bound_is_below_the_best_that_fits(room: float) -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
-    shares = ShapeBounds(program.graph, 16, cluster, ())
+    shares = shares_of_four()
     limit = between(shares, shape, room)
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
@@ -194,7 +203,7 @@ def test_the_guided_search_finds_prices_by_itself_where_the_pieces_say_that_memo
     program, cluster, shape = program_of(MODEL), four(), Shape(2, 4, (2,))
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
-    limit = between(ShapeBounds(program.graph, 16, cluster, ()), shape, 0.5)
+    limit = between(shares_of_four(), shape, 0.5)
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(2, 1))
     assert not model.problem.feasible(solve_exactly(replace(model.problem, demands=())).choice)
     guided = solve_guided(model, (0.0, 0.0), limit)
@@ -203,7 +212,7 @@ def test_the_guided_search_finds_prices_by_itself_where_the_pieces_say_that_memo
 
 def test_a_long_model_is_searched_by_prices_without_being_told_any(monkeypatch: pytest.MonkeyPatch) -> None:
     program, shape = program_of(MODEL), Shape(2, 4, (2,))
-    limit = between(ShapeBounds(program.graph, 16, four(), ()), shape, 0.5)
+    limit = between(shares_of_four(), shape, 0.5)
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
     model = build_model(staged, shape.mesh, four(), (), 4, limit_bytes=limit, in_flight=(2, 1))
@@ -300,7 +309,7 @@ def test_a_balanced_cut_of_the_graph_crosses_no_more_than_the_even_one_and_makes
 @pytest.mark.thorough
 def test_a_search_within_less_than_the_memory_proves_nothing_about_the_memory() -> None:
     program, cluster, shape = program_of(MODEL), four(), Shape(1, 4, (2, 2))
-    share = ShapeBounds(program.graph, 16, cluster, ()).of(shape)
+    share = shares_of_four().of(shape)
     memory = share.cheapest.held_bytes * 2
     limit = (share.smallest.held_bytes + share.cheapest.held_bytes) / 2
     graph = program.graph(4)
@@ -319,7 +328,7 @@ def test_a_shape_is_entered_once() -> None:
         worked.append(shape)
         raise OutOfMemory("not even nearly")
 
-    share = ShapeBounds(program.graph, 16, cluster, ()).of(Shape(1, 4, (2, 2)))
+    share = shares_of_four().of(Shape(1, 4, (2, 2)))
     tight = int(share.smallest.held_bytes + share.cheapest.held_bytes) // 2
     small = replace(cluster, device=replace(cluster.device, memory_bytes=tight))
     search_of = ShapeSearch(ShapeBounds(program.graph, 16, small, ()), never_fits, recompute=("blocks",))
