@@ -105,10 +105,16 @@ def _row_update(op: Op, types: Types) -> FactorRule:
 
 def _touched(op: Op, types: Types) -> int:
     """Elements of this part of the table that are updated at most: of each look-up the share of rows that the part has, or all of the part."""
-    (rows, width), number, extent = shape_of(op, types, 0), _lookups(op), op.args[-2]
+    rows, width = shape_of(op, types, 0)
+    return min(_here(op, types), rows) * width
+
+
+def _here(op: Op, types: Types) -> int:
+    """Indices of this part's rows: of all that are looked up the share of rows that the part has."""
+    number, extent = _lookups(op), op.args[-2]
     assert isinstance(extent, int)
     named = sum(types[v].numel for v in op.inputs[1 + number : 1 + 2 * number])
-    return min(-(-named * rows // max(extent, 1)), rows) * width
+    return -(-named * shape_of(op, types, 0)[0] // max(extent, 1))
 
 
 def _row_flop(op: Op, types: Types) -> int:
@@ -116,16 +122,24 @@ def _row_flop(op: Op, types: Types) -> int:
     return 12 * _touched(op, types)
 
 
-def _row_bytes(op: Op, types: Types) -> int:
-    """Indices are read; rows of gradients are read, summed into one per row (written and read), and rows of the table and its states read and written.
+_PLACE_BYTES = 8
 
-    Rows that are named several times are counted as often, up to the part's rows.
+
+def _row_bytes(op: Op, types: Types) -> int:
+    """Indices are read, those of this part's rows sorted; rows of gradients are read, summed into one per row (written and read), and rows of the
+    table and its states read and written.
+
+    Rows that are named several times are counted as often, up to the part's rows.  The sort takes a byte of the keys at a time (least significant
+    first, as GPU libraries do: Merrill and Grimshaw, Parallel Processing Letters 21, 2011): each pass reads keys to count them, then reads and
+    writes keys with their places.
     """
     number, touched = _lookups(op), _touched(op, types)
-    named = sum(types[v].size_bytes for v in op.inputs[1 + number : 1 + 2 * number])
-    shape = shape_of(op, types, 0)
+    indices, shape = [types[v] for v in op.inputs[1 + number : 1 + 2 * number]], shape_of(op, types, 0)
+    key_bytes = indices[0].dtype.size_bytes
+    sort = _here(op, types) * key_bytes * (3 * key_bytes + 2 * _PLACE_BYTES)
+    named = sum(index.size_bytes for index in indices)
     held = sum(types[v].dtype.size_bytes for v in op.inputs if types[v].shape == shape)
-    return named + touched * (3 * types[op.inputs[1]].dtype.size_bytes + 2 * held)
+    return named + sort + touched * (3 * types[op.inputs[1]].dtype.size_bytes + 2 * held)
 
 
 _ROW_UPDATES = {f"regista.rows_{name}": OpSpec(rule=_row_update, flop=_row_flop, traffic=_row_bytes) for name in ("sgd", "adagrad", "adam")}

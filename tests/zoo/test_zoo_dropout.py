@@ -23,9 +23,10 @@ SMALL: Mapping[str, Mapping[str, int]] = {
     "moe": {"layers": 2, "width": 16, "heads": 2, "experts": 2, "hidden": 16, "vocab": 32, "batch": 4, "seq": 4},
     "vit": {"batch": 4, "image": 16, "patch": 8, "classes": 4, "layers": 1, "width": 16, "heads": 2},
     "alexnet": {"batch": 4, "image": 64, "classes": 4, "width": 2},
+    "wide_deep": {"batch": 8, "vocab": 64, "embedding": 4, "layers": 2, "width": 8},
     "vgg19": {"batch": 4, "image": 32, "classes": 4, "layers": 11, "width": 2},
 }
-DRAWS = {"mlp": 2, "gpt": 7, "gpt2": 4, "bert": 7, "dnabert": 4, "t5": 14, "moe": 7, "vit": 5, "alexnet": 2, "vgg19": 2}
+DRAWS = {"mlp": 2, "gpt": 7, "gpt2": 4, "bert": 7, "dnabert": 4, "t5": 14, "moe": 7, "vit": 5, "alexnet": 2, "vgg19": 2, "wide_deep": 2}
 """Draws of a forward pass: of gpt, one behind the embeddings and three in each of two blocks."""
 
 

@@ -3,7 +3,8 @@
     logit = sum_k wide[id_k]  +  mlp(cat(deep[id_1], ..., deep[id_26], dense))            [Cheng et al. 2016, arXiv 1606.07792]
 
 The configuration is that of OneFlow's DLPerf runs: 2 wide and 26 deep fields that share one table each, 13 dense ones, 7 hidden layers of
-1024, a global batch of 16384; the vocabulary grows from 3.2 to 819 million rows.  Without dropout.
+1024, a global batch of 16384; the vocabulary grows from 3.2 to 819 million rows.  Theirs drop half of each hidden layer's output
+(``--deep_dropout_rate 0.5`` in vocab_x2.sh); here dropout is 0 by default.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ WIDE_FIELDS, DEEP_FIELDS, DENSE_FIELDS = 2, 26, 13
 class WideDeep(nn.Module):
     """Ids (batch, 2) and (batch, 26), numbers (batch, 13) -> logits (batch,)."""
 
-    def __init__(self, vocab: int, embedding: int, layers: int, width: int, sparse: bool = False) -> None:
+    def __init__(self, vocab: int, embedding: int, layers: int, width: int, sparse: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         self.wide = nn.Embedding(vocab, 1, sparse=sparse)
         self.deep = nn.Embedding(vocab, embedding, sparse=sparse)
         self.hidden = nn.ModuleList(nn.Linear(width if k else DEEP_FIELDS * embedding + DENSE_FIELDS, width) for k in range(layers))
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.head = nn.Linear(width, 1)
 
     def forward(self, wide_ids: Tensor, deep_ids: Tensor, dense: Tensor) -> Tensor:
         x = torch.cat([self.deep(deep_ids).flatten(1), dense], 1)
         for layer in self.hidden:
-            x = layer(x).relu()
+            x = self.dropout(layer(x).relu())
         logits: Tensor = (self.head(x) + self.wide(wide_ids).sum(1)).squeeze(1)
         return logits
 
@@ -53,6 +55,7 @@ def wide_deep(
     dtype: str = "fp32",
     optimizer: str = "adamw",
     sparse: bool | int = False,
+    dropout: float = 0.0,
     seed: int = 0,
 ) -> Program:
     """Wide & Deep on random clicks; 83,805,581 parameters by default, 27e9 with vocab=819200000.
@@ -65,12 +68,13 @@ def wide_deep(
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw"; "lazy_adam" with sparse tables.
         sparse: true or 1: of the tables only the rows of the batch are updated.
+        dropout: the share of each hidden layer's output that is dropped.
 
     Raises:
         InvalidProgram: an unknown dtype.
     """
     number = float_type("wide_deep", dtype)
-    module = deferred_module(in_format(lambda: WideDeep(vocab, embedding, layers, width, bool(sparse)), "wide_deep", dtype), seed)
+    module = deferred_module(in_format(lambda: WideDeep(vocab, embedding, layers, width, bool(sparse), dropout), "wide_deep", dtype), seed)
 
     def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
         def ids(fields: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ PLANS: dict[str, tuple[str, str, dict[str, object], Way]] = {
 }
 
 
+@cache
 def planned(name: str) -> tuple[Plan, Program]:
     model, cluster, options, _ = PLANS[name]
     program = program_of(model)
