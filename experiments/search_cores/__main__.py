@@ -1,6 +1,7 @@
 """GPT-3 175B on 1,024 A100, stages, mesh, micro-batches, recomputation and layouts all searched: wall seconds and memory on one core and on two.
 
     python -m experiments.search_cores [--rounds N] [--csv FILE]    e.g. --rounds 3 --csv experiments/results/search_cores.csv
+    python -m experiments.search_cores --model "zoo:llama3?size=405B&batch=2048&seq=8192&dtype=bf16" --cluster dgx-h100:2048     of another model
 
 Every search is a process of its own, from the module to the proven Plan, one core and two in turns; importing torch is not counted.  A core that
 others use gives other seconds: ``cpu_s`` and ``second_cpu_s`` say what the two processes used of it.  Memory is the largest of each process; a
@@ -21,18 +22,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import regista
+from planner.parallelism.options import by
 
 MODEL, CLUSTER = "zoo:gpt3?batch=1536&dtype=bf16", "dgx-a100:128"
 
 Row = dict[str, str | int | float]
 
 
-def searched(cores: int) -> Row:
+def searched(model: str, cluster: str, cores: int) -> Row:
     """One search in this process, on so many cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     load = os.getloadavg()[0]
     begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    plan = regista.plan(MODEL, CLUSTER, stages=None, micro_batches=None)
+    plan = regista.plan(model, cluster, stages=None, micro_batches=None)
     wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
     mine, second = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {
@@ -45,6 +47,7 @@ def searched(cores: int) -> Row:
         "resident_MB": round(mine.ru_maxrss * 1024 / 1e6),
         "second_resident_MB": round(second.ru_maxrss * 1024 / 1e6),
         "plan": plan.plan_id,
+        "shape": f"{len(plan.placements)} stages of {by(plan.placements[0].mesh)}, {plan.micro_batches} micro-batches",
         "objective_s": round(plan.search.objective_s, 6),
         "lower_bound_s": round(plan.search.lower_bound_s, 6),
     }
@@ -55,14 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the rows there")
     parser.add_argument("--one", type=int, metavar="CORES", help="one search in this process; prints its row")
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--cluster", default=CLUSTER)
     args = parser.parse_args(arguments)
+    asked = ["--model", args.model, "--cluster", args.cluster]
     if args.one is not None:
-        print(json.dumps(searched(args.one)))
+        print(json.dumps(searched(args.model, args.cluster, args.one)))
         return 0
     rows: list[Row] = []
     for number in range(args.rounds):
         for cores in (1, 2):
-            command = [sys.executable, "-m", "experiments.search_cores", "--one", str(cores)]
+            command = [sys.executable, "-m", "experiments.search_cores", *asked, "--one", str(cores)]
             row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             rows.append({"point": f"round {number + 1} on {cores}", **row})
             print(rows[-1], flush=True)

@@ -48,6 +48,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, int | str], int]] = {
     "bert large": ("bert", {"size": "large"}, 335_174_458),
     "llama3 8B": ("llama3", {}, 8_030_261_248),
     "llama3 70B": ("llama3", {"size": "70B"}, 70_553_706_496),
+    "llama3 405B": ("llama3", {"size": "405B"}, 405_853_388_800),
     "t5 small": ("t5", {"size": "small"}, 60_506_624),
     "t5 base": ("t5", {}, 222_903_552),
     "t5 large": ("t5", {"size": "large"}, 737_668_096),

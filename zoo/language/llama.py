@@ -37,6 +37,7 @@ class _Size:
 _SIZES: Mapping[str, _Size] = {
     "8B": _Size(32, 4096, 32, 8, 14336),
     "70B": _Size(80, 8192, 64, 8, 28672),
+    "405B": _Size(126, 16384, 128, 8, 53248),
 }
 
 _ROTARY_BASE = 500_000.0
@@ -169,7 +170,7 @@ def llama3(
     """Llama 3 on random tokens.
 
     Args:
-        size: "8B" or "70B"; layers, width, heads, kv_heads, hidden, vocab each override one number of it.
+        size: "8B", "70B" or "405B"; layers, width, heads, kv_heads, hidden, vocab each override one number of it.
         batch, seq: global batch and tokens per sample.
         dtype: "fp32", "bf16" or "fp16".
         optimizer: "sgd" or "adamw".
