@@ -25,7 +25,7 @@ __all__ = ["MODEL", "Launchers", "plan_for"]
 MODEL = "zoo:mlp?batch=8&width=16&hidden=16&depth=2"
 
 _LAUNCHER = """
-import sys, warnings, torch
+import os, sys, time, warnings, torch
 import backend.launch.attempts, backend.launch.meeting, backend.launch.nodes
 backend.launch.meeting.SETTLE_S = backend.launch.meeting.AGAIN_SETTLE_S = 3.0
 backend.launch.attempts.SILENCE_S = backend.launch.nodes.SILENCE_S = 6.0
@@ -33,9 +33,11 @@ from backend.launch import Nodes
 from planner.ir.errors import RegistaError
 from planner.ir.files import load_plan
 from regista.hosts import Saves, run_share
-plan, saves, out, steps, port, least, most, restarts, every, resume, patience_s, init = sys.argv[1:]
+plan, saves, out, steps, port, least, most, restarts, every, resume, patience_s, init, gate = sys.argv[1:]
 warnings.simplefilter("always")
 warnings.showwarning = lambda message, *rest: print(f"warning: {message}", flush=True)
+while gate and not os.path.exists(gate):
+    time.sleep(0.02)
 seen = 0
 def report(step, loss):
     global seen
@@ -90,11 +92,13 @@ class Launchers:
         resume: bool = False,
         patience_s: float = 60.0,
         init: str = "module",
+        gate: Path | None = None,
     ) -> subprocess.Popen[bytes]:
+        """A launcher; with a gate, it does nothing before that file is there but what takes a process long: its imports."""
         path = self.folder / "plan.json"
         save_plan(plan, str(path))
         mode = "resume" if resume else "new"
-        words = [path, self.saves, self.outcome, steps, self.port, least, most, restarts, every, mode, patience_s, init]
+        words = [path, self.saves, self.outcome, steps, self.port, least, most, restarts, every, mode, patience_s, init, gate or ""]
         with open(self.log(len(self.started)), "wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", _LAUNCHER, *map(str, words)],

@@ -65,27 +65,28 @@ def test_a_run_that_loses_a_host_equals_the_run_that_its_parts_are(victim: str, 
 
 @pytest.mark.thorough
 def test_a_host_that_comes_back_takes_part_from_the_next_meeting_on(launchers: Launchers) -> None:
-    plan, steps = plan_for(2), 4000
+    plan, steps, gate = plan_for(2), 2800, launchers.folder / "back"
     for _ in range(2):
         launchers.start(plan, steps, restarts=1)
+    launchers.start(plan, steps, restarts=1, resume=True, gate=gate)
     launchers.await_save(300)
     stays = launchers.host0()
     launchers.started[1 - stays].kill()
     launchers.await_text(stays, "meet again")
     launchers.await_save(700)
-    launchers.start(plan, steps, restarts=1, resume=True)
-    launchers.await_save(2000)
+    gate.touch()
+    launchers.await_save(1500)
     for pid in launchers.workers(stays):
         os.kill(pid, signal.SIGKILL)
     assert launchers.ends(stays, 2) == [0, 0], [launchers.said(n) for n in range(3)]
     outcome = torch.load(launchers.outcome, weights_only=True)
     assert (outcome["plan"], outcome["hosts"]) == (plan.plan_id, 2)
-    assert 2000 <= outcome["first_step"] < steps
+    assert 1500 <= outcome["first_step"] < steps
 
 
 @pytest.mark.thorough
 def test_a_launcher_that_is_stopped_is_left_behind_and_told_so_when_it_wakes(launchers: Launchers) -> None:
-    plan, steps = plan_for(2), 6000
+    plan, steps = plan_for(2), 2500
     for _ in range(2):
         launchers.start(plan, steps)
     launchers.await_save(300)
