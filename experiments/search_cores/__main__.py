@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import regista
-from planner.parallelism.options import by
+from planner.parallelism.shape import Shape
 
 MODEL, CLUSTER = "zoo:gpt3?batch=1536&dtype=bf16", "dgx-a100:128"
 
@@ -47,7 +47,7 @@ def searched(model: str, cluster: str, cores: int) -> Row:
         "resident_MB": round(mine.ru_maxrss * 1024 / 1e6),
         "second_resident_MB": round(second.ru_maxrss * 1024 / 1e6),
         "plan": plan.plan_id,
-        "shape": f"{len(plan.placements)} stages of {by(plan.placements[0].mesh)}, {plan.micro_batches} micro-batches",
+        "shape": str(Shape(len(plan.placements), plan.micro_batches, plan.placements[0].mesh)),
         "objective_s": round(plan.search.objective_s, 6),
         "lower_bound_s": round(plan.search.lower_bound_s, 6),
     }

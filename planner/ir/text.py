@@ -22,8 +22,7 @@ from pathlib import Path
 
 from planner.ir.errors import InvalidFile
 from planner.ir.graph import Dt, Ref
-from planner.ir.reading import read_json
-from planner.ir.reading.values import decode, field_types
+from planner.ir.reading import decode, field_types, read_json
 from planner.ir.sbp import NdSbp
 
 __all__ = ["canonical", "check_target", "content_id", "decode", "encode", "load_json", "number_or_text", "save_text"]

@@ -20,6 +20,7 @@ from functools import partial
 
 from planner.ir.graph import Op
 from planner.ir.sbp import ReduceOp
+from planner.ir.tensor import TensorType
 from planner.opset.rule import FactorRule, Factors, Types
 from planner.opset.spec import OpSpec, elementwise_flop, labels, shape_of
 
@@ -106,14 +107,20 @@ def _row_update(op: Op, types: Types) -> FactorRule:
 def _touched(op: Op, types: Types) -> int:
     """Elements of this part of the table that are updated at most: of each look-up the share of rows that the part has, or all of the part."""
     rows, width = shape_of(op, types, 0)
-    return min(_here(op, types), rows) * width
+    return min(_named_rows(op, types), rows) * width
 
 
-def _here(op: Op, types: Types) -> int:
-    """Indices of this part's rows: of all that are looked up the share of rows that the part has."""
-    number, extent = _lookups(op), op.args[-2]
+def _indices(op: Op, types: Types) -> list[TensorType]:
+    """Types of the tensors of row numbers, one per look-up."""
+    number = _lookups(op)
+    return [types[v] for v in op.inputs[1 + number : 1 + 2 * number]]
+
+
+def _named_rows(op: Op, types: Types) -> int:
+    """Row numbers that name a row of this part of the table: of all that are looked up the share of rows that the part has."""
+    extent = op.args[-2]
     assert isinstance(extent, int)
-    named = sum(types[v].numel for v in op.inputs[1 + number : 1 + 2 * number])
+    named = sum(index.numel for index in _indices(op, types))
     return -(-named * shape_of(op, types, 0)[0] // max(extent, 1))
 
 
@@ -123,6 +130,7 @@ def _row_flop(op: Op, types: Types) -> int:
 
 
 _PLACE_BYTES = 8
+"""Size of the place of a row number among all, an int64, which is sorted along with it."""
 
 
 def _row_bytes(op: Op, types: Types) -> int:
@@ -133,10 +141,9 @@ def _row_bytes(op: Op, types: Types) -> int:
     first, as GPU libraries do: Merrill and Grimshaw, Parallel Processing Letters 21, 2011): each pass reads keys to count them, then reads and
     writes keys with their places.
     """
-    number, touched = _lookups(op), _touched(op, types)
-    indices, shape = [types[v] for v in op.inputs[1 + number : 1 + 2 * number]], shape_of(op, types, 0)
+    indices, touched, shape = _indices(op, types), _touched(op, types), shape_of(op, types, 0)
     key_bytes = indices[0].dtype.size_bytes
-    sort = _here(op, types) * key_bytes * (3 * key_bytes + 2 * _PLACE_BYTES)
+    sort = _named_rows(op, types) * key_bytes * (3 * key_bytes + 2 * _PLACE_BYTES)
     named = sum(index.size_bytes for index in indices)
     held = sum(types[v].dtype.size_bytes for v in op.inputs if types[v].shape == shape)
     return named + sort + touched * (3 * types[op.inputs[1]].dtype.size_bytes + 2 * held)

@@ -35,6 +35,7 @@ from planner.solve.limited.memory import least_peak
 from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import TimeLimit
 from planner.stages import Staged, assign_stages, prepare
+from planner.stages.recompute.asked import KEPT_OPTION
 
 __all__ = ["UNPROVEN", "Job", "bound_one_shape", "plan_one_shape", "staged_graph"]
 
@@ -297,7 +298,7 @@ def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions, kept: str) -> R
         bucket_bytes=options.bucket_bytes,
         schedule=options.schedule,
         quotas=options.quotas,
-        options=options.as_text() | {"graph": job.memory.graph_id(graph)} | ({"kept": kept} if kept else {}),
+        options=options.as_text() | {"graph": job.memory.graph_id(graph)} | ({KEPT_OPTION: kept} if kept else {}),
         interleave=options.interleave,
         hold=options.hold,
         order=given_order(options),

@@ -17,7 +17,7 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.parallelism.make import make_plan
 from planner.parallelism.memory import SearchMemory
-from planner.parallelism.proof import FOUND
+from planner.parallelism.proof import SEARCH_RESULTS
 from regista.analysis.diff import Difference, diff
 from regista.analysis.planned import retrace
 from regista.programs import planned_program
@@ -164,9 +164,8 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
         )
     priced = perf_counter()
     new = make_plan(step, model=plan.model, batch_size=plan.batch_size, cluster=priced_on, options=options, memory=memory)
-    asked = {
-        option: said for option, said in plan.options.items() if option not in FOUND | {RECORD}
-    }  # the program's precision, for example
+    # What was asked of the program (its precision, for example) is asked of the new plan too; what the old search found is not.
+    asked = {option: said for option, said in plan.options.items() if option not in SEARCH_RESULTS | {RECORD}}
     new = replace(new, cluster=cluster, options={**asked, **new.options})
     if replace(new, search=plan.search) == plan:
         new = plan  # the same plan; its record may say more, for example that no other shape is cheaper

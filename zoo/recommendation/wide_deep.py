@@ -30,13 +30,13 @@ class WideDeep(nn.Module):
         self.wide = nn.Embedding(vocab, 1, sparse=sparse)
         self.deep = nn.Embedding(vocab, embedding, sparse=sparse)
         self.hidden = nn.ModuleList(nn.Linear(width if k else DEEP_FIELDS * embedding + DENSE_FIELDS, width) for k in range(layers))
-        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.dropout = dropout
         self.head = nn.Linear(width, 1)
 
     def forward(self, wide_ids: Tensor, deep_ids: Tensor, dense: Tensor) -> Tensor:
         x = torch.cat([self.deep(deep_ids).flatten(1), dense], 1)
         for layer in self.hidden:
-            x = self.dropout(layer(x).relu())
+            x = F.dropout(layer(x).relu(), self.dropout, self.training)
         logits: Tensor = (self.head(x) + self.wide(wide_ids).sum(1)).squeeze(1)
         return logits
 

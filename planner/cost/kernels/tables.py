@@ -4,7 +4,7 @@ A table holds log(measured / surface); between its points that ratio is interpol
 and the table what the surface does not know.
 
     products    a grid over log m, log n, log k: linear along each                                                    -> Grid
-    others      scattered points: a line through the nearest NEIGHBOURS, weighted by distance, to nothing far away    -> Scattered
+    others      scattered points: a linear fit to the nearest NEIGHBOURS, weighted by distance; far away, 0           -> Scattered
 
 Stored are int16 of TICKS log(microseconds), half a thousandth each.  Built by ``python -m experiments.kernel_database``, which fits the
 surfaces (constants.toml) and says how large the errors are on points that were left out.  Float32 was timed one kernel at a time by events
@@ -43,10 +43,10 @@ RIDGE = 0.05
 ATTENTION_SCALE = np.array([1.0, 0.7, 0.7, 0.35])
 PRODUCT_SCALE = np.array([0.5, 1.0, 1.0, 1.0])
 REACH = 2.0
-"""Distance, in doublings, beyond which scattered points say nothing any more."""
+"""Distance of a query from the nearest point, in doublings, from which on the surface alone counts."""
 
 EQUALLY_FAR = 1e-9
-"""Squared distances that differ by less are equal: logarithms differ in the last bit from processor to processor."""
+"""Two squared distances count as equal if they differ by less than this, since the last bit of a logarithm depends on the processor."""
 
 HOLE_ROUNDS = 60
 HOLE_WEIGHTS = (0.5, 1.0, 1.0)
@@ -63,9 +63,10 @@ class Grid:
     log_ratio: Floats
 
     def at(self, m: float, n: float, k: float) -> float:
-        """The ratio's logarithm; outside of the grid, that of its edge.
+        """log(measured / surface) of a product, interpolated linearly along each axis; outside of the grid, that of the grid's edge.
 
-        Too few rows: the product's transpose, if it lies inside.  Measured ones differ from their transpose by 2 to 6 % (median by device).
+        A product with fewer rows than the grid has is looked up as its transpose, if that lies inside.  Measured products differ from their
+        transposes by 2 to 6 % (median by device).
         """
         if np.log2(m) < self.axes[0][0] <= np.log2(n):
             m, n = n, m
@@ -86,9 +87,9 @@ class Scattered:
     log_ratio: Floats
 
     def at(self, query: Floats) -> float:
-        """The ratio's logarithm at a point of shape [features]: a line through the nearest points; 0 beyond REACH.
+        """log(measured / surface) at a query of shape [features], from a weighted linear fit to the NEIGHBOURS nearest points; 0 beyond REACH.
 
-        Of points that are equally far, up to what machines differ in by rounding, those that stand first in the table.
+        Of points that are equally far, those that stand first in the table count.
         """
         away = ((self.features - query) ** 2).sum(axis=1)
         count = min(NEIGHBOURS, len(away))

@@ -1,13 +1,17 @@
-"""JSON data -> values of annotated types.  A decoder per type is made once; where something does not fit is worked out only when it does not."""
+"""Decode JSON data into values of annotated types, and say where in a file something does not fit its type.
+
+One decoder per type is made, when the type is first met.  The path to a misfit is put together only when there is one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from planner.ir.errors import InvalidFile, RegistaError
@@ -21,17 +25,23 @@ Decoder = Callable[[object], typing.Any]
 _FLOATS = ("inf", "-inf", "nan")
 
 
-class _Unfit(Exception):
-    """law: what is said of it, of its path.   steps: of the path, the innermost first; whoever passes it on adds one."""
+class _Misfit(Exception):
+    """Raised where data does not fit its type.
 
-    def __init__(self, law: Callable[[str], str]) -> None:
-        super().__init__()
-        self.law = law
+    Args:
+        said: what is wrong, without where.
+
+    Attributes:
+        steps: of the path to it, such as ``.name`` and ``[3]``, the innermost first; every container on the way out adds its own.
+    """
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
         self.steps: list[str] = []
 
 
 def decode(kind: object, data: object, where: str = "") -> typing.Any:
-    """JSON data -> a value of the annotated type.
+    """Decode JSON data into a value of the annotated type.
 
     Args:
         kind: a type annotation (dataclass, Enum, tuple[X, ...], Mapping[str, X], unions, scalars).
@@ -42,19 +52,19 @@ def decode(kind: object, data: object, where: str = "") -> typing.Any:
     """
     try:
         return _decoder(kind)(data)
-    except _Unfit as unfit:
-        path = where + "".join(reversed(unfit.steps))
-        raise InvalidFile(unfit.law(path if where else path.removeprefix("."))) from unfit.__cause__
+    except _Misfit as misfit:
+        path = where + "".join(reversed(misfit.steps))
+        raise InvalidFile(f"{(path if where else path.removeprefix('.')) or 'file'}: {misfit}") from misfit.__cause__
 
 
-def _unfit(want: str, got: object) -> _Unfit:
+def _misfit(want: str, got: object) -> _Misfit:
     shown = json.dumps(got, default=str)
-    return _Unfit(lambda path: f"{path or 'file'}: expected {want}, found {shown if len(shown) <= 60 else shown[:57] + '...'}")
+    return _Misfit(f"expected {want}, found {shown if len(shown) <= 60 else shown[:57] + '...'}")
 
 
 @functools.cache
 def field_types(kind: type) -> dict[str, object]:
-    """The types of a dataclass' fields, resolved."""
+    """The type of each field of a dataclass, by name, as an object instead of the text of its annotation."""
     return typing.get_type_hints(kind)
 
 
@@ -66,8 +76,8 @@ def _decoder(kind: object) -> Decoder:
         return _arg
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return functools.partial(_items, _decoder(arguments[0]), _PLAIN.get(arguments[0]))
-        return functools.partial(_places, [_decoder(argument) for argument in arguments])
+            return functools.partial(_list_of, arguments[0], _decoder(arguments[0]))
+        return functools.partial(_list_of_each, [_decoder(argument) for argument in arguments])
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return functools.partial(_mapping, _decoder(arguments[1]))
     if origin in (typing.Union, types.UnionType):
@@ -77,56 +87,53 @@ def _decoder(kind: object) -> Decoder:
         if kind is NdSbp:
             return _layout
         if issubclass(kind, Enum):
-            return functools.partial(_enum, kind, {member.value: member for member in kind})
+            return functools.partial(_enum, kind)
         if dataclasses.is_dataclass(kind):
             return _Record(kind)
         return functools.partial(_scalar, kind)
     raise TypeError(f"no decoder for {kind}")
 
 
-_PLAIN: dict[object, type] = {int: int, str: str}
-"""Types of items that are taken as they are, all at once."""
-
-
-def _items(item: Decoder, plain: type | None, data: object) -> tuple[object, ...]:
+def _list_of(kind: object, item: Decoder, data: object) -> tuple[object, ...]:
     if not isinstance(data, list):
-        raise _unfit("a list", data)
-    if plain is not None and all(type(value) is plain for value in data):
-        return tuple(data)
-    decoded = []
-    try:
-        for value in data:
-            decoded.append(item(value))
-    except _Unfit as unfit:
-        unfit.steps.append(f"[{len(decoded)}]")
-        raise
-    return tuple(decoded)
+        raise _misfit("a list", data)
+    if kind in (int, str) and all(type(value) is kind for value in data):
+        return tuple(data)  # most lists of a Plan, and nothing is to be done to their items
+    return _in_order(itertools.repeat(item), data)
 
 
-def _places(items: list[Decoder], data: object) -> tuple[object, ...]:
+def _list_of_each(items: list[Decoder], data: object) -> tuple[object, ...]:
     if not isinstance(data, list):
-        raise _unfit("a list", data)
+        raise _misfit("a list", data)
     if len(items) != len(data):
-        raise _unfit(f"a list of {len(items)}", data)
-    decoded = []
+        raise _misfit(f"a list of {len(items)}", data)
+    return _in_order(items, data)
+
+
+def _in_order(items: Iterable[Decoder], data: list[object]) -> tuple[object, ...]:
+    decoded: list[object] = []
     try:
-        for item, value in zip(items, data, strict=True):
+        for item, value in zip(items, data, strict=False):
             decoded.append(item(value))
-    except _Unfit as unfit:
-        unfit.steps.append(f"[{len(decoded)}]")
+    except _Misfit as misfit:
+        misfit.steps.append(f"[{len(decoded)}]")
         raise
     return tuple(decoded)
 
 
 def _mapping(item: Decoder, data: object) -> dict[str, object]:
     if not isinstance(data, dict):
-        raise _unfit("an object", data)
+        raise _misfit("an object", data)
+    return _by_key((key, item, value) for key, value in data.items())
+
+
+def _by_key(entries: Iterable[tuple[str, Decoder, object]]) -> dict[str, object]:
     decoded, key = {}, ""
     try:
-        for key, value in data.items():
+        for key, item, value in entries:
             decoded[key] = item(value)
-    except _Unfit as unfit:
-        unfit.steps.append(f".{key}")
+    except _Misfit as misfit:
+        misfit.steps.append(f".{key}")
         raise
     return decoded
 
@@ -140,11 +147,14 @@ def _member(members: list[object], or_none: bool, data: object) -> object:
     for member in members:
         if dataclasses.is_dataclass(member) and getattr(member, "__name__", "") == name:
             return _decoder(typing.cast(type, member))(data)
-    raise _unfit(f"one of {[getattr(member, '__name__', str(member)) for member in members]}", data)
+    raise _misfit(f"one of {[getattr(member, '__name__', str(member)) for member in members]}", data)
 
 
 class _Record:
-    """A dataclass from an object; its fields are looked at when the first one is read, since a type may name itself."""
+    """Decoder of a dataclass, from a JSON object with its fields.
+
+    The decoders of the fields are made when the first object is decoded, because a dataclass may have a field of its own type.
+    """
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -161,43 +171,32 @@ class _Record:
     def __call__(self, data: object) -> object:
         kind, fields = self._kind, self._fields
         if not isinstance(data, dict):
-            raise _unfit(f"an object ({kind.__name__})", data)
+            raise _misfit(f"an object ({kind.__name__})", data)
         given = data.keys() - {"is"}
         if not (self._asked <= given <= fields.keys()) or data.get("is", kind.__name__) != kind.__name__:
             unknown, missing = sorted(given - fields.keys()), sorted(self._asked - given)
-            raise _unfit(f"a {kind.__name__} (missing fields {missing}, unknown fields {unknown})", data)
-        decoded, name = {}, ""
-        try:
-            for name in given:
-                decoded[name] = fields[name](data[name])
-        except _Unfit as unfit:
-            unfit.steps.append(f".{name}")
-            raise
+            raise _misfit(f"a {kind.__name__} (missing fields {missing}, unknown fields {unknown})", data)
+        decoded = _by_key((name, fields[name], data[name]) for name in given)
         try:
             return kind(**decoded)
         except RegistaError as error:
-            raise _said(error, "file") from error
-
-
-def _said(error: RegistaError, whole: str) -> _Unfit:
-    text = str(error)
-    return _Unfit(lambda path: f"{path or whole}: {text}")
+            raise _Misfit(str(error)) from error
 
 
 def _layout(data: object) -> object:
     if not isinstance(data, str):
-        raise _unfit(f"an object ({NdSbp.__name__})", data)
+        raise _misfit("a layout such as S(0),B", data)
     try:
         return NdSbp.parse(data)
     except RegistaError as error:
-        raise _said(error, "") from error
+        raise _Misfit(str(error)) from error
 
 
-def _enum(kind: type[Enum], members: dict[object, Enum], data: object) -> Enum:
+def _enum(kind: type[Enum], data: object) -> Enum:
     try:
-        return members[data]
-    except (KeyError, TypeError):
-        raise _unfit(f"one of {[member.value for member in kind]}", data) from None
+        return kind(data)
+    except ValueError:
+        raise _misfit(f"one of {[member.value for member in kind]}", data) from None
 
 
 def _scalar(kind: type, data: object) -> object:
@@ -207,7 +206,7 @@ def _scalar(kind: type, data: object) -> object:
         return float(data["float"])  # a loss may be: training that diverged is a result too
     if kind in (int, str, bool) and type(data) is kind:
         return data
-    raise _unfit(kind.__name__, data)
+    raise _misfit(kind.__name__, data)
 
 
 def _arg(data: object) -> Arg:
@@ -223,4 +222,4 @@ def _arg(data: object) -> Arg:
             return Dt(DType.parse(item))
         if key == "float" and item in _FLOATS:
             return float(item)
-    raise _unfit("an op argument", data)
+    raise _misfit("an op argument", data)

@@ -11,14 +11,13 @@ from planner.ir.plan import Plan
 from planner.parallelism.options import SHARES, PlanOptions
 from planner.parallelism.shape import MOST_AXES, MOST_PER_STAGE
 from planner.schedule import Schedule
-from planner.stages.recompute.asked import SELECTIVE
+from planner.stages.recompute.asked import KEPT_OPTION, SELECTIVE
 
-__all__ = ["FOUND", "covered_text", "with_open_parts"]
+__all__ = ["SEARCH_RESULTS", "covered_text", "with_open_parts"]
 
 _KEY = "open"
 _LEFT_OUT = "given_up"
-_KEPT = "kept"
-FOUND = frozenset({_KEY, _LEFT_OUT, _KEPT})
+SEARCH_RESULTS = frozenset({_KEY, _LEFT_OUT, KEPT_OPTION})
 """The options of a Plan that record how its search went, not what was asked of it."""
 _NAMED = 2
 """Of the shapes that are left out; of more, the number is told."""
@@ -54,7 +53,7 @@ def covered_text(plan: Plan) -> str:
             f"plan {plan.plan_id}: its option {_KEY} names {sorted(unknown)[:4]}, not {', '.join(_RANGES)}; plan the model again"
         )
     shapes = "; ".join([*(_RANGES[name] for name in parts), "the rest of the shape as here"]) if parts else "this plan's shape"
-    if _KEPT in options:
+    if KEPT_OPTION in options:
         shapes += "; with the ops that are computed again as they were chosen before layouts and collectives were known"
     allowed = " that the pins and the ZeRO level allow" if options.get("pins") or "zero" in options else ""
     stages = int(options.get("stages", "1") or "1")

@@ -27,6 +27,7 @@ from planner.stages.staged import region_of
 __all__ = [
     "ATTENTION",
     "BLOCKS",
+    "KEPT_OPTION",
     "SELECTIVE",
     "OpsAgain",
     "Recompute",
@@ -41,6 +42,8 @@ __all__ = [
 Recompute = bool | str | None
 """As options have it.   False: nothing; True: numbered blocks; None: these where nothing else fits; a text: ATTENTION, SELECTIVE or a share."""
 ATTENTION, BLOCKS, SELECTIVE = "attention", "blocks", "selective"
+KEPT_OPTION = "kept"
+"""Of a Plan: which ops' results are kept, where the choice was made op by op."""
 _PRODUCTS = frozenset({"aten.matmul.default", "aten.bmm.default"})
 
 

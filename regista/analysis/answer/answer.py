@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from planner.ir.actors.peak import live_bytes
 from planner.ir.plan import Plan
+from planner.stages.recompute.asked import KEPT_OPTION
 from regista.analysis.answer.limiter import Limiter, limiter
 from regista.analysis.answer.patterns import Pattern, patterns
 from regista.analysis.answer.roles import Role, axis_roles, zero_level
@@ -57,7 +58,7 @@ class Answer:
             parts.append(f"ZeRO-{self.zero}")
         if self.plan.options.get("recompute") == "blocks":
             parts.append("blocks computed again in the backward pass")
-        elif "kept" in self.plan.options:
+        elif KEPT_OPTION in self.plan.options:
             parts.append(f"a part computed again in the backward pass ({self.plan.options['recompute']})")
         if stages > 1:
             parts.append(f"schedule {self.plan.options.get('schedule', '1f1b')}")

@@ -15,6 +15,7 @@ from planner.ir.plan import BatchInput, Boxing, Fragment, Plan, Port, RegstKind,
 from planner.ir.units import show_bytes, show_s
 from planner.opset import is_view
 from planner.stages.copies import is_recomputed
+from planner.stages.recompute.asked import KEPT_OPTION
 from regista.analysis.comparison import Comparison, Pair, Summary
 from regista.analysis.state_bytes import state_bytes
 from regista.padded import batch_norm_text, padding_text
@@ -153,7 +154,7 @@ def _batch_dim(entry: BatchInput) -> str:
 
 def computed_again_text(plan: Plan) -> str:
     """What the backward part computes again of a micro-batch because the plan was asked to, or because the module says so; empty: nothing."""
-    if kept := plan.options.get("kept", ""):
+    if kept := plan.options.get(KEPT_OPTION, ""):
         kinds = (TaskKind.BACKWARD, TaskKind.WEIGHT)
         ops = [op for task in plan.tasks if task.kind in kinds and isinstance(task.body, Fragment) for op in task.body.ops]
         again = (
