@@ -306,8 +306,7 @@ def run(
         device_options: of devices with streams: CUDA graphs, how far the host runs ahead, TF32, determinism.
         trace_steps: of which steps the trace holds the acts, for long runs on real processes: ``first:20,last:20,every:1000`` (every 1000th
             beside the first 20 and the last 20); None: of all.
-        keep_states: the outcome has the final states, of real processes in files that are read when a tensor is asked for; False: real
-            processes leave none, and the run's end does not depend on their size.
+        keep_states: the outcome has the final states, of real processes read when a tensor is asked for; False: these leave none.
         waiting: how real processes of one host wait for each other: on cores of their own and awake for a moment, or asleep (Waiting).
         kernels: ``eager``: op by op; ``compiled``: by code that inductor makes of fragments before the first step (backend.ops.inductor).
 
@@ -321,8 +320,7 @@ def run(
         check_host(plan)
     source = as_planned(plan, program) if program is not None else planned_program(plan)
     source = program_for(plan, own_rates(plan, source, lr_schedule, performs=program is None))
-    saves = checkpoint is not None or resume
-    names = check_performer(plan, performer, device, device_options, memory, saves=saves, gradients=gradients)
+    names = check_performer(plan, performer, device, device_options, memory, saves=checkpoint is not None or resume, gradients=gradients)
     kernels = chosen_kernels(kernels, set(names.values()))
     check_numbers(plan, source.step_numbers, range(steps))  # before a folder is made
     if checkpoint is None and (save_every or keep):
@@ -357,15 +355,17 @@ def run(
                 numbers=source.step_numbers,
                 kernels=kernels,
             )
+    first_step, values = start.first_step, [start.values]
+    del start  # the list is the only one to hold the first values now, and not for longer than the workers need
     return backend.run(
         plan,
-        start.values,
+        values.pop,
         batches,
-        steps - start.first_step,
+        steps - first_step,
         gradients=gradients,
         timeout_s=timeout_s,
         on_progress=on_progress,
-        first_step=start.first_step,
+        first_step=first_step,
         checkpoint=None
         if checkpoint is None
         else SaveRequest(folder=checkpoint, every=save_every, keep=keep, when_interrupted=save_when_interrupted),

@@ -43,6 +43,10 @@ class Saved:
         """File name -> its mapped tensors; a file is mapped when it is first asked for."""
         return {}
 
+    def take(self, file: str, tensors: Mapping[str, Tensor]) -> None:
+        """Read these tensors, by the names of states, where the manifest names this file, which is not there."""
+        self._mapped[file] = tensors
+
     def map_all(self) -> None:
         """Map every file now, so that the values can be read when the folder is gone.  Raises InvalidFile as any reading does."""
         for file in self.manifest.file:

@@ -31,10 +31,11 @@ def file_name(rank: int) -> str:
     return f"rank{rank:04d}.pt"
 
 
-def shares(plan: Plan) -> tuple[Share, ...]:
+def shares(plan: Plan, *, spread: bool = True) -> tuple[Share, ...]:
     """What each rank writes in a save.  Every rank works out the same list, so that none has to ask.
 
-    Of the copies of a part (B axes) the rank with the least to write so far takes it, largest parts first.
+    Args:
+        spread: of the copies of a part (B axes) the rank with the least to write so far takes it, largest parts first; False: the lowest rank.
 
     Raises:
         InvalidPlan: a state is partial.
@@ -53,7 +54,7 @@ def shares(plan: Plan) -> tuple[Share, ...]:
     chosen: dict[int, Share] = {}
     for place in sorted(range(len(parts)), key=lambda n: -parts[n][0]):
         size_bytes, entry, box, ranks = parts[place]
-        rank = min(ranks, key=lambda r: (load_bytes[r], r))
+        rank = min(ranks, key=lambda r: (load_bytes[r] if spread else 0, r))
         load_bytes[rank] += size_bytes
         chosen[place] = Share(rank=rank, state=entry, box=box)
     return tuple(chosen[place] for place in range(len(parts)))

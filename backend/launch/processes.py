@@ -1,6 +1,6 @@
 """Performing a Plan on real processes: one worker per rank, watched, and merged into one Outcome.
 
-run --> run_in_folder --> run_workers (backend.launch.attempts)
+run --> prepare_checked, then perform_in_folder --> run_workers (backend.launch.attempts)
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from backend.acts.act import Batches, check_batch
 from backend.acts.step_inputs import StepNumbers, check_numbers, no_numbers
+from backend.checkpoint.leaving import state_memory
 from backend.checkpoint.owner import Owner, forget
 from backend.checkpoint.saver import SaveRequest
 from backend.devices.cores import Waiting
@@ -39,7 +40,7 @@ from planner.ir.plan import Plan
 from planner.ir.traces.held import StepSelection
 from planner.lower.data_actors.saving import with_saving, without_saving
 
-__all__ = ["WORKER", "run", "run_folder", "run_in_folder"]
+__all__ = ["WORKER", "perform_in_folder", "prepare_checked", "run", "run_folder"]
 
 WORKER = "backend.worker.process"
 
@@ -50,7 +51,7 @@ class Oversubscribed(UserWarning):
 
 def run(
     plan: Plan,
-    state: Mapping[str, Tensor] | Values,
+    state: Mapping[str, Tensor] | Values | Callable[[], Mapping[str, Tensor] | Values],
     batches: Batches,
     steps: int,
     *,
@@ -74,7 +75,8 @@ def run(
     """Perform ``steps`` steps of the Plan on plan.num_ranks processes of this host.
 
     Args:
-        state: logical tensors by the names of plan.states.
+        state: logical tensors by the names of plan.states; or a function that is called once for them, so that their memory is free when the
+            workers have them, unless the caller keeps them.
         batches: step -> the global batch's tensors; asked for all steps before the start.
         gradients: also return the last step's mean gradients.
         timeout_s: when no act ends and no message comes for so long, the run is given up; also the limit of a single act.
@@ -93,7 +95,7 @@ def run(
         trace_steps: of which steps the trace holds the acts, ``first:20,last:20,every:1000``; the workers then keep no others.  Empty: of all.
         waiting: how workers wait for each other (backend.devices.cores).
         kernels: how fragments are performed: op by op, or as code that inductor compiles before the first step (backend.ops.inductor).
-        keep_states: the outcome has the final states, read from the checkpoint or from files of the run when they are asked for; False: it has none.
+        keep_states: the outcome has the final states, read from the checkpoint, or from what the run left, when they are asked for; False: it has none.
 
     Returns:
         trace (source ``run``, performer ``gloo``), losses per step, final states and gradients as logical tensors.
@@ -130,8 +132,11 @@ def run(
     )
     if trace_steps:
         StepSelection.parse(trace_steps).check(steps)
-    with run_folder(workdir, options.run_id) as folder:
-        run_in_folder(folder, performed, state, batches, options, on_progress, numbers, max_restarts)
+    in_memory = keep_states and checkpoint is None and not on_devices and memory.shared_memory
+    with run_folder(workdir, options.run_id) as folder, state_memory(performed, in_memory) as path:
+        options = replace(options, state_memory=path)
+        prepare_checked(folder, performed, state() if callable(state) else state, batches, options, numbers)
+        perform_in_folder(folder, performed, options, on_progress, max_restarts)
         merged = merge(performed, folder, options)
     say_not_captured(merged.not_captured)
     say_not_compiled(merged.not_compiled)
@@ -139,17 +144,10 @@ def run(
     return replace(outcome, trace=without_saving(plan, outcome.trace))
 
 
-def run_in_folder(
-    folder: Path,
-    plan: Plan,
-    state: Mapping[str, Tensor] | Values,
-    batches: Batches,
-    options: Options,
-    on_progress: Callable[[int, float], None] | None = None,
-    numbers: StepNumbers = no_numbers,
-    max_restarts: int = 0,
+def prepare_checked(
+    folder: Path, plan: Plan, state: Mapping[str, Tensor] | Values, batches: Batches, options: Options, numbers: StepNumbers
 ) -> None:
-    """Check the inputs, write the run's files, launch its workers and wait for their end.  Raises as ``run`` does."""
+    """Check the inputs and write the run's files.  Raises as ``run`` does."""
     if options.steps < 1:
         raise InvalidProgram(f"steps = {options.steps}; at least 1 step is needed")
     check_state(plan, state)
@@ -157,6 +155,16 @@ def run_in_folder(
     check_numbers(plan, numbers, range(options.first_step, options.first_step + options.steps))
     warn_of_cores(plan)
     prepare(folder, plan, state, batches, options, numbers)
+
+
+def perform_in_folder(
+    folder: Path,
+    plan: Plan,
+    options: Options,
+    on_progress: Callable[[int, float], None] | None = None,
+    max_restarts: int = 0,
+) -> None:
+    """Launch the workers of a run whose files are in ``folder``, and wait for their end.  Raises as ``run`` does."""
     try:
         run_workers(folder, WORKER, plan.num_ranks, options, on_progress, max_restarts=max_restarts)
     finally:

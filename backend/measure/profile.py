@@ -18,7 +18,7 @@ from torch import Tensor
 
 from backend.acts.act import Batches
 from backend.acts.step_inputs import StepNumbers, no_numbers
-from backend.launch.processes import run_folder, run_in_folder
+from backend.launch.processes import perform_in_folder, prepare_checked, run_folder
 from backend.measure.overlapped import compute_slowdown
 from backend.run_folder.files import Options
 from backend.run_folder.merge import Merged, Spans, merge
@@ -116,7 +116,8 @@ def profile(
         warmup=warmup if isolated else 0,
     )
     with run_folder(workdir, options.run_id) as folder:
-        run_in_folder(folder, plan, state, batches, options, numbers=numbers)
+        prepare_checked(folder, plan, state, batches, options, numbers)
+        perform_in_folder(folder, plan, options)
         merged = merge(plan, folder, options)
     trace = merged.outcome.trace
     durations = _isolated(plan, merged) if isolated else _from_run(plan, trace, warmup)

@@ -131,28 +131,36 @@ class Arena:
     shared: frozenset[str]
 
     @staticmethod
-    def make(plan: Plan, rank: int, shared: Sequence[Regst] = (), shared_memory: Tensor | None = None) -> Arena:
+    def make(
+        plan: Plan,
+        rank: int,
+        shared: Sequence[Regst] = (),
+        shared_memory: Tensor | None = None,
+        placed: tuple[Sequence[Regst], Tensor] | None = None,
+    ) -> Arena:
         """Allocate and carve the blocks of every Regst on ``rank``.
 
         Args:
-            shared, shared_memory: Regsts whose blocks lie in memory that is there already.
+            shared, shared_memory: Regsts whose blocks lie in memory that is there already, because other processes write to it.
+            placed: Regsts for which there is memory already for another reason, and that memory.
         """
-        apart = {regst.id for regst in shared}
+        given = [(regsts, memory) for regsts, memory in ((shared, shared_memory), placed or ((), None)) if memory is not None]
+        apart = {regst.id for regsts, _ in given for regst in regsts}
         own = [regst for regst in regsts_on(plan, rank) if regst.id not in apart]
         memory = zeroed_memory(arena_bytes(plan, own))
         tables = carve(plan, rank, own, memory)
         regions = [memory]
-        if shared_memory is not None:
-            tables |= carve(plan, rank, shared, shared_memory)
-            regions.append(shared_memory)
-        padding = sum(r.quota * (_block_extent(plan, r) - plan.block_bytes(r)) for r in (*own, *shared))
+        for regsts, region in given:
+            tables |= carve(plan, rank, regsts, region)
+            regions.append(region)
+        padding = sum(r.quota * (_block_extent(plan, r) - plan.block_bytes(r)) for r in regsts_on(plan, rank))
         return Arena(
             rank=rank,
             tables=tables,
             places={(r, s, i): _place(t) for r, slots in tables.items() for s, row in enumerate(slots) for i, t in enumerate(row)},
             allocated_bytes=sum(region.nbytes for region in regions) - padding,
             padding_bytes=padding,
-            shared=frozenset(apart),
+            shared=frozenset(regst.id for regst in shared),
         )
 
     def check(self, plan: Plan) -> None:

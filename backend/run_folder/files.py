@@ -67,6 +67,7 @@ class Options:
     resumes: the first attempt, too, begins where the newest checkpoint ends (of a run on several hosts; else the launcher has looked).
     begins_once: no other attempt will begin with the values that were handed over.
     keeps_state: the last state leaves the run (a checkpoint has it in any case).
+    state_memory: path of memory of the launcher's in which workers hold their state (backend.checkpoint.leaving); empty: there is none.
     devices: name of each rank's device; empty: all on CPUs.
     waiting: how workers of one host wait for each other.
     kernels: how fragments are performed.
@@ -94,6 +95,7 @@ class Options:
     trace_steps: str = ""
     begins_once: bool = False
     keeps_state: bool = True
+    state_memory: str = ""
     devices: tuple[str, ...] = ()
     device_options: DeviceOptions = DEFAULT_DEVICE_OPTIONS
     waiting: Waiting = Waiting.AUTO

@@ -93,7 +93,9 @@ def _states(plan: Plan, folder: Path, options: Options, results: Mapping[int, Ma
     if not options.keeps_state:
         return {}
     files = [SavedFile(**fields) for result in results.values() for fields in result["state_files"]]
-    return final_state(plan, folder, files, steps=options.first_step + options.steps, checkpoint=options.checkpoint)
+    held = [rank for rank, result in results.items() if result["state_in_memory"]]
+    steps = options.first_step + options.steps
+    return final_state(plan, folder, files, steps=steps, checkpoint=options.checkpoint, memory=options.state_memory, held=held)
 
 
 def hardware(ranks: int) -> dict[str, str]:

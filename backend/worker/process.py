@@ -26,7 +26,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from backend.acts.rows import RowLog
 from backend.checkpoint.handover import let_go
-from backend.checkpoint.leaving import leave_state, left_file
+from backend.checkpoint.leaving import leave_state, left_file, own_state_memory
 from backend.comm.host_groups import HostGroups
 from backend.comm.transport import Mesh
 from backend.devices.cores import LOOKING_NS, bind
@@ -159,7 +159,8 @@ def work(folder: Path, options: Options) -> None:
     owned = owned_here(plan, rank, device, options, before_bytes=free_bytes) if device is not None else {}
     if options.devices:
         _meet(store, "room", rank, ranks)  # nobody takes memory before all have asked whether there is enough
-    registers = Registers(plan, rank, one_host=options.one_host, taps=taps, memory=options.memory, device=device)
+    placed = own_state_memory(plan, rank, options.state_memory)
+    registers = Registers(plan, rank, one_host=options.one_host, taps=taps, memory=options.memory, device=device, placed=placed)
     blocks = registers.blocks
     if hosts is not None and options.checkpoint:
         hosts.check_shared(Path(options.checkpoint))
@@ -210,7 +211,8 @@ def work(folder: Path, options: Options) -> None:
     if isolated is not None:
         memory |= {"isolated_peak_bytes": isolated.peak_bytes, "batches_bytes": isolated.batches_bytes}
     leaves = options.keeps_state and saver is None
-    left = leave_state(folder, plan, rank, blocks.state_of) if leaves else ()
+    in_memory = leaves and registers.in_placed_memory
+    left = leave_state(folder, plan, rank, blocks.state_of, spread=not options.state_memory) if leaves and not in_memory else ()
     acts = torch.tensor(loop.rows if log is None else array("q", log.finish()), dtype=torch.int64).reshape(-1, 5)
     if hosts is not None:
         hosts.estimate_clock()
@@ -220,6 +222,7 @@ def work(folder: Path, options: Options) -> None:
         "losses": dict(enumerate(body.losses, options.first_step)),
         "first_step": options.first_step,
         "state_files": [asdict(file) for file in left],
+        "state_in_memory": in_memory,
         "gradients": copied(blocks.tapped),
         "peak_bytes": blocks.peak_bytes,
         "memory": memory,

@@ -6,7 +6,7 @@ Registers() --> fill --> connect (memory shared with senders) --> started --> [a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -23,7 +23,7 @@ from backend.ops.workspace import WorkspaceBytes, uses_workspace
 from backend.placing import device_arena
 from planner.ir.actors.verify import device_bytes
 from planner.ir.errors import InvalidProgram
-from planner.ir.plan import Access, Plan
+from planner.ir.plan import Access, Plan, Regst
 
 __all__ = ["RUNTIME_BYTES", "Registers", "process_bytes", "reset_process_peak", "resident_bytes"]
 
@@ -74,8 +74,9 @@ class Registers:
 
     Args:
         device: of the rank, where it has lanes.
+        placed: Regsts of this rank for which there is memory already (arena_bytes of it), used where registers are STATIC and on the host.
 
-    base_bytes: resident after imports and before the first block.
+    base_bytes: resident after imports and before the first block.   in_placed_memory: whether ``placed`` is used.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Registers:
         taps: Iterable[Access] = (),
         memory: MemoryOptions = DEFAULT_MEMORY,
         device: Device | None = None,
+        placed: tuple[Sequence[Regst], Tensor] | None = None,
     ) -> None:
         if memory.return_freed and not tighten_heap():
             raise InvalidProgram("memory option return_freed needs glibc; leave it out")
@@ -102,8 +104,9 @@ class Registers:
         if static and elsewhere is not None:
             arena = device_arena(plan, rank, elsewhere, elsewhere)
         elif static:
-            arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory)
+            arena = Arena.make(plan, rank, self._shared.regsts, self._shared.memory, placed)
         self.blocks = Blocks(plan, rank, taps=taps, arena=arena, poison=memory.poison)
+        self.in_placed_memory = placed is not None and static and elsewhere is None
         self._mapped_bytes = 0
         self._peak_was_reset = False
         self._started_ns = 0

@@ -4,7 +4,8 @@ Two ranks train one large parameter; 10 MB, 100 MB and 1 GB of state, each in pr
 ``--before CHECKOUT`` also runs a checkout in which the state went through one temporary file.   Rows (kind: run): results/run_end.csv.
 
     temporary file   every rank's whole part by torch.save, read and put together by the launcher (checkouts before the shards)
-    shards           each element once, as files of a checkpoint that the launcher maps; what regista.run does unless it is told otherwise
+    files            each element once, as files of a checkpoint that the launcher maps (registers that come and go, devices, several hosts)
+    memory           the state lies in memory of the launcher's from the start; what regista.run does on one host unless it is told otherwise
     none             keep_states=False: what the command line does
     checkpoint       a run that saves; its last save is on the disk before the run ends, so its end follows the disk
 """
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES_MB)), help="megabytes of state")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(arguments)
-    ways = {"shards": SELF, "none": SELF, "checkpoint": SELF} | ({"temporary file": args.before} if args.before else {})
+    ways = {"files": SELF, "memory": SELF, "none": SELF, "checkpoint": SELF} | ({"temporary file": args.before} if args.before else {})
     rows: list[dict[str, str | float]] = []
     for number in range(args.rounds):
         for size in args.sizes.split(","):

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import regista
+from backend.memory.options import MemoryOptions
 
 STEPS = 6
 WIDTH = 512
@@ -54,6 +55,8 @@ def main(leaves: str, megabytes: int, folder: str) -> None:
             at_end.append(memory_bytes()[0])
 
     more: dict[str, Any] = {"none": {"keep_states": False}, "checkpoint": {"checkpoint": folder}}.get(leaves, {})
+    if leaves == "files":
+        more = {"memory": MemoryOptions(shared_memory=False)}
     outcome = regista.run(plan, program, steps=STEPS, on_progress=on_progress, timeout_s=120, **more)
     end_ns = time.monotonic_ns()
     grown = memory_bytes()[1] - at_end[0]

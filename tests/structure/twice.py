@@ -10,7 +10,6 @@ __all__ = ["REASONS", "reason_for"]
 
 REASONS: Mapping[tuple[str, ...], str] = MappingProxyType(
     {
-        ("backend/inprocess/perform.py", "backend/launch/processes.py"): "performers are called alike, each with options of its own",
         ("backend/launch/nodes.py",): "a given number of hosts and a range of them are performed alike, and each call says its arguments",
         ("regista/verbs/running/run.py",): "the same options of the command line go to one host and to several, each with some of its own",
         ("backend/reference.py",): "a function, and the class behind it, which tests derive wrong performers from",

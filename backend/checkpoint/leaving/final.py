@@ -1,21 +1,17 @@
-"""How the last state of a run reaches whoever started it: as the files of a checkpoint, read tensor by tensor when one is asked for.
-
-a run that saves        its checkpoint of the last step is all that it leaves
-any other run           rank r --its shares, not synced--> state/rank000r.pt in the run's folder --> the launcher maps them
-
-The launcher reads nothing by itself, so neither its memory nor its time follows the state's size.  A mapped file lives on when the run's folder
-(or an older checkpoint) is removed; it goes with the last FinalState that reads it.
-"""
+"""The last state of a run, all in all, as its ranks left it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from backend.checkpoint.folder import PreparedFile, step_folder, write_part
+from backend.checkpoint.folder import step_folder
+from backend.checkpoint.leaving.files import FOLDER
+from backend.checkpoint.leaving.memory import pieces
 from backend.checkpoint.manifest import MANIFEST, Manifest, SavedFile, manifest_text
 from backend.checkpoint.saved import Saved
 from backend.checkpoint.shares import file_name, saved_states, shares
@@ -23,9 +19,7 @@ from planner.ir.plan import Plan, State
 from planner.ir.text import save_text
 from planner.lower.data_actors.saving import plain
 
-__all__ = ["FinalState", "final_state", "leave_state", "left_file"]
-
-_FOLDER = "state"
+__all__ = ["FinalState", "final_state"]
 
 
 class FinalState(Mapping[str, Tensor]):
@@ -55,53 +49,45 @@ class FinalState(Mapping[str, Tensor]):
         return len(self._entries)
 
 
-def left_file(plan: Plan, rank: int) -> str | None:
-    """The file under the run's folder in which this rank leaves its shares; None: others hold all that it has."""
-    return f"{_FOLDER}/{file_name(rank)}" if any(share.rank == rank for share in shares(plan)) else None
-
-
-def leave_state(folder: Path, plan: Plan, rank: int, state_of: Callable[[str, int], Tensor]) -> tuple[SavedFile, ...]:
-    """Write this rank's shares into the run's folder: one file, or none.
-
-    Args:
-        state_of: (regst, index) -> this rank's part of the state, on any device.
-
-    Raises:
-        InvalidFile: no room for it.
-    """
-    (folder / _FOLDER).mkdir(exist_ok=True)
-    own = {
-        share.state.name: state_of(share.state.regst, share.state.index).detach().to("cpu").contiguous()
-        for share in shares(plan)
-        if share.rank == rank
-    }
-    # torch.save writes whole storages, here that of all blocks; copies would take as long as the writing.
-    like = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in own.items()}
-    return (write_part(folder / _FOLDER / file_name(rank), PreparedFile(like, own), durable=False),) if own else ()
-
-
-def final_state(plan: Plan, folder: Path, files: Sequence[SavedFile], *, steps: int, checkpoint: str = "") -> FinalState:
+def final_state(
+    plan: Plan, folder: Path, files: Sequence[SavedFile], *, steps: int, checkpoint: str = "", memory: str = "", held: Collection[int] = ()
+) -> FinalState:
     """The state after ``steps`` steps, all in all, as the ranks of a run left it; its files are mapped from now on.
 
     Args:
         folder: of the run.   files: what leave_state returned on all ranks.   checkpoint: where the run saved; empty: nowhere.
+        memory: path of the memory (state_memory) that ranks were given for their state; empty: none was.   held: the ranks that held it there.
 
     Raises:
         InvalidFile: a file is missing or altered.
     """
-    where = step_folder(Path(checkpoint), steps) if checkpoint else folder / _FOLDER
+    where = step_folder(Path(checkpoint), steps) if checkpoint else folder / FOLDER
+    in_memory = _in_memory(plan, memory, held) if held else {}
     if not checkpoint:
+        where.mkdir(exist_ok=True)
+        sizes = [SavedFile(name=file, size_bytes=sum(t.nbytes for t in own.values()), crc32=0) for file, own in in_memory.items()]
         manifest = Manifest(
             plan_id=plain(plan).plan_id,
             model=plan.model,
             step=steps,
             next_batch=steps,
             num_ranks=plan.num_ranks,
-            states=saved_states(plan, shares(plan)),
+            states=saved_states(plan, shares(plan, spread=not memory)),
             groups=(),
-            files=tuple(files),
+            files=(*files, *sizes),
         )
         save_text(where / MANIFEST, manifest_text(manifest))
     saved = Saved(str(where))
+    for file, tensors in in_memory.items():
+        saved.take(file, tensors)
     saved.map_all()
     return FinalState(plan, saved)
+
+
+def _in_memory(plan: Plan, memory: str, held: Collection[int]) -> dict[str, Mapping[str, Tensor]]:
+    """The name that each of these ranks' file would have -> the tensors that it holds in the memory at this path."""
+    handle = os.open(memory, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return {file_name(piece.rank): piece.tensors(plan, piece.map(handle)) for piece in pieces(plan) if piece.rank in held}
+    finally:
+        os.close(handle)
