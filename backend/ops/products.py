@@ -1,8 +1,9 @@
 """Products of float32 matrices on CPUs: by MKL, or by oneDNN where MKL is slow.
 
-MKL picks its kernels by the maker of the CPU, and on one that is not Intel's takes those of older CPUs: a product of 512 x 192 and 192 x 768 takes
-1,520 us there and 665 us with oneDNN's kernels (one core of a Zen 5 EPYC, AVX-512, torch 2.13, 2026-11), to the same numbers.  Below some two
-million multiplications oneDNN's call costs more than it saves: 8 x 64 x 256 takes 4 us and 12 us.
+MKL picks its kernels by the maker of the CPU, and on one that is not Intel's takes those of older CPUs, without AVX-512: a product of 512 x 192 and
+192 x 768 takes 1,520 us there and 665 us with oneDNN's kernels (one core of a Zen 5 EPYC, AVX-512, torch 2.13, 2026-11), to the same numbers.  Below
+some two million multiplications oneDNN's call costs more than it saves: 8 x 64 x 256 takes 4 us and 12 us.  Where the CPU has no AVX-512 both use
+the same instructions, and oneDNN's takes 0.7 to 1.4 of MKL's time (an EPYC without AVX-512, products of 2**27 to 2**32 multiplications).
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ _CPU = Path("/proc/cpuinfo")
 
 @cache
 def mkl_is_slow() -> bool:
-    """Whether torch multiplies by MKL, has oneDNN too, and this is a CPU of another maker than Intel."""
+    """Whether torch multiplies by MKL, has oneDNN too, and this is a CPU with AVX-512 of another maker than Intel."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return False
     try:
-        makers = {line.partition(":")[2].strip() for line in _CPU.read_text().splitlines() if line.startswith("vendor_id")}
+        said = [line.partition(":") for line in _CPU.read_text().splitlines()]
     except OSError:
         return False
-    return bool(makers) and "GenuineIntel" not in makers
+    makers = {value.strip() for key, _, value in said if key.strip() == "vendor_id"}
+    flags = {flag for key, _, value in said if key.strip() == "flags" for flag in value.split()}
+    return bool(makers) and "GenuineIntel" not in makers and "avx512f" in flags
 
 
 def is_large_product(x: Tensor, w: Tensor) -> bool:

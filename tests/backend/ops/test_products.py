@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -60,3 +62,27 @@ def test_operands_whose_rows_share_memory_are_multiplied_too(library: None, stri
     w = torch.linspace(-1, 1, 1200).as_strided((96, 192), strides)
     torch.testing.assert_close(products.product(x, w, bias), torch.addmm(bias, x, w))
     torch.testing.assert_close(products.product(w.t(), x.t()), torch.mm(w.t(), x.t()))
+
+
+@pytest.mark.parametrize(
+    ("maker", "flags", "slow"),
+    [
+        ("AuthenticAMD", "fpu avx2 avx512f", True),
+        ("AuthenticAMD", "fpu avx2", False),
+        ("GenuineIntel", "fpu avx2 avx512f", False),
+        ("GenuineIntel", "fpu avx2", False),
+    ],
+)
+def test_mkl_is_taken_for_slow_on_cpus_with_avx_512_of_other_makers_than_intel_alone(
+    maker: str, flags: str, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
+        pytest.skip("this torch has one library only")
+    said = tmp_path / "cpuinfo"
+    said.write_text(
+        f"processor\t: 0\nvendor_id\t: {maker}\nflags\t\t: {flags}\n\nprocessor\t: 1\nvendor_id\t: {maker}\nflags\t\t: {flags}\n"
+    )
+    monkeypatch.setattr(products, "_CPU", said)
+    assert products.mkl_is_slow.__wrapped__() is slow
+    monkeypatch.setattr(products, "_CPU", tmp_path / "no such file")
+    assert products.mkl_is_slow.__wrapped__() is False
