@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from planner.frontend import Program
 from zoo.language.bert import bert, dnabert
+from zoo.language.deepseek import deepseek
 from zoo.language.gpt import gpt
 from zoo.language.gpt_family import gpt2, gpt3
 from zoo.language.llama import llama3
@@ -30,6 +31,7 @@ _FACTORIES: Mapping[str, Callable[..., Program]] = {
     "alexnet": alexnet,
     "bert": bert,
     "convnet": convnet,
+    "deepseek": deepseek,
     "dlrm": dlrm,
     "dnabert": dnabert,
     "gpt": gpt,

@@ -28,7 +28,7 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Boxing, Fragment, Plan, Port, Regst, RegstKind, StreamKind, Task, TaskKind
 from planner.ir.tensor import TensorType
 from planner.ir.units import MB
-from planner.lower import Recipe, lower
+from planner.lower.build import Recipe, lower
 from planner.schedule import Schedule
 from planner.schedule.actions import Pass
 from planner.schedule.classic import one_f_one_b

@@ -17,7 +17,7 @@ from planner.ir.cluster.mixed import mixed_cluster
 from planner.ir.errors import DeadLock, Unsupported
 from planner.ir.graph import Mode, Role
 from planner.ir.plan import Plan
-from planner.lower import Recipe, lower
+from planner.lower.build import Recipe, lower
 from planner.opset import flop
 from planner.parallelism.one_shape import staged_graph
 from planner.parallelism.options import PlanOptions

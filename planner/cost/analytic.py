@@ -196,6 +196,10 @@ class AnalyticCost:
 
         return first_rank_s
 
+    def equal_on_ranks(self, plan: Plan, task: Task) -> bool:
+        """All but the collectives of a stage whose ranks do not follow one another, which may cross nodes on some of its lines only."""
+        return not isinstance(task.body, Boxing) or self._in_order(plan, task)
+
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
         own, _ = self.cluster.part_of_all(plan.ranks_of(task))
         overhead_s = own.device.act_overhead_s
@@ -220,11 +224,16 @@ class AnalyticCost:
         axis, collective = task.body.axis, task.body.collective
         total_bytes = times * sum(self._axis_bytes(plan, task, i) for i in range(len(task.reads)))
         placement = plan.placement[task.placement]
-        first, size = placement.ranks[0], len(placement.ranks)
-        if (first - own_first) % size == 0 and placement.ranks == tuple(range(first, first + size)):  # as lowering lays out stages
+        if self._in_order(plan, task):
             return own.device.act_overhead_s + axis_boxing_s(own, placement.mesh, axis, collective, total_bytes)
         line = tuple(peer - own_first for peer in placement.axis_ranks(axis, rank))
         return own.device.act_overhead_s + boxing_s(own, collective, total_bytes, line)
+
+    def _in_order(self, plan: Plan, task: Task) -> bool:
+        """Whether the ranks of the task follow one another from a multiple of their number on, as lowering lays out stages."""
+        ranks = plan.ranks_of(task)
+        _, own_first = self.cluster.part_of_all(ranks)
+        return (ranks[0] - own_first) % len(ranks) == 0 and ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
 
     def _axis_bytes(self, plan: Plan, task: Task, index: int) -> int:
         """Bytes of the read tensor that the ranks of the boxing's axis hold together before it."""

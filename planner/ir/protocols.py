@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from planner.ir.plan import Plan, Task
 
-__all__ = ["AloneOnLinks", "Contended", "CostModel", "DryRun"]
+__all__ = ["AloneOnLinks", "Contended", "CostModel", "DryRun", "EqualOnRanks"]
 
 
 class CostModel(Protocol):
@@ -44,6 +44,15 @@ class AloneOnLinks(Protocol):
     @property
     def alone_on_links(self) -> bool:
         """Whether acts that meet on a link therefore take longer than their prices."""
+        ...
+
+
+@runtime_checkable
+class EqualOnRanks(Protocol):
+    """A CostModel that knows which acts take equally long on all ranks of their task, so that it is asked for one of them."""
+
+    def equal_on_ranks(self, plan: Plan, task: Task) -> bool:
+        """Whether ``act_s`` is the same for every rank of the task."""
         ...
 
 

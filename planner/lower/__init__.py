@@ -1,5 +1,4 @@
-"""Lowering: makes a Plan from a staged graph and the decisions of the search."""
+"""Lowering: makes a Plan from a staged graph and the decisions of the search (planner.lower.build).
 
-from planner.lower.build import Recipe, lower
-
-__all__ = ["Recipe", "lower"]
+No door of its own: those who perform Plans read rooms of it that need no search, which takes a second to load.
+"""

@@ -21,7 +21,7 @@ from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph, Role
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel, DryRun
-from planner.lower import Recipe, lower
+from planner.lower.build import Recipe, lower
 from planner.parallelism.memory import SearchMemory, again_of
 from planner.parallelism.narrow import LimitSearch
 from planner.parallelism.options import PlanOptions, given_order

@@ -28,7 +28,7 @@ from planner.ir.actors.routes import routes
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.network.act_flows import ActFlow, Contention, Together
-from simulator.rules.prices import checked_s
+from simulator.rules.prices import are_equal, checked_s
 
 __all__ = ["ClassMessage", "FlowClasses", "RankClasses", "rank_classes"]
 
@@ -130,7 +130,10 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool, contention: Content
 def _prices(plan: Plan, cost: CostModel, task: Task) -> list[float]:
     """Seconds of an act on each rank of the placement."""
     ranks = plan.ranks_of(task)
-    prices_s = [float(cost.act_s(plan, task, rank)) for rank in ranks]
+    if are_equal(plan, cost, task):
+        prices_s = [float(cost.act_s(plan, task, ranks[0]))] * len(ranks)
+    else:
+        prices_s = [float(cost.act_s(plan, task, rank)) for rank in ranks]
     if not (min(prices_s) >= 0 and max(prices_s) < math.inf and not math.isnan(sum(prices_s))):
         for rank, price_s in zip(ranks, prices_s, strict=True):
             checked_s(price_s, f"an act of {task.id} on rank {rank}")

@@ -10,9 +10,9 @@ from planner.ir.actors.actor import ActorId
 from planner.ir.actors.routes import routes
 from planner.ir.errors import InvalidCluster
 from planner.ir.plan import Plan, Task, TaskKind
-from planner.ir.protocols import Contended, CostModel
+from planner.ir.protocols import Contended, CostModel, EqualOnRanks
 
-__all__ = ["CheckedPrices", "Factor", "checked_s", "contention_left_out", "act_duration_s", "slowdown_of"]
+__all__ = ["CheckedPrices", "Factor", "checked_s", "contention_left_out", "act_duration_s", "are_equal", "slowdown_of"]
 
 Factor = Callable[[str, int, int], float]
 """(task id, rank, number of the act) -> how many times its price the act takes."""
@@ -34,6 +34,11 @@ def act_duration_s(price_s: float, factor: Factor | None, task: str, rank: int, 
     return price_s if factor is None else checked_s(price_s * factor(task, rank, number), f"act {number} of {task} on rank {rank}")
 
 
+def are_equal(plan: Plan, cost: CostModel, task: Task) -> bool:
+    """Whether the cost model says that an act takes equally long on all ranks of the task."""
+    return isinstance(cost, EqualOnRanks) and cost.equal_on_ranks(plan, task)
+
+
 def slowdown_of(cost: CostModel) -> float:
     """How many times as long computing takes while its rank communicates; 1 where the cost model does not say."""
     return cost.compute_slowdown if isinstance(cost, Contended) else 1.0
@@ -49,7 +54,10 @@ def contention_left_out(cost: CostModel) -> str:
 
 @dataclass(slots=True)
 class CheckedPrices:
-    """Checked seconds per act and message.  Asks the cost model at most once per task and rank and once per pair of ranks."""
+    """Checked seconds per act and message.
+
+    Asks the cost model at most once per task and rank, once per task whose acts it says are equal, and once per pair of ranks.
+    """
 
     plan: Plan
     cost: CostModel
@@ -65,7 +73,9 @@ class CheckedPrices:
         """
         key = task.id, rank
         if key not in self._acts:
-            self._acts[key] = checked_s(self.cost.act_s(self.plan, task, rank), f"an act of {task.id} on rank {rank}")
+            price_s = checked_s(self.cost.act_s(self.plan, task, rank), f"an act of {task.id} on rank {rank}")
+            ranks = self.plan.ranks_of(task) if are_equal(self.plan, self.cost, task) else (rank,)
+            self._acts.update(((task.id, equal), price_s) for equal in ranks)
         return self._acts[key]
 
     def meeting_s(self, task: Task, group: tuple[int, ...]) -> float:

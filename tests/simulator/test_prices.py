@@ -52,6 +52,23 @@ def test_a_meeting_takes_as_long_as_its_slowest_rank_and_every_price_is_asked_fo
     assert cost.questions == [("forward.0", 0), ("forward.0", 1)]
 
 
+@dataclass
+class AskedEqual(Asked):
+    """The same, and says of one task that its acts are equal on all ranks."""
+
+    equal: str = ""
+
+    def equal_on_ranks(self, plan: Plan, task: Task) -> bool:
+        return task.id == self.equal
+
+
+def test_a_task_whose_acts_are_equal_on_all_ranks_is_asked_for_once() -> None:
+    cost = AskedEqual(equal="forward.0")
+    prices = CheckedPrices(PLAN, cost)
+    assert [prices.act_s(PLAN.task[task], rank) for task in ("forward.0", "load") for rank in (1, 0)] == [1.0] * 4
+    assert cost.questions == [("forward.0", 1), ("load", 1), ("load", 0)]
+
+
 @pytest.mark.parametrize("price_s", [-1e-9, nan, inf])
 def test_a_price_that_no_time_can_have_is_refused_with_its_owner(price_s: float) -> None:
     prices = CheckedPrices(PLAN, Asked({("load", 0): price_s}, {(0, 2): price_s}))

@@ -19,6 +19,8 @@ SMALL: Mapping[str, dict[str, object]] = {
     "dnabert": {"kmer": 3, "layers": 1, "width": 16, "heads": 2, "batch": 2, "seq": 8},
     "moe": {"layers": 2, "width": 16, "heads": 2, "experts": 2, "hidden": 16, "vocab": 32, "batch": 2, "seq": 8},
     "vit": {"batch": 2, "image": 16, "patch": 8, "classes": 4, "layers": 2, "width": 16, "heads": 2},
+    "deepseek": {"layers": 2, "dense": 1, "width": 16, "heads": 2, "head": 4, "rotary": 4, "q_rank": 8, "kv_rank": 8, "hidden": 16}
+    | {"experts": 4, "asked": 2, "groups": 1, "groups_asked": 1, "expert_hidden": 8, "vocab": 32, "batch": 2, "seq": 8},
     "llama3": {"layers": 2, "width": 16, "heads": 4, "kv_heads": 2, "hidden": 16, "vocab": 32, "batch": 2, "seq": 8},
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from math import prod
 
 import pytest
 import torch
@@ -34,9 +35,12 @@ TINY: dict[str, dict[str, int | str]] = {
     "llama3": {**_SMALL, "kv_heads": 2, "hidden": 64, "vocab": 64},
     "t5": {**_SMALL, "hidden": 64, "vocab": 64},
     "moe": {**_SMALL, "layers": 2, "experts": 4, "hidden": 64, "vocab": 64},
+    "deepseek": {**_SMALL, "layers": 2, "dense": 1, "hidden": 64, "vocab": 64, "head": 8, "rotary": 4, "q_rank": 16, "kv_rank": 8}
+    | {"experts": 8, "asked": 2, "groups": 4, "groups_asked": 2, "expert_hidden": 24},
 }
 
-# GPT-2, BERT (masked-language head, tied decoder), Llama 3 and T5 v1.0: the parameter counts of the released weights.  GPT-3: 12 L d^2 and
+# GPT-2, BERT (masked-language head, tied decoder), Llama 3, DeepSeek-V3 (without the block that predicts the token after next, and without the
+# 256 biases of 58 layers, which no gradient moves) and T5 v1.0: the parameter counts of the released weights.  GPT-3: 12 L d^2 and
 # the rest of the paper's 175B row.
 PUBLISHED: dict[str, tuple[str, dict[str, int | str], int]] = {
     "gpt2 117M": ("gpt2", {}, 124_439_808),
@@ -49,6 +53,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, int | str], int]] = {
     "llama3 8B": ("llama3", {}, 8_030_261_248),
     "llama3 70B": ("llama3", {"size": "70B"}, 70_553_706_496),
     "llama3 405B": ("llama3", {"size": "405B"}, 405_853_388_800),
+    "deepseek V3": ("deepseek", {}, 671_026_419_200 - 58 * 256),
     "t5 small": ("t5", {"size": "small"}, 60_506_624),
     "t5 base": ("t5", {}, 222_903_552),
     "t5 large": ("t5", {"size": "large"}, 737_668_096),
@@ -134,6 +139,10 @@ def test_gpt2_of_the_command_line_is_gpt2_small() -> None:
         ("zoo:dnabert?kmer=9", "9-mers"),
         ("zoo:llama3?kv_heads=5", "5 key-value heads do not divide"),
         ("zoo:moe?layers=1", "1 layers and 8 experts"),
+        ("zoo:deepseek?dense=61", "61 dense of 61 layers; at least one layer has experts"),
+        ("zoo:deepseek?groups=7", "7 groups do not divide the experts, 256"),
+        ("zoo:deepseek?asked=130", "each token asks 130 of 256 experts, in 4 of 8 groups"),
+        ("zoo:deepseek?batch=1&seq=128", "256 experts for 1 samples of 128 tokens, 128 in all"),
         ("zoo:moe?experts=16&batch=1&seq=8", "16 experts for 1 samples of 8 tokens, 8 in all"),
     ],
 )
@@ -163,7 +172,7 @@ def test_two_devices_train_like_one(name: str) -> None:
     assert_trains_as_one(tiny(name), planned(tiny(name), "input.*=S(0)"))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama3", "moe"])
+@pytest.mark.parametrize("name", ["gpt2", "llama3", "moe", "deepseek"])
 def test_bf16_trains_in_bf16(name: str) -> None:
     program = ZOO[name](batch=BATCH, **TINY[name], dtype="bf16")
     outcome = perform(planned(program, "input.*=S(0)"), program.initial_state(), program.batch, STEPS)
@@ -241,6 +250,41 @@ def test_experts_stay_and_tokens_travel() -> None:
     travels = [tensor.shape for body, tensor in moved if body.collective.value == "all_to_all" and experts in tensor.shape]
     assert len(travels) >= 4, f"there and back, forward and backward; found {travels}"
     assert_trains_as_one(program, plan)
+
+
+def test_experts_that_are_asked_by_index_stay_and_their_tokens_travel() -> None:
+    hidden = 384
+    made = ZOO["deepseek"](batch=BATCH, **(TINY["deepseek"] | {"expert_hidden": hidden}))
+    program = Program(made.module, made.example_inputs, made.loss, AdamW(lr=1e-2, eps=1e-3), name="deepseek", data=made.data)
+    plan = planned(program, "input.*=S(0),S(0)", "layers.1.mlp.w_*=S(0),S(0)", mesh=(2, 2))
+    moved = list(boxed(plan))
+    assert not [tensor for _, tensor in moved if hidden in tensor.shape and TINY["deepseek"]["experts"] in tensor.shape]
+    tokens = 2 * BATCH * 16 * 32  # two choices of each token, in numbers
+    travels = [tensor.shape for body, tensor in moved if body.collective.value == "all_to_all" and prod(tensor.shape) == tokens]
+    assert len(travels) >= 4, f"there and back, forward and backward; found {travels}"
+    assert_trains_as_one(program, plan)
+
+
+def test_each_token_gets_what_the_experts_that_it_asks_give_it() -> None:
+    """Written anew, token by token, from the paper's equations 12 to 15 and the rule of groups; with room for all."""
+    made = ZOO["deepseek"](batch=2, **TINY["deepseek"], capacity=4.0)
+    layer = made.module.get_submodule("layers.1.mlp")
+    x = torch.randn(2, 16, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        layer.gate.weight.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[union-attr]
+        layer.bias.copy_(torch.linspace(-0.3, 0.3, 8))  # type: ignore[operator, union-attr]
+        expected = layer.shared(x)  # type: ignore[operator]
+        for sample in range(2):
+            for position, token in enumerate(x[sample]):
+                affinity = torch.sigmoid(layer.gate(token))  # type: ignore[operator]
+                biased = (affinity + layer.bias).tolist()
+                pairs = sorted(range(4), key=lambda group: -(biased[2 * group] + biased[2 * group + 1]))[:2]
+                best = sorted((e for group in pairs for e in (2 * group, 2 * group + 1)), key=lambda expert: -biased[expert])[:2]
+                for expert in best:
+                    share = 2.5 * affinity[expert] / affinity[best].sum()
+                    inner = torch.nn.functional.silu(token @ layer.w_gate[expert]) * (token @ layer.w_up[expert])  # type: ignore[index]
+                    expected[sample, position] += share * (inner @ layer.w_down[expert])  # type: ignore[index]
+        torch.testing.assert_close(layer(x)[0], expected)
 
 
 def test_a_full_expert_takes_no_more_tokens() -> None:

@@ -21,7 +21,7 @@ from zoo.attention import Attending, with_attention
 from zoo.seeded import deferred_module
 from zoo.text import chosen, divides, in_format, initialise, next_tokens, token_loss
 
-__all__ = ["Llama", "llama3", "published_llamas"]
+__all__ = ["FeedForward", "Llama", "RMSNorm", "llama3", "published_llamas", "rotary_angles", "rotated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,18 @@ class RMSNorm(nn.Module):
         return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
 
 
+def rotary_angles(seq: int, size: int, base: float) -> Tensor:
+    """By which angle each position turns the numbers of a head: [seq, size], the same for i and i + size/2.   [Su et al. 2021]"""
+    frequency = base ** (-torch.arange(0, size, 2) / size)
+    return torch.outer(torch.arange(seq), frequency).repeat(1, 2)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Each pair (i, i + size/2) of a head turned by its position's angle: x is [..., seq, size], cos and sin [seq, size]."""
+    low, high = x.chunk(2, -1)
+    return x * cos + torch.cat([-high, low], -1) * sin
+
+
 class Attention(Attending):
     """(batch, time, width) -> the same; causal."""
 
@@ -67,16 +79,10 @@ class Attention(Attending):
         self.k_proj = nn.Linear(width, kv_heads * self.size, bias=False)
         self.v_proj = nn.Linear(width, kv_heads * self.size, bias=False)
         self.o_proj = nn.Linear(width, width, bias=False)
-        frequency = _ROTARY_BASE ** (-torch.arange(0, self.size, 2) / self.size)
-        angle = torch.outer(torch.arange(seq), frequency).repeat(1, 2)
+        angle = rotary_angles(seq, self.size, _ROTARY_BASE)
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
         self.register_buffer("mask", torch.ones(seq, seq, dtype=torch.bool).triu(1), persistent=False)
-
-    def _rotated(self, x: Tensor) -> Tensor:
-        """Each pair (i, i + size/2) of a head turned by its position's angle.   [Su et al. 2021]"""
-        low, high = x.chunk(2, -1)
-        return x * self.cos + torch.cat([-high, low], -1) * self.sin
 
     def forward(self, x: Tensor) -> Tensor:
         batch, time, width = x.shape
@@ -88,8 +94,8 @@ class Attention(Attending):
         def shared(kv: Tensor) -> Tensor:
             return kv.unsqueeze(2).expand(-1, -1, share, -1, -1).reshape(batch, self.heads, time, self.size)
 
-        q = self._rotated(by_head(self.q_proj(x), self.heads))
-        k, v = self._rotated(by_head(self.k_proj(x), self.kv_heads)), by_head(self.v_proj(x), self.kv_heads)
+        q = rotated(by_head(self.q_proj(x), self.heads), self.cos, self.sin)
+        k, v = rotated(by_head(self.k_proj(x), self.kv_heads), self.cos, self.sin), by_head(self.v_proj(x), self.kv_heads)
         if self.fused:
             mixed = self.attend(q, k, v, is_causal=True)
             fused: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, time, width))

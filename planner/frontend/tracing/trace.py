@@ -28,7 +28,6 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from planner.frontend.attention import Attention, whole_attention
 from planner.frontend.batch import BatchDims
@@ -374,6 +373,8 @@ def _first_line(error: BaseException, *, kind: bool = True) -> str:
 
 def _explained(error: Exception, module: str) -> InvalidProgram:
     """The refusal for what torch raised while tracing."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # late: half a second, and no worker traces
+
     where = f"module {module!r}" if module else "the root module or the loss"
     text = _first_line(error, kind=False)
     line = raising_line(error)

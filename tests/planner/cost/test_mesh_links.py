@@ -223,6 +223,22 @@ def test_the_simulator_pays_for_a_boxing_what_the_search_and_the_paths_pay(mesh:
     assert seen
 
 
+@pytest.mark.parametrize(
+    ("ranks", "unequal"),
+    [((0, 1, 2, 3), False), ((4, 5, 6, 7), False), ((1, 2, 3, 4), True), ((0, 4, 1, 5), False), ((0, 1, 3, 4), True), ((7, 6, 5, 3), True)],
+)
+def test_acts_that_are_said_to_be_equal_take_equally_long_on_all_ranks(ranks: tuple[int, ...], unequal: bool) -> None:
+    """Two nodes of four devices; where a stage's ranks lie otherwise than lowering lays them, one line of an axis may cross and another may not."""
+    cluster, plan = cluster_of(2, 4), plan_on(cluster_of(1, 4), (2, 2))
+    moved = replace(plan, cluster=cluster, placements=tuple(replace(stage, ranks=ranks) for stage in plan.placements))
+    cost, seen = AnalyticCost(cluster), set()
+    for task in moved.tasks:
+        prices_s = {cost.act_s(moved, task, rank) for rank in moved.ranks_of(task)}
+        assert not cost.equal_on_ranks(moved, task) or len(prices_s) == 1, task.id
+        seen.add(len(prices_s) > 1)
+    assert (True in seen) == unequal
+
+
 def test_a_transfer_pays_for_the_nic_that_all_senders_share() -> None:
     cluster = cluster_of(2, 4)
     plan = plan_on(cluster, (4,), stages=2)
