@@ -1,9 +1,10 @@
 """Products of float32 matrices on CPUs: by MKL, or by oneDNN where MKL is slow.
 
 MKL picks its kernels by the maker of the CPU, and on one that is not Intel's takes those of older CPUs, without AVX-512: a product of 512 x 192 and
-192 x 768 takes 1,520 us there and 665 us with oneDNN's kernels (one core of a Zen 5 EPYC, AVX-512, torch 2.13, 2026-11), to the same numbers.  Below
-some two million multiplications oneDNN's call costs more than it saves: 8 x 64 x 256 takes 4 us and 12 us.  Where the CPU has no AVX-512 both use
-the same instructions, and oneDNN's takes 0.7 to 1.4 of MKL's time (an EPYC without AVX-512, products of 2**27 to 2**32 multiplications).
+192 x 768 takes 1,520 us there and 665 us with oneDNN's kernels (one core of a Zen 5 EPYC, torch 2.13, 2026-11), to the same numbers.  Below
+some two million multiplications oneDNN's call costs more than it saves: 8 x 64 x 256 takes 4 us and 12 us.  Where the CPU has no AVX-512, or does
+its instructions in two halves, oneDNN gains nothing: 0.7 to 1.4 of MKL's time on an EPYC without AVX-512, 0.81 to 1.45, median 1.06, on a Zen 4 EPYC
+(products of 2**26 to 2**32 multiplications).
 """
 
 from __future__ import annotations
@@ -25,20 +26,24 @@ shall lie there.  The processes of a GPT's pipeline were 2.6 to 8.5 % larger tha
 holes in the heap small objects filled, and are at most as large as planned now; the products take 0 to 10 % longer."""
 
 _CPU = Path("/proc/cpuinfo")
+_AMD, _ZEN_5 = "AuthenticAMD", 26
+"""The first family of AMD's CPUs that does 512 bits at once; Zen 4, of family 25, has AVX-512 in two halves."""
 
 
 @cache
 def mkl_is_slow() -> bool:
-    """Whether torch multiplies by MKL, has oneDNN too, and this is a CPU with AVX-512 of another maker than Intel."""
+    """Whether torch multiplies by MKL, has oneDNN too, and this is a CPU of AMD's that does AVX-512 at full width."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return False
     try:
         said = [line.partition(":") for line in _CPU.read_text().splitlines()]
     except OSError:
         return False
-    makers = {value.strip() for key, _, value in said if key.strip() == "vendor_id"}
-    flags = {flag for key, _, value in said if key.strip() == "flags" for flag in value.split()}
-    return bool(makers) and "GenuineIntel" not in makers and "avx512f" in flags
+    values: dict[str, set[str]] = {}
+    for key, _, value in said:
+        values.setdefault(key.strip(), set()).update(value.split())
+    families = {int(family) for family in values.get("cpu family", ()) if family.isdigit()}
+    return values.get("vendor_id") == {_AMD} and min(families, default=0) >= _ZEN_5 and "avx512f" in values.get("flags", ())
 
 
 def is_large_product(x: Tensor, w: Tensor) -> bool:

@@ -65,23 +65,23 @@ def test_operands_whose_rows_share_memory_are_multiplied_too(library: None, stri
 
 
 @pytest.mark.parametrize(
-    ("maker", "flags", "slow"),
+    ("maker", "family", "flags", "slow"),
     [
-        ("AuthenticAMD", "fpu avx2 avx512f", True),
-        ("AuthenticAMD", "fpu avx2", False),
-        ("GenuineIntel", "fpu avx2 avx512f", False),
-        ("GenuineIntel", "fpu avx2", False),
+        ("AuthenticAMD", 26, "fpu avx2 avx512f", True),
+        ("AuthenticAMD", 25, "fpu avx2 avx512f", False),
+        ("AuthenticAMD", 26, "fpu avx2", False),
+        ("GenuineIntel", 26, "fpu avx2 avx512f", False),
+        ("GenuineIntel", 6, "fpu avx2", False),
     ],
 )
-def test_mkl_is_taken_for_slow_on_cpus_with_avx_512_of_other_makers_than_intel_alone(
-    maker: str, flags: str, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_mkl_is_taken_for_slow_on_amds_cpus_with_avx_512_at_full_width_alone(
+    maker: str, family: int, flags: str, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         pytest.skip("this torch has one library only")
     said = tmp_path / "cpuinfo"
-    said.write_text(
-        f"processor\t: 0\nvendor_id\t: {maker}\nflags\t\t: {flags}\n\nprocessor\t: 1\nvendor_id\t: {maker}\nflags\t\t: {flags}\n"
-    )
+    core = f"vendor_id\t: {maker}\ncpu family\t: {family}\nflags\t\t: {flags}\n"
+    said.write_text(f"processor\t: 0\n{core}\nprocessor\t: 1\n{core}")
     monkeypatch.setattr(products, "_CPU", said)
     assert products.mkl_is_slow.__wrapped__() is slow
     monkeypatch.setattr(products, "_CPU", tmp_path / "no such file")
