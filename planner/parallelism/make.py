@@ -141,10 +141,7 @@ def _best_plans(
     on_shape: ShapeWatch | None,
     runner_up: bool,
 ) -> FoundPlans:
-    even = not options.cuts and options.balance is None and options.interleave == 1
-    even = even and options.hold is None and not options.order  # these may hold fewer micro-batches on the first stage than 1F1B does
-    stages_of = partial(_stages_of, options)
-    bounds = ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even, time_limit, job.memory, stages_of)
+    bounds = _bounds(job, graph_of, options, time_limit)
     plans: dict[Shape, Plan] = {}
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
@@ -252,7 +249,7 @@ def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions, clock: Clock
         asked, unfit = [fixed, *(replace(fixed, recompute=recompute_of(recompute)) for recompute in again)], None
         for one in asked:
             try:
-                return plan_one_shape(job, graph, one, time_limit=limit)
+                return plan_one_shape(job, graph, one, memory_binds=_surely_binds(job, graph, one, limit), time_limit=limit)
             except OutOfMemory as error:
                 unfit = error
             except Unsupported:  # so little cannot be kept
@@ -260,6 +257,25 @@ def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions, clock: Clock
                     raise
     assert unfit is not None
     raise unfit
+
+
+def _bounds(job: Job, graph_of: Callable[[int], LogicalGraph], options: PlanOptions, time_limit: TimeLimit) -> ShapeBounds:
+    even = not options.cuts and options.balance is None and options.interleave == 1
+    even = even and options.hold is None and not options.order  # these may hold fewer micro-batches on the first stage than 1F1B does
+    stages_of = partial(_stages_of, options)
+    return ShapeBounds(graph_of, job.batch_size, job.cluster, parse_pins(options.pins), even, time_limit, job.memory, stages_of)
+
+
+def _surely_binds(job: Job, graph: LogicalGraph, options: PlanOptions, time_limit: TimeLimit) -> bool:
+    """Whether blocks of a long model say that the layouts of a search without limit do not fit, which spares that search; False: not asked."""
+    if options.method is not Method.EXACT or job.cluster.parts or len(graph.ops) <= _LONG:
+        return False
+    assert options.stages is not None and options.micro_batches is not None and options.mesh is not None
+    shape = Shape(options.stages, options.micro_batches, options.mesh, options.again)
+    try:
+        return _bounds(job, lambda _: graph, options, time_limit).of(shape).cheapest.held_bytes > job.cluster.device.memory_bytes
+    except (NotFoundInTime, Unsupported):
+        return False
 
 
 def _stages_of(options: PlanOptions, graph: LogicalGraph, shape: Shape) -> Mapping[str, int]:
@@ -278,6 +294,8 @@ def _pinned(options: PlanOptions, shape: Shape) -> PlanOptions:
     return replace(_fixed(options, shape), recompute=recompute_of(shape.recompute or "none"))
 
 
+_LONG = 5_000
+"""Ops of a graph from which a search without a limit takes longer than its blocks alone do (GPT-3, 27,776 ops: 6 s and 1 s)."""
 _SHAPE_GAP = 0.01
 _SHARE_OF_A_SHAPE = 0.25
 """Of the seconds of a search over shapes, for the layouts of one of them."""

@@ -37,7 +37,7 @@ from planner.solve.time_limit import TimeLimit
 from planner.stages import Staged, assign_stages, prepare
 from planner.stages.recompute.asked import KEPT_OPTION
 
-__all__ = ["UNPROVEN", "Job", "bound_one_shape", "plan_one_shape", "staged_graph"]
+__all__ = ["UNPROVEN", "Job", "bound_one_shape", "plan_one_shape", "staged_graph", "staged_once"]
 
 _ATTEMPTS = 6
 UNPROVEN = "no plan that was tried fits, which is no proof that none does"
@@ -125,13 +125,9 @@ class _ShapePlanner:
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._played: tuple[Plan, Mapping[int, int]] | None = None
-        again = job.memory.again(graph, options.again, job.cluster)
-        self._recipe = _recipe(job, graph, options, again.told)
-        self._staged = job.memory.staged(
-            _staged_key(self._recipe.options["graph"], options, job.cluster, again.ops),
-            partial(staged_graph, graph, options, job.cluster, again.ops),
-        )
-        first_bytes = self._memory_bytes if s_per_byte is None else self._memory_bytes * (1 - _MARGIN)
+        self._recipe = _recipe(job, graph, options, job.memory.again(graph, options.again, job.cluster).told)
+        self._staged = staged_once(graph, options, job.cluster, job.memory)
+        first_bytes = self._memory_bytes * (1 - _MARGIN) if memory_binds or s_per_byte is not None else self._memory_bytes
         self._limits = LimitSearch(self._memory_bytes, first_bytes, first_bytes if memory_binds else inf)
         self._model_within = partial(
             build_model,
@@ -144,6 +140,7 @@ class _ShapePlanner:
             zero=options.zero,
             context=options.context,
             load=options.load,
+            tools=job.memory.tools(job.cluster, self._recipe.mesh),
         )
         self._model = self._model_within(limit_bytes=self._limits.limit_bytes)
 
@@ -245,6 +242,18 @@ class _ShapePlanner:
         if self._job.dry_run is not None:
             return max(*self.dry_run(plan).values(), *self.dry_run(plan, cost).values())
         return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
+
+
+def staged_once(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, memory: SearchMemory) -> Staged:
+    """``staged_graph``, looked up where a search has made it.
+
+    Raises:
+        Unsupported: as there.
+    """
+    again = memory.again(graph, options.again, cluster).ops
+    return memory.staged(
+        _staged_key(memory.graph_id(graph), options, cluster, again), partial(staged_graph, graph, options, cluster, again)
+    )
 
 
 def _staged_key(graph_id: str, options: PlanOptions, cluster: Cluster, again: frozenset[str]) -> tuple[object, ...]:

@@ -73,6 +73,8 @@ class StrategySets:
     def __init__(self, mesh: tuple[int, ...]) -> None:
         self.mesh = mesh
         self._by_shape: dict[tuple[object, ...], StrategySet] = {}
+        self._by_op: dict[tuple[int, int], tuple[Op, Mapping[str, TensorType], StrategySet]] = {}
+        """By identity of the op and of its graph's types, which are held so that no others come to lie at their addresses."""
         self.attended: dict[tuple[StrategySet, str], StrategySet] = {}
 
     def of(self, op: Op, types: Mapping[str, TensorType]) -> StrategySet:
@@ -81,10 +83,13 @@ class StrategySets:
         Raises:
             UnknownOp: the op has no rule.
         """
-        shape = op_shape(op, types)
-        if shape not in self._by_shape:
-            self._by_shape[shape] = StrategySet(tuple(self._strategies(op, types)))
-        return self._by_shape[shape]
+        key = id(op), id(types)
+        if key not in self._by_op:
+            shape = op_shape(op, types)
+            if shape not in self._by_shape:
+                self._by_shape[shape] = StrategySet(tuple(self._strategies(op, types)))
+            self._by_op[key] = op, types, self._by_shape[shape]
+        return self._by_op[key][2]
 
     def _strategies(self, op: Op, types: Mapping[str, TensorType]) -> list[Strategy]:
         local_ops = [LocalOp(op, {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}, (), ())]
@@ -106,7 +111,7 @@ class StrategySets:
 
 def relabel(local: LocalOp, op: Op) -> LocalOp:
     """The local op of another op of the same shape."""
-    if local.op.id == op.id:
+    if _labels(local.op) == _labels(op):
         return local
     names: dict[str, str] = dict(zip(local.op.inputs, op.inputs, strict=True))
     outputs = {o: n for o, n in zip(local.op.outputs, op.outputs, strict=True) if o is not None and n is not None}
@@ -114,6 +119,11 @@ def relabel(local: LocalOp, op: Op) -> LocalOp:
     mine = replace(op, args=mine.args, kwargs=mine.kwargs)
     types = {(outputs if v in outputs else names)[v]: t for v, t in local.types.items()}
     return LocalOp(mine, types, local.inputs, local.outputs)
+
+
+def _labels(op: Op) -> tuple[object, ...]:
+    """What ops of one shape may differ in."""
+    return op.id, op.inputs, op.outputs, op.role, op.module, op.forward_of, op.draw, op.again
 
 
 def _extensions(local: LocalOp, parts: int) -> list[LocalOp]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+import simulator
 from planner.cost import AnalyticCost
-from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.verify import stream_workspaces
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
@@ -197,7 +197,7 @@ class Holding:
 
 def holdings(plan: Plan) -> tuple[Holding, ...]:
     """Every placement, the fullest first."""
-    live, limit = live_bytes(plan), plan.cluster.device.memory_bytes
+    live, limit = simulator.dry_run(plan), plan.cluster.device.memory_bytes
     held = [
         Holding(placement=p, uses=uses, live_bytes=max(live[rank] for rank in plan.placement[p].ranks), device_bytes=limit)
         for p, uses in memory(plan).items()

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from planner.ir.collector import collector_paused
 from planner.ir.errors import RegistaError
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
@@ -94,19 +95,21 @@ def fold(name: str) -> str:
     return re.sub(r"(?<![^. ])[0-9]+(?![^. ])", "*", name)
 
 
-def diff(a: Plan, b: Plan, graph: LogicalGraph | None = None) -> Difference:
+@collector_paused()
+def diff(a: Plan, b: Plan, graph: LogicalGraph | None = None, *, first: Retraced | None = None) -> Difference:
     """Compare two Plans.
 
     Args:
         graph: the step that both were made from, for programs that no file holds; None: trace the programs that they name.
+        first: what the first one was made from, where that is known; None: it is worked out.
     """
     facts, layouts, quotas, uses = _Pairs(), _Pairs(), _Pairs(), _Pairs()
     facts.add(_facts(a), _facts(b))
     layouts.add(_layouts(a), _layouts(b))
     quotas.add(_quotas(a, b), _quotas(b, a))
     uses.add(_memory(a), _memory(b))
-    first, second = _traffic(a), _traffic(b)
-    ops, note = ((), "") if a.plan_id == b.plan_id else _ops(a, b, graph)
+    sent_by_a, sent_by_b = _traffic(a), _traffic(b)
+    ops, note = ((), "") if a.plan_id == b.plan_id else _ops(a, b, graph, first)
     return Difference(
         a=a,
         b=b,
@@ -114,9 +117,9 @@ def diff(a: Plan, b: Plan, graph: LogicalGraph | None = None) -> Difference:
         layouts=layouts.folded(),
         ops=ops,
         traffic={
-            kind: (first.get(kind, Traffic()), second.get(kind, Traffic()))
-            for kind in sorted({*first, *second})
-            if first.get(kind) != second.get(kind)
+            kind: (sent_by_a.get(kind, Traffic()), sent_by_b.get(kind, Traffic()))
+            for kind in sorted({*sent_by_a, *sent_by_b})
+            if sent_by_a.get(kind) != sent_by_b.get(kind)
         },
         quotas=quotas.folded(),
         memory=uses.changes(),
@@ -181,13 +184,14 @@ def _traffic(plan: Plan) -> dict[str, Traffic]:
     return traffic
 
 
-def _ops(a: Plan, b: Plan, graph: LogicalGraph | None) -> tuple[tuple[Change, ...], str]:
+def _ops(a: Plan, b: Plan, graph: LogicalGraph | None, known: Retraced | None) -> tuple[tuple[Change, ...], str]:
     """Signatures of ops, which only the searches themselves tell: both are stated anew."""
     if a.options.get("graph") != b.options.get("graph"):
         return (), "the plans are of different steps, so their ops are not compared"
     try:
         step = graph if graph is not None else planned_program(a).graph(a.micro_batches)
-        first, second = retrace(a, step), retrace(b, step)
+        first = retrace(a, step) if known is None else known
+        second = retrace(b, step, first.memory)
     except RegistaError as error:
         return (), f"op signatures are not compared: {error}"
     mine, theirs = _signatures(first), _signatures(second)

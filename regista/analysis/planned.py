@@ -6,7 +6,7 @@ A Plan holds no logical graph, so the program that it names is traced again and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -18,11 +18,11 @@ from planner.ir.errors import Mismatch, Unsupported
 from planner.ir.graph import LogicalGraph, Op
 from planner.ir.plan import Boxing, Fragment, Plan, RegstKind
 from planner.ir.sbp import NdSbp
-from planner.ir.text import content_id
 from planner.lower.names import layout_of, placement_id
 from planner.parallelism.asked_quotas import quotas_of_text
 from planner.parallelism.make import PlanOptions
-from planner.parallelism.memory import again_of
+from planner.parallelism.memory import SearchMemory
+from planner.parallelism.one_shape import staged_once
 from planner.schedule import schedule_of
 from planner.search import Method, build_model
 from planner.search.context import context_of
@@ -32,7 +32,7 @@ from planner.search.strategies import Strategy, relabel
 from planner.search.zero import DeliveryMode
 from planner.solve import solve_exactly
 from planner.solve.problem import Ints
-from planner.stages import Staged, assign_stages, prepare
+from planner.stages import Staged
 from planner.stages.recompute import recompute_of
 from regista.programs import planned_program
 from regista.trust.constants import search_cluster
@@ -82,13 +82,17 @@ def _parts(text: str, separator: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retraced:
-    """plan, and what it was made from.  model: the choice problem on the Plan's cluster.  choice: what the Plan takes (a strategy per node)."""
+    """plan, and what it was made from.  model: the choice problem on the Plan's cluster.  choice: what the Plan takes (a strategy per node).
+
+    memory: what searches of the program have worked out.
+    """
 
     plan: Plan
     options: PlanOptions
     graph: LogicalGraph
     model: SearchModel
     choice: Ints
+    memory: SearchMemory
 
     @property
     def searched_s(self) -> float:
@@ -108,14 +112,14 @@ class Retraced:
 
     def model_on(self, cluster: Cluster) -> SearchModel:
         """The same nodes and strategies with the prices of another cluster of as many devices."""
-        return _model(self.plan, self.model.staged, self.options, cluster)
+        return _model(self.plan, self.model.staged, self.options, cluster, self.memory)
 
 
-def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
+def retrace(plan: Plan, graph: LogicalGraph | None = None, memory: SearchMemory | None = None) -> Retraced:
     """Trace the program that the Plan names and state its search anew.
 
     Args:
-        graph: its step, for a program that no file holds.
+        graph: its step, for a program that no file holds.   memory: what searches of the program have worked out, which changes no result.
 
     Raises:
         Mismatch: no file holds the program, or it is another one by now.   RegistaError: see planned_program.
@@ -123,21 +127,19 @@ def retrace(plan: Plan, graph: LogicalGraph | None = None) -> Retraced:
     options = options_of(plan)
     if graph is None:
         graph = planned_program(plan).graph(plan.micro_batches)
-    traced_id, wanted = content_id(graph), plan.options.get("graph")
+    kept = SearchMemory() if memory is None else memory
+    traced_id, wanted = kept.graph_id(graph), plan.options.get("graph")
     if traced_id != wanted:
         raise Mismatch(
             f"{plan.model} is graph {traced_id} now, plan {plan.plan_id} was made of graph {wanted}: the ops, the optimizer's numbers or torch's "
             f"version have changed; plan it anew"
         )
-    stages = len(plan.placements)
-    stage = assign_stages(graph, stages * options.interleave, options.cuts, balance=options.balance, micro_batches=plan.micro_batches)
     searched = search_cluster(plan.cluster, plan.options.get("robust", ""))
-    again = again_of(graph, options.again, searched).ops
-    model = _model(plan, prepare(graph, stage, stages, recompute=again, interleave=options.interleave), options, searched)
-    return Retraced(plan, options, graph, model, _decisions(plan, model))
+    model = _model(plan, staged_once(graph, options, searched, kept), options, searched, kept)
+    return Retraced(plan, options, graph, model, _decisions(plan, model), kept)
 
 
-def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster) -> SearchModel:
+def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster, memory: SearchMemory) -> SearchModel:
     """The choice problem without its limit; what is gathered again (ZeRO-3) is a choice in it if the Plan makes it somewhere."""
     pins, mesh, stages = parse_pins(options.pins), plan.placements[0].mesh, len(plan.placements)
     limit_bytes = 1e30 if _gathered_again(plan) and options.zero is None else inf
@@ -151,6 +153,7 @@ def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster) -
         in_flight=[1] * stages,
         zero=options.zero,
         load=options.load,
+        tools=memory.tools(cluster, mesh),
     )
     return replace(model, problem=model.problem.without_limit())
 
@@ -193,7 +196,7 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
             raise Mismatch(
                 f"plan {plan.plan_id} has no such {op.where()} on stage {model.staged.stage[op.id]}; it was made by another version, plan anew"
             )
-        allowed[node] = _all_or_those([_agrees(strategy, op, placed, layouts) for strategy in strategies])
+        allowed[node] = _all_or_those(_agreeing(strategies, op, placed, layouts))
         for place, made in enumerate(op.outputs):
             ways = {strategies[s].outputs[place] for s in allowed[node]}
             if made is not None and len(ways) == 1:
@@ -210,13 +213,17 @@ def _all_or_those(agree: list[bool]) -> Ints:
     return np.flatnonzero(agree) if any(agree) else np.arange(len(agree))
 
 
-def _agrees(strategy: Strategy, op: Op, shown: Op, layouts: Mapping[str, NdSbp]) -> bool:
-    for name, sbp in zip(shown.inputs, strategy.inputs, strict=True):
-        layout = layouts.get(name, layout_of(name))
-        if layout is not None and layout != sbp:
+def _agreeing(strategies: Sequence[Strategy], op: Op, shown: Op, layouts: Mapping[str, NdSbp]) -> list[bool]:
+    """Of each strategy, whether the layouts that are known and the literals that the Plan shows are its own."""
+    read = [layouts[name] if name in layouts else layout_of(name) for name in shown.inputs]
+    made = [layouts.get(value) if value is not None else None for value in op.outputs]
+    names = dict(zip(op.inputs, shown.inputs, strict=True))
+
+    def agrees(strategy: Strategy) -> bool:
+        known = zip((*read, *made), (*strategy.inputs, *strategy.outputs), strict=True)
+        if any(layout is not None and layout != sbp for layout, sbp in known):
             return False
-    for made, sbp in zip(op.outputs, strategy.outputs, strict=True):
-        if made is not None and layouts.get(made, sbp) != sbp:
-            return False
-    local = relabel(strategy.local, op).op.renamed(dict(zip(op.inputs, shown.inputs, strict=True)))
-    return (local.args, local.kwargs) == (shown.args, shown.kwargs)
+        local = relabel(strategy.local, op).op.renamed(names)
+        return (local.args, local.kwargs) == (shown.args, shown.kwargs)
+
+    return [agrees(strategy) for strategy in strategies]

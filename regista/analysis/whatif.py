@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
-from planner.ir.actors.peak import live_bytes
+import simulator
 from planner.ir.actors.verify import device_bytes
 from planner.ir.cluster import Cluster, cluster_toml, parse_cluster
+from planner.ir.collector import collector_paused
 from planner.ir.errors import InvalidCluster, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
@@ -128,9 +129,10 @@ def _carried(original: T, before: T, after: T) -> T:
 def _fits(plan: Plan, cluster: Cluster) -> bool:
     """As planner.ir.actors.verify judges it: all blocks at once, or what is live at the worst moment."""
     limit = cluster.device.memory_bytes
-    return max(device_bytes(plan).values()) <= limit or max(live_bytes(plan).values()) <= limit
+    return max(device_bytes(plan).values()) <= limit or max(simulator.dry_run(plan).values()) <= limit
 
 
+@collector_paused()
 def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, memory: SearchMemory | None = None) -> WhatIf:
     """Plan anew on a changed cluster, with the Plan's options, shape (stages, mesh, micro-batches) and search method.
 
@@ -150,7 +152,7 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
     began = perf_counter()
     step = graph if graph is not None else planned_program(plan).graph(plan.micro_batches)
     traced = perf_counter()
-    retraced = retrace(plan, step)
+    retraced = retrace(plan, step, memory)
     old_s, options = None, retraced.options
     if cluster.num_devices == plan.cluster.num_devices:
         old_s = retraced.model_on(priced_on).step_s(retraced.choice)
@@ -163,7 +165,15 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
             f"use 'regista plan {plan.model} --cluster FILE', which searches the mesh too"
         )
     priced = perf_counter()
-    new = make_plan(step, model=plan.model, batch_size=plan.batch_size, cluster=priced_on, options=options, memory=memory)
+    new = make_plan(
+        step,
+        model=plan.model,
+        batch_size=plan.batch_size,
+        cluster=priced_on,
+        options=options,
+        dry_run=simulator.dry_run,
+        memory=retraced.memory,
+    )
     # What was asked of the program (its precision, for example) is asked of the new plan too; what the old search found is not.
     asked = {option: said for option, said in plan.options.items() if option not in SEARCH_RESULTS | {RECORD}}
     new = replace(new, cluster=cluster, options={**asked, **new.options})
@@ -175,6 +185,6 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
         plan=new,
         old_s=old_s,
         old_fits=_fits(plan, cluster),
-        difference=diff(plan, new, step),
+        difference=diff(plan, new, step, first=retraced),
         seconds={"trace": traced - began, "price": priced - traced, "search": ended - priced},
     )

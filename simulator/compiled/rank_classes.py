@@ -28,7 +28,7 @@ from planner.ir.actors.routes import routes
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import CostModel
 from simulator.network.act_flows import ActFlow, Contention, Together
-from simulator.rules.prices import are_equal, checked_s
+from simulator.rules.prices import checked_s, equality_of
 
 __all__ = ["ClassMessage", "FlowClasses", "RankClasses", "rank_classes"]
 
@@ -103,7 +103,8 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool, contention: Content
     Raises:
         InvalidCluster: a price that is negative or not finite.
     """
-    prices = {task.id: _prices(plan, cost, task) for task in plan.tasks}
+    is_equal = equality_of(cost)
+    prices = {task.id: _prices(plan, cost, task, is_equal(plan, task)) for task in plan.tasks}
     pairs = _all_pairs(plan, cost)
     lines = _all_lines(plan)
     marks = tuple(_marks(plan, prices) if fold else range(plan.num_ranks))
@@ -127,10 +128,10 @@ def rank_classes(plan: Plan, cost: CostModel, *, fold: bool, contention: Content
     )
 
 
-def _prices(plan: Plan, cost: CostModel, task: Task) -> list[float]:
-    """Seconds of an act on each rank of the placement."""
+def _prices(plan: Plan, cost: CostModel, task: Task, is_equal: bool) -> list[float]:
+    """Seconds of an act on each rank of the placement.   is_equal: on all of them."""
     ranks = plan.ranks_of(task)
-    if are_equal(plan, cost, task):
+    if is_equal:
         prices_s = [float(cost.act_s(plan, task, ranks[0]))] * len(ranks)
     else:
         prices_s = [float(cost.act_s(plan, task, rank)) for rank in ranks]

@@ -12,7 +12,7 @@ from planner.ir.errors import InvalidCluster
 from planner.ir.plan import Plan, Task, TaskKind
 from planner.ir.protocols import Contended, CostModel, EqualOnRanks
 
-__all__ = ["CheckedPrices", "Factor", "checked_s", "contention_left_out", "act_duration_s", "are_equal", "slowdown_of"]
+__all__ = ["CheckedPrices", "Factor", "checked_s", "contention_left_out", "act_duration_s", "equality_of", "slowdown_of"]
 
 Factor = Callable[[str, int, int], float]
 """(task id, rank, number of the act) -> how many times its price the act takes."""
@@ -34,9 +34,9 @@ def act_duration_s(price_s: float, factor: Factor | None, task: str, rank: int, 
     return price_s if factor is None else checked_s(price_s * factor(task, rank, number), f"act {number} of {task} on rank {rank}")
 
 
-def are_equal(plan: Plan, cost: CostModel, task: Task) -> bool:
+def equality_of(cost: CostModel) -> Callable[[Plan, Task], bool]:
     """Whether the cost model says that an act takes equally long on all ranks of the task."""
-    return isinstance(cost, EqualOnRanks) and cost.equal_on_ranks(plan, task)
+    return cost.equal_on_ranks if isinstance(cost, EqualOnRanks) else lambda plan, task: False
 
 
 def slowdown_of(cost: CostModel) -> float:
@@ -61,9 +61,13 @@ class CheckedPrices:
 
     plan: Plan
     cost: CostModel
+    is_equal: Callable[[Plan, Task], bool] = field(init=False)
     _acts: dict[ActorId, float] = field(default_factory=dict)
     _messages: dict[tuple[int, int], float] = field(default_factory=dict)
     _routes: dict[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.is_equal = equality_of(self.cost)
 
     def act_s(self, task: Task, rank: int) -> float:
         """Seconds of one act on one rank, without waiting.
@@ -74,7 +78,7 @@ class CheckedPrices:
         key = task.id, rank
         if key not in self._acts:
             price_s = checked_s(self.cost.act_s(self.plan, task, rank), f"an act of {task.id} on rank {rank}")
-            ranks = self.plan.ranks_of(task) if are_equal(self.plan, self.cost, task) else (rank,)
+            ranks = self.plan.ranks_of(task) if self.is_equal(self.plan, task) else (rank,)
             self._acts.update(((task.id, equal), price_s) for equal in ranks)
         return self._acts[key]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.ir.actors.peak import live_bytes
+import simulator
 from planner.ir.plan import Plan
 from planner.stages.recompute.asked import KEPT_OPTION
 from regista.analysis.answer.limiter import Limiter, limiter
@@ -91,7 +91,7 @@ def answer(plan: Plan) -> Answer:
         utilisation=planned_utilisation(plan),
         fullest=fullest,
         uses=held[fullest],
-        live_bytes=most_bytes if most_bytes <= device_bytes else max(live_bytes(plan).values()),
+        live_bytes=most_bytes if most_bytes <= device_bytes else max(simulator.dry_run(plan).values()),
         device_bytes=device_bytes,
         roles=roles,
         zero=zero_level(plan, roles),
