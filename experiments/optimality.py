@@ -66,6 +66,9 @@ CUT: Mapping[str, Mapping[str, int]] = MappingProxyType(
         "insightface": {"batch": 8, "image": 16, "classes": 16, "layers": 6, "width": 8, "vector": 16},
         "llama3": _TOKENS | {"vocab": 64, "kv_heads": 8, "hidden": 128},
         "moe": _TOKENS | {"vocab": 64, "experts": 8, "hidden": 128},
+        "deepseek": _TOKENS
+        | {"vocab": 64, "hidden": 128, "dense": 1, "head": 8, "rotary": 8, "q_rank": 16, "kv_rank": 16}
+        | {"experts": 8, "asked": 2, "groups": 4, "groups_asked": 2, "expert_hidden": 32},
         "wide_resnet": _IMAGES | {"layers": 8, "widen": 2},
         "t5": _TOKENS | {"vocab": 64, "hidden": 128},
     }

@@ -34,6 +34,9 @@ class _FirstRankPrices:
             self.price_s[task.id] = self.cost.act_s(plan, task, plan.ranks_of(task)[0])
         return self.price_s[task.id]
 
+    def equal_on_ranks(self, plan: Plan, task: Task) -> bool:
+        return True
+
     def message_s(self, src_rank: int, dst_rank: int) -> float:
         return 0.0
 
