@@ -43,12 +43,13 @@ _INSIDE = 0.02
 class Relaxed:
     """What is known at given multipliers.
 
-    bound: (1), or less: the objective of no choice within memory is less.
+    bound: (1), or less: the objective of no choice within memory is less.   times: at which each stage is charged [stages].
     choice: of the reduced problem, nearly the cheapest at the multipliers.
     held: bytes on each stage's devices at its two times [stages, 2].   cost: part of the objective on each stage [stages].
     """
 
     multipliers: Floats
+    times: Ints
     bound: float
     choice: Ints
     held: Floats
@@ -59,7 +60,7 @@ class StageRelaxation:
     """A problem of a model in stages under (1).
 
     Args:
-        problem: with demands at the times 2 s and 2 s + 1 for stage s; only the first is charged.
+        problem: with demands at the times 2 s and 2 s + 1 for stage s; one of them is charged, the first until ``charge_fuller``.
         stage_of: the stage of each node.   memory_bytes: of a device.
     """
 
@@ -67,6 +68,7 @@ class StageRelaxation:
         self.reduced = reduce_problem(problem, crop=False)  # what holds at all multipliers is done once
         self.stages, self.memory_bytes = stages, memory_bytes
         self._dual = Dual(self.reduced.problem)
+        self._times = 2 * np.arange(stages)
         self._stage_of = np.append(stage_of[np.asarray(self.reduced.alive, dtype=np.int64)], 0)
 
     def at(self, multipliers: Floats, time_limit: TimeLimit = NO_LIMIT) -> Relaxed:
@@ -77,7 +79,7 @@ class StageRelaxation:
         """
         dual, limit = self._dual, self.reduced.problem.limit
         charged = np.zeros(2 * self.stages)
-        charged[::2] = multipliers
+        charged[self._times] = multipliers
         charged = charged[: dual.times]
         dual.charge(charged)
         bound = last = -np.inf
@@ -100,11 +102,20 @@ class StageRelaxation:
         held[: dual.times] = dual.held(choice)
         return Relaxed(
             multipliers=multipliers,
+            times=self._times,
             bound=bound - (paid * (self.memory_bytes - limit) if paid else 0.0),
             choice=choice,
             held=held.reshape(self.stages, 2),
             cost=self._cost(choice),
         )
+
+    def charge_fuller(self, relaxed: Relaxed) -> None:
+        """Charge from now on, per stage, the time at which this choice holds more; of equal ones the first."""
+        self._times = 2 * np.arange(self.stages) + (relaxed.held[:, 1] > relaxed.held[:, 0])
+
+    def charged_bytes(self, relaxed: Relaxed) -> Floats:
+        """Per stage, what a choice holds at the time that is charged from now on."""
+        return np.asarray(relaxed.held.ravel()[self._times])
 
     def expand(self, relaxed: Relaxed) -> Ints:
         """The choice of the whole problem."""
@@ -132,9 +143,16 @@ class Brackets:
     def __post_init__(self) -> None:
         self.too_small, self.large_enough = np.full((3, self.stages), -1.0), np.full((3, self.stages), np.inf)
 
-    def note(self, relaxed: Relaxed, full: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Take what was found.   full: stages that hold too much.   Returns: stages at which it is the new lower end, and the new upper one."""
-        row = np.array([relaxed.multipliers, relaxed.cost, relaxed.held[:, 0]])
+    def note(self, relaxed: Relaxed, charged: Floats, full: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Take what was found.
+
+        Args:
+            charged: bytes at the times that are charged.   full: stages that hold too much.
+
+        Returns:
+            Stages at which it is the new lower end, and those at which it is the new upper one.
+        """
+        row = np.array([relaxed.multipliers, relaxed.cost, charged])
         lower = full & (relaxed.multipliers >= self.too_small[0])
         upper = ~full & (relaxed.multipliers <= self.large_enough[0])
         self.too_small = np.where(lower, row, self.too_small)
@@ -176,12 +194,14 @@ def ascend(
     """
     brackets, multipliers = Brackets(relaxation.stages), begin
     best, in_vain = -np.inf, 0
-    for _ in range(rounds):
+    for number in range(rounds):
         if time_limit.is_up() or in_vain == patience:
             break
         relaxed = relaxation.at(multipliers, time_limit)
+        if number == 0:
+            relaxation.charge_fuller(relaxed)
         full: NDArray[np.bool_] = np.asarray((relaxed.held > limit_bytes).any(axis=1))
         in_vain = 0 if relaxed.bound - best > _HARDLY * abs(relaxed.bound) else in_vain + 1
         best = max(best, relaxed.bound)
-        yield relaxed, *brackets.note(relaxed, full)
+        yield relaxed, *brackets.note(relaxed, relaxation.charged_bytes(relaxed), full)
         multipliers = brackets.next(relaxed, full, _FIRST * max(relaxed.bound, float(relaxed.cost.sum())) / relaxation.stages / limit_bytes)

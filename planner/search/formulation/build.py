@@ -205,6 +205,8 @@ class _Builder:
             if (made, stage) in self.readers.saved:
                 blocks = 1 if (made, stage) in self.deliveries else options.in_flight[stage]
                 self.memory.add_saved(node, layouts, logical, stage, blocks)
+                if (made, stage) not in self.deliveries:
+                    self.memory.add_still_saved(node, layouts, logical, stage, blocks - 1)
             elif options.saved_elsewhere is not None and made in options.saved_elsewhere:
                 self.memory.add_saved(node, self.layout_sets.reduced(layouts, logical), logical, stage, options.in_flight[stage])
             elif op.role is Role.ACCUMULATE and options.micro_batches > 1:
@@ -224,6 +226,7 @@ class _Builder:
             node = self.draft.add_free_node(f"{value} for stage {stage}", len(layouts))
             self._connect(source, stage, node, layouts, logical, modes=modes, regathers=self.delivery.regathers_per_step(value, stage))
             self.memory.add_saved(node, layouts, logical, stage, *self.delivery.saved_blocks(value, stage, source.stage, modes))
+            self.memory.add_still_saved(node, layouts, logical, stage, *self.delivery.still_saved_blocks(value, stage, source.stage, modes))
             self.deliveries[value, stage] = (node, layouts)
             self.modes[value, stage] = modes
 

@@ -64,6 +64,19 @@ class DeliveryRules:
         }
         return tuple(blocks[mode] for mode in modes)
 
+    def still_saved_blocks(self, value: str, stage: int, source_stage: int, modes: tuple[DeliveryMode, ...]) -> tuple[int, ...]:
+        """Per mode, the copies of a delivered value that are left when the backward part is done with one of the micro-batches in flight.
+
+        The copy of a state serves them all.
+        """
+        options = self._options
+        left = options.in_flight[stage] - 1 if options.in_flight else 0
+        if (value, stage) not in self._readers.saved or left <= 0 or (source_stage != stage and value not in self._states):
+            return (0,) * len(modes)
+        is_state = value in self._states
+        blocks = {DeliveryMode.IN_PLACE: 0 if is_state else left, DeliveryMode.COPIED: 1 if is_state else left}
+        return tuple(blocks.get(mode, 0) for mode in modes)
+
     def is_final(self, value: str, stage: int, mode: DeliveryMode, role: Role | None) -> bool:
         """Whether a reader of a value delivered in this mode may box it only without communication.
 

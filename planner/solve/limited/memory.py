@@ -182,7 +182,7 @@ class _Search:
             incumbent.offer(reduced.expand(best), "the best pieces of several choices, then single moves")
 
 
-def least_demand(problem: Problem, *, seconds: float = inf, clock: Clock = perf_counter) -> Ints:
+def least_demand(problem: Problem, *, seconds: float = inf, clock: Clock = perf_counter, gap: float = 0.0) -> Ints:
     """The cheapest of the choices whose sum over all times of what they hold is least; after ``seconds``, the best choice so far.
 
     Raises:
@@ -191,24 +191,24 @@ def least_demand(problem: Problem, *, seconds: float = inf, clock: Clock = perf_
     scale = sum(float(c[np.isfinite(c)].max()) for c in problem.costs) + 1e-9
     largest = sum(float(d.amount.max()) for d in problem.demands) or 1.0
     weight = 1e6 * scale / largest
-    return solve_exactly(problem.charged(dict.fromkeys(_times(problem), weight)), seconds=seconds, clock=clock).choice
+    return solve_exactly(problem.charged(dict.fromkeys(_times(problem), weight)), seconds=seconds, clock=clock, gap=gap).choice
 
 
-def least_peak(problem: Problem, time_limit: TimeLimit = NO_LIMIT) -> float:
+def least_peak(problem: Problem, time_limit: TimeLimit = NO_LIMIT, *, gap: float = 0.0) -> float:
     """A lower bound on the peak of every choice: the least that any choice holds at the time at which ``least_demand`` holds most.
 
-    What is proven when the time is up is less, at least 0.
+    What is proven when the time is up is less, at least 0; with ``gap``, up to so large a share less.
     """
     if not problem.demands:
         return 0.0
     if time_limit.is_up():
         return 0.0
     try:
-        least = least_demand(problem, seconds=time_limit.remaining_s(), clock=time_limit.clock)
+        least = least_demand(problem, seconds=time_limit.remaining_s(), clock=time_limit.clock, gap=gap)
     except NotFoundInTime:
         return 0.0
     t = max(_times(problem), key=lambda t: _held_at(problem, least, t))
-    return max(_least_at(problem.cost_free(), t, time_limit), 0.0)
+    return max(_least_at(problem.cost_free(), t, time_limit, gap=gap), 0.0)
 
 
 def _refuse(problem: Problem, least: Ints, time_limit: TimeLimit) -> None:
@@ -221,10 +221,10 @@ def _refuse(problem: Problem, least: Ints, time_limit: TimeLimit) -> None:
                 raise out_of_memory(need, problem.limit)
 
 
-def _least_at(legal: Problem, t: int, time_limit: TimeLimit) -> float:
+def _least_at(legal: Problem, t: int, time_limit: TimeLimit, *, gap: float = 0.0) -> float:
     """A lower bound on what any choice holds at a time, of a problem without costs."""
     try:
-        return solve_exactly(legal.charged({t: 1.0}), seconds=time_limit.remaining_s(), clock=time_limit.clock).lower_bound
+        return solve_exactly(legal.charged({t: 1.0}), seconds=time_limit.remaining_s(), clock=time_limit.clock, gap=gap).lower_bound
     except NotFoundInTime as error:
         return error.lower_bound
 

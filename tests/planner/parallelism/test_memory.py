@@ -160,7 +160,7 @@ def test_what_is_tried_in_turn_shares_the_seconds_of_one_search(monkeypatch: pyt
     """Each of the six had all the seconds that were given, so that a search of 10 s could take a minute."""
     limits: list[TimeLimit] = []
 
-    def never_fits(*_: object, time_limit: TimeLimit) -> Plan:
+    def never_fits(*_: object, memory_binds: bool, time_limit: TimeLimit) -> Plan:
         limits.append(time_limit)
         raise OutOfMemory("not even nearly")
 

@@ -39,7 +39,7 @@ def test_no_bound_at_any_multipliers_exceeds_what_any_choice_costs_there_nor_the
     searched = [relaxed for relaxed, _, _ in ascend(relaxation, np.zeros(STAGES), MEMORY, 10)]
     for relaxed in searched + [relaxation.at(multipliers) for multipliers in given]:
         y = relaxed.multipliers
-        assert relaxed.bound <= (cost + held[:, ::2] @ y).min() - (MEMORY + 1.0) * y.sum() + 1e-9
+        assert relaxed.bound <= (cost + held[:, relaxed.times] @ y).min() - (MEMORY + 1.0) * y.sum() + 1e-9
         assert relaxed.bound <= best + 1e-9
 
 
@@ -55,18 +55,27 @@ def test_what_is_said_of_a_choice_is_what_it_costs_and_holds_and_searched_multip
     assert max(relaxed.bound for relaxed in rounds) >= rounds[0].bound
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_each_stage_is_charged_at_the_time_at_which_the_first_choice_holds_more(seed: int) -> None:
+    problem, stage_of = staged_problem(seed)
+    first, *others = [relaxed for relaxed, _, _ in ascend(StageRelaxation(problem, stage_of, STAGES, MEMORY), np.zeros(STAGES), MEMORY, 4)]
+    fuller = [2 * stage + (late > early) for stage, (early, late) in enumerate(first.held)]
+    assert first.times.tolist() == [0, 2, 4]
+    assert all(relaxed.times.tolist() == fuller for relaxed in others)
+
+
 def test_the_next_multiplier_is_where_the_lines_of_the_two_choices_meet() -> None:
     """At y: 3 + 12 y, which does not fit, against 8 + 7 y, which does: equal at y = 1.  A stage that fits at 0 stays there."""
 
     def found(y: float, cost: float, held: float) -> Relaxed:
         at, costs, bytes_held = np.array([y, 0.0]), np.array([cost, 1.0]), np.array([[held, 0.0], [2.0, 0.0]])
-        return Relaxed(multipliers=at, bound=0.0, choice=np.zeros(0, dtype=np.int64), held=bytes_held, cost=costs)
+        return Relaxed(multipliers=at, times=np.array([0, 2]), bound=0.0, choice=np.zeros(0, dtype=np.int64), held=bytes_held, cost=costs)
 
     brackets, full = Brackets(2), np.array([True, False])
-    brackets.note(found(0.0, 3.0, 12.0), full)
+    brackets.note(found(0.0, 3.0, 12.0), np.array([12.0, 2.0]), full)
     assert brackets.next(found(0.0, 3.0, 12.0), full, 4.0).tolist() == [4.0, 0.0]
     fits = np.array([False, False])
-    lower, upper = brackets.note(found(4.0, 8.0, 7.0), fits)
+    lower, upper = brackets.note(found(4.0, 8.0, 7.0), np.array([7.0, 2.0]), fits)
     assert (lower.tolist(), upper.tolist()) == ([False, False], [True, True])
     assert brackets.next(found(4.0, 8.0, 7.0), fits, 4.0).tolist() == [1.0, 0.0]
 
