@@ -3,7 +3,7 @@
 MKL picks its kernels by the maker of the CPU, and on one that is not Intel's takes those of older CPUs, without AVX-512: a product of 512 x 192 and
 192 x 768 takes 1,520 us there and 665 us with oneDNN's kernels (one core of a Zen 5 EPYC, torch 2.13, 2026-11), to the same numbers.  Below
 some two million multiplications oneDNN's call costs more than it saves: 8 x 64 x 256 takes 4 us and 12 us.  Where the CPU has no AVX-512, or does
-its instructions in two halves, oneDNN gains nothing: 0.7 to 1.4 of MKL's time on an EPYC without AVX-512, 0.81 to 1.45, median 1.06, on a Zen 4 EPYC
+its instructions in two halves, oneDNN gains nothing: 0.7 to 1.4 of MKL's time on an EPYC without AVX-512, 0.81 to 1.45, median 1.05, on a Zen 4 EPYC
 (products of 2**26 to 2**32 multiplications).
 """
 
@@ -27,7 +27,7 @@ holes in the heap small objects filled, and are at most as large as planned now;
 
 _CPU = Path("/proc/cpuinfo")
 _AMD, _ZEN_5 = "AuthenticAMD", 26
-"""The first family of AMD's CPUs that does 512 bits at once; Zen 4, of family 25, has AVX-512 in two halves."""
+"""Vendor, and CPU family from which on it executes AVX-512 at full width; Zen 4, family 25, splits each instruction into two of 256 bits."""
 
 
 @cache

@@ -197,7 +197,7 @@ class AnalyticCost:
         return first_rank_s
 
     def equal_on_ranks(self, plan: Plan, task: Task) -> bool:
-        """All but the collectives of a stage whose ranks do not follow one another, which may cross nodes on some of its lines only."""
+        """Of every task but a collective on ranks that are not consecutive: there some lines of the mesh axis may cross nodes and others not."""
         return not isinstance(task.body, Boxing) or self._in_order(plan, task)
 
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:

@@ -122,7 +122,7 @@ def relabel(local: LocalOp, op: Op) -> LocalOp:
 
 
 def _labels(op: Op) -> tuple[object, ...]:
-    """What ops of one shape may differ in."""
+    """The fields in which ops of one strategy set may differ: names, place and number of draw."""
     return op.id, op.inputs, op.outputs, op.role, op.module, op.forward_of, op.draw, op.again
 
 

@@ -54,7 +54,7 @@ def test_a_meeting_takes_as_long_as_its_slowest_rank_and_every_price_is_asked_fo
 
 @dataclass
 class AskedEqual(Asked):
-    """The same, and says of one task that its acts are equal on all ranks."""
+    """A cost model that declares the acts of one task equal on all ranks."""
 
     equal: str = ""
 

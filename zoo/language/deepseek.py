@@ -112,7 +112,7 @@ class LatentAttention(Attending):
 
 
 class Experts(nn.Module):
-    """(batch, time, width) -> (the same, balance of the choices within each sample, equation 17)."""
+    """Routed and shared experts: (batch, time, width) -> (the same shape, the balance loss of equation 17)."""
 
     bias: Tensor
 

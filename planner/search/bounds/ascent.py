@@ -114,7 +114,7 @@ class StageRelaxation:
         self._times = 2 * np.arange(self.stages) + (relaxed.held[:, 1] > relaxed.held[:, 0])
 
     def charged_bytes(self, relaxed: Relaxed) -> Floats:
-        """Per stage, what a choice holds at the time that is charged from now on."""
+        """Bytes of a choice on each stage at the stage's charged time, as ``charge_fuller`` set it."""
         return np.asarray(relaxed.held.ravel()[self._times])
 
     def expand(self, relaxed: Relaxed) -> Ints:
