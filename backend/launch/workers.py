@@ -41,9 +41,6 @@ ENVIRONMENT: Mapping[str, str] = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "33554432",
     "MALLOC_TRIM_THRESHOLD_": "8589934592",
-    # Large pages for torch's large tensors (from 2 MB): a process with 1 GB of them ends in 0.04 s instead of 0.13
-    # [python -m experiments.run_end, two ranks, keep_states=False, 2026-11-27].
-    "THP_MEM_ALLOC_ENABLE": "1",
 }
 """Variables that a worker's process needs before Python starts."""
 

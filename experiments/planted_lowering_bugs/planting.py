@@ -109,7 +109,7 @@ def _imported(tree: Path) -> Callable[..., Plan]:
         del sys.modules[name]
     sys.dont_write_bytecode = True
     planner.__path__ = [str(tree / "planner")]
-    module = importlib.import_module("planner.lower")
+    module = importlib.import_module("planner.lower.build")
     assert Path(str(module.__file__)).is_relative_to(tree), module.__file__
     planner.__path__ = [str(Path(str(planner.__file__)).parent)]
     return module.lower  # type: ignore[no-any-return]
