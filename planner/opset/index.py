@@ -5,6 +5,7 @@ Our own look-ups (planner/frontend/tracing/lookup.py) take the numbers of the ta
     regista.embedding (V D)(i)(V) -> i D:            S(0) of table and slots: V is contracted -> P
     regista.embedding_backward (i D)(i)(V) -> V D:   S(0) of the slots -> S(0)
     regista.pick (.. V ..)(.. k ..)(V) -> .. k ..    V is contracted -> P;     regista.place: its adjoint, k is contracted
+    regista.take_along (G T M)(G k 1) -> G k M       T is whole;               regista.add_along (G T M)(G k 1)(G k M) -> G T M: k adds up
 
 The names on the left are the factors:
 
@@ -89,6 +90,36 @@ def _place(op: Op, types: Types) -> FactorRule:
     dim = dim_of(op, 1, "dim", 0, len(placed))
     result = (*placed[:dim], "v", *placed[dim + 1 :])
     return FactorRule(operands=(placed, placed, ("v",)), results=(result,), linear=(frozenset({0}),))
+
+
+def _take_along(op: Op, types: Types) -> FactorRule:
+    """x, dim, index (1 where it is the same for a whole dim of x)."""
+    names, index = _along(op, types)
+    dim = dim_of(op, 1, "dim", 0, len(names))
+    result = (*names[:dim], "i", *names[dim + 1 :])
+    return FactorRule(operands=(names, index), results=(result,), whole=frozenset({names[dim]}), linear=(frozenset({0}),))
+
+
+def _add_along(op: Op, types: Types) -> FactorRule:
+    """x, dim, index (as above), source: parts of the index add up."""
+    names, index = _along(op, types)
+    dim = dim_of(op, 1, "dim", 0, len(names))
+    source = (*names[:dim], "i", *names[dim + 1 :])
+    return FactorRule(
+        operands=(names, index, source),
+        results=(names,),
+        whole=frozenset({names[dim]}),
+        addends=frozenset({0}),
+        linear=(frozenset({0, 2}),),
+    )
+
+
+def _along(op: Op, types: Types) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Factors of x, and of an index into one of its dims that is widened to the others."""
+    x, index = shape_of(op, types, 0), shape_of(op, types, 1)
+    names = labels(len(x))
+    dim = dim_of(op, 1, "dim", 0, len(x))
+    return names, tuple("i" if d == dim else names[d] if index[d] == extent else "" for d, extent in enumerate(x))
 
 
 def _index_select(op: Op, types: Types) -> FactorRule:
@@ -272,6 +303,8 @@ TABLE: dict[str, OpSpec] = {
     "regista.embedding_backward": OpSpec(rule=_sliced_embedding_backward, traffic=_placed_bytes),
     "regista.pick": OpSpec(rule=_pick, flop=no_flop, traffic=_picked_bytes),
     "regista.place": OpSpec(rule=_place, flop=no_flop, traffic=_placed_bytes),
+    "regista.take_along": OpSpec(rule=_take_along, flop=no_flop, traffic=_looked_up_bytes),
+    "regista.add_along": OpSpec(rule=_add_along),
     "aten.embedding.default": OpSpec(rule=_embedding, flop=no_flop, traffic=_looked_up_bytes),
     "aten.embedding_dense_backward.default": OpSpec(rule=_embedding_backward),
     "aten.gather.default": OpSpec(rule=_gather, flop=no_flop, traffic=_looked_up_bytes),

@@ -62,6 +62,8 @@ class LimitSearch:
         excess_bytes = needed_bytes - self.memory_bytes
         self._uncounted_bytes = min(self._uncounted_bytes, needed_bytes - self._counted_bytes)
         wanted_bytes = self._counted_bytes - excess_bytes * _SPARE
+        if wanted_bytes < 0 and _STAYS * self._uncounted_bytes > self.memory_bytes:
+            return False  # whatever the least counted peak is
         if self._least_bytes is None:
             self._least_bytes = least_bytes_of()
         if wanted_bytes < self._least_bytes:

@@ -24,7 +24,7 @@ from planner.frontend.optim.loss_scale import SCALE
 from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
 from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.known_masks import KnownMasks
-from planner.frontend.to_graph.rewrites import dropped, unfolded, with_shared_heads
+from planner.frontend.to_graph.rewrites import dropped, unfolded, with_narrow_indices, with_shared_heads
 from planner.frontend.to_graph.simplify import (
     VANISHING,
     is_no_op,
@@ -122,25 +122,21 @@ class _Translation:
         loss, *results = [self._name(node) for node in output[:num_results]]
         new_buffers = [self._name(node) for node in output[num_results : num_results + num_buffers]]
         buffers = zip(captured.buffers, new_buffers, strict=True)
-        body = with_shared_heads(
-            dropped(
-                unfolded(
-                    Body(
-                        inputs=tuple(self._inputs),
-                        types=self._types,
-                        ops=tuple(self._ops),
-                        loss=loss,
-                        gradients=dict(zip(captured.trained, results, strict=False)),
-                        outputs=dict(zip(captured.outputs, results[len(captured.trained) :], strict=True)),
-                        updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"} | written,
-                        places={node.name: place for node, place in self._order.items()},
-                        forward_of=self._forward_of(),
-                        refused=self._refused,
-                        micro_batches=captured.micro_batches,
-                    )
-                )
-            )
+        body = Body(
+            inputs=tuple(self._inputs),
+            types=self._types,
+            ops=tuple(self._ops),
+            loss=loss,
+            gradients=dict(zip(captured.trained, results, strict=False)),
+            outputs=dict(zip(captured.outputs, results[len(captured.trained) :], strict=True)),
+            updates={f"buffer:{name}": value for name, value in buffers if value != f"buffer:{name}"} | written,
+            places={node.name: place for node, place in self._order.items()},
+            forward_of=self._forward_of(),
+            refused=self._refused,
+            micro_batches=captured.micro_batches,
         )
+        for rewrite in (unfolded, dropped, with_shared_heads, with_narrow_indices):
+            body = rewrite(body)
         if (working := captured.precision.working) is not None:
             trained = update.group_of if captured.mode is Mode.TRAIN else None
             body = with_working_copies(body, DType.parse(str(working)), trained)

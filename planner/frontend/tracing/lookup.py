@@ -14,6 +14,12 @@ Of a long dim only every ``step``-th slot is listed (``slots_of``): 8 bytes for 
     regista.pick                 x [.., V, ..], index [.., k, ..]           -> [.., k, ..] elements along one dim (torch.gather)
     regista.place                source [.., k, ..], index [.., k, ..]      -> [.., V, ..] its adjoint: 0 elsewhere, repeats add up
 
+Two more take a whole table and an index that is as large as what it says: of tokens [G, T, M] that are picked whole, [G, k, 1].  torch wants it
+widened to [G, k, M], and autograd keeps it for the backward pass: a view that costs nothing there, but a value of its own in a Plan.
+
+    regista.take_along           x [G, T, M], index [G, k, 1]                         -> [G, k, M]   torch.gather of the widened index
+    regista.add_along            x [G, T, M], index [G, k, 1], source [G, k, M]       -> [G, T, M]   torch.scatter_add of it
+
 ``extent`` is the whole V, whatever the part: a table that is whole takes torch's own kernel and no mask.  Nothing of the shape
 [tokens, V, D] exists anywhere.  Together with the log softmax in algebra (decomp.py), ``pick`` and ``place`` are the vocabulary-parallel
 cross-entropy: a maximum, a sum and the picked logit per token cross the network, never the logits.
@@ -34,10 +40,23 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-__all__ = ["EMBEDDING_ROWS", "KERNELS", "embedding", "embedding_backward", "mine_of", "pick", "place", "slots_of", "sparse_lookups"]
+__all__ = [
+    "ADD_ALONG",
+    "EMBEDDING_ROWS",
+    "KERNELS",
+    "TAKE_ALONG",
+    "embedding",
+    "embedding_backward",
+    "mine_of",
+    "pick",
+    "place",
+    "slots_of",
+    "sparse_lookups",
+]
 
 EMBEDDING_ROWS = "regista.embedding_rows"
 """The target that stands for a sparse gradient."""
+TAKE_ALONG, ADD_ALONG = "regista.take_along", "regista.add_along"
 
 aten = torch.ops.aten
 
@@ -99,6 +118,18 @@ def place(source: Tensor, dim: int, index: Tensor, slots: Tensor, extent: int, s
     return source.new_zeros(shape).scatter_add_(dim, index, source)
 
 
+def take_along(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """torch.gather(x, dim, index) with the index widened to x in all other dims."""
+    shape = list(x.shape)
+    shape[dim] = index.shape[dim]
+    return torch.gather(x, dim, index.expand(shape))
+
+
+def add_along(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """torch.scatter_add(x, dim, index, source) with the index widened to the source."""
+    return torch.scatter_add(x, dim, index.expand(source.shape), source)
+
+
 def mine_of(index: Tensor, slots: Tensor, count: int, extent: int) -> tuple[Tensor, Tensor]:
     """Which indices lie in this part of ``count`` slots, and where (0 for those that do not)."""
     if index.is_cpu and index.numel():
@@ -141,6 +172,8 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
     "regista.embedding_backward": embedding_backward,
     "regista.pick": pick,
     "regista.place": place,
+    TAKE_ALONG: take_along,
+    ADD_ALONG: add_along,
 }
 """Target -> the function that performs it."""
 
@@ -163,11 +196,23 @@ def _place_type(source: Tensor, dim: int, index: Tensor, slots: Tensor, extent: 
     return source.new_empty(shape)
 
 
+def _take_along_type(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    shape = list(x.shape)
+    shape[dim] = index.shape[dim]
+    return x.new_empty(shape)
+
+
+def _add_along_type(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
 for _function, _type in (
     (embedding, _embedding_type),
     (embedding_backward, _embedding_backward_type),
     (embedding_rows, _embedding_backward_type),
     (pick, _pick_type),
     (place, _place_type),
+    (take_along, _take_along_type),
+    (add_along, _add_along_type),
 ):
     torch.library.custom_op(f"regista::{_function.__name__}", _function, mutates_args=()).register_fake(_type)

@@ -59,6 +59,15 @@ def _sliced(t: str, d: Draw) -> Iterator[Case]:
             yield make_case(t, d.real(a, 6), 1, d.index(24, a, 6), second, 24, 2)
 
 
+def _along(t: str, d: Draw) -> Iterator[Case]:
+    """An index that is widened to the other dims, to some of them, or to none."""
+    a = d.size()
+    for x, dim, index in (((6, 12, a), 1, (6, 4, 1)), ((6, 12, a), -2, (1, 6, 1)), ((a, 6), 0, (12, 1)), ((a, 6, 4), 2, (a, 6, 12))):
+        looked_up = (*x[: dim % len(x)], index[dim], *x[dim % len(x) + 1 :])
+        source = (d.real(*looked_up),) if "add" in t else ()
+        yield make_case(t, d.real(*x), dim, d.index(x[dim], *index), *source)
+
+
 def _advanced(t: str, d: Draw) -> Iterator[Case]:
     """index_put with accumulation only: without it, which of two writes to one place wins is not defined."""
     x = d.real(6, 4, 12, 2)
@@ -162,6 +171,7 @@ _each("embedding.default", _embedding)
 _each("embedding_dense_backward.default", _embedding_backward)
 _each("gather.default", _gather)
 _each("regista.embedding regista.embedding_backward regista.pick regista.place", _sliced)
+_each("regista.take_along regista.add_along", _along)
 _each("index.Tensor index_put.default", _advanced)
 _each("index_select.default", lambda t, d: iter((make_case(t, d.real(6, 4, 6), 1, d.index(4, 6)),)))
 _each("scatter.value scatter.src scatter_add.default", _scatter)
