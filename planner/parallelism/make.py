@@ -309,27 +309,41 @@ _SHARE_OF_A_SHAPE = 0.25
 def _would_fit(
     graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, options: PlanOptions, time_limit: TimeLimit
 ) -> str:
-    """The smallest multiple of the cluster, by doubling, on which some shape holds no more than the devices have."""
+    """The smallest multiple of the cluster, by doubling, on which some shape holds no more than the devices have; the largest is asked first, as
+    most models that do not fit there fit on none."""
     if cluster.parts:
         return f"every device is planned for as if it had the least memory of {cluster.name}: use more stages, or more devices"
-    nodes = cluster.num_nodes
-    nic = cluster.nic if cluster.nic is not None else cluster.node
-    pins = parse_pins(options.pins)
-    for _ in range(_DOUBLINGS):
-        nodes *= 2
-        larger = replace(cluster, num_nodes=nodes, nic=nic)
-        wanted = shapes(batch_size, larger, micro_batches=options.micro_batches, stages=1)
-        bounds = ShapeBounds(graph_of, batch_size, larger, pins, time_limit=time_limit)
-        for shape in wanted[:: max(1, len(wanted) // 4)]:
-            try:
-                needed = bounds.of(shape).smallest.held_bytes
-            except NotFoundInTime:
-                return f"how many such nodes would do was not found in {time_limit.seconds:g} s: give more seconds to learn it"
-            except Unsupported:
-                continue
-            if needed <= cluster.device.memory_bytes:
-                return f"the states alone would fit on {nodes} such nodes ({larger.num_devices} devices, mesh {by(shape.mesh)})"
-    return f"not even {nodes} such nodes would do: use devices with more memory"
+    nodes = [cluster.num_nodes << doubling for doubling in range(1, _DOUBLINGS + 1)]
+    try:
+        if _shape_that_fits(graph_of, batch_size, cluster, nodes[-1], options, time_limit) is not None:
+            for number in nodes:
+                shape = _shape_that_fits(graph_of, batch_size, cluster, number, options, time_limit)
+                if shape is not None:
+                    devices = number * cluster.num_devices // cluster.num_nodes
+                    return f"the states alone would fit on {number} such nodes ({devices} devices, mesh {by(shape.mesh)})"
+    except NotFoundInTime:
+        return f"how many such nodes would do was not found in {time_limit.seconds:g} s: give more seconds to learn it"
+    return f"not even {nodes[-1]} such nodes would do: use devices with more memory"
+
+
+def _shape_that_fits(
+    graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, nodes: int, options: PlanOptions, time_limit: TimeLimit
+) -> Shape | None:
+    """Of so many nodes a shape of one stage that may hold no more than the devices have.
+
+    Raises:
+        NotFoundInTime: the time is up.
+    """
+    larger = replace(cluster, num_nodes=nodes, nic=cluster.nic if cluster.nic is not None else cluster.node)
+    wanted = shapes(batch_size, larger, micro_batches=options.micro_batches, stages=1)
+    bounds = ShapeBounds(graph_of, batch_size, larger, parse_pins(options.pins), time_limit=time_limit)
+    for shape in wanted[:: max(1, len(wanted) // 4)]:
+        try:
+            if bounds.of(shape).smallest.held_bytes <= cluster.device.memory_bytes:
+                return shape
+        except Unsupported:
+            continue
+    return None
 
 
 _DOUBLINGS = 5

@@ -35,7 +35,7 @@ def divided(
     """The program, padded where what was asked for does not divide its batch.
 
     Micro-batches are padded to the same size, and each of them to a multiple of the parts that pins cut its samples into; ZeRO without such a
-    pin is data parallelism over all devices of a stage, where its mesh has one axis.
+    pin is data parallelism over all devices of a stage, where its mesh has one axis and each device gets a sample of its own.
     """
     samples, count = program.batch_size, micro_batches or 1
     if micro_batches is None or not 1 <= count <= samples:
@@ -43,7 +43,7 @@ def divided(
     part = -(-samples // count)
     axes = tuple(mesh) if mesh is not None else (cluster.num_devices // stages,) if stages and stages > 0 else ()
     cut = [_parts(pin.sbp, dim, axes) for pin in parse_pins(tuple(pins)) for dim in _batch_dims(program, pin.pattern)]
-    by_zero = bool(zero) and not cut and len(axes) == 1
+    by_zero = bool(zero) and not cut and len(axes) == 1 and part >= axes[0]
     if by_zero:
         cut = list(axes)
     parts = lcm(*cut)

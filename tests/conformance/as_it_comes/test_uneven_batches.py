@@ -109,6 +109,15 @@ def test_any_number_of_samples_trains_as_plain_pytorch_trains_them(samples: int,
     assert_transparent(outcome, train_eagerly(program, 1, STEPS))
 
 
+def test_zero_alone_pads_no_batch_that_is_smaller_than_the_devices() -> None:
+    """Most devices would compute on nothing but padding."""
+    program = Program(Tagger(), (X[:3], TARGETS[:3]), LOSSES["mean square"], AdamW(lr=1e-2))
+    plan = regista.plan(program, "local:4", zero=1)
+    assert plan.batch_size == 3 and "samples" not in plan.options
+    outcome = regista.run(plan, program, steps=STEPS, performer=regista.Performer.REFERENCE, gradients=True)
+    assert_transparent(outcome, train_eagerly(program, 1, STEPS))
+
+
 @pytest.mark.parametrize("way", ["data", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("zero 1", "zero 3"))])
 def test_batch_norm_of_one_padded_micro_batch_sees_its_own_samples_alone(way: str) -> None:
     _equals_plain_pytorch(Program(Pixels(), (IMAGES, CLASSES), F.cross_entropy, SGD(lr=0.1)), way)
