@@ -4,6 +4,9 @@ Every shape stands in a queue by a lower bound on its plans.  The one with the l
 if it has the closest, is worked out in full, until the least bound in the queue is no better than the best plan.  Once there is a plan, a shape is
 bounded by its whole model before it is worked out.
 
+A shape of which no plan that was tried fits tells that others may not fit either: while there is no plan, shapes whose devices get as many samples
+at once are put off.
+
 When the time limit of the bounds is up, no further bound is computed.  If no shape has been worked out by then, the one with the least
 bound is worked out, and the search ends.
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, prod
 
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.parallelism.bounding import Ahead, BoundKind, Closer, Entry, WholeBounds
@@ -75,6 +78,9 @@ class ShapeSearch:
     """Shape -> (its step, its bound), in the order in which they were worked out."""
     _undecided_s: list[float] = field(default_factory=list)
     """Bounds of shapes of which no plan was found in time."""
+    _put_off: list[Entry] = field(default_factory=list)
+    _all_unfit: bool = False
+    """Nothing was left but shapes that were put off: none is any more."""
 
     def best(self, candidates: Sequence[Shape]) -> tuple[Shape, float]:
         """(the best shape, lower bound over all shapes in seconds); when the time is up, or when interrupted, the best so far.
@@ -133,11 +139,11 @@ class ShapeSearch:
 
     def _open_s(self) -> list[float]:
         """Lower bounds for the shapes without a known plan: the least of the queue, and those of shapes of which none was found in time."""
-        return [least_s for least_s, *_ in self._queue[:1]] + self._undecided_s
+        return [least_s for least_s, *_ in self._queue[:1] + self._put_off] + self._undecided_s
 
     def _work_until(self, place: int) -> bool:
         """Take shapes from the queue until none can be better than the one in that place by more than ``gap``; False: interrupted."""
-        while self._queue and self._queue[0][0] < self._limit_s(place) * (1 - self.gap):
+        while self._least_is_open(place):
             is_up = self.bounds.time_limit.is_up()
             if is_up and self._worked:
                 break
@@ -148,6 +154,9 @@ class ShapeSearch:
             least_s, shape, bound_kind, memory_binds = heapq.heappop(self._queue)
             try:
                 if is_up or bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place)):
+                    if self._may_not_fit(shape):
+                        self._put_off.append((least_s, shape, bound_kind, memory_binds))
+                        continue
                     self._work_out(least_s, shape, memory_binds)
                 else:
                     self._bound(least_s, shape, bound_kind, memory_binds, self._limit_s(place) * (1 - self.gap))
@@ -162,8 +171,27 @@ class ShapeSearch:
                 self._refuse_by(error)
             if self.on_progress is not None:
                 step_s = self._limit_s(1)
-                self.on_progress(str(shape), step_s, min(step_s, self._queue[0][0]) if self._queue else step_s)
+                self.on_progress(str(shape), step_s, min(step_s, *(entry[0] for entry in self._queue[:1] + self._put_off), step_s))
         return True
+
+    def _least_is_open(self, place: int) -> bool:
+        """Whether the shape with the least bound could be better than the one in that place by more than ``gap``.  Shapes that were put off come
+        back once there is a plan, or nothing else."""
+        if self._put_off and (self._worked or not self._queue):
+            for entry in self._put_off:
+                heapq.heappush(self._queue, entry)
+            self._put_off.clear()
+            self._all_unfit = not self._worked
+        return bool(self._queue) and self._queue[0][0] < self._limit_s(place) * (1 - self.gap)
+
+    def _may_not_fit(self, shape: Shape) -> bool:
+        """Whether there is no plan, and a shape was given up whose devices get no more samples at once."""
+        if self._worked or self._all_unfit:
+            return False
+        return self._samples_at_once(shape) >= min(map(self._samples_at_once, self.given_up), default=inf)
+
+    def _samples_at_once(self, shape: Shape) -> float:
+        return self.bounds.batch_size / shape.micro_batches / prod(shape.mesh)
 
     def _may_dismiss(self, place: int) -> bool:
         """Whether a bound of the whole model may spare working a shape out."""

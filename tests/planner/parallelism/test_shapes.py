@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from functools import cache
@@ -335,6 +336,41 @@ def test_a_shape_is_entered_once() -> None:
     with pytest.raises(OutOfMemory):
         search_of.best(shapes(16, small, most_stages=4))
     assert worked and len(worked) == len(set(worked))
+
+
+def test_after_a_shape_that_did_not_fit_those_with_as_many_samples_at_once_wait_for_a_plan_and_no_bound_leaves_them_out() -> None:
+    program = program_of(MODEL)
+    bounds, candidates = ShapeBounds(program.graph, 16, four(), ()), shapes(16, four(), most_stages=4)
+    worked: list[Shape] = []
+
+    def samples(shape: Shape) -> float:
+        return 16 / shape.micro_batches / math.prod(shape.mesh)
+
+    def first_does_not_fit(shape: Shape, _: bool) -> tuple[float, float]:
+        worked.append(shape)
+        if len(worked) == 1:
+            raise OutOfMemory("too large")
+        return 1e3, 1e3
+
+    search = ShapeSearch(bounds, first_does_not_fit)
+    _, bound_s = search.best(candidates)
+    first, second = worked[:2]
+    assert samples(second) < samples(first) and any(samples(shape) >= samples(first) for shape in candidates if shape != first)
+    assert len(worked) == len(candidates) and bound_s <= 1e3
+
+
+def test_where_nothing_fits_shapes_that_were_put_off_are_tried_too() -> None:
+    program = program_of(MODEL)
+    worked: list[Shape] = []
+
+    def never_fits(shape: Shape, _: bool) -> tuple[float, float]:
+        worked.append(shape)
+        raise OutOfMemory("not even nearly")
+
+    candidates = shapes(16, four(), most_stages=4)
+    with pytest.raises(OutOfMemory):
+        ShapeSearch(ShapeBounds(program.graph, 16, four(), ()), never_fits).best(candidates)
+    assert sorted(worked) == sorted(candidates)
 
 
 @given(st.integers(1, 200))
