@@ -4,8 +4,8 @@
 
 authors    stages, mesh, micro-batches, layouts of the experts and ZeRO level as published; layouts that are not published, and how much is computed
            again where nothing else fits, are searched
-searched   nothing is pinned; for Llama how much is computed again is searched, too, for DeepSeek all or nothing (with more to choose from, ``--seconds``
-           are over before a good shape is worked out: 87.7 s where 42.0 were found)
+searched   nothing is pinned; for Llama how much is computed again is searched, too, for DeepSeek all or nothing (with more to choose from the
+           seconds are over before a good shape is worked out: in 240, 87.7 s where 42.0 were found)
 
 Writes results/published_shapes.csv; rows of runs that were not asked for stay.
 saves: the share of the authors' step that the searched plan does not take; negative: it takes longer.
